@@ -1,0 +1,83 @@
+"""The parser: what every verb understands, and usage errors in the house's form.
+
+A verb's module is imported only when that verb is asked for, so `--help` stays fast.
+"""
+
+import argparse
+import difflib
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn, Protocol
+
+from slipstream import __version__
+from slipstream.cli.screen import Screen
+from slipstream.errors import ExitCode, UsageError
+
+VERBS = {
+    "probe": "portray this machine: accelerators, memory, software",
+}
+
+
+class Verb(Protocol):
+    """What a module under `slipstream.cli` offers."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare what this verb takes."""
+
+    def run(self, options: argparse.Namespace, screen: Screen) -> ExitCode:
+        """Do the work and print the result."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises instead of printing and exiting."""
+
+    def error(self, message: str) -> NoReturn:
+        """Turn argparse's complaint into ours."""
+        raise UsageError(message, hint=f"{self.prog} --help")
+
+
+def parse_arguments(arguments: Sequence[str]) -> tuple[Verb | None, argparse.Namespace, str]:
+    """Give the verb's module and its options; without a verb, the help to print instead."""
+    root = _root_parser()
+    if not arguments or arguments[0].startswith("-"):
+        options = root.parse_args(arguments)
+        return None, options, root.format_help()
+    name = arguments[0]
+    if name not in VERBS:
+        raise _unknown_verb(name)
+    verb: Verb = import_module(f"slipstream.cli.{name}")
+    parser = Parser(prog=f"slipstream {name}", description=_sentence(VERBS[name]))
+    verb.add_arguments(parser)
+    _add_common_arguments(parser)
+    return verb, parser.parse_args(arguments[1:]), ""
+
+
+def _root_parser() -> Parser:
+    width = max(map(len, VERBS)) + 2
+    verbs = "\n".join(f"  {name:<{width}}{summary}" for name, summary in VERBS.items())
+    parser = Parser(
+        prog="slipstream",
+        usage="slipstream [--help] [--version] VERB ...",
+        description="Plug-and-play DFlash speculative decoding on vLLM.\n\nverbs:\n" + verbs,
+        epilog="`slipstream VERB --help` says what a verb takes.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"slipstream {__version__}")
+    return parser
+
+
+def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    parser.add_argument("--verbose", action="store_true", help="show the traceback of an error")
+
+
+def _unknown_verb(name: str) -> UsageError:
+    close = difflib.get_close_matches(name, VERBS, n=1)
+    return UsageError(
+        f"there is no verb '{name}'",
+        hint=f"slipstream {close[0]}" if close else "slipstream --help",
+    )
+
+
+def _sentence(summary: str) -> str:
+    return f"{summary[0].upper()}{summary[1:]}."

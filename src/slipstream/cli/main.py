@@ -1,0 +1,50 @@
+"""The frame of the command: parse, run one verb, and turn every ending into an exit code."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from slipstream.cli.arguments import parse_arguments
+from slipstream.cli.screen import open_screen
+from slipstream.errors import ExitCode, SlipstreamError
+
+
+class _Bug(SlipstreamError):
+    """Something that we did not expect; only the frame may raise it."""
+
+    exit_code = ExitCode.BUG
+
+
+def run_and_exit() -> None:
+    """Run the command of this process."""
+    sys.exit(run(sys.argv[1:], os.environ))
+
+
+def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run one command line and give its exit code."""
+    screen = open_screen(
+        environment, as_json="--json" in arguments, verbose="--verbose" in arguments
+    )
+    try:
+        verb, options, help_text = parse_arguments(arguments)
+        if verb is None:
+            screen.output.write(help_text)
+            return ExitCode.DONE
+        return verb.run(options, screen)
+    except SlipstreamError as error:
+        screen.fail(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe left: nothing is wrong, and Python's own flush must not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.DONE
+    except Exception as fault:  # noqa: BLE001 the last line of defence: a bug becomes a message
+        bug = _Bug(
+            f"this is a bug in slipstream: {type(fault).__name__}: {fault}",
+            hint="report it with the output of the same command and --verbose",
+        )
+        bug.__cause__ = fault
+        screen.fail(bug)
+        return bug.exit_code

@@ -1,0 +1,113 @@
+"""`Host`: the portrait of one machine that every later stage plans from.
+
+None always means 'could not tell', never zero and never 'no'. What stood in for an answer
+that could not be had is said in `remarks`.
+"""
+
+from datetime import datetime
+from typing import Literal
+
+from slipstream.records import Record
+
+Platform = Literal["linux", "darwin", "windows", "other"]
+Container = Literal["none", "docker", "podman", "kubernetes", "other"]
+MemoryKind = Literal["unified", "discrete"]
+
+
+class Accelerator(Record):
+    """One GPU, as its driver describes it."""
+
+    index: int
+    name: str
+    compute_capability: str | None
+    memory_kind: MemoryKind | None
+    memory_total_bytes: int | None
+    memory_available_bytes: int | None
+    memory_bandwidth_bytes_per_s: int | None
+    power_watts: float | None
+    power_limit_watts: float | None
+    clock_mhz: int | None
+    clock_limit_mhz: int | None
+
+
+class Processor(Record):
+    """The CPU: what it is called, what of it may be used, what it can do."""
+
+    model: str | None
+    architecture: str
+    cores: int | None
+    usable_threads: int | None
+    numa_nodes: int | None
+    features: tuple[str, ...]
+
+
+class Memory(Record):
+    """System memory, with the smaller limit of a container where there is one."""
+
+    total_bytes: int | None
+    available_bytes: int | None
+    swap_bytes: int | None
+    limit_bytes: int | None
+
+
+class Disk(Record):
+    """The file system that the models are kept on."""
+
+    path: str
+    total_bytes: int | None
+    free_bytes: int | None
+
+
+class FabricPort(Record):
+    """One RDMA port; two linked DGX Sparks see each other through these."""
+
+    device: str
+    port: int
+    active: bool | None
+    rate_gbit_per_s: int | None
+
+
+class Docker(Record):
+    """Docker as this user sees it; a client without a server knows no runtime."""
+
+    client_version: str | None
+    server_version: str | None
+    nvidia_runtime: bool | None
+
+
+class Engine(Record):
+    """An installed inference engine, by the name of its distribution."""
+
+    distribution: str
+    version: str
+
+
+class Software(Record):
+    """What is installed that serving depends on."""
+
+    system: str | None
+    kernel: str | None
+    python: str
+    torch: str | None
+    engine: Engine | None
+    nvidia_driver: str | None
+    cuda_driver: str | None
+    docker: Docker | None
+
+
+class Host(Record):
+    """One machine at one moment."""
+
+    schema_version: Literal[1] = 1
+    origin: str
+    taken_at: datetime
+    platform: Platform
+    product: str | None
+    container: Container | None
+    accelerators: tuple[Accelerator, ...]
+    processor: Processor
+    memory: Memory
+    model_disk: Disk
+    fabric: tuple[FabricPort, ...]
+    software: Software
+    remarks: tuple[str, ...]

@@ -1,0 +1,144 @@
+"""The reader of this machine: every part looked at once, each by its own parser.
+
+The root of the file tree, the environment, the clock, NVML and the runner of programs are
+arguments, so a test can hand in a whole other machine.
+"""
+
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from slipstream import __version__
+from slipstream.hardware.host import Host, Memory, Platform, Processor, Software
+from slipstream.hardware.memory import parse_cgroup_limit, parse_meminfo
+from slipstream.hardware.nvml import NvidiaPart, read_nvidia
+from slipstream.hardware.processor import count_numa_nodes, parse_cpuinfo, parse_sysctl
+from slipstream.hardware.software import (
+    RunProgram,
+    parse_os_release,
+    read_docker,
+    read_engine,
+    read_version,
+)
+from slipstream.hardware.surroundings import (
+    read_container,
+    read_disk,
+    read_fabric,
+    read_product,
+)
+from slipstream.hardware.text_files import read_text
+from slipstream.user_folders import model_cache
+
+_PLATFORMS: dict[str, Platform] = {"linux": "linux", "darwin": "darwin", "windows": "windows"}
+
+
+def run_program(command: tuple[str, ...]) -> str | None:
+    """Run a program for its output; None where it is missing, fails or takes over 5 s."""
+    try:
+        outcome = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return outcome.stdout
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """All through which a machine is looked at."""
+
+    environment: Mapping[str, str]
+    now: datetime
+    root: Path
+    system: str
+    architecture: str
+    kernel: str
+    usable_threads: int | None
+    nvml: Any
+    run: RunProgram
+
+
+def this_machine(environment: Mapping[str, str], now: datetime) -> Surface:
+    """Give the surface of the machine that this process runs on."""
+    import pynvml
+
+    return Surface(
+        environment=environment,
+        now=now,
+        root=Path("/"),
+        system=platform.system().lower(),
+        architecture=platform.machine(),
+        kernel=platform.release(),
+        usable_threads=_count_usable_threads(),
+        nvml=pynvml,
+        run=run_program,
+    )
+
+
+def read_host(surface: Surface) -> Host:
+    """Draw the portrait of a machine."""
+    mac = surface.system == "darwin"
+    processor, memory = _read_mac(surface) if mac else _read_linux(surface)
+    nvidia = NvidiaPart() if mac else read_nvidia(surface.nvml, memory)
+    return Host(
+        origin=f"probed by slipstream {__version__}",
+        taken_at=surface.now,
+        platform=_PLATFORMS.get(surface.system, "other"),
+        product=read_product(surface.root),
+        container=read_container(surface.root, surface.environment),
+        accelerators=nvidia.accelerators,
+        processor=processor,
+        memory=memory,
+        model_disk=read_disk(model_cache(surface.environment), home=Path.home()),
+        fabric=read_fabric(surface.root),
+        software=_read_software(surface, nvidia),
+        remarks=nvidia.remarks,
+    )
+
+
+def _read_software(surface: Surface, nvidia: NvidiaPart) -> Software:
+    return Software(
+        system=parse_os_release(read_text(surface.root / "etc/os-release")),
+        kernel=surface.kernel,
+        python=platform.python_version(),
+        torch=read_version("torch"),
+        engine=read_engine(),
+        nvidia_driver=nvidia.driver,
+        cuda_driver=nvidia.cuda_driver,
+        docker=read_docker(surface.run),
+    )
+
+
+def _read_linux(surface: Surface) -> tuple[Processor, Memory]:
+    processor = parse_cpuinfo(
+        read_text(surface.root / "proc/cpuinfo") or "",
+        architecture=surface.architecture,
+        usable_threads=surface.usable_threads,
+        numa_nodes=count_numa_nodes(
+            read_text(surface.root / "sys/devices/system/node/online") or ""
+        ),
+    )
+    limit = read_text(surface.root / "sys/fs/cgroup/memory.max") or read_text(
+        surface.root / "sys/fs/cgroup/memory/memory.limit_in_bytes"
+    )
+    meminfo = read_text(surface.root / "proc/meminfo") or ""
+    return processor, parse_meminfo(meminfo, limit_bytes=parse_cgroup_limit(limit))
+
+
+def _read_mac(surface: Surface) -> tuple[Processor, Memory]:
+    text = surface.run(("sysctl", "machdep.cpu.brand_string", "hw")) or ""
+    processor = parse_sysctl(text, architecture=surface.architecture)
+    size = surface.run(("sysctl", "-n", "hw.memsize"))
+    total = int(size) if size and size.strip().isdigit() else None
+    memory = Memory(total_bytes=total, available_bytes=None, swap_bytes=None, limit_bytes=None)
+    return processor, memory
+
+
+def _count_usable_threads() -> int | None:
+    """Count the hardware threads that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()

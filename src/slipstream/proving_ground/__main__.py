@@ -1,0 +1,9 @@
+"""`python -m slipstream.proving_ground`: make the model if need be and print its folder."""
+
+import os
+import sys
+
+from slipstream.proving_ground.smollm2 import make_smollm2
+from slipstream.user_folders import slipstream_cache
+
+sys.stdout.write(f"{make_smollm2(slipstream_cache(os.environ))}\n")

@@ -1,0 +1,50 @@
+"""The base of what crosses a stage or a file, and the one way such a file is read.
+
+A record is frozen, refuses unknown keys and says which schema it was written in. A faulty
+file is reported whole: every fault with its key path, in one error.
+"""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from slipstream.errors import InvalidInputError
+
+
+class Record(BaseModel):
+    """A frozen value that loads back from its JSON identically."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def to_json(self) -> str:
+        """Give the one JSON form that is printed, saved and compared."""
+        return self.model_dump_json(indent=2)
+
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+def read_record(path: Path, kind: type[AnyRecord], *, hint: str) -> AnyRecord:
+    """Read a record from a JSON file; `hint` says how such a file is made."""
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except OSError as fault:
+        raise InvalidInputError(
+            f"cannot read {path}: {fault.strerror or fault}", hint=hint
+        ) from fault
+    except ValidationError as fault:
+        raise InvalidInputError(
+            f"{path} is not a {kind.__name__} that this version reads",
+            details=tuple(_describe_fault(entry) for entry in fault.errors()),
+            hint=hint,
+        ) from fault
+
+
+def _describe_fault(entry: Any) -> str:
+    """Turn one pydantic error into `key.path[0]: what is wrong`."""
+    path = ""
+    for step in entry["loc"]:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
+    message = str(entry["msg"])
+    return f"{path}: {message}" if path else message

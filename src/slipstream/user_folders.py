@@ -1,0 +1,26 @@
+"""Where Slipstream and the model hub keep things for this user."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def slipstream_cache(environment: Mapping[str, str]) -> Path:
+    """Give the folder for what can be made again: checkpoints, compiled parts."""
+    if named := environment.get("SLIPSTREAM_CACHE"):
+        return Path(named).expanduser()
+    return _cache_home(environment) / "slipstream"
+
+
+def model_cache(environment: Mapping[str, str]) -> Path:
+    """Give the folder that huggingface_hub downloads into, by its own precedence."""
+    if named := environment.get("HF_HUB_CACHE"):
+        return Path(named).expanduser()
+    if named := environment.get("HF_HOME"):
+        return Path(named).expanduser() / "hub"
+    return _cache_home(environment) / "huggingface" / "hub"
+
+
+def _cache_home(environment: Mapping[str, str]) -> Path:
+    if named := environment.get("XDG_CACHE_HOME"):
+        return Path(named).expanduser()
+    return Path(environment.get("HOME") or Path.home()) / ".cache"

@@ -1,0 +1,97 @@
+"""Runs an arm and reads what came out of it."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ARM = Path(__file__).parent / "arms" / "generate.py"
+BATCH_SIZE = 8
+MAX_TOKENS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One generation: its tokens, the two leading candidates of each, accepted by step."""
+
+    token_ids: list[int]
+    leading: list[list[tuple[float, int]]]
+    accepted_by_step: list[int]
+
+    @property
+    def accepted(self) -> int:
+        """Count the draft tokens that were accepted."""
+        return sum(count * steps for count, steps in enumerate(self.accepted_by_step))
+
+    @property
+    def steps(self) -> int:
+        """Count the verifying passes."""
+        return sum(self.accepted_by_step)
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """All prompts answered one at a time, and again in batches."""
+
+    alone: list[Answer]
+    batched: list[Answer]
+
+
+def engine_environment() -> dict[str, str]:
+    """Keep the engine off the network and in one process; its log shows only trouble."""
+    return os.environ | {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+    }
+
+
+def run_arm(
+    target: Path, dtype: str, prompts: list[list[int]], scratch: Path, drafter: Path | None
+) -> Arm:
+    """Start vLLM with or without a drafter and let it answer every prompt."""
+    engine: dict[str, Any] = {
+        "model": str(target),
+        "dtype": dtype,
+        "enforce_eager": True,
+        "max_model_len": 512,
+        "max_num_seqs": BATCH_SIZE,
+        "kv_cache_memory_bytes": 1 << 30,
+        "enable_prefix_caching": False,
+    }
+    if drafter is not None:
+        engine["speculative_config"] = speculative_config(drafter)
+        engine["per_request_spec_decode_metrics"] = "summary"
+    outcome = scratch / "outcome.json"
+    job = {
+        "engine": engine,
+        "prompts": prompts,
+        "batch_size": BATCH_SIZE,
+        "max_tokens": MAX_TOKENS,
+        "outcome": str(outcome),
+    }
+    finished = subprocess.run(
+        [sys.executable, str(ARM)],
+        input=json.dumps(job),
+        env=engine_environment(),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    parts = json.loads(outcome.read_text())
+    return Arm(**{name: [Answer(**answer) for answer in part] for name, part in parts.items()})
+
+
+def speculative_config(drafter: Path) -> dict[str, Any]:
+    """Ask for DFlash with every draft token that the drafter's block gives."""
+    block_size = json.loads((drafter / "config.json").read_text())["block_size"]
+    return {
+        "method": "dflash",
+        "model": str(drafter),
+        "num_speculative_tokens": block_size - 1,
+    }

@@ -1,0 +1,84 @@
+"""Every ending of a command has its exit code and its words."""
+
+import json
+
+import pytest
+
+from slipstream import __version__
+from slipstream.cli import probe
+from slipstream.cli.main import run
+from tests.machines import FOLDER
+from tests.snapshots import read_snapshot
+
+
+def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([], {}) == 0
+    shown = capsys.readouterr().out
+    assert shown == read_snapshot("help.txt", shown)
+
+
+def test_help_and_version_leave_with_0(capsys: pytest.CaptureFixture[str]) -> None:
+    for flag in ("--help", "--version"):
+        with pytest.raises(SystemExit) as ended:
+            run([flag], {})
+        assert ended.value.code == 0
+    assert capsys.readouterr().out.endswith(f"slipstream {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("misspelt-verb", ["prob"]),
+        ("unknown-verb", ["levitate"]),
+        ("unknown-flag", ["probe", "--colour"]),
+        ("missing-value", ["probe", "--host"]),
+        ("unknown-root-flag", ["--colour"]),
+    ],
+)
+def test_a_usage_error_says_what_to_type(
+    name: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments, {}) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == read_snapshot(f"usage-{name}.txt", shown.err)
+
+
+def test_a_bug_leaves_with_70_and_asks_for_a_report(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stumble(*_: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(probe, "run", stumble)
+    assert run(["probe"], {}) == 70
+    brief = capsys.readouterr().err
+    assert brief == read_snapshot("bug.txt", brief)
+    assert run(["probe", "--verbose"], {}) == 70
+    assert 'raise ZeroDivisionError("division by zero")' in capsys.readouterr().err
+
+
+def test_an_interrupt_leaves_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(probe, "run", interrupt)
+    assert run(["probe"], {}) == 130
+
+
+def test_an_expected_failure_under_json_is_a_document_on_stderr(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["probe", "--json", "--host", "nowhere.json"], {}) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    error = json.loads(shown.err)["error"]
+    assert error["message"] == "cannot read nowhere.json: No such file or directory"
+    assert error["hint"] == "slipstream probe --json > FILE"
+
+
+def test_an_unsupported_host_is_shown_and_warned_about(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["probe", "--host", str(FOLDER / "apple-laptop.json")], {}) == 0
+    shown = capsys.readouterr()
+    assert "Apple M4 Max" in shown.out
+    assert shown.err == read_snapshot("probe-apple-warning.txt", shown.err)

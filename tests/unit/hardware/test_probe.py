@@ -1,0 +1,103 @@
+"""A whole machine is portrayed through its surface, and the portrait round-trips."""
+
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from slipstream.hardware import Host, Surface, read_host, this_machine
+from slipstream.hardware.probe import run_program
+from tests.unit.hardware.fake_nvml import GB10, FakeNvml
+
+NOW = datetime(2026, 11, 15, tzinfo=UTC)
+
+
+def make_spark(root: Path) -> Surface:
+    files = {
+        "proc/cpuinfo": "processor\t: 0\nFeatures\t: asimd\nCPU implementer\t: 0x41\n"
+        "CPU part\t: 0xd85\n",
+        "proc/meminfo": "MemTotal: 127600748 kB\nMemAvailable: 118566368 kB\n",
+        "proc/1/cgroup": "0::/init.scope\n",
+        "sys/devices/system/node/online": "0\n",
+        "sys/fs/cgroup/memory.max": "max\n",
+        "etc/os-release": 'PRETTY_NAME="Ubuntu 24.04.3 LTS"\n',
+    }
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return Surface(
+        environment={"HOME": str(root)},
+        now=NOW,
+        root=root,
+        system="linux",
+        architecture="aarch64",
+        kernel="6.17.0",
+        usable_threads=20,
+        nvml=FakeNvml([GB10]),
+        run=lambda _: None,
+    )
+
+
+def test_a_spark_shares_its_memory_with_its_accelerator(tmp_path: Path) -> None:
+    host = read_host(make_spark(tmp_path))
+    (accelerator,) = host.accelerators
+    assert accelerator.memory_kind == "unified"
+    assert accelerator.memory_available_bytes == host.memory.available_bytes
+    assert host.memory.available_bytes == 118566368 * 1024
+    assert host.memory.limit_bytes is None
+    assert host.software.system == "Ubuntu 24.04.3 LTS"
+    assert host.container == "none"
+    assert host.taken_at == NOW
+
+
+def test_a_limit_of_the_older_cgroup_is_found_too(tmp_path: Path) -> None:
+    surface = make_spark(tmp_path)
+    (tmp_path / "sys/fs/cgroup/memory.max").unlink()
+    older = tmp_path / "sys/fs/cgroup/memory/memory.limit_in_bytes"
+    older.parent.mkdir()
+    older.write_text("1073741824\n")
+    assert read_host(surface).memory.limit_bytes == 1 << 30
+
+
+def test_a_mac_is_portrayed_without_asking_nvml(tmp_path: Path) -> None:
+    answers = {"machdep.cpu.brand_string": "machdep.cpu.brand_string: Apple M4 Max\n"}
+    surface = replace(
+        make_spark(tmp_path / "nothing"),
+        root=tmp_path / "empty",
+        system="darwin",
+        architecture="arm64",
+        nvml=None,
+        run=lambda command: "68719476736\n" if "-n" in command else answers.get(command[1]),
+    )
+    host = read_host(surface)
+    assert host.platform == "darwin"
+    assert host.processor.model == "Apple M4 Max"
+    assert host.memory.total_bytes == 64 * 2**30
+    assert host.memory.available_bytes is None
+    assert host.accelerators == ()
+
+
+def test_an_unheard_of_system_is_called_other(tmp_path: Path) -> None:
+    assert read_host(replace(make_spark(tmp_path), system="plan9")).platform == "other"
+
+
+def test_a_bare_tree_gives_a_host_full_of_unknowns(tmp_path: Path) -> None:
+    surface = replace(make_spark(tmp_path / "unused"), root=tmp_path / "bare", nvml=FakeNvml([]))
+    host = read_host(surface)
+    assert host.memory.total_bytes is None
+    assert host.processor.model is None
+    assert host.container is None
+    assert host.accelerators == ()
+
+
+def test_this_very_machine_round_trips(tmp_path: Path) -> None:
+    host = read_host(this_machine({"HOME": str(tmp_path)}, NOW))
+    assert Host.model_validate_json(host.to_json()) == host
+    assert host.software.python == ".".join(map(str, sys.version_info[:3]))
+    assert host.memory.total_bytes is not None
+
+
+def test_a_program_that_is_missing_or_fails_gives_nothing() -> None:
+    assert run_program(("no-such-program",)) is None
+    assert run_program((sys.executable, "-c", "raise SystemExit(1)")) is None
+    assert run_program((sys.executable, "-c", "print('hello')")) == "hello\n"

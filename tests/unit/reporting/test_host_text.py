@@ -1,0 +1,19 @@
+"""What `slipstream probe` shows of every machine we know, word for word."""
+
+import pytest
+
+from slipstream.reporting.host_text import render_host
+from tests.machines import NAMES, load_machine
+from tests.snapshots import read_snapshot
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_machine_is_shown_as_reviewed(name: str) -> None:
+    shown = render_host(load_machine(name)) + "\n"
+    assert shown == read_snapshot(f"probe-{name}.txt", shown)
+
+
+def test_every_unknown_is_called_unknown() -> None:
+    shown = render_host(load_machine("apple-laptop"))
+    assert "None" not in shown
+    assert "64.0 GiB, unknown available" in shown

@@ -1,0 +1,42 @@
+"""The error tree keeps its promises: a hint always, and one exit code a group."""
+
+import inspect
+
+import pytest
+
+from slipstream import errors
+from slipstream.errors import ExitCode, SlipstreamError
+
+TREE = [
+    value
+    for value in vars(errors).values()
+    if inspect.isclass(value) and issubclass(value, SlipstreamError)
+]
+
+
+@pytest.mark.parametrize("kind", TREE)
+def test_no_error_can_be_made_without_a_hint(kind: type[SlipstreamError]) -> None:
+    with pytest.raises(TypeError, match="hint"):
+        kind("a fact")  # type: ignore[call-arg]
+
+
+def test_exit_codes_are_those_the_house_promises() -> None:
+    found = {kind.__name__: int(kind.exit_code) for kind in TREE}
+    assert found == {
+        "SlipstreamError": 1,
+        "UsageError": 2,
+        "InvalidInputError": 1,
+        "MissingPartError": 1,
+        "UnsupportedHostError": 1,
+        "EngineError": 3,
+        "GateMissedError": 4,
+    }
+    assert (ExitCode.DONE, ExitCode.BUG, ExitCode.INTERRUPTED) == (0, 70, 130)
+
+
+@pytest.mark.parametrize("kind", TREE)
+def test_the_module_docstring_lists_every_error_with_its_code(kind: type[SlipstreamError]) -> None:
+    lines = [line for line in (errors.__doc__ or "").splitlines() if kind.__name__ in line]
+    assert len(lines) == 1
+    if kind is not SlipstreamError:
+        assert f"  {int(kind.exit_code)}  " in lines[0]
