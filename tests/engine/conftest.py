@@ -1,0 +1,85 @@
+"""The proving ground's model, its drafters and the arms, each made once a session."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipstream.proving_ground import DrafterShape, make_smollm2, make_untrained_drafter
+from slipstream.user_folders import slipstream_cache
+from tests.engine.offline import Arm, run_arm
+from tests.engine.prompts import CHAT_PROMPTS, ECHOED_WORD, REPETITIONS
+from tests.engine.server import Server, run_server
+
+RunArm = Callable[[str, str], Arm]
+
+
+@pytest.fixture(scope="session")
+def target() -> Path:
+    return make_smollm2(slipstream_cache(os.environ))
+
+
+@pytest.fixture(scope="session")
+def tokenizer(target: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(target)
+
+
+@pytest.fixture(scope="session")
+def prompts(tokenizer: Any) -> list[list[int]]:
+    asked = [text for texts in CHAT_PROMPTS.values() for text in texts]
+    chats = [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=False
+        )
+        for text in asked
+    ]
+    return [*chats, *(tokenizer.encode(text) for text in REPETITIONS)]
+
+
+@pytest.fixture(scope="session")
+def drafters(
+    target: Path, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """Give two untrained drafters: noise, whose drafts all fail, and one that echoes a word."""
+    (echoed,) = tokenizer.encode(ECHOED_WORD)
+    shapes = {
+        "noise": DrafterShape(layers=2),
+        "echo": DrafterShape(layers=2, weight_scale=0.002, mask_token_id=echoed),
+    }
+    folder = tmp_path_factory.mktemp("drafters")
+    return {
+        name: make_untrained_drafter(target, folder / name, shape) for name, shape in shapes.items()
+    }
+
+
+@pytest.fixture(scope="session")
+def arm(
+    target: Path,
+    drafters: dict[str, Path],
+    prompts: list[list[int]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> RunArm:
+    """Give the outcome of an arm (`plain` or a drafter's name) in a dtype, run when first asked."""
+    done: dict[tuple[str, str], Arm] = {}
+
+    def outcome(dtype: str, name: str) -> Arm:
+        if (dtype, name) not in done:
+            scratch = tmp_path_factory.mktemp(f"{dtype}-{name}")
+            done[dtype, name] = run_arm(target, dtype, prompts, scratch, drafters.get(name))
+        return done[dtype, name]
+
+    return outcome
+
+
+@pytest.fixture(scope="module")
+def server(
+    target: Path, drafters: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    with run_server(
+        target, drafters["echo"], tmp_path_factory.mktemp("server") / "engine.log"
+    ) as running:
+        yield running
