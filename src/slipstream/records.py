@@ -5,7 +5,7 @@ file is reported whole: every fault with its key path, in one error.
 """
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -36,15 +36,18 @@ def read_record(path: Path, kind: type[AnyRecord], *, hint: str) -> AnyRecord:
     except ValidationError as fault:
         raise InvalidInputError(
             f"{path} is not a {kind.__name__} that this version reads",
-            details=tuple(_describe_fault(entry) for entry in fault.errors()),
+            details=describe_faults(fault),
             hint=hint,
         ) from fault
 
 
-def _describe_fault(entry: Any) -> str:
-    """Turn one pydantic error into `key.path[0]: what is wrong`."""
+def describe_faults(fault: ValidationError) -> tuple[str, ...]:
+    """Turn what pydantic found into lines of `key.path[0]: what is wrong`."""
+    return tuple(_describe_fault(entry["loc"], entry["msg"]) for entry in fault.errors())
+
+
+def _describe_fault(steps: tuple[int | str, ...], message: str) -> str:
     path = ""
-    for step in entry["loc"]:
-        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
-    message = str(entry["msg"])
+    for step in steps:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
     return f"{path}: {message}" if path else message

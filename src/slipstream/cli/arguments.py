@@ -15,6 +15,9 @@ from slipstream.errors import ExitCode, UsageError
 
 VERBS = {
     "probe": "portray this machine: accelerators, memory, software",
+    "inspect": "read a checkpoint without its weights, and whether a drafter fits it",
+    "recipes": "list known pairs with who measured what on what",
+    "plan": "decide every engine setting, with its reason and the memory it takes",
 }
 
 
@@ -49,7 +52,17 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Verb | None, argparse.Nam
     parser = Parser(prog=f"slipstream {name}", description=_sentence(VERBS[name]))
     verb.add_arguments(parser)
     _add_common_arguments(parser)
-    return verb, parser.parse_args(arguments[1:]), ""
+    own, raw = _split(arguments[1:])
+    options = parser.parse_args(own)
+    options.raw = raw
+    return verb, options, ""
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Set apart what follows `--`: it goes to the engine as it is."""
+    words = list(arguments)
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
 
 
 def _root_parser() -> Parser:

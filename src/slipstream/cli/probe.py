@@ -3,12 +3,10 @@
 import argparse
 import os
 from datetime import UTC, datetime
-from pathlib import Path
 
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
-from slipstream.hardware import Host, find_obstacle, read_host, this_machine
-from slipstream.records import read_record
+from slipstream.hardware import find_obstacle, load_host, read_host, this_machine
 from slipstream.reporting.host_text import render_host
 
 
@@ -16,9 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `probe` takes."""
     parser.add_argument(
         "--host",
-        type=Path,
-        metavar="FILE",
-        help="show the portrait that `slipstream probe --json` wrote on another machine",
+        metavar="NAME|FILE",
+        help="show a known machine, or what `slipstream probe --json` wrote on another one",
     )
 
 
@@ -27,7 +24,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     if options.host is None:
         host = read_host(this_machine(os.environ, datetime.now(UTC)))
     else:
-        host = read_record(options.host, Host, hint="slipstream probe --json > FILE")
+        host = load_host(options.host)
     screen.show_data(text=render_host(host), document=host.to_json())
     if (obstacle := find_obstacle(host)) is not None:
         screen.warn(obstacle)

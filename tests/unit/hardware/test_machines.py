@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.machines import FOLDER, NAMES, load_machine
+from slipstream.hardware import list_machines, load_host
+from slipstream.hardware.known_machines import FOLDER
 
 CAPABILITIES = {
     "b200": "10.0",
@@ -18,33 +19,33 @@ CAPABILITIES = {
 
 
 def test_every_kind_of_machine_is_there() -> None:
-    assert set(NAMES) == {*CAPABILITIES, "apple-laptop", "cpu-server"}
+    assert set(list_machines()) == {*CAPABILITIES, "apple-laptop", "cpu-server"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", list_machines())
 def test_a_machine_is_stored_as_its_own_json(name: str) -> None:
-    assert (FOLDER / f"{name}.json").read_text() == load_machine(name).to_json() + "\n"
+    assert (FOLDER / f"{name}.json").read_text() == load_host(name).to_json() + "\n"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", list_machines())
 def test_a_machine_says_where_its_figures_come_from(name: str) -> None:
-    assert load_machine(name).origin.startswith(("captured by", "reconstructed: "))
+    assert load_host(name).origin.startswith(("captured by", "reconstructed: "))
 
 
 @pytest.mark.parametrize(("name", "capability"), CAPABILITIES.items())
 def test_a_machine_has_the_capability_of_its_chip(name: str, capability: str) -> None:
-    assert load_machine(name).accelerators[0].compute_capability == capability
+    assert load_host(name).accelerators[0].compute_capability == capability
 
 
 @pytest.mark.parametrize("name", ["gb10", "gb10-linked-1", "gb10-linked-2", "jetson-thor"])
 def test_a_unified_machine_has_one_memory(name: str) -> None:
-    host = load_machine(name)
+    host = load_host(name)
     assert host.accelerators[0].memory_kind == "unified"
     assert host.accelerators[0].memory_total_bytes == host.memory.total_bytes
     assert host.accelerators[0].memory_bandwidth_bytes_per_s == 273_000_000_000
 
 
 def test_linked_sparks_have_an_active_link_and_a_lone_one_has_none() -> None:
-    linked = load_machine("gb10-linked-1").fabric
+    linked = load_host("gb10-linked-1").fabric
     assert [port.rate_gbit_per_s for port in linked if port.active] == [200, 200]
-    assert load_machine("gb10").fabric == ()
+    assert load_host("gb10").fabric == ()

@@ -1,8 +1,8 @@
 """Accelerators are read through NVML, and what it will not say stays unknown."""
 
+from slipstream.hardware import load_host
 from slipstream.hardware.host import Memory
 from slipstream.hardware.nvml import read_nvidia
-from tests.machines import load_machine
 from tests.unit.hardware.fake_nvml import GB10, H100, FakeError, FakeNvml
 
 SYSTEM = Memory(
@@ -15,7 +15,7 @@ SYSTEM = Memory(
 
 def test_a_gb10_is_read_as_the_captured_one() -> None:
     seen = read_nvidia(FakeNvml([GB10]), SYSTEM)
-    captured = load_machine("gb10")
+    captured = load_host("gb10")
     assert seen.accelerators == captured.accelerators
     assert seen.driver == captured.software.nvidia_driver
     assert seen.cuda_driver == captured.software.cuda_driver
@@ -24,7 +24,7 @@ def test_a_gb10_is_read_as_the_captured_one() -> None:
 
 def test_an_h100_is_read_as_the_reconstructed_one() -> None:
     seen = read_nvidia(FakeNvml([H100]), SYSTEM)
-    assert seen.accelerators == load_machine("h100").accelerators
+    assert seen.accelerators == load_host("h100").accelerators
     assert seen.remarks == ()
 
 

@@ -29,6 +29,7 @@ def make_spark(root: Path) -> Surface:
         environment={"HOME": str(root)},
         now=NOW,
         root=root,
+        prefix=root / "venv",
         system="linux",
         architecture="aarch64",
         kernel="6.17.0",
@@ -57,6 +58,15 @@ def test_a_limit_of_the_older_cgroup_is_found_too(tmp_path: Path) -> None:
     older.parent.mkdir()
     older.write_text("1073741824\n")
     assert read_host(surface).memory.limit_bytes == 1 << 30
+
+
+def test_intels_openmp_is_found_where_the_wheel_puts_it(tmp_path: Path) -> None:
+    surface = make_spark(tmp_path)
+    assert read_host(surface).software.openmp_library is None
+    library = surface.prefix / "lib" / "libiomp5.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert read_host(surface).software.openmp_library == str(library)
 
 
 def test_a_mac_is_portrayed_without_asking_nvml(tmp_path: Path) -> None:

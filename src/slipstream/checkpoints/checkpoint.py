@@ -1,0 +1,151 @@
+"""`Checkpoint`: what config.json and the safetensors headers tell, without the weights.
+
+Every fact may be None, 'could not tell': a recipe carries the few facts that are public, and
+the same record is filled whole from the files once they can be read.
+"""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from slipstream.records import Record
+
+LayerKind = Literal["full", "sliding", "latent", "recurrent"]
+Family = Literal["dflash", "dflash2", "dspark", "eagle3", "mtp"]
+Scheme = Literal["nvfp4", "mxfp4", "fp8", "int4", "int8", "other"]
+# What an id in a drafter's list of target layers counts: the output of layer i (z-lab,
+# SpecForge), or the i-th hidden state, of which the first is the embedding (speculators).
+LayerIdConvention = Literal["layer-output", "hidden-state"]
+
+
+class Layers(Record):
+    """Layers of one kind, which keep the same amount of state."""
+
+    kind: LayerKind
+    count: int
+    key_value_heads: int | None = None
+    head_size: int | None = None
+    window: int | None = None
+    # Recurrent layers keep a state a request instead of keys and values a token.
+    convolution_channels: int | None = None
+    convolution_width: int | None = None
+    state_elements: int | None = None
+    state_element_bytes: int | None = None
+
+
+class Experts(Record):
+    """A mixture: how many experts a layer has and how many a token visits."""
+
+    total: int
+    active: int | None = None
+
+
+class Rope(Record):
+    """Rotary positions, as far as two checkpoints can disagree about them."""
+
+    theta: float | None = None
+    scaling: str | None = None
+    factor: float | None = None
+
+
+class Quantization(Record):
+    """How the weights are stored: our name for it, and the checkpoint's own."""
+
+    scheme: Scheme
+    method: str
+
+
+class Weights(Record):
+    """Bytes of the tensors, exactly, by the type they are stored in."""
+
+    total_bytes: int
+    bytes_by_dtype: dict[str, int] = Field(default_factory=dict)
+
+
+class DraftPart(Record):
+    """What only a drafter has."""
+
+    family: Family
+    layout: Literal["native", "speculators"] | None = None
+    block_size: int | None = None
+    target_layer_ids: tuple[int, ...] | None = None
+    layer_id_convention: LayerIdConvention | None = None
+    # A second list, of hidden states, that vLLM prefers where a native config has one.
+    auxiliary_ids: tuple[int, ...] | None = None
+    target_layers: int | None = None
+    target_hidden_size: int | None = None
+    mask_token_id: int | None = None
+    drafts_from_anchor: bool | None = None
+    own_head: bool | None = None
+    draft_vocabulary: int | None = None
+    has_vocabulary_map: bool | None = None
+    # What the config says of causality, key by key; it may say nothing, or two things.
+    causal_statements: dict[str, bool] = Field(default_factory=dict)
+    forced_sliding: bool = False
+    verifier: str | None = None
+
+    @property
+    def longest_draft(self) -> int | None:
+        """Give the draft tokens of one block; the anchor counts only if it is sampled from."""
+        if self.block_size is None:
+            return None
+        return self.block_size if self.drafts_from_anchor else self.block_size - 1
+
+    @property
+    def layer_outputs(self) -> tuple[int, ...] | None:
+        """Give the target layers whose outputs are read, whatever the convention."""
+        if self.target_layer_ids is None:
+            return None
+        shift = 1 if self.layer_id_convention == "hidden-state" else 0
+        return tuple(layer - shift for layer in self.target_layer_ids)
+
+
+class Checkpoint(Record):
+    """One model, target or drafter, as its files describe it."""
+
+    schema_version: Literal[1] = 1
+    name: str
+    revision: str | None = None
+    source: str
+    # Read whole from its files: then a fact that is not there is missing, not unknown.
+    complete: bool = False
+    architecture: str | None = None
+    model_type: str | None = None
+    hidden_size: int | None = None
+    attention_heads: int | None = None
+    layers: tuple[Layers, ...] | None = None
+    experts: Experts | None = None
+    vocabulary_size: int | None = None
+    context: int | None = None
+    rope: Rope | None = None
+    attention_sinks: bool | None = None
+    quantization: Quantization | None = None
+    quantized: bool | None = None
+    dtype: str | None = None
+    weights: Weights | None = None
+    modalities: tuple[str, ...] | None = None
+    tokenizer_sha256: str | None = None
+    licence: str | None = None
+    gated: bool | None = None
+    draft: DraftPart | None = None
+
+    @model_validator(mode="after")
+    def _hold_quantization_together(self) -> "Checkpoint":
+        if self.quantization is not None and self.quantized is False:
+            raise ValueError("quantization is given, but quantized is false")
+        return self
+
+    @property
+    def layer_count(self) -> int | None:
+        """Count all layers."""
+        return None if self.layers is None else sum(part.count for part in self.layers)
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Say whether recurrent layers stand among the attention layers."""
+        return any(part.kind == "recurrent" for part in self.layers or ())
+
+    @property
+    def has_sliding_windows(self) -> bool:
+        """Say whether some layers see only a window."""
+        return any(part.kind == "sliding" for part in self.layers or ())

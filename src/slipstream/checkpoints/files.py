@@ -1,0 +1,169 @@
+"""Where a checkpoint's small files come from: a folder, or the hub's metadata calls.
+
+Weights are never read: of a safetensors file only its header is, the first 8 bytes and the
+JSON that they announce.
+"""
+
+import json
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from slipstream.errors import InvalidInputError, MissingPartError
+
+DTYPE_BITS = {"F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32}
+DTYPE_BITS |= {"F16": 16, "BF16": 16, "I16": 16, "U16": 16, "F8_E4M3": 8, "F8_E5M2": 8}
+DTYPE_BITS |= {"F8_E8M0": 8, "I8": 8, "U8": 8, "BOOL": 8, "F4": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One entry of a safetensors header."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFiles(ABC):
+    """What a checkpoint is read through."""
+
+    name: str
+    revision: str | None
+    origin: str
+    licence: str | None
+    gated: bool | None
+
+    @abstractmethod
+    def read(self, file: str) -> bytes | None:
+        """Give a small file whole, or None if there is none of this name."""
+
+    @abstractmethod
+    def read_tensors(self) -> tuple[Tensor, ...] | None:
+        """Give every tensor's header, or None if there are no safetensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFiles(CheckpointFiles):
+    """A checkpoint in a folder."""
+
+    folder: Path
+
+    def read(self, file: str) -> bytes | None:
+        """Read a file of the folder."""
+        path = self.folder / file
+        return path.read_bytes() if path.is_file() else None
+
+    def read_tensors(self) -> tuple[Tensor, ...] | None:
+        """Read the header of every shard."""
+        shards = sorted(self.folder.glob("*.safetensors"))
+        tensors = [tensor for shard in shards for tensor in read_header(shard)]
+        return tuple(tensors) if shards else None
+
+
+def read_header(path: Path) -> tuple[Tensor, ...]:
+    """Read the header of one safetensors file and check that the file is as long as it says."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        size = os.fstat(file.fileno()).st_size
+        try:
+            if not 0 < length <= size - 8:
+                raise ValueError(f"the header claims {length} bytes")
+            entries: dict[str, Any] = json.loads(file.read(length))
+        except ValueError as fault:
+            raise InvalidInputError(
+                f"{path.name} is not a whole safetensors file: {fault}",
+                hint=f"fetch {path.name} again",
+            ) from fault
+    entries.pop("__metadata__", None)
+    end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+    if size != 8 + length + end:
+        raise InvalidInputError(
+            f"{path.name} has {size} bytes, but its header needs {8 + length + end}",
+            hint=f"fetch {path.name} again",
+        )
+    return tuple(
+        Tensor(
+            name=name,
+            dtype=entry["dtype"],
+            shape=tuple(entry["shape"]),
+            size_bytes=entry["data_offsets"][1] - entry["data_offsets"][0],
+        )
+        for name, entry in entries.items()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HubFiles(CheckpointFiles):
+    """A checkpoint on the hub, read at one revision through metadata calls only."""
+
+    present: frozenset[str]
+
+    def read(self, file: str) -> bytes | None:
+        """Fetch one small file."""
+        if file not in self.present:
+            return None
+        from huggingface_hub import hf_hub_download
+
+        return Path(hf_hub_download(self.name, file, revision=self.revision)).read_bytes()
+
+    def read_tensors(self) -> tuple[Tensor, ...] | None:
+        """Fetch the headers of every shard by range reads."""
+        if not any(file.endswith(".safetensors") for file in self.present):
+            return None
+        from huggingface_hub import HfApi
+
+        metadata = HfApi().get_safetensors_metadata(self.name, revision=self.revision)
+        return tuple(
+            Tensor(
+                name=name,
+                dtype=str(info.dtype),
+                shape=tuple(info.shape),
+                size_bytes=prod(info.shape) * DTYPE_BITS[str(info.dtype)] // 8,
+            )
+            for shard in metadata.files_metadata.values()
+            for name, info in shard.tensors.items()
+        )
+
+
+def open_files(name: str, revision: str | None = None) -> CheckpointFiles:
+    """Open a folder if there is one of this name, else a repository of the hub."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return LocalFiles(
+            name=name, revision=None, origin="folder", licence=None, gated=False, folder=folder
+        )
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise InvalidInputError(
+            f"there is no folder {name}, and it is not the name of a model on the hub",
+            hint="slipstream inspect OWNER/MODEL, or the path of a folder with a config.json",
+        )
+    return _open_hub(name, revision)
+
+
+def _open_hub(name: str, revision: str | None) -> HubFiles:
+    """Ask the hub for the repository's commit and its list of files."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    try:
+        info = HfApi().model_info(name, revision=revision, timeout=10)
+    except (HfHubHTTPError, OfflineModeIsEnabled, OSError) as fault:
+        raise MissingPartError(
+            f"the hub does not tell about {name}",
+            details=(str(fault).strip().splitlines()[0],),
+            hint=f"slipstream recipes --target '{name}' shows what is known without the hub",
+        ) from fault
+    return HubFiles(
+        name=name,
+        revision=info.sha,
+        origin="hub",
+        licence=getattr(info.card_data, "license", None),
+        gated=None if info.gated is None else bool(info.gated),
+        present=frozenset(sibling.rfilename for sibling in info.siblings or ()),
+    )

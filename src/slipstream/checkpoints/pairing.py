@@ -1,0 +1,333 @@
+"""`Pairing`: does this drafter fit this target, fault by fault, before anything is started.
+
+vLLM 0.32 checks almost none of this: most wrong pairs start, and then draft nothing that is
+accepted, or die at the first request. What only an engine decides (its runner, its table of
+targets) is in `slipstream.engines`.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
+from slipstream.records import Record
+
+
+class Fault(Record):
+    """One thing that is wrong with a pair, with its values and the way out."""
+
+    code: str
+    verdict: Literal["refuse", "warn"]
+    message: str
+    hint: str
+
+
+class Pairing(Record):
+    """A target, a drafter, and everything that keeps them apart."""
+
+    schema_version: Literal[1] = 1
+    target: Checkpoint
+    drafter: Checkpoint
+    draft_length: int | None
+    context: int | None
+    faults: tuple[Fault, ...]
+
+
+def pair(
+    target: Checkpoint,
+    drafter: Checkpoint,
+    *,
+    draft_length: int | None = None,
+    context: int | None = None,
+) -> Pairing:
+    """Hold a drafter against a target, at the draft length and context that are wanted."""
+    draft = drafter.draft
+    faults: list[Fault] = []
+    if draft is None:
+        faults.append(_not_a_drafter(target, drafter))
+    else:
+        length = draft_length if draft_length is not None else draft.longest_draft
+        for check in SHAPE_CHECKS:
+            faults += check(target, drafter, draft)
+        faults += find_long_draft(drafter, draft, length)
+        faults += find_short_context(target, drafter, context)
+    return Pairing(
+        target=target,
+        drafter=drafter,
+        draft_length=draft_length,
+        context=context,
+        faults=tuple(faults),
+    )
+
+
+def _not_a_drafter(target: Checkpoint, drafter: Checkpoint) -> Fault:
+    return Fault(
+        code="not-a-drafter",
+        verdict="refuse",
+        message=f"{drafter.name} is a {drafter.architecture or 'model'}, not a drafter",
+        hint=f"slipstream recipes --target {target.name}",
+    )
+
+
+def find_long_draft(drafter: Checkpoint, draft: DraftPart, length: int | None) -> Iterator[Fault]:
+    """vLLM drafts past the trained block without a word; those positions are noise."""
+    longest = draft.longest_draft
+    if length is not None and longest is not None and length > longest:
+        yield Fault(
+            code="draft-length",
+            verdict="refuse",
+            message=f"{length} draft tokens were asked for, but {drafter.name} was trained on "
+            f"blocks of {draft.block_size} and drafts at most {longest}",
+            hint=f"--k {longest}",
+        )
+
+
+def find_short_context(
+    target: Checkpoint, drafter: Checkpoint, context: int | None
+) -> Iterator[Fault]:
+    """Past the drafter's context V1 stops drafting, and V2 reads out of bounds (vllm#57941)."""
+    wanted = context if context is not None else target.context
+    if wanted is None or drafter.context is None or drafter.context >= wanted:
+        return
+    yield Fault(
+        code="drafter-context",
+        verdict="warn" if context is None else "refuse",
+        message=f"{drafter.name} knows {drafter.context} positions, but {wanted} would be served",
+        hint=f"--context {drafter.context}",
+    )
+
+
+def find_hidden_size(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
+    """The drafter reads the target's hidden states and shares its embedding."""
+    made_for = draft.target_hidden_size or drafter.hidden_size
+    if None not in (made_for, target.hidden_size) and made_for != target.hidden_size:
+        yield _refuse(
+            "hidden-size",
+            f"drafter {drafter.name} was made for hidden size {made_for}, "
+            f"but {target.name} has {target.hidden_size}",
+            target,
+        )
+
+
+def find_vocabulary(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
+    """Sizes must agree: vLLM compares them for no DFlash drafter."""
+    sizes = (drafter.vocabulary_size, target.vocabulary_size)
+    if None not in sizes and sizes[0] != sizes[1]:
+        yield _refuse(
+            "vocabulary-size",
+            f"{drafter.name} has {sizes[0]} tokens in its vocabulary, {target.name} {sizes[1]}",
+            target,
+        )
+
+
+def find_vocabulary_map(
+    target: Checkpoint, drafter: Checkpoint, draft: DraftPart
+) -> Iterator[Fault]:
+    """Without d2t a reduced vocabulary is read as the target's first tokens."""
+    reduced = draft.draft_vocabulary
+    if reduced is None or target.vocabulary_size is None or reduced >= target.vocabulary_size:
+        return
+    if draft.has_vocabulary_map is False:
+        yield _refuse(
+            "vocabulary-map",
+            f"{drafter.name} drafts from {reduced} of {target.vocabulary_size} tokens, "
+            "but has no tensor d2t that says which",
+            target,
+        )
+
+
+def find_tokenizer(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
+    """Equal sizes can hide different tokens."""
+    hashes = (drafter.tokenizer_sha256, target.tokenizer_sha256)
+    if None not in hashes and hashes[0] != hashes[1]:
+        yield _refuse(
+            "tokenizer",
+            f"the tokenizers differ: {drafter.name} has {str(hashes[0])[:12]}, "
+            f"{target.name} has {str(hashes[1])[:12]}",
+            target,
+        )
+
+
+def find_mask_token(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
+    """The mask must be a row of the target's embedding."""
+    if draft.family not in ("dflash", "dflash2", "dspark"):
+        return
+    mask, size = draft.mask_token_id, target.vocabulary_size
+    if mask is None and drafter.complete:
+        yield _refuse(
+            "mask-missing", f"{drafter.name} names no mask_token_id, so it cannot draft", target
+        )
+    if mask is not None and size is not None and not 0 <= mask < size:
+        yield _refuse(
+            "mask-outside",
+            f"{drafter.name} masks with token {mask}, "
+            f"but {target.name} has only tokens 0 to {size - 1}",
+            target,
+        )
+
+
+def find_target_layers(
+    target: Checkpoint, drafter: Checkpoint, draft: DraftPart
+) -> Iterator[Fault]:
+    """A drafter that says how many layers its target has must be right."""
+    counts = (draft.target_layers, target.layer_count)
+    if None not in counts and counts[0] != counts[1]:
+        yield _refuse(
+            "target-layers",
+            f"{drafter.name} was made for a target of {counts[0]} layers, "
+            f"{target.name} has {counts[1]}",
+            target,
+        )
+
+
+def find_layer_order(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
+    """vLLM sorts and dedups the ids, so the drafter's fc would see permuted features."""
+    ids = draft.target_layer_ids
+    if ids is not None and list(ids) != sorted(set(ids)):
+        yield _refuse(
+            "layer-order",
+            f"{drafter.name} lists its target layers as {_show(ids)}, "
+            f"and vLLM would feed them as {_show(tuple(sorted(set(ids))))}",
+            target,
+        )
+
+
+def find_layer_convention(
+    target: Checkpoint, drafter: Checkpoint, draft: DraftPart
+) -> Iterator[Fault]:
+    """Ids that fit only if counted the other way are off by one: half the acceptance is lost."""
+    ids, count = draft.target_layer_ids, target.layer_count
+    if ids is None:
+        return
+    if draft.auxiliary_ids is not None and draft.auxiliary_ids != tuple(at + 1 for at in ids):
+        yield _refuse(
+            "layer-convention",
+            f"{drafter.name} lists layer outputs {_show(ids)} and hidden states "
+            f"{_show(draft.auxiliary_ids)}, which would have to be one higher each",
+            target,
+        )
+    if draft.layer_id_convention == "layer-output" and count is not None and max(ids) == count:
+        yield _refuse(
+            "layer-convention",
+            f"{drafter.name} counts up to layer {count} of a target with layers 0 to "
+            f"{count - 1}: its ids {_show(ids)} are hidden states, one too high",
+            target,
+        )
+    if draft.layer_id_convention == "hidden-state" and min(ids) == 0:
+        yield _refuse(
+            "layer-convention",
+            f"{drafter.name} reads hidden state 0, the embedding: its ids {_show(ids)} "
+            "are layer outputs, one too low",
+            target,
+        )
+
+
+def find_layer_range(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
+    """Out of range, vLLM on a CPU dies at the first request."""
+    outputs, count = draft.layer_outputs, target.layer_count
+    if outputs is None or count is None:
+        return
+    outside = tuple(at for at in outputs if at < -1 or at > count)
+    if outside:
+        yield _refuse(
+            "layer-range",
+            f"{drafter.name} reads target layers {_show(outside)}, "
+            f"but {target.name} has layers 0 to {count - 1}",
+            target,
+        )
+
+
+def find_rope(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
+    """A drafter keeps its own positions, but one trained beside its target shares the base."""
+    ours, theirs = drafter.rope, target.rope
+    if ours is None or theirs is None:
+        return
+    if None not in (ours.theta, theirs.theta) and ours.theta != theirs.theta:
+        yield _warn(
+            "rope-theta",
+            f"rope theta is {ours.theta:g} in {drafter.name} and {theirs.theta:g} in {target.name}",
+            "slipstream verify, once it serves: acceptance shows whether this was meant",
+        )
+    scalings = ((ours.scaling, ours.factor), (theirs.scaling, theirs.factor))
+    if None not in (ours.scaling, theirs.scaling) and scalings[0] != scalings[1]:
+        shown = [f"{kind}{f' x{factor:g}' if factor else ''}" for kind, factor in scalings]
+        yield _warn(
+            "rope-scaling",
+            f"rope scaling is {shown[0]} in {drafter.name} and {shown[1]} in {target.name}",
+            "keep --context within what both know unscaled",
+        )
+
+
+def find_causality(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
+    """Sliding layers without a word on causality are read differently by trainer and engine."""
+    statements = draft.causal_statements
+    if len(set(statements.values())) > 1:
+        said = ", ".join(f"{key} means {_causal(value)}" for key, value in statements.items())
+        yield _refuse("causality", f"{drafter.name} contradicts itself: {said}", target)
+        return
+    sliding = drafter.has_sliding_windows or draft.forced_sliding
+    if not sliding or statements or not drafter.complete:
+        return
+    if draft.layout == "speculators":
+        yield _warn(
+            "causality",
+            f"{drafter.name} has sliding layers and no sliding_window_non_causal: vLLM takes "
+            "them as non-causal, speculators trains them causal",
+            "set sliding_window_non_causal in the drafter's config.json",
+        )
+    elif draft.layout == "native":
+        taken = draft.forced_sliding and not drafter.has_sliding_windows
+        yield _warn(
+            "causality",
+            f"{drafter.name} has sliding layers and says nothing of causality: "
+            f"vLLM takes them as {_causal(not taken)}",
+            "set dflash_config.causal in the drafter's config.json",
+        )
+
+
+def find_verifier(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
+    """A speculators drafter names its verifier; another checkpoint of that shape is a guess."""
+    if draft.verifier is None or _stem(draft.verifier) in _stem(target.name):
+        return
+    yield _warn(
+        "verifier",
+        f"{drafter.name} was trained for {draft.verifier}, not for {target.name}",
+        "slipstream compare, once it serves: acceptance may be lower than published",
+    )
+
+
+Check = Callable[[Checkpoint, Checkpoint, DraftPart], Iterator[Fault]]
+SHAPE_CHECKS: tuple[Check, ...] = (
+    find_hidden_size,
+    find_vocabulary,
+    find_vocabulary_map,
+    find_tokenizer,
+    find_mask_token,
+    find_target_layers,
+    find_layer_order,
+    find_layer_convention,
+    find_layer_range,
+    find_rope,
+    find_causality,
+    find_verifier,
+)
+
+
+def _refuse(code: str, message: str, target: Checkpoint) -> Fault:
+    hint = f"slipstream recipes --target {target.name}"
+    return Fault(code=code, verdict="refuse", message=message, hint=hint)
+
+
+def _warn(code: str, message: str, hint: str) -> Fault:
+    return Fault(code=code, verdict="warn", message=message, hint=hint)
+
+
+def _show(ids: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ids))
+
+
+def _causal(value: bool) -> str:
+    return "causal" if value else "non-causal"
+
+
+def _stem(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].lower()

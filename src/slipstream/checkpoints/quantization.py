@@ -1,0 +1,55 @@
+"""How weights are stored, from the many ways in which checkpoints say it."""
+
+from typing import Any
+
+from slipstream.checkpoints.checkpoint import Quantization, Scheme
+
+_BY_METHOD: dict[str, Scheme] = {"fp8": "fp8", "awq": "int4", "mxfp4": "mxfp4", "nvfp4": "nvfp4"}
+_BY_METHOD |= {"gptq": "int4", "auto-round": "int4", "auto_round": "int4", "autoround": "int4"}
+
+
+def parse_quantization(config: dict[str, Any], extra: dict[str, Any]) -> Quantization | None:
+    """Read `quantization_config` of config.json, or modelopt's hf_quant_config.json."""
+    stated = config.get("quantization_config") or config.get("compression_config")
+    if stated is None and extra:
+        stated = {"quant_method": "modelopt", **(extra.get("quantization") or extra)}
+    if stated is None:
+        return None
+    method = str(stated.get("quant_method") or "unnamed").lower()
+    return Quantization(scheme=_find_scheme(method, stated), method=method)
+
+
+def _find_scheme(method: str, stated: dict[str, Any]) -> Scheme:
+    if method == "modelopt" or method.startswith("modelopt"):
+        return _from_algorithm(str(stated.get("quant_algo") or ""))
+    if method == "compressed-tensors":
+        return _from_groups(stated)
+    bits = stated.get("bits")
+    if bits is not None and method in ("gptq", "auto-round", "auto_round", "autoround", "awq"):
+        return "int8" if int(bits) == 8 else "int4"
+    return _BY_METHOD.get(method, "other")
+
+
+def _from_algorithm(algorithm: str) -> Scheme:
+    upper = algorithm.upper()
+    if "NVFP4" in upper or "W4A4" in upper:
+        return "nvfp4"
+    if "FP8" in upper:
+        return "fp8"
+    return "int4" if "W4" in upper or "INT4" in upper else "other"
+
+
+def _from_groups(stated: dict[str, Any]) -> Scheme:
+    """Read the first group of compressed-tensors: float or int, and how many bits."""
+    if "nvfp4" in str(stated.get("format") or ""):
+        return "nvfp4"
+    groups = stated.get("config_groups") or {}
+    weights = next((group.get("weights") or {} for group in groups.values()), {})
+    bits, kind = weights.get("num_bits"), weights.get("type")
+    names: dict[tuple[Any, Any], Scheme] = {
+        (4, "float"): "nvfp4",
+        (8, "float"): "fp8",
+        (4, "int"): "int4",
+        (8, "int"): "int8",
+    }
+    return names.get((bits, kind), "other")

@@ -1,0 +1,120 @@
+"""The reader: a checkpoint's files in, one `Checkpoint` out."""
+
+import hashlib
+import json
+from collections import Counter
+from typing import Any
+
+from slipstream.checkpoints.checkpoint import Checkpoint, Experts, Rope, Weights
+from slipstream.checkpoints.draft_part import parse_draft_part
+from slipstream.checkpoints.files import CheckpointFiles, Tensor, open_files
+from slipstream.checkpoints.layers import parse_layers
+from slipstream.checkpoints.quantization import parse_quantization
+from slipstream.errors import InvalidInputError
+
+
+def read_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
+    """Read a checkpoint by its folder or its name on the hub."""
+    return parse_checkpoint(open_files(name, revision))
+
+
+def parse_checkpoint(files: CheckpointFiles) -> Checkpoint:
+    """Read config.json, the tokenizer and the safetensors headers."""
+    config = _read_json(files, "config.json")
+    if config is None:
+        raise InvalidInputError(
+            f"{files.name} has no config.json",
+            hint="slipstream inspect takes a folder or repository that transformers can load",
+        )
+    text = config.get("text_config") or config.get("transformer_layer_config") or config
+    tensors = files.read_tensors()
+    names = None if tensors is None else frozenset(tensor.name for tensor in tensors)
+    quantization = parse_quantization(config, _read_json(files, "hf_quant_config.json") or {})
+    return Checkpoint(
+        name=files.name,
+        revision=files.revision,
+        source=files.origin,
+        complete=True,
+        architecture=next(iter(config.get("architectures") or ()), None),
+        model_type=config.get("model_type"),
+        hidden_size=text.get("hidden_size"),
+        attention_heads=text.get("num_attention_heads"),
+        layers=parse_layers(text),
+        experts=_parse_experts(text),
+        vocabulary_size=text.get("vocab_size") or config.get("vocab_size"),
+        context=text.get("max_position_embeddings"),
+        rope=_parse_rope(text),
+        attention_sinks=text.get("model_type") == "gpt_oss",
+        quantization=quantization,
+        quantized=quantization is not None,
+        dtype=config.get("dtype") or config.get("torch_dtype") or text.get("dtype"),
+        weights=_add_up(tensors),
+        modalities=tuple(
+            kind for kind in ("vision", "audio") if config.get(f"{kind}_config") is not None
+        ),
+        tokenizer_sha256=_hash_tokenizer(files),
+        licence=files.licence,
+        gated=files.gated,
+        draft=parse_draft_part(config, names),
+    )
+
+
+def _read_json(files: CheckpointFiles, file: str) -> dict[str, Any] | None:
+    content = files.read(file)
+    if content is None:
+        return None
+    try:
+        table = json.loads(content)
+    except ValueError as fault:
+        raise InvalidInputError(
+            f"{file} of {files.name} is not JSON: {fault}", hint=f"fetch {file} again"
+        ) from fault
+    if not isinstance(table, dict):
+        raise InvalidInputError(
+            f"{file} of {files.name} holds no table of keys", hint=f"fetch {file} again"
+        )
+    return table
+
+
+def _parse_experts(config: dict[str, Any]) -> Experts | None:
+    for key in ("num_experts", "num_local_experts", "n_routed_experts"):
+        if config.get(key):
+            active = config.get("num_experts_per_tok") or config.get("top_k_experts")
+            return Experts(total=config[key], active=active)
+    return None
+
+
+def _parse_rope(config: dict[str, Any]) -> Rope:
+    """Read rope_parameters (transformers 5), by layer kind or not, or the two older keys."""
+    stated = config.get("rope_parameters") or {}
+    stated = stated.get("full_attention", stated)
+    older = config.get("rope_scaling") or {}
+    kind = stated.get("rope_type") or older.get("rope_type") or older.get("type") or "default"
+    return Rope(
+        theta=stated.get("rope_theta") or config.get("rope_theta"),
+        scaling=kind,
+        factor=stated.get("factor") or older.get("factor"),
+    )
+
+
+def _add_up(tensors: tuple[Tensor, ...] | None) -> Weights | None:
+    if tensors is None:
+        return None
+    sizes: Counter[str] = Counter()
+    for tensor in tensors:
+        sizes[tensor.dtype] += tensor.size_bytes
+    return Weights(total_bytes=sizes.total(), bytes_by_dtype=dict(sorted(sizes.items())))
+
+
+def _hash_tokenizer(files: CheckpointFiles) -> str | None:
+    """Hash what decides a token's number: vocabulary and added tokens, however formatted."""
+    table = _read_json(files, "tokenizer.json")
+    if table is None:
+        return None
+    vocabulary = (table.get("model") or {}).get("vocab") or {}
+    if isinstance(vocabulary, dict):
+        words = sorted(vocabulary, key=lambda word: int(vocabulary[word]))
+    else:
+        words = [str(entry[0]) for entry in vocabulary]
+    added = [f"{entry['id']} {entry['content']}" for entry in table.get("added_tokens") or ()]
+    return hashlib.sha256("\0".join([*words, *sorted(added)]).encode()).hexdigest()

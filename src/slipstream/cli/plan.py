@@ -1,0 +1,104 @@
+"""`slipstream plan`: how to start an engine for a target here, or on another machine."""
+
+import argparse
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+from slipstream.checkpoints import read_checkpoint
+from slipstream.cli.screen import Screen
+from slipstream.errors import ExitCode, UsageError
+from slipstream.hardware import Host, load_host, name_kind, read_host, this_machine
+from slipstream.planning import LaunchPlan, Wishes, make_plan
+from slipstream.planning.difference import DifferenceList, diff_plans
+from slipstream.planning.resolution import resolve
+from slipstream.planning.seed_environment import SeedWishes, read_seed_environment
+from slipstream.recipes import load_known_bad, load_recipes
+from slipstream.records import read_record
+from slipstream.reporting.plan_text import render_difference, render_plan, render_sglang
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `plan` takes."""
+    parser.add_argument("target", metavar="TARGET", nargs="?", help="a folder, or a hub model")
+    parser.add_argument("--drafter", help="a folder or hub model, if no recipe is to choose")
+    parser.add_argument("--host", metavar="NAME|FILE", help="plan for another machine")
+    parser.add_argument("--context", type=int, help="tokens of the longest sequence")
+    parser.add_argument("--users", type=int, help="sequences that run at once")
+    parser.add_argument("--goal", choices=("latency", "throughput", "capacity"), default="latency")
+    parser.add_argument("--k", type=int, help="tokens to draft in a step")
+    parser.add_argument("--no-speculation", action="store_true", help="plain decoding")
+    parser.add_argument("--from-env", action="store_true", help="read seed 002's variables")
+    parser.add_argument("--explain", action="store_true", help="the reason of every setting")
+    parser.add_argument("--sglang", action="store_true", help="the same plan as SGLang's command")
+    parser.add_argument("--diff", nargs=2, metavar="PLAN", type=Path, help="compare saved plans")
+    parser.usage = "slipstream plan TARGET [options] [-- ENGINE ARGUMENTS]"
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Make a plan and show it; a refused one leaves with 1."""
+    if options.diff is not None:
+        return _run_diff(options.diff, screen)
+    plan = _make_plan(options)
+    text = render_sglang(plan) if options.sglang else render_plan(plan, explain=options.explain)
+    screen.show_data(text=text, document=plan.to_json())
+    return ExitCode.EXPECTED_FAILURE if plan.refusals else ExitCode.DONE
+
+
+def _run_diff(files: list[Path], screen: Screen) -> ExitCode:
+    hint = "slipstream plan TARGET --json > FILE"
+    left, right = (read_record(file, LaunchPlan, hint=hint) for file in files)
+    differences = diff_plans(left, right)
+    document = DifferenceList(differences=differences)
+    screen.show_data(text=render_difference(differences), document=document.to_json())
+    return ExitCode.DONE
+
+
+def _make_plan(options: argparse.Namespace) -> LaunchPlan:
+    seed = read_seed_environment(os.environ) if options.from_env else None
+    target = options.target or (seed.target if seed else None)
+    if target is None:
+        raise UsageError("no target was named", hint="slipstream plan TARGET")
+    wishes = _read_wishes(options, seed)
+    host = _find_host(options.host)
+    resolved = resolve(
+        target,
+        options.drafter or (seed.drafter if seed else None),
+        recipes=load_recipes(),
+        machine=name_kind(host),
+        speculation=wishes.speculation,
+        read=read_checkpoint,
+    )
+    return make_plan(
+        host,
+        resolved.target,
+        resolved.drafter,
+        resolved.recipe,
+        wishes,
+        known_bad=load_known_bad(),
+        notes=(*resolved.notes, *(seed.notes if seed else ())),
+    )
+
+
+def _read_wishes(options: argparse.Namespace, seed: SeedWishes | None) -> Wishes:
+    """Let a flag win over a variable."""
+    wishes = seed.wishes if seed else Wishes()
+    flags = {"context": options.context, "users": options.users, "draft_length": options.k}
+    spoken = {name: value for name, value in flags.items() if value is not None}
+    return wishes.model_copy(
+        update={
+            **spoken,
+            "goal": options.goal,
+            "speculation": not options.no_speculation,
+            "raw": (*wishes.raw, *options.raw),
+            "from_environment": tuple(
+                name for name in wishes.from_environment if name not in spoken
+            ),
+        }
+    )
+
+
+def _find_host(name: str | None) -> Host:
+    if name is not None:
+        return load_host(name)
+    return read_host(this_machine(os.environ, datetime.now(UTC)))

@@ -1,0 +1,40 @@
+"""`slipstream recipes`: the catalogue, filtered, or one recipe whole."""
+
+import argparse
+
+from slipstream.cli.screen import Screen
+from slipstream.errors import ExitCode, InvalidInputError
+from slipstream.hardware import load_host, name_kind
+from slipstream.recipes import Recipe, find_recipes, load_recipes
+from slipstream.recipes.recipe import RecipeList
+from slipstream.reporting.recipe_text import render_recipe, render_recipes
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `recipes` takes."""
+    parser.add_argument("--target", help="only this target; a shell pattern such as 'qwen/*'")
+    parser.add_argument("--host", metavar="NAME|FILE", help="only what was run on such a machine")
+    parser.add_argument("--show", metavar="RECIPE", help="one recipe whole, with its evidence")
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """List recipes or show one."""
+    recipes = load_recipes()
+    if options.show is not None:
+        recipe = _find(recipes, options.show)
+        screen.show_data(text=render_recipe(recipe), document=recipe.to_json())
+        return ExitCode.DONE
+    machine = None if options.host is None else name_kind(load_host(options.host))
+    found = find_recipes(recipes, target=options.target, machine=machine)
+    if not found:
+        raise InvalidInputError("no recipe is like that", hint="slipstream recipes")
+    document = RecipeList(recipes=found)
+    screen.show_data(text=render_recipes(found), document=document.to_json())
+    return ExitCode.DONE
+
+
+def _find(recipes: tuple[Recipe, ...], name: str) -> Recipe:
+    for recipe in recipes:
+        if recipe.name == name:
+            return recipe
+    raise InvalidInputError(f"there is no recipe {name}", hint="slipstream recipes")

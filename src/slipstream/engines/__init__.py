@@ -1,0 +1,1 @@
+"""What an engine version can do, and how it wants to be told."""

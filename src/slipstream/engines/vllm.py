@@ -1,0 +1,133 @@
+"""vLLM 0.32: what it refuses, what it silently gets wrong, and its command line.
+
+Facts were read in the source of 0.32.0; paths in comments are relative to its package.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
+from slipstream.checkpoints.pairing import Fault
+
+VERSION = "0.32.0"
+COMMAND = ("python", "-m", "vllm.entrypoints.openai.api_server")
+CPU_BLOCK_TOKENS = 128  # platforms/cpu.py
+GPU_BLOCK_TOKENS = 16
+Runner = Literal["V1", "V2"]
+
+_SPECULATIVE = "--speculative-config."
+_CPU_SCHEMES = ("int4", "int8")
+
+
+@cache
+def read_auxiliary_targets() -> frozenset[str]:
+    """Give the target classes that hand out hidden states, as scripts/ listed them."""
+    table = files("slipstream.engines").joinpath("auxiliary_targets.json").read_text()
+    return frozenset(json.loads(table)["architectures"])
+
+
+def name_method(draft: DraftPart) -> str:
+    """Name the method as the engine does: DFlash2 is `dflash` with another architecture."""
+    return "dflash" if draft.family == "dflash2" else draft.family
+
+
+def find_engine_faults(
+    target: Checkpoint, drafter: Checkpoint | None, *, runner: Runner, on_cpu: bool
+) -> Iterator[Fault]:
+    """Name what this engine would refuse or get wrong about a pair that fits in itself."""
+    yield from _find_scheme(target, "target", on_cpu)
+    if drafter is None or drafter.draft is None:
+        return
+    yield from _find_target_class(target)
+    yield from _find_runner(drafter, drafter.draft, runner)
+    yield from _find_scheme(drafter, "drafter", on_cpu)
+    yield from _find_quantized_drafter(drafter)
+
+
+def _find_target_class(target: Checkpoint) -> Iterator[Fault]:
+    if target.architecture is None or target.architecture in read_auxiliary_targets():
+        return
+    yield Fault(
+        code="target-class",
+        verdict="refuse",
+        message=f"vLLM {VERSION} runs no DFlash on {target.architecture}: "
+        "that class hands out no auxiliary hidden states",
+        hint=f"slipstream plan {target.name} --no-speculation",
+    )
+
+
+def _find_runner(drafter: Checkpoint, draft: DraftPart, runner: Runner) -> Iterator[Fault]:
+    """config/vllm.py:2976-2991 lists what only the V2 runner does."""
+    if runner == "V2":
+        return
+    mixed = {part.kind for part in drafter.layers or ()} == {"full", "sliding"}
+    needs = {"dflash2": "DFlash2", "dspark": "DSpark"}.get(draft.family)
+    if needs is None and mixed:
+        needs = "a drafter with both sliding and full layers"
+    if needs is not None:
+        yield Fault(
+            code="runner",
+            verdict="refuse",
+            message=f"{drafter.name} is {needs}, which needs vLLM's V2 runner, "
+            "and this machine runs V1",
+            hint="a plain DFlash drafter, or a CUDA machine",
+        )
+
+
+def _find_scheme(checkpoint: Checkpoint, role: str, on_cpu: bool) -> Iterator[Fault]:
+    if checkpoint.quantization is None:
+        return
+    scheme, method = checkpoint.quantization.scheme, checkpoint.quantization.method
+    if scheme == "other":
+        yield Fault(
+            code=f"{role}-quantization",
+            verdict="refuse",
+            message=f"{checkpoint.name} is stored as {method}, which vLLM {VERSION} does not load",
+            hint="a checkpoint in NVFP4, FP8, INT8, INT4 or bfloat16",
+        )
+    elif on_cpu and scheme not in _CPU_SCHEMES:
+        yield Fault(
+            code=f"{role}-quantization",
+            verdict="refuse",
+            message=f"{checkpoint.name} is stored as {scheme}, which vLLM's CPU build cannot run",
+            hint="a checkpoint in bfloat16, INT8 or INT4",
+        )
+
+
+def _find_quantized_drafter(drafter: Checkpoint) -> Iterator[Fault]:
+    if drafter.quantization is None or drafter.quantization.scheme == "other":
+        return
+    yield Fault(
+        code="quantized-drafter",
+        verdict="warn",
+        message=f"{drafter.name} is quantized ({drafter.quantization.scheme}): vLLM {VERSION} has "
+        "the code for it, but vllm#51581 is open and nobody reported it running",
+        hint="slipstream verify, once it serves; or the drafter in bfloat16",
+    )
+
+
+def render_argv(settings: Iterable[tuple[str, str | None]]) -> list[str]:
+    """Write the command; `--speculative-config.x` settings become one JSON argument."""
+    arguments: list[str] = []
+    speculative: dict[str, Any] = {}
+    for flag, value in settings:
+        if flag.startswith(_SPECULATIVE):
+            speculative[flag.removeprefix(_SPECULATIVE)] = _typed(value)
+        else:
+            arguments += [flag] if value is None else [flag, value]
+    if speculative:
+        arguments += ["--speculative-config", json.dumps(speculative)]
+    return [*COMMAND, *arguments]
+
+
+def _typed(value: str | None) -> Any:
+    """Give a value of the JSON the type it means; a name stays a string."""
+    if value is None:
+        return True
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value

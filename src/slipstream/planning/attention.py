@@ -1,0 +1,136 @@
+"""Rules for attention: backends of target and drafter, cache types, prefix caching."""
+
+from slipstream.planning.memory import TURBOQUANT_BITS
+from slipstream.planning.situation import Choice, Situation
+
+GEMMA4 = "Gemma4"
+
+
+def is_gemma4(situation: Situation) -> bool:
+    """Recognise Gemma 4 by its class, or by its name where the class is unknown."""
+    architecture, name = situation.target.architecture, situation.target.name.lower()
+    return architecture.startswith(GEMMA4) if architecture else "gemma-4" in name
+
+
+def decide_target_backend(situation: Situation) -> Choice[str] | None:
+    """Leave the target's backend to the engine, but for Gemma 4.
+
+    Old recipes force one because their engine drafted on it only; since vllm#39930 the
+    drafter has its own.
+    """
+    if situation.on_cpu:
+        return None
+    if situation.wishes.attention_backend is not None:
+        backend = situation.wishes.attention_backend.upper()
+        return situation.from_wish("attention_backend", backend)
+    if is_gemma4(situation):
+        return Choice(
+            "TRITON_ATTN", "checkpoint", "Gemma 4's 512-wide heads run on Triton only (seed 000)"
+        )
+    return None
+
+
+def decide_drafter_backend(situation: Situation) -> Choice[str] | None:
+    """Name the drafter's backend: it is never inherited, and must do non-causal attention."""
+    if situation.draft is None or situation.on_cpu:
+        return None
+    advised = situation.advice.drafter_backend
+    if situation.recipe_fits_machine and advised is not None:
+        return situation.from_recipe(advised)
+    if situation.capability == "12.1":
+        return Choice(
+            "TRITON_ATTN",
+            "hardware",
+            "FlashAttention 2 fails a device assert in non-causal drafts on sm_121 (vllm#50707)",
+        )
+    if situation.capability_major == 10:
+        return Choice(
+            "FLASH_ATTN",
+            "hardware",
+            "FlashInfer's non-causal path is known to be faulty on sm_100 (platforms/cuda.py)",
+        )
+    return Choice("FLASH_ATTN", "hardware", "the engine's first choice for non-causal drafts")
+
+
+def find_turboquant_obstacle(situation: Situation) -> str | None:
+    """Say why the cache cannot be compressed here, or None."""
+    target = situation.target
+    if situation.on_cpu:
+        return "the CPU backend has no TurboQuant"
+    if target.has_sliding_windows:
+        return "TurboQuant has no sliding windows"
+    if target.attention_sinks:
+        return "TurboQuant has no attention sinks"
+    if target.layers is None:
+        return "the target's layers are unknown"
+    for part in target.layers:
+        if part.kind == "latent":
+            return "TurboQuant has no latent (MLA) cache"
+        size = part.head_size or 0
+        if part.kind == "full" and size & (size - 1):
+            return f"its rotation needs heads of a power of two, not {size}"
+    return None
+
+
+def decide_kv_dtype(situation: Situation, *, short_of_memory: bool) -> Choice[str] | None:
+    """Choose the target's cache type; TurboQuant buys capacity, never speed."""
+    if situation.wishes.turboquant is not None:
+        return situation.from_wish("turboquant", situation.wishes.turboquant)
+    if situation.on_cpu:
+        return None
+    advised = situation.advice.kv_dtype
+    if advised is not None and situation.recipe_fits_machine:
+        return situation.from_recipe(advised)
+    wanted = situation.wishes.goal == "capacity" and short_of_memory
+    if wanted and find_turboquant_obstacle(situation) is None:
+        return Choice(
+            "turboquant_k8v4",
+            "hardware",
+            "the wanted sequences do not fit in bfloat16; this holds 2.6 times as many tokens "
+            "for 1.2 % more perplexity",
+        )
+    return None
+
+
+def decide_drafter_kv_dtype(situation: Situation, kv_dtype: str) -> Choice[str] | None:
+    """Keep the drafter's cache plain where the target's is not: it would inherit the type."""
+    if situation.draft is None:
+        return None
+    if situation.recipe_fits_machine and situation.advice.drafter_kv_dtype:
+        return situation.from_recipe(situation.advice.drafter_kv_dtype)
+    if kv_dtype in TURBOQUANT_BITS:
+        return Choice(
+            "bfloat16", "checkpoint", "a drafter with TurboQuant finds no non-causal backend"
+        )
+    if kv_dtype.startswith("fp8") and situation.capability_major != 9:
+        return Choice(
+            "bfloat16",
+            "hardware",
+            "FlashAttention reads an fp8 cache on sm_90 only, and the drafter's is small",
+        )
+    return None
+
+
+def decide_graph_mode(situation: Situation, kv_dtype: str) -> Choice[str] | None:
+    """Split the graphs where a whole one gives wrong text (vllm#53180)."""
+    if situation.draft is None or kv_dtype not in TURBOQUANT_BITS:
+        return None
+    return Choice(
+        '{"cudagraph_mode": "PIECEWISE"}',
+        "checkpoint",
+        "TurboQuant with speculation gives degenerate text under full graphs (vllm#53180)",
+    )
+
+
+def decide_prefix_caching(situation: Situation) -> Choice[bool] | None:
+    """Turn prefix caching off where speculation breaks it."""
+    if situation.draft is not None and situation.target.is_hybrid:
+        return Choice(
+            False,
+            "checkpoint",
+            "on a hybrid target drafts drop the trailing block: no hits, only cost "
+            "(vllm#54360, #51250)",
+        )
+    if situation.recipe_fits_machine and situation.advice.prefix_caching is False:
+        return situation.from_recipe(False)
+    return None

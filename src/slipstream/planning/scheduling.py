@@ -1,0 +1,90 @@
+"""Rules for how much is served at once: draft length, context, sequences, tokens a step."""
+
+from slipstream.planning.situation import Choice, Situation
+
+DEFAULT_CONTEXT = 32768
+CPU_CONTEXT = 4096
+# (up to this many users, draft at most this many): the best draft lengths for prose and code
+# in the cost model fitted to seed 002's eight published rates.
+DRAFT_BY_USERS = ((2, 15), (4, 8), (8, 6), (16, 4), (10**9, 3))
+SEQUENCES_BY_GOAL = {"latency": 8, "throughput": 64, "capacity": 32}
+CPU_SEQUENCES = 4
+GPU_BATCHED_TOKENS = 8192
+CPU_BATCHED_TOKENS = 2048
+
+
+def decide_draft_length(situation: Situation) -> Choice[int] | None:
+    """Choose how many tokens to draft: a wish, the recipe's, or by block and load."""
+    draft, wishes = situation.draft, situation.wishes
+    if draft is None:
+        return None
+    longest = draft.longest_draft
+    if wishes.draft_length is not None:
+        return situation.from_wish("draft_length", wishes.draft_length)
+    advised = situation.advice.draft_length
+    if advised is not None and (longest is None or advised <= longest):
+        return situation.from_recipe(advised)
+    if longest is None:
+        return Choice(3, "default", "the drafter's block size is unknown, and 3 fits every one")
+    if advised is not None:
+        return Choice(longest, "checkpoint", f"the recipe's {advised} is more than a block drafts")
+    users = wishes.users or 1
+    by_load = next(most for up_to, most in DRAFT_BY_USERS if users <= up_to)
+    if by_load < longest:
+        return Choice(
+            by_load,
+            "default",
+            f"{users} users share a step: longer drafts cost them more than they give",
+        )
+    return Choice(longest, "checkpoint", f"a block of {draft.block_size} drafts this many")
+
+
+def decide_context(situation: Situation) -> Choice[int]:
+    """Choose the longest sequence; never more than the drafter knows (vllm#57941)."""
+    wishes, target = situation.wishes, situation.target
+    if wishes.context is not None:
+        return situation.from_wish("context", wishes.context)
+    drafter = situation.drafter.context if situation.draft and situation.drafter else None
+    if situation.advice.context is not None:
+        choice = situation.from_recipe(situation.advice.context)
+    elif situation.on_cpu:
+        choice = Choice(CPU_CONTEXT, "default", "prefill is slow on a CPU; --context raises it")
+    else:
+        choice = Choice(DEFAULT_CONTEXT, "default", "enough for chat and code; --context raises it")
+    for limit, who in ((target.context, "the target"), (drafter, "the drafter")):
+        if limit is not None and limit < choice.value:
+            choice = Choice(limit, "checkpoint", f"{who} knows no more positions")
+    return choice
+
+
+def decide_sequences(situation: Situation) -> Choice[int]:
+    """Choose how many sequences run at once."""
+    if situation.wishes.users is not None:
+        return situation.from_wish("users", situation.wishes.users)
+    if situation.advice.sequences is not None:
+        return situation.from_recipe(situation.advice.sequences)
+    if situation.on_cpu:
+        return Choice(CPU_SEQUENCES, "hardware", "more sequences only wait on a CPU")
+    goal = situation.wishes.goal
+    return Choice(SEQUENCES_BY_GOAL[goal], "default", f"the goal is {goal}")
+
+
+def decide_batched_tokens(situation: Situation, sequences: int, draft_length: int) -> Choice[int]:
+    """Choose the tokens of one step: at least one verified block a sequence (vllm#53970)."""
+    if situation.wishes.batched_tokens is not None:
+        choice = situation.from_wish("batched_tokens", situation.wishes.batched_tokens)
+    elif situation.advice.batched_tokens is not None:
+        choice = situation.from_recipe(situation.advice.batched_tokens)
+    elif situation.on_cpu:
+        choice = Choice(CPU_BATCHED_TOKENS, "hardware", "keeps a prefill step short on a CPU")
+    else:
+        choice = Choice(GPU_BATCHED_TOKENS, "default", "long prompts prefill in few steps")
+    least = sequences * (draft_length + 1)
+    if choice.value < least:
+        return Choice(
+            least,
+            choice.source,
+            f"{choice.value} is raised to {sequences} sequences x {draft_length + 1} tokens "
+            "to verify (vllm#53970)",
+        )
+    return choice

@@ -1,0 +1,130 @@
+"""The container variables of seed 002, mapped to today's engine.
+
+`docker run -e ...` lines written for that image keep working; a variable without a
+counterpart gets a line that says what stands in for it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from shlex import split
+
+from slipstream.errors import InvalidInputError
+from slipstream.planning.memory import TURBOQUANT_BITS
+from slipstream.planning.wishes import Wishes
+
+_NUMBERS = {
+    "DFLASH_NUM_SPEC_TOKENS": "draft_length",
+    "MAX_MODEL_LEN": "context",
+    "MAX_NUM_SEQS": "users",
+    "MAX_NUM_BATCHED_TOKENS": "batched_tokens",
+}
+_WORDS = {"ATTENTION_BACKEND": "attention_backend", "SERVED_MODEL_NAME": "served_name"}
+_ON = ("1", "true", "yes", "on")
+
+
+@dataclass(frozen=True, slots=True)
+class SeedWishes:
+    """What the variables ask for."""
+
+    target: str | None
+    drafter: str | None
+    wishes: Wishes
+    notes: tuple[str, ...]
+
+
+def read_seed_environment(environment: Mapping[str, str]) -> SeedWishes:
+    """Read every variable of seed 002, and report all faulty ones at once."""
+    values: dict[str, object] = {}
+    faults: list[str] = []
+    for variable, wish in _NUMBERS.items():
+        if (text := environment.get(variable)) is not None:
+            if text.isdigit() and int(text) > 0:
+                values[wish] = int(text)
+            else:
+                faults.append(f"{variable}: '{text}' is not a whole number above zero")
+    for variable, wish in _WORDS.items():
+        if text := environment.get(variable):
+            values[wish] = text
+    if (text := environment.get("GPU_MEMORY_UTILIZATION")) is not None:
+        try:
+            values["memory_utilization"] = float(text)
+        except ValueError:
+            faults.append(f"GPU_MEMORY_UTILIZATION: '{text}' is not a number")
+    turboquant, notes = _read_turboquant(environment, faults)
+    if turboquant is not None:
+        values["turboquant"] = turboquant
+    if faults:
+        raise InvalidInputError(
+            "the environment has variables that cannot be read",
+            details=tuple(faults),
+            hint="slipstream plan --from-env --explain, once they are mended",
+        )
+    wishes = Wishes.model_validate(
+        {
+            **values,
+            "raw": tuple(split(environment.get("EXTRA_ARGS", ""))),
+            "from_environment": tuple(values),
+        }
+    )
+    return SeedWishes(
+        target=environment.get("MODEL_PATH"),
+        drafter=environment.get("DFLASH_DRAFTER"),
+        wishes=wishes,
+        notes=(*notes, *_note_key(environment)),
+    )
+
+
+def _read_turboquant(
+    environment: Mapping[str, str], faults: list[str]
+) -> tuple[str | None, tuple[str, ...]]:
+    """Map the plugin's modes and bits to the engine's own variants."""
+    notes = [
+        f"{name}={environment[name]} has no counterpart: {instead}"
+        for name, instead in (
+            ("TQ_RING_CAPACITY", "vLLM's TurboQuant keeps no exact tail of recent tokens"),
+            (
+                "TQ_INITIAL_LAYERS",
+                "vLLM keeps a dense model's first and last two layers plain",
+            ),
+        )
+        if name in environment
+    ]
+    mode = environment.get("TQ_MODE", "hybrid")
+    if environment.get("ENABLE_TURBOQUANT", "0").lower() not in _ON or mode == "off":
+        return None, tuple(notes)
+    if mode == "capture_only":
+        notes.append("TQ_MODE=capture_only has no counterpart: the cache stays in bfloat16")
+        return None, tuple(notes)
+    if mode == "full_tq":
+        notes.append("TQ_MODE=full_tq: vLLM's TurboQuant covers prefill anyway")
+    bits = []
+    for name, default in (("TQ_KEY_BITS", "4"), ("TQ_VALUE_BITS", "3")):
+        text = environment.get(name, default)
+        if not text.isdigit():
+            faults.append(f"{name}: '{text}' is not a whole number")
+            return None, tuple(notes)
+        bits.append(int(text))
+    variant = _find_variant(bits[0], bits[1])
+    notes.append(
+        f"TQ_KEY_BITS={bits[0]}, TQ_VALUE_BITS={bits[1]}: {variant} is the smallest of vLLM's "
+        "variants that keeps at least as many bits"
+    )
+    return variant, tuple(notes)
+
+
+def _find_variant(key_bits: int, value_bits: int) -> str:
+    enough = [
+        (keys + values, name)
+        for name, (keys, values) in TURBOQUANT_BITS.items()
+        if keys >= key_bits and values >= value_bits
+    ]
+    return min(enough)[1] if enough else "turboquant_k8v4"
+
+
+def _note_key(environment: Mapping[str, str]) -> tuple[str, ...]:
+    if "VLLM_API_KEY" not in environment:
+        return ()
+    return (
+        "VLLM_API_KEY stays in the environment, where vLLM reads it; it guards /v1 only, "
+        "so keep the port on loopback",
+    )

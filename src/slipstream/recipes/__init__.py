@@ -1,0 +1,6 @@
+"""Known pairs with their evidence, and known-bad combinations with their sources."""
+
+from slipstream.recipes.loading import find_recipes, load_known_bad, load_recipes
+from slipstream.recipes.recipe import KnownBad, Recipe
+
+__all__ = ["KnownBad", "Recipe", "find_recipes", "load_known_bad", "load_recipes"]

@@ -1,0 +1,67 @@
+"""The catalogue: every recipe and known-bad combination that ships with the package.
+
+A user's own recipes lie in an overlay folder and go before ours of the same name.
+"""
+
+import tomllib
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from slipstream.errors import InvalidInputError
+from slipstream.recipes.recipe import KnownBad, Recipe
+from slipstream.records import describe_faults
+
+SHIPPED = Path(__file__).parent / "catalogue"
+
+AnyEntry = TypeVar("AnyEntry", Recipe, KnownBad)
+
+
+@cache
+def load_recipes(folder: Path = SHIPPED) -> tuple[Recipe, ...]:
+    """Read every recipe of a folder, in the order of their names."""
+    return tuple(_load(path, Recipe) for path in sorted(folder.glob("*.toml")))
+
+
+@cache
+def load_known_bad(folder: Path = SHIPPED) -> tuple[KnownBad, ...]:
+    """Read every known-bad combination of a folder."""
+    return tuple(_load(path, KnownBad) for path in sorted(folder.glob("known-bad/*.toml")))
+
+
+def find_recipes(
+    recipes: tuple[Recipe, ...], *, target: str | None = None, machine: str | None = None
+) -> tuple[Recipe, ...]:
+    """Keep the recipes for a target (a name or a shell pattern) and a kind of machine."""
+    return tuple(
+        recipe
+        for recipe in recipes
+        if (target is None or fnmatchcase(recipe.target.lower(), target.lower()))
+        and (machine is None or machine in recipe.machines)
+    )
+
+
+def _load(path: Path, kind: type[AnyEntry]) -> AnyEntry:
+    """Read one file; a recipe's facts take their names from the recipe."""
+    try:
+        table = tomllib.loads(path.read_text())
+        for part in ("target", "drafter"):
+            if (facts := table.get(f"{part}_facts")) is not None:
+                facts.setdefault("name", table.get(part))
+        entry = kind.model_validate(table)
+    except tomllib.TOMLDecodeError as fault:
+        raise InvalidInputError(f"{path.name} is not TOML: {fault}", hint=f"mend {path}") from fault
+    except ValidationError as fault:
+        raise InvalidInputError(
+            f"{path.name} is not a {kind.__name__}",
+            details=describe_faults(fault),
+            hint=f"mend {path}",
+        ) from fault
+    if entry.name != path.stem:
+        raise InvalidInputError(
+            f"{path.name} calls itself {entry.name}", hint=f"name it {path.stem}, or move the file"
+        )
+    return entry
