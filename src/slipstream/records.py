@@ -15,7 +15,8 @@ from slipstream.errors import InvalidInputError
 class Record(BaseModel):
     """A frozen value that loads back from its JSON identically."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Built when first used: a command pays only for the records that it meets.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     def to_json(self) -> str:
         """Give the one JSON form that is printed, saved and compared."""

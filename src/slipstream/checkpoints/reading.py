@@ -13,12 +13,18 @@ from slipstream.checkpoints.quantization import parse_quantization
 from slipstream.errors import InvalidInputError
 
 
-def read_checkpoint(name: str, revision: str | None = None) -> Checkpoint:
-    """Read a checkpoint by its folder or its name on the hub."""
-    return parse_checkpoint(open_files(name, revision))
+def read_checkpoint(
+    name: str, revision: str | None = None, *, tokenizer: bool = True
+) -> Checkpoint:
+    """Read a checkpoint by its folder or its name on the hub.
+
+    The tokenizer is a large file, and few drafters have one to compare it with: it can be
+    left out.
+    """
+    return parse_checkpoint(open_files(name, revision), tokenizer=tokenizer)
 
 
-def parse_checkpoint(files: CheckpointFiles) -> Checkpoint:
+def parse_checkpoint(files: CheckpointFiles, *, tokenizer: bool = True) -> Checkpoint:
     """Read config.json, the tokenizer and the safetensors headers."""
     config = _read_json(files, "config.json")
     if config is None:
@@ -52,7 +58,7 @@ def parse_checkpoint(files: CheckpointFiles) -> Checkpoint:
         modalities=tuple(
             kind for kind in ("vision", "audio") if config.get(f"{kind}_config") is not None
         ),
-        tokenizer_sha256=_hash_tokenizer(files),
+        tokenizer_sha256=_hash_tokenizer(files) if tokenizer else None,
         licence=files.licence,
         gated=files.gated,
         draft=parse_draft_part(config, names),

@@ -13,7 +13,7 @@ from slipstream.planning import LaunchPlan, Wishes, make_plan
 from slipstream.planning.difference import DifferenceList, diff_plans
 from slipstream.planning.resolution import resolve
 from slipstream.planning.seed_environment import SeedWishes, read_seed_environment
-from slipstream.recipes import load_known_bad, load_recipes
+from slipstream.recipes import load_known_bad, load_recipes_for
 from slipstream.records import read_record
 from slipstream.reporting.plan_text import render_difference, render_plan, render_sglang
 
@@ -64,7 +64,7 @@ def _make_plan(options: argparse.Namespace) -> LaunchPlan:
     resolved = resolve(
         target,
         options.drafter or (seed.drafter if seed else None),
-        recipes=load_recipes(),
+        recipes=load_recipes_for(target),
         machine=name_kind(host),
         speculation=wishes.speculation,
         read=read_checkpoint,

@@ -1,13 +1,18 @@
 """Which recipe and drafter belong to a target here, and where their facts come from."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.recipes.recipe import Recipe
 
-ReadCheckpoint = Callable[[str], Checkpoint]
+
+class ReadCheckpoint(Protocol):
+    """Reads a checkpoint by name, with or without its tokenizer."""
+
+    def __call__(self, name: str, *, tokenizer: bool) -> Checkpoint:
+        """Read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +36,20 @@ def resolve(
 ) -> Resolved:
     """Find the recipe, then read both checkpoints, or take the recipe's facts for them."""
     recipe = choose_recipe(recipes, target, drafter, machine)
-    notes: list[str] = []
-    facts = recipe.target_facts if recipe else None
-    found = _read_or_recall(target, facts, recipe, read, notes)
-    if not speculation:
-        return Resolved(found, None, recipe, tuple(notes))
     name = drafter or (recipe.drafter if recipe else None)
-    if name is None:
+    if speculation and name is None:
         raise InvalidInputError(
             f"no recipe knows a drafter for {target}",
             hint=f"slipstream plan {target} --drafter NAME, or --no-speculation",
         )
-    facts = recipe.drafter_facts if recipe else None
-    drafted = _read_or_recall(name, facts, recipe, read, notes)
+    notes: list[str] = []
+    drafted = None
+    if speculation and name is not None:
+        facts = recipe.drafter_facts if recipe else None
+        drafted = _read_or_recall(name, facts, recipe, read, notes, tokenizer=True)
+    facts = recipe.target_facts if recipe else None
+    comparable = drafted is not None and drafted.tokenizer_sha256 is not None
+    found = _read_or_recall(target, facts, recipe, read, notes, tokenizer=comparable)
     return Resolved(found, drafted, recipe, tuple(notes))
 
 
@@ -74,9 +80,11 @@ def _read_or_recall(
     recipe: Recipe | None,
     read: ReadCheckpoint,
     notes: list[str],
+    *,
+    tokenizer: bool,
 ) -> Checkpoint:
     try:
-        return read(name)
+        return read(name, tokenizer=tokenizer)
     except MissingPartError:
         if recipe is None:
             raise

@@ -26,6 +26,15 @@ def load_recipes(folder: Path = SHIPPED) -> tuple[Recipe, ...]:
     return tuple(_load(path, Recipe) for path in sorted(folder.glob("*.toml")))
 
 
+def load_recipes_for(target: str, folder: Path = SHIPPED) -> tuple[Recipe, ...]:
+    """Read only the recipes that name this target; parsing all would cost `plan` its speed."""
+    return tuple(
+        _load(path, Recipe)
+        for path in sorted(folder.glob("*.toml"))
+        if target.lower() in path.read_text().lower()
+    )
+
+
 @cache
 def load_known_bad(folder: Path = SHIPPED) -> tuple[KnownBad, ...]:
     """Read every known-bad combination of a folder."""
