@@ -12,8 +12,8 @@ from slipstream.checkpoints.checkpoint import DraftPart, Family
 _BY_ARCHITECTURE: dict[str, Family] = {
     "DFlashDraftModel": "dflash",
     "DFlash2DraftModel": "dflash2",
-    "DSparkDraftModel": "dspark",
-    "Qwen3DSparkModel": "dspark",
+    "DFlashLagunaForCausalLM": "dflash",
+    "MuseGlimmerAssistantModel": "dflash",
 }
 _BY_SPECULATORS_TYPE: dict[str, Family] = {
     "dflash": "dflash",
@@ -31,6 +31,19 @@ def parse_draft_part(config: dict[str, Any], tensors: frozenset[str] | None) -> 
         return _from_speculators(config, _BY_SPECULATORS_TYPE.get(str(kind), "dflash"), tensors)
     family = _find_family(config)
     return None if family is None else _from_native(config, family, tensors)
+
+
+def guess_family(name: str) -> Family:
+    """Take a drafter that is known by its name only for what the name says."""
+    lower = name.lower()
+    marks: tuple[tuple[str, Family], ...] = (
+        ("dflash2", "dflash2"),
+        ("dspark", "dspark"),
+        ("eagle3", "eagle3"),
+        ("eagle-3", "eagle3"),
+        ("mtp", "mtp"),
+    )
+    return next((family for mark, family in marks if mark in lower), "dflash")
 
 
 def _find_family(config: dict[str, Any]) -> Family | None:

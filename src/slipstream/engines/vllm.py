@@ -20,6 +20,7 @@ Runner = Literal["V1", "V2"]
 
 _SPECULATIVE = "--speculative-config."
 _CPU_SCHEMES = ("int4", "int8")
+_NATIVE_SINCE = {"nvfp4": "10.0", "mxfp4": "10.0", "fp8": "8.9"}
 
 
 @cache
@@ -35,10 +36,16 @@ def name_method(draft: DraftPart) -> str:
 
 
 def find_engine_faults(
-    target: Checkpoint, drafter: Checkpoint | None, *, runner: Runner, on_cpu: bool
+    target: Checkpoint,
+    drafter: Checkpoint | None,
+    *,
+    runner: Runner,
+    on_cpu: bool,
+    capability: str | None = None,
 ) -> Iterator[Fault]:
     """Name what this engine would refuse or get wrong about a pair that fits in itself."""
     yield from _find_scheme(target, "target", on_cpu)
+    yield from _find_emulation(target, capability)
     if drafter is None or drafter.draft is None:
         return
     yield from _find_target_class(target)
@@ -95,6 +102,26 @@ def _find_scheme(checkpoint: Checkpoint, role: str, on_cpu: bool) -> Iterator[Fa
             message=f"{checkpoint.name} is stored as {scheme}, which vLLM's CPU build cannot run",
             hint="a checkpoint in bfloat16, INT8 or INT4",
         )
+
+
+def _find_emulation(target: Checkpoint, capability: str | None) -> Iterator[Fault]:
+    """Older generations unpack these weights in every step (Marlin; the log line of seed 001)."""
+    if target.quantization is None or capability is None:
+        return
+    native = _NATIVE_SINCE.get(target.quantization.scheme)
+    if native is None or _ordered(capability) >= _ordered(native):
+        return
+    yield Fault(
+        code="emulated",
+        verdict="warn",
+        message=f"{target.quantization.scheme} is native from capability {native} on; on "
+        f"{capability} vLLM unpacks the weights in every step",
+        hint="a checkpoint in INT4, INT8 or bfloat16, if it is too slow",
+    )
+
+
+def _ordered(capability: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in capability.split("."))
 
 
 def _find_quantized_drafter(drafter: Checkpoint) -> Iterator[Fault]:

@@ -60,7 +60,9 @@ def decide_eager(situation: Situation) -> Choice[bool] | None:
 
 def decide_nodes(situation: Situation) -> list[Decision]:
     """Spread a recipe for several linked machines over them."""
-    if situation.recipe is None or situation.recipe.nodes == 1:
+    if situation.recipe is None or not situation.recipe_fits_machine:
+        return []
+    if situation.recipe.nodes == 1:
         return _decide_tensor_parallel(situation)
     nodes = situation.recipe.nodes
     choices = {
@@ -73,7 +75,7 @@ def decide_nodes(situation: Situation) -> list[Decision]:
 
 def _decide_tensor_parallel(situation: Situation) -> list[Decision]:
     wanted = situation.advice.tensor_parallel or 1
-    if wanted == 1 or not situation.recipe_fits_machine:
+    if wanted == 1:
         return []
     return [situation.from_recipe(wanted).as_decision("--tensor-parallel-size")]
 

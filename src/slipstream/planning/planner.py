@@ -72,8 +72,8 @@ def make_plan(
         engine="vllm",
         engine_version=vllm.VERSION,
     )
-    faults = [
-        *_find_host_faults(situation),
+    faults = _find_obstacle(host) or [
+        *_find_layout_faults(situation),
         *_find_pair_faults(situation, figures),
         *_find_memory_faults(memory, figures.sequences.value),
         *_find_turboquant_fault(situation, load.kv_dtype),
@@ -279,35 +279,52 @@ def _decide_speculation(situation: Situation, figures: _Figures, load: Load) -> 
     ]
 
 
-def _find_host_faults(situation: Situation) -> list[Fault]:
-    faults = []
-    if (obstacle := find_obstacle(situation.host)) is not None:
-        faults.append(
-            Fault(code="host", verdict="refuse", message=obstacle.message, hint=obstacle.hint)
-        )
+def _find_obstacle(host: Host) -> list[Fault]:
+    """Name what keeps a machine from serving anything; then nothing else matters."""
+    obstacle = find_obstacle(host)
+    if obstacle is None:
+        return []
+    return [Fault(code="host", verdict="refuse", message=obstacle.message, hint=obstacle.hint)]
+
+
+def _find_layout_faults(situation: Situation) -> list[Fault]:
+    """Hold the accelerators and machines that a recipe spreads over against those seen."""
     recipe = situation.recipe
-    if recipe is not None and recipe.nodes > 1 and situation.recipe_fits_machine:
-        linked = any(port.active for port in situation.host.fabric)
-        faults.append(
+    if recipe is None or not situation.recipe_fits_machine:
+        return []
+    shards, seen = situation.advice.tensor_parallel or 1, len(situation.host.accelerators)
+    if recipe.nodes == 1 and shards > seen:
+        return [
             Fault(
-                code="nodes",
-                verdict="warn" if linked else "refuse",
-                message=f"recipe {recipe.name} spreads over {recipe.nodes} linked machines, and "
-                + (
-                    "this one has an active link; the others were not seen"
-                    if linked
-                    else "this one has no active link"
-                ),
-                hint="slipstream probe, on each of them",
+                code="accelerators",
+                verdict="refuse",
+                message=f"recipe {recipe.name} spreads over {shards} accelerators, "
+                f"and this machine has {seen}",
+                hint=f"slipstream recipes --target {recipe.target}",
             )
+        ]
+    if recipe.nodes == 1:
+        return []
+    linked = any(port.active for port in situation.host.fabric)
+    state = "has an active link; the others were not seen" if linked else "has no active link"
+    return [
+        Fault(
+            code="nodes",
+            verdict="warn" if linked else "refuse",
+            message=f"recipe {recipe.name} spreads over {recipe.nodes} machines: this one {state}",
+            hint="slipstream probe, on each of them",
         )
-    return faults
+    ]
 
 
 def _find_pair_faults(situation: Situation, figures: _Figures) -> list[Fault]:
     drafter = situation.drafter if situation.wishes.speculation else None
     engine = vllm.find_engine_faults(
-        situation.target, drafter, runner=situation.runner, on_cpu=situation.on_cpu
+        situation.target,
+        drafter,
+        runner=situation.runner,
+        on_cpu=situation.on_cpu,
+        capability=situation.capability,
     )
     if drafter is None:
         return list(engine)
@@ -321,6 +338,15 @@ def _find_pair_faults(situation: Situation, figures: _Figures) -> list[Fault]:
 
 
 def _find_memory_faults(memory: MemoryBudget, sequences: int) -> list[Fault]:
+    if memory.items[0].size_bytes is None:
+        return [
+            Fault(
+                code="memory-unknown",
+                verdict="warn",
+                message="the size of the weights could not be told, nor whether they fit",
+                hint="run this again where the hub can be read",
+            )
+        ]
     weights = [item.size_bytes for item in memory.items if item.name.endswith("weights")]
     known = sum(size for size in weights if size is not None)
     if memory.usable_bytes is not None and known > memory.usable_bytes:
@@ -341,9 +367,18 @@ def _find_memory_faults(memory: MemoryBudget, sequences: int) -> list[Fault]:
             code="cache",
             verdict="refuse" if fit == 0 else "warn",
             message=f"{fit} sequences of full length fit beside the weights, not {sequences}",
-            hint="a shorter --context, fewer --users, or --goal capacity",
+            hint=_suggest_context(memory),
         )
     ]
+
+
+def _suggest_context(memory: MemoryBudget) -> str:
+    """Name the longest sequence that would fit, where that can be told."""
+    if memory.kv_pool_bytes and memory.kv_bytes_per_token and memory.sequences_that_fit == 0:
+        tokens = memory.kv_pool_bytes // memory.kv_bytes_per_token // 1024 * 1024
+        if tokens:
+            return f"--context {tokens}"
+    return "a shorter --context, fewer --users, or --goal capacity"
 
 
 def _find_turboquant_fault(situation: Situation, kv_dtype: str) -> list[Fault]:

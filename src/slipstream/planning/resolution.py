@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from slipstream.checkpoints.checkpoint import Checkpoint
+from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
+from slipstream.checkpoints.draft_part import guess_family
 from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.recipes.recipe import Recipe
 
@@ -47,6 +48,9 @@ def resolve(
     if speculation and name is not None:
         facts = recipe.drafter_facts if recipe else None
         drafted = _read_or_recall(name, facts, recipe, read, notes, tokenizer=True)
+        if drafted.draft is None and not drafted.complete:
+            guessed = DraftPart(family=guess_family(name))
+            drafted = drafted.model_copy(update={"draft": guessed})
     facts = recipe.target_facts if recipe else None
     comparable = drafted is not None and drafted.tokenizer_sha256 is not None
     found = _read_or_recall(target, facts, recipe, read, notes, tokenizer=comparable)
