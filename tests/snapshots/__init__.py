@@ -9,9 +9,9 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 
 
-def read_snapshot(name: str, shown: str) -> str:
+def read_snapshot(name: str, shown: str, folder: Path = FOLDER) -> str:
     """Give what is expected under this name, after writing it if that was asked for."""
-    path = FOLDER / name
+    path = folder / name
     if os.environ.get("SLIPSTREAM_UPDATE_SNAPSHOTS"):
         path.write_text(shown)
     return path.read_text()

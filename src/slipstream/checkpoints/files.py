@@ -7,6 +7,8 @@ JSON that they announce.
 import json
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -110,7 +112,9 @@ class HubFiles(CheckpointFiles):
             return None
         from huggingface_hub import hf_hub_download
 
-        return Path(hf_hub_download(self.name, file, revision=self.revision)).read_bytes()
+        with _asking_hub(self.name):
+            path = hf_hub_download(self.name, file, revision=self.revision)
+        return Path(path).read_bytes()
 
     def read_tensors(self) -> tuple[Tensor, ...] | None:
         """Fetch the headers of every shard by range reads."""
@@ -118,7 +122,8 @@ class HubFiles(CheckpointFiles):
             return None
         from huggingface_hub import HfApi
 
-        metadata = HfApi().get_safetensors_metadata(self.name, revision=self.revision)
+        with _asking_hub(self.name):
+            metadata = HfApi().get_safetensors_metadata(self.name, revision=self.revision)
         return tuple(
             Tensor(
                 name=name,
@@ -149,16 +154,9 @@ def open_files(name: str, revision: str | None = None) -> CheckpointFiles:
 def _open_hub(name: str, revision: str | None) -> HubFiles:
     """Ask the hub for the repository's commit and its list of files."""
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
-    try:
+    with _asking_hub(name):
         info = HfApi().model_info(name, revision=revision, timeout=10)
-    except (HfHubHTTPError, OfflineModeIsEnabled, OSError) as fault:
-        raise MissingPartError(
-            f"the hub does not tell about {name}",
-            details=(str(fault).strip().splitlines()[0],),
-            hint=f"slipstream recipes --target '{name}' shows what is known without the hub",
-        ) from fault
     return HubFiles(
         name=name,
         revision=info.sha,
@@ -167,3 +165,17 @@ def _open_hub(name: str, revision: str | None) -> HubFiles:
         gated=None if info.gated is None else bool(info.gated),
         present=frozenset(sibling.rfilename for sibling in info.siblings or ()),
     )
+
+
+@contextmanager
+def _asking_hub(name: str) -> Iterator[None]:
+    """Turn whatever the hub's client raises into one error of ours."""
+    try:
+        yield
+    except Exception as fault:  # the client lets its HTTP library's errors through, whichever it is
+        lines = str(fault).strip().splitlines() or [type(fault).__name__]
+        raise MissingPartError(
+            f"the hub does not tell about {name}",
+            details=(lines[0],),
+            hint=f"slipstream recipes --target '{name}' shows what is known without the hub",
+        ) from fault

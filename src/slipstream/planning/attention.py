@@ -74,8 +74,8 @@ def find_turboquant_obstacle(situation: Situation) -> str | None:
 
 def decide_kv_dtype(situation: Situation, *, short_of_memory: bool) -> Choice[str] | None:
     """Choose the target's cache type; TurboQuant buys capacity, never speed."""
-    if situation.wishes.turboquant is not None:
-        return situation.from_wish("turboquant", situation.wishes.turboquant)
+    if situation.wishes.kv_dtype is not None:
+        return situation.from_wish("kv_dtype", situation.wishes.kv_dtype)
     if situation.on_cpu:
         return None
     advised = situation.advice.kv_dtype

@@ -8,7 +8,8 @@ from math import ceil
 
 from slipstream.checkpoints.checkpoint import Checkpoint, Layers
 
-DTYPE_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "float32": 4, "fp8": 1, "fp8_e4m3": 1}
+DTYPE_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}
+DTYPE_BYTES |= {"fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 # Bits of keys and values; keys of 8 bits are stored without a norm (turboquant/config.py).
 TURBOQUANT_BITS = {
     "turboquant_k8v4": (8, 4),
@@ -33,6 +34,8 @@ def slot_bytes(head_size: int, kv_dtype: str) -> int:
 def layer_token_bytes(part: Layers, kv_dtype: str) -> int | None:
     """Give the bytes that one attention layer keeps of one token."""
     if part.key_value_heads is None or part.head_size is None:
+        return None
+    if kv_dtype not in DTYPE_BYTES and kv_dtype not in TURBOQUANT_BITS:
         return None
     if part.kind == "latent":
         return part.head_size * DTYPE_BYTES.get(kv_dtype, 2)

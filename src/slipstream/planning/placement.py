@@ -112,10 +112,12 @@ def decide_environment(situation: Situation) -> list[Decision]:
                 "a drafter that needs V2 must not fall back to V1 and lose its acceptance",
             ).as_decision("VLLM_USE_V2_MODEL_RUNNER")
         )
-    if situation.recipe is not None and situation.recipe_fits_machine:
+    recipe = situation.recipe
+    if recipe is not None and situation.recipe_fits_machine:
         decisions += [
             situation.from_recipe(value).as_decision(name)
             for name, value in situation.advice.environment.items()
+            if not any(name in old.what for old in recipe.obsolete)
         ]
     return decisions
 

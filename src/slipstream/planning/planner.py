@@ -1,7 +1,7 @@
 """The planner: host, checkpoints, recipe and wishes in, a `LaunchPlan` out. Pure."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.checkpoints.pairing import Fault, pair
@@ -29,6 +29,7 @@ from slipstream.planning.placement import (
     decide_utilization,
 )
 from slipstream.planning.plan import Decision, LaunchPlan, MemoryBudget
+from slipstream.planning.raw_arguments import absorb, override
 from slipstream.planning.scheduling import (
     decide_batched_tokens,
     decide_context,
@@ -52,7 +53,7 @@ def make_plan(
     notes: tuple[str, ...] = (),
 ) -> LaunchPlan:
     """Decide everything, once, in the order in which one thing depends on another."""
-    situation = Situation(host, target, drafter, recipe, wishes)
+    situation = Situation(host, target, drafter, recipe, absorb(wishes))
     figures = _decide_figures(situation)
     kv, load, memory = _decide_cache(situation, figures)
     decisions = (
@@ -75,6 +76,7 @@ def make_plan(
     faults = _find_obstacle(host) or [
         *_find_layout_faults(situation),
         *_find_pair_faults(situation, figures),
+        *_find_headroom_fault(situation),
         *_find_memory_faults(memory, figures.sequences.value),
         *_find_turboquant_fault(situation, load.kv_dtype),
         *find_known_bad(known_bad, facts),
@@ -184,34 +186,6 @@ def _decide_placement(situation: Situation, figures: _Figures) -> Iterator[Decis
     yield from _named("--distributed-executor-backend", decide_executor(situation))
     yield from _named("--load-format", decide_loader(situation))
     yield from figures.nodes
-
-
-def override(decisions: tuple[Decision, ...], raw: tuple[str, ...]) -> tuple[Decision, ...]:
-    """Let the raw engine arguments of the user win over every decision."""
-    asked = parse_raw(raw)
-    kept = [decision for decision in decisions if decision.flag not in asked]
-    return (
-        *kept,
-        *(
-            Decision(flag=flag, value=value, source="user", because="given after --")
-            for flag, value in asked.items()
-        ),
-    )
-
-
-def parse_raw(raw: tuple[str, ...]) -> dict[str, str | None]:
-    """Read `--flag value`, `--flag=value` and bare `--flag`."""
-    asked: dict[str, str | None] = {}
-    flag: str | None = None
-    for word in raw:
-        if word.startswith("--"):
-            name, equals, value = word.partition("=")
-            asked[name] = value if equals else None
-            flag = None if equals else name
-        elif flag is not None:
-            asked[flag] = word
-            flag = None
-    return asked
 
 
 def _named(flag: str, choice: Choice[str] | Choice[int] | Choice[float] | None) -> list[Decision]:
@@ -335,6 +309,26 @@ def _find_pair_faults(situation: Situation, figures: _Figures) -> list[Fault]:
         context=figures.context.value,
     )
     return [*pairing.faults, *engine]
+
+
+def _find_headroom_fault(situation: Situation) -> list[Fault]:
+    """Warn of a share of unified memory that leaves the system too little: it freezes the box."""
+    asked = situation.wishes.memory_utilization
+    unasked = replace(
+        situation, wishes=situation.wishes.model_copy(update={"memory_utilization": None})
+    )
+    ours = decide_utilization(unasked)
+    if asked is None or ours is None or not situation.is_unified or asked <= ours.value:
+        return []
+    return [
+        Fault(
+            code="headroom",
+            verdict="warn",
+            message=f"a share of {asked:g} was asked for; here {ours.value:g} leaves the system "
+            "what it needs, and Sparks froze at 0.85",
+            hint=f"--gpu-memory-utilization {ours.value:g} after --",
+        )
+    ]
 
 
 def _find_memory_faults(memory: MemoryBudget, sequences: int) -> list[Fault]:

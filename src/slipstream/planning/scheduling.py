@@ -21,21 +21,21 @@ def decide_draft_length(situation: Situation) -> Choice[int] | None:
     longest = draft.longest_draft
     if wishes.draft_length is not None:
         return situation.from_wish("draft_length", wishes.draft_length)
+    users = wishes.users or 1
+    by_load = next(most for up_to, most in DRAFT_BY_USERS if users <= up_to)
     advised = situation.advice.draft_length
+    if wishes.users is not None and by_load < min(advised or longest or 0, longest or 99):
+        return Choice(
+            by_load,
+            "default",
+            f"{users} users share a step: longer drafts cost them more than they give",
+        )
     if advised is not None and (longest is None or advised <= longest):
         return situation.from_recipe(advised)
     if longest is None:
         return Choice(3, "default", "the drafter's block size is unknown, and 3 fits every one")
     if advised is not None:
         return Choice(longest, "checkpoint", f"the recipe's {advised} is more than a block drafts")
-    users = wishes.users or 1
-    by_load = next(most for up_to, most in DRAFT_BY_USERS if users <= up_to)
-    if by_load < longest:
-        return Choice(
-            by_load,
-            "default",
-            f"{users} users share a step: longer drafts cost them more than they give",
-        )
     return Choice(longest, "checkpoint", f"a block of {draft.block_size} drafts this many")
 
 

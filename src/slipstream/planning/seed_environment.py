@@ -52,7 +52,7 @@ def read_seed_environment(environment: Mapping[str, str]) -> SeedWishes:
             faults.append(f"GPU_MEMORY_UTILIZATION: '{text}' is not a number")
     turboquant, notes = _read_turboquant(environment, faults)
     if turboquant is not None:
-        values["turboquant"] = turboquant
+        values["kv_dtype"] = turboquant
     if faults:
         raise InvalidInputError(
             "the environment has variables that cannot be read",

@@ -20,7 +20,7 @@ class Wishes(Record):
     memory_utilization: float | None = None
     attention_backend: str | None = None
     served_name: str | None = None
-    turboquant: str | None = None
+    kv_dtype: str | None = None
     raw: tuple[str, ...] = ()
     from_environment: tuple[str, ...] = ()
 

@@ -38,7 +38,8 @@ def render_checkpoint(checkpoint: Checkpoint) -> str:
 def render_pairing(pairing: Pairing) -> str:
     """Show both checkpoints and every fault between them."""
     refused = [fault for fault in pairing.faults if fault.verdict == "refuse"]
-    verdict = f"do not fit: {len(refused)} faults" if refused else "fit"
+    codes = ", ".join(fault.code for fault in refused)
+    verdict = f"do not fit: {codes}" if refused else "fit"
     return "\n\n".join(
         [
             render_checkpoint(pairing.target),

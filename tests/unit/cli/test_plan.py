@@ -1,0 +1,152 @@
+"""`inspect`, `recipes` and `plan` as a user types them, without the hub."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from slipstream.cli.main import run
+from slipstream.planning import LaunchPlan
+from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
+from tests.snapshots import read_snapshot
+from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
+
+QWEN = "AEON-7/DFlash-Qwen3.5-27B-Uncensored-NVFP4"
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """Lay a target and a drafter out as folders, named without the machine's own path."""
+    monkeypatch.chdir(tmp_path)
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET_CONFIG}
+    for name, content in (("target", config), ("drafter", drafter_config(config, DrafterShape()))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(content))
+    return "./target", "./drafter"
+
+
+def test_inspect_shows_a_pair_that_fits(
+    pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["inspect", *pair], {}) == 0
+    shown = capsys.readouterr().out
+    assert shown == read_snapshot("inspect-pair.txt", shown)
+
+
+def test_inspect_leaves_with_1_when_a_pair_does_not_fit(
+    pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["inspect", *pair, "--k", "12"], {}) == 1
+    shown = capsys.readouterr().out
+    assert "they do not fit: draft-length" in shown
+    assert "refused (draft-length): 12 draft tokens were asked for" in shown
+
+
+def test_inspect_gives_a_checkpoint_as_json(
+    pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["inspect", pair[0], "--json"], {}) == 0
+    assert json.loads(capsys.readouterr().out)["architecture"] == "LlamaForCausalLM"
+
+
+def test_recipes_are_listed_by_target_and_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["recipes", "--target", "*gemma-4-31b*", "--host", "gb10"], {}) == 0
+    shown = capsys.readouterr().out
+    assert shown == read_snapshot("recipes-gemma-gb10.txt", shown)
+
+
+def test_one_recipe_is_shown_with_who_measured_what(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["recipes", "--show", "qwen3.5-27b-nvfp4-gb10"], {}) == 0
+    shown = capsys.readouterr().out
+    assert shown == read_snapshot("recipe-qwen3.5-27b.txt", shown)
+
+
+@pytest.mark.parametrize("arguments", [["--target", "nobody/*"], ["--show", "nothing"]])
+def test_no_recipe_is_an_error_with_the_list_as_hint(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["recipes", *arguments], {}) == 1
+    assert capsys.readouterr().err.endswith("hint: slipstream recipes\n")
+
+
+def test_recipes_are_one_document_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["recipes", "--json"], {}) == 0
+    assert len(json.loads(capsys.readouterr().out)["recipes"]) >= 40
+
+
+def test_a_plan_is_a_command_to_copy(
+    pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["plan", pair[0], "--drafter", pair[1], "--host", "h100"]
+    assert run(arguments, {}) == 0
+    shown = capsys.readouterr().out
+    assert shown == read_snapshot("plan-pair-h100.txt", shown)
+
+
+def test_a_plan_for_this_machine_takes_raw_arguments(
+    pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["plan", pair[0], "--drafter", pair[1], "--json", "--", "--port", "9000"]
+    assert run(arguments, {}) == 0
+    plan = LaunchPlan.model_validate_json(capsys.readouterr().out)
+    assert plan.find("--port") is not None
+    assert "--explain" not in plan.argv()
+
+
+def test_a_refused_plan_leaves_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", QWEN, "--host", "rtx-3090"], {}) == 1
+    assert "refused (memory)" in capsys.readouterr().out
+
+
+def test_a_plan_from_the_seeds_variables_needs_no_argument(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODEL_PATH", QWEN)
+    monkeypatch.setenv("DFLASH_NUM_SPEC_TOKENS", "15")
+    monkeypatch.setenv("MAX_NUM_SEQS", "16")
+    monkeypatch.setenv("TQ_RING_CAPACITY", "128")
+    assert run(["plan", "--from-env", "--host", "gb10", "--users", "4", "--json"], {}) == 0
+    plan = LaunchPlan.model_validate_json(capsys.readouterr().out)
+    sequences, drafted = (
+        plan.find("--max-num-seqs"),
+        plan.find("--speculative-config.num_speculative_tokens"),
+    )
+    assert sequences is not None
+    assert drafted is not None
+    assert (sequences.value, sequences.source) == ("4", "user")
+    assert (drafted.value, drafted.source) == ("15", "environment")
+    assert any("TQ_RING_CAPACITY" in note for note in plan.notes)
+
+
+def test_two_saved_plans_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = []
+    for machine in ("gb10", "b300"):
+        run(["plan", QWEN, "--host", machine, "--json"], {})
+        files.append(tmp_path / f"{machine}.json")
+        files[-1].write_text(capsys.readouterr().out)
+    assert run(["plan", "--diff", *map(str, files)], {}) == 0
+    shown = capsys.readouterr().out
+    assert shown == read_snapshot("plan-diff.txt", shown)
+    assert run(["plan", "--diff", str(files[0]), str(files[0])], {}) == 0
+    assert capsys.readouterr().out == "the plans are the same\n"
+
+
+def test_the_same_plan_is_shown_as_sglangs_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "google/gemma-4-31B-it", "--host", "b300", "--sglang"], {}) == 0
+    shown = capsys.readouterr().out
+    assert shown == read_snapshot("plan-sglang.txt", shown)
+
+
+def test_a_plan_without_a_target_says_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan"], {}) == 2
+    assert capsys.readouterr().err.endswith("hint: slipstream plan TARGET\n")
+
+
+def test_a_target_that_nobody_knows_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "nobody/nothing", "--no-speculation"], {}) == 1
+    assert "the hub does not tell about nobody/nothing" in capsys.readouterr().err

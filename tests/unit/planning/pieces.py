@@ -1,0 +1,104 @@
+"""A good pair, a recipe and a situation, from which each test changes one thing."""
+
+from dataclasses import replace
+from typing import Any
+
+from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart, Layers, Rope, Weights
+from slipstream.hardware import load_host
+from slipstream.planning.situation import Situation
+from slipstream.planning.wishes import Wishes
+from slipstream.recipes.recipe import Recipe, Settings
+
+GIB = 1 << 30
+
+TARGET = Checkpoint(
+    name="Qwen/Qwen3-8B",
+    source="test",
+    complete=True,
+    architecture="Qwen3ForCausalLM",
+    hidden_size=4096,
+    attention_heads=32,
+    layers=(Layers(kind="full", count=36, key_value_heads=8, head_size=128),),
+    vocabulary_size=151936,
+    context=40960,
+    rope=Rope(theta=1e6, scaling="default"),
+    attention_sinks=False,
+    quantized=False,
+    dtype="bfloat16",
+    weights=Weights(total_bytes=16 * GIB),
+    modalities=(),
+)
+
+DRAFTER = Checkpoint(
+    name="z-lab/Qwen3-8B-DFlash-b16",
+    source="test",
+    complete=True,
+    architecture="DFlashDraftModel",
+    hidden_size=4096,
+    layers=(Layers(kind="full", count=5, key_value_heads=8, head_size=128),),
+    vocabulary_size=151936,
+    context=40960,
+    rope=Rope(theta=1e6, scaling="default"),
+    quantized=False,
+    weights=Weights(total_bytes=2 * GIB),
+    draft=DraftPart(
+        family="dflash",
+        layout="native",
+        block_size=16,
+        target_layer_ids=(1, 9, 17, 25, 33),
+        layer_id_convention="layer-output",
+        target_layers=36,
+        mask_token_id=151669,
+        drafts_from_anchor=False,
+    ),
+)
+
+HYBRID_LAYERS = (
+    Layers(
+        kind="recurrent",
+        count=48,
+        convolution_channels=10240,
+        convolution_width=4,
+        state_elements=786432,
+        state_element_bytes=4,
+    ),
+    Layers(kind="full", count=16, key_value_heads=4, head_size=256),
+)
+
+
+def make_recipe(**changes: Any) -> Recipe:
+    """Make a recipe for the pair on a GB10; keyword arguments are settings or fields."""
+    fields = {name: changes.pop(name) for name in list(changes) if name in Recipe.model_fields}
+    return Recipe(
+        **{
+            "name": "test-recipe",
+            "title": "a test",
+            "target": TARGET.name,
+            "drafter": DRAFTER.name,
+            "machines": ("gb10",),
+            "engine": "vllm",
+            "engine_version": "0.32.0",
+            "settings": Settings(**changes),
+            **fields,
+        }
+    )
+
+
+def situate(
+    machine: str = "h100",
+    *,
+    target: dict[str, Any] | None = None,
+    drafter: dict[str, Any] | None = None,
+    recipe: Recipe | None = None,
+    plain: bool = False,
+    **wishes: Any,
+) -> Situation:
+    """Make a situation on a known machine, with fields of the pair changed."""
+    situation = Situation(
+        host=load_host(machine),
+        target=TARGET.model_copy(update=target or {}),
+        drafter=DRAFTER.model_copy(update=drafter or {}),
+        recipe=recipe,
+        wishes=Wishes(**wishes),
+    )
+    return replace(situation, drafter=None) if plain else situation

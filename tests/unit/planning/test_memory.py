@@ -1,0 +1,136 @@
+"""Cache sizes follow the engine's own formulas; unknown stays unknown."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from slipstream.checkpoints.checkpoint import Checkpoint, Layers
+from slipstream.planning.memory import (
+    layer_token_bytes,
+    sequence_bytes,
+    slot_bytes,
+    state_bytes,
+    token_bytes,
+)
+from tests.unit.planning.pieces import HYBRID_LAYERS, TARGET
+
+TURBOQUANT = ("turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc")
+
+
+def with_layers(*layers: Layers) -> Checkpoint:
+    return TARGET.model_copy(update={"layers": layers})
+
+
+def size_of(checkpoint: Checkpoint, **changes: int | str) -> int | None:
+    wanted: dict[str, int | str] = {
+        "context": 1000,
+        "kv_dtype": "auto",
+        "draft_length": 7,
+        "in_flight_tokens": 512,
+        "block_tokens": 16,
+        **changes,
+    }
+    return sequence_bytes(checkpoint, **wanted)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("head_size", "sizes"), [(128, (196, 134, 118, 102)), (256, (388, 262, 230, 198))]
+)
+def test_turboquants_slots_are_those_the_engine_reports(
+    head_size: int, sizes: tuple[int, ...]
+) -> None:
+    assert tuple(slot_bytes(head_size, name) for name in TURBOQUANT) == sizes
+
+
+def test_plain_slots_are_a_key_and_a_value() -> None:
+    assert slot_bytes(128, "auto") == slot_bytes(128, "bfloat16") == 512
+    assert slot_bytes(128, "fp8") == 256
+    assert slot_bytes(128, "float32") == 1024
+
+
+def test_smollm2_with_a_drafter_of_three_layers_keeps_what_the_engine_keeps() -> None:
+    target = with_layers(Layers(kind="full", count=30, key_value_heads=3, head_size=64))
+    drafter = with_layers(Layers(kind="full", count=3, key_value_heads=3, head_size=64))
+    assert (token_bytes(target, "auto") or 0) + (token_bytes(drafter, "auto") or 0) == 25344
+
+
+def test_a_latent_cache_is_one_vector_a_token() -> None:
+    part = Layers(kind="latent", count=1, key_value_heads=1, head_size=576)
+    assert layer_token_bytes(part, "auto") == 1152
+    assert layer_token_bytes(part, "fp8") == 576
+
+
+def test_turboquant_leaves_four_layers_of_a_dense_model_plain_and_none_of_a_hybrid() -> None:
+    dense = with_layers(Layers(kind="full", count=36, key_value_heads=8, head_size=128))
+    assert token_bytes(dense, "turboquant_k8v4") == 8 * (32 * 196 + 4 * 512)
+    hybrid = with_layers(*HYBRID_LAYERS)
+    assert token_bytes(hybrid, "turboquant_k8v4") == 16 * 4 * 388
+
+
+def test_a_recurrent_state_is_kept_once_more_for_every_draft_token() -> None:
+    part = HYBRID_LAYERS[0]
+    one = 10240 * 3 * 2 + 786432 * 4
+    assert state_bytes(part, 0) == one
+    assert state_bytes(part, 15) == (10240 * 18 * 2 + 786432 * 4) * 16
+
+
+def test_a_sequence_takes_whole_blocks() -> None:
+    target = with_layers(Layers(kind="full", count=2, key_value_heads=1, head_size=64))
+    assert size_of(target, context=1000) == 63 * 16 * 2 * 256
+    assert size_of(target, context=1008) == 63 * 16 * 2 * 256
+    assert size_of(target, context=1009) == 64 * 16 * 2 * 256
+
+
+def test_a_window_keeps_itself_the_step_and_one_block() -> None:
+    target = with_layers(
+        Layers(kind="sliding", count=1, key_value_heads=1, head_size=64, window=128)
+    )
+    assert size_of(target, context=100000) == (-(-(127 + 512) // 16) + 1) * 16 * 256
+    assert size_of(target, context=64) == (4 + 1) * 16 * 256
+
+
+def test_a_hybrid_sequence_is_its_states_and_its_attention() -> None:
+    hybrid = with_layers(*HYBRID_LAYERS)
+    states = 48 * (10240 * (3 + 7) * 2 + 786432 * 4) * 8
+    assert size_of(hybrid, context=1024) == states + 16 * 1024 * 4 * 1024
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        None,
+        (Layers(kind="full", count=2, key_value_heads=None, head_size=64),),
+        (Layers(kind="full", count=2, key_value_heads=2, head_size=None),),
+        (Layers(kind="recurrent", count=2),),
+    ],
+)
+def test_an_unknown_shape_has_an_unknown_size(layers: tuple[Layers, ...] | None) -> None:
+    checkpoint = TARGET.model_copy(update={"layers": layers})
+    assert size_of(checkpoint) is None
+    if layers is None or layers[0].kind == "full":
+        assert token_bytes(checkpoint, "auto") is None
+
+
+def test_a_cache_type_that_is_not_known_has_an_unknown_size() -> None:
+    assert token_bytes(TARGET, "nvfp4") is None
+    assert size_of(TARGET, kv_dtype="nvfp4") is None
+
+
+@given(
+    context=some.integers(1, 200000),
+    more=some.integers(0, 5000),
+    drafted=some.integers(0, 15),
+    dtype=some.sampled_from(["auto", "fp8", *TURBOQUANT]),
+)
+def test_more_context_and_longer_drafts_never_take_less(
+    context: int, more: int, drafted: int, dtype: str
+) -> None:
+    hybrid = with_layers(*HYBRID_LAYERS)
+    size = size_of(hybrid, context=context, draft_length=drafted, kv_dtype=dtype)
+    assert size is not None
+    longer = size_of(hybrid, context=context + more, draft_length=drafted, kv_dtype=dtype)
+    deeper = size_of(hybrid, context=context, draft_length=drafted + 1, kv_dtype=dtype)
+    assert longer is not None
+    assert deeper is not None
+    assert longer >= size
+    assert deeper > size

@@ -1,0 +1,166 @@
+"""Memory share, executor, graphs, loader and environment follow the machine."""
+
+import pytest
+
+from slipstream.planning.placement import (
+    decide_eager,
+    decide_environment,
+    decide_executor,
+    decide_loader,
+    decide_modalities,
+    decide_nodes,
+    decide_utilization,
+)
+from slipstream.planning.situation import Situation
+from slipstream.recipes.recipe import Obsolete
+from tests.unit.planning.pieces import make_recipe, situate
+
+
+def with_memory(machine: str, total: int | None, available: int | None) -> Situation:
+    situation = situate(machine)
+    accelerator = situation.host.accelerators[0].model_copy(
+        update={"memory_total_bytes": total, "memory_available_bytes": available}
+    )
+    host = situation.host.model_copy(update={"accelerators": (accelerator,)})
+    return Situation(host, situation.target, situation.drafter, None, situation.wishes)
+
+
+def test_a_unified_memory_keeps_a_fifth_for_the_system() -> None:
+    choice = decide_utilization(with_memory("gb10", 100 << 30, 90 << 30))
+    assert choice is not None
+    assert (choice.value, choice.source) == (0.70, "hardware")
+    assert "20 GiB stay with the system" in choice.because
+
+
+def test_a_recipes_utilization_is_never_copied() -> None:
+    choice = decide_utilization(situate("gb10", recipe=make_recipe(memory_utilization=0.85)))
+    assert choice is not None
+    assert choice.value == 0.72
+
+
+def test_a_discrete_memory_keeps_two_gibibytes() -> None:
+    choice = decide_utilization(with_memory("rtx-5090", 32 << 30, 30 << 30))
+    assert choice is not None
+    assert choice.value == 0.87
+
+
+def test_no_share_is_more_than_the_engines_own_most() -> None:
+    choice = decide_utilization(with_memory("b300", 1000 << 30, 1000 << 30))
+    assert choice is not None
+    assert choice.value == 0.92
+
+
+def test_a_full_memory_still_gives_a_share_that_the_engine_accepts() -> None:
+    choice = decide_utilization(with_memory("gb10", 100 << 30, 5 << 30))
+    assert choice is not None
+    assert choice.value == 0.05
+
+
+@pytest.mark.parametrize(("total", "available"), [(None, 5), (5, None)])
+def test_an_unknown_memory_gets_a_careful_share(total: int | None, available: int | None) -> None:
+    choice = decide_utilization(with_memory("gb10", total, available))
+    assert choice is not None
+    assert (choice.value, choice.source) == (0.7, "default")
+
+
+def test_a_wish_for_a_share_is_taken_and_a_cpu_has_none() -> None:
+    choice = decide_utilization(situate("gb10", memory_utilization=0.5))
+    assert choice is not None
+    assert (choice.value, choice.source) == (0.5, "user")
+    assert decide_utilization(situate("cpu-server")) is None
+
+
+def test_an_accelerators_worker_is_a_process() -> None:
+    choice = decide_executor(situate())
+    assert choice is not None
+    assert choice.value == "mp"
+    assert decide_executor(situate("cpu-server")) is None
+
+
+def test_a_spark_starts_eager_for_latency_only() -> None:
+    choice = decide_eager(situate("gb10"))
+    assert choice is not None
+    assert "9.5 minutes" in choice.because
+    assert decide_eager(situate("gb10", goal="throughput")) is None
+    assert decide_eager(situate("h100")) is None
+
+
+def test_a_recipes_eager_counts_on_its_machine() -> None:
+    recipe = make_recipe(eager=True)
+    choice = decide_eager(situate("gb10", recipe=recipe, goal="throughput"))
+    assert choice is not None
+    assert choice.source == "recipe"
+    assert decide_eager(situate("h100", recipe=recipe)) is None
+
+
+def test_a_recipe_for_linked_machines_spreads_over_them() -> None:
+    recipe = make_recipe(nodes=2)
+    flags = {entry.flag: entry.value for entry in decide_nodes(situate("gb10", recipe=recipe))}
+    assert flags == {"--tensor-parallel-size": "2", "--nnodes": "2", "--node-rank": "0"}
+    assert decide_nodes(situate("h100", recipe=recipe)) == []
+
+
+def test_a_recipe_for_several_accelerators_spreads_on_its_machine() -> None:
+    recipe = make_recipe(tensor_parallel=4)
+    flags = [(entry.flag, entry.value) for entry in decide_nodes(situate("gb10", recipe=recipe))]
+    assert flags == [("--tensor-parallel-size", "4")]
+    assert decide_nodes(situate("h100", recipe=recipe)) == []
+    assert decide_nodes(situate("gb10", recipe=make_recipe())) == []
+    assert decide_nodes(situate()) == []
+
+
+def test_only_safetensors_are_loaded_unless_the_recipe_has_a_faster_loader() -> None:
+    assert decide_loader(situate()).value == "safetensors"
+    recipe = make_recipe(loader="instanttensor")
+    assert decide_loader(situate("gb10", recipe=recipe)).value == "instanttensor"
+    assert decide_loader(situate("h100", recipe=recipe)).value == "safetensors"
+
+
+def test_a_multimodal_target_serves_text_only() -> None:
+    choice = decide_modalities(situate(target={"modalities": ("vision",)}))
+    assert choice is not None
+    assert '"image": 0' in choice.value
+    assert decide_modalities(situate()) is None
+    assert decide_modalities(situate(target={"modalities": None})) is None
+
+
+def environment_of(situation: Situation) -> dict[str, str | None]:
+    return {entry.flag: entry.value for entry in decide_environment(situation)}
+
+
+def test_a_drafter_on_an_accelerator_gets_the_v2_runner() -> None:
+    assert environment_of(situate()) == {"VLLM_USE_V2_MODEL_RUNNER": "1"}
+    assert environment_of(situate(speculation=False)) == {}
+
+
+def test_a_recipes_variables_are_taken_but_for_obsolete_ones() -> None:
+    recipe = make_recipe(
+        environment={"A": "1", "B": "2"}, obsolete=(Obsolete(what="B=2", why="gone"),)
+    )
+    taken = environment_of(situate("gb10", recipe=recipe))
+    assert taken == {"VLLM_USE_V2_MODEL_RUNNER": "1", "A": "1"}
+    assert "A" not in environment_of(situate("h100", recipe=recipe))
+
+
+def on_cpu(threads: int | None, library: str | None) -> Situation:
+    situation = situate("cpu-server")
+    host = situation.host
+    changed = host.model_copy(
+        update={
+            "processor": host.processor.model_copy(update={"usable_threads": threads}),
+            "software": host.software.model_copy(update={"openmp_library": library}),
+        }
+    )
+    return Situation(changed, situation.target, situation.drafter, None, situation.wishes)
+
+
+@pytest.mark.parametrize(("threads", "bound"), [(2, "0"), (3, "0-1"), (16, "0-14")])
+def test_a_cpu_leaves_its_last_thread_to_the_scheduler(threads: int, bound: str) -> None:
+    assert environment_of(on_cpu(threads, None)) == {"VLLM_CPU_OMP_THREADS_BIND": bound}
+
+
+def test_a_cpu_preloads_intels_openmp_where_it_is() -> None:
+    assert environment_of(on_cpu(1, "/venv/lib/libiomp5.so")) == {
+        "LD_PRELOAD": "/venv/lib/libiomp5.so"
+    }
+    assert environment_of(on_cpu(None, None)) == {}

@@ -1,0 +1,97 @@
+"""A target finds its recipe and drafter, and facts come from files before recipes."""
+
+import pytest
+
+from slipstream.checkpoints.checkpoint import Checkpoint
+from slipstream.errors import InvalidInputError, MissingPartError
+from slipstream.planning.resolution import Resolved, choose_recipe, resolve
+from slipstream.recipes import Recipe
+from tests.unit.planning.cells import read_nothing
+from tests.unit.planning.pieces import DRAFTER, TARGET, make_recipe
+
+
+def read_both(name: str, *, tokenizer: bool) -> Checkpoint:
+    found = {TARGET.name: TARGET, DRAFTER.name: DRAFTER}[name]
+    return found.model_copy(update={"tokenizer_sha256": "t" if tokenizer else None})
+
+
+def find(
+    *recipes: Recipe, drafter: str | None = None, speculation: bool = True, offline: bool = False
+) -> Resolved:
+    return resolve(
+        TARGET.name,
+        drafter,
+        recipes=recipes,
+        machine="gb10",
+        speculation=speculation,
+        read=read_nothing if offline else read_both,
+    )
+
+
+def test_a_recipe_of_this_machine_goes_before_others() -> None:
+    elsewhere = make_recipe(name="elsewhere", machines=("h100",))
+    here = make_recipe(name="here")
+    assert choose_recipe((elsewhere, here), TARGET.name, None, "gb10") == here
+    assert choose_recipe((elsewhere,), TARGET.name, None, "gb10") == elsewhere
+
+
+def test_vllm_and_fewer_machines_go_before_others() -> None:
+    other = make_recipe(name="a", engine="sglang")
+    linked = make_recipe(name="b", nodes=2)
+    plain = make_recipe(name="c")
+    assert choose_recipe((other, linked, plain), TARGET.name, None, "gb10") == plain
+    assert choose_recipe((other, linked), TARGET.name, None, "gb10") == linked
+
+
+def test_a_named_drafter_chooses_among_recipes() -> None:
+    first, second = make_recipe(name="a"), make_recipe(name="b", drafter="other/drafter")
+    assert choose_recipe((first, second), TARGET.name, "other/drafter", "gb10") == second
+    assert choose_recipe((first,), TARGET.name, "third/drafter", "gb10") is None
+    assert choose_recipe((first,), TARGET.name.lower(), None, "gb10") == first
+
+
+def test_the_recipes_drafter_is_read() -> None:
+    found = find(make_recipe())
+    assert found.drafter is not None
+    assert found.drafter.name == DRAFTER.name
+    assert found.notes == ()
+
+
+def test_the_targets_tokenizer_is_read_only_to_be_compared() -> None:
+    assert find(make_recipe()).target.tokenizer_sha256 == "t"
+    assert find(make_recipe(), speculation=False).target.tokenizer_sha256 is None
+
+
+def test_without_speculation_no_drafter_is_needed() -> None:
+    found = find(speculation=False)
+    assert found.drafter is None
+    assert found.target.name == TARGET.name
+
+
+def test_without_a_recipe_a_drafter_must_be_named() -> None:
+    with pytest.raises(InvalidInputError, match="no recipe knows a drafter") as caught:
+        find()
+    assert "--drafter" in caught.value.hint
+    assert find(drafter=DRAFTER.name).drafter is not None
+
+
+def test_offline_the_recipes_facts_stand_in_and_say_so() -> None:
+    known = make_recipe(target_facts=TARGET.model_copy(update={"source": "a card"}))
+    found = find(known, offline=True)
+    assert found.target.hidden_size == 4096
+    assert any("a card" in note for note in found.notes)
+
+
+def test_offline_a_drafter_without_facts_is_known_by_its_name() -> None:
+    recipe = make_recipe(drafter="z-lab/Qwen3.8-27B-DFlash2")
+    found = find(recipe, offline=True)
+    assert found.drafter is not None
+    assert found.drafter.draft is not None
+    assert found.drafter.draft.family == "dflash2"
+    assert found.drafter.hidden_size is None
+    assert any("nothing is known of" in note for note in found.notes)
+
+
+def test_offline_without_a_recipe_the_hubs_error_is_shown() -> None:
+    with pytest.raises(MissingPartError):
+        find(drafter=DRAFTER.name, offline=True)

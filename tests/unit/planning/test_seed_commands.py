@@ -1,0 +1,135 @@
+"""The seeds' own commands beside what `plan` gives, held as docs/seeds.md."""
+
+from pathlib import Path
+
+from slipstream.planning import Wishes
+from slipstream.planning.seed_environment import read_seed_environment
+from slipstream.recipes import load_recipes
+from tests.snapshots import read_snapshot
+from tests.unit.planning.cells import plan_cell
+from tests.unit.planning.test_seed_environment import SEED
+
+DOCS = Path(__file__).parents[3] / "docs"
+RECIPES = {recipe.name: recipe for recipe in load_recipes()}
+SPECULATIVE = "--speculative-config."
+
+COMMANDS: dict[str, tuple[str, str, dict[str, str]]] = {
+    "Seed 000: Gemma 4 31B on a DGX Spark, vLLM 0.19.2rc1 and three patches": (
+        "gemma-4-31b-it-fp8-gb10",
+        "gb10",
+        {
+            "VLLM_DISABLE_COMPILE_CACHE": "1",
+            "--quantization": "fp8",
+            "--max-model-len": "16384",
+            "--max-num-batched-tokens": "16384",
+            "--gpu-memory-utilization": "0.80",
+            "--enforce-eager": "set",
+            "--limit-mm-per-prompt": '{"image":0,"video":0}',
+            f"{SPECULATIVE}method": "dflash",
+            f"{SPECULATIVE}model": "RedHatAI/gemma-4-31B-it-speculator.dflash",
+            f"{SPECULATIVE}num_speculative_tokens": "8",
+        },
+    ),
+    "Seed 001: Qwen3.5 35B-A3B on a DGX Spark, spark-vllm-docker": (
+        "qwen3.5-35b-a3b-int4-gb10",
+        "gb10",
+        {
+            "VLLM_MARLIN_USE_ATOMIC_ADD": "1",
+            "--host": "0.0.0.0",
+            "--port": "8888",
+            "--max-model-len": "262144",
+            "--max-num-batched-tokens": "32768",
+            "--gpu-memory-utilization": "0.7",
+            "--enable-auto-tool-choice": "set",
+            "--tool-call-parser": "qwen3_xml",
+            "--load-format": "fastsafetensors",
+            "--enable-prefix-caching": "set",
+            "--chat-template": "unsloth.jinja",
+            "--attention-backend": "flash_attn",
+            f"{SPECULATIVE}method": "dflash",
+            f"{SPECULATIVE}model": "z-lab/Qwen3.5-35B-A3B-DFlash",
+            f"{SPECULATIVE}num_speculative_tokens": "15",
+        },
+    ),
+    "Seed 002: Qwen3.5 27B NVFP4 on a DGX Spark, by its container's variables": (
+        "qwen3.5-27b-nvfp4-gb10",
+        "gb10",
+        {
+            "--served-model-name": SEED["SERVED_MODEL_NAME"],
+            "--max-model-len": SEED["MAX_MODEL_LEN"],
+            "--max-num-seqs": SEED["MAX_NUM_SEQS"],
+            "--max-num-batched-tokens": SEED["MAX_NUM_BATCHED_TOKENS"],
+            "--gpu-memory-utilization": SEED["GPU_MEMORY_UTILIZATION"],
+            "--attention-backend": SEED["ATTENTION_BACKEND"],
+            f"{SPECULATIVE}method": "dflash",
+            f"{SPECULATIVE}model": SEED["DFLASH_DRAFTER"],
+            f"{SPECULATIVE}num_speculative_tokens": SEED["DFLASH_NUM_SPEC_TOKENS"],
+        },
+    ),
+    "Seed 004: Gemma 4 31B on a B300": (
+        "gemma-4-31b-it-b300",
+        "b300",
+        {
+            "--attention-backend": "triton_attn",
+            "--max-num-batched-tokens": "32768",
+            "--trust-remote-code": "set",
+            f"{SPECULATIVE}method": "dflash",
+            f"{SPECULATIVE}model": "z-lab/gemma-4-31B-it-DFlash",
+            f"{SPECULATIVE}num_speculative_tokens": "15",
+            f"{SPECULATIVE}attention_backend": "flash_attn",
+        },
+    ),
+}
+
+NOT_SET = {
+    "VLLM_DISABLE_COMPILE_CACHE": "obsolete: it went with the patches",
+    "--port": "a matter of the site; give it after --",
+    "--enable-auto-tool-choice": "a matter of the site; give it after --",
+    "--tool-call-parser": "a matter of the site; give it after --",
+    "--chat-template": "a matter of the site; give it after --",
+    "--enable-prefix-caching": "the engine's default, but see --no-enable-prefix-caching",
+    "--trust-remote-code": "not needed: 0.32 loads DFlash drafters itself, and it is a hole",
+    "--attention-backend": "the target's is left to the engine: the drafter has its own now",
+}
+
+
+def compare(name: str, machine: str, seed: dict[str, str]) -> list[str]:
+    wishes = read_seed_environment(SEED).wishes if "qwen3.5-27b" in name else Wishes()
+    plan = plan_cell(RECIPES[name], machine, wishes)
+    ours = {entry.flag: entry for entry in (*plan.environment, *plan.decisions)}
+    lines = ["| setting | seed | plan | why |", "| --- | --- | --- | --- |"]
+    for flag in dict.fromkeys([*seed, *ours]):
+        decision = ours.get(flag)
+        value = "not set" if decision is None else decision.value or "set"
+        theirs = seed.get(flag, "not set")
+        same = theirs.lower() == value.lower()
+        why = NOT_SET.get(flag, "") if decision is None else decision.because
+        if not same:
+            assert why, f"{flag} differs without a reason"
+        lines.append(f"| `{flag}` | {theirs} | {value} | {'same' if same else why} |")
+    return lines
+
+
+def test_every_difference_from_the_seeds_commands_has_its_reason() -> None:
+    parts = [
+        "# The seeds' commands, and what `slipstream plan` gives today",
+        "Made and checked by tests/unit/planning/test_seed_commands.py, without the hub: what is "
+        "known of the checkpoints is what the recipes carry.",
+    ]
+    for title, (name, machine, seed) in COMMANDS.items():
+        parts += [f"## {title}", "\n".join(compare(name, machine, seed))]
+    shown = "\n\n".join(parts) + "\n"
+    assert shown == read_snapshot("seeds.md", shown, DOCS)
+
+
+def test_seed_004s_sglang_command_comes_out_of_the_same_plan() -> None:
+    plan = plan_cell(RECIPES["gemma-4-31b-it-b300"], "b300")
+    argv, _ = plan.sglang_argv()
+    pairs = dict(zip(argv[3::2], argv[4::2], strict=False))
+    assert argv[:3] == ["python", "-m", "sglang.launch_server"]
+    assert pairs["--model-path"] == "google/gemma-4-31B-it"
+    assert pairs["--speculative-algorithm"] == "DFLASH"
+    assert pairs["--speculative-draft-model-path"] == "z-lab/gemma-4-31B-it-DFlash"
+    assert pairs["--speculative-num-draft-tokens"] == "16"
+    assert pairs["--attention-backend"] == "triton"
+    assert pairs["--speculative-draft-attention-backend"] == "fa4"

@@ -1,0 +1,113 @@
+"""Seed 002's variables are understood, and those without a counterpart say what stands in."""
+
+import pytest
+
+from slipstream.errors import InvalidInputError
+from slipstream.planning.seed_environment import read_seed_environment
+
+SEED = {
+    "MODEL_PATH": "/models/target",
+    "SERVED_MODEL_NAME": "qwen35-dflash",
+    "DFLASH_DRAFTER": "z-lab/Qwen3.5-27B-DFlash",
+    "DFLASH_NUM_SPEC_TOKENS": "15",
+    "MAX_MODEL_LEN": "65536",
+    "MAX_NUM_SEQS": "16",
+    "MAX_NUM_BATCHED_TOKENS": "32768",
+    "GPU_MEMORY_UTILIZATION": "0.85",
+    "ATTENTION_BACKEND": "flash_attn",
+}
+
+
+def test_the_seeds_own_line_is_understood() -> None:
+    seed = read_seed_environment(SEED)
+    wishes = seed.wishes
+    assert (seed.target, seed.drafter) == ("/models/target", "z-lab/Qwen3.5-27B-DFlash")
+    assert (wishes.draft_length, wishes.context, wishes.users) == (15, 65536, 16)
+    assert (wishes.batched_tokens, wishes.memory_utilization) == (32768, 0.85)
+    assert (wishes.attention_backend, wishes.served_name) == ("flash_attn", "qwen35-dflash")
+    assert wishes.kv_dtype is None
+    assert wishes.source_of("context") == "environment"
+    assert wishes.source_of("goal") == "user"
+    assert seed.notes == ()
+
+
+def test_extra_arguments_are_split_as_a_shell_would() -> None:
+    seed = read_seed_environment({"EXTRA_ARGS": "--a 1 --b '{\"x\": 2}'"})
+    assert seed.wishes.raw == ("--a", "1", "--b", '{"x": 2}')
+
+
+@pytest.mark.parametrize(
+    ("bits", "variant"),
+    [
+        (("4", "3"), "turboquant_4bit_nc"),
+        (("3", "3"), "turboquant_3bit_nc"),
+        (("3", "4"), "turboquant_k3v4_nc"),
+        (("8", "4"), "turboquant_k8v4"),
+        (("5", "4"), "turboquant_k8v4"),
+        (("8", "8"), "turboquant_k8v4"),
+    ],
+)
+def test_bits_map_to_the_smallest_variant_that_keeps_as_many(
+    bits: tuple[str, str], variant: str
+) -> None:
+    seed = read_seed_environment(
+        {"ENABLE_TURBOQUANT": "1", "TQ_KEY_BITS": bits[0], "TQ_VALUE_BITS": bits[1]}
+    )
+    assert seed.wishes.kv_dtype == variant
+    assert variant in seed.notes[0]
+
+
+def test_the_seeds_own_bits_are_the_default() -> None:
+    assert read_seed_environment({"ENABLE_TURBOQUANT": "true"}).wishes.kv_dtype == (
+        "turboquant_4bit_nc"
+    )
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"ENABLE_TURBOQUANT": "0", "TQ_MODE": "hybrid"},
+        {"ENABLE_TURBOQUANT": "1", "TQ_MODE": "off"},
+        {"ENABLE_TURBOQUANT": "1", "TQ_MODE": "capture_only"},
+    ],
+)
+def test_turboquant_stays_off_where_the_seed_had_it_off(variables: dict[str, str]) -> None:
+    assert read_seed_environment(variables).wishes.kv_dtype is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"TQ_RING_CAPACITY": "128"}, "no exact tail"),
+        ({"TQ_INITIAL_LAYERS": "4"}, "first and last two layers"),
+        ({"ENABLE_TURBOQUANT": "1", "TQ_MODE": "capture_only"}, "stays in bfloat16"),
+        ({"ENABLE_TURBOQUANT": "1", "TQ_MODE": "full_tq"}, "covers prefill"),
+        ({"VLLM_API_KEY": "secret"}, "guards /v1 only"),
+    ],
+)
+def test_a_variable_without_a_counterpart_gets_a_line(
+    variables: dict[str, str], words: str
+) -> None:
+    notes = read_seed_environment(variables).notes
+    assert any(words in note for note in notes)
+    assert not any("secret" in note for note in notes)
+
+
+def test_all_faulty_variables_are_named_at_once() -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        read_seed_environment(
+            {
+                "MAX_MODEL_LEN": "64k",
+                "MAX_NUM_SEQS": "0",
+                "GPU_MEMORY_UTILIZATION": "most",
+                "ENABLE_TURBOQUANT": "1",
+                "TQ_KEY_BITS": "four",
+            }
+        )
+    assert {detail.partition(":")[0] for detail in caught.value.details} == {
+        "MAX_MODEL_LEN",
+        "MAX_NUM_SEQS",
+        "GPU_MEMORY_UTILIZATION",
+        "TQ_KEY_BITS",
+    }
