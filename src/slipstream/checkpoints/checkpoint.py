@@ -10,7 +10,8 @@ from pydantic import Field, model_validator
 
 from slipstream.records import Record
 
-LayerKind = Literal["full", "sliding", "latent", "recurrent"]
+# A shared layer reads the cache of an earlier one and keeps none of its own.
+LayerKind = Literal["full", "sliding", "latent", "recurrent", "shared"]
 Family = Literal["dflash", "dflash2", "dspark", "eagle3", "mtp"]
 Scheme = Literal["nvfp4", "mxfp4", "fp8", "int4", "int8", "other"]
 # What an id in a drafter's list of target layers counts: the output of layer i (z-lab,

@@ -28,7 +28,8 @@ _BY_SPECULATORS_TYPE: dict[str, Family] = {
 def parse_draft_part(config: dict[str, Any], tensors: frozenset[str] | None) -> DraftPart | None:
     """Read the drafter's side of a config; None for a model that is no drafter."""
     if kind := config.get("speculators_model_type"):
-        return _from_speculators(config, _BY_SPECULATORS_TYPE.get(str(kind), "dflash"), tensors)
+        family = _BY_SPECULATORS_TYPE.get(str(kind))
+        return None if family is None else _from_speculators(config, family, tensors)
     family = _find_family(config)
     return None if family is None else _from_native(config, family, tensors)
 

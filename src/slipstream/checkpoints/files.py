@@ -10,15 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from slipstream.errors import InvalidInputError, MissingPartError
 
-DTYPE_BITS = {"F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32}
-DTYPE_BITS |= {"F16": 16, "BF16": 16, "I16": 16, "U16": 16, "F8_E4M3": 8, "F8_E5M2": 8}
-DTYPE_BITS |= {"F8_E8M0": 8, "I8": 8, "U8": 8, "BOOL": 8, "F4": 4}
+INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +60,29 @@ class LocalFiles(CheckpointFiles):
 
     def read_tensors(self) -> tuple[Tensor, ...] | None:
         """Read the header of every shard."""
-        shards = sorted(self.folder.glob("*.safetensors"))
+        shards = self._list_shards()
         tensors = [tensor for shard in shards for tensor in read_header(shard)]
         return tuple(tensors) if shards else None
+
+    def _list_shards(self) -> list[Path]:
+        """List what the index names, and miss what is not there; without one, every file."""
+        index = self.read(INDEX)
+        if index is None:
+            return sorted(self.folder.glob("*.safetensors"))
+        try:
+            named = sorted(set(json.loads(index)["weight_map"].values()))
+        except (ValueError, TypeError, KeyError, AttributeError) as fault:
+            raise InvalidInputError(
+                f"{INDEX} of {self.name} names no shards", hint=f"fetch {INDEX} again"
+            ) from fault
+        missing = tuple(name for name in named if not (self.folder / name).is_file())
+        if missing:
+            raise InvalidInputError(
+                f"{self.name} lacks {len(missing)} of its {len(named)} shards",
+                details=missing,
+                hint=f"fetch {missing[0]}",
+            )
+        return [self.folder / name for name in named]
 
 
 def read_header(path: Path) -> tuple[Tensor, ...]:
@@ -76,28 +93,31 @@ def read_header(path: Path) -> tuple[Tensor, ...]:
         try:
             if not 0 < length <= size - 8:
                 raise ValueError(f"the header claims {length} bytes")
-            entries: dict[str, Any] = json.loads(file.read(length))
-        except ValueError as fault:
+            tensors, end = _parse_header(file.read(length))
+        except (ValueError, TypeError, KeyError, AttributeError) as fault:
             raise InvalidInputError(
                 f"{path.name} is not a whole safetensors file: {fault}",
                 hint=f"fetch {path.name} again",
             ) from fault
-    entries.pop("__metadata__", None)
-    end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
     if size != 8 + length + end:
         raise InvalidInputError(
             f"{path.name} has {size} bytes, but its header needs {8 + length + end}",
             hint=f"fetch {path.name} again",
         )
-    return tuple(
-        Tensor(
-            name=name,
-            dtype=entry["dtype"],
-            shape=tuple(entry["shape"]),
-            size_bytes=entry["data_offsets"][1] - entry["data_offsets"][0],
-        )
-        for name, entry in entries.items()
-    )
+    return tensors
+
+
+def _parse_header(content: bytes) -> tuple[tuple[Tensor, ...], int]:
+    """Read the JSON of a header: the tensors, and where the last of them ends."""
+    entries: dict[str, Any] = json.loads(content)
+    entries.pop("__metadata__", None)
+    tensors, last = [], 0
+    for name, entry in entries.items():
+        start, end = entry["data_offsets"]
+        last = max(last, end)
+        shape = tuple(entry["shape"])
+        tensors.append(Tensor(name, entry["dtype"], shape, size_bytes=end - start))
+    return tuple(tensors), last
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +141,21 @@ class HubFiles(CheckpointFiles):
         if not any(file.endswith(".safetensors") for file in self.present):
             return None
         from huggingface_hub import HfApi
+        from huggingface_hub.errors import NotASafetensorsRepoError
 
-        with _asking_hub(self.name):
-            metadata = HfApi().get_safetensors_metadata(self.name, revision=self.revision)
+        try:
+            with _asking_hub(self.name):
+                metadata = HfApi().get_safetensors_metadata(self.name, revision=self.revision)
+        except MissingPartError as fault:
+            if isinstance(fault.__cause__, NotASafetensorsRepoError):
+                return None
+            raise
         return tuple(
             Tensor(
                 name=name,
                 dtype=str(info.dtype),
                 shape=tuple(info.shape),
-                size_bytes=prod(info.shape) * DTYPE_BITS[str(info.dtype)] // 8,
+                size_bytes=info.data_offsets[1] - info.data_offsets[0],
             )
             for shard in metadata.files_metadata.values()
             for name, info in shard.tensors.items()

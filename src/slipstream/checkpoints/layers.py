@@ -29,16 +29,22 @@ def _list_kinds(config: dict[str, Any], total: int) -> list[str]:
     if config.get("kv_lora_rank"):
         return ["latent"] * total
     if named := config.get("layer_types"):
-        # Layers at the end that read an earlier layer's cache keep none of their own.
         own = total - (config.get("num_kv_shared_layers") or 0)
-        return [_KINDS.get(kind, "full") for kind in named[:own]]
+        kinds = [_KINDS.get(kind, "full") for kind in named]
+        return [kind if at < own else "shared" for at, kind in enumerate(kinds)]
     if interval := config.get("full_attention_interval"):
         return ["full" if (at + 1) % interval == 0 else "recurrent" for at in range(total)]
-    sliding = config.get("sliding_window") and config.get("use_sliding_window", True)
+    # Qwen configs carry a window that is switched off unless they say otherwise.
+    switched = config.get(
+        "use_sliding_window", not str(config.get("model_type")).startswith("qwen")
+    )
+    sliding = config.get("sliding_window") and switched
     return ["sliding" if sliding else "full"] * total
 
 
 def _describe(kind: str, count: int, config: dict[str, Any]) -> Layers:
+    if kind == "shared":
+        return Layers(kind="shared", count=count)
     if kind == "recurrent":
         return _describe_recurrent(count, config)
     if kind == "latent":

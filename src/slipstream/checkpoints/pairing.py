@@ -226,7 +226,9 @@ def find_layer_range(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) 
     outputs, count = draft.layer_outputs, target.layer_count
     if outputs is None or count is None:
         return
-    outside = tuple(at for at in outputs if at < -1 or at > count)
+    # One past either end is the other convention, which has a fault of its own.
+    excused = -1 if draft.layer_id_convention == "hidden-state" else count
+    outside = tuple(at for at in outputs if not 0 <= at < count and at != excused)
     if outside:
         yield _refuse(
             "layer-range",

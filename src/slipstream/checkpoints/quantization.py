@@ -4,13 +4,24 @@ from typing import Any
 
 from slipstream.checkpoints.checkpoint import Quantization, Scheme
 
-_BY_METHOD: dict[str, Scheme] = {"fp8": "fp8", "awq": "int4", "mxfp4": "mxfp4", "nvfp4": "nvfp4"}
-_BY_METHOD |= {"gptq": "int4", "auto-round": "int4", "auto_round": "int4", "autoround": "int4"}
+_BY_METHOD: dict[str, Scheme] = {"fp8": "fp8", "fbgemm_fp8": "fp8", "deepseek_v4_fp8": "fp8"}
+_BY_METHOD |= {"mxfp4": "mxfp4", "gpt_oss_mxfp4": "mxfp4", "nvfp4": "nvfp4"}
+_INTEGERS = {"gptq", "gptq_marlin", "auto_gptq", "awq", "awq_marlin", "auto_awq"}
+_INTEGERS |= {"auto-round", "auto_round", "autoround"}
 
 
 def parse_quantization(config: dict[str, Any], extra: dict[str, Any]) -> Quantization | None:
     """Read `quantization_config` of config.json, or modelopt's hf_quant_config.json."""
-    stated = config.get("quantization_config") or config.get("compression_config")
+    text = config.get("text_config") or {}
+    stated = next(
+        (
+            part[key]
+            for part in (config, text)
+            for key in ("quantization_config", "compression_config")
+            if part.get(key)
+        ),
+        None,
+    )
     if stated is None and extra:
         stated = {"quant_method": "modelopt", **(extra.get("quantization") or extra)}
     if stated is None:
@@ -20,13 +31,12 @@ def parse_quantization(config: dict[str, Any], extra: dict[str, Any]) -> Quantiz
 
 
 def _find_scheme(method: str, stated: dict[str, Any]) -> Scheme:
-    if method == "modelopt" or method.startswith("modelopt"):
+    if method.startswith("modelopt"):
         return _from_algorithm(str(stated.get("quant_algo") or ""))
-    if method == "compressed-tensors":
+    if method in ("compressed-tensors", "compressed_tensors"):
         return _from_groups(stated)
-    bits = stated.get("bits")
-    if bits is not None and method in ("gptq", "auto-round", "auto_round", "autoround", "awq"):
-        return "int8" if int(bits) == 8 else "int4"
+    if method in _INTEGERS:
+        return "int8" if stated.get("bits") == 8 else "int4"
     return _BY_METHOD.get(method, "other")
 
 
@@ -41,11 +51,14 @@ def _from_algorithm(algorithm: str) -> Scheme:
 
 def _from_groups(stated: dict[str, Any]) -> Scheme:
     """Read the first group of compressed-tensors: float or int, and how many bits."""
-    if "nvfp4" in str(stated.get("format") or ""):
-        return "nvfp4"
+    layout = str(stated.get("format") or "")
+    if layout.startswith(("nvfp4", "mxfp4")):
+        return "nvfp4" if layout.startswith("nvfp4") else "mxfp4"
     groups = stated.get("config_groups") or {}
     weights = next((group.get("weights") or {} for group in groups.values()), {})
     bits, kind = weights.get("num_bits"), weights.get("type")
+    if (bits, kind, weights.get("group_size")) == (4, "float", 32):
+        return "mxfp4"
     names: dict[tuple[Any, Any], Scheme] = {
         (4, "float"): "nvfp4",
         (8, "float"): "fp8",

@@ -118,9 +118,9 @@ def _hash_tokenizer(files: CheckpointFiles) -> str | None:
     if table is None:
         return None
     vocabulary = (table.get("model") or {}).get("vocab") or {}
-    if isinstance(vocabulary, dict):
-        words = sorted(vocabulary, key=lambda word: int(vocabulary[word]))
-    else:
-        words = [str(entry[0]) for entry in vocabulary]
-    added = [f"{entry['id']} {entry['content']}" for entry in table.get("added_tokens") or ()]
-    return hashlib.sha256("\0".join([*words, *sorted(added)]).encode()).hexdigest()
+    if not isinstance(vocabulary, dict):
+        vocabulary = {str(entry[0]): number for number, entry in enumerate(vocabulary)}
+    added = {entry["content"]: entry["id"] for entry in table.get("added_tokens") or ()}
+    numbered = sorted((number, word) for word, number in (vocabulary | added).items())
+    content = "\0".join(f"{number} {word}" for number, word in numbered)
+    return hashlib.sha256(content.encode()).hexdigest()

@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[Verb | None, argparse.Namespace, str]:
     """Give the verb's module and its options; without a verb, the help to print instead."""
-    root = _root_parser()
+    root = make_root_parser()
     if not arguments or arguments[0].startswith("-"):
         options = root.parse_args(arguments)
         return None, options, root.format_help()
@@ -49,11 +49,8 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Verb | None, argparse.Nam
     if name not in VERBS:
         raise _unknown_verb(name)
     verb: Verb = import_module(f"slipstream.cli.{name}")
-    parser = Parser(prog=f"slipstream {name}", description=_sentence(VERBS[name]))
-    verb.add_arguments(parser)
-    _add_common_arguments(parser)
     own, raw = _split(arguments[1:])
-    options = parser.parse_args(own)
+    options = make_verb_parser(name, verb).parse_args(own)
     options.raw = raw
     return verb, options, ""
 
@@ -65,7 +62,8 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return words[:at], words[at + 1 :]
 
 
-def _root_parser() -> Parser:
+def make_root_parser() -> Parser:
+    """Make the parser of the command without a verb."""
     width = max(map(len, VERBS)) + 2
     verbs = "\n".join(f"  {name:<{width}}{summary}" for name, summary in VERBS.items())
     parser = Parser(
@@ -76,6 +74,14 @@ def _root_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"slipstream {__version__}")
+    return parser
+
+
+def make_verb_parser(name: str, verb: Verb) -> Parser:
+    """Make the parser of one verb: its own arguments, then those of every verb."""
+    parser = Parser(prog=f"slipstream {name}", description=_sentence(VERBS[name]))
+    verb.add_arguments(parser)
+    _add_common_arguments(parser)
     return parser
 
 

@@ -19,7 +19,8 @@ GPU_BLOCK_TOKENS = 16
 Runner = Literal["V1", "V2"]
 
 _SPECULATIVE = "--speculative-config."
-_CPU_SCHEMES = ("int4", "int8")
+_NAMED = ("method", "model", "revision", "attention_backend", "kv_cache_dtype", "quantization")
+_CPU_SCHEMES = ("int4", "int8", "fp8")
 _NATIVE_SINCE = {"nvfp4": "10.0", "mxfp4": "10.0", "fp8": "8.9"}
 
 
@@ -100,7 +101,7 @@ def _find_scheme(checkpoint: Checkpoint, role: str, on_cpu: bool) -> Iterator[Fa
             code=f"{role}-quantization",
             verdict="refuse",
             message=f"{checkpoint.name} is stored as {scheme}, which vLLM's CPU build cannot run",
-            hint="a checkpoint in bfloat16, INT8 or INT4",
+            hint="a checkpoint in bfloat16, FP8, INT8 or INT4",
         )
 
 
@@ -142,7 +143,8 @@ def render_argv(settings: Iterable[tuple[str, str | None]]) -> list[str]:
     speculative: dict[str, Any] = {}
     for flag, value in settings:
         if flag.startswith(_SPECULATIVE):
-            speculative[flag.removeprefix(_SPECULATIVE)] = _typed(value)
+            key = flag.removeprefix(_SPECULATIVE)
+            speculative[key] = value if key in _NAMED else _typed(value)
         else:
             arguments += [flag] if value is None else [flag, value]
     if speculative:
@@ -151,7 +153,7 @@ def render_argv(settings: Iterable[tuple[str, str | None]]) -> list[str]:
 
 
 def _typed(value: str | None) -> Any:
-    """Give a value of the JSON the type it means; a name stays a string."""
+    """Give a value of the JSON the type it means."""
     if value is None:
         return True
     try:

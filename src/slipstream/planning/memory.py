@@ -48,7 +48,7 @@ def token_bytes(checkpoint: Checkpoint, kv_dtype: str) -> int | None:
         return None
     total = 0
     for part in checkpoint.layers:
-        if part.kind == "recurrent":
+        if part.kind in ("recurrent", "shared"):
             continue
         one = layer_token_bytes(part, kv_dtype)
         plain = layer_token_bytes(part, "bfloat16")
@@ -91,6 +91,8 @@ def sequence_bytes(
         return None
     total = 0
     for part in checkpoint.layers:
+        if part.kind == "shared":
+            continue
         if part.kind == "recurrent":
             one = state_bytes(part, draft_length)
             if one is None:

@@ -58,6 +58,15 @@ def decide_eager(situation: Situation) -> Choice[bool] | None:
     return None
 
 
+def note_compilation(situation: Situation) -> str:
+    """Say what compiling costs at the start, where it was not skipped."""
+    if situation.on_cpu:
+        cost = "about 110 s more for 1.4 times the speed, measured on two cores"
+    else:
+        cost = "seed 001 saw 18 instead of 9.5 minutes; later starts find it cached"
+    return f"the engine compiles at its first start: {cost}; --enforce-eager after -- skips it"
+
+
 def decide_nodes(situation: Situation) -> list[Decision]:
     """Spread a recipe for several linked machines over them."""
     if situation.recipe is None or not situation.recipe_fits_machine:

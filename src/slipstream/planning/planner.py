@@ -27,6 +27,7 @@ from slipstream.planning.placement import (
     decide_modalities,
     decide_nodes,
     decide_utilization,
+    note_compilation,
 )
 from slipstream.planning.plan import Decision, LaunchPlan, MemoryBudget
 from slipstream.planning.raw_arguments import absorb, override
@@ -90,7 +91,11 @@ def make_plan(
         decisions=override(decisions, wishes.raw),
         environment=tuple(decide_environment(situation)),
         memory=memory,
-        notes=(*notes, *_obsolete_notes(recipe)),
+        notes=(
+            *notes,
+            *(() if figures.eager else (note_compilation(situation),)),
+            *_obsolete_notes(recipe),
+        ),
         warnings=tuple(fault for fault in faults if fault.verdict == "warn"),
         refusals=tuple(fault for fault in faults if fault.verdict == "refuse"),
     )

@@ -6,7 +6,8 @@ DEFAULT_CONTEXT = 32768
 CPU_CONTEXT = 4096
 # (up to this many users, draft at most this many): the best draft lengths for prose and code
 # in the cost model fitted to seed 002's eight published rates.
-DRAFT_BY_USERS = ((2, 15), (4, 8), (8, 6), (16, 4), (10**9, 3))
+DRAFT_BY_USERS = ((2, 15), (4, 8), (8, 6), (16, 4))
+LEAST_DRAFT = 3
 SEQUENCES_BY_GOAL = {"latency": 8, "throughput": 64, "capacity": 32}
 CPU_SEQUENCES = 4
 GPU_BATCHED_TOKENS = 8192
@@ -21,22 +22,29 @@ def decide_draft_length(situation: Situation) -> Choice[int] | None:
     longest = draft.longest_draft
     if wishes.draft_length is not None:
         return situation.from_wish("draft_length", wishes.draft_length)
-    users = wishes.users or 1
-    by_load = next(most for up_to, most in DRAFT_BY_USERS if users <= up_to)
     advised = situation.advice.draft_length
-    if wishes.users is not None and by_load < min(advised or longest or 0, longest or 99):
+    limits = [most for most in (advised, longest) if most is not None]
+    if (
+        wishes.users is not None
+        and limits
+        and (by_load := _find_by_load(wishes.users)) < min(limits)
+    ):
         return Choice(
             by_load,
             "default",
-            f"{users} users share a step: longer drafts cost them more than they give",
+            f"{wishes.users} users share a step: longer drafts cost them more than they give",
         )
     if advised is not None and (longest is None or advised <= longest):
         return situation.from_recipe(advised)
     if longest is None:
-        return Choice(3, "default", "the drafter's block size is unknown, and 3 fits every one")
+        return Choice(LEAST_DRAFT, "default", "the drafter's block is unknown; this fits every one")
     if advised is not None:
         return Choice(longest, "checkpoint", f"the recipe's {advised} is more than a block drafts")
     return Choice(longest, "checkpoint", f"a block of {draft.block_size} drafts this many")
+
+
+def _find_by_load(users: int) -> int:
+    return next((most for up_to, most in DRAFT_BY_USERS if users <= up_to), LEAST_DRAFT)
 
 
 def decide_context(situation: Situation) -> Choice[int]:

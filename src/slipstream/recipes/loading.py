@@ -31,7 +31,7 @@ def load_recipes_for(target: str, folder: Path = SHIPPED) -> tuple[Recipe, ...]:
     return tuple(
         _load(path, Recipe)
         for path in sorted(folder.glob("*.toml"))
-        if target.lower() in path.read_text().lower()
+        if target.lower() in path.read_text(errors="replace").lower()
     )
 
 
@@ -61,7 +61,7 @@ def _load(path: Path, kind: type[AnyEntry]) -> AnyEntry:
             if (facts := table.get(f"{part}_facts")) is not None:
                 facts.setdefault("name", table.get(part))
         entry = kind.model_validate(table)
-    except tomllib.TOMLDecodeError as fault:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
         raise InvalidInputError(f"{path.name} is not TOML: {fault}", hint=f"mend {path}") from fault
     except ValidationError as fault:
         raise InvalidInputError(

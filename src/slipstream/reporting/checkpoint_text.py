@@ -69,8 +69,8 @@ def _describe_layers(layers: tuple[Layers, ...] | None) -> str:
 
 
 def _describe_part(part: Layers) -> str:
-    if part.kind == "recurrent":
-        return f"{part.count} recurrent"
+    if part.kind in ("recurrent", "shared"):
+        return f"{part.count} {part.kind}"
     heads, size = show_number(part.key_value_heads), show_number(part.head_size)
     window = f" in a window of {part.window}" if part.window else ""
     return f"{part.count} {part.kind} ({heads} KV heads of {size}{window})"

@@ -162,7 +162,13 @@ def test_the_recipe_sets_what_it_knows_and_is_named() -> None:
 
 def test_what_is_obsolete_in_a_recipe_is_said() -> None:
     recipe = make_recipe(obsolete=(Obsolete(what="a patch", why="upstream"),))
-    assert plan(recipe=recipe).notes == ("not taken from test-recipe: a patch: upstream",)
+    assert plan("gb10", recipe=recipe).notes == ("not taken from test-recipe: a patch: upstream",)
+
+
+def test_what_compiling_costs_is_said_unless_it_is_skipped() -> None:
+    assert plan("gb10").notes == ()
+    assert "9.5 minutes" in plan("h100").notes[0]
+    assert "110 s" in plan("cpu-server").notes[0]
 
 
 def test_weights_quantized_at_load_are_not_quantized_again() -> None:

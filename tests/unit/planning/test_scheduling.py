@@ -55,7 +55,8 @@ def test_a_block_that_samples_its_anchor_drafts_one_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("users", "drafted"), [(1, 15), (2, 15), (3, 8), (4, 8), (8, 6), (9, 4), (16, 4), (17, 3)]
+    ("users", "drafted"),
+    [(1, 15), (2, 15), (3, 8), (4, 8), (5, 6), (8, 6), (9, 4), (16, 4), (17, 3), (9999, 3)],
 )
 def test_more_users_draft_less(users: int, drafted: int) -> None:
     choice = decide_draft_length(situate(users=users))

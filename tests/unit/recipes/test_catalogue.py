@@ -1,0 +1,125 @@
+"""The catalogue that ships: every entry loads, is sourced, and is about machines we know."""
+
+import re
+from typing import get_args
+
+import pytest
+
+from slipstream.checkpoints.checkpoint import Family, Scheme
+from slipstream.hardware import list_machines, load_host, name_kind
+from slipstream.recipes import KnownBad, Recipe, load_known_bad, load_recipes
+from slipstream.recipes.loading import SHIPPED
+from slipstream.recipes.recipe import Evidence
+
+RECIPES = load_recipes()
+KNOWN_BAD = load_known_bad()
+# Kinds that no portrait ships for, and the two whose makers have no NVML to be probed through.
+UNPORTRAYED = {"rtx-4090", "rtx-pro-6000", "arc-b70", "mi300"}
+KINDS = {name_kind(load_host(machine)) for machine in list_machines()} | UNPORTRAYED
+ENGINE = (0, 32)
+
+
+def is_older(version: str) -> bool:
+    """Say whether every release that a free text names is before ours."""
+    named = [(int(major), int(minor)) for major, minor in re.findall(r"\b(\d)\.(\d+)", version)]
+    return bool(named) and max(named) < ENGINE
+
+
+def has_figure(evidence: Evidence) -> bool:
+    return any(
+        figure is not None
+        for figure in (
+            evidence.tokens_per_s,
+            evidence.speedup,
+            evidence.acceptance_length,
+            evidence.acceptance_rate,
+        )
+    )
+
+
+def test_there_are_recipes_enough() -> None:
+    assert len(RECIPES) >= 40
+    assert len(KNOWN_BAD) >= 20
+
+
+def test_every_file_is_loaded_and_named_as_its_entry() -> None:
+    assert {recipe.name for recipe in RECIPES} == {path.stem for path in SHIPPED.glob("*.toml")}
+    assert {entry.name for entry in KNOWN_BAD} == {
+        path.stem for path in SHIPPED.glob("known-bad/*.toml")
+    }
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_a_recipe_names_models_of_the_hub_and_machines_that_are_known(recipe: Recipe) -> None:
+    assert recipe.title
+    assert recipe.target.count("/") == 1
+    assert set(recipe.machines) <= KINDS
+    assert recipe.nodes >= 1
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_every_piece_of_evidence_says_who_saw_what_on_what(recipe: Recipe) -> None:
+    for evidence in recipe.evidence:
+        assert evidence.by
+        assert evidence.source
+        assert evidence.hardware
+        assert evidence.engine_version
+        assert has_figure(evidence) or evidence.note
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_a_recipe_of_an_older_engine_says_what_of_it_is_obsolete(recipe: Recipe) -> None:
+    older = recipe.engine == "vllm" and is_older(recipe.engine_version)
+    assert recipe.obsolete or not older
+    assert all(entry.what and entry.why for entry in recipe.obsolete)
+
+
+def test_versions_are_told_apart() -> None:
+    assert is_older("aeon 0.22.1 to 0.27.1")
+    assert is_older("0.19.2rc1.dev21+g893611813")
+    assert not is_older("0.31.1, then 0.32.0")
+    assert not is_older("build of PR #41703")
+    assert any(is_older(recipe.engine_version) for recipe in RECIPES)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_the_facts_of_a_recipe_are_about_its_models_and_say_where_they_come_from(
+    recipe: Recipe,
+) -> None:
+    for name, facts in (
+        (recipe.target, recipe.target_facts),
+        (recipe.drafter, recipe.drafter_facts),
+    ):
+        if facts is not None:
+            assert facts.name == name
+            assert facts.source
+            assert facts.complete is False
+    assert recipe.target_facts is None or recipe.target_facts.draft is None
+    assert recipe.drafter_facts is None or recipe.drafter_facts.draft is not None
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_settings_are_within_what_an_engine_takes(recipe: Recipe) -> None:
+    settings = recipe.settings
+    assert settings.draft_length is None or 1 <= settings.draft_length <= 128
+    assert settings.memory_utilization is None or 0 < settings.memory_utilization < 1
+    assert settings.context is None or settings.context > 0
+    assert settings.sequences is None or settings.sequences > 0
+
+
+@pytest.mark.parametrize("entry", KNOWN_BAD, ids=lambda entry: entry.name)
+def test_a_known_bad_combination_has_sources_a_way_out_and_a_condition(entry: KnownBad) -> None:
+    assert entry.message
+    assert entry.hint
+    assert entry.sources
+    assert all(entry.sources)
+    assert entry.when.model_dump(exclude_defaults=True)
+
+
+@pytest.mark.parametrize("entry", KNOWN_BAD, ids=lambda entry: entry.name)
+def test_the_condition_of_a_known_bad_combination_can_be_met(entry: KnownBad) -> None:
+    assert set(entry.when.machines) <= KINDS
+    assert set(entry.when.families) <= set(get_args(Family))
+    assert set(entry.when.schemes) <= set(get_args(Scheme))
+    assert set(entry.when.runners) <= {"V1", "V2"}
+    assert all(re.fullmatch(r"\d+\.\d", capability) for capability in entry.when.capabilities)

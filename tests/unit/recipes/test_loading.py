@@ -1,0 +1,140 @@
+"""Recipes are found by target and machine, and a faulty file is refused with all its faults."""
+
+from pathlib import Path
+
+import pytest
+
+from slipstream.errors import InvalidInputError
+from slipstream.recipes import find_recipes, load_known_bad, load_recipes, load_recipes_for
+
+RECIPES = load_recipes()
+RECIPE = """\
+name = "pair"
+title = "A pair"
+target = "maker/target"
+drafter = "maker/drafter"
+machines = ["gb10"]
+engine = "vllm"
+engine_version = "0.32.0"
+"""
+KNOWN_BAD = """\
+name = "bad"
+verdict = "warn"
+message = "It fails."
+hint = "take another"
+sources = ["vLLM #1"]
+
+[when]
+machines = ["gb10"]
+"""
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / f"{name}.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_an_overlay_folder_is_read_in_the_order_of_names(tmp_path: Path) -> None:
+    write(tmp_path, "pair", RECIPE)
+    write(tmp_path, "a-pair", RECIPE.replace('"pair"', '"a-pair"'))
+    write(tmp_path, "known-bad/bad", KNOWN_BAD)
+    assert [recipe.name for recipe in load_recipes(tmp_path)] == ["a-pair", "pair"]
+    assert [entry.name for entry in load_known_bad(tmp_path)] == ["bad"]
+
+
+def test_an_empty_folder_has_no_recipes(tmp_path: Path) -> None:
+    assert load_recipes(tmp_path) == ()
+    assert load_known_bad(tmp_path) == ()
+
+
+def test_facts_take_their_name_from_the_recipe(tmp_path: Path) -> None:
+    facts = '[target_facts]\nsource = "its card"\n[drafter_facts]\nname = "b"\nsource = "c"\n'
+    write(tmp_path, "pair", RECIPE + facts)
+    (recipe,) = load_recipes(tmp_path)
+    assert recipe.target_facts is not None
+    assert recipe.drafter_facts is not None
+    assert (recipe.target_facts.name, recipe.drafter_facts.name) == ("maker/target", "b")
+
+
+def test_a_recipe_under_another_name_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "other", RECIPE)
+    with pytest.raises(InvalidInputError) as caught:
+        load_recipes(tmp_path)
+    assert caught.value.message == "other.toml calls itself pair"
+    assert caught.value.hint == "name it other, or move the file"
+
+
+def test_a_recipe_with_unknown_keys_is_refused_with_all_of_them(tmp_path: Path) -> None:
+    path = write(tmp_path, "pair", RECIPE + 'colour = "red"\n[settings]\nk = 7\n')
+    with pytest.raises(InvalidInputError) as caught:
+        load_recipes(tmp_path)
+    assert caught.value.message == "pair.toml is not a Recipe"
+    assert {detail.partition(":")[0] for detail in caught.value.details} == {
+        "colour",
+        "settings.k",
+    }
+    assert caught.value.hint == f"mend {path}"
+
+
+def test_a_known_bad_combination_with_an_unknown_condition_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "known-bad/bad", KNOWN_BAD + 'weather = "rain"\n')
+    with pytest.raises(InvalidInputError) as caught:
+        load_known_bad(tmp_path)
+    assert caught.value.message == "bad.toml is not a KnownBad"
+    assert caught.value.details == ("when.weather: Extra inputs are not permitted",)
+
+
+def test_a_recipe_that_is_no_toml_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, "pair", "name = \n")
+    with pytest.raises(InvalidInputError) as caught:
+        load_recipes(tmp_path)
+    assert caught.value.message.startswith("pair.toml is not TOML: Invalid value")
+    assert caught.value.hint == f"mend {path}"
+
+
+def test_a_recipe_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pair.toml").write_bytes(b'name = "\xff"\n')
+    with pytest.raises(InvalidInputError, match=r"pair\.toml is not TOML"):
+        load_recipes(tmp_path)
+
+
+def test_without_a_wish_every_recipe_is_found() -> None:
+    assert find_recipes(RECIPES) == RECIPES
+
+
+def test_a_pattern_finds_targets_in_either_case() -> None:
+    found = find_recipes(RECIPES, target="qwen/qwen3-8b")
+    assert found
+    assert {recipe.target for recipe in found} == {"Qwen/Qwen3-8B"}
+    gemmas = find_recipes(RECIPES, target="*gemma-4*")
+    assert gemmas == tuple(r for r in RECIPES if "gemma-4" in r.target.lower())
+    assert 0 < len(gemmas) < len(RECIPES)
+    assert find_recipes(RECIPES, target="qwen/qwen3-8") == ()
+
+
+def test_a_machine_finds_the_recipes_that_ran_on_it() -> None:
+    sparks = find_recipes(RECIPES, machine="gb10")
+    assert 0 < len(sparks) < len(RECIPES)
+    assert sparks == tuple(recipe for recipe in RECIPES if "gb10" in recipe.machines)
+    assert find_recipes(RECIPES, machine="abacus") == ()
+
+
+def test_a_target_and_a_machine_must_both_hold() -> None:
+    both = find_recipes(RECIPES, target="*gemma-4*", machine="gb10")
+    gemmas = find_recipes(RECIPES, target="*gemma-4*")
+    assert both == find_recipes(gemmas, machine="gb10")
+    assert 0 < len(both) < len(gemmas)
+
+
+@pytest.mark.parametrize("target", sorted({recipe.target for recipe in RECIPES}))
+def test_the_quick_way_finds_every_recipe_of_a_target(target: str) -> None:
+    quick = find_recipes(load_recipes_for(target), target=target)
+    assert quick
+    assert quick == find_recipes(RECIPES, target=target)
+    assert find_recipes(load_recipes_for(target.upper()), target=target) == quick
+
+
+def test_the_quick_way_finds_nothing_for_a_target_that_nobody_ran() -> None:
+    assert load_recipes_for("maker/nothing") == ()
