@@ -66,9 +66,8 @@ def find_turboquant_obstacle(situation: Situation) -> str | None:
     for part in target.layers:
         if part.kind == "latent":
             return "TurboQuant has no latent (MLA) cache"
-        size = part.head_size or 0
-        if part.kind == "full" and size & (size - 1):
-            return f"its rotation needs heads of a power of two, not {size}"
+        if part.kind == "full" and (part.head_size or 0).bit_count() != 1:
+            return f"its rotation needs heads of a power of two, not {part.head_size}"
     return None
 
 

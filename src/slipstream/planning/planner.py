@@ -1,12 +1,11 @@
 """The planner: host, checkpoints, recipe and wishes in, a `LaunchPlan` out. Pure."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from slipstream.checkpoints.checkpoint import Checkpoint
-from slipstream.checkpoints.pairing import Fault, pair
 from slipstream.engines import vllm
-from slipstream.hardware import Host, find_obstacle
+from slipstream.hardware import Host
 from slipstream.planning.attention import (
     decide_drafter_backend,
     decide_drafter_kv_dtype,
@@ -14,11 +13,17 @@ from slipstream.planning.attention import (
     decide_kv_dtype,
     decide_prefix_caching,
     decide_target_backend,
-    find_turboquant_obstacle,
 )
 from slipstream.planning.budget import Load, make_budget
+from slipstream.planning.faults import (
+    find_headroom_fault,
+    find_host_fault,
+    find_layout_faults,
+    find_memory_faults,
+    find_pair_faults,
+    find_turboquant_fault,
+)
 from slipstream.planning.known_bad import Facts, find_known_bad
-from slipstream.planning.memory import TURBOQUANT_BITS
 from slipstream.planning.placement import (
     decide_eager,
     decide_environment,
@@ -40,7 +45,6 @@ from slipstream.planning.scheduling import (
 from slipstream.planning.situation import Choice, Situation
 from slipstream.planning.wishes import Wishes
 from slipstream.recipes.recipe import KnownBad, Recipe
-from slipstream.units import show_bytes
 
 
 def make_plan(
@@ -74,12 +78,12 @@ def make_plan(
         engine="vllm",
         engine_version=vllm.VERSION,
     )
-    faults = _find_obstacle(host) or [
-        *_find_layout_faults(situation),
-        *_find_pair_faults(situation, figures),
-        *_find_headroom_fault(situation),
-        *_find_memory_faults(memory, figures.sequences.value),
-        *_find_turboquant_fault(situation, load.kv_dtype),
+    faults = find_host_fault(host) or [
+        *find_layout_faults(situation),
+        *find_pair_faults(situation, draft_length=figures.drafted, context=figures.context.value),
+        *find_headroom_fault(situation),
+        *find_memory_faults(memory, figures.sequences.value),
+        *find_turboquant_fault(situation, load.kv_dtype),
         *find_known_bad(known_bad, facts),
     ]
     return LaunchPlan(
@@ -255,142 +259,6 @@ def _decide_speculation(situation: Situation, figures: _Figures, load: Load) -> 
         named.as_decision(f"{prefix}model"),
         draft_length.as_decision(f"{prefix}num_speculative_tokens"),
         *(decision for key, choice in rest for decision in _named(prefix + key, choice)),
-    ]
-
-
-def _find_obstacle(host: Host) -> list[Fault]:
-    """Name what keeps a machine from serving anything; then nothing else matters."""
-    obstacle = find_obstacle(host)
-    if obstacle is None:
-        return []
-    return [Fault(code="host", verdict="refuse", message=obstacle.message, hint=obstacle.hint)]
-
-
-def _find_layout_faults(situation: Situation) -> list[Fault]:
-    """Hold the accelerators and machines that a recipe spreads over against those seen."""
-    recipe = situation.recipe
-    if recipe is None or not situation.recipe_fits_machine:
-        return []
-    shards, seen = situation.advice.tensor_parallel or 1, len(situation.host.accelerators)
-    if recipe.nodes == 1 and shards > seen:
-        return [
-            Fault(
-                code="accelerators",
-                verdict="refuse",
-                message=f"recipe {recipe.name} spreads over {shards} accelerators, "
-                f"and this machine has {seen}",
-                hint=f"slipstream recipes --target {recipe.target}",
-            )
-        ]
-    if recipe.nodes == 1:
-        return []
-    linked = any(port.active for port in situation.host.fabric)
-    state = "has an active link; the others were not seen" if linked else "has no active link"
-    return [
-        Fault(
-            code="nodes",
-            verdict="warn" if linked else "refuse",
-            message=f"recipe {recipe.name} spreads over {recipe.nodes} machines: this one {state}",
-            hint="slipstream probe, on each of them",
-        )
-    ]
-
-
-def _find_pair_faults(situation: Situation, figures: _Figures) -> list[Fault]:
-    drafter = situation.drafter if situation.wishes.speculation else None
-    engine = vllm.find_engine_faults(
-        situation.target,
-        drafter,
-        runner=situation.runner,
-        on_cpu=situation.on_cpu,
-        capability=situation.capability,
-    )
-    if drafter is None:
-        return list(engine)
-    pairing = pair(
-        situation.target,
-        drafter,
-        draft_length=figures.drafted or None,
-        context=figures.context.value,
-    )
-    return [*pairing.faults, *engine]
-
-
-def _find_headroom_fault(situation: Situation) -> list[Fault]:
-    """Warn of a share of unified memory that leaves the system too little: it freezes the box."""
-    asked = situation.wishes.memory_utilization
-    unasked = replace(
-        situation, wishes=situation.wishes.model_copy(update={"memory_utilization": None})
-    )
-    ours = decide_utilization(unasked)
-    if asked is None or ours is None or not situation.is_unified or asked <= ours.value:
-        return []
-    return [
-        Fault(
-            code="headroom",
-            verdict="warn",
-            message=f"a share of {asked:g} was asked for; here {ours.value:g} leaves the system "
-            "what it needs, and Sparks froze at 0.85",
-            hint=f"--gpu-memory-utilization {ours.value:g} after --",
-        )
-    ]
-
-
-def _find_memory_faults(memory: MemoryBudget, sequences: int) -> list[Fault]:
-    if memory.items[0].size_bytes is None:
-        return [
-            Fault(
-                code="memory-unknown",
-                verdict="warn",
-                message="the size of the weights could not be told, nor whether they fit",
-                hint="run this again where the hub can be read",
-            )
-        ]
-    weights = [item.size_bytes for item in memory.items if item.name.endswith("weights")]
-    known = sum(size for size in weights if size is not None)
-    if memory.usable_bytes is not None and known > memory.usable_bytes:
-        return [
-            Fault(
-                code="memory",
-                verdict="refuse",
-                message=f"the weights take {show_bytes(known)}, "
-                f"and {show_bytes(memory.usable_bytes)} are usable here",
-                hint="a smaller quantization, or a machine with more memory",
-            )
-        ]
-    fit = memory.sequences_that_fit
-    if fit is None or fit >= sequences:
-        return []
-    return [
-        Fault(
-            code="cache",
-            verdict="refuse" if fit == 0 else "warn",
-            message=f"{fit} sequences of full length fit beside the weights, not {sequences}",
-            hint=_suggest_context(memory),
-        )
-    ]
-
-
-def _suggest_context(memory: MemoryBudget) -> str:
-    """Name the longest sequence that would fit, where that can be told."""
-    if memory.kv_pool_bytes and memory.kv_bytes_per_token and memory.sequences_that_fit == 0:
-        tokens = memory.kv_pool_bytes // memory.kv_bytes_per_token // 1024 * 1024
-        if tokens:
-            return f"--context {tokens}"
-    return "a shorter --context, fewer --users, or --goal capacity"
-
-
-def _find_turboquant_fault(situation: Situation, kv_dtype: str) -> list[Fault]:
-    obstacle = find_turboquant_obstacle(situation) if kv_dtype in TURBOQUANT_BITS else None
-    if obstacle is None:
-        return []
-    return [
-        Fault(
-            code="turboquant",
-            verdict="refuse",
-            message=f"{kv_dtype} was asked for, but {obstacle}",
-            hint="leave the cache in bfloat16, or --kv-cache-dtype fp8 after --",
-        )
     ]
 
 
