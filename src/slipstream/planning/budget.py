@@ -41,13 +41,11 @@ def make_budget(situation: Situation, load: Load) -> MemoryBudget:
         ]
     )
     per_sequence = _sum(_list_sequence_bytes(situation, load))
-    pool = None
     fixed = _sum([item.size_bytes for item in items])
-    if usable is not None and fixed is not None:
-        pool = max(0, usable - fixed)
-        if situation.on_cpu:
-            needed = _blocks_for(per_sequence, load.sequences)
-            pool = min(pool, needed) if needed is not None else int(pool * CPU_CACHE_SHARE)
+    pool = None if usable is None or fixed is None else max(0, usable - fixed)
+    if pool is not None and situation.on_cpu:
+        unknown = int(pool * CPU_CACHE_SHARE)
+        pool = min(pool, unknown if per_sequence is None else per_sequence * load.sequences)
     shard = load.shards
     return MemoryBudget(
         device_bytes=_find_device(situation),
@@ -64,10 +62,6 @@ def make_budget(situation: Situation, load: Load) -> MemoryBudget:
             + (["cache of a token"] if per_token is None else [])
         ),
     )
-
-
-def _blocks_for(per_sequence: int | None, sequences: int) -> int | None:
-    return None if per_sequence is None else per_sequence * sequences
 
 
 def _list_items(situation: Situation, load: Load) -> tuple[MemoryItem, ...]:

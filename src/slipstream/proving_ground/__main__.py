@@ -3,7 +3,11 @@
 import os
 import sys
 
+from slipstream.errors import SlipstreamError
 from slipstream.proving_ground.smollm2 import make_smollm2
 from slipstream.user_folders import slipstream_cache
 
-sys.stdout.write(f"{make_smollm2(slipstream_cache(os.environ))}\n")
+try:
+    sys.stdout.write(f"{make_smollm2(slipstream_cache(os.environ))}\n")
+except SlipstreamError as error:
+    sys.exit(f"error: {error.message}\n\nhint: {error.hint}")

@@ -1,6 +1,7 @@
 """A `Host` as text: one line a fact, unknown facts named as such."""
 
 from slipstream.hardware.host import Accelerator, Docker, FabricPort, Host
+from slipstream.reporting.tables import align
 from slipstream.units import UNKNOWN, show_bandwidth, show_bytes, show_number
 
 
@@ -22,8 +23,7 @@ def render_host(host: Host) -> str:
         ("taken", f"{host.taken_at:%Y-%m-%d %H:%M} UTC, {host.origin}"),
         *(("remark", remark) for remark in host.remarks),
     ]
-    width = max(len(label) for label, _ in rows) + 2
-    return "\n".join(f"{label:<{width}}{value}".rstrip() for label, value in rows)
+    return "\n".join(align(rows))
 
 
 def _describe_system(host: Host) -> str:
