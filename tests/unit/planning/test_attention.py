@@ -98,6 +98,7 @@ def test_without_a_drafter_or_an_accelerator_there_is_no_drafter_backend() -> No
             {"layers": (Layers(kind="full", count=2, key_value_heads=1, head_size=96),)},
             "not 96",
         ),
+        ("h100", {"layers": (Layers(kind="full", count=2, key_value_heads=1),)}, "not None"),
     ],
 )
 def test_turboquant_is_refused_where_it_cannot_be(

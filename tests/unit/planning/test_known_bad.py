@@ -66,6 +66,7 @@ def test_each_field_is_met_by_what_it_asks_for(when: dict[str, Any], met: Facts)
         ({"families": ("dflash2",)}, facts()),
         ({"families": ("dflash",)}, facts(speculation=False)),
         ({"drafters": ("*",)}, facts(plain=True)),
+        ({"drafters": ("*",)}, facts(speculation=False)),
         ({"capabilities": ("12.1",)}, facts()),
         ({"machines": ("gb10",)}, facts()),
         ({"kv_dtypes": ("nvfp4",)}, facts()),

@@ -44,7 +44,8 @@ def test_turboquants_slots_are_those_the_engine_reports(
 
 def test_plain_slots_are_a_key_and_a_value() -> None:
     assert slot_bytes(128, "auto") == slot_bytes(128, "bfloat16") == 512
-    assert slot_bytes(128, "fp8") == 256
+    assert slot_bytes(128, "float16") == 512
+    assert {slot_bytes(128, name) for name in ("fp8", "fp8_e4m3", "fp8_e5m2")} == {256}
     assert slot_bytes(128, "float32") == 1024
 
 
@@ -60,11 +61,18 @@ def test_a_latent_cache_is_one_vector_a_token() -> None:
     assert layer_token_bytes(part, "fp8") == 576
 
 
+def test_a_latent_cache_is_not_packed() -> None:
+    part = Layers(kind="latent", count=1, key_value_heads=1, head_size=576)
+    assert layer_token_bytes(part, "turboquant_k8v4") == 1152
+
+
 def test_turboquant_leaves_four_layers_of_a_dense_model_plain_and_none_of_a_hybrid() -> None:
     dense = with_layers(Layers(kind="full", count=36, key_value_heads=8, head_size=128))
     assert token_bytes(dense, "turboquant_k8v4") == 8 * (32 * 196 + 4 * 512)
     hybrid = with_layers(*HYBRID_LAYERS)
     assert token_bytes(hybrid, "turboquant_k8v4") == 16 * 4 * 388
+    packed = size_of(dense, context=16, kv_dtype="turboquant_k8v4")
+    assert packed == 16 * 8 * (32 * 196 + 4 * 512)
 
 
 def test_a_recurrent_state_is_kept_once_more_for_every_draft_token() -> None:
@@ -72,6 +80,11 @@ def test_a_recurrent_state_is_kept_once_more_for_every_draft_token() -> None:
     one = 10240 * 3 * 2 + 786432 * 4
     assert state_bytes(part, 0) == one
     assert state_bytes(part, 15) == (10240 * 18 * 2 + 786432 * 4) * 16
+
+
+def test_a_state_of_unsaid_type_is_kept_in_two_bytes() -> None:
+    part = HYBRID_LAYERS[0].model_copy(update={"state_element_bytes": None})
+    assert state_bytes(part, 0) == 10240 * 3 * 2 + 786432 * 2
 
 
 def test_a_sequence_takes_whole_blocks() -> None:
@@ -87,6 +100,19 @@ def test_a_window_keeps_itself_the_step_and_one_block() -> None:
     )
     assert size_of(target, context=100000) == (-(-(127 + 512) // 16) + 1) * 16 * 256
     assert size_of(target, context=64) == (4 + 1) * 16 * 256
+    assert size_of(target, context=100000, block_tokens=1) == (127 + 512 + 1) * 256
+
+
+def test_a_window_of_unknown_width_is_taken_as_the_whole_context() -> None:
+    target = with_layers(Layers(kind="sliding", count=1, key_value_heads=1, head_size=64))
+    assert size_of(target, context=1600) == 1600 * 256
+
+
+def test_layers_that_share_a_cache_keep_nothing() -> None:
+    own = Layers(kind="full", count=2, key_value_heads=1, head_size=64)
+    shared = Layers(kind="shared", count=9)
+    assert size_of(with_layers(own, shared)) == size_of(with_layers(own))
+    assert token_bytes(with_layers(own, shared), "auto") == 512
 
 
 def test_a_hybrid_sequence_is_its_states_and_its_attention() -> None:
