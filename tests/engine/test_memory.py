@@ -1,0 +1,317 @@
+"""The memory that a plan foretells is the memory that the real engine takes."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from slipstream.checkpoints import read_checkpoint
+from slipstream.engines.vllm import CPU_BLOCK_TOKENS, GPU_BLOCK_TOKENS
+from slipstream.hardware import load_host, read_host, this_machine
+from slipstream.planning import LaunchPlan, Wishes, make_plan
+from slipstream.planning.memory import (
+    TURBOQUANT_BITS,
+    sequence_bytes,
+    slot_bytes,
+    state_bytes,
+    token_bytes,
+)
+from slipstream.proving_ground import DrafterShape, make_untrained_drafter
+from slipstream.proving_ground.untrained_drafter import drafter_config
+from tests.engine.arms.launch import run_script
+from tests.engine.server import Server, end_group, find_free_port, wait_until_healthy
+
+pytestmark = pytest.mark.engine
+
+MIB = 1 << 20
+CONTEXT = 8192
+BATCHED_TOKENS = 2048
+DRAFT_LENGTH = 7
+HEAD_SIZES = (128, 256)
+
+DENSE: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "dtype": "bfloat16",
+    "hidden_act": "silu",
+    "hidden_size": 1024,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 32000,
+    "max_position_embeddings": 40960,
+    "rms_norm_eps": 1e-6,
+    "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"},
+}
+SLIDING = DENSE | {
+    "use_sliding_window": True,
+    "sliding_window": 1024,
+    "max_window_layers": 0,
+    "layer_types": [*["sliding_attention"] * 5, "full_attention"] * 2,
+}
+HYBRID = DENSE | {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "model_type": "qwen3_next",
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "full_attention_interval": 4,
+    "layer_types": [*["linear_attention"] * 3, "full_attention"] * 3,
+    "linear_num_key_heads": 16,
+    "linear_key_head_dim": 128,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "mamba_ssm_dtype": "float32",
+    "num_experts": 0,
+}
+CONFIGS = {"dense": DENSE, "sliding": SLIDING, "hybrid": HYBRID}
+
+
+@pytest.fixture(scope="module")
+def drafter(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("memory") / "drafter"
+    return make_untrained_drafter(target, folder, DrafterShape(layers=3))
+
+
+@pytest.fixture(scope="module")
+def plan(target: Path, drafter: Path) -> LaunchPlan:
+    """Plan the pair for this machine; without compiling, which takes two minutes of each start."""
+    return make_plan(
+        read_host(this_machine(os.environ, datetime.now(UTC))),
+        read_checkpoint(str(target)),
+        read_checkpoint(str(drafter)),
+        None,
+        Wishes(raw=("--enforce-eager",)),
+    )
+
+
+def find_number(plan: LaunchPlan, flag: str) -> int:
+    decision = plan.find(flag)
+    assert decision is not None, flag
+    assert decision.value is not None, flag
+    return int(decision.value)
+
+
+@pytest.fixture(scope="module")
+def pool(plan: LaunchPlan, drafter: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Give the cache that the real engine makes of the plan's figures."""
+    engine = {
+        "model": plan.target,
+        "dtype": "bfloat16",
+        "enforce_eager": True,
+        "max_model_len": find_number(plan, "--max-model-len"),
+        "max_num_seqs": find_number(plan, "--max-num-seqs"),
+        "kv_cache_memory_bytes": find_number(plan, "--kv-cache-memory-bytes"),
+        "speculative_config": {
+            "method": "dflash",
+            "model": str(drafter),
+            "num_speculative_tokens": DRAFT_LENGTH,
+        },
+    }
+    return run_script("kv_pool.py", {"engine": engine}, tmp_path_factory.mktemp("pool"))
+
+
+def test_the_engine_keeps_as_many_bytes_of_a_token_as_planned(plan: LaunchPlan, pool: Any) -> None:
+    tokens = pool["blocks"] * pool["block_tokens"]
+    measured = pool["bytes"] / tokens
+    sys.stdout.write(
+        f"\nSmolLM2 with a drafter of 3 layers: {pool['bytes']} bytes for {tokens} tokens, "
+        f"{measured:g} a token; planned {plan.memory.kv_bytes_per_token}\n"
+    )
+    assert pool["layers"] == 30 + 3
+    assert pool["block_tokens"] == CPU_BLOCK_TOKENS
+    assert measured == plan.memory.kv_bytes_per_token == 25_344
+
+
+def test_the_planned_cache_holds_every_planned_sequence(plan: LaunchPlan, pool: Any) -> None:
+    """The engine keeps one block back as its null block."""
+    sequences, context = find_number(plan, "--max-num-seqs"), find_number(plan, "--max-model-len")
+    held = pool["usable_blocks"] * pool["block_tokens"]
+    sys.stdout.write(f"\n{sequences} x {context} tokens planned, {held} can be held\n")
+    assert held >= sequences * context
+
+
+def write_configs(folder: Path) -> dict[str, Path]:
+    """Write each configuration and a drafter's for it, without weights."""
+    for name, config in CONFIGS.items():
+        drafted = drafter_config(config, DrafterShape(layers=2))
+        for path, content in ((folder / name, config), (folder / f"{name}-drafter", drafted)):
+            path.mkdir()
+            (path / "config.json").write_text(json.dumps(content))
+    return {name: folder / name for name in CONFIGS}
+
+
+@pytest.fixture(scope="module")
+def synthetic(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return write_configs(tmp_path_factory.mktemp("configs"))
+
+
+@pytest.fixture(scope="module")
+def account(synthetic: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Give vLLM's account of every configuration, as on a CPU and as on a GPU."""
+    cases = {}
+    for name, folder in synthetic.items():
+        engine: dict[str, Any] = {
+            "model": str(folder),
+            "max_model_len": CONTEXT,
+            "max_num_batched_tokens": BATCHED_TOKENS,
+            "enable_prefix_caching": False,
+        }
+        speculative = {
+            "method": "dflash",
+            "model": f"{folder}-drafter",
+            "num_speculative_tokens": DRAFT_LENGTH,
+        }
+        cases[name] = {
+            "engine": engine | {"speculative_config": speculative},
+            "async_scheduling": False,
+        }
+        # What a GPU differs in, so far as sizes go: smaller blocks, and a step scheduled ahead.
+        cases[f"{name} on a GPU"] = {
+            "engine": engine | {"block_size": GPU_BLOCK_TOKENS},
+            "async_scheduling": True,
+        }
+    job = {"cases": cases, "head_sizes": HEAD_SIZES}
+    return run_script("cache_specs.py", job, tmp_path_factory.mktemp("account"))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_without_weights_token_and_state_agree_with_vllms_specs_to_the_byte(
+    name: str, synthetic: dict[str, Path], account: Any
+) -> None:
+    checkpoint = read_checkpoint(str(synthetic[name]))
+    assert checkpoint.layers is not None
+    states = [
+        (state_bytes(part, DRAFT_LENGTH) or 0) * part.count
+        for part in checkpoint.layers
+        if part.kind == "recurrent"
+    ]
+    found = account["cases"][name]
+    assert token_bytes(checkpoint, "auto") == found["token_bytes"]
+    assert sum(states) == found["state_bytes"]
+    assert bool(states) == (name == "hybrid")
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_without_weights_a_sequence_takes_what_vllm_would_reserve_for_it(
+    name: str, synthetic: dict[str, Path], account: Any
+) -> None:
+    found = account["cases"][name]
+    ours = sequence_bytes(
+        read_checkpoint(str(synthetic[name])),
+        context=CONTEXT,
+        kv_dtype="auto",
+        draft_length=DRAFT_LENGTH,
+        in_flight_tokens=BATCHED_TOKENS,
+        block_tokens=found["block_tokens"],
+    )
+    sys.stdout.write(f"\n{name}: ours {ours}, vLLM's {found['grouped_bytes']}\n")
+    assert found["sequence_bytes"] == found["grouped_bytes"]
+    assert ours == found["grouped_bytes"]
+
+
+@pytest.mark.parametrize("name", ["dense", "sliding"])
+def test_on_a_gpu_a_window_is_planned_with_the_step_that_is_scheduled_ahead(
+    name: str, synthetic: dict[str, Path], account: Any
+) -> None:
+    wishes = Wishes(speculation=False, context=CONTEXT, batched_tokens=BATCHED_TOKENS)
+    target = read_checkpoint(str(synthetic[name]))
+    planned = make_plan(load_host("h100"), target, None, None, wishes).memory.bytes_per_sequence
+    found = account["cases"][f"{name} on a GPU"]
+    sys.stdout.write(f"\n{name} on a GPU: ours {planned}, vLLM's {found['grouped_bytes']}\n")
+    assert planned == found["grouped_bytes"]
+
+
+@pytest.mark.parametrize("size", HEAD_SIZES)
+def test_a_turboquant_slot_is_as_large_as_vllms(size: int, account: Any) -> None:
+    theirs = {variant: sizes[str(size)] for variant, sizes in account["slots"].items()}
+    sys.stdout.write(f"\nTurboQuant slots for heads of {size}: {theirs}\n")
+    assert {variant: slot_bytes(size, variant) for variant in TURBOQUANT_BITS} == theirs
+
+
+@pytest.mark.parametrize(("name", "layers", "plain"), [("dense", 12, 4), ("hybrid", 3, 0)])
+def test_turboquant_leaves_as_many_layers_plain_as_vllm_does(
+    name: str, layers: int, plain: int, synthetic: dict[str, Path], account: Any
+) -> None:
+    heads, size = CONFIGS[name]["num_key_value_heads"], CONFIGS[name]["head_dim"]
+    slot = account["slots"]["turboquant_k8v4"][str(size)]
+    expected = heads * (slot * (layers - plain) + 2 * size * 2 * plain)
+    assert account["cases"][name]["plain_layers"] == plain
+    assert token_bytes(read_checkpoint(str(synthetic[name])), "turboquant_k8v4") == expected
+
+
+@contextmanager
+def run_plan(plan: LaunchPlan, log: Path) -> Iterator[tuple[Server, int]]:
+    """Run the plan's own command and environment on a free port; give its process group too."""
+    port = find_free_port()
+    environment = {decision.flag: decision.value or "" for decision in plan.environment}
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, *plan.argv()[1:], "--port", str(port)],
+            env=os.environ | {"HF_HUB_OFFLINE": "1"} | environment,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        server = Server(url=f"http://127.0.0.1:{port}")
+        wait_until_healthy(server, process, log)
+        yield server, process.pid
+    finally:
+        end_group(process)
+
+
+def read_resident_bytes(group: int) -> dict[str, int]:
+    """Read the proportional share of memory of every process of a group, by command and number."""
+    shares = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[2]) != group:
+                continue
+            name = (process / "comm").read_text().strip()
+            lines = (process / "smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        share = next(line.split()[1] for line in lines if line.startswith("Pss:"))
+        shares[f"{name} {process.name}"] = int(share) * 1024
+    return shares
+
+
+def test_a_server_of_a_plan_is_as_large_as_its_budget_says(
+    plan: LaunchPlan, tmp_path: Path
+) -> None:
+    """The cache is written with zeros at the start, so it is resident before the first request.
+
+    oneDNN packs the weights of every layer in place of the loaded ones; only of the head both
+    copies stay (vocab_parallel_embedding.py, remove_weight=False).
+    """
+    longer_than_a_step = find_number(plan, "--max-num-batched-tokens") + 512
+    with run_plan(plan, tmp_path / "engine.log") as (server, group):
+        answer = httpx.post(
+            f"{server.url}/v1/completions",
+            json={"model": plan.target, "prompt": [5] * longer_than_a_step, "max_tokens": 16},
+            timeout=300,
+        )
+        shares = read_resident_bytes(group)
+    assert answer.status_code == 200, answer.text
+    parts = {item.name: item.size_bytes or 0 for item in plan.memory.items}
+    parts["cache"] = plan.memory.kv_pool_bytes or 0
+    measured, predicted = sum(shares.values()), sum(parts.values())
+    for title, sizes in (("measured", shares), ("predicted", parts)):
+        listed = ", ".join(f"{name} {size / MIB:.0f}" for name, size in sizes.items())
+        sys.stdout.write(f"\n{title} MiB: {sum(sizes.values()) / MIB:.0f} ({listed})")
+    sys.stdout.write(f"\npredicted / measured: {predicted / measured:.3f}\n")
+    assert plan.memory.unknown == ()
+    assert len(shares) >= 3
+    assert abs(predicted - measured) / measured <= 0.05
