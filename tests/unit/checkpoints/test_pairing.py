@@ -300,7 +300,11 @@ def test_a_silent_speculators_drafter_with_windows_warns(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     ("config", "taken"),
-    [(NATIVE | SLIDING, "causal"), (with_own(use_swa=True, swa_window_size=512), "non-causal")],
+    [
+        (NATIVE | SLIDING, "causal"),
+        (with_own(use_swa=True, swa_window_size=512), "non-causal"),
+        (with_own(use_swa=True, swa_window_size=512) | SLIDING, "causal"),
+    ],
 )
 def test_a_silent_native_drafter_with_windows_warns(
     bench: Bench, config: Table, taken: str
