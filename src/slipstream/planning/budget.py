@@ -84,7 +84,7 @@ def _list_items(situation: Situation, load: Load) -> tuple[MemoryItem, ...]:
         items.append(
             MemoryItem(
                 name="drafter weights",
-                size_bytes=None if drafter is None else drafter.total_bytes,
+                size_bytes=None if drafter is None else ceil(drafter.total_bytes / load.shards),
                 because="embedding and head are the target's",
             )
         )

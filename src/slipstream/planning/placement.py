@@ -45,7 +45,9 @@ def decide_executor(situation: Situation) -> Choice[str] | None:
 
 
 def decide_eager(situation: Situation) -> Choice[bool] | None:
-    """Skip compilation where it buys nothing for its minutes."""
+    """Skip compilation where it is asked for, or buys nothing for its minutes."""
+    if "--enforce-eager" in situation.wishes.raw:
+        return situation.from_wish("raw", True)
     if situation.recipe_fits_machine and situation.advice.eager:
         return situation.from_recipe(True)
     if situation.machine == "gb10" and situation.wishes.goal == "latency":

@@ -85,6 +85,12 @@ def test_a_spark_starts_eager_for_latency_only() -> None:
     assert decide_eager(situate("h100")) is None
 
 
+def test_an_eager_start_can_be_asked_for_anywhere() -> None:
+    choice = decide_eager(situate("h100", raw=("--enforce-eager",)))
+    assert choice is not None
+    assert choice.source == "user"
+
+
 def test_a_recipes_eager_counts_on_its_machine() -> None:
     recipe = make_recipe(eager=True)
     choice = decide_eager(situate("gb10", recipe=recipe, goal="throughput"))

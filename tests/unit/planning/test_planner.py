@@ -204,12 +204,16 @@ def test_eager_saves_the_graphs() -> None:
         for memory in (compiled, eager)
     ]
     assert sizes == [2336 << 20, 800 << 20]
+    asked = plan("h100", raw=("--enforce-eager",))
+    assert asked.memory.items[-1].size_bytes == 800 << 20
+    assert asked.argv().count("--enforce-eager") == 1
+    assert asked.notes == ()
 
 
 def test_linked_machines_share_weights_and_cache() -> None:
     alone = plan("gb10-linked-1", recipe=make_recipe()).memory
     shared = plan("gb10-linked-1", recipe=make_recipe(nodes=2)).memory
-    assert shared.items[0].size_bytes == 8 * GIB
+    assert [item.size_bytes for item in shared.items[:2]] == [8 * GIB, GIB]
     assert alone.bytes_per_sequence is not None
     assert shared.bytes_per_sequence == alone.bytes_per_sequence // 2
 
