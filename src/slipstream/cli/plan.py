@@ -10,9 +10,9 @@ from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
 from slipstream.hardware import Host, load_host, name_kind, read_host, this_machine
 from slipstream.planning import LaunchPlan, Wishes, make_plan
+from slipstream.planning.container_variables import ContainerWishes, read_container_variables
 from slipstream.planning.difference import DifferenceList, diff_plans
 from slipstream.planning.resolution import resolve
-from slipstream.planning.seed_environment import SeedWishes, read_seed_environment
 from slipstream.recipes import load_known_bad, load_recipes_for
 from slipstream.records import read_record
 from slipstream.reporting.plan_text import render_difference, render_plan, render_sglang
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--goal", choices=("latency", "throughput", "capacity"), default="latency")
     parser.add_argument("--k", type=int, help="tokens to draft in a step")
     parser.add_argument("--no-speculation", action="store_true", help="plain decoding")
-    parser.add_argument("--from-env", action="store_true", help="read seed 002's variables")
+    parser.add_argument("--from-env", action="store_true", help="read AEON-7's variables")
     parser.add_argument("--explain", action="store_true", help="the reason of every setting")
     parser.add_argument("--sglang", action="store_true", help="the same plan as SGLang's command")
     parser.add_argument("--diff", nargs=2, metavar="PLAN", type=Path, help="compare saved plans")
@@ -55,15 +55,15 @@ def _run_diff(files: list[Path], screen: Screen) -> ExitCode:
 
 
 def _make_plan(options: argparse.Namespace) -> LaunchPlan:
-    seed = read_seed_environment(os.environ) if options.from_env else None
-    target = options.target or (seed.target if seed else None)
+    asked = read_container_variables(os.environ) if options.from_env else None
+    target = options.target or (asked.target if asked else None)
     if target is None:
         raise UsageError("no target was named", hint="slipstream plan TARGET")
-    wishes = _read_wishes(options, seed)
+    wishes = _read_wishes(options, asked)
     host = _find_host(options.host)
     resolved = resolve(
         target,
-        options.drafter or (seed.drafter if seed else None),
+        options.drafter or (asked.drafter if asked else None),
         recipes=load_recipes_for(target),
         machine=name_kind(host),
         speculation=wishes.speculation,
@@ -76,13 +76,13 @@ def _make_plan(options: argparse.Namespace) -> LaunchPlan:
         resolved.recipe,
         wishes,
         known_bad=load_known_bad(),
-        notes=(*resolved.notes, *(seed.notes if seed else ())),
+        notes=(*resolved.notes, *(asked.notes if asked else ())),
     )
 
 
-def _read_wishes(options: argparse.Namespace, seed: SeedWishes | None) -> Wishes:
+def _read_wishes(options: argparse.Namespace, asked: ContainerWishes | None) -> Wishes:
     """Let a flag win over a variable."""
-    wishes = seed.wishes if seed else Wishes()
+    wishes = asked.wishes if asked else Wishes()
     flags = {"context": options.context, "users": options.users, "draft_length": options.k}
     spoken = {name: value for name, value in flags.items() if value is not None}
     return wishes.model_copy(

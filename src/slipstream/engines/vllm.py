@@ -106,7 +106,7 @@ def _find_scheme(checkpoint: Checkpoint, role: str, on_cpu: bool) -> Iterator[Fa
 
 
 def _find_emulation(target: Checkpoint, capability: str | None) -> Iterator[Fault]:
-    """Older generations unpack these weights in every step (Marlin; the log line of seed 001)."""
+    """Older generations unpack these weights in every step by Marlin."""
     if target.quantization is None or capability is None:
         return
     native = _NATIVE_SINCE.get(target.quantization.scheme)

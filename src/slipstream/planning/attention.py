@@ -25,7 +25,9 @@ def decide_target_backend(situation: Situation) -> Choice[str] | None:
         return situation.from_wish("attention_backend", backend)
     if is_gemma4(situation):
         return Choice(
-            "TRITON_ATTN", "checkpoint", "Gemma 4's 512-wide heads run on Triton only (seed 000)"
+            "TRITON_ATTN",
+            "checkpoint",
+            "Gemma 4's 512-wide heads run on Triton only (NVIDIA forum 367271)",
         )
     return None
 

@@ -55,7 +55,7 @@ def decide_eager(situation: Situation) -> Choice[bool] | None:
             True,
             "hardware",
             "on GB10 compiling took 18 instead of 9.5 minutes to start and gave nothing once "
-            "warm (seed 001)",
+            "warm (NVIDIA forum, DFlash on DGX Spark)",
         )
     return None
 
@@ -65,7 +65,7 @@ def note_compilation(situation: Situation) -> str:
     if situation.on_cpu:
         cost = "about 110 s more for 1.4 times the speed, measured on two cores"
     else:
-        cost = "seed 001 saw 18 instead of 9.5 minutes; later starts find it cached"
+        cost = "a DGX Spark took 18 instead of 9.5 minutes; later starts find it cached"
     return f"the engine compiles at its first start: {cost}; --enforce-eager after -- skips it"
 
 

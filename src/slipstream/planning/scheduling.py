@@ -5,7 +5,7 @@ from slipstream.planning.situation import Choice, Situation
 DEFAULT_CONTEXT = 32768
 CPU_CONTEXT = 4096
 # (up to this many users, draft at most this many): the best draft lengths for prose and code
-# in the cost model fitted to seed 002's eight published rates.
+# in the cost model fitted to the eight rates that AEON-7/vllm-dflash publishes.
 DRAFT_BY_USERS = ((2, 15), (4, 8), (8, 6), (16, 4))
 LEAST_DRAFT = 3
 SEQUENCES_BY_GOAL = {"latency": 8, "throughput": 64, "capacity": 32}

@@ -103,7 +103,7 @@ def test_a_refused_plan_leaves_with_1(capsys: pytest.CaptureFixture[str]) -> Non
     assert "refused (memory)" in capsys.readouterr().out
 
 
-def test_a_plan_from_the_seeds_variables_needs_no_argument(
+def test_a_plan_from_the_containers_variables_needs_no_argument(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MODEL_PATH", QWEN)

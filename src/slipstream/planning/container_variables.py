@@ -1,4 +1,4 @@
-"""The container variables of seed 002, mapped to today's engine.
+"""The variables of the container AEON-7/vllm-dflash, mapped to today's engine.
 
 `docker run -e ...` lines written for that image keep working; a variable without a
 counterpart gets a line that says what stands in for it.
@@ -23,7 +23,7 @@ _ON = ("1", "true", "yes", "on")
 
 
 @dataclass(frozen=True, slots=True)
-class SeedWishes:
+class ContainerWishes:
     """What the variables ask for."""
 
     target: str | None
@@ -32,8 +32,8 @@ class SeedWishes:
     notes: tuple[str, ...]
 
 
-def read_seed_environment(environment: Mapping[str, str]) -> SeedWishes:
-    """Read every variable of seed 002, and report all faulty ones at once."""
+def read_container_variables(environment: Mapping[str, str]) -> ContainerWishes:
+    """Read every variable of that container, and report all faulty ones at once."""
     values: dict[str, object] = {}
     faults: list[str] = []
     for variable, wish in _NUMBERS.items():
@@ -66,7 +66,7 @@ def read_seed_environment(environment: Mapping[str, str]) -> SeedWishes:
             "from_environment": tuple(values),
         }
     )
-    return SeedWishes(
+    return ContainerWishes(
         target=environment.get("MODEL_PATH"),
         drafter=environment.get("DFLASH_DRAFTER"),
         wishes=wishes,

@@ -1,20 +1,20 @@
-"""The seeds' own commands beside what `plan` gives, held as docs/seeds.md."""
+"""Four published commands beside what `plan` gives, held as docs/published-commands.md."""
 
 from pathlib import Path
 
 from slipstream.planning import Wishes
-from slipstream.planning.seed_environment import read_seed_environment
+from slipstream.planning.container_variables import read_container_variables
 from slipstream.recipes import load_recipes
 from tests.snapshots import read_snapshot
 from tests.unit.planning.cells import plan_cell
-from tests.unit.planning.test_seed_environment import SEED
+from tests.unit.planning.test_container_variables import CONTAINER
 
 DOCS = Path(__file__).parents[3] / "docs"
 RECIPES = {recipe.name: recipe for recipe in load_recipes()}
 SPECULATIVE = "--speculative-config."
 
 COMMANDS: dict[str, tuple[str, str, dict[str, str]]] = {
-    "Seed 000: Gemma 4 31B on a DGX Spark, vLLM 0.19.2rc1 and three patches": (
+    "NVIDIA forum 367271: Gemma 4 31B on a DGX Spark, vLLM 0.19.2rc1 and three patches": (
         "gemma-4-31b-it-fp8-gb10",
         "gb10",
         {
@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str, dict[str, str]]] = {
             f"{SPECULATIVE}num_speculative_tokens": "8",
         },
     ),
-    "Seed 001: Qwen3.5 35B-A3B on a DGX Spark, spark-vllm-docker": (
+    "NVIDIA forum, DFlash on DGX Spark: Qwen3.5 35B-A3B on a DGX Spark, spark-vllm-docker": (
         "qwen3.5-35b-a3b-int4-gb10",
         "gb10",
         {
@@ -51,22 +51,22 @@ COMMANDS: dict[str, tuple[str, str, dict[str, str]]] = {
             f"{SPECULATIVE}num_speculative_tokens": "15",
         },
     ),
-    "Seed 002: Qwen3.5 27B NVFP4 on a DGX Spark, by its container's variables": (
+    "AEON-7/vllm-dflash README: Qwen3.5 27B NVFP4 on a DGX Spark, by its container's variables": (
         "qwen3.5-27b-nvfp4-gb10",
         "gb10",
         {
-            "--served-model-name": SEED["SERVED_MODEL_NAME"],
-            "--max-model-len": SEED["MAX_MODEL_LEN"],
-            "--max-num-seqs": SEED["MAX_NUM_SEQS"],
-            "--max-num-batched-tokens": SEED["MAX_NUM_BATCHED_TOKENS"],
-            "--gpu-memory-utilization": SEED["GPU_MEMORY_UTILIZATION"],
-            "--attention-backend": SEED["ATTENTION_BACKEND"],
+            "--served-model-name": CONTAINER["SERVED_MODEL_NAME"],
+            "--max-model-len": CONTAINER["MAX_MODEL_LEN"],
+            "--max-num-seqs": CONTAINER["MAX_NUM_SEQS"],
+            "--max-num-batched-tokens": CONTAINER["MAX_NUM_BATCHED_TOKENS"],
+            "--gpu-memory-utilization": CONTAINER["GPU_MEMORY_UTILIZATION"],
+            "--attention-backend": CONTAINER["ATTENTION_BACKEND"],
             f"{SPECULATIVE}method": "dflash",
-            f"{SPECULATIVE}model": SEED["DFLASH_DRAFTER"],
-            f"{SPECULATIVE}num_speculative_tokens": SEED["DFLASH_NUM_SPEC_TOKENS"],
+            f"{SPECULATIVE}model": CONTAINER["DFLASH_DRAFTER"],
+            f"{SPECULATIVE}num_speculative_tokens": CONTAINER["DFLASH_NUM_SPEC_TOKENS"],
         },
     ),
-    "Seed 004: Gemma 4 31B on a B300": (
+    "Model card: Gemma 4 31B on a B300": (
         "gemma-4-31b-it-b300",
         "b300",
         {
@@ -93,15 +93,15 @@ NOT_SET = {
 }
 
 
-def compare(name: str, machine: str, seed: dict[str, str]) -> list[str]:
-    wishes = read_seed_environment(SEED).wishes if "qwen3.5-27b" in name else Wishes()
+def compare(name: str, machine: str, published: dict[str, str]) -> list[str]:
+    wishes = read_container_variables(CONTAINER).wishes if "qwen3.5-27b" in name else Wishes()
     plan = plan_cell(RECIPES[name], machine, wishes)
     ours = {entry.flag: entry for entry in (*plan.environment, *plan.decisions)}
-    lines = ["| setting | seed | plan | why |", "| --- | --- | --- | --- |"]
-    for flag in dict.fromkeys([*seed, *ours]):
+    lines = ["| setting | published | plan | why |", "| --- | --- | --- | --- |"]
+    for flag in dict.fromkeys([*published, *ours]):
         decision = ours.get(flag)
         value = "not set" if decision is None else decision.value or "set"
-        theirs = seed.get(flag, "not set")
+        theirs = published.get(flag, "not set")
         same = theirs.lower() == value.lower()
         why = NOT_SET.get(flag, "") if decision is None else decision.because
         if not same:
@@ -110,19 +110,19 @@ def compare(name: str, machine: str, seed: dict[str, str]) -> list[str]:
     return lines
 
 
-def test_every_difference_from_the_seeds_commands_has_its_reason() -> None:
+def test_every_difference_from_a_published_command_has_its_reason() -> None:
     parts = [
-        "# The seeds' commands, and what `slipstream plan` gives today",
-        "Made and checked by tests/unit/planning/test_seed_commands.py, without the hub: what is "
-        "known of the checkpoints is what the recipes carry.",
+        "# Four published commands, and what `slipstream plan` gives today",
+        "Made and checked by tests/unit/planning/test_published_commands.py, without the hub: what "
+        "is known of the checkpoints is what the recipes carry.",
     ]
-    for title, (name, machine, seed) in COMMANDS.items():
-        parts += [f"## {title}", "\n".join(compare(name, machine, seed))]
+    for title, (name, machine, published) in COMMANDS.items():
+        parts += [f"## {title}", "\n".join(compare(name, machine, published))]
     shown = "\n\n".join(parts) + "\n"
-    assert shown == read_snapshot("seeds.md", shown, DOCS)
+    assert shown == read_snapshot("published-commands.md", shown, DOCS)
 
 
-def test_seed_004s_sglang_command_comes_out_of_the_same_plan() -> None:
+def test_the_model_cards_sglang_command_comes_out_of_the_same_plan() -> None:
     plan = plan_cell(RECIPES["gemma-4-31b-it-b300"], "b300")
     argv, _ = plan.sglang_argv()
     pairs = dict(zip(argv[3::2], argv[4::2], strict=False))

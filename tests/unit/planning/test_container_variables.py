@@ -1,11 +1,11 @@
-"""Seed 002's variables are understood, and those without a counterpart say what stands in."""
+"""AEON-7's variables are understood; those without a counterpart say what stands in."""
 
 import pytest
 
 from slipstream.errors import InvalidInputError
-from slipstream.planning.seed_environment import read_seed_environment
+from slipstream.planning.container_variables import read_container_variables
 
-SEED = {
+CONTAINER = {
     "MODEL_PATH": "/models/target",
     "SERVED_MODEL_NAME": "qwen35-dflash",
     "DFLASH_DRAFTER": "z-lab/Qwen3.5-27B-DFlash",
@@ -18,22 +18,22 @@ SEED = {
 }
 
 
-def test_the_seeds_own_line_is_understood() -> None:
-    seed = read_seed_environment(SEED)
-    wishes = seed.wishes
-    assert (seed.target, seed.drafter) == ("/models/target", "z-lab/Qwen3.5-27B-DFlash")
+def test_the_containers_own_line_is_understood() -> None:
+    asked = read_container_variables(CONTAINER)
+    wishes = asked.wishes
+    assert (asked.target, asked.drafter) == ("/models/target", "z-lab/Qwen3.5-27B-DFlash")
     assert (wishes.draft_length, wishes.context, wishes.users) == (15, 65536, 16)
     assert (wishes.batched_tokens, wishes.memory_utilization) == (32768, 0.85)
     assert (wishes.attention_backend, wishes.served_name) == ("flash_attn", "qwen35-dflash")
     assert wishes.kv_dtype is None
     assert wishes.source_of("context") == "environment"
     assert wishes.source_of("goal") == "user"
-    assert seed.notes == ()
+    assert asked.notes == ()
 
 
 def test_extra_arguments_are_split_as_a_shell_would() -> None:
-    seed = read_seed_environment({"EXTRA_ARGS": "--a 1 --b '{\"x\": 2}'"})
-    assert seed.wishes.raw == ("--a", "1", "--b", '{"x": 2}')
+    asked = read_container_variables({"EXTRA_ARGS": "--a 1 --b '{\"x\": 2}'"})
+    assert asked.wishes.raw == ("--a", "1", "--b", '{"x": 2}')
 
 
 @pytest.mark.parametrize(
@@ -50,15 +50,15 @@ def test_extra_arguments_are_split_as_a_shell_would() -> None:
 def test_bits_map_to_the_smallest_variant_that_keeps_as_many(
     bits: tuple[str, str], variant: str
 ) -> None:
-    seed = read_seed_environment(
+    asked = read_container_variables(
         {"ENABLE_TURBOQUANT": "1", "TQ_KEY_BITS": bits[0], "TQ_VALUE_BITS": bits[1]}
     )
-    assert seed.wishes.kv_dtype == variant
-    assert variant in seed.notes[0]
+    assert asked.wishes.kv_dtype == variant
+    assert variant in asked.notes[0]
 
 
-def test_the_seeds_own_bits_are_the_default() -> None:
-    assert read_seed_environment({"ENABLE_TURBOQUANT": "true"}).wishes.kv_dtype == (
+def test_the_containers_own_bits_are_the_default() -> None:
+    assert read_container_variables({"ENABLE_TURBOQUANT": "true"}).wishes.kv_dtype == (
         "turboquant_4bit_nc"
     )
 
@@ -72,8 +72,8 @@ def test_the_seeds_own_bits_are_the_default() -> None:
         {"ENABLE_TURBOQUANT": "1", "TQ_MODE": "capture_only"},
     ],
 )
-def test_turboquant_stays_off_where_the_seed_had_it_off(variables: dict[str, str]) -> None:
-    assert read_seed_environment(variables).wishes.kv_dtype is None
+def test_turboquant_stays_off_where_the_container_had_it_off(variables: dict[str, str]) -> None:
+    assert read_container_variables(variables).wishes.kv_dtype is None
 
 
 @pytest.mark.parametrize(
@@ -89,14 +89,14 @@ def test_turboquant_stays_off_where_the_seed_had_it_off(variables: dict[str, str
 def test_a_variable_without_a_counterpart_gets_a_line(
     variables: dict[str, str], words: str
 ) -> None:
-    notes = read_seed_environment(variables).notes
+    notes = read_container_variables(variables).notes
     assert any(words in note for note in notes)
     assert not any("secret" in note for note in notes)
 
 
 def test_all_faulty_variables_are_named_at_once() -> None:
     with pytest.raises(InvalidInputError) as caught:
-        read_seed_environment(
+        read_container_variables(
             {
                 "MAX_MODEL_LEN": "64k",
                 "MAX_NUM_SEQS": "0",
