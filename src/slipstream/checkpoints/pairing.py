@@ -99,7 +99,7 @@ def find_short_context(
 def find_hidden_size(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
     """The drafter reads the target's hidden states and shares its embedding."""
     made_for = draft.target_hidden_size or drafter.hidden_size
-    if None not in (made_for, target.hidden_size) and made_for != target.hidden_size:
+    if _differ(made_for, target.hidden_size):
         yield _refuse(
             "hidden-size",
             f"drafter {drafter.name} was made for hidden size {made_for}, "
@@ -111,7 +111,7 @@ def find_hidden_size(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) 
 def find_vocabulary(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
     """Sizes must agree: vLLM compares them for no DFlash drafter."""
     sizes = (drafter.vocabulary_size, target.vocabulary_size)
-    if None not in sizes and sizes[0] != sizes[1]:
+    if _differ(*sizes):
         yield _refuse(
             "vocabulary-size",
             f"{drafter.name} has {sizes[0]} tokens in its vocabulary, {target.name} {sizes[1]}",
@@ -138,7 +138,7 @@ def find_vocabulary_map(
 def find_tokenizer(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
     """Equal sizes can hide different tokens."""
     hashes = (drafter.tokenizer_sha256, target.tokenizer_sha256)
-    if None not in hashes and hashes[0] != hashes[1]:
+    if _differ(*hashes):
         yield _refuse(
             "tokenizer",
             f"the tokenizers differ: {drafter.name} has {str(hashes[0])[:12]}, "
@@ -170,7 +170,7 @@ def find_target_layers(
 ) -> Iterator[Fault]:
     """A drafter that says how many layers its target has must be right."""
     counts = (draft.target_layers, target.layer_count)
-    if None not in counts and counts[0] != counts[1]:
+    if _differ(*counts):
         yield _refuse(
             "target-layers",
             f"{drafter.name} was made for a target of {counts[0]} layers, "
@@ -243,7 +243,7 @@ def find_rope(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iter
     ours, theirs = drafter.rope, target.rope
     if ours is None or theirs is None:
         return
-    if None not in (ours.theta, theirs.theta) and ours.theta != theirs.theta:
+    if _differ(ours.theta, theirs.theta):
         yield _warn(
             "rope-theta",
             f"rope theta is {ours.theta:g} in {drafter.name} and {theirs.theta:g} in {target.name}",
@@ -312,6 +312,11 @@ SHAPE_CHECKS: tuple[Check, ...] = (
     find_causality,
     find_verifier,
 )
+
+
+def _differ(ours: object, theirs: object) -> bool:
+    """Say whether two facts are known and not the same."""
+    return ours is not None and theirs is not None and ours != theirs
 
 
 def _refuse(code: str, message: str, target: Checkpoint) -> Fault:

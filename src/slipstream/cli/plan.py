@@ -8,11 +8,11 @@ from pathlib import Path
 from slipstream.checkpoints import read_checkpoint
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
-from slipstream.hardware import Host, load_host, name_kind, read_host, this_machine
-from slipstream.planning import LaunchPlan, Wishes, make_plan
+from slipstream.hardware import Host, load_host, read_host, this_machine
+from slipstream.planning import LaunchPlan, Wishes
 from slipstream.planning.container_variables import ContainerWishes, read_container_variables
 from slipstream.planning.difference import DifferenceList, diff_plans
-from slipstream.planning.resolution import resolve
+from slipstream.planning.resolution import plan_target
 from slipstream.recipes import load_known_bad, load_recipes_for
 from slipstream.records import read_record
 from slipstream.reporting.plan_text import render_difference, render_plan, render_sglang
@@ -59,24 +59,15 @@ def _make_plan(options: argparse.Namespace) -> LaunchPlan:
     target = options.target or (asked.target if asked else None)
     if target is None:
         raise UsageError("no target was named", hint="slipstream plan TARGET")
-    wishes = _read_wishes(options, asked)
-    host = _find_host(options.host)
-    resolved = resolve(
+    return plan_target(
+        _find_host(options.host),
         target,
         options.drafter or (asked.drafter if asked else None),
+        _read_wishes(options, asked),
         recipes=load_recipes_for(target),
-        machine=name_kind(host),
-        speculation=wishes.speculation,
-        read=read_checkpoint,
-    )
-    return make_plan(
-        host,
-        resolved.target,
-        resolved.drafter,
-        resolved.recipe,
-        wishes,
         known_bad=load_known_bad(),
-        notes=(*resolved.notes, *(asked.notes if asked else ())),
+        read=read_checkpoint,
+        notes=asked.notes if asked else (),
     )
 
 

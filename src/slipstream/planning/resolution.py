@@ -1,4 +1,4 @@
-"""Which recipe and drafter belong to a target here, and where their facts come from."""
+"""From a target's name to its plan: which recipe and drafter, and where their facts come from."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -6,7 +6,11 @@ from typing import Protocol
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
 from slipstream.checkpoints.draft_part import guess_family
 from slipstream.errors import InvalidInputError, MissingPartError
-from slipstream.recipes.recipe import Recipe
+from slipstream.hardware import Host, name_kind
+from slipstream.planning.plan import LaunchPlan
+from slipstream.planning.planner import make_plan
+from slipstream.planning.wishes import Wishes
+from slipstream.recipes.recipe import KnownBad, Recipe
 
 
 class ReadCheckpoint(Protocol):
@@ -24,6 +28,37 @@ class Resolved:
     drafter: Checkpoint | None
     recipe: Recipe | None
     notes: tuple[str, ...]
+
+
+def plan_target(
+    host: Host,
+    target: str,
+    drafter: str | None,
+    wishes: Wishes,
+    *,
+    recipes: tuple[Recipe, ...],
+    known_bad: tuple[KnownBad, ...],
+    read: ReadCheckpoint,
+    notes: tuple[str, ...] = (),
+) -> LaunchPlan:
+    """Find what belongs to a target on a machine, and plan it."""
+    found = resolve(
+        target,
+        drafter,
+        recipes=recipes,
+        machine=name_kind(host),
+        speculation=wishes.speculation,
+        read=read,
+    )
+    return make_plan(
+        host,
+        found.target,
+        found.drafter,
+        found.recipe,
+        wishes,
+        known_bad=known_bad,
+        notes=(*found.notes, *notes),
+    )
 
 
 def resolve(

@@ -2,9 +2,9 @@
 
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.errors import MissingPartError
-from slipstream.hardware import load_host, name_kind
-from slipstream.planning import LaunchPlan, Wishes, make_plan
-from slipstream.planning.resolution import resolve
+from slipstream.hardware import load_host
+from slipstream.planning import LaunchPlan, Wishes
+from slipstream.planning.resolution import plan_target
 from slipstream.recipes import Recipe, load_known_bad
 
 
@@ -15,22 +15,12 @@ def read_nothing(name: str, *, tokenizer: bool) -> Checkpoint:
 
 def plan_cell(recipe: Recipe, machine: str, wishes: Wishes | None = None) -> LaunchPlan:
     """Plan one recipe on one machine."""
-    host = load_host(machine)
-    wishes = wishes or Wishes()
-    resolved = resolve(
+    return plan_target(
+        load_host(machine),
         recipe.target,
         recipe.drafter,
+        wishes or Wishes(),
         recipes=(recipe,),
-        machine=name_kind(host),
-        speculation=wishes.speculation,
-        read=read_nothing,
-    )
-    return make_plan(
-        host,
-        resolved.target,
-        resolved.drafter,
-        resolved.recipe,
-        wishes,
         known_bad=load_known_bad(),
-        notes=resolved.notes,
+        read=read_nothing,
     )
