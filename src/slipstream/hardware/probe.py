@@ -28,6 +28,7 @@ from slipstream.hardware.software import (
     read_version,
 )
 from slipstream.hardware.surroundings import (
+    list_unread_accelerators,
     read_container,
     read_disk,
     read_fabric,
@@ -99,7 +100,7 @@ def read_host(surface: Surface) -> Host:
         model_disk=read_disk(model_cache(surface.environment), home=Path.home()),
         fabric=read_fabric(surface.root),
         software=_read_software(surface, nvidia),
-        remarks=nvidia.remarks,
+        remarks=(*nvidia.remarks, *list_unread_accelerators(surface.root)),
     )
 
 

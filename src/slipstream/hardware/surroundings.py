@@ -34,6 +34,13 @@ def read_container(root: Path, environment: Mapping[str, str]) -> Container | No
     return "other" if "lxc" in cgroup or "container" in environment else "none"
 
 
+def list_unread_accelerators(root: Path) -> tuple[str, ...]:
+    """Say what is here that nothing of ours reads, so that 'none found' is not taken for 'none'."""
+    if (root / "dev/kfd").exists():
+        return ("/dev/kfd is there: an AMD accelerator, which slipstream does not read yet",)
+    return ()
+
+
 def read_disk(path: Path, *, home: Path) -> Disk:
     """Measure the file system of a folder that may not exist yet; portraits name no user."""
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
