@@ -72,7 +72,7 @@ class Recipe(Record):
     nodes: int = 1
     engine: Literal["vllm", "sglang", "other"]
     engine_version: str
-    settings: Settings = Settings()
+    settings: Settings = Field(default_factory=Settings)
     obsolete: tuple[Obsolete, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     target_facts: Checkpoint | None = None
