@@ -237,6 +237,9 @@ def test_a_cache_without_room_for_one_sequence_is_refused_with_a_context_that_fi
     assert refusals_of(made) == ["cache"]
     assert made.refusals[0].hint.startswith("--context ")
     shorter = int(made.refusals[0].hint.split()[1])
+    assert made.memory.kv_pool_bytes is not None
+    assert made.memory.kv_bytes_per_token is not None
+    assert shorter == made.memory.kv_pool_bytes // made.memory.kv_bytes_per_token // 1024 * 1024
     again = plan("rtx-3090", target={"weights": Weights(total_bytes=15 * GIB)}, context=shorter)
     assert refusals_of(again) == []
 
