@@ -128,6 +128,10 @@ def test_a_hybrids_block_holds_a_state_and_states_are_padded_to_it() -> None:
 def test_a_model_of_states_alone_needs_no_blocks() -> None:
     states = with_layers(HYBRID_LAYERS[0])
     assert size_of(states) == 48 * (10240 * 10 * 2 + 786432 * 4) * 8
+    small = Layers(
+        kind="recurrent", count=1, convolution_channels=3, convolution_width=4, state_elements=5
+    )
+    assert size_of(with_layers(small)) == (3 * 10 * 2 + 5 * 2) * 8
 
 
 @pytest.mark.parametrize(("layers", "plain"), [(1, 0), (2, 2), (3, 2), (4, 4), (36, 4)])
