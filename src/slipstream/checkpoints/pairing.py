@@ -247,7 +247,7 @@ def find_rope(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iter
         yield _warn(
             "rope-theta",
             f"rope theta is {ours.theta:g} in {drafter.name} and {theirs.theta:g} in {target.name}",
-            "slipstream verify, once it serves: acceptance shows whether this was meant",
+            "watch vllm:spec_decode_num_accepted_tokens on /metrics: it tells if this was meant",
         )
     scalings = ((ours.scaling, ours.factor), (theirs.scaling, theirs.factor))
     if None not in (ours.scaling, theirs.scaling) and scalings[0] != scalings[1]:
@@ -293,7 +293,7 @@ def find_verifier(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> 
     yield _warn(
         "verifier",
         f"{drafter.name} was trained for {draft.verifier}, not for {target.name}",
-        "slipstream compare, once it serves: acceptance may be lower than published",
+        "watch vllm:spec_decode_num_accepted_tokens on /metrics: it may be lower than published",
     )
 
 

@@ -5,12 +5,15 @@ import json
 from collections import Counter
 from typing import Any
 
+from pydantic import ValidationError
+
 from slipstream.checkpoints.checkpoint import Checkpoint, Experts, Rope, Weights
 from slipstream.checkpoints.draft_part import parse_draft_part
 from slipstream.checkpoints.files import CheckpointFiles, Tensor, open_files
 from slipstream.checkpoints.layers import parse_layers
 from slipstream.checkpoints.quantization import parse_quantization
 from slipstream.errors import InvalidInputError
+from slipstream.records import describe_faults
 
 
 def read_checkpoint(
@@ -21,7 +24,16 @@ def read_checkpoint(
     The tokenizer is a large file, and few drafters have one to compare it with: it can be
     left out.
     """
-    return parse_checkpoint(open_files(name, revision), tokenizer=tokenizer)
+    files = open_files(name, revision)
+    try:
+        return parse_checkpoint(files, tokenizer=tokenizer)
+    except (ValueError, TypeError, KeyError, AttributeError) as fault:
+        faulty = describe_faults(fault) if isinstance(fault, ValidationError) else (str(fault),)
+        raise InvalidInputError(
+            f"the files of {name} do not describe a model",
+            details=faulty,
+            hint=f"mend or fetch again the config.json of {name}",
+        ) from fault
 
 
 def parse_checkpoint(files: CheckpointFiles, *, tokenizer: bool = True) -> Checkpoint:

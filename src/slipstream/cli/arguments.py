@@ -90,6 +90,13 @@ def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--verbose", action="store_true", help="show the traceback of an error")
 
 
+def whole_number(text: str) -> int:
+    """Read a number of tokens or users; argparse names the option in its complaint."""
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number above zero")
+    return int(text)
+
+
 def _unknown_verb(name: str) -> UsageError:
     close = difflib.get_close_matches(name, VERBS, n=1)
     return UsageError(

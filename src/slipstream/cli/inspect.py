@@ -4,6 +4,7 @@ import argparse
 
 from slipstream.checkpoints import read_checkpoint
 from slipstream.checkpoints.pairing import pair
+from slipstream.cli.arguments import whole_number
 from slipstream.cli.screen import Screen
 from slipstream.engines.vllm import find_engine_faults
 from slipstream.errors import ExitCode
@@ -15,8 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET", help="a folder, or a model of the hub")
     parser.add_argument("drafter", metavar="DRAFTER", nargs="?", help="a drafter for it")
     parser.add_argument("--revision", help="the target's branch, tag or commit on the hub")
-    parser.add_argument("--k", type=int, help="how many tokens would be drafted")
-    parser.add_argument("--context", type=int, help="how long a sequence would be served")
+    parser.add_argument("--k", type=whole_number, help="how many tokens would be drafted")
+    parser.add_argument("--context", type=whole_number, help="how long a sequence would be served")
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from slipstream.checkpoints import read_checkpoint
+from slipstream.cli.arguments import whole_number
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
 from slipstream.hardware import Host, load_host, read_host, this_machine
@@ -24,10 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="TARGET", nargs="?", help="a folder, or a hub model")
     parser.add_argument("--drafter", help="a folder or hub model, if no recipe is to choose")
     parser.add_argument("--host", metavar="NAME|FILE", help="plan for another machine")
-    parser.add_argument("--context", type=int, help="tokens of the longest sequence")
-    parser.add_argument("--users", type=int, help="sequences that run at once")
+    parser.add_argument("--context", type=whole_number, help="tokens of the longest sequence")
+    parser.add_argument("--users", type=whole_number, help="sequences that run at once")
     parser.add_argument("--goal", choices=("latency", "throughput", "capacity"), default="latency")
-    parser.add_argument("--k", type=int, help="tokens to draft in a step")
+    parser.add_argument("--k", type=whole_number, help="tokens to draft in a step")
     parser.add_argument("--no-speculation", action="store_true", help="plain decoding")
     parser.add_argument("--from-env", action="store_true", help="read AEON-7's variables")
     parser.add_argument("--explain", action="store_true", help="the reason of every setting")

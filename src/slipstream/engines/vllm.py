@@ -133,7 +133,7 @@ def _find_quantized_drafter(drafter: Checkpoint) -> Iterator[Fault]:
         verdict="warn",
         message=f"{drafter.name} is quantized ({drafter.quantization.scheme}): vLLM {VERSION} has "
         "the code for it, but vllm#51581 is open and nobody reported it running",
-        hint="slipstream verify, once it serves; or the drafter in bfloat16",
+        hint="watch vllm:spec_decode_num_accepted_tokens on /metrics; or take it in bfloat16",
     )
 
 

@@ -61,19 +61,21 @@ def make_plan(
     situation = Situation(host, target, drafter, recipe, absorb(wishes))
     figures = _decide_figures(situation)
     kv, load, memory = _decide_cache(situation, figures)
-    decisions = (
+    ours = (
         *_decide_serving(situation, figures, memory),
         *_decide_attention(situation, kv, load),
         *_decide_placement(situation, figures),
         *_decide_speculation(situation, figures, load),
     )
+    decisions = override(ours, wishes.raw)
+    settled = {decision.flag: decision.value for decision in decisions}
     facts = Facts(
         situation=situation,
         draft_length=figures.drafted,
         sequences=figures.sequences.value,
         kv_dtype=load.kv_dtype,
-        drafter_backend=_value(decide_drafter_backend(situation)),
-        prefix_caching=decide_prefix_caching(situation) is None,
+        drafter_backend=settled.get("--speculative-config.attention_backend"),
+        prefix_caching="--no-enable-prefix-caching" not in settled,
         nodes=recipe.nodes if recipe else 1,
         engine="vllm",
         engine_version=vllm.VERSION,
@@ -92,7 +94,7 @@ def make_plan(
         machine=situation.machine,
         capability=situation.capability,
         recipe=recipe.name if recipe else None,
-        decisions=override(decisions, wishes.raw),
+        decisions=decisions,
         environment=tuple(decide_environment(situation)),
         memory=memory,
         notes=(
@@ -205,10 +207,6 @@ def _bare(flag: str, choice: Choice[bool] | None) -> list[Decision]:
     if choice is None:
         return []
     return [Decision(flag=flag, value=None, source=choice.source, because=choice.because)]
-
-
-def _value(choice: Choice[str] | None) -> str | None:
-    return None if choice is None else choice.value
 
 
 def _revision(target: Checkpoint) -> list[Decision]:

@@ -1,5 +1,7 @@
 """What the user says to the engine directly, after `--`: it wins, and everything follows it."""
 
+import re
+
 from slipstream.planning.plan import Decision
 from slipstream.planning.wishes import Wishes
 
@@ -36,8 +38,8 @@ def absorb(wishes: Wishes) -> Wishes:
             spoken[_WHOLE_NUMBERS[flag]] = int(value)
         elif flag in _WORDS and value is not None:
             spoken[_WORDS[flag]] = value
-        elif flag == "--gpu-memory-utilization" and value is not None:
-            spoken["memory_utilization"] = float(value)
+        elif flag == "--gpu-memory-utilization" and re.fullmatch(r"\d*\.?\d+", value or ""):
+            spoken["memory_utilization"] = float(value or 0)
     left = tuple(name for name in wishes.from_environment if name not in spoken)
     return wishes.model_copy(update={**spoken, "from_environment": left})
 
@@ -45,10 +47,11 @@ def absorb(wishes: Wishes) -> Wishes:
 def override(decisions: tuple[Decision, ...], raw: tuple[str, ...]) -> tuple[Decision, ...]:
     """Put the raw arguments in the place of what was decided about the same flags."""
     asked = parse_raw(raw)
+    settled = {_positive(flag) for flag in asked}
     kept = [
         decision
         for decision in decisions
-        if decision.flag not in asked
+        if _positive(decision.flag) not in settled
         and not (_SPECULATIVE in asked and decision.flag.startswith(f"{_SPECULATIVE}."))
     ]
     given = [
@@ -56,3 +59,8 @@ def override(decisions: tuple[Decision, ...], raw: tuple[str, ...]) -> tuple[Dec
         for flag, value in asked.items()
     ]
     return (*kept, *given)
+
+
+def _positive(flag: str) -> str:
+    """Give a switch by its name, whether it is turned on or off."""
+    return flag.replace("--no-", "--", 1)

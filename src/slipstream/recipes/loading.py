@@ -1,7 +1,4 @@
-"""The catalogue: every recipe and known-bad combination that ships with the package.
-
-A user's own recipes lie in an overlay folder and go before ours of the same name.
-"""
+"""The catalogue: every recipe and known-bad combination that ships with the package."""
 
 import tomllib
 from fnmatch import fnmatchcase

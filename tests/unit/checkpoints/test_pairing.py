@@ -266,7 +266,7 @@ def test_a_target_that_could_serve_more_than_the_drafter_knows_only_warns(bench:
 
 def test_another_rope_base_warns(bench: Bench) -> None:
     message = "rope theta is 1e+06 in maker/drafter and 10000 in maker/target"
-    hint = "slipstream verify, once it serves: acceptance shows whether this was meant"
+    hint = "watch vllm:spec_decode_num_accepted_tokens on /metrics: it tells if this was meant"
     drafter = bench.drafter(with_rope(rope_theta=1e6))
     assert bench.faults(drafter) == (warning("rope-theta", message, hint),)
 
@@ -355,7 +355,7 @@ def test_a_drafter_for_another_depth_is_refused(bench: Bench) -> None:
 def test_a_drafter_for_another_verifier_warns(bench: Bench) -> None:
     verifier = {"verifier": {"name_or_path": "other/model-8B"}}
     message = "maker/drafter was trained for other/model-8B, not for maker/target"
-    hint = "slipstream compare, once it serves: acceptance may be lower than published"
+    hint = "watch vllm:spec_decode_num_accepted_tokens on /metrics: it may be lower than published"
     drafter = bench.drafter(SPECULATORS | {"speculators_config": verifier})
     assert bench.faults(drafter) == (warning("verifier", message, hint),)
 

@@ -142,6 +142,37 @@ def test_the_same_plan_is_shown_as_sglangs_command(capsys: pytest.CaptureFixture
     assert shown == read_snapshot("plan-sglang.txt", shown)
 
 
+@pytest.mark.parametrize(
+    "arguments", [["--k", "0"], ["--users", "-4"], ["--context", "0"], ["--users", "many"]]
+)
+def test_a_number_that_is_none_is_a_usage_error(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", QWEN, "--host", "gb10", *arguments], {}) == 2
+    shown = capsys.readouterr().err
+    assert shown == (
+        f"error: argument {arguments[0]}: '{arguments[1]}' is not a whole number above zero\n"
+        "\nhint: slipstream plan --help\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"architectures": ["A"], "num_hidden_layers": "many"},
+        {"architectures": ["A"], "vocab_size": "big"},
+        {"architectures": 7},
+        {"rope_parameters": "linear"},
+    ],
+)
+def test_a_config_that_describes_no_model_is_an_error_of_the_file(
+    config: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert run(["inspect", str(tmp_path)], {}) == 1
+    assert f"the files of {tmp_path} do not describe a model" in capsys.readouterr().err
+
+
 def test_a_plan_without_a_target_says_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan"], {}) == 2
     assert capsys.readouterr().err.endswith("hint: slipstream plan TARGET\n")

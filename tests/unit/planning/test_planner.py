@@ -132,6 +132,43 @@ def test_a_raw_part_of_the_speculative_config_replaces_that_part() -> None:
     assert config["num_speculative_tokens"] == 15
 
 
+def test_a_raw_switch_replaces_its_opposite() -> None:
+    hybrid = {"layers": HYBRID_LAYERS}
+    assert "--no-enable-prefix-caching" in plan(target=hybrid).argv()
+    argv = plan(target=hybrid, raw=("--enable-prefix-caching",)).argv()
+    assert "--enable-prefix-caching" in argv
+    assert "--no-enable-prefix-caching" not in argv
+
+
+def test_known_bad_combinations_see_what_raw_arguments_made_of_the_plan() -> None:
+    entry = KnownBad(
+        name="bad",
+        verdict="warn",
+        message="it breaks",
+        hint="do not",
+        sources=("vllm#1",),
+        when=Condition(drafter_backends=("FLASH_ATTN",), prefix_caching=True),
+    )
+    assert warnings_of(plan(known_bad=(entry,))) == ["bad"]
+    for raw in (
+        ("--speculative-config.attention_backend", "TRITON_ATTN"),
+        ("--no-enable-prefix-caching",),
+    ):
+        assert warnings_of(plan(known_bad=(entry,), raw=raw)) == []
+
+
+@pytest.mark.parametrize("share", ["most", "", "0.5.1"])
+def test_a_raw_share_that_is_no_number_is_left_to_the_engine(share: str) -> None:
+    values = values_of(plan(raw=(f"--gpu-memory-utilization={share}",)))
+    assert values["--gpu-memory-utilization"] == share
+
+
+def test_a_raw_share_counts_in_the_budget() -> None:
+    memory = plan(raw=("--gpu-memory-utilization", ".5")).memory
+    assert memory.device_bytes is not None
+    assert memory.usable_bytes == memory.device_bytes // 2
+
+
 def test_a_raw_number_that_is_none_is_left_to_the_engine() -> None:
     values = values_of(plan(raw=("--max-model-len", "auto")))
     assert values["--max-model-len"] == "auto"
