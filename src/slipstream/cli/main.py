@@ -41,6 +41,9 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.DONE
     except Exception as fault:  # noqa: BLE001 the last line of defence: a bug becomes a message
+        if isinstance(fault.__cause__, KeyboardInterrupt):
+            # Python 3.11 wraps what hits it while a class is being made.
+            return ExitCode.INTERRUPTED
         bug = _Bug(
             f"this is a bug in slipstream: {type(fault).__name__}: {fault}",
             hint="report it with the output of the same command and --verbose",

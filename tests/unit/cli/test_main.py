@@ -65,6 +65,17 @@ def test_an_interrupt_leaves_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(["probe"], {}) == 130
 
 
+def test_an_interrupt_that_python_wrapped_is_still_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    monkeypatch.setattr(probe, "run", interrupt)
+    assert run(["probe"], {}) == 130
+    assert capsys.readouterr().err == ""
+
+
 def test_an_expected_failure_under_json_is_a_document_on_stderr(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
