@@ -11,6 +11,13 @@ def slipstream_cache(environment: Mapping[str, str]) -> Path:
     return _cache_home(environment) / "slipstream"
 
 
+def recipe_overlay(environment: Mapping[str, str]) -> Path:
+    """Give the folder of this user's own recipes, which are read beside the shipped ones."""
+    if named := environment.get("XDG_CONFIG_HOME"):
+        return Path(named).expanduser() / "slipstream" / "recipes"
+    return Path(environment.get("HOME") or Path.home()) / ".config" / "slipstream" / "recipes"
+
+
 def model_cache(environment: Mapping[str, str]) -> Path:
     """Give the folder that huggingface_hub downloads into, by its own precedence."""
     if named := environment.get("HF_HUB_CACHE"):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.user_folders import model_cache, slipstream_cache
+from slipstream.user_folders import model_cache, recipe_overlay, slipstream_cache
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,18 @@ def test_our_cache(environment: dict[str, str], expected: str) -> None:
 )
 def test_the_hubs_cache(environment: dict[str, str], expected: str) -> None:
     assert model_cache(environment) == Path(expected)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"HOME": "/h"}, "/h/.config/slipstream/recipes"),
+        ({"HOME": "/h", "XDG_CONFIG_HOME": ""}, "/h/.config/slipstream/recipes"),
+        ({"HOME": "/h", "XDG_CONFIG_HOME": "/x"}, "/x/slipstream/recipes"),
+        ({"HOME": "/h", "XDG_CACHE_HOME": "/x"}, "/h/.config/slipstream/recipes"),
+        ({}, f"{Path.home()}/.config/slipstream/recipes"),
+        ({"XDG_CONFIG_HOME": "~/x"}, f"{Path.home()}/x/slipstream/recipes"),
+    ],
+)
+def test_our_own_recipes(environment: dict[str, str], expected: str) -> None:
+    assert recipe_overlay(environment) == Path(expected)

@@ -266,6 +266,8 @@ def find_causality(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) ->
         said = ", ".join(f"{key} means {_causal(value)}" for key, value in statements.items())
         yield _refuse("causality", f"{drafter.name} contradicts itself: {said}", target)
         return
+    if draft.layout == "speculators" and statements.get("sliding_window_non_causal"):
+        yield from _find_full_layers(drafter)
     sliding = drafter.has_sliding_windows or draft.forced_sliding
     if not sliding or statements or not drafter.complete:
         return
@@ -283,6 +285,17 @@ def find_causality(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) ->
             f"{drafter.name} has sliding layers and says nothing of causality: "
             f"vLLM takes them as {_causal(not taken)}",
             "set dflash_config.causal in the drafter's config.json",
+        )
+
+
+def _find_full_layers(drafter: Checkpoint) -> Iterator[Fault]:
+    """https://github.com/vllm-project/vllm/pull/56692"""
+    if any(part.kind == "full" for part in drafter.layers or ()):
+        yield _warn(
+            "causality",
+            f"{drafter.name} has full attention layers, which speculators trains non-causal, and "
+            "sliding_window_non_causal false: vLLM 0.32 serves them causal",
+            "set sliding_window_non_causal to true in the drafter's config.json",
         )
 
 

@@ -18,6 +18,7 @@ VERBS = {
     "inspect": "read a checkpoint without its weights, and whether a drafter fits it",
     "recipes": "list known pairs with who measured what on what",
     "plan": "decide every engine setting, with its reason and the memory it takes",
+    "train": "make a drafter for a target from prompts or one's own traffic",
 }
 
 

@@ -1,8 +1,10 @@
 """The frame of the command: parse, run one verb, and turn every ending into an exit code."""
 
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from slipstream.cli.arguments import parse_arguments
 from slipstream.cli.screen import open_screen
@@ -16,8 +18,15 @@ class _Bug(SlipstreamError):
 
 
 def run_and_exit() -> None:
-    """Run the command of this process."""
+    """Run the command of this process; being told to end unwinds it, so no child is left behind."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
+            signal.signal(number, _leave)
     sys.exit(run(sys.argv[1:], os.environ))
+
+
+def _leave(number: int, _: object) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:

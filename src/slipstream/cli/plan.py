@@ -18,6 +18,7 @@ from slipstream.planning.resolution import plan_target
 from slipstream.recipes import load_known_bad, load_recipes_for
 from slipstream.records import read_record
 from slipstream.reporting.plan_text import render_difference, render_plan, render_sglang
+from slipstream.user_folders import recipe_overlay
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +67,7 @@ def _make_plan(options: argparse.Namespace) -> LaunchPlan:
         target,
         options.drafter or (asked.drafter if asked else None),
         _read_wishes(options, asked),
-        recipes=load_recipes_for(target),
+        recipes=load_recipes_for(target, overlay=recipe_overlay(os.environ)),
         known_bad=load_known_bad(),
         read=read_checkpoint,
         notes=asked.notes if asked else (),

@@ -1,6 +1,7 @@
 """`slipstream recipes`: the catalogue, filtered, or one recipe whole."""
 
 import argparse
+import os
 
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError
@@ -8,6 +9,7 @@ from slipstream.hardware import load_host, name_kind
 from slipstream.recipes import Recipe, find_recipes, load_recipes
 from slipstream.recipes.recipe import RecipeList
 from slipstream.reporting.recipe_text import render_recipe, render_recipes
+from slipstream.user_folders import recipe_overlay
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """List recipes or show one."""
-    recipes = load_recipes()
+    recipes = load_recipes(overlay=recipe_overlay(os.environ))
     if options.show is not None:
         recipe = _find(recipes, options.show)
         screen.show_data(text=render_recipe(recipe), document=recipe.to_json())

@@ -27,6 +27,12 @@ class Screen:
         self.output.write((document if self.json else text) + "\n")
         self.output.flush()
 
+    def show_progress(self, line: str) -> None:
+        """Tell people how far long work is; a line of its own, so that a log keeps it."""
+        if not self.json:
+            self.messages.write(line + "\n")
+            self.messages.flush()
+
     def warn(self, error: SlipstreamError) -> None:
         """Tell people of something that did not stop the work."""
         if not self.json:

@@ -1,5 +1,9 @@
-"""The catalogue: every recipe and known-bad combination that ships with the package."""
+"""The catalogue: what ships with the package, and this user's own recipes in an overlay.
 
+Shipped entries are TOML, written by hand; those of the overlay are JSON, as `train` leaves them.
+"""
+
+import json
 import tomllib
 from fnmatch import fnmatchcase
 from functools import cache
@@ -18,18 +22,25 @@ AnyEntry = TypeVar("AnyEntry", Recipe, KnownBad)
 
 
 @cache
-def load_recipes(folder: Path = SHIPPED) -> tuple[Recipe, ...]:
-    """Read every recipe of a folder, in the order of their names."""
-    return tuple(_load(path, Recipe) for path in sorted(folder.glob("*.toml")))
+def load_recipes(folder: Path = SHIPPED, overlay: Path | None = None) -> tuple[Recipe, ...]:
+    """Read every recipe, the user's own first, each part in the order of their names."""
+    return tuple(_load(path, Recipe) for path in _list_files(folder, overlay))
 
 
-def load_recipes_for(target: str, folder: Path = SHIPPED) -> tuple[Recipe, ...]:
+def load_recipes_for(
+    target: str, folder: Path = SHIPPED, overlay: Path | None = None
+) -> tuple[Recipe, ...]:
     """Read only the recipes that name this target; parsing all would cost `plan` its speed."""
     return tuple(
         _load(path, Recipe)
-        for path in sorted(folder.glob("*.toml"))
+        for path in _list_files(folder, overlay)
         if target.lower() in path.read_text(errors="replace").lower()
     )
+
+
+def _list_files(folder: Path, overlay: Path | None) -> list[Path]:
+    own = [] if overlay is None else sorted(overlay.glob("*.json"))
+    return [*own, *sorted(folder.glob("*.toml"))]
 
 
 @cache
@@ -53,13 +64,18 @@ def find_recipes(
 def _load(path: Path, kind: type[AnyEntry]) -> AnyEntry:
     """Read one file; a recipe's facts take their names from the recipe."""
     try:
-        table = tomllib.loads(path.read_text())
+        read = json.loads if path.suffix == ".json" else tomllib.loads
+        table = read(path.read_text())
         for part in ("target", "drafter"):
-            if (facts := table.get(f"{part}_facts")) is not None:
+            facts = table.get(f"{part}_facts") if isinstance(table, dict) else None
+            if isinstance(facts, dict):
                 facts.setdefault("name", table.get(part))
         entry = kind.model_validate(table)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
-        raise InvalidInputError(f"{path.name} is not TOML: {fault}", hint=f"mend {path}") from fault
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
+        form = path.suffix.removeprefix(".").upper()
+        raise InvalidInputError(
+            f"{path.name} is not {form}: {fault}", hint=f"mend {path}"
+        ) from fault
     except ValidationError as fault:
         raise InvalidInputError(
             f"{path.name} is not a {kind.__name__}",

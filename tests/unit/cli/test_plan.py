@@ -15,8 +15,10 @@ QWEN = "AEON-7/DFlash-Qwen3.5-27B-Uncensored-NVFP4"
 
 
 @pytest.fixture(autouse=True)
-def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+def _offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask no hub, and read no recipe of whoever runs the tests."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
 @pytest.fixture

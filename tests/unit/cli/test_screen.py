@@ -67,6 +67,15 @@ def test_a_warning_is_for_people_only() -> None:
         assert bool(messages.getvalue()) is not as_json
 
 
+def test_progress_is_a_line_for_people_and_never_among_the_data() -> None:
+    for as_json, shown in ((False, "training: step 5\ntraining: step 6\n"), (True, "")):
+        output, messages = io.StringIO(), io.StringIO()
+        screen = Screen(output, messages, json=as_json, colour=True)
+        screen.show_progress("training: step 5")
+        screen.show_progress("training: step 6")
+        assert (output.getvalue(), messages.getvalue()) == ("", shown)
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

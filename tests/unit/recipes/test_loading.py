@@ -1,5 +1,7 @@
 """Recipes are found by target and machine, and a faulty file is refused with all its faults."""
 
+import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -36,7 +38,7 @@ def write(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def test_an_overlay_folder_is_read_in_the_order_of_names(tmp_path: Path) -> None:
+def test_a_folder_is_read_in_the_order_of_names(tmp_path: Path) -> None:
     write(tmp_path, "pair", RECIPE)
     write(tmp_path, "a-pair", RECIPE.replace('"pair"', '"a-pair"'))
     write(tmp_path, "known-bad/bad", KNOWN_BAD)
@@ -98,6 +100,101 @@ def test_a_recipe_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "pair.toml").write_bytes(b'name = "\xff"\n')
     with pytest.raises(InvalidInputError, match=r"pair\.toml is not TOML"):
         load_recipes(tmp_path)
+
+
+def write_own(folder: Path, name: str, **changes: object) -> Path:
+    """Write the same recipe as a user's own, with fields changed."""
+    path = folder / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**tomllib.loads(RECIPE), "name": name, **changes}))
+    return path
+
+
+def test_the_users_own_recipes_come_before_the_shipped_ones(tmp_path: Path) -> None:
+    shipped, own = tmp_path / "shipped", tmp_path / "own"
+    write(shipped, "pair", RECIPE)
+    write_own(own, "zebra-pair")
+    write_own(own, "pair", drafter="me/drafter")
+    found = load_recipes(shipped, own)
+    assert [(recipe.name, recipe.drafter) for recipe in found] == [
+        ("pair", "me/drafter"),
+        ("zebra-pair", "maker/drafter"),
+        ("pair", "maker/drafter"),
+    ]
+
+
+def test_a_user_need_not_have_recipes(tmp_path: Path) -> None:
+    write(tmp_path, "pair", RECIPE)
+    assert len(load_recipes(tmp_path, tmp_path / "nowhere")) == 1
+    assert len(load_recipes(tmp_path, None)) == 1
+
+
+def test_toml_is_for_shipped_recipes_and_json_for_the_users_own(tmp_path: Path) -> None:
+    shipped, own = tmp_path / "shipped", tmp_path / "own"
+    write(own, "pair", RECIPE)
+    write_own(shipped, "pair")
+    assert load_recipes(shipped, own) == ()
+
+
+def test_both_forms_say_the_same(tmp_path: Path) -> None:
+    write(tmp_path / "shipped", "pair", RECIPE)
+    write_own(tmp_path / "own", "pair")
+    own, shipped = load_recipes(tmp_path / "shipped", tmp_path / "own")
+    assert own == shipped
+
+
+def test_the_facts_of_an_own_recipe_take_their_name_from_it(tmp_path: Path) -> None:
+    write_own(tmp_path / "own", "pair", target_facts={"source": "its files"})
+    (recipe,) = load_recipes(tmp_path, tmp_path / "own")
+    assert recipe.target_facts is not None
+    assert recipe.target_facts.name == "maker/target"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"name": ', "pair.json is not JSON: Expecting value: line 1 column 10 (char 9)"),
+        ("", "pair.json is not JSON: Expecting value: line 1 column 1 (char 0)"),
+        ("[]", "pair.json is not a Recipe"),
+        ("null", "pair.json is not a Recipe"),
+        ('{"name": "pair", "target_facts": 5}', "pair.json is not a Recipe"),
+    ],
+)
+def test_an_own_recipe_that_cannot_be_read_is_refused(
+    tmp_path: Path, content: str, message: str
+) -> None:
+    (tmp_path / "pair.json").write_text(content)
+    with pytest.raises(InvalidInputError) as caught:
+        load_recipes(tmp_path, tmp_path)
+    assert caught.value.message == message
+    assert caught.value.hint == f"mend {tmp_path / 'pair.json'}"
+
+
+def test_an_own_recipe_is_refused_with_all_its_faults(tmp_path: Path) -> None:
+    write_own(tmp_path, "pair", colour="red", settings={"k": 7})
+    with pytest.raises(InvalidInputError) as caught:
+        load_recipes(tmp_path, tmp_path)
+    assert caught.value.message == "pair.json is not a Recipe"
+    assert set(caught.value.details) == {
+        "settings.k: Extra inputs are not permitted",
+        "colour: Extra inputs are not permitted",
+    }
+
+
+def test_an_own_recipe_under_another_name_is_refused(tmp_path: Path) -> None:
+    write_own(tmp_path, "pair").rename(tmp_path / "other.json")
+    with pytest.raises(InvalidInputError) as caught:
+        load_recipes(tmp_path, tmp_path)
+    assert caught.value.message == "other.json calls itself pair"
+    assert caught.value.hint == "name it other, or move the file"
+
+
+def test_the_quick_way_finds_the_users_own_first(tmp_path: Path) -> None:
+    write(tmp_path, "pair", RECIPE)
+    write_own(tmp_path / "own", "mine", drafter="me/drafter")
+    write_own(tmp_path / "own", "other", target="maker/another")
+    found = load_recipes_for("Maker/Target", tmp_path, tmp_path / "own")
+    assert [recipe.name for recipe in found] == ["mine", "pair"]
 
 
 def test_without_a_wish_every_recipe_is_found() -> None:

@@ -1,0 +1,1 @@
+"""What a running server answers, how fast, and what became of its drafts."""

@@ -1,0 +1,1 @@
+"""A plan's engine as a running process."""

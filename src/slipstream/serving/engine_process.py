@@ -1,0 +1,199 @@
+"""The engine as a child process: started from a plan, ready when healthy, ended as a group.
+
+The engine starts workers of its own. It gets a session to itself, and whatever ends the
+block, an interrupt too, ends every process of that session.
+"""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from http.client import HTTPException
+from pathlib import Path
+from urllib.request import ProxyHandler, build_opener
+
+from slipstream.errors import EngineError, InvalidInputError
+from slipstream.planning.plan import LaunchPlan
+
+READY_WITHIN_SECONDS = 900
+GRACE_SECONDS = 30
+LOOK_EVERY_SECONDS = 0.25
+DETAIL_LINES = 6
+DETAIL_CHARACTERS = 400
+TAIL_BYTES = 1 << 18
+
+_EVERYWHERE = ("0.0.0.0", "::")
+_PREFIX = re.compile(r"^\([^)]* pid=\d+\) (?:[A-Z]+ [\d-]+ [\d:]+ \[[^]]+\] )?")
+_CALM = re.compile(r"^(?:\([^)]* pid=\d+\) )?(?:DEBUG|INFO|WARNING)\b")
+_FRAME = re.compile(r"^(?: {4}|  File )")
+_REASON = re.compile(r"(?:[Ee]rror|Exception|Killed)\b")
+# A proxy in the environment is not for an engine on this machine.
+_direct = build_opener(ProxyHandler({}))
+
+
+@contextmanager
+def run_engine(
+    plan: LaunchPlan,
+    *,
+    log: Path,
+    environment: Mapping[str, str],
+    port: int | None = None,
+    ready_within_seconds: float = READY_WITHIN_SECONDS,
+    on_wait: Callable[[float], None] = lambda _: None,
+) -> Iterator[str]:
+    """Start a plan's engine and give its base URL; `on_wait` is told the seconds until then."""
+    _require_accepted(plan)
+    port = choose_port(_asked_port(plan) if port is None else port)
+    url = f"http://{find_host(plan)}:{port}"
+    command = [sys.executable, *plan.argv()[1:], "--port", str(port)]
+    with run_group(command, make_environment(plan, environment), log) as process:
+        _wait_until_healthy(process, url, log, ready_within_seconds, on_wait)
+        try:
+            yield url
+        except EngineError as fault:
+            # Its log says more than the connection that broke.
+            if is_healthy(url):
+                raise
+            raise _make_error("the engine stopped answering while it was in use", log) from fault
+
+
+@contextmanager
+def run_group(
+    command: Sequence[str], environment: Mapping[str, str], log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command in a session of its own, and end all of it with the block."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        end_group(process)
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ask a child and its group to end, and kill what is left when it did or time ran out."""
+    try:
+        _signal_group(process, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=GRACE_SECONDS)
+    finally:
+        # A second interrupt cuts the grace short.
+        _signal_group(process, signal.SIGKILL)
+        process.wait()
+
+
+def is_healthy(url: str) -> bool:
+    """Say whether a server answers its health check."""
+    try:
+        with _direct.open(f"{url}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (OSError, HTTPException):
+        return False
+
+
+def find_host(plan: LaunchPlan) -> str:
+    """Give the host part of the URL at which this machine reaches the engine."""
+    decision = plan.find("--host")
+    host = decision.value if decision else None
+    if host is None or host in _EVERYWHERE:
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
+
+
+def choose_port(wanted: int | None) -> int:
+    """Take the wanted port, or any, if nobody listens on it: a stranger may be healthy too."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted or 0))
+        except (OSError, OverflowError) as fault:
+            raise InvalidInputError(
+                f"the engine cannot listen on port {wanted}: {fault}", hint="choose another port"
+            ) from fault
+        return int(probe.getsockname()[1])
+
+
+def make_environment(plan: LaunchPlan, environment: Mapping[str, str]) -> dict[str, str]:
+    """Add what the plan sets, and keep an engine off the network whose models are all here."""
+    decided = {
+        decision.flag: decision.value for decision in plan.environment if decision.value is not None
+    }
+    here = all(Path(name).is_dir() for name in (plan.target, plan.drafter) if name)
+    return {**environment, **decided, **({"HF_HUB_OFFLINE": "1"} if here else {})}
+
+
+def read_reasons(log: Path) -> tuple[str, ...]:
+    """Give the last lines of a log that name an error, or else its last lines.
+
+    A dying vLLM says why in the middle: tracebacks of its other processes follow, and a
+    page of leaked objects.
+    """
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+        lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    told = [_PREFIX.sub("", line) for line in lines if not _CALM.match(line)]
+    reasons = [line for line in told if _REASON.search(line) and not _FRAME.match(line)]
+    shown = reasons or [_PREFIX.sub("", line) for line in lines]
+    shortened = (line.strip()[:DETAIL_CHARACTERS] for line in shown)
+    return tuple(dict.fromkeys(shortened))[-DETAIL_LINES:]
+
+
+def _require_accepted(plan: LaunchPlan) -> None:
+    if plan.refusals:
+        raise InvalidInputError(
+            f"the plan for {plan.target} is refused",
+            details=tuple(fault.message for fault in plan.refusals),
+            hint=plan.refusals[0].hint,
+        )
+
+
+def _asked_port(plan: LaunchPlan) -> int | None:
+    decision = plan.find("--port")
+    asked = decision.value if decision else None
+    return int(asked) if asked and asked.isdigit() else None
+
+
+def _wait_until_healthy(
+    process: subprocess.Popen[bytes],
+    url: str,
+    log: Path,
+    within_seconds: float,
+    on_wait: Callable[[float], None],
+) -> None:
+    started = time.monotonic()
+    while (waited := time.monotonic() - started) < within_seconds:
+        if (code := process.poll()) is not None:
+            raise _make_error(f"the engine {_name_end(code)} before it was ready", log)
+        if is_healthy(url):
+            return
+        on_wait(waited)
+        time.sleep(LOOK_EVERY_SECONDS)
+    raise _make_error(f"the engine was not ready within {within_seconds:g} s", log)
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def _name_end(code: int) -> str:
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
+def _make_error(message: str, log: Path) -> EngineError:
+    return EngineError(message, details=read_reasons(log), hint=f"the engine's whole log is {log}")

@@ -1,0 +1,1 @@
+"""From a target and prompts to a drafter that fits them: `TrainRun`."""

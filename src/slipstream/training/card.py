@@ -1,0 +1,124 @@
+"""The model card that goes with a drafter: what it fits, what it reached, how to make it again."""
+
+import json
+
+from slipstream.checkpoints.checkpoint import Checkpoint
+from slipstream.training.acceptance import Acceptance
+from slipstream.training.run import Judged, StageName, TrainRun
+from slipstream.training.served import ServedAcceptance
+
+DATA_STAGES: tuple[StageName, ...] = ("prompts", "responses", "training")
+
+
+def render_card(run: TrainRun, target: Checkpoint) -> str:
+    """Write the card in the hub's form."""
+    settings = run.settings
+    name = target.name.rstrip("/").rpartition("/")[2]
+    longest = settings.design.block_size - 1
+    return "\n".join(
+        [
+            "---",
+            f"base_model: {name}",
+            *([f"license: {target.licence}"] if target.licence else []),
+            "library_name: speculators",
+            "tags: [dflash, speculative-decoding, vllm]",
+            "---",
+            "",
+            f"# DFlash drafter for {name}",
+            "",
+            f"Drafts up to {longest} tokens in one pass; vLLM 0.32 loads it as it is:",
+            "",
+            "```",
+            f"vllm serve {name} --speculative-config '{_speculate(longest)}'",
+            "```",
+            "",
+            "## Acceptance on held-out prompts",
+            "",
+            "Greedy, natural end, one request at a time. *Tokens a step* is one plus the mean of",
+            "accepted draft tokens: what the target brings in one pass. *Served* was measured on",
+            "the real vLLM; *walked* follows the same text offline as the engine would; *uniform*",
+            "drafts at every position, as trainers report it.",
+            "",
+            *_tabulate(run.judged),
+            "",
+            "## Data",
+            "",
+            *_describe_data(run),
+            "",
+            "## Settings",
+            "",
+            f"- design: {_list_fields(settings.design.model_dump())}",
+            f"- schedule: {_list_fields(settings.schedule.model_dump())}",
+            *([f"- started from {settings.from_drafter}"] if settings.from_drafter else []),
+            f"- versions: {_list_fields(run.versions)}",
+            "",
+            "## Held-out acceptance while training",
+            "",
+            *_tabulate_curve(run),
+            "",
+            "## The command",
+            "",
+            "```",
+            run.command,
+            "```",
+            "",
+        ]
+    )
+
+
+def _speculate(longest: int) -> str:
+    table = {"method": "dflash", "model": "THIS FOLDER", "num_speculative_tokens": longest}
+    return json.dumps(table)
+
+
+def _tabulate(judged: dict[str, Judged]) -> list[str]:
+    if not judged:
+        return ["Not measured."]
+    positions = max(len(part.by_position) for part in judged.values())
+    header = ["kind", "prompts", "served", "walked", "uniform"]
+    header += [f"position {number + 1}" for number in range(positions)]
+    rows = [header, ["---"] * len(header)]
+    rows += [
+        [
+            kind,
+            str(part.prompts),
+            *(_show_figure(figure) for figure in (part.served, part.walked, part.uniform)),
+            *(f"{share:.2f}" for share in part.by_position),
+        ]
+        for kind, part in judged.items()
+    ]
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _show_figure(figure: Acceptance | ServedAcceptance | None) -> str:
+    return "not measured" if figure is None else f"{figure.tokens_per_step:.2f}"
+
+
+def _tabulate_curve(run: TrainRun) -> list[str]:
+    if not run.curve:
+        return ["Not recorded."]
+    kinds = list(run.curve[0].walked)
+    rows = [["step", "loss", *kinds], ["---"] * (len(kinds) + 2)]
+    rows += [
+        [str(point.step), f"{point.loss:.3f}", *(f"{point.walked[kind]:.2f}" for kind in kinds)]
+        for point in run.curve
+    ]
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _describe_data(run: TrainRun) -> list[str]:
+    lines = []
+    for name in DATA_STAGES:
+        stage = run.find(name)
+        if stage is not None:
+            lines.append(f"- {name}: {_list_fields(stage.figures)}, {stage.seconds:.0f} s")
+    return [*lines, f"- responses regenerated greedily by {run.settings.target}, its own template"]
+
+
+def _list_fields(fields: object) -> str:
+    pairs = fields.items() if isinstance(fields, dict) else ()
+    return ", ".join(f"{key} {_show(value)}" for key, value in pairs)
+
+
+def _show(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

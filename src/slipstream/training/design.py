@@ -1,0 +1,151 @@
+"""Decides the drafter's design and the schedule, each with its reason.
+
+A warm start brings its own design: only the schedule is free then. Layer ids count hidden
+states, of which the first is the embedding, as speculators does; z-lab's are one lower.
+"""
+
+from collections.abc import Collection
+
+from slipstream.checkpoints.checkpoint import Checkpoint
+from slipstream.errors import InvalidInputError
+from slipstream.planning.plan import Decision, Source
+from slipstream.records import Record
+from slipstream.training.settings import DrafterDesign
+
+SMALL_TARGET_PARAMETERS = 1_000_000_000
+LARGE_SHAPE, SMALL_SHAPE = (5, 16), (3, 8)
+FEATURES = 5
+
+
+class Asked(Record):
+    """The design's parts that the user named; None is 'decide for me'."""
+
+    layers: int | None = None
+    block_size: int | None = None
+    target_layer_ids: tuple[int, ...] | None = None
+    mask_token_id: int | None = None
+    intermediate_size: int | None = None
+
+
+class Vocabulary(Record):
+    """What a tokenizer says of the tokens that could serve as a mask."""
+
+    size: int
+    special: tuple[int, ...]
+    used: tuple[int, ...]
+
+
+def decide_design(
+    target: Checkpoint, inner_size: int, vocabulary: Vocabulary, asked: Asked
+) -> tuple[DrafterDesign, tuple[Decision, ...]]:
+    """Design a new drafter for a target."""
+    decisions: list[Decision] = []
+
+    def settle(flag: str, wish: object, value: object, because: str, source: Source) -> object:
+        chosen, reason, origin = (
+            (value, because, source) if wish is None else (wish, "asked for", "user")
+        )
+        shown = " ".join(map(str, chosen)) if isinstance(chosen, tuple) else str(chosen)
+        decisions.append(Decision(flag=flag, value=shown, source=origin, because=reason))
+        return chosen
+
+    parameters = _count_parameters(target)
+    (layers, block), size = (
+        (SMALL_SHAPE, "below") if parameters < SMALL_TARGET_PARAMETERS else (LARGE_SHAPE, "above")
+    )
+    why = f"the target has {parameters / 1e9:.2f} B parameters, {size} one billion"
+    mask = find_mask_token(vocabulary) if asked.mask_token_id is None else None
+    design = DrafterDesign.model_validate(
+        {
+            "layers": settle("--layers", asked.layers, layers, why, "checkpoint"),
+            "block_size": settle("--block-size", asked.block_size, block, why, "checkpoint"),
+            "target_layer_ids": settle(
+                "--layer-ids",
+                asked.target_layer_ids,
+                spread_states(target.layer_count or 0),
+                "spread from the second to the third last layer, as z-lab's drafters are",
+                "checkpoint",
+            ),
+            "mask_token_id": settle(
+                "--mask-token-id",
+                asked.mask_token_id,
+                mask,
+                "the first token that neither text nor the chat template uses",
+                "checkpoint",
+            ),
+            "intermediate_size": settle(
+                "--intermediate-size",
+                asked.intermediate_size,
+                inner_size,
+                "as in the target",
+                "checkpoint",
+            ),
+        }
+    )
+    return design, tuple(decisions)
+
+
+def design_of(drafter: Checkpoint, inner_size: int) -> DrafterDesign:
+    """Read the design of a drafter that is to be trained further."""
+    draft = drafter.draft
+    if draft is None or draft.layer_outputs is None or draft.mask_token_id is None:
+        raise InvalidInputError(
+            f"{drafter.name} is no DFlash drafter that says which layers and mask it was made with",
+            hint=f"slipstream inspect {drafter.name}",
+        )
+    return DrafterDesign(
+        layers=drafter.layer_count or 0,
+        intermediate_size=inner_size,
+        block_size=draft.block_size or 0,
+        target_layer_ids=tuple(layer + 1 for layer in draft.layer_outputs),
+        mask_token_id=draft.mask_token_id,
+    )
+
+
+def spread_states(target_layers: int) -> tuple[int, ...]:
+    """Pick five hidden states, evenly, from the second layer's to the third last's."""
+    first, last = 2, target_layers - 2
+    step = (last - first) / (FEATURES - 1)
+    return tuple(sorted({round(first + step * number) for number in range(FEATURES)}))
+
+
+def find_mask_token(vocabulary: Vocabulary) -> int:
+    """Find a row of the embedding that no text needs: past the tokenizer's end, or special."""
+    used: Collection[int] = set(vocabulary.used)
+    for token in vocabulary.special:
+        if token not in used:
+            return token
+    raise InvalidInputError(
+        "no token of the target's vocabulary is free to serve as the mask",
+        hint="slipstream train TARGET --mask-token-id ID, with a token that your text never holds",
+    )
+
+
+def require_valid(design: DrafterDesign, target: Checkpoint) -> None:
+    """Refuse a design that the target cannot serve, with every fault at once."""
+    faults = []
+    layers, ids = target.layer_count or 0, design.target_layer_ids
+    if list(ids) != sorted(set(ids)):
+        faults.append(f"layer ids {ids} are not in rising order")
+    if any(not 1 <= layer < layers for layer in ids):
+        faults.append(
+            f"layer ids {ids} count hidden states; the target has those from 1 to {layers - 1}"
+        )
+    if not 0 <= design.mask_token_id < (target.vocabulary_size or 0):
+        faults.append(
+            f"mask token {design.mask_token_id} is outside the vocabulary of "
+            f"{target.vocabulary_size} tokens"
+        )
+    if design.block_size < 2:
+        faults.append(f"a block of {design.block_size} holds no draft token")
+    if faults:
+        raise InvalidInputError(
+            f"this drafter cannot be trained for {target.name}",
+            details=tuple(faults),
+            hint="slipstream train TARGET --dry-run shows what would be chosen",
+        )
+
+
+def _count_parameters(target: Checkpoint) -> float:
+    """Take two bytes a weight; close enough to choose a shape by."""
+    return 0 if target.weights is None else target.weights.total_bytes / 2

@@ -1,0 +1,103 @@
+"""From what the user typed to a run that can begin: everything decided, everything checked."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from slipstream.checkpoints.checkpoint import Checkpoint
+from slipstream.checkpoints.reading import read_checkpoint
+from slipstream.errors import InvalidInputError
+from slipstream.planning.plan import Decision
+from slipstream.records import Record
+from slipstream.training import preflight
+from slipstream.training.design import Asked, decide_design, design_of, require_valid
+from slipstream.training.prompts import Conversation, read_prompts
+from slipstream.training.run import TrainRun, TrainSettings
+from slipstream.training.settings import DrafterDesign, Schedule
+
+NEW_RATE, WARM_RATE = 1e-3, 3e-4
+
+
+class Order(Record):
+    """What the user asked for; None is 'decide for me'."""
+
+    target: str
+    prompts: tuple[str, ...]
+    from_drafter: str | None
+    asked: Asked
+    steps: int
+    learning_rate: float | None
+    max_tokens: int
+    thinking: bool | None
+    held_out_share: float
+    judged_a_kind: int
+    seed: int
+
+
+def prepare(
+    order: Order, target: Checkpoint, *, command: str
+) -> tuple[TrainRun, tuple[Conversation, ...]]:
+    """Decide the design and the schedule, and refuse what cannot come to a good end."""
+    preflight.require_parts()
+    preflight.require_target(target)
+    conversations, _ = read_prompts(
+        [Path(file) for file in order.prompts],
+        held_out_share=order.held_out_share,
+        seed=order.seed,
+    )
+    require_both_sides(conversations)
+    design, decisions = _settle_design(order, target)
+    require_valid(design, target)
+    settings = TrainSettings(
+        target=order.target,
+        prompts=order.prompts,
+        from_drafter=order.from_drafter,
+        design=design,
+        schedule=_settle_schedule(order),
+        max_tokens=order.max_tokens,
+        thinking=order.thinking,
+        held_out_share=order.held_out_share,
+        judged_a_kind=order.judged_a_kind,
+    )
+    run = TrainRun(
+        command=command,
+        settings=settings,
+        decisions=decisions,
+        versions=preflight.read_versions(),
+    )
+    return run, conversations
+
+
+def require_both_sides(conversations: Sequence[Conversation]) -> None:
+    """Refuse prompts of which none is left to judge by, or none to train on."""
+    held_out = sum(row.held_out for row in conversations)
+    if held_out in (0, len(conversations)):
+        raise InvalidInputError(
+            f"of {len(conversations)} prompts {held_out} would be held out to judge the drafter by",
+            hint="give more prompts of different beginnings, or another share with --held-out",
+        )
+
+
+def _settle_design(order: Order, target: Checkpoint) -> tuple[DrafterDesign, tuple[Decision, ...]]:
+    if order.from_drafter is None:
+        folder = preflight.fetch(order.target)
+        vocabulary = preflight.read_vocabulary(folder, target.vocabulary_size or 0)
+        inner = order.asked.intermediate_size or preflight.read_inner_size(folder)
+        return decide_design(target, inner, vocabulary, order.asked)
+    drafter = read_checkpoint(order.from_drafter, tokenizer=False)
+    preflight.require_fit(target, drafter)
+    inner = preflight.read_inner_size(preflight.fetch(order.from_drafter))
+    because = "a warm start keeps the design of its drafter"
+    decision = Decision(flag="--from", value=order.from_drafter, source="user", because=because)
+    return design_of(drafter, inner), (decision,)
+
+
+def _settle_schedule(order: Order) -> Schedule:
+    rate = order.learning_rate or (NEW_RATE if order.from_drafter is None else WARM_RATE)
+    return Schedule(
+        steps=order.steps,
+        learning_rate=rate,
+        seed=order.seed,
+        judge_every=max(1, min(500, order.steps // 4)),
+        # A compiled step takes two thirds of the time, and a minute to compile.
+        compiled=order.steps >= 500,
+    )

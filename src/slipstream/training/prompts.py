@@ -1,0 +1,228 @@
+"""Prompts in, conversations out: told apart, and split into training and held-out.
+
+The split goes by group, never by conversation: what begins alike stays on one side, so that
+no drafter is judged on a text that it has all but seen.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from itertools import dropwhile
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError, field_validator, model_validator
+
+from slipstream.atomic_files import write_atomically
+from slipstream.errors import InvalidInputError
+from slipstream.records import AnyRecord, Record, describe_faults
+
+MOST_DETAILS = 20
+PROMPTS_HINT = 'name files of lines like {"prompt": "..."} or {"messages": [{"role": "user", ...}]}'
+
+
+class Message(Record):
+    """One turn of a conversation."""
+
+    role: str
+    content: str
+
+
+class Conversation(Record):
+    """What the target is to answer; `id` is the same for the same text of any kind."""
+
+    id: str
+    kind: str
+    group: str
+    held_out: bool
+    messages: tuple[Message, ...]
+
+
+class PromptReport(Record):
+    """What became of every line that was read: by reason if skipped, by kind if kept."""
+
+    read: int
+    duplicates: int
+    skipped: dict[str, int]
+    training: dict[str, int]
+    held_out: dict[str, int]
+
+
+class _Part(Record, extra="ignore"):
+    type: str
+    text: str = ""
+
+
+class _Turn(Record, extra="ignore"):
+    role: Literal["system", "user", "assistant", "tool"]
+    content: list[_Part] | None = None
+    tool_calls: Any = None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def take_text_as_a_part(cls, content: Any) -> Any:
+        return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+    @property
+    def text(self) -> str:
+        """Join the parts as the engine does."""
+        return "\n".join(part.text for part in self.content or ())
+
+
+class _Line(Record, extra="ignore"):
+    prompt: str | None = None
+    messages: tuple[_Turn, ...] | None = None
+    kind: str | None = None
+    group: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def open_up(cls, line: Any) -> Any:
+        """Take a bare text as a prompt, and a logged request's messages as the line's own."""
+        if not isinstance(line, dict):
+            return {"prompt": line} if isinstance(line, str) else line
+        if isinstance(request := line.get("request"), dict):
+            line = {"messages": request.get("messages"), **line}
+        if line.get("prompt") is None and line.get("messages") is None:
+            raise ValueError("neither a prompt nor messages")
+        return line
+
+    @property
+    def turns(self) -> tuple[_Turn, ...]:
+        """Give what the target answers: all but the answers at the end."""
+        if self.messages is None:
+            return (_Turn.model_validate({"role": "user", "content": self.prompt}),)
+        asked = dropwhile(lambda turn: turn.role == "assistant", reversed(self.messages))
+        return tuple(asked)[::-1]
+
+
+def read_prompts(
+    files: Sequence[Path], *, seed: int, held_out_share: float = 0.05, least_held_out: int = 4
+) -> tuple[tuple[Conversation, ...], PromptReport]:
+    """Read prompts and chat logs; of several that are alike the first is kept."""
+    if not 0 <= held_out_share < 1:
+        message = f"the held-out share is {held_out_share:g}, not from 0 to below 1"
+        raise InvalidInputError(message, hint="take a share such as 0.05")
+    lines = _read_lines(files, _Line, hint=PROMPTS_HINT)
+    skipped: Counter[str] = Counter()
+    kept: dict[str, Conversation] = {}
+    for file, line in lines:
+        if (obstacle := _find_obstacle(line.turns)) is not None:
+            skipped[obstacle] += 1
+        else:
+            conversation = _make_conversation(line, file.stem)
+            kept.setdefault(conversation.id, conversation)
+    if not kept:
+        details = tuple(f"{reason}: {count}" for reason, count in sorted(skipped.items()))
+        message = f"nothing to train on in {len(lines)} lines of prompts"
+        raise InvalidInputError(message, details=details, hint=PROMPTS_HINT)
+    chosen = _decide_held_out(kept.values(), held_out_share, least_held_out, seed)
+    placed = tuple(
+        one.model_copy(update={"held_out": one.group in chosen}) for one in kept.values()
+    )
+    return placed, PromptReport(
+        read=len(lines),
+        duplicates=len(lines) - skipped.total() - len(kept),
+        skipped=dict(sorted(skipped.items())),
+        training=_count_by_kind(placed, held_out=False),
+        held_out=_count_by_kind(placed, held_out=True),
+    )
+
+
+def write_conversations(path: Path, conversations: Iterable[Conversation]) -> None:
+    """Put one conversation a line into a file, in one step."""
+    write_atomically(path, "".join(f"{one.model_dump_json()}\n" for one in conversations).encode())
+
+
+def read_conversations(path: Path) -> tuple[Conversation, ...]:
+    """Read what `write_conversations` wrote."""
+    hint = f"make {path} again from its prompts"
+    return tuple(one for _, one in _read_lines([path], Conversation, hint=hint))
+
+
+def _read_lines(
+    files: Sequence[Path], kind: type[AnyRecord], *, hint: str
+) -> list[tuple[Path, AnyRecord]]:
+    """Read every line that is not blank; the faults of all files come in one error."""
+    records: list[tuple[Path, AnyRecord]] = []
+    faults: list[str] = []
+    for path in files:
+        try:
+            lines = path.read_bytes().splitlines()
+        except OSError as fault:
+            message = f"cannot read {path}: {fault.strerror or fault}"
+            raise InvalidInputError(message, hint=hint) from fault
+        for number, line in enumerate(lines, start=1):
+            try:
+                if line.strip():
+                    records.append((path, kind.model_validate_json(line)))
+            except ValidationError as fault:
+                # The parser sees one line only, and calls it line 1.
+                what = "; ".join(describe_faults(fault)).replace(" line 1 ", " ")
+                faults.append(f"{path}:{number}: {what}")
+    if faults:
+        more = len(faults) - MOST_DETAILS
+        details = (*faults[:MOST_DETAILS], *([f"... and {more} more"] if more > 0 else []))
+        message = f"lines that cannot be read: {len(faults)}"
+        raise InvalidInputError(message, details=details, hint=hint)
+    return records
+
+
+def _find_obstacle(turns: Sequence[_Turn]) -> str | None:
+    """Say why the target cannot be asked this as text, if it cannot."""
+    if any(turn.tool_calls for turn in turns):
+        return "tool calls"
+    if any(turn.content is None or any(p.type != "text" for p in turn.content) for turn in turns):
+        return "content other than text"
+    if not all(turn.text.strip() for turn in turns):
+        return "empty content"
+    return None if any(turn.role == "user" for turn in turns) else "no user message"
+
+
+def _make_conversation(line: _Line, kind: str) -> Conversation:
+    messages = tuple(Message(role=turn.role, content=turn.text) for turn in line.turns)
+    normalised = [(one.role, " ".join(one.content.casefold().split())) for one in messages]
+    first = next(content for role, content in normalised if role == "user")
+    return Conversation(
+        id=_hash(json.dumps(normalised))[:16],
+        kind=line.kind or kind,
+        group=line.group or _hash(first)[:16],
+        held_out=False,
+        messages=messages,
+    )
+
+
+def _decide_held_out(
+    conversations: Iterable[Conversation], share: float, least: int, seed: int
+) -> set[str]:
+    """Choose groups by their hash up to every kind's share; then small ones, up to the least."""
+    groups: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for one in conversations:
+        groups[one.group][one.kind] += 1
+    sizes = sum(groups.values(), Counter[str]())
+    floors = Counter({kind: least for kind, size in sizes.items() if size >= 10 * least})
+    shares = Counter({kind: round(share * size) for kind, size in sizes.items()})
+    most = Counter({kind: size - 1 for kind, size in sizes.items()})
+    goals = (shares | floors) & most
+    by_hash = sorted(groups, key=lambda group: _hash(f"{seed}:{group}"))
+    by_size = sorted(by_hash, key=lambda group: groups[group].total())
+    held: Counter[str] = Counter()
+    chosen: set[str] = set()
+    for walk, wanted, limits in ((by_hash, goals, goals), (by_size, floors, most)):
+        for group in walk:
+            short = any(held[kind] < wanted[kind] for kind in groups[group])
+            if short and group not in chosen and held + groups[group] <= limits:
+                held += groups[group]
+                chosen.add(group)
+    return chosen
+
+
+def _count_by_kind(conversations: Sequence[Conversation], *, held_out: bool) -> dict[str, int]:
+    counts = Counter({one.kind: 0 for one in conversations})
+    counts.update(one.kind for one in conversations if one.held_out is held_out)
+    return dict(sorted(counts.items()))
+
+
+def _hash(text: str) -> str:
+    return sha256(text.encode()).hexdigest()

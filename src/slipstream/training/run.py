@@ -1,0 +1,189 @@
+"""`TrainRun`: what was asked, what each stage did, and what came of it; one folder a run.
+
+The folder is the run. Every stage writes its own file and then its line in run.json, so the
+same command goes on after the last stage that is whole, and a stage after its last row.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from slipstream.atomic_files import write_atomically
+from slipstream.errors import InvalidInputError
+from slipstream.planning.plan import Decision
+from slipstream.records import Record, read_record
+from slipstream.training.acceptance import Acceptance
+from slipstream.training.served import ServedAcceptance
+from slipstream.training.settings import DrafterDesign, Schedule
+
+StageName = Literal["prompts", "responses", "states", "training", "acceptance", "export"]
+STAGES: tuple[StageName, ...] = (
+    "prompts",
+    "responses",
+    "states",
+    "training",
+    "acceptance",
+    "export",
+)
+
+
+class TrainSettings(Record):
+    """Everything that decides what a run makes."""
+
+    target: str
+    prompts: tuple[str, ...]
+    from_drafter: str | None = None
+    design: DrafterDesign
+    schedule: Schedule
+    max_tokens: int
+    thinking: bool | None = None
+    held_out_share: float
+    judged_a_kind: int
+
+
+class CurvePoint(Record):
+    """Held-out acceptance at one step of the training, by kind."""
+
+    step: int
+    seconds: float
+    loss: float
+    uniform: dict[str, float]
+    walked: dict[str, float]
+
+
+class StageRecord(Record):
+    """One stage that is done."""
+
+    name: StageName
+    seconds: float
+    figures: dict[str, int | float | str]
+
+
+class Judged(Record):
+    """Held-out acceptance of one kind of prompts: foretold from text, and served."""
+
+    prompts: int
+    uniform: Acceptance | None = None
+    walked: Acceptance | None = None
+    served: ServedAcceptance | None = None
+
+    @property
+    def by_position(self) -> tuple[float, ...]:
+        """Give the share of drafts that held to each position, served if it was."""
+        best = self.served or self.walked
+        return () if best is None else best.by_position
+
+
+class TrainRun(Record):
+    """A run as it stands."""
+
+    schema_version: Literal[1] = 1
+    command: str
+    settings: TrainSettings
+    decisions: tuple[Decision, ...]
+    versions: dict[str, str]
+    stages: tuple[StageRecord, ...] = ()
+    curve: tuple[CurvePoint, ...] = ()
+    judged: dict[str, Judged] = Field(default_factory=dict)
+
+    def find(self, name: StageName) -> StageRecord | None:
+        """Give a stage's record, if it is done."""
+        return next((stage for stage in self.stages if stage.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Where a run keeps its files."""
+
+    path: Path
+
+    @property
+    def record(self) -> Path:
+        """The `TrainRun`."""
+        return self.path / "run.json"
+
+    @property
+    def prompts(self) -> Path:
+        """Conversations, split."""
+        return self.path / "prompts.jsonl"
+
+    @property
+    def responses(self) -> Path:
+        """What the target answered."""
+        return self.path / "responses.jsonl"
+
+    @property
+    def states(self) -> Path:
+        """The target's hidden states."""
+        return self.path / "states.bin"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where training goes on."""
+        return self.path / "checkpoint.pt"
+
+    @property
+    def drafter(self) -> Path:
+        """What comes of it."""
+        return self.path / "drafter"
+
+    @property
+    def engine_log(self) -> Path:
+        """What the engine said."""
+        return self.path / "engine.log"
+
+    def read(self) -> TrainRun | None:
+        """Read the record, if the run was begun."""
+        if not self.record.exists():
+            return None
+        return read_record(self.record, TrainRun, hint=f"remove {self.path}, and train again")
+
+    def write(self, run: TrainRun) -> None:
+        """Save the record."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.record, run.to_json().encode())
+
+    def begin(self, fresh: TrainRun) -> TrainRun:
+        """Take up a run that was begun with the same settings, or begin it."""
+        found = self.read()
+        if found is None:
+            self.write(fresh)
+            return fresh
+        if found.settings != fresh.settings:
+            raise InvalidInputError(
+                f"{self.path} holds a run with other settings",
+                details=tuple(_differences(found.settings, fresh.settings)),
+                hint="name another folder with --run",
+            )
+        return found
+
+
+def name_run(settings: TrainSettings) -> str:
+    """Name a run after its target and all of its settings."""
+    digest = hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:8]
+    return f"{Path(settings.target).name}-{digest}"
+
+
+def _differences(old: TrainSettings, new: TrainSettings) -> list[str]:
+    before, after = _flatten(old.model_dump()), _flatten(new.model_dump())
+    return [
+        f"{key}: {before[key]} then, {after[key]} now"
+        for key in before
+        if before[key] != after[key]
+    ]
+
+
+def _flatten(table: dict[str, Any], path: str = "") -> dict[str, object]:
+    """Name every value by the path of its keys."""
+    flat: dict[str, object] = {}
+    for key, value in table.items():
+        name = f"{path}{key}"
+        flat |= _flatten(value, f"{name}.") if isinstance(value, dict) else {name: value}
+    return flat
+
+
+Report = Callable[[str], None]

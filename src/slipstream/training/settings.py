@@ -1,0 +1,37 @@
+"""What a training run is asked to do: the drafter's design and the schedule."""
+
+import math
+
+from slipstream.records import Record
+
+
+class DrafterDesign(Record):
+    """The shape of a drafter; layer ids count hidden states, and 0 is the embedding."""
+
+    layers: int
+    intermediate_size: int
+    block_size: int
+    target_layer_ids: tuple[int, ...]
+    mask_token_id: int
+
+
+class Schedule(Record):
+    """How long, how fast and on how much at once."""
+
+    steps: int
+    learning_rate: float = 1e-3
+    warm_up: float = 0.02
+    rows: int = 4
+    context: int = 512
+    anchors: int = 48
+    seed: int = 0
+    judge_every: int = 500
+    compiled: bool = True
+
+    def rate_at(self, step: int) -> float:
+        """Give the learning rate: a linear rise, then half a cosine down to a twentieth."""
+        rise = max(1, round(self.steps * self.warm_up))
+        if step < rise:
+            return self.learning_rate * (step + 1) / rise
+        share = (step - rise) / max(1, self.steps - rise)
+        return self.learning_rate * (0.05 + 0.95 * (1 + math.cos(math.pi * share)) / 2)

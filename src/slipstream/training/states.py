@@ -1,0 +1,130 @@
+"""The target's hidden states of every sample, in one file that grows as they are computed.
+
+Rows of [layers * hidden] bfloat16, a token after the other, sample after sample, in the order
+of the responses; where each sample lies follows from its length. An interrupted stage goes on
+after the last whole window.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from slipstream.errors import InvalidInputError
+from slipstream.training.batches import Sample
+
+ELEMENT_BYTES = 2
+TOKENS_AT_ONCE = 2048
+SAMPLES_IN_A_WINDOW = 64
+
+
+def row_bytes(layers: int, hidden_size: int) -> int:
+    """Give the bytes that one token takes."""
+    return layers * hidden_size * ELEMENT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class StateFile:
+    """The states of samples, read without loading the file."""
+
+    rows: npt.NDArray[np.uint16]
+    starts: tuple[int, ...]
+
+    def read(self, number: int) -> npt.NDArray[np.uint16]:
+        """Give one sample's states."""
+        return self.rows[self.starts[number] : self.starts[number + 1]]
+
+
+def open_states(path: Path, samples: Sequence[Sample], width: int) -> StateFile:
+    """Open a file that `extract` has finished; `width` is layers * hidden size."""
+    starts = tuple(_starts_of(samples))
+    return StateFile(np.memmap(path, np.uint16, "r", shape=(starts[-1], width)), starts)
+
+
+def extract(
+    target: Path,
+    samples: Sequence[Sample],
+    layer_ids: Sequence[int],
+    path: Path,
+    report: Callable[[int, int], None],
+) -> None:
+    """Compute the states with transformers, and append them to the file window by window."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.bfloat16).eval()
+    width = row_bytes(len(layer_ids), model.config.get_text_config().hidden_size)
+    starts = tuple(_starts_of(samples))
+    with path.open("ab") as file:
+        done = _resume_at(starts, file.tell() // width)
+        os.ftruncate(file.fileno(), starts[done] * width)
+        while done < len(samples):
+            window = samples[done : done + SAMPLES_IN_A_WINDOW]
+            states = dict(
+                _compute(model, window, layer_ids, report_from=starts[done], report=report)
+            )
+            for sample in window:
+                file.write(states[sample.number].tobytes())
+            file.flush()
+            done += len(window)
+            report(starts[done], starts[-1])
+
+
+def _compute(
+    model: Any,
+    window: Sequence[Sample],
+    layer_ids: Sequence[int],
+    *,
+    report_from: int,
+    report: Callable[[int, int], None],
+) -> Iterator[tuple[int, npt.NDArray[np.uint16]]]:
+    import torch
+
+    for batch in group_by_length(window):
+        length = max(len(sample.tokens) for sample in batch)
+        tokens = torch.zeros(len(batch), length, dtype=torch.long)
+        for row, sample in enumerate(batch):
+            tokens[row, : len(sample.tokens)] = torch.from_numpy(sample.tokens)
+        with torch.inference_mode():
+            # Padding stands at the end, where causal attention does not look from before.
+            hidden = model.model(input_ids=tokens, use_cache=False, output_hidden_states=True)
+        states = torch.cat([hidden.hidden_states[layer] for layer in layer_ids], -1)
+        for row, sample in enumerate(batch):
+            own = states[row, : len(sample.tokens)]
+            if not torch.isfinite(own).all():
+                raise InvalidInputError(
+                    f"the target's hidden states of sample {sample.number} are not finite",
+                    hint="choose other layers with --layer-ids, or check the checkpoint",
+                )
+            yield sample.number, own.contiguous().view(torch.uint16).numpy()
+
+
+def group_by_length(samples: Sequence[Sample]) -> Iterator[list[Sample]]:
+    """Put samples of about one length together, so that little is padding."""
+    batch: list[Sample] = []
+    for sample in sorted(samples, key=lambda sample: len(sample.tokens)):
+        if batch and (len(batch) + 1) * len(sample.tokens) > TOKENS_AT_ONCE:
+            yield batch
+            batch = []
+        batch.append(sample)
+    if batch:
+        yield batch
+
+
+def _starts_of(samples: Sequence[Sample]) -> Iterator[int]:
+    start = 0
+    yield start
+    for sample in samples:
+        start += len(sample.tokens)
+        yield start
+
+
+def _resume_at(starts: Sequence[int], rows: int) -> int:
+    """Give the first sample that is not wholly in the file."""
+    return int(np.searchsorted(starts, rows, side="right")) - 1

@@ -1,0 +1,135 @@
+"""Makes a drafter ready to be trained further: in speculators' layout, for this target.
+
+speculators converts z-lab's layout itself, but some things it loses without a word: an id of
+the last layer, weights that it has no place for, and that full attention looks both ways,
+which vLLM 0.32 then takes for causal (https://github.com/vllm-project/vllm/pull/56692). The
+first two are refused here, the third is put right.
+"""
+
+import json
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from slipstream.atomic_files import make_folder_once, write_atomically
+from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
+from slipstream.checkpoints.files import open_files
+from slipstream.checkpoints.reading import read_checkpoint
+from slipstream.errors import InvalidInputError, MissingPartError
+
+
+def convert_drafter(source: Path, target: Path, folder: Path) -> Path:
+    """Give `folder` with the drafter of `source` in it, made for `target`; both are folders."""
+    drafter = read_checkpoint(str(source), tokenizer=False)
+    draft = require_trainable(drafter, read_checkpoint(str(target), tokenizer=False))
+
+    def build(partial: Path) -> None:
+        if draft.layout == "speculators":
+            leave_out = shutil.ignore_patterns("*_state_dict.pt")
+            shutil.copytree(source, partial, ignore=leave_out, dirs_exist_ok=True)
+        else:
+            _convert(source, target, draft, partial)
+            require_same_tensors(source, partial)
+        _settle(partial / "config.json", target, non_causal=not _is_causal(drafter, draft))
+
+    return make_folder_once(folder, build)
+
+
+def require_trainable(drafter: Checkpoint, target: Checkpoint) -> DraftPart:
+    """Refuse a drafter that speculators would train as something else, with every fault."""
+    draft = drafter.draft
+    if draft is None or draft.family != "dflash":
+        raise InvalidInputError(
+            f"{drafter.name} is no DFlash drafter, so there is nothing to start from",
+            hint=f"slipstream inspect {drafter.name}",
+        )
+    if faults := tuple(_find_faults(drafter, draft, target)):
+        raise InvalidInputError(
+            f"{drafter.name} cannot be trained further for {target.name}",
+            details=faults,
+            hint="train a new drafter: leave out --from",
+        )
+    return draft
+
+
+def require_same_tensors(source: Path, converted: Path) -> None:
+    """Refuse a conversion that dropped, cut or renamed what the drafter holds."""
+    shapes = [
+        {tensor.name: tensor.shape for tensor in open_files(str(folder)).read_tensors() or ()}
+        for folder in (source, converted)
+    ]
+    if lost := sorted(shapes[0].items() - shapes[1].items()):
+        raise InvalidInputError(
+            f"speculators' layout has no place for {len(lost)} of the tensors in {source}",
+            details=tuple(f"{name}: {list(shape)}" for name, shape in lost),
+            hint="train a new drafter: leave out --from",
+        )
+
+
+def _find_faults(drafter: Checkpoint, draft: DraftPart, target: Checkpoint) -> Iterator[str]:
+    last = (target.layer_count or 0) - 1
+    outputs = draft.layer_outputs
+    if outputs is None:
+        yield "it does not say which layers of the target it reads"
+    elif max(outputs) >= last:
+        yield (
+            f"it reads the output of target layer {max(outputs)}; speculators keeps that of the "
+            f"last one, {last}, for the loss"
+        )
+    if draft.forced_sliding:
+        yield "dflash_config.use_swa makes its layers slide, which speculators does not read"
+    if _is_causal(drafter, draft) and _has_full_attention(drafter):
+        yield (
+            "it is causal and has full attention, which speculators trains in both directions "
+            "and vLLM 0.32 would then serve in one"
+        )
+
+
+def _is_causal(drafter: Checkpoint, draft: DraftPart) -> bool:
+    """Say how blocks are attended to: as stated, and else only where layers slide."""
+    if draft.layout == "speculators" and not drafter.has_sliding_windows:
+        return False  # What its config says is about sliding layers alone.
+    return next(iter(draft.causal_statements.values()), drafter.has_sliding_windows)
+
+
+def _has_full_attention(drafter: Checkpoint) -> bool:
+    return any(part.kind != "sliding" for part in drafter.layers or ())
+
+
+def _convert(source: Path, target: Path, draft: DraftPart, folder: Path) -> None:
+    """Let speculators convert, silently; given ids, it drops none of them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            from loguru import logger
+            from speculators.convert.dflash.converter import DFlashConverter
+            from transformers.utils import logging
+        except ImportError as fault:
+            raise MissingPartError(
+                f"a warm start needs {fault.name}", hint="pip install 'slipstream[train]'"
+            ) from fault
+        logging.disable_progress_bar()
+        logger.disable("speculators")
+        states = [layer + 1 for layer in draft.layer_outputs or ()]
+        try:
+            DFlashConverter().convert(
+                source, folder, str(target), validate=False, aux_hidden_state_layer_ids=states
+            )
+        except (OSError, ValueError, KeyError, RuntimeError) as fault:
+            raise InvalidInputError(
+                f"speculators cannot convert {source}",
+                details=tuple(str(fault).splitlines()),
+                hint=f"slipstream inspect {source}",
+            ) from fault
+        finally:
+            logger.enable("speculators")
+
+
+def _settle(path: Path, target: Path, *, non_causal: bool) -> None:
+    """Name the target, whose head and embedding are loaded, and how blocks are attended to."""
+    config: dict[str, Any] = json.loads(path.read_text())
+    config["speculators_config"]["verifier"]["name_or_path"] = str(target)
+    config["sliding_window_non_causal"] = non_causal
+    write_atomically(path, json.dumps(config, indent=2).encode())

@@ -1,0 +1,48 @@
+"""What every stage works with, and the engine that it plans for itself."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slipstream.checkpoints.checkpoint import Checkpoint
+from slipstream.hardware import Host
+from slipstream.planning import LaunchPlan, Wishes, make_plan
+from slipstream.training.prompts import Conversation
+from slipstream.training.run import RunFolder, TrainSettings
+
+Figures = dict[str, int | float | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What the stages work with."""
+
+    folder: RunFolder
+    target: Checkpoint
+    target_folder: Path
+    host: Host
+    environment: Mapping[str, str]
+    report: Callable[[str], None]
+
+
+def plan_engine(
+    settings: TrainSettings,
+    shop: Workshop,
+    conversations: Sequence[Conversation],
+    *,
+    drafter: Checkpoint | None,
+    users: int,
+    raw: Sequence[str] = (),
+) -> LaunchPlan:
+    """Plan the engine that answers prompts, with or without the drafter."""
+    # Two characters a token is less than any tokenizer takes for common text.
+    longest = max(sum(len(turn.content) for turn in row.messages) for row in conversations)
+    context = min(shop.target.context or 1 << 30, settings.max_tokens + 256 + longest // 2)
+    on_cpu = not shop.host.accelerators
+    raw = (
+        *raw,
+        *(("--enforce-eager",) if on_cpu else ()),
+        *(("--per-request-spec-decode-metrics", "summary") if drafter else ()),
+    )
+    wishes = Wishes(speculation=drafter is not None, users=users, context=context, raw=raw)
+    return make_plan(shop.host, shop.target, drafter, None, wishes)

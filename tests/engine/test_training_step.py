@@ -1,0 +1,139 @@
+"""The CPU lane computes what speculators computes, and learns."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from slipstream.training.batches import Batch, Geometry, Sample, make_row, stack
+from slipstream.training.cpu_lane import (
+    Candidates,
+    Trainer,
+    build_model,
+    draft,
+    load_model,
+    save_model,
+)
+from slipstream.training.settings import DrafterDesign, Schedule
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
+]
+
+DESIGN = DrafterDesign(
+    layers=2, intermediate_size=256, block_size=4, target_layer_ids=(2, 15, 28), mask_token_id=3
+)
+HIDDEN = 576
+GEOMETRY = Geometry(rows=1, context=40, anchors=6, block=4, mask_token=3)
+
+
+class RandomStates:
+    """States of samples, made up but the same at every reading."""
+
+    def read(self, number: int) -> npt.NDArray[np.uint16]:
+        generator = torch.Generator().manual_seed(number)
+        states = torch.randn(32, len(DESIGN.target_layer_ids) * HIDDEN, generator=generator)
+        return np.asarray(states.bfloat16().view(torch.uint16).numpy())
+
+
+def make_samples(lengths: Sequence[int]) -> list[Sample]:
+    generator = np.random.default_rng(1)
+    return [
+        Sample(tokens=generator.integers(10, 4000, length), response_start=5, number=number)
+        for number, length in enumerate(lengths)
+    ]
+
+
+@pytest.fixture(scope="module")
+def model(target: Path) -> Any:
+    return build_model(target, DESIGN)
+
+
+def compute_as_speculators_does(model: Any, samples: list[Sample], anchors: list[int]) -> Any:
+    """Pack the samples in one row, and ask for exactly these anchors."""
+    states = np.concatenate([RandomStates().read(s.number)[: len(s.tokens)] for s in samples])
+    length = len(states)
+    wanted = torch.zeros(1, length)
+    wanted[0, anchors] = 1
+    documents = torch.cat(
+        [torch.full((len(sample.tokens),), number) for number, sample in enumerate(samples)]
+    )[None]
+    positions = torch.cat([torch.arange(len(sample.tokens)) for sample in samples])[None]
+    model.layers[0].self_attn.config._attn_implementation = "sdpa"
+    try:
+        _, logits, *_ = model._backbone_forward(
+            torch.from_numpy(states).view(torch.bfloat16)[None],
+            torch.from_numpy(np.concatenate([sample.tokens for sample in samples]))[None],
+            wanted,
+            torch.zeros(1, length, HIDDEN, dtype=torch.bfloat16),
+            documents,
+            positions,
+            max_anchors=len(anchors),
+        )
+    finally:
+        model.layers[0].self_attn.config._attn_implementation = "slipstream_anchored_blocks"
+    return logits[0]
+
+
+def test_blocks_come_out_as_in_speculators(model: Any) -> None:
+    samples = make_samples([18, 22])
+    anchors = [(0, samples[0], 6), (0, samples[0], 12), (18, samples[1], 5), (18, samples[1], 13)]
+    row = make_row(
+        [(sample, len(sample.tokens)) for sample in samples], anchors, RandomStates(), GEOMETRY
+    )
+    with torch.inference_mode():
+        ours = model.lm_head(draft(model, row))[0, :4].reshape(16, -1).float()
+        theirs = compute_as_speculators_does(model, samples, [6, 12, 18 + 5, 18 + 13]).float()
+    worst = (ours - theirs).abs().max() / theirs.abs().max()
+    assert worst < 0.02
+    assert (ours.argmax(-1) == theirs.argmax(-1)).float().mean() > 0.9
+    assert theirs.std() > 0
+
+
+def test_a_block_sees_nothing_from_its_anchor_on(model: Any) -> None:
+    samples = make_samples([18, 22])
+    parts = [(sample, len(sample.tokens)) for sample in samples]
+    row = make_row(parts, [(18, samples[1], 9)], RandomStates(), GEOMETRY)
+    changed = row.states.copy()
+    changed[0, 18 + 9 :] = 0
+    changed[0, :18] = 0
+    other = Batch(changed, row.blocks, row.visible, row.positions, row.targets)
+    with torch.inference_mode():
+        first, second = draft(model, row)[0, 0], draft(model, other)[0, 0]
+        seen = changed.copy()
+        seen[0, 18 + 8] = 0
+        third = draft(model, Batch(seen, row.blocks, row.visible, row.positions, row.targets))[0, 0]
+    assert torch.equal(first, second)
+    assert not torch.equal(first, third)
+
+
+def test_training_learns_one_text_by_heart_and_goes_on_after_a_stop(
+    target: Path, tmp_path: Path
+) -> None:
+    samples = make_samples([24])
+    rows = [
+        make_row(
+            [(samples[0], 24)], [(0, samples[0], at) for at in (6, 9, 12)], RandomStates(), GEOMETRY
+        )
+    ]
+    trainer = Trainer(build_model(target, DESIGN), Schedule(steps=60, compiled=False, warm_up=0.1))
+    choice = Candidates.count(samples, 49152, np.random.default_rng(0))
+    batch = stack(rows)
+    losses = [trainer.take_step(batch, choice)[0] for _ in range(40)]
+    assert losses[-1] < losses[0] / 20
+
+    trainer.save(tmp_path / "checkpoint.pt")
+    again = Trainer(build_model(target, DESIGN, seed=7), trainer.schedule)
+    again.load(tmp_path / "checkpoint.pt")
+    assert again.step == 40
+    assert again.take_step(batch, choice)[0] == pytest.approx(losses[-1], rel=0.5)
+
+    save_model(trainer.model, tmp_path / "drafter", verifier="SmolLM2-135M-Instruct")
+    loaded = load_model(tmp_path / "drafter", target)
+    with torch.inference_mode():
+        assert torch.equal(draft(loaded, batch), draft(trainer.model, batch))

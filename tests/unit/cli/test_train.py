@@ -1,0 +1,212 @@
+"""`train` as a user types it: what it would take, what it refuses, and a run that is done."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from slipstream.cli.main import run
+from slipstream.recipes import load_recipes
+from slipstream.training.estimate import Estimate
+from slipstream.training.run import STAGES, RunFolder, StageRecord, TrainRun
+from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
+from tests.unit.training.pieces import DONE, pretend_installed
+
+TRAIN = ["train", "./target", "--prompts", "prompts.jsonl"]
+
+
+@pytest.fixture(autouse=True)
+def _workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lay out a target and prompts in a folder of their own, and let the libraries be there."""
+    pretend_installed(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET_CONFIG}
+    Path("target").mkdir()
+    Path("target/config.json").write_text(json.dumps(config))
+    Path("prompts.jsonl").write_text("".join(f'"prompt {number}"\n' for number in range(60)))
+
+
+def estimate(capsys: pytest.CaptureFixture[str], *options: str) -> Estimate:
+    assert run([*TRAIN, *options, "--dry-run", "--json"], {}) == 0
+    return Estimate.model_validate_json(capsys.readouterr().out)
+
+
+def test_a_dry_run_shows_every_stage_and_choice(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*TRAIN, "--run", "runs/one", "--dry-run"], {}) == 0
+    shown = capsys.readouterr()
+    lines = shown.out.splitlines()
+    assert [line.split()[0] for line in lines[:7]] == ["STAGE", *STAGES]
+    assert lines[1].split()[:3] == ["prompts", "60", "conversations"]
+    assert lines[8].endswith("; kept in runs/one")
+    assert [line.split()[0] for line in lines[10:]] == [
+        "SETTING",
+        "--layers",
+        "--block-size",
+        "--layer-ids",
+        "--mask-token-id",
+        "--intermediate-size",
+    ]
+    assert shown.err == ""
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    assert run([*TRAIN, "--dry-run"], {}) == 0
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_without_options_everything_is_decided(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = estimate(capsys)
+    settings = expected.settings
+    assert (settings.target, settings.prompts) == ("./target", ("prompts.jsonl",))
+    assert (settings.schedule.steps, settings.schedule.learning_rate) == (6000, 1e-3)
+    assert settings.schedule.seed == 0
+    assert (settings.max_tokens, settings.thinking, settings.from_drafter) == (384, None, None)
+    assert (settings.held_out_share, settings.judged_a_kind) == (0.05, 24)
+    assert (settings.design.layers, settings.design.mask_token_id) == (3, 3)
+    assert {decision.source for decision in expected.decisions} == {"checkpoint"}
+
+
+def test_every_option_reaches_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    options = {
+        "--steps": "50",
+        "--max-tokens": "64",
+        "--thinking": "off",
+        "--learning-rate": "2e-3",
+        "--layers": "1",
+        "--block-size": "5",
+        "--mask-token-id": "17",
+        "--intermediate-size": "512",
+        "--held-out": "0.1",
+        "--judged": "3",
+        "--seed": "9",
+    }
+    words = [word for pair in options.items() for word in pair]
+    expected = estimate(capsys, *words, "--layer-ids", "3", "20")
+    settings, schedule = expected.settings, expected.settings.schedule
+    assert settings.design.model_dump() == {
+        "layers": 1,
+        "intermediate_size": 512,
+        "block_size": 5,
+        "target_layer_ids": (3, 20),
+        "mask_token_id": 17,
+    }
+    assert (schedule.steps, schedule.learning_rate, schedule.seed) == (50, 2e-3, 9)
+    assert (settings.max_tokens, settings.thinking) == (64, False)
+    assert (settings.held_out_share, settings.judged_a_kind) == (0.1, 3)
+    assert {decision.source for decision in expected.decisions} == {"user"}
+
+
+@pytest.mark.parametrize(("word", "thinking"), [("on", True), ("off", False)])
+def test_thinking_is_told_to_the_template(
+    word: str, thinking: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert estimate(capsys, "--thinking", word).settings.thinking is thinking
+
+
+def test_a_run_is_kept_in_the_cache_unless_a_folder_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    kept, other = (Path(estimate(capsys, "--steps", steps).folder) for steps in ("10", "20"))
+    assert kept.parent == tmp_path / "cache" / "training"
+    assert kept.name.startswith("target-")
+    assert kept != other
+    assert estimate(capsys, "--run", "here").folder == "here"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--prompts", "a"], "the following arguments are required: TARGET"),
+        (["train", "./target"], "the following arguments are required: --prompts"),
+        ([*TRAIN, "--steps", "0"], "argument --steps: '0' is not a whole number above zero"),
+    ],
+)
+def test_a_wrong_option_is_a_usage_error(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments, {}) == 2
+    assert capsys.readouterr().err == f"error: {message}\n\nhint: slipstream train --help\n"
+
+
+def test_an_impossible_design_is_refused_with_every_fault(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = ["--layer-ids", "20", "3", "--mask-token-id", "49152", "--block-size", "1"]
+    assert run([*TRAIN, *options, "--dry-run"], {}) == 1
+    assert capsys.readouterr().err == (
+        "error: this drafter cannot be trained for ./target\n"
+        "  - layer ids (20, 3) are not in rising order\n"
+        "  - mask token 49152 is outside the vocabulary of 49152 tokens\n"
+        "  - a block of 1 holds no draft token\n"
+        "\n"
+        "hint: slipstream train TARGET --dry-run shows what would be chosen\n"
+    )
+
+
+def test_a_target_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["train", "./nowhere", "--prompts", "prompts.jsonl"], {}) == 1
+    assert "there is no folder ./nowhere" in capsys.readouterr().err
+
+
+def finish(expected: Estimate, folder: RunFolder) -> TrainRun:
+    """Leave a run as it stands after its last stage."""
+    stages = tuple(StageRecord(name=name, seconds=60.0, figures={"done": 1}) for name in STAGES)
+    finished = DONE.model_copy(update={"settings": expected.settings, "stages": stages})
+    folder.write(finished)
+    return finished
+
+
+def test_a_run_knows_the_command_that_makes_it_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("prompts.jsonl").rename("my prompts.jsonl")
+    arguments = ["train", "./target", "--prompts", "my prompts.jsonl", "--json"]
+    monkeypatch.setattr("sys.argv", ["/usr/bin/slipstream", *arguments])
+    monkeypatch.setattr("slipstream.cli.train.run_pipeline", lambda fresh, _: fresh)
+    assert run(arguments, {}) == 0
+    made = TrainRun.model_validate_json(capsys.readouterr().out)
+    assert made.command == "slipstream train ./target --prompts 'my prompts.jsonl' --json"
+
+
+def test_a_finished_run_is_shown_and_not_done_again(capsys: pytest.CaptureFixture[str]) -> None:
+    finished = finish(estimate(capsys), RunFolder(Path("one")))
+    assert run([*TRAIN, "--run", "one", "--json"], {}) == 0
+    shown = capsys.readouterr()
+    assert TrainRun.model_validate_json(shown.out) == finished
+    assert shown.err == ""
+    assert run([*TRAIN, "--run", "one"], {}) == 0
+    assert capsys.readouterr().out.endswith("\ndrafter  one/drafter\n")
+
+
+def test_a_folder_with_a_run_of_other_settings_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    finish(estimate(capsys), RunFolder(Path("one")))
+    assert run([*TRAIN, "--run", "one", "--steps", "50"], {}) == 1
+    assert capsys.readouterr().err == (
+        "error: one holds a run with other settings\n"
+        "  - schedule.steps: 6000 then, 50 now\n"
+        "  - schedule.judge_every: 500 then, 12 now\n"
+        "  - schedule.compiled: True then, False now\n"
+        "\n"
+        "hint: name another folder with --run\n"
+    )
+
+
+def test_a_promoted_pair_is_among_the_recipes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    finish(estimate(capsys), RunFolder(Path("one")))
+    overlay = tmp_path / "config" / "slipstream" / "recipes"
+    assert run([*TRAIN, "--run", "one"], {}) == 0
+    assert not overlay.exists()
+    assert run([*TRAIN, "--run", "one", "--promote"], {}) == 0
+    (file,) = overlay.iterdir()
+    assert capsys.readouterr().err == f"promoted: {file}\n"
+    assert run(["recipes", "--target", str(tmp_path / "target"), "--json"], {}) == 0
+    (listed,) = json.loads(capsys.readouterr().out)["recipes"]
+    assert listed["drafter"] == str(tmp_path / "one" / "drafter")
+    assert [recipe.name for recipe in load_recipes(tmp_path, overlay)] == [file.stem]

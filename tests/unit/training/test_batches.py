@@ -1,0 +1,201 @@
+"""A row is whole sequences and anchors among their responses; no block sees more than it may."""
+
+from collections.abc import Iterator
+from itertools import cycle, islice
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from slipstream.training.batches import Batch, Geometry, Sample, draw_batches, pack_row, stack
+from tests.unit.training.pieces import TellingStates, make_samples
+
+MASK = 3
+SHAPES = some.lists(some.tuples(some.integers(1, 12), some.integers(2, 30)), min_size=1, max_size=6)
+GEOMETRIES = some.builds(
+    Geometry,
+    rows=some.integers(1, 3),
+    context=some.integers(20, 80),
+    anchors=some.integers(1, 12),
+    block=some.integers(2, 8),
+    mask_token=some.just(MASK),
+)
+
+
+def draw(samples: list[Sample], geometry: Geometry, seed: int = 0) -> Iterator[Batch]:
+    return draw_batches(samples, TellingStates(samples), geometry, np.random.default_rng(seed))
+
+
+def pack(samples: list[Sample], geometry: Geometry) -> Batch:
+    """Pack the samples in this very order, again and again."""
+    return pack_row(cycle(samples), TellingStates(samples), geometry, np.random.default_rng(0))
+
+
+def blocks_of(batch: Batch, block: int) -> Iterator[tuple[int, int]]:
+    """List (row, slot) of the blocks that hold an anchor."""
+    for row, slot in np.ndindex(batch.targets.shape[:2]):
+        if batch.blocks[row, slot * block] != MASK:
+            yield row, slot
+
+
+def find(samples: list[Sample], token: int) -> tuple[Sample, int]:
+    """Say whose token this is, and where in it."""
+    (found,) = [
+        (sample, int(np.flatnonzero(sample.tokens == token)[0]))
+        for sample in samples
+        if token in sample.tokens
+    ]
+    return found
+
+
+@given(SHAPES, GEOMETRIES, some.integers(0, 100))
+def test_every_block_keeps_its_promises(
+    shapes: list[tuple[int, int]], geometry: Geometry, seed: int
+) -> None:
+    samples = make_samples(shapes)
+    batch = next(draw(samples, geometry, seed))
+    block, context = geometry.block, geometry.context
+    for row, slot in blocks_of(batch, block):
+        first, *masks = batch.blocks[row, slot * block : (slot + 1) * block]
+        sample, anchor = find(samples, first)
+        assert masks == [MASK] * (block - 1)
+        # An anchor is a token of a response, and not the last one.
+        assert sample.response_start <= anchor < len(sample.tokens) - 1
+        # What is to be foretold follows the anchor at once, and stops where the text does.
+        told = sample.tokens[anchor + 1 : anchor + block]
+        assert list(batch.targets[row, slot]) == [-1, *told, *[-1] * (block - 1 - len(told))]
+        # All that comes before the anchor is seen, of this sequence and of no other.
+        seen = batch.states[row][batch.visible[row, slot]]
+        assert seen[:, 0].tolist() == [sample.number + 1] * anchor
+        assert seen[:, 1].tolist() == list(range(anchor))
+        places = batch.positions[row, context + slot * block :][:block]
+        assert places.tolist() == list(range(anchor, anchor + block))
+
+
+@given(SHAPES, GEOMETRIES, some.integers(0, 100))
+def test_positions_restart_with_every_sequence(
+    shapes: list[tuple[int, int]], geometry: Geometry, seed: int
+) -> None:
+    batch = next(draw(make_samples(shapes), geometry, seed))
+    for states, positions in zip(batch.states, batch.positions, strict=True):
+        filled = states[:, 0] > 0
+        assert positions[: geometry.context][filled].tolist() == states[filled, 1].tolist()
+        # A row is filled from its start up to less than a block, which is left empty.
+        assert filled[: filled.sum()].all()
+        assert geometry.context - filled.sum() <= geometry.block
+
+
+@given(SHAPES, GEOMETRIES, some.integers(0, 100))
+def test_a_slot_without_an_anchor_sees_nothing_and_is_not_counted(
+    shapes: list[tuple[int, int]], geometry: Geometry, seed: int
+) -> None:
+    batch = next(draw(make_samples(shapes), geometry, seed))
+    taken = set(blocks_of(batch, geometry.block))
+    for row, slot in np.ndindex(geometry.rows, geometry.anchors):
+        idle = (row, slot) not in taken
+        assert (batch.targets[row, slot] == -1).all() == idle
+        if idle:
+            assert not batch.visible[row, slot].any()
+
+
+@given(SHAPES, GEOMETRIES, some.integers(0, 100))
+def test_every_batch_has_one_shape(
+    shapes: list[tuple[int, int]], geometry: Geometry, seed: int
+) -> None:
+    rows, context, anchors, block = (
+        geometry.rows,
+        geometry.context,
+        geometry.anchors,
+        geometry.block,
+    )
+    for batch in islice(draw(make_samples(shapes), geometry, seed), 3):
+        assert batch.states.shape == (rows, context, 2)
+        assert batch.blocks.shape == (rows, anchors * block)
+        assert batch.visible.shape == (rows, anchors, context)
+        assert batch.positions.shape == (rows, context + anchors * block)
+        assert batch.targets.shape == (rows, anchors, block)
+
+
+@given(SHAPES, GEOMETRIES, some.integers(0, 100))
+def test_no_anchor_is_drawn_twice_in_a_row(
+    shapes: list[tuple[int, int]], geometry: Geometry, seed: int
+) -> None:
+    samples = make_samples(shapes)
+    row = pack_row(
+        iter(samples * geometry.context),
+        TellingStates(samples),
+        geometry,
+        np.random.default_rng(seed),
+    )
+    # A sequence may stand in a row twice: then it starts elsewhere.
+    places = [
+        (int(row.blocks[0, slot * geometry.block]), int(np.argmax(row.visible[0, slot])))
+        for _, slot in blocks_of(row, geometry.block)
+    ]
+    assert len(places) == len(set(places))
+
+
+def test_anchors_fill_as_many_slots_as_there_are_candidates() -> None:
+    samples = make_samples([(4, 6), (3, 4)])
+    batch = pack(samples, Geometry(rows=1, context=17, anchors=20, block=4, mask_token=MASK))
+    taken = [slot for _, slot in blocks_of(batch, 4)]
+    # Five of six response tokens have a next one, and three of four.
+    assert taken == list(range(8))
+    assert batch.blocks[0, :32:4].tolist() == [*samples[0].tokens[4:9], *samples[1].tokens[3:6]]
+
+
+def test_of_many_candidates_others_are_drawn_each_time() -> None:
+    samples = make_samples([(4, 60)])
+    geometry = Geometry(rows=1, context=64, anchors=4, block=4, mask_token=MASK)
+    first, second = islice(draw(samples, geometry), 2)
+    assert len(list(blocks_of(first, 4))) == len(list(blocks_of(second, 4))) == 4
+    assert first.blocks.tolist() != second.blocks.tolist()
+
+
+def test_the_same_seed_draws_the_same_batches() -> None:
+    samples = make_samples([(4, 20), (3, 30), (5, 9)])
+    geometry = Geometry(rows=2, context=40, anchors=6, block=4, mask_token=MASK)
+    first, again, other = (
+        next(draw(samples, geometry, seed)).blocks.tolist() for seed in (1, 1, 2)
+    )
+    assert first == again != other
+
+
+def test_the_last_sequence_of_a_row_is_cut_but_its_targets_are_not() -> None:
+    samples = make_samples([(2, 18)])
+    geometry = Geometry(rows=1, context=10, anchors=20, block=4, mask_token=MASK)
+    batch = pack(samples, geometry)
+    anchors = batch.blocks[0, ::4]
+    last = max(slot for _, slot in blocks_of(batch, 4))
+    # The last anchor has its next token in the row, and the two after that beyond its end.
+    assert anchors[last] == samples[0].tokens[8]
+    assert batch.targets[0, last].tolist() == [-1, *samples[0].tokens[9:12]]
+
+
+def test_a_prompt_longer_than_a_row_gives_a_row_without_anchors() -> None:
+    samples = make_samples([(30, 5)])
+    batch = pack(samples, Geometry(rows=1, context=20, anchors=3, block=4, mask_token=MASK))
+    assert (batch.targets == -1).all()
+    assert (batch.blocks == MASK).all()
+    assert not batch.visible.any()
+
+
+def test_every_sample_comes_before_any_comes_again() -> None:
+    samples = make_samples([(2, 14)] * 12)
+    geometry = Geometry(rows=1, context=16, anchors=1, block=4, mask_token=MASK)
+    batches = draw(samples, geometry)
+    rounds = [[int(next(batches).states[0, 0, 0]) for _ in range(12)] for _ in range(2)]
+    assert [sorted(one) for one in rounds] == [list(range(1, 13))] * 2
+    assert rounds[0] != rounds[1]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_rows_are_stacked_in_their_order(count: int) -> None:
+    geometry = Geometry(rows=1, context=16, anchors=2, block=4, mask_token=MASK)
+    rows = [pack(make_samples([(2, size)]), geometry) for size in range(14, 14 + count)]
+    stacked = stack(rows)
+    for name in ("states", "blocks", "visible", "positions", "targets"):
+        assert len(getattr(stacked, name)) == count
+        for number, row in enumerate(rows):
+            assert np.array_equal(getattr(stacked, name)[number], getattr(row, name)[0])
