@@ -5,6 +5,7 @@ A verb's module is imported only when that verb is asked for, so `--help` stays 
 
 import argparse
 import difflib
+import math
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn, Protocol
@@ -96,6 +97,24 @@ def whole_number(text: str) -> int:
     if not text.isdigit() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number above zero")
     return int(text)
+
+
+def natural_number(text: str) -> int:
+    """Read a seed or a token's number."""
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from zero on")
+    return int(text)
+
+
+def positive_number(text: str) -> float:
+    """Read a rate."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number above zero")
+    return number
 
 
 def _unknown_verb(name: str) -> UsageError:

@@ -15,7 +15,7 @@ from slipstream.planning import LaunchPlan, Wishes
 from slipstream.planning.container_variables import ContainerWishes, read_container_variables
 from slipstream.planning.difference import DifferenceList, diff_plans
 from slipstream.planning.resolution import plan_target
-from slipstream.recipes import load_known_bad, load_recipes_for
+from slipstream.recipes import Recipe, load_known_bad, load_recipes_for
 from slipstream.records import read_record
 from slipstream.reporting.plan_text import render_difference, render_plan, render_sglang
 from slipstream.user_folders import recipe_overlay
@@ -62,12 +62,13 @@ def _make_plan(options: argparse.Namespace) -> LaunchPlan:
     target = options.target or (asked.target if asked else None)
     if target is None:
         raise UsageError("no target was named", hint="slipstream plan TARGET")
+    target, recipes = _find_recipes(target)
     return plan_target(
         _find_host(options.host),
         target,
         options.drafter or (asked.drafter if asked else None),
         _read_wishes(options, asked),
-        recipes=load_recipes_for(target, overlay=recipe_overlay(os.environ)),
+        recipes=recipes,
         known_bad=load_known_bad(),
         read=read_checkpoint,
         notes=asked.notes if asked else (),
@@ -90,6 +91,17 @@ def _read_wishes(options: argparse.Namespace, asked: ContainerWishes | None) -> 
             ),
         }
     )
+
+
+def _find_recipes(target: str) -> tuple[str, tuple[Recipe, ...]]:
+    """Find a target's recipes; one of the user's own names a folder by its whole path."""
+    overlay = recipe_overlay(os.environ)
+    if Path(target).is_dir():
+        whole = str(Path(target).resolve())
+        own = load_recipes_for(whole, overlay=overlay)
+        if any(recipe.target == whole for recipe in own):
+            return whole, own
+    return target, load_recipes_for(target, overlay=overlay)
 
 
 def _find_host(name: str | None) -> Host:

@@ -27,7 +27,7 @@ def find_layout_faults(situation: Situation) -> list[Fault]:
     if recipe is None or not situation.recipe_fits_machine:
         return []
     shards, seen = situation.advice.tensor_parallel or 1, len(situation.host.accelerators)
-    if recipe.nodes == 1 and shards > seen:
+    if recipe.nodes == 1 and shards > max(1, seen):
         return [
             Fault(
                 code="accelerators",

@@ -1,6 +1,7 @@
 """The model card that goes with a drafter: what it fits, what it reached, how to make it again."""
 
 import json
+from pathlib import Path
 
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.training.acceptance import Acceptance
@@ -13,7 +14,7 @@ DATA_STAGES: tuple[StageName, ...] = ("prompts", "responses", "training")
 def render_card(run: TrainRun, target: Checkpoint) -> str:
     """Write the card in the hub's form."""
     settings = run.settings
-    name = target.name.rstrip("/").rpartition("/")[2]
+    name = Path(target.name).name if Path(target.name).is_dir() else target.name
     longest = settings.design.block_size - 1
     return "\n".join(
         [
@@ -112,7 +113,7 @@ def _describe_data(run: TrainRun) -> list[str]:
         stage = run.find(name)
         if stage is not None:
             lines.append(f"- {name}: {_list_fields(stage.figures)}, {stage.seconds:.0f} s")
-    return [*lines, f"- responses regenerated greedily by {run.settings.target}, its own template"]
+    return [*lines, "- responses regenerated greedily by the target, with its own chat template"]
 
 
 def _list_fields(fields: object) -> str:

@@ -9,6 +9,7 @@ instead of the whole vocabulary.
 
 import importlib
 import math
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from slipstream.errors import InvalidInputError
 from slipstream.training.anchored_attention import HIDDEN, register_attention
 from slipstream.training.batches import Batch, Geometry, Sample, States, draw_batches
 from slipstream.training.settings import DrafterDesign, Schedule
@@ -26,6 +28,7 @@ FREQUENT_TOKENS = 4096
 DRAWN_TOKENS = 1024
 DPACE_ALPHA = 0.5
 CHECKPOINT_EVERY_SECONDS = 120
+SAMPLES_FOR_SCALE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ def build_model(target: Path, design: DrafterDesign, *, seed: int = 0) -> Any:
         layer_types=["full_attention"] * design.layers,
         tie_word_embeddings=False,
     )
-    return library.DFlashDraftModel.from_training_args(
+    model = library.DFlashDraftModel.from_training_args(
         layers,
         draft_vocab_size=text.vocab_size,
         block_size=design.block_size,
@@ -73,24 +76,57 @@ def build_model(target: Path, design: DrafterDesign, *, seed: int = 0) -> Any:
         draft_attn_impl=register_attention(),
         # Unless told so, vLLM 0.32 serves even full attention causal: vllm#56692.
         sliding_window_non_causal=True,
-    ).to(torch.bfloat16)
+    )
+    return _with_scale(model)
 
 
 def load_model(folder: Path, target: Path) -> Any:
     """Load a drafter in speculators' layout, to go on training it or to judge it."""
-    import torch
-
     library = _import_quietly()
     config = library.DFlashSpeculatorConfig.from_pretrained(folder)
     config.speculators_config.verifier.name_or_path = str(target)
     config.transformer_layer_config._attn_implementation = register_attention()
-    return library.DFlashDraftModel.from_pretrained(folder, config=config).to(torch.bfloat16)
+    return _with_scale(library.DFlashDraftModel.from_pretrained(folder, config=config))
+
+
+def even_out(model: Any, scale: Any) -> None:
+    """Let the drafter read evened states from here on; what it computes stays the same.
+
+    The deep layers' states are larger than the first ones' by an order of magnitude, and as
+    much faster would their weights take effect.
+    """
+    import torch
+
+    with torch.no_grad():
+        model.fc.weight.mul_(model.feature_scale / scale)
+    model.feature_scale = scale
+
+
+def measure_scale(states: States, samples: Sequence[Sample]) -> Any:
+    """Give one over the size of every feature, the usual token's, not the few huge ones'."""
+    import torch
+
+    chosen = samples[:: max(1, len(samples) // SAMPLES_FOR_SCALE)]
+    read = np.concatenate([states.read(sample.number)[1::4] for sample in chosen])
+    sizes = torch.from_numpy(read).view(torch.bfloat16).float().abs()
+    return (1 / sizes.quantile(0.5, dim=0).clamp(min=1e-3)).to(torch.bfloat16)
 
 
 def save_model(model: Any, folder: Path, *, verifier: str) -> None:
     """Save a drafter for vLLM, under the name of its target and not where that lies here."""
+    import torch
+
+    even_out(model, torch.ones_like(model.feature_scale))
     model.config.speculators_config.verifier.name_or_path = verifier
     model.save_pretrained(folder)
+
+
+def _with_scale(model: Any) -> Any:
+    import torch
+
+    model = model.to(torch.bfloat16)
+    model.feature_scale = torch.ones(model.fc.in_features, dtype=torch.bfloat16)
+    return model
 
 
 def _import_quietly() -> Any:
@@ -118,7 +154,7 @@ def draft(model: Any, batch: Batch) -> Any:
 
 def run_layers(model: Any, states: Any, blocks: Any, mask: Any, positions: Any) -> Any:
     """Run the drafter's layers as speculators does, row by row instead of packed in one."""
-    context = model.hidden_norm(model.fc(states))
+    context = model.hidden_norm(model.fc(states * model.feature_scale))
     rotary = model.rotary_emb(blocks, positions)
     for layer in model.layers:
         blocks = layer(
@@ -157,7 +193,8 @@ class Trainer:
             fused=True,
         )
         compute = self._loss
-        self.compiled = torch.compile(compute, dynamic=False) if self.schedule.compiled else compute
+        compiled = self.schedule.compiled and shutil.which("c++") is not None
+        self.compiled = torch.compile(compute, dynamic=False) if compiled else compute
 
     def take_step(self, batch: Batch, choice: "Candidates") -> tuple[float, float]:
         """Do one step; give the loss and the share of foretold tokens that were right."""
@@ -197,6 +234,7 @@ class Trainer:
             "step": self.step,
             "copies": self.copies,
             "optimizer": self.optimizer.state_dict(),
+            "feature_scale": self.model.feature_scale,
         }
         torch.save(state, partial)
         partial.replace(path)
@@ -207,6 +245,7 @@ class Trainer:
 
         state = torch.load(path, weights_only=True)
         self.step = state["step"]
+        self.model.feature_scale = state["feature_scale"]
         self.optimizer.load_state_dict(state["optimizer"])
         with torch.no_grad():
             for mine, saved, parameter in zip(
@@ -228,6 +267,7 @@ class Trainer:
         hidden = run_layers(self.model, states, self.model.embed_tokens(blocks), mask, positions)
         logits = (hidden.reshape(-1, hidden.shape[-1]) @ head.T).float()
         counted = (targets >= 0).float()
+        count = counted.sum().clamp(min=1)
         surprise = torch.nn.functional.cross_entropy(logits, targets.clamp(min=0), reduction="none")
         weights = dpace_loss_decay(
             pos_idx=None,
@@ -236,8 +276,8 @@ class Trainer:
             dpace_alpha=DPACE_ALPHA,
             elementwise_loss=surprise.detach()[None],
         )[0]
-        right = (logits.detach().argmax(-1) == targets).float().sum() / counted.sum()
-        return (surprise * weights).sum() / counted.sum(), right
+        right = (logits.detach().argmax(-1) == targets).float().sum() / count
+        return (surprise * weights).sum() / count, right
 
 
 @dataclass(slots=True)
@@ -247,7 +287,6 @@ class Candidates:
     frequent: Any
     rest: Any
     generator: np.random.Generator
-    places: Any = None
 
     @classmethod
     def count(
@@ -298,7 +337,11 @@ def train(
     while trainer.step < schedule.steps:
         loss, right = trainer.take_step(next(batches), choice)
         if not math.isfinite(loss):
-            raise FloatingPointError(f"the loss is {loss} at step {trainer.step}")
+            raise InvalidInputError(
+                f"the loss is {loss} at step {trainer.step}",
+                hint=f"train in another --run with a lower --learning-rate than "
+                f"{schedule.learning_rate:g}",
+            )
         report(Progress(trainer.step, loss, right, time.monotonic() - started))
         if trainer.step % schedule.judge_every == 0:
             judge(trainer.step)

@@ -5,7 +5,15 @@ from collections.abc import Sequence
 
 from slipstream.errors import InvalidInputError
 from slipstream.training.acceptance import average_everywhere, walk
-from slipstream.training.cpu_lane import Progress, build_model, load_model, save_model, train
+from slipstream.training.cpu_lane import (
+    Progress,
+    build_model,
+    even_out,
+    load_model,
+    measure_scale,
+    save_model,
+    train,
+)
 from slipstream.training.material import judge_kinds, list_samples, read_material
 from slipstream.training.preflight import fetch
 from slipstream.training.progress import Ticker
@@ -39,11 +47,14 @@ def train_drafter(run: TrainRun, shop: Workshop) -> tuple[TrainRun, Figures]:
     """Train, judging the drafter on held-out text as it goes, and save it for vLLM."""
     material = read_material(run.settings, shop.folder, shop.target.hidden_size or 0)
     target, settings = shop.target_folder, run.settings
+    scale = measure_scale(material.states, material.training)
     if settings.from_drafter is None:
         model = build_model(target, settings.design, seed=settings.schedule.seed)
+        model.feature_scale = scale
     else:
         converted = convert_drafter(fetch(settings.from_drafter), target, shop.folder.path / "from")
         model = load_model(converted, target)
+        even_out(model, scale)
     ticker = Ticker(shop.report, "training", unit="steps")
     curve = list(run.curve)
     recent: list[Progress] = []
@@ -61,7 +72,8 @@ def train_drafter(run: TrainRun, shop: Workshop) -> tuple[TrainRun, Figures]:
             uniform={kind: average_everywhere(own).tokens_per_step for kind, own in rights.items()},
             walked={kind: walk(own).tokens_per_step for kind, own in rights.items()},
         )
-        curve.append(point)
+        # A run that was taken up again may come by a step that was judged before.
+        curve[:] = [*(old for old in curve if old.step < step), point]
         shop.folder.write(run.model_copy(update={"curve": tuple(curve)}))
         shop.report(_describe(point))
 
@@ -75,7 +87,7 @@ def train_drafter(run: TrainRun, shop: Workshop) -> tuple[TrainRun, Figures]:
         report,
         judge,
     )
-    save_model(model, shop.folder.drafter, verifier=target.name)
+    save_model(model, shop.folder.drafter, verifier=shop.target_name)
     tokens = sum(len(sample.tokens) - sample.response_start for sample in material.training)
     figures: Figures = {"steps": settings.schedule.steps, "response_tokens": tokens}
     return run.model_copy(update={"curve": tuple(curve)}), figures

@@ -51,7 +51,7 @@ def train_drafter(run: TrainRun, shop: Workshop) -> tuple[TrainRun, Figures]:
         _run(shop, gpu_lane.outline_command(job))
         gpu_lane.write_draft_config(job)
     _run(shop, gpu_lane.train_command(job))
-    export_drafter(gpu_lane.find_drafter(job), shop.folder.drafter, shop.target_folder.name)
+    export_drafter(gpu_lane.find_drafter(job), shop.folder.drafter, shop.target_name)
     return run, {"steps": run.settings.schedule.steps}
 
 

@@ -37,11 +37,16 @@ def read_material(settings: TrainSettings, folder: RunFolder, hidden_size: int) 
     asked = {row.id: row for row in read_conversations(folder.prompts)}
     width = len(settings.design.target_layer_ids) * hidden_size
     pairs = [(asked[rows[sample.row].id], sample) for sample in samples]
-    training = [sample for conversation, sample in pairs if not conversation.held_out]
+    training = [
+        sample
+        for conversation, sample in pairs
+        if not conversation.held_out and sample.response_start < settings.schedule.context - 1
+    ]
     if not training:
         raise InvalidInputError(
-            f"none of the responses to train on in {folder.responses} has two tokens",
-            hint="train with a larger --max-tokens, or with other prompts",
+            f"none of the responses to train on in {folder.responses} has two tokens within the "
+            f"first {settings.schedule.context}",
+            hint="train with a larger --max-tokens, or with shorter prompts",
         )
     # Answers came in any order: the first of a kind are to be those that will be served.
     order = {name: place for place, name in enumerate(asked)}

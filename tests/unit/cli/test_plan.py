@@ -1,6 +1,7 @@
 """`inspect`, `recipes` and `plan` as a user types them, without the hub."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from slipstream.cli.main import run
 from slipstream.planning import LaunchPlan
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
+from slipstream.recipes.recipe import Recipe, Settings
+from slipstream.user_folders import recipe_overlay
 from tests.snapshots import read_snapshot
 from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
 
@@ -98,6 +101,43 @@ def test_a_plan_for_this_machine_takes_raw_arguments(
     plan = LaunchPlan.model_validate_json(capsys.readouterr().out)
     assert plan.find("--port") is not None
     assert "--explain" not in plan.argv()
+
+
+def promote(target: Path, drafter: str) -> None:
+    """Leave a recipe as `train --promote` does: folders by their whole paths."""
+    overlay = recipe_overlay(os.environ)
+    overlay.mkdir(parents=True, exist_ok=True)
+    recipe = Recipe(
+        name=f"{target.name}-trained",
+        title="a pair of one's own",
+        target=str(target.absolute()),
+        drafter=str(Path(drafter).absolute()),
+        machines=("cpu",),
+        engine="vllm",
+        engine_version="0.32.0",
+        settings=Settings(draft_length=3),
+    )
+    (overlay / f"{recipe.name}.json").write_text(recipe.to_json())
+
+
+@pytest.mark.parametrize("target", ["target", "./target", "./target/"])
+def test_a_folder_named_from_here_finds_its_recipe(
+    pair: tuple[str, str], target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    promote(Path("target"), pair[1])
+    for name in (target, str(Path("target").absolute())):
+        assert run(["plan", name, "--host", "cpu-server", "--json"], {}) == 0
+        plan = LaunchPlan.model_validate_json(capsys.readouterr().out)
+        assert (plan.recipe, plan.drafter) == ("target-trained", str(Path("drafter").absolute()))
+
+
+def test_a_folder_without_a_recipe_keeps_the_name_that_was_typed(
+    pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    promote(Path("target-2"), pair[1])
+    assert run(["plan", pair[0], "--no-speculation", "--host", "h100", "--json"], {}) == 0
+    plan = LaunchPlan.model_validate_json(capsys.readouterr().out)
+    assert (plan.target, plan.recipe) == ("./target", None)
 
 
 def test_a_refused_plan_leaves_with_1(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,10 @@
 """`train` as a user types it: what it would take, what it refuses, and a run that is done."""
 
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -9,6 +13,7 @@ from slipstream.cli.main import run
 from slipstream.recipes import load_recipes
 from slipstream.training.estimate import Estimate
 from slipstream.training.run import STAGES, RunFolder, StageRecord, TrainRun
+from slipstream.training.workshop import Workshop
 from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
 from tests.unit.training.pieces import DONE, pretend_installed
 
@@ -19,7 +24,11 @@ TRAIN = ["train", "./target", "--prompts", "prompts.jsonl"]
 def _workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lay out a target and prompts in a folder of their own, and let the libraries be there."""
     pretend_installed(monkeypatch)
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     monkeypatch.chdir(tmp_path)
+    # Set and then removed: what the command sets is taken back after the test.
+    monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", "")
+    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE")
     monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET_CONFIG}
@@ -47,6 +56,8 @@ def test_a_dry_run_shows_every_stage_and_choice(capsys: pytest.CaptureFixture[st
         "--layer-ids",
         "--mask-token-id",
         "--intermediate-size",
+        "--steps",
+        "--learning-rate",
     ]
     assert shown.err == ""
 
@@ -61,12 +72,12 @@ def test_without_options_everything_is_decided(capsys: pytest.CaptureFixture[str
     expected = estimate(capsys)
     settings = expected.settings
     assert (settings.target, settings.prompts) == ("./target", ("prompts.jsonl",))
-    assert (settings.schedule.steps, settings.schedule.learning_rate) == (6000, 1e-3)
+    assert (settings.schedule.steps, settings.schedule.learning_rate) == (8000, 1e-3)
     assert settings.schedule.seed == 0
     assert (settings.max_tokens, settings.thinking, settings.from_drafter) == (384, None, None)
     assert (settings.held_out_share, settings.judged_a_kind) == (0.05, 24)
     assert (settings.design.layers, settings.design.mask_token_id) == (3, 3)
-    assert {decision.source for decision in expected.decisions} == {"checkpoint"}
+    assert {decision.source for decision in expected.decisions} == {"checkpoint", "default"}
 
 
 def test_every_option_reaches_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,6 +133,15 @@ def test_a_run_is_kept_in_the_cache_unless_a_folder_is_named(
         (["train", "--prompts", "a"], "the following arguments are required: TARGET"),
         (["train", "./target"], "the following arguments are required: --prompts"),
         ([*TRAIN, "--steps", "0"], "argument --steps: '0' is not a whole number above zero"),
+        ([*TRAIN, "--seed", "-1"], "argument --seed: '-1' is not a whole number from zero on"),
+        (
+            [*TRAIN, "--mask-token-id", "x"],
+            "argument --mask-token-id: 'x' is not a whole number from zero on",
+        ),
+        (
+            [*TRAIN, "--learning-rate", "0"],
+            "argument --learning-rate: '0' is not a number above zero",
+        ),
     ],
 )
 def test_a_wrong_option_is_a_usage_error(
@@ -146,6 +166,68 @@ def test_an_impossible_design_is_refused_with_every_fault(
     )
 
 
+def test_a_warm_start_takes_no_word_on_the_design(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*TRAIN, "--from", "./drafter", "--layers", "2", "--dry-run"], {}) == 1
+    assert capsys.readouterr().err == (
+        "error: a warm start keeps the design of its drafter\n"
+        "\n"
+        "hint: leave out --layers, --block-size, --layer-ids, --mask-token-id and "
+        "--intermediate-size, or leave out --from\n"
+    )
+
+
+def test_a_token_and_a_seed_may_be_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = estimate(capsys, "--mask-token-id", "0", "--seed", "0").settings
+    assert (settings.design.mask_token_id, settings.schedule.seed) == (0, 0)
+
+
+def test_without_numpy_the_command_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['numpy'] = None; from slipstream.cli.main import run; "
+        "sys.exit(run(['train', './nowhere', '--prompts', 'nothing.jsonl'], {}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: not installed, and needed for training: numpy")
+    assert done.stderr.endswith("\nhint: pip install 'slipstream[train]'\n")
+
+
+@pytest.mark.parametrize(("own", "here"), [(None, "1"), ("0", "0")])
+def test_large_pages_are_for_training_and_not_for_the_engine(
+    own: str | None, here: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if own is not None:
+        monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", own)
+    monkeypatch.setenv("SOMETHING_ELSE", "kept")
+    seen: list[Mapping[str, str]] = []
+
+    def run_pipeline(fresh: TrainRun, shop: Workshop) -> TrainRun:
+        seen.extend((shop.environment, dict(os.environ)))
+        return fresh
+
+    monkeypatch.setattr("slipstream.training.pipeline.run_pipeline", run_pipeline)
+    assert run(TRAIN, {}) == 0
+    engine, process = seen
+    assert (engine.get("THP_MEM_ALLOC_ENABLE"), process["THP_MEM_ALLOC_ENABLE"]) == (own, here)
+    assert engine["SOMETHING_ELSE"] == "kept"
+
+
+def test_a_file_where_the_run_should_be_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*TRAIN, "--run", "prompts.jsonl"], {}) == 1
+    assert capsys.readouterr().err == (
+        "error: prompts.jsonl is no folder\n\nhint: name another folder with --run\n"
+    )
+
+
+def test_a_run_is_not_taken_up_with_other_prompts(capsys: pytest.CaptureFixture[str]) -> None:
+    finish(estimate(capsys), RunFolder(Path("one")))
+    with Path("prompts.jsonl").open("a") as file:
+        file.write('"one more"\n')
+    assert run([*TRAIN, "--run", "one"], {}) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: one holds a run with other settings\n  - prompts_sha256: ")
+
+
 def test_a_target_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["train", "./nowhere", "--prompts", "prompts.jsonl"], {}) == 1
     assert "there is no folder ./nowhere" in capsys.readouterr().err
@@ -165,7 +247,7 @@ def test_a_run_knows_the_command_that_makes_it_again(
     Path("prompts.jsonl").rename("my prompts.jsonl")
     arguments = ["train", "./target", "--prompts", "my prompts.jsonl", "--json"]
     monkeypatch.setattr("sys.argv", ["/usr/bin/slipstream", *arguments])
-    monkeypatch.setattr("slipstream.cli.train.run_pipeline", lambda fresh, _: fresh)
+    monkeypatch.setattr("slipstream.training.pipeline.run_pipeline", lambda fresh, _: fresh)
     assert run(arguments, {}) == 0
     made = TrainRun.model_validate_json(capsys.readouterr().out)
     assert made.command == "slipstream train ./target --prompts 'my prompts.jsonl' --json"
@@ -188,7 +270,7 @@ def test_a_folder_with_a_run_of_other_settings_is_refused(
     assert run([*TRAIN, "--run", "one", "--steps", "50"], {}) == 1
     assert capsys.readouterr().err == (
         "error: one holds a run with other settings\n"
-        "  - schedule.steps: 6000 then, 50 now\n"
+        "  - schedule.steps: 8000 then, 50 now\n"
         "  - schedule.judge_every: 500 then, 12 now\n"
         "  - schedule.compiled: True then, False now\n"
         "\n"

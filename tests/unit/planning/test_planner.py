@@ -339,6 +339,14 @@ def test_a_recipe_for_more_accelerators_or_machines_is_refused() -> None:
     assert refusals_of(plan("h100", recipe=make_recipe(nodes=2))) == []
 
 
+def test_a_recipe_for_a_cpu_needs_no_accelerator() -> None:
+    small = {"weights": Weights(total_bytes=GIB)}
+    recipe = make_recipe(machines=("cpu",))
+    assert refusals_of(plan("cpu-server", target=small, recipe=recipe)) == []
+    spread = make_recipe(machines=("cpu",), tensor_parallel=2)
+    assert refusals_of(plan("cpu-server", target=small, recipe=spread)) == ["accelerators"]
+
+
 def test_a_cpu_sizes_its_cache_in_bytes() -> None:
     made = plan("cpu-server", target={"weights": Weights(total_bytes=GIB)})
     values = values_of(made)

