@@ -8,6 +8,7 @@ instead of the whole vocabulary.
 """
 
 import importlib
+import json
 import math
 import shutil
 import time
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from slipstream.atomic_files import write_atomically
 from slipstream.errors import InvalidInputError
 from slipstream.training.anchored_attention import HIDDEN, register_attention
 from slipstream.training.batches import Batch, Geometry, Sample, States, draw_batches
@@ -119,6 +121,11 @@ def save_model(model: Any, folder: Path, *, verifier: str) -> None:
     even_out(model, torch.ones_like(model.feature_scale))
     model.config.speculators_config.verifier.name_or_path = verifier
     model.save_pretrained(folder)
+    # speculators leaves its own code beside the weights, which vLLM does not need.
+    (folder / "config.py").unlink(missing_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("auto_map", None)
+    write_atomically(folder / "config.json", json.dumps(config, indent=2).encode())
 
 
 def _with_scale(model: Any) -> Any:

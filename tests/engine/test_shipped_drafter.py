@@ -1,0 +1,90 @@
+"""The drafter that ships with the package drafts for the real engine, and makes it faster."""
+
+import json
+import os
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from slipstream.checkpoints import read_checkpoint
+from slipstream.checkpoints.pairing import pair
+from slipstream.hardware import read_host, this_machine
+from slipstream.measuring.completions import Answer, Request, ask_all
+from slipstream.planning import Wishes, make_plan
+from slipstream.proving_ground import SHIPPED_DRAFTER
+from slipstream.serving.engine_process import run_engine
+from tests.engine.prompts import CHAT_PROMPTS
+
+pytestmark = pytest.mark.engine
+
+MAX_TOKENS = 64
+LARGEST_BYTES = 20_000_000
+
+
+def answer(
+    target: Path, drafter: Path | None, log: Path
+) -> tuple[dict[str, list[Answer]], dict[str, float]]:
+    """Let the engine answer our prompts, one at a time; give the answers and seconds by kind."""
+    plan = make_plan(
+        read_host(this_machine(os.environ, datetime.now(UTC))),
+        read_checkpoint(str(target)),
+        None if drafter is None else read_checkpoint(str(drafter), tokenizer=False),
+        None,
+        Wishes(
+            users=1,
+            context=512,
+            speculation=drafter is not None,
+            raw=(
+                "--enforce-eager",
+                *(("--per-request-spec-decode-metrics", "summary") if drafter else ()),
+            ),
+        ),
+    )
+    answers: dict[str, list[Answer]] = {}
+    seconds: dict[str, float] = {}
+    with run_engine(plan, log=log, environment=os.environ) as url:
+        ask_all(url, make_requests(["Hello"]), concurrency=1, on_answer=lambda *_: None)
+        for kind, texts in CHAT_PROMPTS.items():
+            own = answers.setdefault(kind, [])
+            started = time.monotonic()
+            ask_all(
+                url,
+                make_requests(texts),
+                concurrency=1,
+                on_answer=lambda _, one, own=own: own.append(one),  # type: ignore[misc]
+            )
+            seconds[kind] = time.monotonic() - started
+    return answers, seconds
+
+
+def make_requests(texts: list[str] | tuple[str, ...]) -> list[Request]:
+    return [
+        Request(messages=({"role": "user", "content": text},), max_tokens=MAX_TOKENS)
+        for text in texts
+    ]
+
+
+def test_it_is_small_fits_its_target_and_names_no_folder_of_ours(target: Path) -> None:
+    faults = pair(read_checkpoint(str(target)), read_checkpoint(str(SHIPPED_DRAFTER))).faults
+    assert [fault for fault in faults if fault.verdict == "refuse"] == []
+    assert (SHIPPED_DRAFTER / "model.safetensors").stat().st_size <= LARGEST_BYTES
+    config = json.loads((SHIPPED_DRAFTER / "config.json").read_text())
+    assert config["speculators_config"]["verifier"]["name_or_path"] == "SmolLM2-135M-Instruct"
+    assert config["sliding_window_non_causal"] is True
+    assert "slipstream train" in (SHIPPED_DRAFTER / "README.md").read_text()
+
+
+def test_its_drafts_are_accepted_and_answers_come_faster(target: Path, tmp_path: Path) -> None:
+    _, plain = answer(target, None, tmp_path / "plain.log")
+    drafted, fast = answer(target, SHIPPED_DRAFTER, tmp_path / "drafted.log")
+    for kind, answers in drafted.items():
+        steps = sum(one.drafts for one in answers)
+        tokens = 1 + sum(one.accepted for one in answers) / steps
+        sys.stdout.write(
+            f"\n{kind}: {tokens:.2f} tokens a step, {plain[kind] / fast[kind]:.2f} times as fast"
+        )
+        assert tokens > 1.3, kind
+    assert sum(plain.values()) > 1.15 * sum(fast.values())
