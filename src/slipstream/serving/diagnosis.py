@@ -1,0 +1,212 @@
+"""Why an engine died or would not start: known failures, found in its log by their words.
+
+The signatures are TOML, written by hand; each has an excerpt that a test holds it to. A dying
+vLLM says why once, and in every process that it dies: the first cause comes first.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from string import Formatter
+from typing import Literal, Self, get_args
+
+from pydantic import Field, ValidationError, model_validator
+
+from slipstream.errors import InvalidInputError
+from slipstream.records import Record, describe_faults
+
+SHIPPED = Path(__file__).parent / "signatures"
+READ_BYTES = 4 << 20
+LINE_CHARACTERS = 400
+
+Cause = Literal[
+    "illegal-access",
+    "out-of-memory",
+    "configuration",
+    "pairing",
+    "port",
+    "disk",
+    "weights",
+    "driver",
+    "hang",
+    "host",
+    "request",
+    "unknown",
+]
+# What says why, what says only of which kind, and what a dying engine adds.
+Standing = Literal["cause", "general", "echo"]
+
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+_PROCESS = r"^(?:\([^)\n]* pid=\d+[^)\n]*\) )*"
+# What is logged in calm may quote a prompt. Only a wait for a worker is worth reading there.
+_CALM = re.compile(rf"{_PROCESS}(?:DEBUG|INFO)\b(?!.*\[shm_broadcast\.py).*\n?", re.MULTILINE)
+_PREFIX = re.compile(rf"{_PROCESS}(?:[A-Z]+ [\d-]+ [\d:]+ \[[^]\n]+\] )?", re.MULTILINE)
+
+
+class Signature(Record):
+    """A failure that is known: its words, what they mean and what to do."""
+
+    name: str
+    cause: Cause
+    standing: Standing = "cause"
+    retry: bool
+    pattern: str
+    exit_codes: tuple[int, ...] = ()
+    meaning: str
+    remedy: str
+    sources: tuple[str, ...] = Field(min_length=1)
+    since: str | None = None
+    until: str | None = None
+    excerpt: str
+
+    @model_validator(mode="after")
+    def _require_figures(self) -> Self:
+        """Refuse a pattern that is none, and a figure that it does not find."""
+        try:
+            figures = set(re.compile(self.pattern, re.MULTILINE).groupindex)
+            named = {name for _, name, _, _ in Formatter().parse(self.meaning + self.remedy)}
+        except (re.error, ValueError) as fault:
+            raise ValueError(f"{self.name}: {fault}") from fault
+        if unknown := sorted(name for name in named - figures if name is not None):
+            raise ValueError(f"{self.name}: its pattern finds no {', '.join(unknown)}")
+        return self
+
+
+class SignatureFile(Record):
+    """The signatures of one subject."""
+
+    schema_version: Literal[1]
+    signatures: tuple[Signature, ...]
+
+
+class Finding(Record):
+    """A known failure in a log, with the line that told it and its figures filled in."""
+
+    signature: str
+    cause: Cause
+    meaning: str
+    remedy: str
+    line: str
+    sources: tuple[str, ...]
+    retry: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Sighting:
+    """Where a signature was met, before it is known what else was."""
+
+    signature: Signature
+    position: int
+    line: str
+    figures: dict[str, str]
+
+    def rank(self) -> tuple[bool, int, int]:
+        """Put a refused request after what ends an engine, and what says more before less."""
+        standing = get_args(Standing).index(self.signature.standing)
+        return self.signature.cause == "request", standing, self.position
+
+
+@cache
+def load_signatures(folder: Path = SHIPPED) -> tuple[Signature, ...]:
+    """Read every signature of a folder."""
+    found: dict[str, Signature] = {}
+    for path in sorted(folder.glob("*.toml")):
+        for signature in _load(path).signatures:
+            if signature.name in found:
+                raise InvalidInputError(
+                    f"{path.name} has a second {signature.name}", hint=f"mend {path}"
+                )
+            found[signature.name] = signature
+    return tuple(found.values())
+
+
+def diagnose(log_text: str, *, exit_code: int | None = None) -> tuple[Finding, ...]:
+    """Name the known failures in a log, the first cause first.
+
+    `exit_code` is the engine's own, negative for a signal; leave out one that we gave it.
+    """
+    text = _clean(log_text[-READ_BYTES:])
+    met = [
+        sighting
+        for signature in load_signatures()
+        if (sighting := _look_for(signature, text, exit_code)) is not None
+    ]
+    told = sorted(_leave_out_known(met), key=_Sighting.rank)
+    return tuple(_make_finding(sighting) for sighting in told)
+
+
+def diagnose_file(path: Path, *, exit_code: int | None = None) -> tuple[Finding, ...]:
+    """Diagnose the end of a log file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - READ_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError as fault:
+        raise InvalidInputError(
+            f"cannot read {path}: {fault.strerror or fault}", hint="give the engine's log"
+        ) from fault
+    return diagnose(text, exit_code=exit_code)
+
+
+def _load(path: Path) -> SignatureFile:
+    try:
+        return SignatureFile.model_validate(tomllib.loads(path.read_text()))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
+        raise InvalidInputError(f"{path.name} is not TOML: {fault}", hint=f"mend {path}") from fault
+    except ValidationError as fault:
+        raise InvalidInputError(
+            f"{path.name} is not a SignatureFile",
+            details=describe_faults(fault),
+            hint=f"mend {path}",
+        ) from fault
+
+
+def _clean(text: str) -> str:
+    """Drop colours, calm lines and the process that each line names."""
+    plain = _COLOUR.sub("", text.replace("\r", "\n"))
+    return _PREFIX.sub("", _CALM.sub("", plain))
+
+
+def _look_for(signature: Signature, text: str, exit_code: int | None) -> _Sighting | None:
+    pattern = re.compile(signature.pattern, re.MULTILINE)
+    if match := pattern.search(text):
+        figures = {name: value or "unknown" for name, value in match.groupdict().items()}
+        return _Sighting(signature, match.start(), _find_line(text, match.end()), figures)
+    if exit_code in signature.exit_codes:
+        figures = dict.fromkeys(pattern.groupindex, "unknown")
+        return _Sighting(signature, len(text), f"exit code {exit_code}", figures)
+    return None
+
+
+def _find_line(text: str, end: int) -> str:
+    """Give the line on which a match ends: after frames, it is the message."""
+    start = text.rfind("\n", 0, max(0, end - 1)) + 1
+    return text[start:].split("\n", 1)[0].strip()[:LINE_CHARACTERS]
+
+
+def _leave_out_known(met: list[_Sighting]) -> Iterable[_Sighting]:
+    """Drop what only repeats: a kind whose cause is known, and echoes of anything known."""
+    causes = {s.signature.cause for s in met if s.signature.standing == "cause"}
+    fatal = any(s.signature.standing != "echo" and s.signature.cause != "request" for s in met)
+    for sighting in met:
+        standing = sighting.signature.standing
+        if standing == "general" and sighting.signature.cause in causes:
+            continue
+        if not (standing == "echo" and fatal):
+            yield sighting
+
+
+def _make_finding(sighting: _Sighting) -> Finding:
+    signature = sighting.signature
+    return Finding(
+        signature=signature.name,
+        cause=signature.cause,
+        meaning=signature.meaning.format_map(sighting.figures),
+        remedy=signature.remedy.format_map(sighting.figures),
+        line=sighting.line,
+        sources=signature.sources,
+        retry=signature.retry,
+    )

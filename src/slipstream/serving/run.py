@@ -1,0 +1,219 @@
+"""`Run`: an engine under supervision, from its plan to its end; one folder a run.
+
+The supervisor alone writes the folder and everyone else reads it. A run is live as long as
+its supervisor is, whatever run.json says: a killed one leaves its last word behind.
+"""
+
+import errno
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+from pydantic import AwareDatetime, Field, ValidationError
+
+from slipstream.atomic_files import write_atomically
+from slipstream.engines.vllm_log import PHASES, Phase
+from slipstream.errors import InvalidInputError
+from slipstream.hardware import Host
+from slipstream.planning.plan import LaunchPlan
+from slipstream.records import Record, describe_faults, read_record
+from slipstream.serving.ladder import Rung
+
+_Rising = Literal["planned", "downloading", "starting", "warming", "ready"]
+_Ending = Literal["draining", "stopping", "stopped", "failed"]
+State = Literal[_Rising, _Ending]
+# An engine that crashed or hung is replaced: that leads back to starting. A ready one that
+# falls silent has to prove itself again, which is warming.
+TRANSITIONS: dict[State, tuple[State, ...]] = {
+    "planned": ("downloading", "starting", "stopped", "failed"),
+    "downloading": ("starting", "stopping", "failed"),
+    "starting": ("starting", "warming", "stopping", "failed"),
+    "warming": ("ready", "starting", "draining", "stopping", "failed"),
+    "ready": ("warming", "starting", "draining", "stopping", "failed"),
+    "draining": ("stopping", "failed"),
+    "stopping": ("stopped", "failed"),
+    "stopped": (),
+    "failed": (),
+}
+_PROC = Path("/proc")
+
+
+class Process(Record):
+    """A process by its id and its start, in ticks since boot: ids are given out again."""
+
+    pid: int
+    start_ticks: int
+
+
+class Event(Record):
+    """One thing that happened to a run, as people and machines are told it."""
+
+    schema_version: Literal[1] = 1
+    at: AwareDatetime
+    state: State
+    phase: Phase | None = None
+    message: str
+    figures: dict[str, float] = Field(default_factory=dict)
+
+
+class Run(Record):
+    """A run as it stands: enough to run it again. The plan is the one that it came down to."""
+
+    schema_version: Literal[1] = 1
+    id: str
+    began_at: AwareDatetime
+    plan: LaunchPlan
+    host: Host
+    versions: dict[str, str]
+    argv: tuple[str, ...]
+    supervisor: Process
+    engine: Process | None = None
+    url: str | None = None
+    state: State = "planned"
+    rungs: tuple[Rung, ...] = ()
+    restarts: int = 0
+    phase_seconds: dict[Phase, float] = Field(default_factory=dict)
+    measurements: dict[str, float] = Field(default_factory=dict)
+
+    def move(self, state: State) -> "Run":
+        """Give the run in its next state; a step that the table does not have is a bug."""
+        if state not in TRANSITIONS[self.state]:
+            raise ValueError(f"a run cannot go from {self.state} to {state}")
+        return self.model_copy(update={"state": state})
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Where a run keeps its files; nobody else may look into it."""
+
+    path: Path
+
+    @property
+    def record(self) -> Path:
+        """The `Run`."""
+        return self.path / "run.json"
+
+    @property
+    def events(self) -> Path:
+        """What happened, an event a line."""
+        return self.path / "events.jsonl"
+
+    @property
+    def engine_log(self) -> Path:
+        """What the engine said."""
+        return self.path / "engine.log"
+
+    @property
+    def gate(self) -> Path:
+        """What the gate is told when it starts."""
+        return self.path / "gate.json"
+
+    @property
+    def gate_state(self) -> Path:
+        """What the gate is told while it runs."""
+        return self.path / "state.json"
+
+    def begin(self, run: Run) -> None:
+        """Make the folder, for this run alone."""
+        with _writing(self.path):
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700)
+        self.write(run)
+
+    def read(self) -> Run:
+        """Read the record."""
+        return read_record(self.record, Run, hint=f"remove {self.path}, and serve again")
+
+    def write(self, run: Run) -> None:
+        """Save the record."""
+        with _writing(self.record):
+            write_atomically(self.record, run.to_json().encode())
+
+    def append(self, event: Event) -> None:
+        """Add an event, on a line of its own even after one that was cut off."""
+        with _writing(self.events), self.events.open("ab+") as file:
+            file.seek(max(0, file.tell() - 1))
+            torn = file.read(1) not in (b"", b"\n")
+            file.write(b"\n" * torn + event.model_dump_json().encode() + b"\n")
+
+    def read_events(self) -> tuple[Event, ...]:
+        """Read all events but those that a full disk or a sudden end cut off."""
+        if not self.events.exists():
+            return ()
+        lines = self.events.read_bytes().splitlines()
+        return tuple(event for line in lines if (event := self._read_event(line)) is not None)
+
+    def _read_event(self, line: bytes) -> Event | None:
+        try:
+            return Event.model_validate_json(line)
+        except ValidationError as fault:
+            if fault.errors()[0]["type"] == "json_invalid":
+                return None
+            message = f"{self.events} has an event that this version does not read"
+            hint = f"remove {self.events}"
+            raise InvalidInputError(message, details=describe_faults(fault), hint=hint) from fault
+
+
+def find_runs_root(environment: Mapping[str, str]) -> Path:
+    """Give the folder of this user's runs."""
+    home = Path(environment.get("HOME") or Path.home())
+    state = environment.get("XDG_STATE_HOME") or home / ".local" / "state"
+    return Path(state).expanduser() / "slipstream" / "runs"
+
+
+def name_run(plan: LaunchPlan, now: datetime, pid: int) -> str:
+    """Name a run after its target, its hour and its supervisor."""
+    return f"{Path(plan.target).name}-{now:%Y%m%d-%H%M%S}-{pid}"
+
+
+def list_runs(root: Path) -> list[tuple[RunFolder, Run]]:
+    """Give all runs that this version can read, the newest first."""
+    found = []
+    for record in root.glob("*/run.json"):
+        with suppress(InvalidInputError):
+            found.append((RunFolder(record.parent), RunFolder(record.parent).read()))
+    return sorted(found, key=lambda pair: pair[1].began_at, reverse=True)
+
+
+def find_live(root: Path, proc: Path = _PROC) -> list[tuple[RunFolder, Run]]:
+    """Give the runs whose supervisor lives."""
+    return [(folder, run) for folder, run in list_runs(root) if is_alive(run.supervisor, proc)]
+
+
+def expected_phases(root: Path, plan: LaunchPlan) -> dict[Phase, float]:
+    """Give the median of each phase over earlier runs of the same command line."""
+    argv = plan.argv()
+    earlier = [run.phase_seconds for _, run in list_runs(root) if run.plan.argv() == argv]
+    samples = {phase: [took[phase] for took in earlier if phase in took] for phase in PHASES}
+    return {phase: median(seconds) for phase, seconds in samples.items() if seconds}
+
+
+def read_process(pid: int, proc: Path = _PROC) -> Process | None:
+    """Find a running process; one that ended and was not fetched yet does not run."""
+    try:  # The name before the last bracket may hold anything; the start is field 22.
+        fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else Process(pid=pid, start_ticks=int(fields[19]))
+    except (OSError, IndexError):
+        return None
+
+
+def is_alive(process: Process, proc: Path = _PROC) -> bool:
+    """Say whether the process runs, and not another one under its id."""
+    return read_process(process.pid, proc) == process
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Turn what the disk refuses, above all for being full, into an error that says so."""
+    try:
+        yield
+    except OSError as fault:
+        if fault.errno in (errno.ENOSPC, errno.EDQUOT):
+            message, hint = f"disk_full: there is no room left to write {path}", "df -h"
+        else:
+            message, hint = f"cannot write {path}: {fault.strerror or fault}", "ls -ld"
+        raise InvalidInputError(message, hint=f"{hint} {path.parent}") from fault
