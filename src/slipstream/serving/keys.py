@@ -1,0 +1,145 @@
+"""The keys that open a server: shown once when made, and from then on known by their hash.
+
+The key file has one key a line and is replaced in one step, so a gate that reads it sees
+all of it or what was there before. Nobody but its owner may write it.
+"""
+
+import fcntl
+import os
+import secrets
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+from pydantic import AwareDatetime, ValidationError
+
+from slipstream.errors import InvalidInputError
+from slipstream.records import Record, describe_faults
+
+KEYS_HINT = "slipstream keys list"
+
+
+class Key(Record):
+    """What is kept of a key."""
+
+    id: str
+    name: str
+    sha256: str
+    created: AwareDatetime
+    expires: AwareDatetime | None = None
+
+    def is_valid(self, now: datetime) -> bool:
+        """Say whether the key still opens anything."""
+        return self.expires is None or now < self.expires
+
+
+class NewKey(Record):
+    """A key with its secret, for the one time that it is shown."""
+
+    schema_version: Literal[1] = 1
+    secret: str
+    key: Key
+
+
+class KeyList(Record):
+    """The keys of a file."""
+
+    schema_version: Literal[1] = 1
+    file: str
+    keys: tuple[Key, ...]
+
+
+def find_key_file(environment: Mapping[str, str]) -> Path:
+    """Give the file of this user's keys."""
+    if named := environment.get("SLIPSTREAM_KEYS"):
+        return Path(named).expanduser()
+    if named := environment.get("XDG_CONFIG_HOME"):
+        return Path(named).expanduser() / "slipstream" / "keys.json"
+    return Path(environment.get("HOME") or Path.home()) / ".config" / "slipstream" / "keys.json"
+
+
+def read_keys(file: Path) -> tuple[Key, ...]:
+    """Read the keys of a file; without the file there are none."""
+    try:
+        lines = file.read_bytes().splitlines()
+        _require_own(file)
+    except FileNotFoundError:
+        return ()
+    except OSError as fault:
+        message = f"cannot read {file}: {fault.strerror or fault}"
+        raise InvalidInputError(message, hint=f"ls -l {file}") from fault
+    keys: list[Key] = []
+    faults: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            keys.append(Key.model_validate_json(line))
+        except ValidationError as fault:
+            faults.append(f"line {number}: {'; '.join(describe_faults(fault))}")
+    if faults:
+        raise InvalidInputError(
+            f"{file} is not a file of keys", details=tuple(faults), hint=f"remove {file}"
+        )
+    return tuple(keys)
+
+
+def make_key(file: Path, name: str, *, now: datetime, expires: datetime | None) -> NewKey:
+    """Make a key and keep its hash."""
+    secret = secrets.token_urlsafe(32)
+    digest = sha256(secret.encode()).hexdigest()
+    key = Key(id=secrets.token_hex(4), name=name, sha256=digest, created=now, expires=expires)
+    with _locked_folder(file):
+        _replace(file, (*read_keys(file), key))
+    return NewKey(secret=secret, key=key)
+
+
+def revoke_key(file: Path, identity: str) -> Key:
+    """Take a key out of the file."""
+    with _locked_folder(file):
+        keys = read_keys(file)
+        for key in keys:
+            if key.id == identity:
+                _replace(file, [one for one in keys if one is not key])
+                return key
+    raise InvalidInputError(f"there is no key {identity} in {file}", hint=KEYS_HINT)
+
+
+@contextmanager
+def _locked_folder(file: Path) -> Iterator[None]:
+    """Keep two commands from writing the same file at once."""
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as fault:
+        message = f"cannot keep keys in {file.parent}: {fault.strerror or fault}"
+        raise InvalidInputError(message, hint="name another file with SLIPSTREAM_KEYS") from fault
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _replace(file: Path, keys: Sequence[Key]) -> None:
+    """Put the keys into the file in one step; from the first byte on, only its owner reads it."""
+    partial = file.with_name(f".{file.name}.partial")
+    partial.unlink(missing_ok=True)
+    content = "".join(f"{key.model_dump_json(exclude_none=True)}\n" for key in keys)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with os.fdopen(os.open(partial, flags, 0o600), "w") as written:
+        written.write(content)
+        written.flush()
+        os.fsync(written.fileno())
+    partial.replace(file)
+
+
+def _require_own(file: Path) -> None:
+    """Refuse keys that another user could have put there."""
+    for path, mode in ((file, 600), (file.parent, 700)):
+        bits = path.stat().st_mode
+        if bits & 0o022 and not bits & stat.S_ISVTX:
+            message = f"others can write to {path}, and give themselves a key"
+            raise InvalidInputError(message, hint=f"chmod {mode} {path}")

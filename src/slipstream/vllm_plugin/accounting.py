@@ -1,0 +1,107 @@
+"""What is under way, for the supervisor: one small file for every API process.
+
+It shows a change within half a second, even if nothing happens after it: a request that
+hangs is in it. That nothing is under way is shown at once, or 50 ms after the last time.
+Times are of the monotonic clock, which all processes of a machine share.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+WRITE_EVERY_SECONDS = 0.5
+WHEN_IDLE_SECONDS = 0.05
+
+_log = logging.getLogger(__name__)
+
+
+class Accounting:
+    """Counts requests from their admission to their end, whatever the end is."""
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = None if folder is None else Path(folder)
+        self._under_way: Counter[str] = Counter()
+        self._begun: Counter[str] = Counter()
+        self._last_token: float | None = None
+        self._written = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        self._failed = False
+
+    def count_under_way(self, caller: str) -> int:
+        """Give how many requests of a caller are under way."""
+        return self._under_way[caller]
+
+    @contextmanager
+    def count(self, caller: str) -> Iterator[None]:
+        """Count a request as long as the block lasts."""
+        self._under_way[caller] += 1
+        self._begun[caller] += 1
+        self._tell_within(WRITE_EVERY_SECONDS)
+        try:
+            yield
+        finally:
+            self._under_way[caller] -= 1
+            if self._under_way.total():
+                self._tell_within(WRITE_EVERY_SECONDS)
+            elif time.monotonic() - self._written >= WHEN_IDLE_SECONDS:
+                self.write()
+            else:
+                self._tell_within(WHEN_IDLE_SECONDS)
+
+    def see_token(self) -> None:
+        """Note that the engine gave something."""
+        self._last_token = time.monotonic()
+        if self._timer is None:
+            self._tell_within(WRITE_EVERY_SECONDS)
+
+    def write(self) -> None:
+        """Replace the file of this process."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._written = time.monotonic()
+        if self._folder is None:
+            return
+        try:
+            self._replace(self._folder / f"{os.getpid()}.json")
+        except OSError as fault:
+            if not self._failed:
+                _log.error("what is under way cannot be written down: %s", fault)
+            self._failed = True
+
+    def _tell_within(self, seconds: float) -> None:
+        """Have the file written so long after the last time, and never in a request's way."""
+        due = self._written + seconds
+        if self._timer is not None:
+            if self._due <= due:
+                return
+            self._timer.cancel()
+        wait = max(WHEN_IDLE_SECONDS, due - time.monotonic())
+        self._due = due
+        self._timer = asyncio.get_running_loop().call_later(wait, self.write)
+
+    def _replace(self, path: Path) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.partial")
+        partial.write_text(json.dumps(self._describe()))
+        partial.replace(path)
+
+    def _describe(self) -> dict[str, object]:
+        return {
+            "pid": os.getpid(),
+            "written": self._written,
+            "last_token": self._last_token,
+            "in_flight": self._under_way.total(),
+            "total": self._begun.total(),
+            "by_key": {
+                caller: {"in_flight": self._under_way[caller], "total": total}
+                for caller, total in self._begun.items()
+            },
+        }

@@ -1,0 +1,72 @@
+"""What the gate says itself, in the form of the OpenAI API."""
+
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "unavailable_error",
+}
+# The other refusals are made before the body was read, and nobody will read it.
+KEEP_THE_CONNECTION = (400, 429)
+
+
+class Refusal(Exception):
+    """A request that goes no further, and why; `field` names the part of it that is at fault."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        field: str | None = None,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.field = field
+        self.headers = headers
+
+
+def try_later(status: int, message: str, seconds: int) -> Refusal:
+    """Make a refusal that says when to come back."""
+    return Refusal(status, message, headers=((b"retry-after", str(seconds).encode()),))
+
+
+async def send_refusal(send: Send, refusal: Refusal, *, method: str) -> None:
+    """Answer with the refusal; a connection with an unread body ends."""
+    error = {
+        "message": refusal.message,
+        "type": KINDS[refusal.status],
+        "param": refusal.field,
+        "code": refusal.status,
+    }
+    headers = refusal.headers
+    if method not in ("GET", "HEAD") and refusal.status not in KEEP_THE_CONNECTION:
+        headers += ((b"connection", b"close"),)
+    await send_json(send, refusal.status, {"error": error}, headers)
+
+
+async def send_json(
+    send: Send, status: int, document: object, headers: tuple[tuple[bytes, bytes], ...] = ()
+) -> None:
+    """Answer with one JSON document."""
+    body = json.dumps(document).encode()
+    length = (b"content-length", str(len(body)).encode())
+    own = [(b"content-type", b"application/json"), length, *headers]
+    await send({"type": "http.response.start", "status": status, "headers": own})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
