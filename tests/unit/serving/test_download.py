@@ -28,6 +28,7 @@ from tests.unit.serving.hub_bench import (
 HALF = 150_000
 SIZE = len(NEEDED[FIRST])
 CUT, NOTHING = Fault(after=HALF, cut=True), Fault(after=0, cut=True)
+DONE = f"fetching {NAME}: 0.5 MiB of 0.5 MiB, "
 FETCHER = """
 import os, sys
 from pathlib import Path
@@ -43,9 +44,10 @@ def bench(tmp_path: Path) -> Iterator[HubBench]:
 
 
 def test_a_cut_connection_goes_on_where_it_was(bench: HubBench) -> None:
-    bench.fail(FIRST, [CUT, Fault(after=100_000, cut=True)])
+    bench.fail(FIRST, [CUT, *[Fault(after=10_000, cut=True)] * 4])
     assert is_whole(bench.obtain())
-    assert bench.hub.asked(FIRST) == [None, f"bytes={HALF}-", f"bytes={HALF + 100_000}-"]
+    later = [f"bytes={HALF + 10_000 * cuts}-" for cuts in range(5)]
+    assert bench.hub.asked(FIRST) == [None, *later]
     assert f"{FIRST}: cut at 0.1 MiB, going on in 0.0 s" in bench.lines
     assert bench.partials() == {}
 
@@ -99,6 +101,7 @@ def test_a_hub_that_cannot_go_on_starts_over(bench: HubBench) -> None:
     bench.fail(FIRST, [CUT, Fault(ignore_range=True)])
     assert is_whole(bench.obtain())
     assert len(bench.hub.asked(FIRST)) == 2
+    assert bench.lines[-1].startswith(DONE)
 
 
 def test_a_hub_that_is_busy_is_asked_again(bench: HubBench) -> None:
@@ -117,6 +120,7 @@ def test_wrong_bytes_are_fetched_a_second_time_from_the_start(bench: HubBench) -
     bench.fail(FIRST, [Fault(change=flip)])
     assert is_whole(bench.obtain())
     assert bench.hub.asked(FIRST) == [None, None]
+    assert bench.lines[-1].startswith(DONE)
 
 
 def test_a_partial_file_that_went_bad_is_fetched_anew(bench: HubBench) -> None:
