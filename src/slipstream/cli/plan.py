@@ -98,7 +98,7 @@ def _find_recipes(target: str) -> tuple[str, tuple[Recipe, ...]]:
     overlay = recipe_overlay(os.environ)
     if Path(target).is_dir():
         whole = str(Path(target).resolve())
-        own = load_recipes_for(whole, overlay=overlay)
+        own = load_recipes_for(whole, folder=overlay, overlay=overlay)
         if any(recipe.target == whole for recipe in own):
             return whole, own
     return target, load_recipes_for(target, overlay=overlay)
