@@ -101,6 +101,7 @@ def open_bench(cache: Path) -> Iterator[HubBench]:
     with run_hub(NEEDED | OTHERS) as hub, pytest.MonkeyPatch.context() as patch:
         patch.setattr(download, "PAUSES_SECONDS", (0.0, 0.0))
         patch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY", True)
+        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
         patch.setenv("NO_PROXY", "127.0.0.1")
         yield HubBench(hub, cache)
     close_session()

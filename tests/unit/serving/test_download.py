@@ -83,7 +83,8 @@ def test_what_was_fetched_before_an_error_is_not_fetched_again(bench: HubBench) 
 
 def test_a_killed_download_goes_on_where_it_was(bench: HubBench) -> None:
     bench.fail(FIRST, [Fault(after=HALF, meanwhile=bench.hub.stall)])
-    environment = {**os.environ, **bench.environment, "HF_HUB_DISABLE_TELEMETRY": "1"}
+    settings = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "0"}
+    environment = {**os.environ, **bench.environment, **settings}
     command = [sys.executable, "-c", FETCHER, NAME, str(bench.cache)]
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
         try:
