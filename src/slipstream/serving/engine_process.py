@@ -1,9 +1,10 @@
 """The engine as a child process: started from a plan, ready when healthy, ended as a group.
 
-The engine starts workers of its own. It gets a session to itself, and whatever ends the
-block, an interrupt too, ends every process of that session.
+The engine starts workers of its own. It gets a session to itself, under a warden, and
+whatever ends the block or this process, even SIGKILL, ends every process of that session.
 """
 
+import json
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ from urllib.request import ProxyHandler, build_opener
 
 from slipstream.errors import EngineError, InvalidInputError
 from slipstream.planning.plan import LaunchPlan
+from slipstream.serving import warden
 
 READY_WITHIN_SECONDS = 900
 GRACE_SECONDS = 30
@@ -67,32 +69,59 @@ def run_group(
     command: Sequence[str], environment: Mapping[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command in a session of its own, and end all of it with the block."""
+    process = start_group(command, environment, log)
+    try:
+        yield process
+    finally:
+        end_group(process, grace_seconds=GRACE_SECONDS)
+
+
+def start_group(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    *,
+    successor: Sequence[str] = (),
+) -> subprocess.Popen[bytes]:
+    """Start a command under a warden, which leads its group and ends as the command does.
+
+    If this process dies first, the warden ends the group and becomes the successor.
+    """
+    order = {"command": command, "environment": dict(environment), "successor": successor}
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as file:
         process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-I", "-S", warden.__file__],
+            stdin=subprocess.PIPE,
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    try:
-        yield process
-    finally:
-        end_group(process)
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        process.stdin.flush()
+    return process
 
 
-def end_group(process: subprocess.Popen[bytes]) -> None:
+def end_group(process: subprocess.Popen[bytes], *, grace_seconds: float) -> None:
     """Ask a child and its group to end, and kill what is left when it did or time ran out."""
     try:
-        _signal_group(process, signal.SIGTERM)
+        signal_group(process, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=GRACE_SECONDS)
+            process.wait(timeout=grace_seconds)
     finally:
         # A second interrupt cuts the grace short.
-        _signal_group(process, signal.SIGKILL)
+        signal_group(process, signal.SIGKILL)
         process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+def signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Send a signal to every process of a group, if any is left."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
 
 
 def is_healthy(url: str) -> bool:
@@ -182,11 +211,6 @@ def _wait_until_healthy(
         on_wait(waited)
         time.sleep(LOOK_EVERY_SECONDS)
     raise _make_error(f"the engine was not ready within {within_seconds:g} s", log)
-
-
-def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
 
 
 def _name_end(code: int) -> str:

@@ -1,0 +1,108 @@
+"""Holds a command's processes together: none outlives its owner, whatever ends the owner.
+
+Run as a script, without our packages. The order comes as one line of JSON on the standard
+input, which then stays open: it closes when the owner dies. The warden leads the session,
+and orphans within it become its children, so it finds them wherever they went.
+"""
+
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+PR_SET_CHILD_SUBREAPER = 36
+FOUND_AGAIN_SECONDS = 0.01
+SUCCEED_AFTER_SECONDS = 1.0
+
+
+def main() -> NoReturn:
+    """Run the order's command until it ends or the owner does."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    # A handler, and not SIG_IGN, which the command would inherit: it gets these signals itself.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    order = json.loads(sys.stdin.buffer.readline())
+    child = subprocess.Popen(
+        order["command"], env=order["environment"], stdin=subprocess.DEVNULL, close_fds=True
+    )
+    is_owned = _wait(child)
+    _end_others()
+    if not is_owned:
+        _succeed(order["successor"])
+    code = child.wait()
+    if code < 0:
+        _die_of(-code)
+    os._exit(code)
+
+
+def _wait(child: subprocess.Popen[bytes]) -> bool:
+    """Wait for the child's end, and say whether the owner was there to see it."""
+    ended = os.pidfd_open(child.pid)
+    watched = select.poll()
+    watched.register(ended, select.POLLIN)
+    watched.register(sys.stdin.fileno(), select.POLLIN)
+    while True:
+        ready = [descriptor for descriptor, _ in watched.poll()]
+        if ended in ready:
+            return True
+        if not os.read(sys.stdin.fileno(), 4096):
+            return False
+
+
+def _end_others() -> None:
+    """Kill all that is left of the session, until nothing is."""
+    while others := _find_others():
+        for pid in others:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(FOUND_AGAIN_SECONDS)
+
+
+def _find_others() -> list[int]:
+    """Give the processes that live in this session or descend from this process."""
+    own = os.getpid()
+    parents: dict[int, int] = {}
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if fields[0] in "ZX":
+                continue
+            pid = int(stat.parent.name)
+            parents[pid] = int(fields[1])
+            if int(fields[3]) == own:
+                found.add(pid)
+    for pid in parents:
+        ancestor = pid
+        while ancestor in parents and ancestor != own:
+            ancestor = parents[ancestor]
+        if ancestor == own:
+            found.add(pid)
+    return sorted(found - {own})
+
+
+def _succeed(successor: list[str]) -> None:
+    """Become the owner's successor, if it named one."""
+    if successor:
+        time.sleep(SUCCEED_AFTER_SECONDS)
+        os.execv(successor[0], successor)
+    os._exit(1)
+
+
+def _die_of(number: int) -> NoReturn:
+    """End as the child did, so that the owner sees its signal."""
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
+
+
+if __name__ == "__main__":
+    main()
