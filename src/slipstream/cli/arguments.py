@@ -19,6 +19,12 @@ VERBS = {
     "inspect": "read a checkpoint without its weights, and whether a drafter fits it",
     "recipes": "list known pairs with who measured what on what",
     "plan": "decide every engine setting, with its reason and the memory it takes",
+    "serve": "start an engine, prove that it answers, and keep it up",
+    "status": "show which runs there are, and how one of them stands",
+    "logs": "show what a run's engine said, or what happened to the run",
+    "stop": "have a run finish its requests and end",
+    "keys": "make, list and revoke the keys that open a server",
+    "doctor": "find out what is wrong here, or why a run ended, and what to type next",
     "train": "make a drafter for a target from prompts or one's own traffic",
 }
 

@@ -20,51 +20,69 @@ from slipstream.records import read_record
 from slipstream.reporting.plan_text import render_difference, render_plan, render_sglang
 from slipstream.user_folders import recipe_overlay
 
+PLAN_HINT = "slipstream plan TARGET --json > FILE"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `plan` takes."""
     parser.add_argument("target", metavar="TARGET", nargs="?", help="a folder, or a hub model")
-    parser.add_argument("--drafter", help="a folder or hub model, if no recipe is to choose")
+    add_wishes(parser)
     parser.add_argument("--host", metavar="NAME|FILE", help="plan for another machine")
-    parser.add_argument("--context", type=whole_number, help="tokens of the longest sequence")
-    parser.add_argument("--users", type=whole_number, help="sequences that run at once")
-    parser.add_argument("--goal", choices=("latency", "throughput", "capacity"), default="latency")
-    parser.add_argument("--k", type=whole_number, help="tokens to draft in a step")
-    parser.add_argument("--no-speculation", action="store_true", help="plain decoding")
-    parser.add_argument("--from-env", action="store_true", help="read AEON-7's variables")
     parser.add_argument("--explain", action="store_true", help="the reason of every setting")
     parser.add_argument("--sglang", action="store_true", help="the same plan as SGLang's command")
     parser.add_argument("--diff", nargs=2, metavar="PLAN", type=Path, help="compare saved plans")
     parser.usage = "slipstream plan TARGET [options] [-- ENGINE ARGUMENTS]"
 
 
+def add_wishes(parser: argparse.ArgumentParser) -> None:
+    """Declare what a user may wish of a plan, here and wherever one is made on the way."""
+    parser.add_argument("--drafter", help="a folder or hub model, if no recipe is to choose")
+    parser.add_argument("--context", type=whole_number, help="tokens of the longest sequence")
+    parser.add_argument("--users", type=whole_number, help="sequences that run at once")
+    parser.add_argument("--goal", choices=("latency", "throughput", "capacity"), default="latency")
+    parser.add_argument("--k", type=whole_number, help="tokens to draft in a step")
+    parser.add_argument("--no-speculation", action="store_true", help="plain decoding")
+    parser.add_argument("--from-env", action="store_true", help="read AEON-7's variables")
+
+
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Make a plan and show it; a refused one leaves with 1."""
     if options.diff is not None:
         return _run_diff(options.diff, screen)
-    plan = _make_plan(options)
+    plan = make_plan(options, _find_host(options.host))
     text = render_sglang(plan) if options.sglang else render_plan(plan, explain=options.explain)
     screen.show_data(text=text, document=plan.to_json())
     return ExitCode.EXPECTED_FAILURE if plan.refusals else ExitCode.DONE
 
 
 def _run_diff(files: list[Path], screen: Screen) -> ExitCode:
-    hint = "slipstream plan TARGET --json > FILE"
-    left, right = (read_record(file, LaunchPlan, hint=hint) for file in files)
+    left, right = (read_record(file, LaunchPlan, hint=PLAN_HINT) for file in files)
     differences = diff_plans(left, right)
     document = DifferenceList(differences=differences)
     screen.show_data(text=render_difference(differences), document=document.to_json())
     return ExitCode.DONE
 
 
-def _make_plan(options: argparse.Namespace) -> LaunchPlan:
+def take_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
+    """Read a saved plan, which is taken as it is, or make one."""
+    saved = Path(options.target)
+    if not saved.is_file():
+        return make_plan(options, host)
+    wishes = (options.drafter, options.context, options.users, options.k, options.no_speculation)
+    if any(wishes) or options.raw:
+        raise UsageError("a saved plan is taken as it is", hint=f"{PLAN_HINT} [options]")
+    return read_record(saved, LaunchPlan, hint=PLAN_HINT)
+
+
+def make_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
+    """Make the plan that the options ask for."""
     asked = read_container_variables(os.environ) if options.from_env else None
     target = options.target or (asked.target if asked else None)
     if target is None:
         raise UsageError("no target was named", hint="slipstream plan TARGET")
     target, recipes = _find_recipes(target)
     return plan_target(
-        _find_host(options.host),
+        host,
         target,
         options.drafter or (asked.drafter if asked else None),
         _read_wishes(options, asked),

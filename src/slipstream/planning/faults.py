@@ -7,6 +7,7 @@ from slipstream.engines import vllm
 from slipstream.hardware import Host, find_obstacle
 from slipstream.planning.attention import find_turboquant_obstacle
 from slipstream.planning.memory import TURBOQUANT_BITS
+from slipstream.planning.patches import DRAFTER_POSITIONS, drafts_past_its_context
 from slipstream.planning.placement import decide_utilization
 from slipstream.planning.plan import MemoryBudget
 from slipstream.planning.situation import Situation
@@ -69,7 +70,16 @@ def find_pair_faults(situation: Situation, *, draft_length: int, context: int) -
         draft_length=draft_length or None,
         context=context,
     )
-    return [*pairing.faults, *engine]
+    patched = drafts_past_its_context(situation, context)
+    return [*(_ease(fault) if patched else fault for fault in pairing.faults), *engine]
+
+
+def _ease(fault: Fault) -> Fault:
+    """Let a drafter with too few positions pass where a patch gives it the others."""
+    if fault.code != "drafter-context":
+        return fault
+    message = f"{fault.message}: past them it drafts untrained (patch {DRAFTER_POSITIONS})"
+    return fault.model_copy(update={"verdict": "warn", "message": message})
 
 
 def find_headroom_fault(situation: Situation) -> list[Fault]:

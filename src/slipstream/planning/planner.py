@@ -24,6 +24,7 @@ from slipstream.planning.faults import (
     find_turboquant_fault,
 )
 from slipstream.planning.known_bad import Facts, find_known_bad
+from slipstream.planning.patches import decide_patches, name_patches
 from slipstream.planning.placement import (
     decide_eager,
     decide_environment,
@@ -69,6 +70,7 @@ def make_plan(
     )
     decisions = override(ours, wishes.raw)
     settled = {decision.flag: decision.value for decision in decisions}
+    patches = decide_patches(situation, figures.context.value, settled)
     facts = Facts(
         situation=situation,
         draft_length=figures.drafted,
@@ -95,7 +97,8 @@ def make_plan(
         capability=situation.capability,
         recipe=recipe.name if recipe else None,
         decisions=decisions,
-        environment=tuple(decide_environment(situation)),
+        environment=(*decide_environment(situation), *name_patches(patches)),
+        patches=tuple(choice.value for choice in patches),
         memory=memory,
         notes=(
             *notes,

@@ -46,14 +46,19 @@ def run_engine(
     environment: Mapping[str, str],
     port: int | None = None,
     ready_within_seconds: float = READY_WITHIN_SECONDS,
+    on_start: Callable[[int], None] = lambda _: None,
     on_wait: Callable[[float], None] = lambda _: None,
 ) -> Iterator[str]:
-    """Start a plan's engine and give its base URL; `on_wait` is told the seconds until then."""
-    _require_accepted(plan)
+    """Start a plan's engine and give its base URL.
+
+    `on_start` is told the process that leads its session, `on_wait` the seconds until it is ready.
+    """
+    require_accepted(plan)
     port = choose_port(_asked_port(plan) if port is None else port)
     url = f"http://{find_host(plan)}:{port}"
     command = [sys.executable, *plan.argv()[1:], "--port", str(port)]
     with run_group(command, make_environment(plan, environment), log) as process:
+        on_start(process.pid)
         _wait_until_healthy(process, url, log, ready_within_seconds, on_wait)
         try:
             yield url
@@ -180,7 +185,8 @@ def read_reasons(log: Path) -> tuple[str, ...]:
     return tuple(dict.fromkeys(shortened))[-DETAIL_LINES:]
 
 
-def _require_accepted(plan: LaunchPlan) -> None:
+def require_accepted(plan: LaunchPlan) -> None:
+    """Refuse a plan that the planner refused."""
     if plan.refusals:
         raise InvalidInputError(
             f"the plan for {plan.target} is refused",

@@ -36,7 +36,7 @@ class GateLimits(Record):
     """The most that one request may ask for."""
 
     body_bytes: PositiveInt = 2 * 2**20
-    body_seconds: PositiveFloat = 30
+    body_seconds: PositiveFloat = 20
     containers: PositiveInt = 20_000
     depth: PositiveInt = 64
     n: PositiveInt = 8
@@ -92,6 +92,8 @@ class GateSettings(Record):
     unsupported_sampling: Literal["drop", "refuse"] = "drop"
     long_answers: Literal["clamp", "refuse"] = "refuse"
     text_only: bool = True
+    # Some grammars and patterns stop the engine for everybody: "any" is for callers one trusts.
+    constraints: Literal["plain", "any"] = "plain"
     template_arguments: tuple[str, ...] = ("enable_thinking", "thinking")
     limits: GateLimits = Field(default_factory=GateLimits)
     recording: GateRecording | None = None
@@ -116,6 +118,7 @@ class GateCounts(Record):
     last_token: float | None
     in_flight: int
     total: int
+    longest_body_bytes: int = 0
     by_key: dict[str, CallerCounts]
 
 

@@ -13,9 +13,12 @@ from random import Random
 from typing import Literal
 
 from slipstream.engines.vllm import CPU_BLOCK_TOKENS
+from slipstream.planning.plain_twin import without_drafts
 from slipstream.planning.plan import Decision, LaunchPlan
 
-Cause = Literal["illegal-access", "out-of-memory", "configuration", "hang", "other"]
+Cause = Literal[
+    "illegal-access", "out-of-memory", "configuration", "hang", "no-acceptance", "other"
+]
 Rung = Literal["eager", "short-drafts", "no-speculation", "less-memory"]
 
 SHORT_DRAFT = 3
@@ -34,6 +37,7 @@ _LADDERS: dict[Cause, tuple[Rung, ...]] = {
     "hang": ("eager", "short-drafts", "no-speculation"),
     "out-of-memory": ("less-memory",),
     "configuration": (),
+    "no-acceptance": ("no-speculation",),
     "other": ("no-speculation",),
 }
 _TOLD: dict[Cause, str] = {
@@ -41,9 +45,10 @@ _TOLD: dict[Cause, str] = {
     "out-of-memory": "running out of memory",
     "configuration": "a setting that the engine refuses",
     "hang": "hanging",
+    "no-acceptance": "drafts of which none was accepted",
     "other": "repeated crashes",
 }
-_SPECULATION = ("--speculative-config", "--spec-")
+_NOT_MENDED_BY_WAITING: tuple[Cause, ...] = ("configuration", "no-acceptance")
 _DRAFT_LENGTHS = ("--speculative-config.num_speculative_tokens", "--spec-tokens")
 _SCHEDULE = "num_speculative_tokens_per_batch_size"
 
@@ -69,7 +74,7 @@ def may_restart(history: Sequence[Crash], now: float, chance: Random) -> float |
     recent = [crash for crash in streak if now - crash.at <= WINDOW_SECONDS]
     unready = [crash for crash in streak[-CRASHES_A_PLAN:] if crash.healthy_seconds == 0]
     spent = max(len(recent), len(unready)) >= CRASHES_A_PLAN
-    if spent or streak[-1].cause == "configuration":
+    if spent or streak[-1].cause in _NOT_MENDED_BY_WAITING:
         return None
     doublings = min(len(streak) - 1, 10)
     wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS << doublings)
@@ -130,12 +135,7 @@ def _read_settings(value: str) -> dict[str, object]:
 
 
 def _draft_nothing(plan: LaunchPlan, because: str, _: tuple[Rung, ...]) -> LaunchPlan:
-    kept = [
-        decision
-        for decision in plan.decisions
-        if not decision.flag.replace("_", "-").startswith(_SPECULATION)
-    ]
-    return _with(plan, kept).model_copy(update={"drafter": None})
+    return without_drafts(plan)
 
 
 def _take_less(plan: LaunchPlan, because: str, taken: tuple[Rung, ...]) -> LaunchPlan:

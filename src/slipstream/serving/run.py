@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
-from pydantic import AwareDatetime, Field, ValidationError
+from pydantic import AwareDatetime, Field, NonNegativeInt, ValidationError
 
 from slipstream.atomic_files import write_atomically
 from slipstream.engines.vllm_log import PHASES, Phase
@@ -21,6 +21,7 @@ from slipstream.errors import InvalidInputError
 from slipstream.hardware import Host
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record, describe_faults, read_record
+from slipstream.serving.gate_file import GateRecording
 from slipstream.serving.ladder import Rung
 
 _Rising = Literal["planned", "downloading", "starting", "warming", "ready"]
@@ -60,6 +61,15 @@ class Event(Record):
     figures: dict[str, float] = Field(default_factory=dict)
 
 
+class Terms(Record):
+    """How a plan is served, as far as the plan itself does not say."""
+
+    keys_file: Path | None = None
+    drain_seconds: NonNegativeInt = 30
+    recording: GateRecording | None = None
+    detached: bool = False
+
+
 class Run(Record):
     """A run as it stands: enough to run it again. The plan is the one that it came down to."""
 
@@ -69,6 +79,7 @@ class Run(Record):
     plan: LaunchPlan
     host: Host
     versions: dict[str, str]
+    terms: Terms = Field(default_factory=Terms)
     argv: tuple[str, ...]
     supervisor: Process
     engine: Process | None = None
@@ -106,6 +117,16 @@ class RunFolder:
     def engine_log(self) -> Path:
         """What the engine said."""
         return self.path / "engine.log"
+
+    @property
+    def supervisor_log(self) -> Path:
+        """What the supervisor said, if it was detached from its terminal."""
+        return self.path / "supervisor.log"
+
+    @property
+    def accounting(self) -> Path:
+        """What the gate tells while it runs, a file an API process."""
+        return self.path / "accounting"
 
     @property
     def gate(self) -> Path:

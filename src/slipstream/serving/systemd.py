@@ -34,6 +34,7 @@ class Service:
     cache: Path
     models: Path
     drain_seconds: int
+    options: tuple[str, ...] = ()
     keys: Path | None = None
 
 
@@ -62,14 +63,17 @@ def _serve(service: Service) -> list[str]:
         "HF_HUB_CACHE": service.models,
         **caches,
     }
+    # A dollar would be a variable.
+    quoted = (_quote(service.plan), *map(_quote, service.options))
+    words = [word.replace("$", "$$") for word in quoted]
     return [
         "[Service]",
         "Type=exec",
         f"User={_escape(service.user)}",
-        f"ExecStart={_quote(service.command)} serve {_quote(service.plan).replace('$', '$$')}",
+        f"ExecStart={_quote(service.command)} serve {' '.join(words)}",
         *(f"Environment={_quote(f'{name}={path}')}" for name, path in folders.items()),
         *_load_keys(service),
-        "KillMode=control-group",
+        "KillMode=mixed",
         f"TimeoutStopSec={service.drain_seconds + STOP_MARGIN_SECONDS}",
         "Restart=on-failure",
         f"RestartSec={RESTART_SECONDS}",

@@ -33,10 +33,12 @@ def main() -> NoReturn:
         order["command"], env=order["environment"], stdin=subprocess.DEVNULL, close_fds=True
     )
     is_owned = _wait(child)
+    if not is_owned:
+        child.kill()
+    code = child.wait()
     _end_others()
     if not is_owned:
         _succeed(order["successor"])
-    code = child.wait()
     if code < 0:
         _die_of(-code)
     os._exit(code)
@@ -57,26 +59,29 @@ def _wait(child: subprocess.Popen[bytes]) -> bool:
 
 
 def _end_others() -> None:
-    """Kill all that is left of the session, until nothing is."""
+    """Kill all that is left of the session, and fetch the orphans among it, until nothing is."""
     while others := _find_others():
         for pid in others:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(FOUND_AGAIN_SECONDS)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
 
 
 def _find_others() -> list[int]:
-    """Give the processes that live in this session or descend from this process."""
+    """Give the processes in this session and those that descend from this one, fetched or not."""
     own = os.getpid()
     parents: dict[int, int] = {}
     found = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             fields = stat.read_text().rpartition(")")[2].split()
-            if fields[0] in "ZX":
+            pid, parent = int(stat.parent.name), int(fields[1])
+            if fields[0] in "ZX" and parent != own:
                 continue
-            pid = int(stat.parent.name)
-            parents[pid] = int(fields[1])
+            parents[pid] = parent
             if int(fields[3]) == own:
                 found.add(pid)
     for pid in parents:

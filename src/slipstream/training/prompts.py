@@ -8,18 +8,18 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from itertools import dropwhile
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import ValidationError, field_validator, model_validator
 
 from slipstream.atomic_files import write_atomically
 from slipstream.errors import InvalidInputError
-from slipstream.records import AnyRecord, Record, describe_faults
-
-MOST_DETAILS = 20
-PROMPTS_HINT = 'name files of lines like {"prompt": "..."} or {"messages": [{"role": "user", ...}]}'
+from slipstream.measuring.workloads.lines import (
+    PROMPTS_HINT,
+    Line,
+    Turn,
+    find_obstacle,
+    read_lines,
+)
+from slipstream.records import Record
 
 
 class Message(Record):
@@ -49,54 +49,6 @@ class PromptReport(Record):
     held_out: dict[str, int]
 
 
-class _Part(Record, extra="ignore"):
-    type: str
-    text: str = ""
-
-
-class _Turn(Record, extra="ignore"):
-    role: Literal["system", "user", "assistant", "tool"]
-    content: list[_Part] | None = None
-    tool_calls: Any = None
-
-    @field_validator("content", mode="before")
-    @classmethod
-    def take_text_as_a_part(cls, content: Any) -> Any:
-        return [{"type": "text", "text": content}] if isinstance(content, str) else content
-
-    @property
-    def text(self) -> str:
-        """Join the parts as the engine does."""
-        return "\n".join(part.text for part in self.content or ())
-
-
-class _Line(Record, extra="ignore"):
-    prompt: str | None = None
-    messages: tuple[_Turn, ...] | None = None
-    kind: str | None = None
-    group: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def open_up(cls, line: Any) -> Any:
-        """Take a bare text as a prompt, and a logged request's messages as the line's own."""
-        if not isinstance(line, dict):
-            return {"prompt": line} if isinstance(line, str) else line
-        if isinstance(request := line.get("request"), dict):
-            line = {"messages": request.get("messages"), **line}
-        if line.get("prompt") is None and line.get("messages") is None:
-            raise ValueError("neither a prompt nor messages")
-        return line
-
-    @property
-    def turns(self) -> tuple[_Turn, ...]:
-        """Give what the target answers: all but the answers at the end."""
-        if self.messages is None:
-            return (_Turn.model_validate({"role": "user", "content": self.prompt}),)
-        asked = dropwhile(lambda turn: turn.role == "assistant", reversed(self.messages))
-        return tuple(asked)[::-1]
-
-
 def read_prompts(
     files: Sequence[Path], *, seed: int, held_out_share: float = 0.05, least_held_out: int = 4
 ) -> tuple[tuple[Conversation, ...], PromptReport]:
@@ -104,10 +56,10 @@ def read_prompts(
     if not 0 <= held_out_share < 1:
         message = f"the held-out share is {held_out_share:g}, not from 0 to below 1"
         raise InvalidInputError(message, hint="take a share such as 0.05")
-    lines = _read_lines(files, _Line, hint=PROMPTS_HINT)
+    lines = read_lines(files, Line, hint=PROMPTS_HINT)
     skipped: Counter[str] = Counter()
     kept: dict[str, Conversation] = {}
-    for file, line in lines:
+    for file, _, line in lines:
         if (obstacle := _find_obstacle(line.turns)) is not None:
             skipped[obstacle] += 1
         else:
@@ -138,49 +90,15 @@ def write_conversations(path: Path, conversations: Iterable[Conversation]) -> No
 def read_conversations(path: Path) -> tuple[Conversation, ...]:
     """Read what `write_conversations` wrote."""
     hint = f"make {path} again from its prompts"
-    return tuple(one for _, one in _read_lines([path], Conversation, hint=hint))
+    return tuple(line.record for line in read_lines([path], Conversation, hint=hint))
 
 
-def _read_lines(
-    files: Sequence[Path], kind: type[AnyRecord], *, hint: str
-) -> list[tuple[Path, AnyRecord]]:
-    """Read every line that is not blank; the faults of all files come in one error."""
-    records: list[tuple[Path, AnyRecord]] = []
-    faults: list[str] = []
-    for path in files:
-        try:
-            lines = path.read_bytes().splitlines()
-        except OSError as fault:
-            message = f"cannot read {path}: {fault.strerror or fault}"
-            raise InvalidInputError(message, hint=hint) from fault
-        for number, line in enumerate(lines, start=1):
-            try:
-                if line.strip():
-                    records.append((path, kind.model_validate_json(line)))
-            except ValidationError as fault:
-                # The parser sees one line only, and calls it line 1.
-                what = "; ".join(describe_faults(fault)).replace(" line 1 ", " ")
-                faults.append(f"{path}:{number}: {what}")
-    if faults:
-        more = len(faults) - MOST_DETAILS
-        details = (*faults[:MOST_DETAILS], *([f"... and {more} more"] if more > 0 else []))
-        message = f"lines that cannot be read: {len(faults)}"
-        raise InvalidInputError(message, details=details, hint=hint)
-    return records
-
-
-def _find_obstacle(turns: Sequence[_Turn]) -> str | None:
+def _find_obstacle(turns: Sequence[Turn]) -> str | None:
     """Say why the target cannot be asked this as text, if it cannot."""
-    if any(turn.tool_calls for turn in turns):
-        return "tool calls"
-    if any(turn.content is None or any(p.type != "text" for p in turn.content) for turn in turns):
-        return "content other than text"
-    if not all(turn.text.strip() for turn in turns):
-        return "empty content"
-    return None if any(turn.role == "user" for turn in turns) else "no user message"
+    return "tool calls" if any(turn.tool_calls for turn in turns) else find_obstacle(turns)
 
 
-def _make_conversation(line: _Line, kind: str) -> Conversation:
+def _make_conversation(line: Line, kind: str) -> Conversation:
     messages = tuple(Message(role=turn.role, content=turn.text) for turn in line.turns)
     normalised = [(one.role, " ".join(one.content.casefold().split())) for one in messages]
     first = next(content for role, content in normalised if role == "user")

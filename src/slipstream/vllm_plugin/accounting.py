@@ -28,6 +28,7 @@ class Accounting:
         self._folder = None if folder is None else Path(folder)
         self._under_way: Counter[str] = Counter()
         self._begun: Counter[str] = Counter()
+        self._sizes: list[int] = []
         self._last_token: float | None = None
         self._written = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -39,8 +40,9 @@ class Accounting:
         return self._under_way[caller]
 
     @contextmanager
-    def count(self, caller: str) -> Iterator[None]:
-        """Count a request as long as the block lasts."""
+    def count(self, caller: str, body_bytes: int) -> Iterator[None]:
+        """Count a request as long as the block lasts; a long one may be silent for long."""
+        self._sizes.append(body_bytes)
         self._under_way[caller] += 1
         self._begun[caller] += 1
         self._tell_within(WRITE_EVERY_SECONDS)
@@ -48,6 +50,7 @@ class Accounting:
             yield
         finally:
             self._under_way[caller] -= 1
+            self._sizes.remove(body_bytes)
             if self._under_way.total():
                 self._tell_within(WRITE_EVERY_SECONDS)
             elif time.monotonic() - self._written >= WHEN_IDLE_SECONDS:
@@ -100,6 +103,7 @@ class Accounting:
             "last_token": self._last_token,
             "in_flight": self._under_way.total(),
             "total": self._begun.total(),
+            "longest_body_bytes": max(self._sizes, default=0),
             "by_key": {
                 caller: {"in_flight": self._under_way[caller], "total": total}
                 for caller, total in self._begun.items()

@@ -126,8 +126,8 @@ class Gate:
         self._require_room(caller)
         if caller is not SUPERVISOR and path in ANSWER_FIELDS:
             self._recorder.record(document)
-        with self._accounting.count(caller.id):
-            await self.app(scope, replay(body, receive), self._watch(send, warnings))
+        with self._accounting.count(caller.id, len(body)):
+            await self.app(scope, *self._watch(replay(body, receive), send, warnings))
 
     def _require_room(self, caller: Caller) -> None:
         """Keep one key from taking the whole server; without keys all are one, and unlimited."""
@@ -141,10 +141,19 @@ class Gate:
     def _try_later(self, status: int, message: str) -> Refusal:
         return try_later(status, message, self.settings.retry_after_seconds)
 
-    def _watch(self, send: Send, warnings: list[str]) -> Send:
-        """Note when the engine gives something, and add the warnings to its headers."""
+    def _watch(self, receive: Receive, send: Send, warnings: list[str]) -> tuple[Receive, Send]:
+        """Note when the engine gives something, and add the warnings to its headers.
+
+        After a client has left, vLLM answers nobody with 200: that is no sign of life.
+        """
         warning = [(WARNING, "; ".join(warnings).encode())] if warnings else []
-        succeeds = False
+        succeeds = has_left = False
+
+        async def receive_watched() -> Message:
+            nonlocal has_left
+            message = await receive()
+            has_left = has_left or message["type"] == "http.disconnect"
+            return message
 
         async def send_watched(message: Message) -> None:
             nonlocal succeeds
@@ -152,11 +161,11 @@ class Gate:
                 succeeds = message["status"] == 200
                 if warning:
                     message = {**message, "headers": [*message.get("headers", ()), *warning]}
-            elif succeeds:
+            elif succeeds and not has_left:
                 self._accounting.see_token()
             await send(message)
 
-        return send_watched
+        return receive_watched, send_watched
 
 
 def _settle(scope: Scope, path: str) -> Scope:

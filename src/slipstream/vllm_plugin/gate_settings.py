@@ -60,6 +60,7 @@ class Settings:
     unsupported_sampling: str
     long_answers: str
     text_only: bool
+    constraints: str
     template_arguments: tuple[str, ...]
     limits: Limits
     recording: Recording | None

@@ -57,9 +57,9 @@ def require_number(
         raise Refusal(400, f"{field} is {value}; this server allows up to {most}", field=field)
 
 
-def _walk(value: Any) -> Iterator[Any]:
-    """Give every list and object in a value, and the value itself."""
-    waiting = [value]
+def walk(value: Any) -> Iterator[Any]:
+    """Give every list and object in a value, itself too if it is one."""
+    waiting = [value] if isinstance(value, CONTAINERS) else []
     while waiting:
         yield (one := waiting.pop())
         children = one.values() if isinstance(one, dict) else one
@@ -106,7 +106,10 @@ def _require_few_stops(document: Document, field: str, limits: Limits) -> None:
 
 def _require_small_constraints(document: Document, body: bytes, limits: Limits) -> None:
     asked = document.get("structured_outputs")
-    if isinstance(asked, dict):
+    if asked is not None:
+        if not isinstance(asked, dict):  # vLLM 0.32 answers 500.
+            field = "structured_outputs"
+            raise Refusal(400, f"{field} is not an object", field=field)
         for name in ("regex", "whitespace_pattern"):
             _require_short(asked, name, limits.regex_characters)
         _require_short(asked, "grammar", limits.grammar_characters)
@@ -123,8 +126,8 @@ def _require_small_schema(schema: Any, name: str, body: bytes, limits: Limits) -
     if len(body) > limits.schema_bytes:
         size = len(schema if isinstance(schema, str) else json.dumps(schema))
         _require_most(size, limits.schema_bytes, "bytes of schema", name)
-    if len(body) > limits.regex_characters and isinstance(schema, CONTAINERS):
-        for part in _walk(schema):
+    if len(body) > limits.regex_characters:
+        for part in walk(schema):
             if isinstance(part, dict):
                 _require_short(part, "pattern", limits.regex_characters)
 

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from slipstream.vllm_plugin.answers import Refusal
 from slipstream.vllm_plugin.gate_settings import Limits, Settings
+from slipstream.vllm_plugin.request_constraints import drop_patterns, require_plain_constraints
 from slipstream.vllm_plugin.request_limits import (
     CONTAINERS,
     Document,
@@ -28,8 +29,8 @@ THE_SERVERS = (
     "vllm_xargs",
     "prompt_embeds",
 )
-# vLLM 0.32: "not yet supported with speculative decoding".
-NOT_WITH_SPECULATION = ("min_p", "logit_bias")
+# vLLM 0.32 refuses the first two while it speculates, and the third ends the engine (vllm#42592).
+NOT_WITH_SPECULATION = ("min_p", "logit_bias", "logprob_token_ids")
 MEDIA = frozenset(
     {
         *(
@@ -84,6 +85,9 @@ def apply_policy(document: Document, body: bytes, path: str, settings: Settings)
     if settings.text_only:
         _require_text(document)
     warnings = _bound_answer(document, path, settings)
+    if settings.constraints == "plain":
+        require_plain_constraints(document, settings.limits.grammar_characters)
+        warnings += drop_patterns(document, settings.limits.grammar_characters)
     if settings.speculation:
         warnings += _drop_unsupported(document, settings.unsupported_sampling)
     return warnings

@@ -5,14 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.cli.arguments import VERBS
 from slipstream.cli.main import run
 from slipstream.serving.keys import KeyList, NewKey, read_keys
 
 
 @pytest.fixture(autouse=True)
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setitem(VERBS, "keys", "make, list and revoke the keys that open a server")
     monkeypatch.setenv("SLIPSTREAM_KEYS", str(tmp_path / "keys.json"))
     return tmp_path / "keys.json"
 

@@ -42,7 +42,7 @@ Environment=TRITON_CACHE_DIR=/var/cache/slipstream/triton
 Environment=FLASHINFER_WORKSPACE_BASE=/var/cache/slipstream/flashinfer
 LoadCredential=keys:/etc/slipstream/keys.json
 Environment=SLIPSTREAM_KEYS=%d/keys
-KillMode=control-group
+KillMode=mixed
 TimeoutStopSec=75
 Restart=on-failure
 RestartSec=5
@@ -119,5 +119,5 @@ def test_what_would_mean_something_else_is_refused(service: Service) -> None:
 def test_systemd_has_nothing_to_complain_of(tmp_path: Path, service: Service) -> None:
     unit = render_unit(replace(service, command=Path(sys.executable), user="root"))
     assert complaints(unit, tmp_path) == ""
-    broken = unit.replace("KillMode=control-group", "KillMode=group")
+    broken = unit.replace("KillMode=mixed", "KillMode=group")
     assert "Failed to parse kill mode" in complaints(broken, tmp_path)

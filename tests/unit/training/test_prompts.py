@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from slipstream.errors import InvalidInputError
+from slipstream.measuring.workloads.lines import PROMPTS_HINT
 from slipstream.training.prompts import (
-    PROMPTS_HINT,
     Conversation,
     Message,
     PromptReport,

@@ -11,7 +11,16 @@ from slipstream.serving.gate_file import GateCounts, read_counts
 from slipstream.serving.keys import make_key
 from slipstream.vllm_plugin import accounting
 from slipstream.vllm_plugin.answers import Receive, Scope, Send
-from tests.unit.vllm_plugin.pieces import HELLO, Engine, ask, ask_async, ask_chat, make_gate
+from tests.unit.vllm_plugin.pieces import (
+    HELLO,
+    Engine,
+    ask,
+    ask_async,
+    ask_chat,
+    call,
+    make_gate,
+)
+from tests.unit.vllm_plugin.test_gate import post
 from tests.unit.vllm_plugin.test_key_ring import NOW
 
 
@@ -170,3 +179,37 @@ def test_a_full_disk_stops_no_request(tmp_path: Path, caplog: pytest.LogCaptureF
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [
         "what is under way cannot be written down"
     ]
+
+
+def test_an_answer_to_a_client_that_left_is_no_sign_of_life(tmp_path: Path) -> None:
+    folder = tmp_path / "counts"
+
+    async def leave(scope: Scope, receive: Receive, send: Send) -> None:
+        """Do as vLLM does: answer with 200 what was cancelled."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"null", "more_body": False})
+
+    scope, messages = post(b"{}")
+    asyncio.run(call(make_gate(tmp_path, leave, accounting_folder=folder), scope, *messages))
+    assert read_one(folder).last_token is None
+
+
+def test_the_longest_body_under_way_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "counts"
+    long = {**HELLO, "user": "x" * 5000}
+
+    async def watch() -> list[int]:
+        held = asyncio.Event()
+        gate = make_gate(tmp_path, Engine(before_each=held.wait), accounting_folder=folder)
+        asked = [asyncio.create_task(ask_async(gate, json=body)) for body in (HELLO, long)]
+        await asyncio.sleep(accounting.WRITE_EVERY_SECONDS + 0.2)
+        during = read_one(folder).longest_body_bytes
+        held.set()
+        await asyncio.gather(*asked)
+        return [during, read_one(folder).longest_body_bytes]
+
+    during, after = asyncio.run(watch())
+    assert during > 5000
+    assert after == 0

@@ -222,6 +222,11 @@ def test_a_long_answer_can_be_refused_instead(tmp_path: Path) -> None:
             {"top_p": 0.5},
             "min_p dropped: not with speculation; logit_bias dropped: not with speculation",
         ),
+        (
+            {"logprobs": True, "logprob_token_ids": [5]},
+            {"logprobs": True},
+            "logprob_token_ids dropped: not with speculation",
+        ),
         ({"min_p": 0.0, "logit_bias": {}}, {"min_p": 0.0, "logit_bias": {}}, None),
         ({"min_p": None}, {"min_p": None}, None),
     ],

@@ -1,0 +1,49 @@
+"""`slipstream doctor`: what is wrong here, and what to type next."""
+
+import argparse
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from slipstream.cli.screen import Screen
+from slipstream.errors import ExitCode
+from slipstream.hardware import read_host, this_machine
+from slipstream.reporting.doctor_text import render_diagnosis, render_examination
+from slipstream.serving.examination import Site, diagnose_log, diagnose_run, examine
+from slipstream.serving.run import find_runs_root, list_runs
+from slipstream.serving.selection import choose_run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `doctor` takes."""
+    parser.add_argument(
+        "subject",
+        metavar="RUN|LOGFILE",
+        nargs="?",
+        help="tell only why this one ended; default: this machine and its newest run",
+    )
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Examine or diagnose; a fault leaves with 1."""
+    root = find_runs_root(os.environ)
+    if options.subject is not None:
+        log = Path(options.subject)
+        folder = None if log.is_file() else choose_run(root, options.subject)[0]
+        diagnosis = diagnose_log(log) if folder is None else diagnose_run(folder)
+        screen.show_data(text=render_diagnosis(diagnosis), document=diagnosis.to_json())
+        return ExitCode.EXPECTED_FAILURE if diagnosis.is_fault else ExitCode.DONE
+    # Docker takes a second to answer, and nothing here asks about it.
+    surface = replace(this_machine(os.environ, datetime.now(UTC)), run=lambda _: None)
+    examination = examine(
+        Site(
+            host=read_host(surface),
+            environment=os.environ,
+            user=os.getuid(),
+            runs=tuple(list_runs(root)),
+            runs_root=root,
+        )
+    )
+    screen.show_data(text=render_examination(examination), document=examination.to_json())
+    return ExitCode.EXPECTED_FAILURE if examination.count("fault") else ExitCode.DONE

@@ -1,0 +1,50 @@
+"""`slipstream logs`: what a run's engine said, or what happened to the run."""
+
+import argparse
+import codecs
+import os
+import time
+from collections.abc import Callable
+
+from slipstream.cli.screen import Screen
+from slipstream.errors import ExitCode, InvalidInputError, UsageError
+from slipstream.reporting.run_text import render_event
+from slipstream.serving.following import follow_events, follow_file
+from slipstream.serving.run import RunFolder, find_runs_root
+from slipstream.serving.selection import choose_run, is_over
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `logs` takes."""
+    parser.add_argument("run", metavar="RUN", nargs="?", help="default: the newest")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the run is over")
+    parser.add_argument("--events", action="store_true", help="what happened to the run instead")
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Print what there is; under `--json` an event a line."""
+    if screen.json and not options.events:
+        hint = "slipstream logs --events --json"
+        raise UsageError("an engine's log is no JSON, only the events are", hint=hint)
+    folder, _ = choose_run(find_runs_root(os.environ), options.run)
+    show = _show_events if options.events else _show_log
+    show(folder, screen, (lambda: is_over(folder.read())) if options.follow else (lambda: True))
+    return ExitCode.DONE
+
+
+def _show_events(folder: RunFolder, screen: Screen, is_over: Callable[[], bool]) -> None:
+    for event in follow_events(folder, is_over, time.sleep):
+        screen.show_data(text=render_event(event), document=event.model_dump_json())
+
+
+def _show_log(folder: RunFolder, screen: Screen, is_over: Callable[[], bool]) -> None:
+    """Hand the log on as it comes: a bar is redrawn many times before its line ends."""
+    if is_over() and not folder.engine_log.exists():
+        raise InvalidInputError(
+            f"the engine of {folder.path.name} has said nothing",
+            hint=f"slipstream logs --events {folder.path.name}",
+        )
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    for added in follow_file(folder.engine_log, is_over, time.sleep):
+        screen.output.write(decoder.decode(added))
+        screen.output.flush()

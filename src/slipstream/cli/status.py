@@ -1,0 +1,32 @@
+"""`slipstream status`: which runs there are, and how one of them stands."""
+
+import argparse
+import os
+import time
+from datetime import UTC, datetime
+
+from slipstream.cli.screen import Screen
+from slipstream.errors import ExitCode
+from slipstream.reporting.run_text import render_status, render_statuses
+from slipstream.serving.run import find_runs_root
+from slipstream.serving.run_status import list_statuses, read_status
+from slipstream.serving.selection import choose_run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `status` takes."""
+    parser.add_argument("run", metavar="RUN", nargs="?", help="its id, or how that begins")
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Show one run or list them; without one that is ready, leave with 1."""
+    root, now = find_runs_root(os.environ), datetime.now(UTC)
+    if options.run is not None:
+        status = read_status(*choose_run(root, options.run), time.monotonic())
+        screen.show_data(text=render_status(status, now), document=status.to_json())
+        states = [status.state]
+    else:
+        listed = list_statuses(root, time.monotonic())
+        screen.show_data(text=render_statuses(listed, now), document=listed.to_json())
+        states = [status.state for status in listed.runs]
+    return ExitCode.DONE if "ready" in states else ExitCode.EXPECTED_FAILURE

@@ -1,0 +1,34 @@
+"""`slipstream stop`: have a run end, and wait until nothing of it is left."""
+
+import argparse
+import os
+import time
+
+from slipstream.cli.screen import Screen
+from slipstream.errors import ExitCode
+from slipstream.reporting.run_text import render_event
+from slipstream.serving.engine_session import Means
+from slipstream.serving.run import Event, find_runs_root
+from slipstream.serving.run_status import read_status
+from slipstream.serving.selection import choose_running
+from slipstream.serving.stopping import stop_run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `stop` takes."""
+    parser.add_argument("run", metavar="RUN", nargs="?", help="default: the only one that is live")
+    parser.add_argument("--now", action="store_true", help="do not wait for requests under way")
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Stop a run, and tell what happens until it is gone."""
+
+    def tell(event: Event) -> None:
+        screen.show_progress(render_event(event))
+
+    folder, _ = choose_running(find_runs_root(os.environ), options.run)
+    stop_run(folder, at_once=options.now, tell=tell, means=Means())
+    status = read_status(folder, folder.read(), time.monotonic())
+    text = f"nothing of {status.id} runs any more: {status.state}"
+    screen.show_data(text=text, document=status.to_json())
+    return ExitCode.DONE

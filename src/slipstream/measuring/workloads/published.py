@@ -1,0 +1,109 @@
+"""Published prompt sets in the files in which they are published, gzipped or not.
+
+Kinds are those for which figures are published: Spec-Bench by its six tasks, the others whole.
+Of a question with several turns the first is asked: the later ones answer the target's own
+words, and would differ from run to run.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic
+
+from pydantic import Field
+
+from slipstream.measuring.workloads.lines import read_lines
+from slipstream.measuring.workloads.workload import Prompt
+from slipstream.records import AnyRecord, Record
+
+
+class _HumanEval(Record, extra="ignore"):
+    task_id: str
+    prompt: str
+
+
+class _Mbpp(Record, extra="ignore"):
+    task_id: int
+    text: str
+    test_list: list[str]
+
+
+class _Gsm8k(Record, extra="ignore"):
+    question: str
+
+
+class _Question(Record, extra="ignore"):
+    question_id: int
+    category: str
+    turns: list[str] = Field(min_length=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a row asks; the name completes its id."""
+
+    text: str
+    name: str | int
+    task: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Set(Generic[AnyRecord]):
+    file: str
+    row: type[AnyRecord]
+    ask: Callable[[AnyRecord, int], _Asked]
+    max_tokens: int
+
+
+def _ask_humaneval(row: _HumanEval, _: int) -> _Asked:
+    text = f"Complete this Python function. Answer with the whole function.\n\n{row.prompt.strip()}"
+    return _Asked(text, row.task_id.rpartition("/")[2])
+
+
+def _ask_mbpp(row: _Mbpp, _: int) -> _Asked:
+    tests = "\n".join(row.test_list)
+    return _Asked(f"{row.text.strip()} In Python; these lines must pass:\n\n{tests}", row.task_id)
+
+
+def _ask_gsm8k(row: _Gsm8k, number: int) -> _Asked:
+    ending = "Show your steps, and end with a line of '#### ' and the number."
+    return _Asked(f"{row.question.strip()}\n\n{ending}", number)
+
+
+def _ask_mtbench(row: _Question, _: int) -> _Asked:
+    return _Asked(row.turns[0], row.question_id)
+
+
+def _ask_specbench(row: _Question, _: int) -> _Asked:
+    task = row.category if row.category in SPECBENCH_TASKS else "multi-turn"
+    return _Asked(row.turns[0], row.question_id, task.replace("_", "-"))
+
+
+SPECBENCH_TASKS = ("translation", "summarization", "qa", "math_reasoning", "rag")
+SETS: dict[str, _Set[Any]] = {
+    "humaneval": _Set("HumanEval.jsonl.gz", _HumanEval, _ask_humaneval, 512),
+    "mbpp": _Set("mbpp.jsonl", _Mbpp, _ask_mbpp, 512),
+    "gsm8k": _Set("test.jsonl", _Gsm8k, _ask_gsm8k, 512),
+    "mtbench": _Set("question.jsonl", _Question, _ask_mtbench, 1024),
+    "specbench": _Set("question.jsonl", _Question, _ask_specbench, 1024),
+}
+
+
+def read_published(name: str, path: Path) -> tuple[Prompt, ...]:
+    """Read one of the sets from its file."""
+    known = SETS[name]
+    hint = f"give {known.file} as it is published: {name}:PATH"
+    return tuple(
+        _make_prompt(name, known.ask(line.record, line.number), known.max_tokens, line.place)
+        for line in read_lines([path], known.row, hint=hint)
+    )
+
+
+def _make_prompt(name: str, asked: _Asked, max_tokens: int, place: str) -> Prompt:
+    return Prompt(
+        id=f"{name}-{asked.name}",
+        kind=f"{name}-{asked.task}" if asked.task else name,
+        messages=({"role": "user", "content": asked.text},),
+        max_tokens=max_tokens,
+        origin=place,
+    )

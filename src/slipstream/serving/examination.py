@@ -1,0 +1,372 @@
+"""`Examination`: what is wrong with this machine, its engine and its runs, and what to type.
+
+A check that finds nothing says so in one line; everything that it finds is a line of its own.
+Nothing heavy is imported and no program is run: it answers within a second.
+"""
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from slipstream.engines import vllm
+from slipstream.errors import InvalidInputError
+from slipstream.hardware import Host, find_obstacle
+from slipstream.hardware.host import Disk
+from slipstream.hardware.surroundings import read_disk
+from slipstream.records import Record, read_record
+from slipstream.serving.advisories import find_holes, parse_version
+from slipstream.serving.diagnosis import Finding, diagnose_file
+from slipstream.serving.engine_process import read_reasons
+from slipstream.serving.engine_session import list_session
+from slipstream.serving.gate_file import GateSettings, is_loopback
+from slipstream.serving.keys import find_key_file, read_keys
+from slipstream.serving.listeners import Listener, list_engines, list_open_listeners
+from slipstream.serving.memory_guard import LEAST_AVAILABLE_BYTES, WATCHED_BELOW_BYTES
+from slipstream.serving.run import Run, RunFolder
+from slipstream.serving.run_status import find_standing
+from slipstream.units import show_bytes
+from slipstream.user_folders import model_cache, slipstream_cache
+
+SCARCE_DISK_BYTES = 20 << 30
+LEAST_DISK_BYTES = 1 << 30
+
+Verdict = Literal["ok", "warning", "fault"]
+
+
+class Check(Record):
+    """One thing that was looked at; what is not ok has a hint."""
+
+    subject: str
+    verdict: Verdict
+    message: str
+    details: tuple[str, ...] = ()
+    hint: str | None = None
+
+
+class Diagnosis(Record):
+    """What a log tells of an engine's end; its last words, if nothing in it is known."""
+
+    schema_version: Literal[1] = 1
+    log: str
+    findings: tuple[Finding, ...]
+    last_words: tuple[str, ...] = ()
+
+    @property
+    def is_fault(self) -> bool:
+        """Say whether there is more than a request that was refused."""
+        return any(finding.cause != "request" for finding in self.findings)
+
+
+class Examination(Record):
+    """Every check, and the diagnosis of the newest run if it failed."""
+
+    schema_version: Literal[1] = 1
+    checks: tuple[Check, ...]
+    diagnosis: Diagnosis | None = None
+
+    def count(self, verdict: Verdict) -> int:
+        """Count the checks that ended so."""
+        return sum(check.verdict == verdict for check in self.checks)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """All that is examined; the newest run comes first."""
+
+    host: Host
+    environment: Mapping[str, str]
+    user: int
+    runs: tuple[tuple[RunFolder, Run], ...]
+    runs_root: Path
+    proc: Path = Path("/proc")
+
+
+def examine(site: Site) -> Examination:
+    """Look at everything once."""
+    diagnosis = _diagnose_newest(site)
+    cache = _read_disk(slipstream_cache(site.environment), site)
+    checks = (
+        _check_machine(site.host),
+        _check_engine(site.host),
+        *_or_fine(_check_memory(site.host), "memory", _describe_memory(site.host)),
+        *_or_fine(_check_disk(site), "disk", _describe_disk(cache)),
+        *_or_fine(
+            _check_modes(site),
+            "files",
+            "keys and runs are private, and caches are nobody else's to write",
+        ),
+        *_or_fine(_check_listeners(site), "network", "no engine is open to other machines"),
+        *_or_fine(_check_stale(site), "runs", f"{len(site.runs)} kept, no supervisor is missing"),
+        _check_newest(site, diagnosis),
+    )
+    return Examination(checks=checks, diagnosis=diagnosis)
+
+
+def diagnose_log(log: Path) -> Diagnosis:
+    """Name what a log tells, or else give its last words."""
+    findings = diagnose_file(log)
+    return Diagnosis(
+        log=str(log), findings=findings, last_words=() if findings else read_reasons(log)
+    )
+
+
+def diagnose_run(folder: RunFolder) -> Diagnosis:
+    """Diagnose a run, by its last event if its engine never said anything."""
+    if folder.engine_log.exists():
+        return diagnose_log(folder.engine_log)
+    last = tuple(event.message for event in folder.read_events()[-1:])
+    return Diagnosis(log=str(folder.engine_log), findings=(), last_words=last)
+
+
+def _or_fine(found: Iterable[Check], subject: str, message: str) -> tuple[Check, ...]:
+    return tuple(found) or (Check(subject=subject, verdict="ok", message=message),)
+
+
+def _check_machine(host: Host) -> Check:
+    """Look for an accelerator, unless the engine here is one for processors."""
+    if (obstacle := find_obstacle(host)) is not None:
+        return Check(
+            subject="machine",
+            verdict="fault",
+            message=obstacle.message,
+            details=host.remarks,
+            hint=obstacle.hint,
+        )
+    names = [accelerator.name for accelerator in host.accelerators]
+    engine = host.software.engine
+    if not names and host.remarks and (engine is None or engine.distribution == "vllm"):
+        return Check(
+            subject="machine",
+            verdict="warning",
+            message="no accelerator was found",
+            details=host.remarks,
+            hint="nvidia-smi",
+        )
+    message = ", ".join(names) or host.processor.model or host.processor.architecture
+    return Check(subject="machine", verdict="ok", message=message, details=host.remarks)
+
+
+def _check_engine(host: Host) -> Check:
+    """Hold the installed engine against the one that plans are made for."""
+    install = f"pip install 'slipstream[{'vllm' if host.accelerators else 'cpu'}]'"
+    engine = host.software.engine
+    if engine is None or not engine.distribution.startswith("vllm"):
+        message = f"vLLM {vllm.VERSION} is not installed"
+        return Check(subject="engine", verdict="fault", message=message, hint=install)
+    name = f"{engine.distribution} {engine.version}"
+    found, needed = parse_version(engine.version)[:2], parse_version(vllm.VERSION)[:2]
+    if found < needed:
+        holes = tuple(f"{hole.id}: {hole.danger}" for hole in find_holes(engine.version))
+        message = f"{name} is older than {vllm.VERSION}, and has published holes"
+        return Check(
+            subject="engine", verdict="fault", message=message, details=holes, hint=install
+        )
+    if found > needed:
+        message = f"{name} is newer than {vllm.VERSION}, which plans are made for"
+        return Check(subject="engine", verdict="warning", message=message, hint=install)
+    message = f"{name}, no published hole is known"
+    return Check(subject="engine", verdict="ok", message=message)
+
+
+def _check_memory(host: Host) -> Iterator[Check]:
+    """Hold unified memory, which is the engine's too, against the limits of its guard."""
+    available = host.memory.available_bytes
+    if available is None or not _is_unified(host) or available >= WATCHED_BELOW_BYTES:
+        return
+    least = available < LEAST_AVAILABLE_BYTES
+    effect = "an engine is stopped" if least else "an engine that takes more fast is stopped"
+    yield Check(
+        subject="memory",
+        verdict="fault" if least else "warning",
+        message=f"{_describe_memory(host)}: {effect} before the machine freezes",
+        hint="ps -eo pid,rss,args --sort=-rss | head",
+    )
+
+
+def _describe_memory(host: Host) -> str:
+    memory, kind = host.memory, "unified memory" if _is_unified(host) else "memory"
+    swap = show_bytes(memory.swap_bytes) if memory.swap_bytes else "no"
+    total, available = show_bytes(memory.total_bytes), show_bytes(memory.available_bytes)
+    return f"{available} of {total} {kind} available, {swap} swap"
+
+
+def _is_unified(host: Host) -> bool:
+    return any(accelerator.memory_kind == "unified" for accelerator in host.accelerators)
+
+
+def _check_disk(site: Site) -> Iterator[Check]:
+    """Look at the room for models, and for what runs write."""
+    for path, least in (
+        (slipstream_cache(site.environment), SCARCE_DISK_BYTES),
+        (site.runs_root, LEAST_DISK_BYTES),
+    ):
+        disk = _read_disk(path, site)
+        if disk.free_bytes is not None and disk.free_bytes < least:
+            yield Check(
+                subject="disk",
+                verdict="fault" if disk.free_bytes < LEAST_DISK_BYTES else "warning",
+                message=_describe_disk(disk),
+                hint=f"df -h {disk.path}",
+            )
+
+
+def _read_disk(path: Path, site: Site) -> Disk:
+    return read_disk(path, home=Path(site.environment.get("HOME") or Path.home()))
+
+
+def _describe_disk(disk: Disk) -> str:
+    return f"{show_bytes(disk.free_bytes)} free at {disk.path}"
+
+
+def _check_modes(site: Site) -> Iterator[Check]:
+    """Find what others may read or write, and a key file that nothing reads."""
+    keys = find_key_file(site.environment)
+    yield from _check_mode(keys, 0o077, 600, site.user)
+    for folder in (site.runs_root, *(folder.path for folder, _ in site.runs)):
+        yield from _check_mode(folder, 0o077, 700, site.user)
+    for folder in _list_caches(site.environment):
+        # What is compiled is kept as pickles: whoever writes there runs code in the engine.
+        yield from _check_mode(folder, 0o022, 700, site.user)
+    try:
+        read_keys(keys)
+    except InvalidInputError as fault:
+        yield Check(
+            subject="files",
+            verdict="fault",
+            message=fault.message,
+            details=fault.details,
+            hint=fault.hint,
+        )
+
+
+def _check_mode(path: Path, closed: int, mode: int, user: int) -> Iterator[Check]:
+    try:
+        status = path.stat()
+    except OSError:
+        return
+    if status.st_uid not in (user, 0):
+        message, hint = f"{path} is another user's", f"ls -ld {shlex.quote(str(path))}"
+        yield Check(subject="files", verdict="fault", message=message, hint=hint)
+    elif open_bits := status.st_mode & closed:
+        can = "write to" if open_bits & 0o022 else "read"
+        yield Check(
+            subject="files",
+            verdict="fault" if open_bits & 0o022 else "warning",
+            message=f"others can {can} {path}",
+            hint=f"chmod {mode} {shlex.quote(str(path))}",
+        )
+
+
+def _list_caches(environment: Mapping[str, str]) -> Iterator[Path]:
+    home = Path(environment.get("HOME") or Path.home())
+    cache = Path(environment.get("XDG_CACHE_HOME") or home / ".cache")
+    yield slipstream_cache(environment)
+    yield model_cache(environment)
+    yield Path(environment.get("VLLM_CACHE_ROOT") or cache / "vllm")
+    yield Path(environment.get("TRITON_CACHE_DIR") or home / ".triton" / "cache")
+
+
+def _check_listeners(site: Site) -> Iterator[Check]:
+    """Find engines that other machines reach past the gate."""
+    owners = {
+        process.pid: (folder, run)
+        for folder, run in site.runs
+        if run.engine is not None
+        for process in list_session(run.engine, site.proc)
+    }
+    pids = {*owners, *list_engines(site.user, site.proc)}
+    for listener in list_open_listeners(pids, site.proc):
+        yield from _judge_listener(listener, owners.get(listener.pid))
+
+
+def _judge_listener(listener: Listener, owner: tuple[RunFolder, Run] | None) -> Iterator[Check]:
+    where = f"{listener.address}:{listener.port}"
+    if owner is None:
+        yield Check(
+            subject="network",
+            verdict="warning",
+            message=f"process {listener.pid} is a vLLM without a gate on {where}: "
+            "even with --api-key some of its routes answer anybody",
+            hint="slipstream serve TARGET",
+        )
+        return
+    folder, run = owner
+    if urlsplit(run.url or "").port != listener.port:
+        yield Check(
+            subject="network",
+            verdict="warning",
+            message=f"{run.id} has an inner port on {where}, which no gate guards",
+            hint=f"let a firewall close port {listener.port} to other machines",
+        )
+    elif not _asks_for_keys(folder):
+        yield Check(
+            subject="network",
+            verdict="fault",
+            message=f"{run.id} answers other machines on {where}, and asks for no key",
+            hint=f"slipstream stop {run.id}",
+        )
+
+
+def _asks_for_keys(folder: RunFolder) -> bool:
+    """Say whether a run's gate is one that never stands open, or has keys to ask for."""
+    try:
+        gate = read_record(folder.gate, GateSettings, hint="slipstream serve TARGET")
+    except InvalidInputError:
+        return False
+    return not is_loopback(gate.host) or (gate.keys_file is not None and gate.keys_file.exists())
+
+
+def _check_stale(site: Site) -> Iterator[Check]:
+    """Find runs whose supervisor was killed, and engines that it left behind."""
+    over = []
+    for folder, run in site.runs:
+        if find_standing(run, site.proc) != "supervisor gone":
+            continue
+        if run.engine is not None and list_session(run.engine, site.proc):
+            message = f"{run.id} has no supervisor any more, and its engine still runs"
+            hint = f"slipstream stop {run.id}"
+            yield Check(subject="runs", verdict="fault", message=message, hint=hint)
+        else:
+            over.append(folder.path)
+    if over:
+        yield Check(
+            subject="runs",
+            verdict="warning",
+            message=f"killed before they could end, and kept: {len(over)}",
+            details=tuple(path.name for path in over),
+            hint=f"rm -r {shlex.join(map(str, over))}",
+        )
+
+
+def _diagnose_newest(site: Site) -> Diagnosis | None:
+    if site.runs and find_standing(site.runs[0][1], site.proc) in ("failed", "supervisor gone"):
+        return diagnose_run(site.runs[0][0])
+    return None
+
+
+def _check_newest(site: Site, diagnosis: Diagnosis | None) -> Check:
+    if not site.runs:
+        return Check(subject="last run", verdict="ok", message="there was none yet")
+    _, run = site.runs[0]
+    state = find_standing(run, site.proc)
+    if diagnosis is None:
+        return Check(subject="last run", verdict="ok", message=f"{run.id} is {state}")
+    if not diagnosis.findings:
+        return Check(
+            subject="last run",
+            verdict="fault",
+            message=f"{run.id}: {state}",
+            details=diagnosis.last_words,
+            hint=f"slipstream logs {run.id}",
+        )
+    first = diagnosis.findings[0]
+    return Check(
+        subject="last run",
+        verdict="fault",
+        message=f"{run.id}: {state}: {first.meaning}",
+        details=(first.line,),
+        hint=first.remedy,
+    )

@@ -1,0 +1,86 @@
+"""Who of this machine's processes can be reached from others, as the kernel tells it."""
+
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+
+from slipstream.hardware.text_files import read_text
+
+_LISTENING = "0A"
+_ENGINE = re.compile(r"^VLLM::|(?:^|[/\0])vllm(?:\.entrypoints\.|\0|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A port that other machines can reach, and the process behind it."""
+
+    pid: int
+    address: str
+    port: int
+
+
+def list_open_listeners(pids: Iterable[int], proc: Path) -> tuple[Listener, ...]:
+    """Give the ports of these processes that not only this machine reaches."""
+    sockets = {
+        inode: (address, port)
+        for table in ("tcp", "tcp6")
+        for inode, address, port in parse_sockets(read_text(proc / "net" / table) or "")
+        if not _is_loopback(address)
+    }
+    return tuple(
+        Listener(pid, str(sockets[inode][0]), sockets[inode][1])
+        for pid in sorted(pids)
+        for inode in sorted(_list_sockets(pid, proc))
+        if inode in sockets
+    )
+
+
+def list_engines(user: int, proc: Path) -> Iterator[int]:
+    """Find this user's processes that call themselves vLLM, whoever started them."""
+    for cmdline in proc.glob("[0-9]*/cmdline"):
+        if _ENGINE.search(read_text(cmdline) or "") and _owner_of(cmdline.parent) == user:
+            yield int(cmdline.parent.name)
+
+
+def parse_sockets(text: str) -> Iterator[tuple[int, IPv4Address | IPv6Address, int]]:
+    """Read the listening sockets of /proc/net/tcp or tcp6: inode, address and port."""
+    for line in text.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > 9 and fields[3] == _LISTENING:
+            address, _, port = fields[1].partition(":")
+            yield int(fields[9]), _parse_address(address), int(port, 16)
+
+
+def _parse_address(text: str) -> IPv4Address | IPv6Address:
+    """Read an address that the kernel wrote in words of its own byte order."""
+    words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
+    raw = struct.pack(f"={len(words)}I", *words)
+    return IPv4Address(raw) if len(raw) == 4 else IPv6Address(raw)
+
+
+def _is_loopback(address: IPv4Address | IPv6Address) -> bool:
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def _list_sockets(pid: int, proc: Path) -> set[int]:
+    """Give the sockets that a process holds; it may end meanwhile, or be another user's."""
+    found = set()
+    try:
+        for entry in (proc / str(pid) / "fd").iterdir():
+            name = str(entry.readlink())
+            if name.startswith("socket:["):
+                found.add(int(name[8:-1]))
+    except OSError:
+        pass
+    return found
+
+
+def _owner_of(process: Path) -> int | None:
+    try:
+        return process.stat().st_uid
+    except OSError:
+        return None

@@ -1,0 +1,143 @@
+"""`RunStatus`: a run as others see it, from its folder, its gate's counts and its processes."""
+
+import shlex
+from collections.abc import Iterable
+from itertools import takewhile
+from pathlib import Path
+from typing import Literal
+
+from pydantic import AwareDatetime
+
+from slipstream.records import Record
+from slipstream.serving.engine_session import list_session, measure_session
+from slipstream.serving.gate_file import read_counts
+from slipstream.serving.ladder import Rung
+from slipstream.serving.run import (
+    TRANSITIONS,
+    Event,
+    Run,
+    RunFolder,
+    State,
+    is_alive,
+    list_runs,
+)
+
+SHOWN_ENDED = 5
+_PROC = Path("/proc")
+
+Standing = State | Literal["supervisor gone"]
+
+
+class RunStatus(Record):
+    """A run at one moment; what cannot be told, or is no more, is None."""
+
+    schema_version: Literal[1] = 1
+    id: str
+    folder: str
+    state: Standing
+    since: AwareDatetime
+    began_at: AwareDatetime
+    message: str | None
+    url: str | None
+    target: str
+    drafter: str | None
+    supervisor_pid: int
+    engine_pid: int | None
+    engine_bytes: int | None
+    restarts: int
+    rungs: tuple[Rung, ...]
+    notes: tuple[str, ...]
+    measurements: dict[str, float]
+    in_flight: int | None
+    last_token_seconds_ago: float | None
+    next_command: str
+
+
+class StatusList(Record):
+    """The live runs and the latest of the others."""
+
+    schema_version: Literal[1] = 1
+    root: str
+    runs: tuple[RunStatus, ...]
+
+
+def list_statuses(root: Path, monotonic: float, proc: Path = _PROC) -> StatusList:
+    """Look at the live runs, and at the latest that ended."""
+    runs = list_runs(root)
+    live = [pair for pair in runs if is_alive(pair[1].supervisor, proc)]
+    ended = [pair for pair in runs if pair not in live][:SHOWN_ENDED]
+    statuses = tuple(read_status(folder, run, monotonic, proc) for folder, run in (*live, *ended))
+    return StatusList(root=str(root), runs=statuses)
+
+
+def read_status(folder: RunFolder, run: Run, monotonic: float, proc: Path = _PROC) -> RunStatus:
+    """Look at a run; `monotonic` is the machine's clock, by which its gate tells the time."""
+    state, events = find_standing(run, proc), folder.read_events()
+    engine = () if run.engine is None else list_session(run.engine, proc)
+    in_flight, last_token = _count(folder, {process.pid for process in engine})
+    return RunStatus(
+        id=run.id,
+        folder=str(folder.path),
+        state=state,
+        since=_find_since(run, events, state),
+        began_at=run.began_at,
+        message=events[-1].message if events else None,
+        url=run.url if engine else None,
+        target=run.plan.target,
+        drafter=run.plan.drafter,
+        supervisor_pid=run.supervisor.pid,
+        engine_pid=engine[0].pid if engine else None,
+        engine_bytes=measure_session(run.engine, proc) if run.engine else None,
+        restarts=run.restarts,
+        rungs=run.rungs,
+        notes=run.plan.notes,
+        measurements=run.measurements,
+        in_flight=in_flight,
+        last_token_seconds_ago=None if last_token is None else max(0.0, monotonic - last_token),
+        next_command=_find_next(folder, run, state, lives=bool(engine)),
+    )
+
+
+def find_standing(run: Run, proc: Path = _PROC) -> Standing:
+    """Give a run's state, unless its supervisor was killed before it could say the last one."""
+    ended = not TRANSITIONS[run.state]
+    return run.state if ended or is_alive(run.supervisor, proc) else "supervisor gone"
+
+
+def _find_since(run: Run, events: tuple[Event, ...], state: Standing) -> AwareDatetime:
+    """Give when the state was entered; of a supervisor that is gone, the last it said."""
+    if state == "supervisor gone":
+        return events[-1].at if events else run.began_at
+    last: Iterable[Event] = takewhile(lambda event: event.state == state, reversed(events))
+    return min((event.at for event in last), default=run.began_at)
+
+
+def _count(folder: RunFolder, engine: set[int]) -> tuple[int | None, float | None]:
+    """Add up what the living API processes have under way for others, and find the last token."""
+    counts = [one for one in read_counts(folder.accounting) if one.pid in engine]
+    if not counts:
+        return None, None
+    tokens = [one.last_token for one in counts if one.last_token is not None]
+    callers = [caller for one in counts for caller in one.by_key.items()]
+    in_flight = sum(caller.in_flight for name, caller in callers if name != "supervisor")
+    return in_flight, max(tokens, default=None)
+
+
+def _find_next(folder: RunFolder, run: Run, state: Standing, *, lives: bool) -> str:
+    if state == "ready":
+        return shlex.join(_ask_for_models(run))
+    if state == "failed" or (state == "supervisor gone" and not lives):
+        return f"slipstream doctor {run.id}"
+    if state == "supervisor gone":
+        return f"slipstream stop {run.id}"
+    if state == "stopped":
+        return f"slipstream serve {shlex.quote(str(folder.path))}"
+    return f"slipstream logs -f {run.id}"
+
+
+def _ask_for_models(run: Run) -> list[str]:
+    socket = run.plan.find("--uds")
+    path = ["--unix-socket", socket.value] if socket and socket.value else []
+    keys = run.terms.keys_file
+    key = ["-H", "Authorization: Bearer KEY"] if keys and keys.exists() else []
+    return ["curl", *path, *key, f"{run.url}/v1/models"]

@@ -1,0 +1,48 @@
+"""Which run a command means: by its name, by how the name begins, or the newest."""
+
+from pathlib import Path
+
+from slipstream.errors import InvalidInputError, UsageError
+from slipstream.serving.engine_session import list_session
+from slipstream.serving.run import Run, RunFolder, is_alive, list_runs
+
+_PROC = Path("/proc")
+
+
+def choose_run(root: Path, name: str | None) -> tuple[RunFolder, Run]:
+    """Give the run of a name, or the newest of those that begin so."""
+    return _match(root, name)[0]
+
+
+def choose_running(root: Path, name: str | None, proc: Path = _PROC) -> tuple[RunFolder, Run]:
+    """Give the one run that has a process left."""
+    matched = _match(root, name)
+    running = [(folder, run) for folder, run in matched if not is_over(run, proc)]
+    if len(running) > 1:
+        raise UsageError(
+            f"{len(running)} runs are live{f' that begin with {name}' if name else ''}",
+            details=tuple(run.id for _, run in running),
+            hint=f"slipstream stop {running[0][1].id}",
+        )
+    if running:
+        return running[0]
+    message = "no run is live" if name is None else f"{matched[0][1].id} is over already"
+    raise InvalidInputError(message, hint="slipstream status")
+
+
+def is_over(run: Run, proc: Path = _PROC) -> bool:
+    """Say whether nothing of a run is left."""
+    if is_alive(run.supervisor, proc):
+        return False
+    return run.engine is None or not list_session(run.engine, proc)
+
+
+def _match(root: Path, name: str | None) -> list[tuple[RunFolder, Run]]:
+    runs = list_runs(root)
+    if not runs:
+        raise InvalidInputError(f"there is no run in {root}", hint="slipstream serve TARGET")
+    exact = [pair for pair in runs if pair[1].id == name]
+    matched = exact or [pair for pair in runs if pair[1].id.startswith(name or "")]
+    if not matched:
+        raise InvalidInputError(f"there is no run {name}", hint="slipstream status")
+    return matched

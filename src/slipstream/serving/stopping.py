@@ -1,0 +1,39 @@
+"""Stop a run from outside: its supervisor is asked, and what it leaves behind is ended.
+
+The supervisor drains at the first SIGTERM and stops at once at the second. Two that come
+together count as one, so the second waits until the first was seen; and a run that is ending
+already gets none, or asking twice for patience would be asking for haste.
+"""
+
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+
+from slipstream.serving.engine_session import Means, end_session
+from slipstream.serving.following import follow_events
+from slipstream.serving.run import TRANSITIONS, Event, RunFolder, is_alive
+
+
+def stop_run(
+    folder: RunFolder, *, at_once: bool, tell: Callable[[Event], None], means: Means
+) -> None:
+    """Return when nothing of the run is left; `tell` is given what happens until then."""
+    asked = set[str]()
+
+    def is_gone() -> bool:
+        run = folder.read()
+        if not is_alive(run.supervisor, means.proc):
+            return True
+        due = "haste" if run.state in ("draining", "stopping") else "end"
+        if due not in asked and (at_once if due == "haste" else TRANSITIONS[run.state]):
+            asked.add(due)
+            with suppress(ProcessLookupError):
+                means.send(run.supervisor.pid, signal.SIGTERM)
+        return False
+
+    told = len(folder.read_events())
+    for number, event in enumerate(follow_events(folder, is_gone, means.wait)):
+        if number >= told:
+            tell(event)
+    if (engine := folder.read().engine) is not None:
+        end_session(engine, means)

@@ -1,0 +1,22 @@
+"""`Patch`: what is changed in vLLM, in which source, why, and until when."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patch:
+    """One repair; `change` gets the module once its source was found to be the known one."""
+
+    name: str
+    since: tuple[int, int]
+    before: tuple[int, int]
+    module: str
+    touches: str
+    source_sha256: str
+    symptom: str
+    proof: str
+    upstream: str
+    drop_when: str
+    change: Callable[[Any], None]

@@ -1,0 +1,170 @@
+"""`slipstream serve` as a user runs it, with its clients, for the tests that hurt it."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from slipstream.proving_ground import SHIPPED_DRAFTER
+from slipstream.serving.engine_process import choose_port
+from slipstream.serving.run import Run, RunFolder, find_runs_root, list_runs, read_process
+
+READY_WITHIN_SECONDS = 400.0
+PROMPT = "The lighthouse keeper climbed the stairs and"
+
+
+@dataclass(slots=True)
+class Service:
+    """A detached run of the shipped pair at one port, and where it keeps its things."""
+
+    home: Path
+    target: Path
+    port: int = field(default_factory=lambda: choose_port(None))
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def command(self, *words: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+        """Run a verb to its end."""
+        environment = {
+            **os.environ,
+            "HF_HUB_OFFLINE": "1",
+            "XDG_STATE_HOME": str(self.home / "state"),
+            "XDG_CONFIG_HOME": str(self.home / "config"),
+            **self.environment,
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "slipstream", *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert not check or done.returncode == 0, done.stderr
+        return done
+
+    def serve(self, *words: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+        """Serve the shipped pair, and come back when it is ready."""
+        wishes = ("--drafter", str(SHIPPED_DRAFTER), "--context", "1024", "--port", str(self.port))
+        engine = ("--", "--enforce-eager")
+        return self.command(
+            "serve", str(self.target), *wishes, "--detach", "--json", *words, *engine, check=check
+        )
+
+    def end(self) -> None:
+        """Stop whatever runs."""
+        self.command("stop", "--now", check=False)
+
+    @property
+    def newest(self) -> tuple[RunFolder, Run]:
+        """Give the run that began last."""
+        state = {"XDG_STATE_HOME": str(self.home / "state")}
+        return list_runs(find_runs_root(state))[0]
+
+    def find_processes(self) -> dict[str, int]:
+        """Give the processes of the newest run's engine, by what they call themselves."""
+        _, run = self.newest
+        assert run.engine is not None
+        found = {}
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text().rpartition(")")[2].split()
+                name = (stat.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if int(fields[3]) == run.engine.pid and fields[0] not in "ZX":
+                kind = next((kind for kind in KINDS if KINDS[kind] in name), name)
+                found[kind] = int(stat.parent.name)
+        return found
+
+    def is_ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/readyz", timeout=2).status_code == httpx.codes.OK
+        except httpx.HTTPError:
+            return False
+
+    def wait_for(self, what: Callable[[], bool], seconds: float = READY_WITHIN_SECONDS) -> float:
+        """Wait, and give how long it took."""
+        began = time.monotonic()
+        while not what():
+            waited = time.monotonic() - began
+            assert waited < seconds, f"not within {seconds} s: {self.newest[0].read_events()[-5:]}"
+            time.sleep(0.1)
+        return time.monotonic() - began
+
+
+KINDS = {
+    "core": "VLLM::EngineCore",
+    "worker": "VLLM::Worker",
+    "api": "vllm.entrypoints",
+    "warden": "warden.py",
+}
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the clients' requests: each was answered in the end, or is missing."""
+
+    answered: int = 0
+    cut_off: int = 0
+    turned_away: int = 0
+
+
+def ask_in_crowd(
+    service: Service, clients: int, requests: int, *, meanwhile: Callable[[Outcome], None]
+) -> Outcome:
+    """Have clients ask one request after the other; one that fails is asked again."""
+    outcome, lock = Outcome(), threading.Lock()
+    body = {"prompt": PROMPT, "max_tokens": 4, "temperature": 0, "model": service.target.name}
+
+    def ask() -> None:
+        with httpx.Client(base_url=service.url, timeout=120) as client:
+            deadline = time.monotonic() + READY_WITHIN_SECONDS
+            left = requests
+            while left and time.monotonic() < deadline:
+                kind = _ask_once(client, body)
+                with lock:
+                    setattr(outcome, kind, getattr(outcome, kind) + 1)
+                if kind == "answered":
+                    left -= 1
+                else:
+                    time.sleep(0.5)
+
+    threads = [threading.Thread(target=ask) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    meanwhile(outcome)
+    for thread in threads:
+        thread.join()
+    return outcome
+
+
+def _ask_once(client: httpx.Client, body: dict[str, Any]) -> str:
+    """Tell a request that the server never took from one that it lost."""
+    try:
+        status = client.post("/v1/completions", json=body).status_code
+    except (httpx.ConnectError, httpx.ConnectTimeout):
+        return "turned_away"
+    except httpx.HTTPError:
+        return "cut_off"
+    if status == httpx.codes.OK:
+        return "answered"
+    return "turned_away" if status == httpx.codes.SERVICE_UNAVAILABLE else "cut_off"
+
+
+def count_alive(pids: Sequence[int]) -> int:
+    return sum(read_process(pid) is not None for pid in pids)
+
+
+def read_lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]

@@ -1,0 +1,207 @@
+"""`status`, `logs`, `stop` and `doctor` as a user types them, on runs with real processes."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from slipstream.cli.main import run
+from slipstream.serving.examination import Diagnosis, Examination
+from slipstream.serving.run import Event, Process, read_process
+from slipstream.serving.run_status import RunStatus, StatusList
+from tests.unit.serving.kept_runs import AT, happen, keep
+from tests.unit.serving.test_examination import EXCERPTS
+
+Capture = pytest.CaptureFixture[str]
+# A supervisor that says what it was told, as a real one does, and leaves.
+SUPERVISOR = """
+import signal, sys
+from slipstream.serving.run import RunFolder
+from tests.unit.serving.kept_runs import happen
+from pathlib import Path
+
+folder = RunFolder(Path(sys.argv[1]))
+def leave(*_):
+    folder.write(folder.read().model_copy(update={"state": "stopped", "engine": None}))
+    happen(folder, "stopped", "nothing of it runs any more")
+    sys.exit()
+signal.signal(signal.SIGTERM, leave)
+print("up", flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("SLIPSTREAM_KEYS", "SLIPSTREAM_CACHE", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path / "slipstream" / "runs"
+
+
+@pytest.fixture
+def supervisor(root: Path) -> Iterator[Process]:
+    """The supervisor of the run `live`, which is to be kept before the test asks for it."""
+    folder, kept = keep(root, "live", engine=None)
+    with subprocess.Popen(
+        [sys.executable, "-c", SUPERVISOR, str(folder.path)],
+        cwd=Path(__file__).parents[3],
+        stdout=subprocess.PIPE,
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        process = read_process(child.pid)
+        assert process is not None
+        folder.write(kept.model_copy(update={"supervisor": process}))
+        yield process
+        child.kill()
+
+
+def test_status_leaves_with_0_only_if_a_run_is_ready(
+    root: Path, supervisor: Process, capsys: Capture
+) -> None:
+    keep(root, "killed", began_at=AT + timedelta(hours=1), engine=None)
+    assert run(["status"], {}) == 0
+    header, live, killed, *_ = capsys.readouterr().out.splitlines()
+    assert (header.split()[0], live.split()[:2]) == ("RUN", ["live", "ready"])
+    assert killed.startswith("killed  supervisor gone  ")
+    assert run(["status", "live", "--json"], {}) == 0
+    status = RunStatus.model_validate_json(capsys.readouterr().out)
+    assert (status.id, status.supervisor_pid) == ("live", supervisor.pid)
+    assert run(["status", "killed"], {}) == 1
+    capsys.readouterr()
+    os.kill(supervisor.pid, signal.SIGKILL)
+    os.waitpid(supervisor.pid, 0)
+    assert run(["status", "--json"], {}) == 1
+    listed = StatusList.model_validate_json(capsys.readouterr().out)
+    assert {one.state for one in listed.runs} == {"supervisor gone"}
+
+
+def test_without_runs_every_verb_says_what_to_type(capsys: Capture) -> None:
+    assert run(["status"], {}) == 1
+    assert capsys.readouterr().out.endswith("next: slipstream serve TARGET\n")
+    for verb in ("logs", "stop"):
+        assert run([verb], {}) == 1
+        assert capsys.readouterr().err.endswith("hint: slipstream serve TARGET\n")
+
+
+def test_logs_are_those_of_the_newest_run(root: Path, capsys: Capture) -> None:
+    older, _ = keep(root, "older")
+    newer, _ = keep(root, "newer", began_at=AT + timedelta(hours=1))
+    older.engine_log.write_text("old\n")
+    newer.engine_log.write_bytes(b"caf\xc3\xa9 \xff\r 50%")
+    assert run(["logs"], {}) == 0
+    assert capsys.readouterr().out == "café �\r 50%"
+    assert run(["logs", "old"], {}) == 0
+    assert capsys.readouterr().out == "old\n"
+
+
+def test_following_a_run_that_is_over_ends(root: Path, capsys: Capture) -> None:
+    folder, _ = keep(root)
+    folder.engine_log.write_text("the end\n")
+    assert run(["logs", "-f"], {}) == 0
+    assert capsys.readouterr().out == "the end\n"
+
+
+def test_an_interrupt_ends_following_quietly(
+    supervisor: Process, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", interrupt)
+    for words in (["-f"], ["-f", "--events"]):
+        assert run(["logs", *words], {}) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_events_are_lines_for_people_or_machines(root: Path, capsys: Capture) -> None:
+    folder, _ = keep(root)
+    events = [happen(folder, "starting", "weights"), happen(folder, "ready", "it answers")]
+    assert run(["logs", "--events"], {}) == 0
+    assert [line.split()[2] for line in capsys.readouterr().out.splitlines()] == [
+        "starting",
+        "ready",
+    ]
+    assert run(["logs", "--events", "--json"], {}) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [Event.model_validate_json(line) for line in lines] == events
+
+
+def test_a_log_is_no_json_and_may_be_missing(root: Path, capsys: Capture) -> None:
+    keep(root)
+    assert run(["logs", "--json"], {}) == 2
+    assert json.loads(capsys.readouterr().err)["error"]["hint"] == "slipstream logs --events --json"
+    assert run(["logs"], {}) == 1
+    assert capsys.readouterr().err.endswith("hint: slipstream logs --events one\n")
+
+
+def test_stop_waits_until_the_supervisor_is_gone(supervisor: Process, capsys: Capture) -> None:
+    assert run(["stop"], {}) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "nothing of live runs any more: stopped\n"
+    assert shown.err.endswith("stopped      nothing of it runs any more\n")
+    assert run(["stop"], {}) == 1
+    assert capsys.readouterr().err == "error: no run is live\n\nhint: slipstream status\n"
+
+
+def test_stop_ends_the_engine_of_a_killed_supervisor(root: Path, capsys: Capture) -> None:
+    pause = "import signal; signal.pause()"
+    with subprocess.Popen([sys.executable, "-c", pause], start_new_session=True) as engine:
+        keep(root, engine=read_process(engine.pid))
+        assert run(["stop", "--json"], {}) == 0
+        status = RunStatus.model_validate_json(capsys.readouterr().out)
+    assert (status.state, status.engine_pid) == ("supervisor gone", None)
+    assert engine.returncode == -signal.SIGTERM
+
+
+def test_of_two_live_runs_one_must_be_named(
+    root: Path, supervisor: Process, capsys: Capture
+) -> None:
+    keep(root, "second", supervisor=supervisor, engine=None)
+    assert run(["stop"], {}) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: 2 runs are live\n  - ")
+    assert {"  - live", "  - second"} < set(shown.splitlines())
+
+
+def test_doctor_examines_this_machine_and_leaves_with_1_on_a_fault(
+    root: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder, _ = keep(root, state="failed", engine=None)
+    shutil.copy(EXCERPTS / "port-in-use.log", folder.engine_log)
+    assert run(["doctor", "--json"], {}) == 1
+    examination = Examination.model_validate_json(capsys.readouterr().out)
+    assert examination.checks[-1].verdict == "fault"
+    folder.write(folder.read().model_copy(update={"state": "stopped"}))
+    assert run(["doctor", "--json"], {}) == 0
+    assert Examination.model_validate_json(capsys.readouterr().out).diagnosis is None
+
+
+def test_doctor_diagnoses_a_run_or_a_log_alone(root: Path, capsys: Capture) -> None:
+    log = EXCERPTS / "port-in-use.log"
+    folder, _ = keep(root, "Qwen3-8B-1")
+    shutil.copy(log, folder.engine_log)
+    for subject in (str(log), "Qwen3"):
+        assert run(["doctor", subject, "--json"], {}) == 1
+        diagnosis = Diagnosis.model_validate_json(capsys.readouterr().out)
+        assert diagnosis.findings[0].signature == "port-in-use"
+    assert run(["doctor", str(EXCERPTS / "clean-start.log")], {}) == 0
+    assert run(["doctor", "nowhere.log"], {}) == 1
+    assert capsys.readouterr().err.startswith("error: there is no run nowhere.log")
+
+
+def test_doctor_imports_neither_torch_nor_the_engine() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "slipstream", "doctor"]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+    imported = {line.rpartition("|")[2].strip() for line in outcome.stderr.splitlines()}
+    assert "slipstream.serving.examination" in imported
+    assert imported.isdisjoint(("torch", "transformers", "vllm"))

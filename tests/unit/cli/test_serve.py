@@ -1,0 +1,193 @@
+"""`serve` as a user types it, with an engine that only pretends; the real one has its own tests."""
+
+import json
+import os
+import shlex
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from slipstream.cli.main import run
+from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
+from slipstream.serving.engine_process import choose_port
+from slipstream.serving.run import Run, find_runs_root, list_runs
+from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
+from tests.unit.serving.fake_engine import PROGRAM
+from tests.unit.serving.fake_hub import make_shard
+
+
+@pytest.fixture(autouse=True)
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Give the arguments of a pair that fits, on a machine that belongs to the test alone."""
+    for name, folder in (("STATE", "state"), ("CONFIG", "config"), ("CACHE", "cache")):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / folder))
+    monkeypatch.delenv("SLIPSTREAM_CACHE", raising=False)
+    package = tmp_path / "fake" / "vllm" / "entrypoints" / "openai"
+    package.mkdir(parents=True)
+    for part in (package, *package.parents[:2]):
+        (part / "__init__.py").touch()
+    (package / "api_server.py").write_text(PROGRAM)
+    (tmp_path / "fake" / "rules").write_text("[]")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "fake"))
+    monkeypatch.setenv("FAKE", str(tmp_path / "fake"))
+    monkeypatch.chdir(tmp_path)
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET_CONFIG}
+    for name, content in (("target", config), ("drafter", drafter_config(config, DrafterShape()))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(content))
+        (tmp_path / name / "model.safetensors").write_bytes(make_shard(1000, seed=1))
+    return ["target", "--drafter", "drafter"]
+
+
+def find_runs() -> list[Run]:
+    return [found for _, found in list_runs(find_runs_root(os.environ))]
+
+
+def serve_until_ready(*words: str) -> int:
+    """Serve, and ask to stop once a run is ready that was not there before."""
+    before, over = len(find_runs()), threading.Event()
+
+    def stop() -> None:
+        while not over.wait(0.05):
+            runs = find_runs()
+            if len(runs) > before and runs[0].state == "ready":
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    try:
+        return run(["serve", *words], os.environ)
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_pair_is_served_and_every_event_is_a_line_of_json(
+    pair: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = str(choose_port(None))
+    assert serve_until_ready(*pair, "--port", port, "--json") == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    states = list(dict.fromkeys(event["state"] for event in events))
+    assert states == [
+        *("downloading", "starting", "warming", "ready", "draining", "stopping", "stopped")
+    ]
+    (served,) = find_runs()
+    assert served.url == f"http://127.0.0.1:{port}"
+    assert served.plan.find("--middleware") is not None
+    assert served.versions.keys() >= {"slipstream"}
+
+
+def test_a_saved_plan_and_then_the_run_itself_are_served_again(
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", *pair, "--json"], os.environ) == 0
+    saved = tmp_path / "plan.json"
+    saved.write_text(capsys.readouterr().out)
+    port = str(choose_port(None))
+    assert serve_until_ready(str(saved), "--port", port, "--drain", "3") == 0
+    (first,) = find_runs()
+    assert serve_until_ready(str(find_runs_root(os.environ) / first.id)) == 0
+    again = find_runs()[0]
+    assert again.id != first.id
+    assert again.plan.argv() == first.plan.argv()
+    assert again.terms == first.terms
+    assert again.terms.drain_seconds == 3
+
+
+def test_people_are_told_on_stderr(pair: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve_until_ready(*pair, "--port", str(choose_port(None))) == 0
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "ready at http://127.0.0.1:" in shown.err
+    assert "the target's weights" in shown.err or "Python and vLLM are being loaded" in shown.err
+
+
+def test_wishes_do_not_go_with_a_saved_plan(
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["plan", *pair, "--json"], os.environ)
+    saved = tmp_path / "plan.json"
+    saved.write_text(capsys.readouterr().out)
+    assert run(["serve", str(saved), "--context", "512"], os.environ) == 2
+    assert "a saved plan is taken as it is" in capsys.readouterr().err
+
+
+def test_other_machines_are_not_served_without_a_key(
+    pair: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = ("--port", str(choose_port(None)))
+    assert run(["serve", *pair, "--bind", "0.0.0.0", *port], os.environ) == 1
+    told = capsys.readouterr().err
+    assert "there is no valid key" in told
+    assert "slipstream keys new" in told
+    assert find_runs() == []
+    assert run(["keys", "new"], os.environ) == 0
+    assert serve_until_ready(*pair, "--bind", "0.0.0.0", *port) == 0
+
+
+def test_a_port_in_use_is_told_within_a_second_of_the_plan(
+    pair: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        began = time.monotonic()
+        assert run(["serve", *pair, "--port", port], os.environ) == 1
+    assert time.monotonic() - began < 2
+    assert f"port {port}: Address already in use" in capsys.readouterr().err
+    assert find_runs() == []
+
+
+def test_a_refused_plan_starts_nothing(pair: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", *pair, "--k", "12"], os.environ) == 1
+    assert "is refused" in capsys.readouterr().err
+    assert find_runs() == []
+
+
+def test_a_changed_file_fails_the_run_before_an_engine_starts(
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = ("--port", str(choose_port(None)))
+    assert serve_until_ready(*pair, *port) == 0
+    (tmp_path / "target" / "model.safetensors").write_bytes(make_shard(1000, seed=2))
+    assert run(["serve", *pair, *port], os.environ) == 1
+    assert "--accept-changes" in capsys.readouterr().err
+    assert find_runs()[0].state == "failed"
+    assert len(list((tmp_path / "fake").glob("start-*"))) == 1
+    time.sleep(1)  # A run is named after its second and its process, and this is one process.
+    assert serve_until_ready(*pair, *port, "--accept-changes") == 0
+
+
+def test_a_unit_runs_the_same_command(
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["plan", *pair, "--json"], os.environ)
+    saved = tmp_path / "plan.json"
+    saved.write_text(capsys.readouterr().out)
+    assert run(["serve", str(saved), "--unit", "--port", "9000", "--drain", "60"], os.environ) == 0
+    unit = capsys.readouterr().out
+    (line,) = [line for line in unit.splitlines() if line.startswith("ExecStart=")]
+    assert shlex.split(line)[1:] == ["serve", str(saved), "--port", "9000", "--drain", "60"]
+    assert "KillMode=mixed" in unit
+    assert "TimeoutStopSec=75" in unit
+
+
+def test_a_unit_needs_a_saved_plan(pair: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", *pair, "--unit"], os.environ) == 2
+    assert "a unit needs a saved plan" in capsys.readouterr().err
+
+
+def test_requests_are_recorded_only_where_asked_for(pair: list[str], tmp_path: Path) -> None:
+    port = str(choose_port(None))
+    words = ("--port", port, "--record", "kept", "--redact", r"\d{16}")
+    assert serve_until_ready(*pair, *words) == 0
+    recording = find_runs()[0].terms.recording
+    assert recording is not None
+    assert (recording.folder, recording.redact) == (tmp_path / "kept", (r"\d{16}",))

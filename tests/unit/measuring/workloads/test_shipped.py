@@ -1,0 +1,173 @@
+"""The prompts that ship are many, varied, well formed, and stay what they are."""
+
+import ast
+import json
+import subprocess
+import sys
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from slipstream.measuring.workloads.fitting import estimate_tokens
+from slipstream.measuring.workloads.shipped import (
+    DATA,
+    FAMILIES,
+    KINDS,
+    RANDOM_IDS,
+    WRITTEN,
+    make_prompts,
+)
+from slipstream.measuring.workloads.workload import Prompt, Workload
+
+CONTENT = {
+    "code": "33711af856a2",
+    "reasoning": "417d3a0b0cbd",
+    "dialogue": "9001f6b3151b",
+    "prose": "ca2f00ad2703",
+    "json": "e28249444f40",
+    "tools": "1c790f979cc6",
+    "translation": "7ed084a1d5fe",
+    "long-4k": "7ff7596ed424",
+    "long-8k": "f4f62cb2fe71",
+    "long-16k": "78aefaeeca68",
+    "long-32k": "3fb32abd3560",
+    "random": "5dc76acfb208",
+}
+
+
+@pytest.fixture(scope="module")
+def prompts() -> dict[str, tuple[Prompt, ...]]:
+    return {kind: make_prompts(kind, estimate_tokens) for kind in KINDS}
+
+
+def last_text(prompt: Prompt) -> str:
+    return str(prompt.messages[-1]["content"])
+
+
+def test_what_an_id_stands_for_never_changes(prompts: dict[str, tuple[Prompt, ...]]) -> None:
+    hashes = {kind: Workload(name=kind, prompts=made).sha256 for kind, made in prompts.items()}
+    assert {kind: told[:12] for kind, told in hashes.items()} == CONTENT
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_class_has_two_dozen_prompts_with_fixed_ids(
+    kind: str, prompts: dict[str, tuple[Prompt, ...]]
+) -> None:
+    made = prompts[kind]
+    assert len(made) >= 24
+    assert [one.id for one in made] == [f"{kind}-{n:02d}" for n in range(1, len(made) + 1)]
+    assert {one.kind for one in made} == {kind}
+    asked = {str(one.messages or one.prompt_ids) for one in made}
+    assert len(asked) == len(made)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_class_is_warmed_up_with_other_prompts(
+    kind: str, prompts: dict[str, tuple[Prompt, ...]]
+) -> None:
+    warm_up = make_prompts(kind, estimate_tokens, warm_up=True)
+    assert [one.id for one in warm_up] == [f"{kind}-warm-{n:02d}" for n in range(1, 5)]
+    measured = [one.messages or one.prompt_ids for one in prompts[kind]]
+    assert [one.id for one in warm_up if (one.messages or one.prompt_ids) in measured] == []
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_prompts_differ_in_length(kind: str, prompts: dict[str, tuple[Prompt, ...]]) -> None:
+    lengths = sorted(sum(len(m["content"]) for m in one.messages) for one in prompts[kind])
+    assert lengths[-1] > 2.5 * lengths[0]
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_a_conversation_ends_with_a_question_for_the_target(
+    kind: str, prompts: dict[str, tuple[Prompt, ...]]
+) -> None:
+    for prompt in (*prompts[kind], *make_prompts(kind, estimate_tokens, warm_up=True)):
+        roles = [message["role"] for message in prompt.messages if message["role"] != "system"]
+        assert roles[0] == "user"
+        assert roles[-1] in ("user", "tool")
+        assert not [pair for pair in pairwise(roles) if pair[0] == pair[1]]
+        assert all(message["content"] == message["content"].strip() for message in prompt.messages)
+
+
+def test_dialogues_have_several_turns(prompts: dict[str, tuple[Prompt, ...]]) -> None:
+    turns = [[m["role"] for m in one.messages].count("user") for one in prompts["dialogue"]]
+    assert min(turns) == 2
+    assert max(turns) >= 4
+
+
+def test_code_is_of_many_languages(prompts: dict[str, tuple[Prompt, ...]]) -> None:
+    told = " ".join(last_text(prompt) for prompt in prompts["code"])
+    names = "Python Rust Go Bash C++ TypeScript PostgreSQL JUnit Haskell Kotlin SwiftUI PHP C# HTML"
+    assert [name for name in names.split() if name not in told] == []
+    for snippet in told.split("```python\n")[1:]:
+        ast.parse(snippet.partition("```")[0])
+
+
+def test_answers_in_json_have_a_schema_that_allows_nothing_else(
+    prompts: dict[str, tuple[Prompt, ...]],
+) -> None:
+    for prompt in (*prompts["json"], *make_prompts("json", estimate_tokens, warm_up=True)):
+        told = prompt.extra["response_format"]
+        assert told["type"] == "json_schema"
+        for part in walk(told["json_schema"]["schema"]):
+            if part.get("type") == "object":
+                assert part["required"] == list(part["properties"])
+                assert part["additionalProperties"] is False
+
+
+def walk(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    parts = [*schema.get("properties", {}).values(), *schema.get("anyOf", ())]
+    parts += [schema["items"]] if "items" in schema else []
+    return [schema, *(found for part in parts for found in walk(part))]
+
+
+def test_tools_are_called_as_they_are_described(prompts: dict[str, tuple[Prompt, ...]]) -> None:
+    called = 0
+    for prompt in prompts["tools"]:
+        tools = {one["function"]["name"]: one["function"] for one in prompt.extra["tools"]}
+        for message in prompt.messages:
+            for call in message.get("tool_calls", ()):
+                shape = tools[call["function"]["name"]]["parameters"]
+                given = json.loads(call["function"]["arguments"])
+                assert set(shape["required"]) <= set(given) <= set(shape["properties"])
+                called += 1
+    assert called >= 10
+
+
+def test_no_server_needs_a_parser_for_the_calls(prompts: dict[str, tuple[Prompt, ...]]) -> None:
+    assert {prompt.extra["tool_choice"] for prompt in prompts["tools"]} == {"none"}
+
+
+def test_a_result_answers_its_call(prompts: dict[str, tuple[Prompt, ...]]) -> None:
+    for prompt in prompts["tools"]:
+        calls = [one["tool_calls"][0]["id"] for one in prompt.messages if "tool_calls" in one]
+        results = [one["tool_call_id"] for one in prompt.messages if one["role"] == "tool"]
+        assert calls == results
+        assert len(set(calls)) == len(calls)
+
+
+def test_random_ids_are_ordinary_tokens_of_every_vocabulary(
+    prompts: dict[str, tuple[Prompt, ...]],
+) -> None:
+    ids = [one for prompt in prompts["random"] for one in prompt.prompt_ids]
+    assert RANDOM_IDS[0] <= min(ids) < max(ids) < RANDOM_IDS[1]
+    assert len({len(prompt.prompt_ids) for prompt in prompts["random"]}) > 3
+    assert not any(prompt.messages for prompt in prompts["random"])
+
+
+def test_all_is_what_people_might_ask() -> None:
+    assert set(KINDS) - set(FAMILIES["all"]) == {"random"}
+
+
+def test_the_data_stays_small() -> None:
+    assert sum(file.stat().st_size for file in DATA.rglob("*")) < 200_000
+
+
+def test_no_class_needs_torch() -> None:
+    code = (
+        "import sys; from slipstream.measuring.workloads import load_workload; "
+        "load_workload(['code', 'long-4k', 'random']); "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'vllm')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,176 @@
+"""A patch is in a plan exactly where the fault that it repairs would be met."""
+
+from typing import Any
+
+import pytest
+
+from slipstream.checkpoints.checkpoint import DraftPart, Rope
+from slipstream.planning import LaunchPlan
+from slipstream.planning.patches import (
+    CPU_SAMPLING,
+    DRAFTER_POSITIONS,
+    TURBOQUANT_GRAPHS,
+    VARIABLE,
+)
+from slipstream.planning.plan import Decision
+from slipstream.planning.planner import make_plan
+from tests.unit.planning.pieces import DRAFTER, situate
+
+SHORT = {"context": 8192}
+GRAPHS = "--compilation-config"
+WHOLE = (GRAPHS, '{"cudagraph_mode": "FULL_DECODE_ONLY"}')
+
+
+def plan(machine: str = "h100", **changes: Any) -> LaunchPlan:
+    there = situate(machine, **changes)
+    return make_plan(there.host, there.target, there.drafter, there.recipe, there.wishes)
+
+
+def with_draft(**changes: Any) -> dict[str, Any]:
+    assert isinstance(DRAFTER.draft, DraftPart)
+    return SHORT | {"draft": DRAFTER.draft.model_copy(update=changes)}
+
+
+def find_verdicts(made: LaunchPlan) -> list[str]:
+    faults = (*made.refusals, *made.warnings)
+    return [fault.verdict for fault in faults if fault.code == "drafter-context"]
+
+
+def test_an_ordinary_plan_has_no_patch() -> None:
+    made = plan()
+    assert made.patches == ()
+    assert made.find(VARIABLE) is None
+    assert plan(drafter=SHORT).patches == ()
+
+
+@pytest.mark.parametrize("family", ["dflash", "dflash2", "dspark"])
+def test_a_context_beyond_the_drafters_is_patched_and_warned_of(family: str) -> None:
+    made = plan(drafter=with_draft(family=family), context=16384)
+    assert made.patches == (DRAFTER_POSITIONS,)
+    assert find_verdicts(made) == ["warn"]
+    (warning,) = [fault for fault in made.warnings if fault.code == "drafter-context"]
+    assert warning.message == (
+        "z-lab/Qwen3-8B-DFlash-b16 knows 8192 positions, but 16384 would be served: "
+        "past them it drafts untrained (patch drafter-positions)"
+    )
+    assert warning.hint == "--context 8192"
+    assert made.find(VARIABLE) == Decision(
+        flag=VARIABLE,
+        value=DRAFTER_POSITIONS,
+        source="checkpoint",
+        because="past the drafter's context vLLM reads beyond its rotary table "
+        "(vllm#57941, PR #57964)",
+    )
+
+
+def test_other_faults_of_a_patched_pair_stay() -> None:
+    made = plan(drafter=SHORT | {"hidden_size": 5376}, context=16384)
+    assert [fault.code for fault in made.refusals] == ["hidden-size"]
+
+
+def test_a_context_that_the_drafter_just_knows_needs_no_patch() -> None:
+    assert plan(drafter=SHORT, context=8192).patches == ()
+    assert plan(drafter=SHORT, context=8193).patches == (DRAFTER_POSITIONS,)
+
+
+@pytest.mark.parametrize(
+    ("machine", "changes"),
+    [
+        pytest.param("cpu-server", {"drafter": SHORT}, id="V1 stops drafting"),
+        pytest.param("h100", {"drafter": with_draft(family="eagle3")}, id="vLLM does it itself"),
+        pytest.param(
+            "h100", {"drafter": SHORT | {"rope": Rope(scaling="yarn", factor=4)}}, id="scaled"
+        ),
+        pytest.param("h100", {"drafter": SHORT | {"rope": None}}, id="perhaps scaled"),
+        pytest.param("h100", {"drafter": SHORT, "target": SHORT}, id="the target is short too"),
+        pytest.param(
+            "h100", {"drafter": SHORT, "target": {"context": None}}, id="the target may be short"
+        ),
+    ],
+)
+def test_what_the_patch_cannot_repair_stays_refused(machine: str, changes: Any) -> None:
+    made = plan(machine, context=16384, **changes)
+    assert DRAFTER_POSITIONS not in made.patches
+    assert find_verdicts(made) == ["refuse"]
+
+
+def test_a_stretched_target_is_patched_as_far_as_it_is_stretched() -> None:
+    stretch = ("--hf-overrides", '{"max_position_embeddings": 131072}')
+    made = plan(context=131072, raw=stretch)
+    assert made.patches == (DRAFTER_POSITIONS,)
+    assert find_verdicts(made) == ["warn"]
+    assert plan(context=40960, raw=stretch).patches == ()
+
+
+@pytest.mark.parametrize("changes", [{"speculation": False}, {"plain": True}])
+def test_without_drafts_there_is_nothing_to_patch(changes: Any) -> None:
+    made = plan(drafter=SHORT, context=16384, kv_dtype="turboquant_k8v4", raw=WHOLE, **changes)
+    assert made.patches == ()
+
+
+def test_an_unknown_context_of_the_drafter_is_no_reason() -> None:
+    assert plan(drafter={"context": None}, context=40960).patches == ()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        WHOLE,
+        (GRAPHS, '{"mode": 3}'),
+        (GRAPHS, "3"),
+        (GRAPHS, "{"),
+        (GRAPHS,),
+        (f"{GRAPHS}.cudagraph_mode", "FULL"),
+        (f"{GRAPHS}.cudagraph_capture_sizes", "[1, 2]"),
+    ],
+)
+def test_whole_graphs_that_the_user_chose_are_patched_under_turboquant(raw: Any) -> None:
+    made = plan(kv_dtype="turboquant_3bit_nc", raw=raw)
+    assert made.patches == (TURBOQUANT_GRAPHS,)
+    assert made.find(VARIABLE) == Decision(
+        flag=VARIABLE,
+        value=TURBOQUANT_GRAPHS,
+        source="user",
+        because="TurboQuant with speculation gives degenerate text under whole graphs "
+        "(vllm#53180, PR #53406)",
+    )
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        (),
+        (GRAPHS, '{"cudagraph_mode": "NONE"}'),
+        (f"{GRAPHS}.cudagraph_mode", "PIECEWISE"),
+        (*WHOLE, "--enforce-eager"),
+    ],
+)
+def test_split_graphs_and_no_graphs_need_no_patch(raw: Any) -> None:
+    assert plan(kv_dtype="turboquant_k8v4", raw=raw).patches == ()
+
+
+def test_whole_graphs_over_another_cache_or_on_a_cpu_need_no_patch() -> None:
+    assert plan(kv_dtype="fp8", raw=WHOLE).patches == ()
+    on_cpu = plan("cpu-server", kv_dtype="turboquant_k8v4", raw=WHOLE)
+    assert TURBOQUANT_GRAPHS not in on_cpu.patches
+
+
+def test_speculation_of_the_users_own_counts_too() -> None:
+    own = ("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 1}')
+    made = plan(plain=True, kv_dtype="turboquant_k8v4", raw=(*WHOLE, *own))
+    assert made.patches == (TURBOQUANT_GRAPHS,)
+
+
+def test_two_patches_share_the_variable_and_both_reasons_are_told() -> None:
+    made = plan(drafter=SHORT, context=16384, kv_dtype="turboquant_k8v4", raw=WHOLE)
+    assert made.patches == (DRAFTER_POSITIONS, TURBOQUANT_GRAPHS)
+    told = made.find(VARIABLE)
+    assert told is not None
+    assert told.value == "drafter-positions,turboquant-graphs"
+    assert "#57941" in told.because
+    assert "#53180" in told.because
+
+
+def test_drafts_on_a_cpu_are_sampled_with_a_patch_and_plain_decoding_without() -> None:
+    assert plan("cpu-server").patches == (CPU_SAMPLING,)
+    assert plan("cpu-server", speculation=False).patches == ()

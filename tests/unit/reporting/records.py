@@ -1,0 +1,163 @@
+"""Records as a measurement leaves them: drawn from fixed chance, summarized and judged for real."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+
+from slipstream.hardware import load_host
+from slipstream.measuring.bench import BenchReport, Conditions, WarmUp, summarize
+from slipstream.measuring.blocks import Arm, Block
+from slipstream.measuring.comparison import ROUND, BlockReport, ComparedArm, Comparison
+from slipstream.measuring.engine_metrics import EngineCounts
+from slipstream.measuring.judging import judge
+from slipstream.measuring.sample import Sample
+from slipstream.planning.plan import LaunchPlan
+from slipstream.planning.planner import make_plan
+from slipstream.planning.wishes import Wishes
+from tests.unit.planning.pieces import DRAFTER, TARGET
+
+KINDS = {"code": 0.86, "dialogue": 0.66, "prose": 0.58, "json": 0.9}
+CONCURRENCIES = (1, 4, 8)
+TOKENS = 128
+POSITIONS = 15
+PLAIN_SPEED = 14.2
+
+
+def make_plans(machine: str = "gb10") -> tuple[LaunchPlan, LaunchPlan]:
+    """Plan the pair with and without its drafter."""
+    host = load_host(machine)
+    plain = make_plan(host, TARGET, None, None, Wishes())
+    return plain, make_plan(host, TARGET, DRAFTER, None, Wishes())
+
+
+def make_conditions(**changes: Any) -> Conditions:
+    """Tell the conditions of an afternoon on a GB10."""
+    known: dict[str, Any] = {
+        "at": datetime(2026, 11, 15, 8, 10, 30, tzinfo=UTC),
+        "command": "slipstream compare Qwen/Qwen3-8B --rounds 2 --html page.html",
+        "model": TARGET.name,
+        "versions": {"vllm": "0.32.0", "torch": "2.13.0"},
+        "plan": None,
+        "host": load_host("gb10"),
+        "workload": "code dialogue prose json",
+        "workload_sha256": "5f0c" * 16,
+        "left_out": {},
+        "seed": 0,
+        "max_tokens": TOKENS,
+        "thinking": None,
+        "prefix_cache": "cold",
+    }
+    return Conditions(**{**known, **changes})
+
+
+def make_samples(
+    arm: Arm,
+    chance: Random,
+    *,
+    kinds: Sequence[str] = tuple(KINDS),
+    concurrencies: Sequence[int] = CONCURRENCIES,
+    prompts: int = 8,
+    failing: float = 0.0,
+) -> list[Sample]:
+    """Serve every prompt of every load, as many at once as the load has."""
+    start = chance.gauss(1, 0.012)
+    samples: list[Sample] = []
+    for concurrency in concurrencies:
+        for kind in kinds:
+            free = [0.0] * concurrency
+            for number in range(prompts):
+                at = free.index(min(free))
+                sample = _serve(arm, kind, concurrency, number, free[at], start, chance)
+                if chance.random() < failing:
+                    lost = {"error": "HTTP 500", "output_tokens": 0, "first_token_seconds": None}
+                    sample = sample.model_copy(update=lost)
+                free[at] += sample.seconds
+                samples.append(sample)
+    return samples
+
+
+def _serve(
+    arm: Arm, kind: str, concurrency: int, number: int, began: float, start: float, chance: Random
+) -> Sample:
+    share = KINDS.get(kind, 0.7) * (0.94 + 0.01 * (number % 8))
+    crowd = 1 / (1 + 0.035 * (concurrency - 1))
+    speed = PLAIN_SPEED * start * crowd * chance.gauss(1, 0.01)
+    drafts: dict[str, Any] = {}
+    if arm == "B":
+        steps = [1 + _count_accepted(share, chance) for _ in range(TOKENS // 3)]
+        by_position = [sum(step > at for step in steps) for at in range(1, POSITIONS + 1)]
+        mean = sum(steps) / len(steps)
+        speed *= mean / (1.25 + 0.2 * (concurrency - 1))
+        drafts = {
+            "drafts": len(steps),
+            "drafted": POSITIONS * len(steps),
+            "accepted": sum(by_position),
+            "accepted_by_position": tuple(by_position),
+        }
+    first = 0.11 * (1 + 0.3 * (concurrency - 1)) * chance.gauss(1, 0.06)
+    return Sample(
+        prompt_id=f"{kind}-{number}",
+        kind=kind,
+        concurrency=concurrency,
+        began_at=began,
+        seconds=first + (TOKENS - 1) / speed,
+        first_token_seconds=first,
+        output_tokens=TOKENS,
+        **drafts,
+    )
+
+
+def _count_accepted(share: float, chance: Random) -> int:
+    return next((n for n in range(POSITIONS) if chance.random() > share), POSITIONS)
+
+
+def make_comparison(
+    *, rounds: int = 2, conditions: Conditions | None = None, draws: int = 200, **load: Any
+) -> Comparison:
+    """Compare the plain plan with the drafted one, in turns."""
+    chance = Random(7)
+    blocks: list[Block] = []
+    reports: list[BlockReport] = []
+    for number in range(rounds):
+        for arm in ROUND:
+            samples = make_samples(arm, chance, **load)
+            blocks.append(Block(arm=arm, round=number, samples=tuple(samples)))
+            reports.append(_report(arm, number, samples, chance))
+    plans = make_plans()
+    return Comparison(
+        conditions=conditions or make_conditions(),
+        arms=(ComparedArm(name="plain", plan=plans[0]), ComparedArm(name="drafted", plan=plans[1])),
+        reports=tuple(reports),
+        blocks=tuple(blocks),
+        verdict=judge(blocks, arms=("plain", "drafted"), draws=draws),
+    )
+
+
+def make_bench(*, conditions: Conditions | None = None, **load: Any) -> BenchReport:
+    """Measure the drafted server alone."""
+    chance = Random(11)
+    samples = make_samples("B", chance, **load)
+    report = _report("B", 0, samples, chance)
+    return BenchReport(
+        conditions=conditions or make_conditions(plan=make_plans()[1], start_seconds=412.0),
+        warm_up=report.warm_up,
+        cells=report.cells,
+        samples=tuple(samples),
+    )
+
+
+def _report(arm: Arm, number: int, samples: Sequence[Sample], chance: Random) -> BlockReport:
+    loads: dict[tuple[int, str], list[Sample]] = {}
+    for sample in samples:
+        loads.setdefault((sample.concurrency, sample.kind), []).append(sample)
+    level = 0.07 if arm == "A" else 0.03
+    rounds = 4 + (arm == "B")
+    times = tuple(level * (1 + 1.4 * 0.3**at) * chance.gauss(1, 0.01) for at in range(rounds))
+    return BlockReport(
+        arm=arm,
+        round=number,
+        start_seconds=380 + 60 * chance.random(),
+        warm_up=WarmUp(rounds=rounds, seconds_per_token=times, flat=True),
+        cells=tuple(summarize(own, EngineCounts(), 31 << 30) for own in loads.values()),
+    )

@@ -1,0 +1,111 @@
+"""Runs in a folder, and a /proc that says what a test wants said."""
+
+import json
+import shutil
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from signal import SIGKILL, Signals
+from typing import Any
+
+from slipstream.hardware import load_host
+from slipstream.planning.planner import make_plan
+from slipstream.planning.wishes import Wishes
+from slipstream.serving.engine_session import Means
+from slipstream.serving.run import Event, Process, Run, RunFolder, State
+from tests.unit.planning.pieces import DRAFTER, TARGET
+
+AT = datetime(2026, 11, 15, 6, 17, 12, tzinfo=UTC)
+HOST = load_host("gb10")
+PLAN = make_plan(HOST, TARGET, DRAFTER, None, Wishes())
+SUPERVISOR = Process(pid=4711, start_ticks=900)
+ENGINE = Process(pid=4720, start_ticks=1000)
+RUN = Run(
+    id="one",
+    began_at=AT,
+    plan=PLAN,
+    host=HOST,
+    versions={"vllm": "0.32.0"},
+    argv=tuple(PLAN.argv()),
+    supervisor=SUPERVISOR,
+    engine=ENGINE,
+    url="http://127.0.0.1:8000",
+    state="ready",
+)
+
+
+def keep(root: Path, name: str = "one", **changes: Any) -> tuple[RunFolder, Run]:
+    """Begin a run with some fields changed."""
+    folder, run = RunFolder(root / name), RUN.model_copy(update={"id": name, **changes})
+    folder.begin(run)
+    return folder, run
+
+
+def happen(folder: RunFolder, state: State, message: str, *, after_seconds: float = 0) -> Event:
+    """Have something happen to a run, so long after it began."""
+    event = Event(at=AT + timedelta(seconds=after_seconds), state=state, message=message)
+    folder.append(event)
+    return event
+
+
+def count(folder: RunFolder, pid: int, last_token: float | None, **callers: int) -> None:
+    """Write what a gate has under way."""
+    folder.accounting.mkdir(exist_ok=True)
+    document = {
+        "pid": pid,
+        "written": 0,
+        "last_token": last_token,
+        "in_flight": sum(callers.values()),
+        "total": 9,
+        "by_key": {name: {"in_flight": number, "total": 9} for name, number in callers.items()},
+    }
+    (folder.accounting / f"{pid}.json").write_text(json.dumps(document))
+
+
+@dataclass(slots=True)
+class FakeProc:
+    """The processes of a machine; time passes only while somebody waits."""
+
+    path: Path
+    now: float = 0.0
+    sent: list[tuple[int, Signals]] = field(default_factory=list)
+
+    def add(
+        self, process: Process, *, session: int = 1, state: str = "S", command: str = "python"
+    ) -> None:
+        """Have a process run, with a name that is hard to read."""
+        folder = self.path / str(process.pid)
+        (folder / "fd").mkdir(parents=True, exist_ok=True)
+        fields = [state, 1, session, session, *[0] * 15, process.start_ticks, 0]
+        (folder / "stat").write_text(f"{process.pid} (a) S (b) {' '.join(map(str, fields))}\n")
+        (folder / "cmdline").write_text(command.replace(" ", "\0") + "\0")
+
+    def add_engine(self, *pids: int) -> None:
+        """Have the engine of `RUN` run, with workers."""
+        self.add(ENGINE, session=ENGINE.pid)
+        for pid in pids:
+            self.add(Process(pid=pid, start_ticks=1001), session=ENGINE.pid)
+
+    def remove(self, pid: int) -> None:
+        """Have a process be gone."""
+        shutil.rmtree(self.path / str(pid), ignore_errors=True)
+
+    def hold(self, pid: int, *inodes: int) -> None:
+        """Give a process sockets, and a file beside them."""
+        (self.path / str(pid) / "fd" / "0").symlink_to("/dev/null")
+        for number, inode in enumerate(inodes, start=3):
+            (self.path / str(pid) / "fd" / str(number)).symlink_to(f"socket:[{inode}]")
+
+    def means(self, *deadly: Signals) -> Means:
+        """Give the means to end processes, which these signals do."""
+
+        def send(pid: int, number: Signals) -> None:
+            self.sent.append((pid, number))
+            if number in (deadly or (SIGKILL,)):
+                self.remove(pid)
+
+        return Means(proc=self.path, clock=lambda: self.now, wait=self.wait, send=send)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds

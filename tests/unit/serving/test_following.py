@@ -1,0 +1,81 @@
+"""A log is followed through rotation and truncation, to the last word before the end."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from slipstream.serving import following
+from slipstream.serving.following import GrowingFile, follow_events, follow_file
+from tests.unit.serving.kept_runs import happen, keep
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[GrowingFile]:
+    file = GrowingFile(tmp_path / "engine.log")
+    yield file
+    file.close()
+
+
+def test_a_file_is_read_as_it_grows(file: GrowingFile) -> None:
+    assert file.read() == b""
+    file.path.write_bytes(b"one\n")
+    assert [file.read(), file.read()] == [b"one\n", b""]
+    with file.path.open("ab") as log:
+        log.write(b"two\n")
+    assert [file.read(), file.read()] == [b"two\n", b""]
+
+
+def test_a_file_that_is_begun_anew_is_read_from_its_beginning(file: GrowingFile) -> None:
+    file.path.write_bytes(b"a long line\n")
+    assert file.read() == b"a long line\n"
+    file.path.write_bytes(b"short\n")
+    assert [file.read(), file.read()] == [b"short\n", b""]
+
+
+def test_a_file_that_is_moved_away_is_read_to_its_end_first(file: GrowingFile) -> None:
+    file.path.write_bytes(b"one\n")
+    assert file.read() == b"one\n"
+    with file.path.open("ab") as log:
+        log.write(b"last\n")
+    file.path.rename(file.path.with_name("engine-0.log"))
+    assert [file.read(), file.read()] == [b"last\n", b""]
+    file.path.write_bytes(b"a new engine\n")
+    assert [file.read(), file.read()] == [b"a new engine\n", b""]
+
+
+def test_a_large_file_comes_in_parts(file: GrowingFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "CHUNK_BYTES", 4)
+    file.path.write_bytes(b"abcdef")
+    assert [file.read(), file.read(), file.read()] == [b"abcd", b"ef", b""]
+
+
+def add_each_time(path: Path, *texts: str) -> tuple[Callable[[float], None], Callable[[], bool]]:
+    """Give a wait in which a file grows, and the end that comes after all of it."""
+    left = list(texts)
+
+    def wait(_: float) -> None:
+        with path.open("a") as file:
+            file.write(left.pop(0))
+
+    return wait, lambda: not left
+
+
+def test_what_comes_before_the_end_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    wait, is_over = add_each_time(log, "one\n", "two\n")
+    assert b"".join(follow_file(log, is_over, wait)) == b"one\ntwo\n"
+
+
+def test_a_file_that_is_over_is_read_once(tmp_path: Path) -> None:
+    assert list(follow_file(tmp_path / "none", lambda: True, lambda _: None)) == []
+
+
+def test_events_are_given_once_and_to_the_end(tmp_path: Path) -> None:
+    folder, _ = keep(tmp_path)
+    happen(folder, "starting", "one")
+    left = ["two", "three"]
+    told = follow_events(
+        folder, lambda: not left, lambda _: (happen(folder, "ready", left.pop(0)), None)[1]
+    )
+    assert [event.message for event in told] == ["one", "two", "three"]

@@ -1,0 +1,154 @@
+"""A run is shown as it is: by its processes where its folder has only its last word."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from slipstream.planning.plan import Decision
+from slipstream.serving.run import RunFolder, State
+from slipstream.serving.run_status import (
+    SHOWN_ENDED,
+    RunStatus,
+    Standing,
+    StatusList,
+    find_standing,
+    list_statuses,
+    read_status,
+)
+from tests.unit.serving.kept_runs import (
+    AT,
+    ENGINE,
+    PLAN,
+    RUN,
+    SUPERVISOR,
+    FakeProc,
+    count,
+    happen,
+    keep,
+)
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> FakeProc:
+    return FakeProc(tmp_path / "proc")
+
+
+def look(folder: RunFolder, proc: FakeProc, monotonic: float = 100) -> RunStatus:
+    return read_status(folder, folder.read(), monotonic, proc.path)
+
+
+def test_a_ready_run_is_ready_while_its_supervisor_lives(tmp_path: Path, proc: FakeProc) -> None:
+    folder, _ = keep(tmp_path)
+    proc.add_engine()
+    assert look(folder, proc).state == "supervisor gone"
+    proc.add(SUPERVISOR)
+    status = look(folder, proc)
+    assert (status.state, status.url) == ("ready", "http://127.0.0.1:8000")
+    assert (status.supervisor_pid, status.engine_pid) == (SUPERVISOR.pid, ENGINE.pid)
+    assert RunStatus.model_validate_json(status.to_json()) == status
+
+
+@pytest.mark.parametrize(
+    ("state", "shown"),
+    [("starting", "supervisor gone"), ("failed", "failed"), ("stopped", "stopped")],
+)
+def test_a_run_that_ended_needs_no_supervisor(
+    state: State, shown: Standing, proc: FakeProc
+) -> None:
+    assert find_standing(RUN.model_copy(update={"state": state}), proc.path) == shown
+
+
+def test_a_state_lasts_since_the_first_event_that_told_it(tmp_path: Path, proc: FakeProc) -> None:
+    folder, _ = keep(tmp_path)
+    proc.add(SUPERVISOR)
+    assert look(folder, proc).since == AT
+    happen(folder, "ready", "ready", after_seconds=10)
+    happen(folder, "warming", "not ready", after_seconds=20)
+    happen(folder, "ready", "ready again", after_seconds=30)
+    happen(folder, "ready", "still", after_seconds=40)
+    status = look(folder, proc)
+    assert (status.since, status.message) == (AT + timedelta(seconds=30), "still")
+    proc.remove(SUPERVISOR.pid)
+    assert look(folder, proc).since == AT + timedelta(seconds=40)
+
+
+def test_requests_of_others_are_counted_in_the_engines_own_processes(
+    tmp_path: Path, proc: FakeProc
+) -> None:
+    folder, _ = keep(tmp_path)
+    proc.add(SUPERVISOR)
+    proc.add_engine(4730, 4731)
+    assert look(folder, proc).in_flight is None
+    count(folder, 4730, 90.0, ann=2, supervisor=1)
+    count(folder, 4731, None, bob=1)
+    count(folder, 4650, 99.0, ann=7)
+    status = look(folder, proc, monotonic=100)
+    assert (status.in_flight, status.last_token_seconds_ago) == (3, 10.0)
+
+
+def test_an_engine_that_gave_nothing_yet_has_no_last_token(tmp_path: Path, proc: FakeProc) -> None:
+    folder, _ = keep(tmp_path)
+    proc.add_engine(4730)
+    count(folder, 4730, None)
+    status = look(folder, proc)
+    assert (status.in_flight, status.last_token_seconds_ago) == (0, None)
+
+
+def test_an_engine_that_is_gone_has_no_address(tmp_path: Path, proc: FakeProc) -> None:
+    folder, _ = keep(tmp_path, state="stopped")
+    status = look(folder, proc)
+    assert (status.url, status.engine_pid, status.engine_bytes) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("state", "lives", "command"),
+    [
+        ("ready", True, "curl http://127.0.0.1:8000/v1/models"),
+        ("starting", True, "slipstream logs -f one"),
+        ("draining", True, "slipstream logs -f one"),
+        ("failed", False, "slipstream doctor one"),
+        ("stopped", False, "slipstream serve {folder}"),
+    ],
+)
+def test_every_state_has_its_next_command(
+    tmp_path: Path, proc: FakeProc, state: State, lives: bool, command: str
+) -> None:
+    folder, _ = keep(tmp_path, state=state)
+    if lives:
+        proc.add(SUPERVISOR)
+        proc.add_engine()
+    assert look(folder, proc).next_command == command.format(folder=folder.path)
+
+
+def test_a_killed_supervisors_engine_is_to_be_stopped(tmp_path: Path, proc: FakeProc) -> None:
+    folder, _ = keep(tmp_path)
+    assert look(folder, proc).next_command == "slipstream doctor one"
+    proc.add_engine()
+    assert look(folder, proc).next_command == "slipstream stop one"
+
+
+def test_a_socket_and_a_key_are_part_of_the_question(tmp_path: Path, proc: FakeProc) -> None:
+    uds = Decision(flag="--uds", value="/run/s lip", source="user", because="asked for")
+    plan = PLAN.model_copy(update={"decisions": (*PLAN.decisions, uds)})
+    keys = tmp_path / "keys.json"
+    terms = RUN.terms.model_copy(update={"keys_file": keys})
+    folder, _ = keep(tmp_path, plan=plan, terms=terms, url="http://localhost")
+    proc.add(SUPERVISOR)
+    curl, url = "curl --unix-socket '/run/s lip'", "http://localhost/v1/models"
+    assert look(folder, proc).next_command == f"{curl} {url}"
+    keys.touch()
+    assert look(folder, proc).next_command == f"{curl} -H 'Authorization: Bearer KEY' {url}"
+
+
+def test_live_runs_come_first_and_old_ones_are_left_out(tmp_path: Path, proc: FakeProc) -> None:
+    proc.add(SUPERVISOR)
+    keep(tmp_path / "runs", "live")
+    gone = SUPERVISOR.model_copy(update={"pid": 9})
+    for hour in range(1, 9):
+        began = AT + timedelta(hours=hour)
+        keep(tmp_path / "runs", f"old-{hour}", began_at=began, supervisor=gone, state="stopped")
+    listed = list_statuses(tmp_path / "runs", 0, proc.path)
+    assert [one.id for one in listed.runs] == ["live", "old-8", "old-7", "old-6", "old-5", "old-4"]
+    assert len(listed.runs) == 1 + SHOWN_ENDED
+    assert StatusList.model_validate_json(listed.to_json()) == listed

@@ -1,0 +1,112 @@
+"""What is served is the plan, from local copies, behind the gate, where the user wants it."""
+
+import json
+from pathlib import Path
+
+from slipstream.planning.plan import Decision, LaunchPlan
+from slipstream.serving.gate_file import GATE_CLASS
+from slipstream.serving.run import RunFolder, Terms
+from slipstream.serving.served_plan import describe_gate, listen_at, localize, put_behind_gate
+from slipstream.serving.weights import LocalModel
+from tests.unit.serving.test_engine_process import make_plan
+
+FOLDER = RunFolder(Path("/runs/one"))
+COMMIT = "0" * 40
+
+
+def obtain(name: str, revision: str | None) -> LocalModel:
+    return LocalModel(
+        name=name,
+        folder=Path("/cache", name, revision or "folder"),
+        commit=revision,
+        files=1,
+        size_bytes=1,
+        lock=Path("/cache/lock"),
+    )
+
+
+def value(plan: LaunchPlan, flag: str) -> str | None:
+    decision = plan.find(flag)
+    return decision.value if decision else None
+
+
+def test_a_hub_model_is_served_from_its_copy_under_its_own_name() -> None:
+    plan = make_plan(
+        ("--model", "owner/model"),
+        ("--revision", COMMIT),
+        ("--speculative-config.model", "owner/drafter"),
+        ("--speculative-config.revision", "1" * 40),
+        drafter="owner/drafter",
+    )
+    local = localize(plan, obtain)
+    assert value(local, "--model") == f"/cache/owner/model/{COMMIT}"
+    assert value(local, "--speculative-config.model") == f"/cache/owner/drafter/{'1' * 40}"
+    assert value(local, "--served-model-name") == "owner/model"
+    assert value(local, "HF_HUB_OFFLINE") == "1"
+    assert "--revision" not in local.argv()
+    assert "revision" not in " ".join(local.argv())
+
+
+def test_a_folder_is_served_under_its_last_part() -> None:
+    local = localize(make_plan(("--model", "models/mine"), target="models/mine"), obtain)
+    assert value(local, "--served-model-name") == "folder"
+
+
+def test_a_name_that_the_user_chose_stays() -> None:
+    plan = make_plan(("--model", "owner/model"), ("--served-model-name", "house"))
+    assert value(localize(plan, obtain), "--served-model-name") == "house"
+
+
+def test_a_drafter_within_json_is_local_too() -> None:
+    given = json.dumps({"method": "dflash", "model": "owner/drafter"})
+    plan = make_plan(("--speculative-config", given), drafter="owner/drafter")
+    told = json.loads(value(localize(plan, obtain), "--speculative-config") or "")
+    assert told == {"method": "dflash", "model": "/cache/owner/drafter/folder"}
+
+
+def test_a_served_plan_is_served_again_from_the_same_files() -> None:
+    once = localize(make_plan(("--model", "owner/model"), ("--revision", COMMIT)), obtain)
+    asked = []
+
+    def remember(name: str, revision: str | None) -> LocalModel:
+        asked.append((name, revision))
+        return obtain(name, revision)
+
+    localize(once, remember)
+    assert asked == [(f"/cache/owner/model/{COMMIT}", None)]
+
+
+def test_the_gate_is_in_the_plan_with_its_reason() -> None:
+    plan = put_behind_gate(make_plan(), FOLDER)
+    assert value(plan, "--middleware") == GATE_CLASS
+    assert value(plan, "SLIPSTREAM_GATE") == "/runs/one/gate.json"
+    assert value(plan, "--port") == "8000"
+    assert all(decision.because for decision in plan.decisions)
+
+
+def test_a_plan_of_another_run_gets_this_runs_gate() -> None:
+    before = put_behind_gate(make_plan(), RunFolder(Path("/runs/before")))
+    again = put_behind_gate(before, FOLDER)
+    assert value(again, "SLIPSTREAM_GATE") == "/runs/one/gate.json"
+    assert again.argv() == before.argv()
+
+
+def test_a_socket_needs_no_port() -> None:
+    assert put_behind_gate(make_plan(("--uds", "/run/it")), FOLDER).find("--port") is None
+
+
+def test_the_user_decides_where_it_listens() -> None:
+    plan = listen_at(make_plan(("--host", "127.0.0.1"), ("--port", "1")), "0.0.0.0", 9000)
+    assert (value(plan, "--host"), value(plan, "--port")) == ("0.0.0.0", "9000")
+    assert listen_at(plan, None, None) == plan
+    decision = plan.find("--host")
+    assert decision == Decision(flag="--host", value="0.0.0.0", source="user", because="asked for")
+
+
+def test_the_gate_learns_the_address_the_drafts_and_the_terms() -> None:
+    terms = Terms(keys_file=Path("/keys"))
+    gate = describe_gate(make_plan(("--host", "::1"), drafter="d"), terms, FOLDER, "a" * 64)
+    assert (gate.host, gate.speculation, gate.keys_file) == ("::1", True, Path("/keys"))
+    assert gate.accounting_folder == FOLDER.accounting
+    plain = describe_gate(make_plan(("--uds", "/run/it")), terms, FOLDER, "a" * 64)
+    assert (plain.host, plain.speculation) == ("/run/it", False)

@@ -1,0 +1,37 @@
+"""Every patch is named alike by the plan, the plugin and the documents, and proven by a test."""
+
+import re
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from slipstream.planning import patches as rules
+from slipstream.vllm_plugin.patches import VARIABLE, apply_named
+from slipstream.vllm_plugin.patches.known import PATCHES
+from slipstream.vllm_plugin.patches.patch import Patch
+
+REPOSITORY = Path(__file__).parents[4]
+DOCUMENT = (REPOSITORY / "docs/patches.md").read_text()
+
+
+def test_the_plan_and_the_plugin_speak_of_the_same_patches() -> None:
+    assert set(PATCHES) == {rules.CPU_SAMPLING, rules.DRAFTER_POSITIONS, rules.TURBOQUANT_GRAPHS}
+    assert rules.VARIABLE == VARIABLE
+    assert VARIABLE in DOCUMENT
+
+
+def test_vllm_finds_the_plugin() -> None:
+    (ours,) = entry_points(group="vllm.general_plugins", name="slipstream")
+    assert ours.load() is apply_named
+
+
+@pytest.mark.parametrize("patch", PATCHES.values(), ids=PATCHES.keys())
+def test_a_patch_has_its_proof_and_its_place_in_the_document(patch: Patch) -> None:
+    file, _, test = patch.proof.partition("::")
+    assert f"def {test}(" in (REPOSITORY / file).read_text()
+    assert re.fullmatch("[0-9a-f]{64}", patch.source_sha256)
+    assert f"## {patch.name}\n" in DOCUMENT
+    section = DOCUMENT.partition(f"## {patch.name}\n")[2].partition("\n## ")[0]
+    assert patch.upstream in section
+    assert f"`{patch.module}.{patch.touches}`" in section
