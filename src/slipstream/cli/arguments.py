@@ -25,6 +25,9 @@ VERBS = {
     "stop": "have a run finish its requests and end",
     "keys": "make, list and revoke the keys that open a server",
     "doctor": "find out what is wrong here, or why a run ended, and what to type next",
+    "bench": "measure a server by kind of prompt and concurrency",
+    "compare": "tell whether speculation pays here, with an interval, or that it cannot be told",
+    "verify": "prove that speculation does not change the text",
     "train": "make a drafter for a target from prompts or one's own traffic",
 }
 

@@ -1,4 +1,4 @@
-"""A client of any OpenAI-compatible server that tells token ids: asks, and counts the drafts.
+"""What a server is asked, and whole answers in token ids, where time is not what matters.
 
 vLLM reports the drafts of each request if it was started with
 `--per-request-spec-decode-metrics summary`; without it they are zero.
@@ -6,30 +6,69 @@ vLLM reports the drafts of each request if it was started with
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
 from slipstream.errors import EngineError
-
-TIMEOUT_SECONDS = 600
-BODY_CHARACTERS = 2000
-
-_HINT = "look into the server's log"
+from slipstream.measuring.endpoint import (
+    BODY_CHARACTERS,
+    Endpoint,
+    call,
+    open_client,
+    read_model,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One question: messages for the chat template, or else a prompt in token ids."""
+    """One question: messages for the chat template, or else a prompt in token ids.
 
+    `extra` adds to the body, or takes out of it what is None there: some servers refuse a
+    request with a key that they do not know.
+    """
+
+    prompt_id: str = ""
+    kind: str = ""
     messages: tuple[Mapping[str, str], ...] = ()
     prompt_ids: tuple[int, ...] = ()
     max_tokens: int
     temperature: float = 0.0
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """Give the path that answers this kind of prompt."""
+        return "/v1/chat/completions" if self.messages else "/v1/completions"
+
+    def make_body(self, model: str) -> dict[str, Any]:
+        """Make what is sent, but for whether it is streamed."""
+        prompt = (
+            {"messages": list(self.messages)}
+            if self.messages
+            else {"prompt": list(self.prompt_ids)}
+        )
+        body = {
+            **prompt,
+            "model": model,
+            "max_tokens": self.max_tokens,
+            "temperature": self.temperature,
+            "return_token_ids": True,
+            **self.extra,
+        }
+        return {key: value for key, value in body.items() if value is not None}
+
+
+class Drafts(NamedTuple):
+    """What became of drafts: how many, of how many tokens, and those accepted by position."""
+
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    accepted_by_position: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +80,7 @@ class Answer:
     finish_reason: str
     seconds: float
     drafts: int = 0
+    drafted: int = 0
     accepted: int = 0
     accepted_by_position: tuple[int, ...] = ()
 
@@ -57,46 +97,13 @@ def ask_all(
     `on_answer` gets each request's number with its answer, in the order of the answers.
     """
     if requests:
-        asyncio.run(_ask_all(url, requests, concurrency, on_answer))
-
-
-def open_client(url: str) -> httpx.AsyncClient:
-    """Open a client of the server at a base URL, which is the one without /v1."""
-    return httpx.AsyncClient(
-        base_url=url,
-        timeout=TIMEOUT_SECONDS,
-        limits=httpx.Limits(max_connections=None),
-        trust_env=False,  # a proxy would be measured along
-    )
-
-
-async def read_model(client: httpx.AsyncClient) -> str:
-    """Ask the server for the name of its model."""
-    listed = await _call(client, "GET", "/v1/models")
-    try:
-        return str(listed["data"][0]["id"])
-    except (KeyError, IndexError, TypeError) as fault:
-        raise EngineError(f"{client.base_url} lists no model", hint=_HINT) from fault
+        asyncio.run(_ask_all(Endpoint(url), requests, concurrency, on_answer))
 
 
 async def ask(client: httpx.AsyncClient, request: Request, *, model: str) -> Answer:
     """Ask one question and wait for the whole answer."""
-    path = "/v1/chat/completions" if request.messages else "/v1/completions"
-    prompt = (
-        {"messages": list(request.messages)}
-        if request.messages
-        else {"prompt": list(request.prompt_ids)}
-    )
-    body = {
-        **prompt,
-        "model": model,
-        "max_tokens": request.max_tokens,
-        "temperature": request.temperature,
-        "return_token_ids": True,
-        **request.extra,
-    }
     started = time.monotonic()
-    told = await _call(client, "POST", path, body)
+    told = await call(client, "POST", request.path, request.make_body(model))
     seconds = time.monotonic() - started
     try:
         return _read_answer(told, seconds)
@@ -109,65 +116,53 @@ async def ask(client: httpx.AsyncClient, request: Request, *, model: str) -> Ans
 
 
 async def _ask_all(
-    url: str,
+    endpoint: Endpoint,
     requests: Sequence[Request],
     concurrency: int,
     on_answer: Callable[[int, Answer], None],
 ) -> None:
     waiting = iter(enumerate(requests))
-    async with open_client(url) as client:
+    async with open_client(endpoint) as client:
         model = await read_model(client)
 
         async def work() -> None:
             for number, request in waiting:
                 on_answer(number, await ask(client, request, model=model))
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(concurrency, len(requests))):
-                    group.create_task(work())
-        except BaseExceptionGroup as faults:
-            raise faults.exceptions[0] from faults.exceptions[0].__cause__
+        await work_together(min(concurrency, len(requests)), work)
 
 
-async def _call(client: httpx.AsyncClient, method: str, path: str, body: Any = None) -> Any:
+async def work_together(workers: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Let workers run until all are done; what one raises ends the others and comes out bare."""
     try:
-        answer = await client.request(method, path, json=body)
-    except httpx.HTTPError as fault:
-        why = f"{type(fault).__name__} {fault}".strip()
-        raise EngineError(f"no answer from {client.base_url}: {why}", hint=_HINT) from fault
-    if answer.status_code != httpx.codes.OK:
-        raise EngineError(
-            f"{path} of {client.base_url} answered {answer.status_code}",
-            details=(answer.text[:BODY_CHARACTERS],),
-            hint=_HINT,
-        )
-    try:
-        return answer.json()
-    except ValueError as fault:
-        raise EngineError(
-            f"{path} of {client.base_url} answered something else than JSON",
-            details=(answer.text[:BODY_CHARACTERS],),
-            hint=_HINT,
-        ) from fault
+        async with asyncio.TaskGroup() as group:
+            for _ in range(workers):
+                group.create_task(work())
+    except BaseExceptionGroup as faults:
+        raise faults.exceptions[0] from faults.exceptions[0].__cause__
 
 
 def _read_answer(told: dict[str, Any], seconds: float) -> Answer:
     """Read an answer; a chat tells its prompt beside the choice, a completion within it."""
     choice = told["choices"][0]
     prompt_ids = told.get("prompt_token_ids") or choice["prompt_token_ids"]
-    drafts = (told.get("metrics") or {}).get("speculative_decoding") or {}
     return Answer(
         prompt_ids=tuple(prompt_ids),
         token_ids=tuple(choice["token_ids"]),
         finish_reason=choice["finish_reason"],
         seconds=seconds,
-        drafts=drafts.get("num_spec_steps", 0),
-        accepted=drafts.get("num_accepted_draft_tokens", 0),
-        accepted_by_position=_count_by_position(drafts.get("acceptance_histogram") or ()),
+        **read_drafts(told)._asdict(),
     )
 
 
-def _count_by_position(histogram: Sequence[int]) -> tuple[int, ...]:
-    """Turn 'drafts with exactly n accepted' into 'drafts with the n-th accepted'."""
-    return tuple(accumulate(reversed(histogram[1:])))[::-1]
+def read_drafts(told: Mapping[str, Any]) -> Drafts:
+    """Read what vLLM tells of a request's drafts, in an answer or in a stream's last chunk."""
+    metrics = (told.get("metrics") or {}).get("speculative_decoding") or {}
+    histogram = metrics.get("acceptance_histogram") or ()
+    return Drafts(
+        drafts=metrics.get("num_spec_steps", 0),
+        drafted=metrics.get("num_draft_tokens", 0),
+        accepted=metrics.get("num_accepted_draft_tokens", 0),
+        # From 'drafts with exactly n accepted' to 'drafts with the n-th accepted'.
+        accepted_by_position=tuple(accumulate(reversed(histogram[1:])))[::-1],
+    )

@@ -20,7 +20,7 @@ def render_plan(plan: LaunchPlan, *, explain: bool) -> str:
             ("engine", f"{plan.engine} {plan.engine_version}"),
         ]
     )
-    body = _explain(plan) if explain else [_render_command(plan.argv(), plan.environment)]
+    body = _explain(plan) if explain else [render_command(plan.argv(), plan.environment)]
     parts = [head, render_memory(plan.memory), body, [*_notes(plan)]]
     parts.append(render_faults((*plan.refusals, *plan.warnings)))
     return "\n\n".join("\n".join(part) for part in parts if part)
@@ -29,7 +29,7 @@ def render_plan(plan: LaunchPlan, *, explain: bool) -> str:
 def render_sglang(plan: LaunchPlan) -> str:
     """Show the same plan as SGLang's command, and what it has no name for."""
     command, left_out = plan.sglang_argv()
-    lines = [_render_command(command, ())]
+    lines = [render_command(command, ())]
     if left_out:
         lines += ["", f"no counterpart in SGLang: {', '.join(left_out)}"]
     return "\n".join(lines)
@@ -70,18 +70,8 @@ def render_difference(differences: tuple[Difference, ...]) -> str:
     return "\n".join(align(rows))
 
 
-def _explain(plan: LaunchPlan) -> list[str]:
-    rows = [("SETTING", "VALUE", "SOURCE", "BECAUSE")]
-    rows += [_describe(decision) for decision in (*plan.environment, *plan.decisions)]
-    return align(rows)
-
-
-def _describe(decision: Decision) -> tuple[str, str, str, str]:
-    value = "set" if decision.value is None else decision.value
-    return decision.flag, value, decision.source, decision.because
-
-
-def _render_command(argv: list[str], environment: tuple[Decision, ...]) -> str:
+def render_command(argv: list[str], environment: tuple[Decision, ...]) -> str:
+    """Write a command line as a shell takes it, a flag a line."""
     lines = [f"{decision.flag}={quote(decision.value or '')} \\" for decision in environment]
     words = [quote(word) for word in argv]
     start = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
@@ -93,6 +83,17 @@ def _render_command(argv: list[str], environment: tuple[Decision, ...]) -> str:
         else:
             lines[-1] += f" {word}"
     return "\n".join(lines)
+
+
+def _explain(plan: LaunchPlan) -> list[str]:
+    rows = [("SETTING", "VALUE", "SOURCE", "BECAUSE")]
+    rows += [_describe(decision) for decision in (*plan.environment, *plan.decisions)]
+    return align(rows)
+
+
+def _describe(decision: Decision) -> tuple[str, str, str, str]:
+    value = "set" if decision.value is None else decision.value
+    return decision.flag, value, decision.source, decision.because
 
 
 def _notes(plan: LaunchPlan) -> list[str]:

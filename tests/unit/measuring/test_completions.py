@@ -74,6 +74,7 @@ def chat(token_ids: list[int], histogram: list[int] | None = None) -> dict[str, 
         if histogram is None
         else {
             "num_spec_steps": sum(histogram),
+            "num_draft_tokens": sum(histogram) * (len(histogram) - 1),
             "num_accepted_draft_tokens": sum(n * count for n, count in enumerate(histogram)),
             "acceptance_histogram": histogram,
         }
@@ -125,7 +126,7 @@ def test_drafts_are_counted_by_the_position_that_was_accepted() -> None:
     # Four drafts held nothing, two one token, one all three.
     with run_server(lambda _: (200, chat([5], [4, 2, 0, 1]))) as server:
         (answer,) = collect(server.url, Request(messages=say("hi"), max_tokens=1)).values()
-    assert (answer.drafts, answer.accepted) == (7, 5)
+    assert (answer.drafts, answer.drafted, answer.accepted) == (7, 21, 5)
     assert answer.accepted_by_position == (3, 1, 1)
     assert sum(answer.accepted_by_position) == answer.accepted
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -31,24 +32,23 @@ def make_plans(machine: str = "gb10") -> tuple[LaunchPlan, LaunchPlan]:
     return plain, make_plan(host, TARGET, DRAFTER, None, Wishes())
 
 
-def make_conditions(**changes: Any) -> Conditions:
+def make_conditions(**more: Any) -> Conditions:
     """Tell the conditions of an afternoon on a GB10."""
-    known: dict[str, Any] = {
-        "at": datetime(2026, 11, 15, 8, 10, 30, tzinfo=UTC),
-        "command": "slipstream compare Qwen/Qwen3-8B --rounds 2 --html page.html",
-        "model": TARGET.name,
-        "versions": {"vllm": "0.32.0", "torch": "2.13.0"},
-        "plan": None,
-        "host": load_host("gb10"),
-        "workload": "code dialogue prose json",
-        "workload_sha256": "5f0c" * 16,
-        "left_out": {},
-        "seed": 0,
-        "max_tokens": TOKENS,
-        "thinking": None,
-        "prefix_cache": "cold",
-    }
-    return Conditions(**{**known, **changes})
+    return Conditions(
+        at=datetime(2026, 11, 15, 8, 10, 30, tzinfo=UTC),
+        command="slipstream compare Qwen/Qwen3-8B --rounds 2 --html page.html",
+        model=TARGET.name,
+        versions={"vllm": "0.32.0", "torch": "2.13.0"},
+        host=load_host("gb10"),
+        workload="code dialogue prose json",
+        workload_sha256="5f0c" * 16,
+        left_out={},
+        seed=0,
+        max_tokens=TOKENS,
+        thinking=None,
+        prefix_cache="cold",
+        **{"plan": None, **more},
+    )
 
 
 def make_samples(
@@ -112,9 +112,8 @@ def _count_accepted(share: float, chance: Random) -> int:
     return next((n for n in range(POSITIONS) if chance.random() > share), POSITIONS)
 
 
-def make_comparison(
-    *, rounds: int = 2, conditions: Conditions | None = None, draws: int = 200, **load: Any
-) -> Comparison:
+@cache
+def make_comparison(*, rounds: int = 2, draws: int = 200, **load: Any) -> Comparison:
     """Compare the plain plan with the drafted one, in turns."""
     chance = Random(7)
     blocks: list[Block] = []
@@ -126,7 +125,7 @@ def make_comparison(
             reports.append(_report(arm, number, samples, chance))
     plans = make_plans()
     return Comparison(
-        conditions=conditions or make_conditions(),
+        conditions=make_conditions(),
         arms=(ComparedArm(name="plain", plan=plans[0]), ComparedArm(name="drafted", plan=plans[1])),
         reports=tuple(reports),
         blocks=tuple(blocks),
@@ -134,13 +133,14 @@ def make_comparison(
     )
 
 
-def make_bench(*, conditions: Conditions | None = None, **load: Any) -> BenchReport:
+@cache
+def make_bench(**load: Any) -> BenchReport:
     """Measure the drafted server alone."""
     chance = Random(11)
     samples = make_samples("B", chance, **load)
     report = _report("B", 0, samples, chance)
     return BenchReport(
-        conditions=conditions or make_conditions(plan=make_plans()[1], start_seconds=412.0),
+        conditions=make_conditions(plan=make_plans()[1], start_seconds=412.0),
         warm_up=report.warm_up,
         cells=report.cells,
         samples=tuple(samples),

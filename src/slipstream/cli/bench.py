@@ -1,0 +1,123 @@
+"""`slipstream bench`: what a server gives, by kind of prompt and concurrency."""
+
+import argparse
+import asyncio
+import os
+import shlex
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from slipstream.cli.measuring_options import (
+    add_reports,
+    add_workload,
+    read_thinking,
+    read_workload,
+    require_writable,
+    write_report,
+)
+from slipstream.cli.screen import Screen
+from slipstream.errors import ExitCode, InvalidInputError
+from slipstream.measuring.bench import Bench, BenchReport, Conditions, PrefixCache
+from slipstream.measuring.completions import Request
+from slipstream.measuring.endpoint import Endpoint, call, open_client, read_key
+from slipstream.measuring.load import run_closed_loop
+from slipstream.reporting.bench_report import render_bench_html, render_bench_markdown
+from slipstream.reporting.bench_text import render_bench_text, render_cell_line
+from slipstream.serving.engine_session import measure_session
+from slipstream.serving.run import Run, find_live, find_runs_root
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `bench` takes."""
+    parser.add_argument(
+        "server", metavar="URL|RUN", nargs="?", help="default: the newest run that is live"
+    )
+    add_workload(parser, prompts=24)
+    parser.add_argument("--key", metavar="FILE", type=Path, help="with the server's key")
+    add_reports(parser)
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Measure a server."""
+    require_writable(options.html, options.markdown)
+    url, served = _find_server(options.server)
+    endpoint = Endpoint(url, key=read_key(options.key, os.environ))
+    model, context = _read_model(endpoint)
+    workload = read_workload(options, context)
+    bench = Bench(
+        workload=workload,
+        concurrencies=options.concurrency,
+        thinking=read_thinking(options),
+        prefix_cache=_find_cache_handling(endpoint),
+        measure_memory=lambda: None if served is None else _measure(served),
+        tell=lambda cell: screen.show_progress(render_cell_line(cell)),
+    )
+    screen.show_progress(f"{len(workload.prompts)} prompts; warm-up")
+    warm = bench.warm_up(endpoint)
+    cells, samples = bench.measure(endpoint)
+    conditions = Conditions(
+        at=datetime.now(UTC),
+        command=shlex.join(["slipstream", *sys.argv[1:]]),
+        model=model,
+        versions=served.versions if served else {},
+        plan=served.plan if served else None,
+        host=served.host if served else None,
+        workload=workload.name,
+        workload_sha256=workload.sha256,
+        left_out=workload.left_out,
+        seed=options.seed,
+        max_tokens=options.max_tokens,
+        thinking=bench.thinking,
+        prefix_cache=bench.prefix_cache,
+        start_seconds=served.measurements.get("ready_seconds") if served else None,
+    )
+    report = BenchReport(
+        conditions=conditions, warm_up=warm, cells=tuple(cells), samples=tuple(samples)
+    )
+    screen.show_data(text=render_bench_text(report), document=report.to_json())
+    if options.html:
+        write_report(options.html, render_bench_html(report), screen)
+    if options.markdown:
+        write_report(options.markdown, render_bench_markdown(report), screen)
+    return ExitCode.DONE
+
+
+def _find_server(name: str | None) -> tuple[str, Run | None]:
+    """Find a run by its id or its address, or take a URL of anybody's server."""
+    live = [found for _, found in find_live(find_runs_root(os.environ)) if found.url]
+    for found in live:
+        if name in (None, found.id, found.url):
+            return str(found.url), found
+    if name is None or "://" not in name:
+        what = "no run is live" if name is None else f"no run {name} is live"
+        raise InvalidInputError(what, hint="slipstream bench http://HOST:PORT, or slipstream serve")
+    return name, None
+
+
+def _read_model(endpoint: Endpoint) -> tuple[str, int | None]:
+    """Ask for the model's name, and for its context where the server says it."""
+
+    async def ask() -> Any:
+        async with open_client(endpoint) as client:
+            return await call(client, "GET", "/v1/models")
+
+    try:
+        first = asyncio.run(ask())["data"][0]
+        return str(first["id"]), first.get("max_model_len")
+    except (LookupError, TypeError, AttributeError) as fault:
+        raise InvalidInputError(
+            f"{endpoint.url} lists no model", hint="give the address of an OpenAI-compatible server"
+        ) from fault
+
+
+def _find_cache_handling(endpoint: Endpoint) -> PrefixCache:
+    """Keep every request apart from the others in the prefix cache, if the server lets us."""
+    request = Request(prompt_ids=(1, 2, 3), max_tokens=1, extra={"cache_salt": "slipstream"})
+    (sample,) = run_closed_loop(endpoint, [request], concurrency=1)
+    return "cold" if sample.error is None else "as it is"
+
+
+def _measure(served: Run) -> int | None:
+    return None if served.engine is None else measure_session(served.engine)

@@ -1,0 +1,121 @@
+"""`slipstream compare`: does speculation pay here, for these prompts, at this load?"""
+
+import argparse
+import os
+import shlex
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from slipstream.cli.arguments import whole_number
+from slipstream.cli.measuring_options import (
+    add_reports,
+    add_workload,
+    read_thinking,
+    read_workload,
+    require_writable,
+    write_report,
+)
+from slipstream.cli.plan import PLAN_HINT, add_wishes, take_plan
+from slipstream.cli.screen import Screen
+from slipstream.engines.installed import find_versions
+from slipstream.errors import ExitCode, InvalidInputError
+from slipstream.hardware import Host, read_host, this_machine
+from slipstream.measuring.bench import Bench, Conditions
+from slipstream.measuring.comparison import ComparedArm, Contest
+from slipstream.planning import LaunchPlan
+from slipstream.planning.plain_twin import without_drafts
+from slipstream.records import read_record
+from slipstream.reporting.bench_text import render_cell_line
+from slipstream.reporting.comparison_report import (
+    render_comparison_html,
+    render_comparison_markdown,
+)
+from slipstream.reporting.comparison_text import render_comparison_text
+from slipstream.user_folders import slipstream_cache
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `compare` takes."""
+    parser.add_argument("target", metavar="TARGET", help="a folder, a hub model or a saved plan")
+    parser.add_argument(
+        "--against", metavar="PLAN", type=Path, help="default: the same without drafts"
+    )
+    add_wishes(parser)
+    add_workload(parser, prompts=8)
+    parser.add_argument("--rounds", type=whole_number, default=1, help="of four starts, A B B A")
+    add_reports(parser)
+    parser.usage = "slipstream compare TARGET [--against PLAN] [options] [-- ENGINE ARGUMENTS]"
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Compare two plans in turns, and say whether to use the second."""
+    require_writable(options.html, options.markdown)
+    host = read_host(this_machine(os.environ, datetime.now(UTC)))
+    arms = _find_arms(options, host)
+    workload = read_workload(options, _find_context([arm.plan for arm in arms]))
+    bench = Bench(
+        workload=workload,
+        concurrencies=options.concurrency,
+        thinking=read_thinking(options),
+        tell=lambda cell: screen.show_progress(render_cell_line(cell)),
+    )
+    now = datetime.now(UTC)
+    conditions = Conditions(
+        at=now,
+        command=shlex.join(["slipstream", *sys.argv[1:]]),
+        model=arms[1].plan.target,
+        versions=find_versions(),
+        plan=arms[1].plan,
+        host=host,
+        workload=workload.name,
+        workload_sha256=workload.sha256,
+        left_out=workload.left_out,
+        seed=options.seed,
+        max_tokens=options.max_tokens,
+        thinking=bench.thinking,
+        prefix_cache=bench.prefix_cache,
+    )
+    contest = Contest(
+        arms=arms,
+        bench=bench,
+        rounds=options.rounds,
+        environment=os.environ,
+        logs=slipstream_cache(os.environ) / "compare" / f"{now:%Y%m%d-%H%M%S}",
+        say=screen.show_progress,
+    )
+    done = contest.run(conditions)
+    screen.show_data(text=render_comparison_text(done), document=done.to_json())
+    if options.html:
+        write_report(options.html, render_comparison_html(done), screen)
+    if options.markdown:
+        write_report(options.markdown, render_comparison_markdown(done), screen)
+    return ExitCode.DONE
+
+
+def _find_arms(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ComparedArm]:
+    """Take the plan as B; A is the plan that it is held against, or the same without drafts."""
+    if options.users is None and not Path(options.target).is_file():
+        options.users = max(options.concurrency)
+    plan = take_plan(options, host)
+    if options.against is not None:
+        other = read_record(options.against, LaunchPlan, hint=PLAN_HINT)
+        return ComparedArm(name=options.against.stem, plan=other), ComparedArm(
+            name=Path(options.target).stem, plan=plan
+        )
+    if plan.drafter is None:
+        raise InvalidInputError(
+            f"the plan for {plan.target} has no drafter to compare",
+            hint="name one with --drafter, or another plan with --against",
+        )
+    return (
+        ComparedArm(name="plain", plan=without_drafts(plan)),
+        ComparedArm(name="drafted", plan=plan),
+    )
+
+
+def _find_context(plans: list[LaunchPlan]) -> int | None:
+    """Give the shortest context of the plans, if they say it in plain figures."""
+    told = [plan.find("--max-model-len") for plan in plans]
+    lengths = [int(one.value) for one in told if one and one.value and one.value.isdigit()]
+    return min(lengths, default=None)

@@ -1,0 +1,66 @@
+"""What `bench` and `compare` have in common: which prompts, how many at once, where to report."""
+
+import argparse
+from pathlib import Path
+
+from slipstream.cli.arguments import natural_number, whole_number
+from slipstream.cli.screen import Screen
+from slipstream.errors import InvalidInputError
+from slipstream.measuring.workloads import Workload, load_workload
+
+WORKLOAD = ("code", "reasoning", "dialogue", "prose")
+
+
+def add_workload(parser: argparse.ArgumentParser, *, prompts: int) -> None:
+    """Declare what is asked, and how."""
+    parser.add_argument(
+        "--workload",
+        metavar="NAME|FILE",
+        nargs="+",
+        default=WORKLOAD,
+        help="classes of prompts, `all`, a JSONL file, a recording, or humaneval:FILE and the like",
+    )
+    parser.add_argument("--concurrency", type=whole_number, nargs="+", default=(1, 4, 8))
+    parser.add_argument("--prompts", type=whole_number, default=prompts, help="a class")
+    parser.add_argument("--max-tokens", type=whole_number, default=128, help="of an answer")
+    parser.add_argument("--thinking", choices=("on", "off"), help="if the template can be told")
+    parser.add_argument("--seed", type=natural_number, default=0)
+
+
+def add_reports(parser: argparse.ArgumentParser) -> None:
+    """Declare the files that a report can be written to."""
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write a page with pictures")
+    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the tables")
+
+
+def read_workload(options: argparse.Namespace, context: int | None) -> Workload:
+    """Gather the prompts that the options name."""
+    return load_workload(
+        list(options.workload),
+        most_a_kind=options.prompts,
+        seed=options.seed,
+        context=context,
+        max_tokens=options.max_tokens,
+    )
+
+
+def read_thinking(options: argparse.Namespace) -> bool | None:
+    """Say whether the model is to think, None to leave it to its template."""
+    return None if options.thinking is None else options.thinking == "on"
+
+
+def require_writable(*files: Path | None) -> None:
+    """Refuse a report that could not be written, before the hours and not after."""
+    for file in files:
+        if file is not None and not file.absolute().parent.is_dir():
+            raise InvalidInputError(
+                f"there is no folder {file.absolute().parent}",
+                hint=f"mkdir -p {file.absolute().parent}",
+            )
+
+
+def write_report(file: Path | None, content: str, screen: Screen) -> None:
+    """Write a report, if it was asked for."""
+    if file is not None:
+        file.write_text(content, encoding="utf-8")
+        screen.show_progress(f"written: {file}")

@@ -1,0 +1,123 @@
+"""Where a server is, who asks it and under which model name; and the calls that are not timed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from slipstream.errors import EngineError, InvalidInputError
+
+KEY_VARIABLE = "SLIPSTREAM_API_KEY"
+SILENCE_SECONDS = 600
+CONNECT_SECONDS = 10
+BODY_CHARACTERS = 2000
+
+_HINT = "look into the server's log"
+_KEY_HINT = f"put the server's key into a file or into {KEY_VARIABLE}"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A server's address, with or without /v1; without a model, its first one is asked."""
+
+    url: str
+    key: str | None = field(default=None, repr=False)
+    model: str | None = None
+
+    @property
+    def base(self) -> httpx.URL:
+        """Give the address that paths are appended to."""
+        try:
+            base = httpx.URL(self.url.rstrip("/").removesuffix("/v1"))
+        except httpx.InvalidURL:
+            base = httpx.URL()
+        if base.scheme not in ("http", "https") or not base.host:
+            raise InvalidInputError(
+                f"'{self.url}' is not the address of a server",
+                hint="write it as http://127.0.0.1:8000",
+            )
+        return base
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Give the headers that say who asks."""
+        return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
+
+
+def read_key(file: Path | None, environment: Mapping[str, str]) -> str | None:
+    """Read the key that a server wants: from a file, or else from the environment."""
+    try:
+        key = environment.get(KEY_VARIABLE, "") if file is None else file.read_text()
+    except (OSError, UnicodeDecodeError) as fault:
+        raise InvalidInputError(f"cannot read the key in {file}: {fault}", hint=_KEY_HINT) from None
+    key = key.strip()
+    if (file and not key) or not key.isascii() or not key.isprintable():
+        raise InvalidInputError(f"no key in {file or KEY_VARIABLE}", hint=_KEY_HINT)
+    return key or None
+
+
+def open_client(endpoint: Endpoint) -> httpx.AsyncClient:
+    """Open a client for calls that are not timed to the millisecond."""
+    return httpx.AsyncClient(
+        base_url=endpoint.base,
+        headers=endpoint.headers,
+        timeout=httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
+        limits=httpx.Limits(max_connections=None),
+        trust_env=False,  # a proxy would be measured along
+        verify=httpx.create_ssl_context(),  # SSL_CERT_FILE names a private authority
+    )
+
+
+async def read_model(client: httpx.AsyncClient) -> str:
+    """Ask the server for the name of its first model."""
+    listed = await call(client, "GET", "/v1/models")
+    try:
+        return str(listed["data"][0]["id"])
+    except (KeyError, IndexError, TypeError) as fault:
+        raise EngineError(f"{client.base_url} lists no model", hint=_HINT) from fault
+
+
+async def call(client: httpx.AsyncClient, method: str, path: str, body: Any = None) -> Any:
+    """Call the server and give the JSON that it answers with."""
+    answer = await fetch(client, method, path, body)
+    try:
+        return answer.json()
+    except ValueError as fault:
+        raise EngineError(
+            f"{path} of {client.base_url} answered something else than JSON",
+            details=(answer.text[:BODY_CHARACTERS],),
+            hint=_HINT,
+        ) from fault
+
+
+async def fetch(
+    client: httpx.AsyncClient, method: str, path: str, body: Any = None
+) -> httpx.Response:
+    """Call the server and give its answer, if it is a good one."""
+    answer = await send(client, method, path, body)
+    if answer.status_code != httpx.codes.OK:
+        refused = answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
+        raise EngineError(
+            f"{path} of {client.base_url} answered {answer.status_code}",
+            details=(answer.text[:BODY_CHARACTERS],),
+            hint=_KEY_HINT if refused else _HINT,
+        )
+    return answer
+
+
+async def send(
+    client: httpx.AsyncClient, method: str, path: str, body: Any = None
+) -> httpx.Response:
+    """Call the server and give whatever it answers."""
+    try:
+        return await client.request(method, path, json=body)
+    except httpx.HTTPError as fault:
+        raise no_answer(client.base_url, fault) from fault
+
+
+def no_answer(base: httpx.URL, fault: Exception) -> EngineError:
+    """Make the error for a server that is not there."""
+    why = f"{type(fault).__name__} {fault}".strip()
+    return EngineError(f"no answer from {base}: {why}", hint=_HINT)

@@ -1,0 +1,40 @@
+"""`Sample`: one request as it was measured. Bench, compare and verify all stand on it."""
+
+from slipstream.records import Record
+
+
+class Sample(Record):
+    """One request, from when it was sent to its last token; seconds, on one monotonic clock.
+
+    `began_at` counts from the beginning of its load; opening a connection comes before.
+    `concurrency` is what the load kept in flight or, where requests arrive by the clock, how
+    many were then, with this one. Token counts are the server's: a chunk can hold several
+    tokens. A failed request has an `error`, and of the rest what had come until then; a time
+    that the server gave no cause to take is None.
+    """
+
+    prompt_id: str
+    kind: str
+    concurrency: int
+    began_at: float
+    seconds: float
+    first_token_seconds: float | None = None
+    longest_pause_seconds: float | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int | None = None
+    output_tokens: int = 0
+    token_ids: tuple[int, ...] = ()
+    text: str = ""
+    finish_reason: str | None = None
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    accepted_by_position: tuple[int, ...] = ()
+    error: str | None = None
+
+    @property
+    def seconds_per_token(self) -> float | None:
+        """Give the time of each token after the first: decoding alone, without the prompt."""
+        if self.first_token_seconds is None or self.output_tokens < 2:
+            return None
+        return (self.seconds - self.first_token_seconds) / (self.output_tokens - 1)

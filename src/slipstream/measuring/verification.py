@@ -1,0 +1,293 @@
+"""Two engines are asked the same, one after the other: without drafts, then with them.
+
+Both never run at once, a GPU may not hold them. The conditions are those under which speculation
+went wrong before: alone, near the end of the context, out of the prefix cache, in batches, under
+a grammar, and with prompts that end in every place of a cache block. The second engine judges
+the answers of both by prefill, which drafts nothing (`regret.py`).
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from itertools import chain, cycle, islice
+from pathlib import Path
+from typing import NamedTuple
+
+from slipstream.engines.vllm import GPU_BLOCK_TOKENS
+from slipstream.errors import EngineError, InvalidInputError
+from slipstream.measuring.certificate import ArmName, Condition, Failure, Findings
+from slipstream.measuring.completions import Answer, Request, ask_all
+from slipstream.measuring.endpoint import Endpoint, call, fetch, open_client
+from slipstream.measuring.engine_metrics import read_engine_counts
+from slipstream.measuring.regret import PINNED, find_tolerance, judge_all, shrink, sum_up
+from slipstream.measuring.sampling_check import Tokens, compare_samples, list_sampled_requests
+from slipstream.measuring.twins import Answers, Given, Twins, list_profiles
+from slipstream.measuring.workloads import Prompt, Workload
+from slipstream.planning.plan import LaunchPlan
+from slipstream.serving.engine_process import run_engine
+
+ALONE_PROMPTS = 8
+LONG_PROMPTS = 2
+LONGEST_TOKENS = 32768
+LENGTHS = 128
+SHORT_ANSWER = 8
+SAMPLES = 400
+REPORTS_A_LOAD = 5
+
+# Where one of these is set, the likeliest token is not always the one to emit.
+BENDING = frozenset(
+    ("response_format", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty")
+)
+
+_BLOCK = re.compile(r'cache_config_info\{(?:.*,)?block_size="(\d+)"')
+_DTYPE = re.compile(r"\bdtype=torch\.(\w+)")
+
+
+class Running(NamedTuple):
+    """An engine that answers, and the type of number that it computes in."""
+
+    url: str
+    dtype: str
+
+
+class Load(NamedTuple):
+    """Requests, and how many of them at once."""
+
+    requests: Sequence[Request]
+    concurrency: int
+
+
+class Limits(NamedTuple):
+    """The tokens that a sequence of an engine can have, and a block of its cache."""
+
+    context: int
+    block: int
+
+
+OpenArm = Callable[[ArmName], AbstractContextManager[Running]]
+Loads = dict[Condition, Load]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exam:
+    """What both arms are asked; `say` is told how far they are."""
+
+    workload: Workload
+    concurrency: int
+    thinking: bool | None
+    seed: int
+    samples: int = SAMPLES
+    say: Callable[[str], None]
+
+    def take(self, open_arm: OpenArm) -> Findings:
+        """Ask one arm, then the other, and judge both."""
+        with open_arm("plain") as engine:
+            loads, plain = self._begin(engine.url)
+            rest = {name: load for name, load in loads.items() if name not in plain}
+            plain |= self._ask_all(engine.url, "plain", rest)
+            plain_samples = self._sample(engine.url, "plain", turn=0)
+        with open_arm("drafted") as engine:
+            drafted = self._ask_all(engine.url, "drafted", loads)
+            samples = plain_samples, self._sample(engine.url, "drafted", turn=1)
+            return self._judge(engine, loads, {"plain": plain, "drafted": drafted}, samples)
+
+    def _begin(self, url: str) -> tuple[Loads, Given]:
+        """Ask a few prompts alone, and make of their texts what else is asked."""
+        free, bound = split_requests(self.workload, self.thinking)
+        count = min(ALONE_PROMPTS, len(free))
+        alone = Load([free[at * len(free) // count] for at in range(count)], 1)
+        first = self._ask_all(url, "plain", {"alone": alone})
+        texts = [(*one.prompt_ids, *one.token_ids) for one in first["alone"].values()]
+        limits = read_limits(url)
+        long = make_long_requests(texts, limits, alone.requests[0].max_tokens)
+        loads: Loads = {
+            "alone": alone,
+            "long": Load(long, 1),
+            "cached": Load([*alone.requests, *long], 1),
+            "batched": Load(free, self.concurrency),
+            "constrained": Load(bound, self.concurrency),
+            "lengths": Load(make_length_requests(texts, limits), self.concurrency),
+        }
+        return {name: load for name, load in loads.items() if load.requests}, first
+
+    def _judge(
+        self,
+        engine: Running,
+        loads: Loads,
+        given: dict[ArmName, Given],
+        samples: tuple[list[Tokens], list[Tokens]],
+    ) -> Findings:
+        counts = read_engine_counts(Endpoint(engine.url))
+        answers = [one for arm in given.values() for load in arm.values() for one in load.values()]
+        profiles = judge_all(engine.url, answers, self._count("judged by prefill"))
+        plain, drafted = (list_profiles(arm, profiles) for arm in given.values())
+        tolerance = find_tolerance(engine.dtype, plain)
+        twins = Twins(given, profiles, tolerance.gap)
+        return Findings(
+            tolerance=tolerance,
+            checks=tuple(twins.list_checks()),
+            regrets=(
+                sum_up("plain", plain, tolerance.gap),
+                sum_up("drafted", drafted, tolerance.gap),
+            ),
+            sampling=compare_samples(*samples, seed=self.seed),
+            counts=counts,
+            failure=self._find_failure(engine.url, loads, twins),
+        )
+
+    def _find_failure(self, url: str, loads: Loads, twins: Twins) -> Failure | None:
+        """Take the fault with the shortest prompt, and look for a shorter one."""
+        found = min(twins.list_faults(), key=lambda one: len(one.answer.prompt_ids), default=None)
+        if found is None:
+            return None
+        prompt, tried = found.answer.prompt_ids, found.condition != "constrained"
+        requests = {one.prompt_id: one for one in loads[found.condition].requests}
+        max_tokens = requests[found.prompt_id].max_tokens
+        self.say(f"a fault in {found.prompt_id}, a prompt of {len(prompt)} tokens; a shorter one?")
+        shorter = shrink(url, prompt, max_tokens=max_tokens, gap=twins.gap) if tried else None
+        return Failure(
+            condition=found.condition,
+            prompt_id=found.prompt_id,
+            position=found.position,
+            gap=found.gap,
+            max_tokens=max_tokens,
+            reproduced=shorter is not None if tried else None,
+            prompt_ids=shorter or prompt,
+        )
+
+    def _ask_all(self, url: str, arm: ArmName, loads: Loads) -> Given:
+        return {name: self._ask(url, f"{arm}, {name}", load) for name, load in loads.items()}
+
+    def _ask(self, url: str, label: str, load: Load) -> Answers:
+        answers: dict[int, Answer] = {}
+        report = self._count(label)
+
+        def keep(number: int, answer: Answer) -> None:
+            answers[number] = answer
+            report(len(answers), len(load.requests))
+
+        ask_all(url, load.requests, concurrency=load.concurrency, on_answer=keep)
+        return {one.prompt_id: answers[number] for number, one in enumerate(load.requests)}
+
+    def _sample(self, url: str, arm: ArmName, *, turn: int) -> list[Tokens]:
+        requests = list_sampled_requests(self.samples, seed=self.seed, turn=turn)
+        answers = self._ask(url, f"{arm}, sampled", Load(requests, self.concurrency))
+        return [answer.token_ids for answer in answers.values()]
+
+    def _count(self, label: str) -> Callable[[int, int], None]:
+        """Tell how far a load is, a few times."""
+
+        def report(done: int, of: int) -> None:
+            if done * REPORTS_A_LOAD // of > (done - 1) * REPORTS_A_LOAD // of:
+                self.say(f"{label}: {done} of {of}")
+
+        return report
+
+
+def split_requests(
+    workload: Workload, thinking: bool | None
+) -> tuple[list[Request], list[Request]]:
+    """Ask greedily, and set apart the prompts with a grammar or a penalty."""
+    bent = [prompt for prompt in workload.prompts if _is_bent(prompt)]
+    free = [prompt for prompt in workload.prompts if prompt not in bent]
+    if not free:
+        raise InvalidInputError(
+            "all prompts have a grammar or a penalty, and nothing else can be made of them",
+            hint="add others: --workload prose FILE",
+        )
+    made = {prompt.id: _make_request(prompt, thinking) for prompt in workload.prompts}
+    return [made[one.id] for one in free], [made[one.id] for one in bent]
+
+
+def _is_bent(prompt: Prompt) -> bool:
+    forced = prompt.extra.get("tool_choice") not in (None, "none", "auto")
+    return forced or not BENDING.isdisjoint(prompt.extra)
+
+
+def _make_request(prompt: Prompt, thinking: bool | None) -> Request:
+    extra = {**PINNED, **prompt.extra}
+    extra.pop("temperature", None)
+    if thinking is not None and prompt.messages:
+        extra["chat_template_kwargs"] = {"enable_thinking": thinking}
+    return Request(
+        prompt_id=prompt.id,
+        kind=prompt.kind,
+        messages=prompt.messages,
+        prompt_ids=prompt.prompt_ids,
+        max_tokens=prompt.max_tokens,
+        extra=extra,
+    )
+
+
+def make_long_requests(texts: Sequence[Tokens], limits: Limits, max_tokens: int) -> list[Request]:
+    """Fill the context with texts, each time beginning with another that the cache may hold.
+
+    One token is left for the judge. EOS does not end an answer here: it is to reach the end.
+    """
+    size = min(limits.context, LONGEST_TOKENS) - max_tokens - 1
+    return [
+        Request(
+            prompt_id=f"long-{number}",
+            prompt_ids=tuple(islice(cycle(chain(*texts[number:], *texts[:number])), size)),
+            max_tokens=max_tokens,
+            extra={**PINNED, "ignore_eos": True},
+        )
+        for number in range(min(LONG_PROMPTS, len(texts)))
+    ]
+
+
+def make_length_requests(texts: Sequence[Tokens], limits: Limits) -> list[Request]:
+    """Cut prompts of every length up to a block of the cache, or the last ones of a large block."""
+    last = min(limits.block, limits.context - SHORT_ANSWER - 1)
+    return [
+        Request(
+            prompt_id=f"length-{length}",
+            prompt_ids=tuple(islice(cycle(chain(*texts)), length, 2 * length)),
+            max_tokens=SHORT_ANSWER,
+            extra=PINNED,
+        )
+        for length in range(max(1, last - LENGTHS + 1), last + 1)
+    ]
+
+
+def read_limits(url: str) -> Limits:
+    """Ask an engine for its context and the size of its cache blocks."""
+
+    async def read() -> Limits:
+        async with open_client(Endpoint(url)) as client:
+            listed = await call(client, "GET", "/v1/models")
+            metrics = (await fetch(client, "GET", "/metrics")).text
+        block = _BLOCK.search(metrics)
+        return Limits(
+            context=int(listed["data"][0]["max_model_len"]),
+            block=int(block[1]) if block else GPU_BLOCK_TOKENS,
+        )
+
+    try:
+        return asyncio.run(read())
+    except (LookupError, TypeError) as fault:
+        raise EngineError(
+            f"{url} does not tell its context", hint="look into the engine's log"
+        ) from fault
+
+
+def start_in_turn(
+    plans: Mapping[ArmName, LaunchPlan],
+    *,
+    logs: Path,
+    environment: Mapping[str, str],
+    say: Callable[[str], None],
+) -> OpenArm:
+    """Start the engine of an arm when it is its turn, and end it after."""
+
+    @contextmanager
+    def open_arm(name: ArmName) -> Iterator[Running]:
+        log = logs / f"{name}.log"
+        say(f"{name}: the engine starts")
+        with run_engine(plans[name], log=log, environment=environment) as url:
+            dtype = _DTYPE.search(log.read_text(errors="replace"))
+            yield Running(url, dtype[1] if dtype else "bfloat16")
+
+    return open_arm

@@ -1,0 +1,155 @@
+"""A bench asks every kind at every concurrency, cold and warmed up, and adds up what came."""
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from slipstream.errors import EngineError
+from slipstream.measuring.bench import Bench, BenchCell, is_flat, summarize
+from slipstream.measuring.endpoint import Endpoint
+from slipstream.measuring.engine_metrics import EngineCounts
+from slipstream.measuring.sample import Sample
+from slipstream.measuring.workloads import Prompt, Workload
+from tests.unit.measuring.stream_server import (
+    ROLE,
+    STOP,
+    answer_with,
+    count,
+    refuse,
+    run_stream_server,
+    say,
+)
+
+
+def make_prompt(name: str, kind: str, **extra: Any) -> Prompt:
+    messages = ({"role": "user", "content": name},)
+    return Prompt(id=name, kind=kind, messages=messages, max_tokens=8, extra=extra, origin="here")
+
+
+WORKLOAD = Workload(
+    name="mine",
+    prompts=(make_prompt("a", "code"), make_prompt("b", "code"), make_prompt("c", "prose")),
+    warm_up=(make_prompt("w", "code"),),
+)
+
+
+def make_sample(**changes: Any) -> Sample:
+    whole = {
+        "prompt_id": "a",
+        "kind": "code",
+        "concurrency": 2,
+        "began_at": 1.0,
+        "seconds": 2.0,
+        "first_token_seconds": 1.0,
+        "output_tokens": 11,
+    }
+    return Sample(**{**whole, **changes})
+
+
+def answer(_: dict[str, Any]) -> Iterable[bytes | None]:
+    for piece in answer_with(ROLE, say("x"), say("yz"), STOP, count(3, 5)):
+        yield piece
+        time.sleep(0.002)
+
+
+def test_every_kind_is_asked_at_every_concurrency_and_told() -> None:
+    told: list[BenchCell] = []
+    ticks: list[tuple[str, int, int, int]] = []
+    with run_stream_server(answer) as server:
+        bench = Bench(
+            WORKLOAD,
+            (1, 2),
+            tell=told.append,
+            tick=lambda *tick: ticks.append(tick),
+            measure_memory=lambda: 77,
+        )
+        cells, samples = bench.measure(Endpoint(server.url))
+    assert [(cell.kind, cell.concurrency, cell.requests) for cell in cells] == [
+        *(("code", 1, 2), ("prose", 1, 1), ("code", 2, 2), ("prose", 2, 1))
+    ]
+    assert told == cells
+    assert cells[0].memory_bytes == 77
+    assert cells[0].output_tokens == 10
+    assert len(samples) == 6
+    assert {sample.text for sample in samples} == {""}
+    assert ticks[:2] == [("code", 1, 1, 2), ("code", 1, 2, 2)]
+
+
+def test_no_two_requests_share_a_prefix_when_the_cache_is_cold() -> None:
+    with run_stream_server(answer) as server:
+        Bench(WORKLOAD, (1, 2)).measure(Endpoint(server.url))
+        salts = [body["cache_salt"] for body in server.bodies]
+        server.bodies.clear()
+        Bench(WORKLOAD, (1,), prefix_cache="as it is").measure(Endpoint(server.url))
+    assert len(set(salts)) == len(salts) == 6
+    assert all("cache_salt" not in body for body in server.bodies)
+
+
+def test_thinking_and_temperature_are_what_was_asked_for() -> None:
+    workload = Workload(name="mine", prompts=(make_prompt("a", "code", temperature=0.7, n=1),))
+    with run_stream_server(answer) as server:
+        Bench(workload, (1,), thinking=False).measure(Endpoint(server.url))
+        Bench(WORKLOAD, (1,)).measure(Endpoint(server.url))
+    assert server.bodies[0]["chat_template_kwargs"] == {"enable_thinking": False}
+    assert (server.bodies[0]["temperature"], server.bodies[0]["n"]) == (0.7, 1)
+    assert "chat_template_kwargs" not in server.bodies[1]
+    assert server.bodies[1]["temperature"] == 0
+
+
+def test_warm_up_asks_other_prompts_and_ends() -> None:
+    with run_stream_server(answer) as server:
+        warm = Bench(WORKLOAD, (1, 2)).warm_up(Endpoint(server.url))
+    assert 3 <= warm.rounds <= 8
+    assert len(warm.seconds_per_token) == warm.rounds == len(server.bodies)
+    assert {body["messages"][0]["content"] for body in server.bodies} == {"w"}
+
+
+def test_a_server_that_refuses_the_warm_up_is_not_measured() -> None:
+    with (
+        run_stream_server(lambda _: refuse("400 Bad", b"no such field")) as server,
+        pytest.raises(EngineError) as caught,
+    ):
+        Bench(WORKLOAD, (1,)).warm_up(Endpoint(server.url))
+    assert "no such field" in caught.value.details[0]
+
+
+@pytest.mark.parametrize(
+    ("times", "flat"),
+    [((1, 1), False), ((1, 1, 1.1), True), ((1, 1, 1.2), False), ((5, 1, 1, 1), True)],
+)
+def test_flat_is_the_last_three_close_together(times: tuple[float, ...], flat: bool) -> None:
+    assert is_flat(times) is flat
+
+
+def test_a_cell_adds_up_tokens_over_the_time_of_the_load() -> None:
+    samples = [make_sample(), make_sample(prompt_id="b", began_at=3.0, seconds=3.0)]
+    cell = summarize(samples, EngineCounts(cache_queries=10, cache_hits=4, preemptions=1), None)
+    assert (cell.seconds, cell.output_tokens, cell.tokens_per_second) == (5.0, 22, 4.4)
+    assert cell.per_token is not None
+    assert cell.per_token.model_dump() == pytest.approx({"p50": 0.1, "p90": 0.2, "p99": 0.2})
+    assert cell.whole is not None
+    assert cell.whole.model_dump() == {"p50": 2.0, "p90": 3.0, "p99": 3.0}
+    assert (cell.cache_hit_share, cell.preemptions) == (0.4, 1)
+
+
+def test_failed_requests_are_counted_and_not_timed() -> None:
+    cell = summarize([make_sample(), make_sample(error="cut off")], EngineCounts(), None)
+    assert (cell.requests, cell.failed, cell.output_tokens) == (2, 1, 11)
+    lost = summarize([make_sample(error="cut off")], EngineCounts(), None)
+    assert (lost.failed, lost.first_token, lost.tokens_per_second) == (1, None, 0.0)
+
+
+def test_drafts_are_the_requests_own_or_else_the_engines() -> None:
+    drafted = make_sample(drafts=4, drafted=28, accepted=6, accepted_by_position=(3, 2, 1))
+    plain = make_sample(drafts=4, drafted=28, accepted=2, accepted_by_position=(2,))
+    cell = summarize([drafted, plain], EngineCounts(drafts=99, accepted=99), None)
+    assert (cell.tokens_per_step, cell.acceptance_rate) == (2.0, 8 / 56)
+    assert cell.by_position == (5 / 8, 2 / 8, 1 / 8)
+    counted = EngineCounts(drafts=10, drafted=70, accepted=7, accepted_by_position=(5, 2))
+    other = summarize([make_sample()], counted, None)
+    assert (other.tokens_per_step, other.acceptance_rate) == (1.7, 0.1)
+    assert other.by_position == (0.5, 0.2)
+    none = summarize([make_sample()], EngineCounts(), None)
+    assert (none.tokens_per_step, none.acceptance_rate, none.by_position) == (None, None, ())

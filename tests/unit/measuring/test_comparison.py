@@ -1,0 +1,135 @@
+"""Two plans are started in turns, each asked the same, and judged; an engine only pretends here."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from slipstream.measuring.bench import Bench, Conditions
+from slipstream.measuring.comparison import ComparedArm, Contest, tell_drafts
+from slipstream.measuring.workloads import Prompt, Workload
+from slipstream.planning.plain_twin import without_drafts
+from slipstream.planning.plan import LaunchPlan
+from tests.unit.serving.test_engine_process import make_plan
+
+# Streams eight tokens; with drafts they come twice as fast, two a chunk.
+PROGRAM = """
+import json, sys, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+drafts = "--speculative-config" in " ".join(sys.argv)
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def answer(self, body, kind="application/json"):
+        self.send_response(200)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        self.answer(json.dumps({"data": [{"id": "it"}]}).encode())
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        size = 2 if drafts else 1
+        for at in range(0, 8, size):
+            self.event({"choices": [{"delta": {"content": "x" * size}, "finish_reason": None}]})
+            time.sleep(0.02)
+        self.event({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+        self.event({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 8}})
+        self.wfile.write(b"0\\r\\n\\r\\n")
+
+    def event(self, told):
+        data = f"data: {json.dumps(told)}\\n\\n".encode()
+        self.wfile.write(b"%x\\r\\n%s\\r\\n" % (len(data), data))
+
+port = int(sys.argv[sys.argv.index("--port") + 1])
+ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+WORKLOAD = Workload(
+    name="mine",
+    prompts=tuple(
+        Prompt(
+            id=f"code-{number}",
+            kind="code",
+            messages=({"role": "user", "content": "x"},),
+            max_tokens=8,
+            origin="here",
+        )
+        for number in range(3)
+    ),
+)
+CONDITIONS = Conditions(
+    at=datetime(2026, 11, 15, tzinfo=UTC),
+    command="slipstream compare it",
+    model="it",
+    versions={},
+    plan=None,
+    host=None,
+    workload="mine",
+    workload_sha256=WORKLOAD.sha256,
+    left_out={},
+    seed=0,
+    max_tokens=8,
+    thinking=None,
+    prefix_cache="cold",
+)
+
+
+@pytest.fixture
+def plan() -> LaunchPlan:
+    return make_plan(("--speculative-config.model", "drafter"), drafter="drafter")
+
+
+def test_arms_take_turns_and_the_faster_one_is_ahead(tmp_path: Path, plan: LaunchPlan) -> None:
+    package = tmp_path / "vllm" / "entrypoints" / "openai"
+    package.mkdir(parents=True)
+    for part in (package, *package.parents[:2]):
+        (part / "__init__.py").touch()
+    (package / "api_server.py").write_text(PROGRAM)
+    said: list[str] = []
+    contest = Contest(
+        arms=(
+            ComparedArm(name="plain", plan=without_drafts(plan)),
+            ComparedArm(name="drafted", plan=plan),
+        ),
+        bench=Bench(WORKLOAD, (1, 2)),
+        rounds=1,
+        environment={"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path)},
+        logs=tmp_path / "logs",
+        say=said.append,
+    )
+    done = contest.run(CONDITIONS)
+    assert [block.arm for block in done.blocks] == ["A", "B", "B", "A"]
+    assert [report.arm for report in done.reports] == ["A", "B", "B", "A"]
+    assert all(report.start_seconds > 0 for report in done.reports)
+    assert all(report.cells[0].memory_bytes for report in done.reports)
+    assert len(list((tmp_path / "logs").glob("*.log"))) == 4
+    speed_ups = [finding.speed_up.ratio for finding in done.verdict.findings]
+    assert min(speed_ups) > 1.3
+    assert (done.verdict.arms, done.verdict.blocks) == (("plain", "drafted"), 4)
+    assert said[0] == "block 1 of 4: plain starts"
+
+
+def test_an_engine_with_drafts_tells_them_by_request_and_one_without_is_not_asked(
+    plan: LaunchPlan,
+) -> None:
+    told = tell_drafts(plan)
+    decision = told.find("--per-request-spec-decode-metrics")
+    assert decision is not None
+    assert decision.value == "summary"
+    assert tell_drafts(told) == told
+    plain = without_drafts(told)
+    assert tell_drafts(plain) == plain
+    assert plain.find("--per-request-spec-decode-metrics") is None
