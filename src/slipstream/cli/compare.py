@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_wishes(parser)
     add_workload(parser, prompts=8)
-    parser.add_argument("--rounds", type=whole_number, default=1, help="of four starts, A B B A")
+    parser.add_argument("--rounds", type=whole_number, default=2, help="of four starts, A B B A")
     add_reports(parser)
     parser.usage = "slipstream compare TARGET [--against PLAN] [options] [-- ENGINE ARGUMENTS]"
 

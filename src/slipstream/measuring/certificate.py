@@ -83,7 +83,8 @@ class Regret(Record):
 class Failure(Record):
     """The shortest prompt with a token that is no tie, and the shortest that gives one again.
 
-    `reproduced` is None where it was not tried: under a grammar only the plain arm can tell.
+    `gap` is None where the answer ends or fails. `reproduced` is None where it was not tried: under
+    a grammar only the plain arm can tell.
     """
 
     condition: Condition

@@ -70,6 +70,8 @@ def judge_all(
 
 async def _judge(client: httpx.AsyncClient, key: Key, model: str) -> Profile:
     prompt, tokens = key
+    if not tokens:
+        return Profile((), ())
     body = {
         "model": model,
         "prompt": [*prompt, *tokens],

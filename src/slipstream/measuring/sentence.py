@@ -119,7 +119,10 @@ def _advise(standing: _Standing, arms: tuple[str, str], kinds: int) -> tuple[Ans
         doubt = f"it may be {low:.2f} to {high:.2f} times as fast"
         return "cannot tell", f"Cannot tell whether {b} is faster than {a}: {doubt}"
     if all(found.outcome == "even" for found in standing.findings):
-        return "do not use", f"Do not use {b} for speed: it is as fast as {a}, to within {EVEN * 100:.0f} %"
+        return (
+            "do not use",
+            f"Do not use {b} for speed: it is as fast as {a}, to within {EVEN * 100:.0f} %",
+        )
     return "do not use", f"Do not use {b}: it is {ratios}"
 
 

@@ -13,16 +13,19 @@ Answers = dict[str, Answer]
 """By the id of the prompt."""
 Given = dict[Condition, Answers]
 
+FAILED = Answer(prompt_ids=(), token_ids=(), finish_reason="failed", seconds=0)
+"""In the place of an answer that only the engine with drafts failed to give."""
+
 
 class Difference(NamedTuple):
-    """Where two answers part, and how much likelier one token is; None if one just ends there."""
+    """Where two answers part, and how much likelier one token is; None if one ends or fails."""
 
     position: int
     gap: float | None
 
 
 class Fault(NamedTuple):
-    """An answer with drafts that has a token which is no tie."""
+    """A prompt after which an answer with drafts has a token that is no tie."""
 
     condition: Condition
     prompt_id: str
@@ -67,9 +70,10 @@ class Twins:
                 if at is not None:
                     yield Fault(condition, name, answer, at, profile.regrets[at])
                     continue
-                found = self._find_difference(self.given["plain"][condition][name], answer)
+                twin = self.given["plain"][condition][name]
+                found = self._find_difference(twin, answer)
                 if found is not None and not self._is_tie(found):
-                    yield Fault(condition, name, answer, *found)
+                    yield Fault(condition, name, twin, *found)
 
     def _check(self, left: Side, right: Side) -> TwinCheck:
         ours, theirs = self.given[left[0]][left[1]], self.given[right[0]][right[1]]
@@ -91,6 +95,8 @@ class Twins:
         )
 
     def _find_difference(self, left: Answer, right: Answer) -> Difference | None:
+        if left is FAILED or right is FAILED:
+            return None if left is right else Difference(0, None)
         if left.prompt_ids != right.prompt_ids:
             raise EngineError(
                 "the engines made different tokens of the same prompt",

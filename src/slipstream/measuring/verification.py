@@ -18,15 +18,15 @@ from typing import NamedTuple
 from slipstream.engines.vllm import GPU_BLOCK_TOKENS
 from slipstream.errors import EngineError, InvalidInputError
 from slipstream.measuring.certificate import ArmName, Condition, Failure, Findings
-from slipstream.measuring.completions import Answer, Request, ask_all
-from slipstream.measuring.endpoint import Endpoint, call, fetch, open_client
+from slipstream.measuring.completions import Request, ask, work_together
+from slipstream.measuring.endpoint import Endpoint, call, fetch, open_client, read_model
 from slipstream.measuring.engine_metrics import read_engine_counts
 from slipstream.measuring.regret import PINNED, find_tolerance, judge_all, shrink, sum_up
 from slipstream.measuring.sampling_check import Tokens, compare_samples, list_sampled_requests
-from slipstream.measuring.twins import Answers, Given, Twins, list_profiles
+from slipstream.measuring.twins import FAILED, Answers, Given, Twins, list_profiles
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plan import LaunchPlan
-from slipstream.serving.engine_process import run_engine
+from slipstream.serving.engine_process import is_healthy, run_engine
 
 ALONE_PROMPTS = 8
 LONG_PROMPTS = 2
@@ -158,22 +158,36 @@ class Exam:
         )
 
     def _ask_all(self, url: str, arm: ArmName, loads: Loads) -> Given:
-        return {name: self._ask(url, f"{arm}, {name}", load) for name, load in loads.items()}
+        return {name: self._ask(url, arm, name, load) for name, load in loads.items()}
 
-    def _ask(self, url: str, label: str, load: Load) -> Answers:
-        answers: dict[int, Answer] = {}
-        report = self._count(label)
+    def _ask(self, url: str, arm: ArmName, name: str, load: Load) -> Answers:
+        report = self._count(f"{arm}, {name}")
+        answers: Answers = {}
 
-        def keep(number: int, answer: Answer) -> None:
-            answers[number] = answer
-            report(len(answers), len(load.requests))
+        async def run() -> None:
+            waiting = iter(load.requests)
+            async with open_client(Endpoint(url)) as client:
+                model = await read_model(client)
 
-        ask_all(url, load.requests, concurrency=load.concurrency, on_answer=keep)
-        return {one.prompt_id: answers[number] for number, one in enumerate(load.requests)}
+                async def work() -> None:
+                    for request in waiting:
+                        try:
+                            answers[request.prompt_id] = await ask(client, request, model=model)
+                        except EngineError:
+                            # Under a grammar vLLM answers a wrong token with 500 and lives on.
+                            if arm == "plain" or not is_healthy(url):
+                                raise
+                            answers[request.prompt_id] = FAILED
+                        report(len(answers), len(load.requests))
+
+                await work_together(min(load.concurrency, len(load.requests)), work)
+
+        asyncio.run(run())
+        return {one.prompt_id: answers[one.prompt_id] for one in load.requests}
 
     def _sample(self, url: str, arm: ArmName, *, turn: int) -> list[Tokens]:
         requests = list_sampled_requests(self.samples, seed=self.seed, turn=turn)
-        answers = self._ask(url, f"{arm}, sampled", Load(requests, self.concurrency))
+        answers = self._ask(url, arm, "sampled", Load(requests, self.concurrency))
         return [answer.token_ids for answer in answers.values()]
 
     def _count(self, label: str) -> Callable[[int, int], None]:

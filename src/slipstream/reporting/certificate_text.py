@@ -59,7 +59,9 @@ def describe_certificate(certificate: Certificate) -> Report:
 def _describe_failure(failure: Failure | None) -> list[Section]:
     if failure is None:
         return []
-    gap = "it just ends" if failure.gap is None else f"it is {failure.gap:.2f} off"
+    gap = (
+        "the answer ends or fails there" if failure.gap is None else f"it is {failure.gap:.2f} off"
+    )
     where = f"{failure.prompt_id} ({failure.condition}), token {failure.position}: {gap}"
     ids = " ".join(map(str, failure.prompt_ids))
     return [Section("shortest prompt", lines=[f"{where}. {_AGAIN[failure.reproduced]}"], code=ids)]
@@ -95,15 +97,13 @@ def _tabulate_regrets(findings: Findings) -> Table:
 def _list_facts(certificate: Certificate) -> list[Row]:
     findings, under = certificate.findings, certificate.conditions
     counts, sampling, tolerance = findings.counts, findings.sampling, findings.tolerance
+    left_out = Counter(under.left_out.values())
     return [
         ("taken", f"{under.at:%Y-%m-%d %H:%M:%S %Z}"),
         ("versions", ", ".join(map(" ".join, under.versions.items())) or UNKNOWN),
         ("machine", describe_machine(under.host)),
         ("workload", f"{under.workload}, sha256 {under.workload_sha256}"),
-        *(
-            ("left out", f"{count}: {why}")
-            for why, count in Counter(under.left_out.values()).items()
-        ),
+        *(("left out", f"{many}: {why}") for why, many in left_out.items()),
         ("answers", f"at most {under.max_tokens} tokens, thinking {THINKING[under.thinking]}"),
         ("batches", f"{under.concurrency} at once"),
         ("seed", str(under.seed)),

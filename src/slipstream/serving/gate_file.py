@@ -35,6 +35,8 @@ Route = Literal[
 class GateLimits(Record):
     """The most that one request may ask for."""
 
+    head_bytes: PositiveInt = 2**16
+    head_seconds: PositiveFloat = 10
     body_bytes: PositiveInt = 2 * 2**20
     body_seconds: PositiveFloat = 20
     containers: PositiveInt = 20_000

@@ -32,6 +32,7 @@ from slipstream.vllm_plugin.key_ring import (
 )
 from slipstream.vllm_plugin.recording import Recorder
 from slipstream.vllm_plugin.request_body import add_salt, read_body, replay
+from slipstream.vllm_plugin.request_heads import bound_heads
 from slipstream.vllm_plugin.request_policy import ANSWER_FIELDS, apply_policy, parse_body
 from slipstream.vllm_plugin.watched_file import WatchedFile
 
@@ -72,6 +73,7 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one connection of a server."""
         if scope["type"] == "lifespan":
+            bound_heads(scope, self.settings.limits)
             self._accounting.write()
             await self.app(scope, receive, send)
         elif scope["type"] == "http":

@@ -18,6 +18,8 @@ SCHEMA_VERSION = 1
 class Limits:
     """The most that one request may ask for."""
 
+    head_bytes: int
+    head_seconds: float
     body_bytes: int
     body_seconds: float
     containers: int

@@ -7,11 +7,14 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from random import Random
 from statistics import fmean
 
 import pytest
 
+from slipstream.measuring.blocks import Block, read_blocks
 from slipstream.measuring.judging import judge
+from slipstream.measuring.statistics import find_quantile
 from slipstream.measuring.verdict import Verdict
 from tests.unit.measuring.simulated_server import Server, measure
 
@@ -54,6 +57,26 @@ def test_identical_arms_are_told_apart_in_at_most_one_of_twenty_runs(
     told = [has_difference(verdict) for verdict in run(server, runs, orders)]
     tell(f"identical arms, {' '.join(orders)}: {len(told)} runs, told apart in {fmean(told):.1%}")
     assert fmean(told) <= 0.05
+
+
+def is_fooled(blocks: list[Block], chance: Random) -> bool:
+    """Say whether a plain bootstrap of starts and prompts finds a difference in some cell."""
+    for prompts in read_blocks(blocks).speeds.values():
+        rows, drawn = list(prompts.values()), list[float]()
+        for _ in range(DRAWS):
+            a, b = chance.choices((0, 3), k=2), chance.choices((1, 2), k=2)
+            again = chance.choices(rows, k=len(rows))
+            drawn.append(sum(row[b[0]] + row[b[1]] - row[a[0]] - row[a[1]] for row in again))
+        if find_quantile(drawn, 0.025) > 0 or find_quantile(drawn, 0.975) < 0:
+            return True
+    return False
+
+
+def test_the_made_up_servers_would_fool_a_plain_bootstrap() -> None:
+    runs = range(MANY or 30)
+    fooled = fmean(is_fooled(measure(SERVER, seed, "ABBA"), Random(seed)) for seed in runs)
+    tell(f"a plain bootstrap tells identical arms apart in {fooled:.1%}")
+    assert fooled > 0.1
 
 
 @pytest.mark.parametrize(

@@ -189,6 +189,22 @@ def test_an_answer_that_just_ends_is_a_fault() -> None:
     assert (findings.failure.position, findings.failure.gap) == (5, None)
 
 
+def test_a_request_that_only_the_drafts_fail_is_a_fault() -> None:
+    findings = Arms(drafted=ToyEngine(fails_grammars=True)).verify()
+    constrained = find(findings, "drafted constrained against plain constrained")
+    assert (constrained.faults, constrained.earliest, constrained.worst_gap) == (2, 0, None)
+    assert not conclude(findings)[0]
+    failure = findings.failure
+    assert failure is not None
+    assert failure.condition == "constrained"
+    assert len(failure.prompt_ids) > 20
+
+
+def test_a_request_that_fails_without_drafts_ends_it() -> None:
+    with pytest.raises(EngineError, match="answered 500"):
+        Arms(plain=ToyEngine(fails_grammars=True)).verify()
+
+
 def test_without_an_accepted_draft_nothing_is_certified(sound: tuple[Arms, Findings]) -> None:
     counts = sound[1].counts.model_copy(update={"accepted": 0})
     passed, sentence = conclude(sound[1].model_copy(update={"counts": counts}))

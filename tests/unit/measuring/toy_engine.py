@@ -62,12 +62,15 @@ class ToyEngine:
     heat: float = 1.0
     tells_prompts: bool = True
     tells_context: bool = True
+    fails_grammars: bool = False
     greeting: int = 1
     bodies: list[dict[str, Any]] = field(default_factory=list)
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any]:
         self.bodies.append(body)
         prompt = body.get("prompt") or self.read_chat(body["messages"])
+        if self.fails_grammars and "response_format" in body:
+            return {"error": "grammar rejected tokens"}
         tokens = self.generate(prompt, body)
         choice: dict[str, Any] = {"token_ids": tokens, "prompt_token_ids": prompt}
         choice["finish_reason"] = "stop" if tokens[-1] == EOS else "length"
@@ -125,10 +128,11 @@ def run_toy(engine: ToyEngine, port: int = 0) -> Iterator[str]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send(json.dumps(engine.answer(body)))
+            answer = engine.answer(body)
+            self.send(json.dumps(answer), 500 if "error" in answer else 200)
 
-        def send(self, content: str) -> None:
-            self.send_response(200)
+        def send(self, content: str, status: int = 200) -> None:
+            self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content.encode())

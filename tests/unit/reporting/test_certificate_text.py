@@ -17,7 +17,7 @@ def test_a_certificate_is_shown_as_reviewed() -> None:
     [
         ({"reproduced": False}, "it was not reproduced"),
         ({"reproduced": None}, "Without the plain engine it cannot be tried again"),
-        ({"gap": None}, "token 3: it just ends"),
+        ({"gap": None}, "token 3: the answer ends or fails"),
     ],
 )
 def test_a_failure_says_whether_it_came_again(change: dict[str, object], told: str) -> None:

@@ -1,0 +1,135 @@
+"""The real engine with the gate before it, and what can be seen of it from outside."""
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from slipstream.checkpoints import read_checkpoint
+from slipstream.hardware import read_host, this_machine
+from slipstream.planning import LaunchPlan, Wishes, make_plan
+from slipstream.proving_ground import SHIPPED_DRAFTER
+from slipstream.serving.engine_process import run_engine
+from slipstream.serving.gate_file import (
+    GATE_CLASS,
+    GATE_VARIABLE,
+    GateCounts,
+    GateLimits,
+    GateSettings,
+    read_counts,
+)
+from slipstream.serving.keys import make_key
+from tests.engine.gate.wire import Answer, exchange, make_request
+
+SEATS = 8
+CONTEXT = 512
+LONGEST_ANSWER = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """A server behind its gate, with the keys of two callers."""
+
+    port: int
+    folder: Path
+    attacker: str
+    neighbour: str
+    settings: GateSettings
+    arguments: tuple[str, ...]
+
+    def ask(
+        self,
+        target: str,
+        *,
+        method: str = "GET",
+        key: str | None = None,
+        body: object = None,
+        headers: tuple[str, ...] = (),
+    ) -> Answer:
+        """Send one request and wait for all of its answer."""
+        content = None if body is None else json.dumps(body).encode()
+        sent = make_request(target, method=method, key=key, body=content, headers=headers)
+        return exchange(self.port, sent)
+
+    def read_counts(self) -> GateCounts:
+        """Read what the gate says is under way."""
+        (counts,) = read_counts(self.folder / "accounting")
+        return counts
+
+    def read_metric(self, name: str) -> float:
+        """Add up a metric of vLLM over its labels."""
+        text = self.ask("/metrics").body.decode()
+        return sum(map(float, re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)))
+
+    def list_processes(self) -> set[int]:
+        """List the API server and every process that it started."""
+        session = os.getsid(self.read_counts().pid)
+        return {
+            int(entry.name)
+            for entry in Path("/proc").iterdir()
+            if entry.name.isdigit() and _session_of(int(entry.name)) == session
+        }
+
+
+def wait_until(condition: Callable[[], bool], *, within_seconds: float) -> float:
+    """Wait for a condition and give the seconds that it took."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < within_seconds, "it did not come to pass"
+        time.sleep(0.02)
+    return time.monotonic() - started
+
+
+@contextmanager
+def run_gated(target: Path, folder: Path) -> Iterator[Gated]:
+    """Start the engine with the gate; `folder` gets its settings, keys, counts and log."""
+    keys = folder / "keys" / "keys.json"
+    attacker, neighbour = (
+        make_key(keys, name, now=datetime.now(UTC), expires=None).secret
+        for name in ("attacker", "neighbour")
+    )
+    (folder / "state.json").write_text('{"state": "ready"}')
+    settings = GateSettings(
+        keys_file=keys,
+        state_file=folder / "state.json",
+        accounting_folder=folder / "accounting",
+        speculation=True,
+        limits=GateLimits(max_tokens=LONGEST_ANSWER),
+    )
+    settings.write(folder / "gate.json")
+    plan = _make_plan(target)
+    environment = {**os.environ, GATE_VARIABLE: str(folder / "gate.json")}
+    with run_engine(plan, log=folder / "engine.log", environment=environment) as url:
+        port = urlsplit(url).port
+        assert port is not None
+        arguments = tuple(plan.argv()[3:])
+        yield Gated(port, folder, attacker, neighbour, settings, arguments)
+
+
+def _make_plan(target: Path) -> LaunchPlan:
+    return make_plan(
+        read_host(this_machine(os.environ, datetime.now(UTC))),
+        read_checkpoint(str(target)),
+        read_checkpoint(str(SHIPPED_DRAFTER), tokenizer=False),
+        None,
+        Wishes(
+            users=SEATS,
+            context=CONTEXT,
+            draft_length=7,
+            served_name="target",
+            raw=("--enforce-eager", "--middleware", GATE_CLASS),
+        ),
+    )
+
+
+def _session_of(process: int) -> int | None:
+    try:
+        return os.getsid(process)
+    except ProcessLookupError:
+        return None

@@ -1,0 +1,86 @@
+"""Hostile requests: nothing dies, too much is refused at once, and neighbours do not feel it."""
+
+import random
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from itertools import cycle
+from statistics import median
+
+import pytest
+
+from tests.engine.gate.corpus import BROKEN, CORPUS, KNOWN, LIMITS, Hostile
+from tests.engine.gate.gated_server import Gated
+from tests.engine.gate.neighbour import Neighbour
+from tests.engine.gate.percentiles import describe, p99
+from tests.engine.gate.wire import Answer, exchange
+
+pytestmark = pytest.mark.engine
+
+ROUNDS = 10
+AT_ONCE_SECONDS = 0.05
+TURNS = 4
+TURN_SECONDS = 5
+
+
+def shuffle(requests: Sequence[Hostile], seed: int) -> list[Hostile]:
+    return random.Random(seed).sample(requests, len(requests))
+
+
+def send(gated: Gated, hostile: Hostile) -> Answer:
+    return exchange(gated.port, hostile.with_key(gated.attacker))
+
+
+def test_ten_rounds_of_the_corpus_kill_nothing(gated: Gated) -> None:
+    assert len(CORPUS) >= 60
+    assert len({hostile.name for hostile in CORPUS}) == len(CORPUS)
+    processes = gated.list_processes()
+    statuses: Counter[int] = Counter()
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for number in range(ROUNDS):
+        for hostile in shuffle(CORPUS, seed=number):
+            answer = send(gated, hostile)
+            told = (hostile.name, answer.status, answer.body[:200])
+            assert answer.status in hostile.expected, told
+            assert answer.status < 500 or hostile.name in KNOWN, told
+            statuses[answer.status] += 1
+            seconds[hostile.name].append(answer.seconds)
+    assert gated.list_processes() == processes
+    assert gated.ask("/health").status == 200
+    refused = {hostile.name: seconds[hostile.name] for hostile in (*LIMITS, *BROKEN)}
+    by_median = sorted(refused, key=lambda name: median(refused[name]), reverse=True)
+    sys.stdout.write(
+        f"\n{len(CORPUS)} requests x {ROUNDS}: by status {dict(statuses)}"
+        f"\n{len(refused)} past a limit or broken, ms (median, longest):"
+    )
+    for name in by_median[:5]:
+        times = refused[name]
+        sys.stdout.write(f"\n  {median(times) * 1000:6.1f} {max(times) * 1000:6.1f}  {name}")
+    sys.stdout.write(f"\n  {max(map(max, refused.values())) * 1000:.1f} ms at the very most\n")
+    assert median(refused[by_median[0]]) < AT_ONCE_SECONDS
+
+
+def test_an_attacker_past_the_limits_is_not_felt_next_door(
+    gated: Gated, neighbour: Neighbour
+) -> None:
+    sent: Counter[int] = Counter()
+
+    requests = cycle(shuffle(LIMITS, seed=0))
+
+    def attack() -> None:
+        sent[send(gated, next(requests)).status] += 1
+
+    neighbour.watch(1)
+    quiet, hostile = [], []
+    for _ in range(TURNS):
+        quiet.append(neighbour.watch(TURN_SECONDS))
+        hostile.append(neighbour.watch(TURN_SECONDS, attack))
+    alone, attacked = neighbour.during(quiet), neighbour.during(hostile)
+    sys.stdout.write(
+        f"\nnext door, alone: {describe(alone)}"
+        f"\nnext door, attacked {sent.total()} times: {describe(attacked)}"
+        f"\np99 {p99(attacked) / p99(alone):.2f} times as long\n"
+    )
+    assert {one.status for one in (*alone, *attacked)} == {200}
+    assert set(sent) == {400, 413, 431}
+    assert p99(attacked) < 2 * p99(alone)

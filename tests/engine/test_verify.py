@@ -1,0 +1,116 @@
+"""`slipstream verify` on the real engine: sound drafts pass, planted faults do not.
+
+The faults are in one engine: a plugin of vLLM's own kind changes every 40th accepted token, about
+one in a hundred; and the patch that gives drafted requests their temperature is left out.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slipstream.cli.main import run
+from slipstream.measuring.certificate import Certificate
+from slipstream.planning import LaunchPlan
+from slipstream.planning.patches import CPU_SAMPLING, VARIABLE
+from slipstream.proving_ground import SHIPPED_DRAFTER
+
+pytestmark = pytest.mark.engine
+
+# Short cache blocks: fewer lengths to try, and prompts that the cache can hold.
+ENGINE = ("--enforce-eager", "--block-size", "32")
+FEW = ("--workload", "prose", "json", "--prompts", "2", "--max-tokens", "24", "--samples", "64")
+PLUGIN = """
+def register():
+    from vllm.v1.sample.rejection_sampler import PLACEHOLDER_TOKEN_ID, RejectionSampler
+
+    forward, accepted = RejectionSampler.forward, 0
+
+    def change_every_fortieth(self, *args, **kwargs):
+        nonlocal accepted
+        output = forward(self, *args, **kwargs)
+        for row in output.sampled_token_ids:
+            for place in range(len(row) - 1):
+                if row[place + 1] != PLACEHOLDER_TOKEN_ID:
+                    accepted += 1
+                    if accepted % 40 == 0:
+                        row[place] = 1000 + row[place] % 1000
+        return output
+
+    RejectionSampler.forward = change_every_fortieth
+"""
+
+Verify = Callable[..., tuple[int, Certificate]]
+
+
+@pytest.fixture(scope="module")
+def plan(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Save the plan of the shipped pair, as a user would."""
+    saved = tmp_path_factory.mktemp("plan") / "plan.json"
+    wishes = ("--drafter", str(SHIPPED_DRAFTER), "--context", "512", "--users", "4")
+    with pytest.MonkeyPatch.context() as patch, saved.open("w") as file:
+        patch.setattr("sys.stdout", file)
+        assert run(["plan", str(target), *wishes, "--json", "--", *ENGINE], os.environ) == 0
+    return saved
+
+
+def verify(plan: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, Certificate]:
+    code = run(["verify", str(plan), *FEW, "--json"], os.environ)
+    shown = capsys.readouterr()
+    assert shown.out, shown.err
+    return code, Certificate.model_validate_json(shown.out)
+
+
+def test_the_shipped_drafter_does_not_change_the_text(
+    plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, certificate = verify(plan, capsys)
+    assert certificate.passed, certificate.sentence
+    assert code == 0
+    found = certificate.findings
+    assert found.tolerance.dtype == "bfloat16"
+    assert found.regrets[1].tokens > 400
+    assert found.regrets[1].best > 0.97 * found.regrets[1].tokens
+    assert {check.right[1] for check in found.checks} == {
+        *("alone", "long", "cached", "batched", "constrained", "lengths")
+    }
+    assert (found.counts.accepted or 0) > 50
+    assert (found.counts.cache_hits or 0) > 500
+    assert found.sampling.p_value > 0.001
+
+
+def test_a_wrong_token_in_a_hundred_and_a_lost_temperature_are_caught(
+    plan: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    unpatched = LaunchPlan.model_validate_json(plan.read_text())
+    assert unpatched.patches == (CPU_SAMPLING,)
+    kept = tuple(one for one in unpatched.environment if one.flag != VARIABLE)
+    unpatched = unpatched.model_copy(update={"environment": kept, "patches": ()})
+    (tmp_path / "plan.json").write_text(unpatched.to_json())
+    install_plugin(tmp_path / "plugins")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "plugins"))
+    code, certificate = verify(tmp_path / "plan.json", capsys)
+    assert code == 4
+    found = certificate.findings
+    assert found.regrets[0].faults == 0
+    assert found.regrets[1].faults >= 2
+    assert found.regrets[1].faults < 0.1 * found.regrets[1].tokens
+    assert found.failure is not None
+    assert not found.sampling.passed
+    assert "Speculation changes the text" in certificate.sentence
+    assert "sampled text is distributed otherwise" in certificate.sentence
+    assert json.loads(certificate.to_json())["passed"] is False
+
+
+def install_plugin(folder: Path) -> None:
+    """Put the fault where vLLM looks for plugins."""
+    about = folder / "planted-1.0.dist-info"
+    about.mkdir(parents=True)
+    (folder / "planted.py").write_text(PLUGIN)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: planted\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[vllm.general_plugins]\nplanted = planted:register\n")
