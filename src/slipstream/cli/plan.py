@@ -102,7 +102,7 @@ def _read_wishes(options: argparse.Namespace, asked: ContainerWishes | None) -> 
         update={
             **spoken,
             "goal": options.goal,
-            "speculation": not options.no_speculation,
+            "speculation": wishes.speculation and not options.no_speculation,
             "raw": (*wishes.raw, *options.raw),
             "from_environment": tuple(
                 name for name in wishes.from_environment if name not in spoken

@@ -11,15 +11,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from slipstream.cli.arguments import natural_number, whole_number
-from slipstream.cli.plan import add_wishes, take_plan
+from slipstream.cli.plan import add_wishes, make_plan, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.engines.installed import find_versions
 from slipstream.errors import ExitCode, UsageError
 from slipstream.hardware import Host, read_host, this_machine
 from slipstream.planning import LaunchPlan
+from slipstream.reporting.plan_text import render_plan
 from slipstream.reporting.run_text import render_event
 from slipstream.serving.addresses import Address
 from slipstream.serving.chronicle import Chronicle
+from slipstream.serving.container import (
+    decide_bind,
+    read_variable_key,
+    without_key,
+    write_key,
+)
 from slipstream.serving.detaching import detach, follow_to_ready
 from slipstream.serving.engine_process import require_accepted
 from slipstream.serving.gate_file import GateRecording, require_key_for
@@ -43,7 +50,10 @@ from slipstream.user_folders import model_cache, slipstream_cache
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `serve` takes."""
     parser.add_argument(
-        "target", metavar="TARGET", help="a folder, a hub model, a saved plan, or a run's folder"
+        "target",
+        metavar="TARGET",
+        nargs="?",
+        help="a folder, a hub model, a saved plan, or a run's folder",
     )
     add_wishes(parser)
     parser.add_argument("--bind", metavar="ADDRESS", help="to listen at; default this machine only")
@@ -68,29 +78,56 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     plan, terms = _find_plan(options, host)
     if options.unit:
         return _show_unit(options, terms, screen)
+    if options.from_env:
+        screen.show_progress(render_plan(plan, explain=False))
     require_accepted(plan)
-    folder = RunFolder(find_runs_root(environment) / name_run(plan, datetime.now(UTC), os.getpid()))
-    plan = put_behind_gate(listen_at(plan, options.bind, options.port), folder)
+    now = datetime.now(UTC)
+    folder = RunFolder(find_runs_root(environment) / name_run(plan, now, os.getpid()))
+    keys = read_keys(terms.keys_file) if terms.keys_file else ()
+    handed = None if keys else read_variable_key(environment, now)
+    if handed is not None:
+        keys = (handed,)
+        terms = terms.model_copy(update={"keys_file": folder.path / "keys.json"})
+    bind = _find_bind(options, plan, host, has_key=any(key.is_valid(now) for key in keys))
+    plan = put_behind_gate(listen_at(plan, bind, options.port), folder)
     address = Address.of(plan)
     address.require_free()
-    keys = read_keys(terms.keys_file) if terms.keys_file else ()
-    require_key_for(address.socket or address.host, keys, now=datetime.now(UTC))
+    require_key_for(address.socket or address.host, keys, now=now)
     begun = _describe_run(folder, plan, host, terms)
     folder.begin(begun)
+    if handed is not None:
+        write_key(folder.path / "keys.json", handed)
     if options.detach and detach(folder.supervisor_log):
         return follow_to_ready(folder, lambda event: _show_event(event, screen))
     chronicle = Chronicle(folder, begun, lambda event: _show_event(event, screen))
     chronicle.update(supervisor=read_process(os.getpid()))
-    return _supervise(chronicle, environment, accept_changes=options.accept_changes)
+    return _supervise(chronicle, without_key(environment), accept_changes=options.accept_changes)
 
 
 def _find_plan(options: argparse.Namespace, host: Host) -> tuple[LaunchPlan, Terms]:
     """Take a run's plan, a saved one, or make it now."""
-    target, terms = Path(options.target), _read_terms(options)
+    terms = _read_terms(options)
+    if options.target is None:
+        if not (options.from_env and os.environ.get("MODEL_PATH")):
+            hint = "slipstream serve TARGET; with --from-env MODEL_PATH names it"
+            raise UsageError("no target was named", hint=hint)
+        return make_plan(options, host), terms
+    target = Path(options.target)
     if (target / "run.json").is_file():
         earlier = RunFolder(target).read()
         return earlier.plan, earlier.terms.model_copy(update={"detached": options.detach})
     return take_plan(options, host), terms
+
+
+def _find_bind(
+    options: argparse.Namespace, plan: LaunchPlan, host: Host, *, has_key: bool
+) -> str | None:
+    """Take the address that was named, or with a container's variables the one for a container."""
+    named: str | None = options.bind
+    said = [plan.find(flag) for flag in ("--host", "--uds")]
+    if named or not options.from_env or any(one and one.source == "user" for one in said):
+        return named
+    return decide_bind(host, has_key=has_key)
 
 
 def _read_terms(options: argparse.Namespace) -> Terms:
@@ -156,7 +193,7 @@ def _show_event(event: Event, screen: Screen) -> None:
 
 
 def _show_unit(options: argparse.Namespace, terms: Terms, screen: Screen) -> ExitCode:
-    plan = Path(options.target).resolve()
+    plan = Path(options.target or "").resolve()
     if not plan.is_file():
         raise UsageError("a unit needs a saved plan", hint="slipstream plan TARGET --json > PLAN")
     command = shutil.which("slipstream") or sys.argv[0]

@@ -8,7 +8,6 @@ that rounding decides. vLLM reads nothing from its prefix cache for such a reque
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import httpx
 
@@ -16,6 +15,7 @@ from slipstream.errors import EngineError
 from slipstream.measuring.certificate import ArmName, Regret, Tolerance
 from slipstream.measuring.completions import Answer, Request, ask
 from slipstream.measuring.endpoint import Endpoint, call, open_client, read_model
+from slipstream.measuring.sampling_check import Leading
 
 SIGNIFICAND_BITS = {"bfloat16": 8, "float16": 11, "float32": 24}
 ROUNDING_OF_LOGARITHMS = 0.001
@@ -68,35 +68,46 @@ def judge_all(
     return asyncio.run(run())
 
 
+def read_leading(url: str, answers: Sequence[Answer], count: int) -> list[Leading]:
+    """Ask for the likeliest tokens in every place of some answers."""
+
+    async def run() -> list[Leading]:
+        async with open_client(Endpoint(url)) as client:
+            model = await read_model(client)
+            return [await _look(client, key_of(answer), model, count) for answer in answers]
+
+    return asyncio.run(run())
+
+
 async def _judge(client: httpx.AsyncClient, key: Key, model: str) -> Profile:
+    places = await _look(client, key, model, 1) if key[1] else []
+    return Profile(
+        chosen=tuple(place[token] for place, token in zip(places, key[1], strict=True)),
+        best=tuple(max(place.values()) for place in places),
+    )
+
+
+async def _look(client: httpx.AsyncClient, key: Key, model: str, count: int) -> Leading:
+    """Give the log-probabilities of an answer's tokens, and in each place of the likeliest."""
     prompt, tokens = key
-    if not tokens:
-        return Profile((), ())
     body = {
         "model": model,
         "prompt": [*prompt, *tokens],
         "max_tokens": 1,
         "temperature": 0.0,
-        "prompt_logprobs": 1,
+        "prompt_logprobs": count,
     }
     told = await call(client, "POST", "/v1/completions", body)
     try:
         places = told["choices"][0]["prompt_logprobs"][len(prompt) :]
-        return _read_profile(places, tokens)
-    except (LookupError, TypeError, AttributeError, ValueError) as fault:
+        return [
+            {int(token): float(one["logprob"]) for token, one in place.items()} for place in places
+        ]
+    except (LookupError, TypeError, AttributeError) as fault:
         raise EngineError(
             f"{client.base_url} does not tell the log-probabilities of a prompt",
-            hint="ask a vLLM server that was started without --max-logprobs 0",
+            hint="ask a vLLM server that was started without --max-logprobs",
         ) from fault
-
-
-def _read_profile(places: Sequence[dict[str, Any]], tokens: Sequence[int]) -> Profile:
-    return Profile(
-        chosen=tuple(
-            float(place[str(token)]["logprob"]) for place, token in zip(places, tokens, strict=True)
-        ),
-        best=tuple(max(float(one["logprob"]) for one in place.values()) for place in places),
-    )
 
 
 def find_tolerance(dtype: str, plain: Sequence[Profile]) -> Tolerance:

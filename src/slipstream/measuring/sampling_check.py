@@ -2,31 +2,37 @@
 
 Samples are sorted by their first tokens as far as enough of them share these, and the rest of
 each branch together. The sorting does not know the arms, so the test is exact: with nothing
-changed it fails once in a thousand times.
+changed it fails once in a thousand times. The first token after a prompt is never drafted, so
+the prompt ends where the next token is all but certain and the one after it is open.
 """
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import exp
 from random import Random
 
-from slipstream.measuring.completions import Request
+from slipstream.measuring.completions import Answer, Request
 from slipstream.records import Record
 
-PROMPT = "Write a short sentence about the weather."
 TOKENS = 4
+LEADING = 20
+WAYS = 4
 LEVEL = 0.001
 PERMUTATIONS = 3000
-LEAST_SHARED = 24
+LEAST_SHARED = 12
+CELLS = 32
 POWER = 0.9
 TRIALS = 200
 DISTANCES = tuple(step / 100 for step in range(2, 51, 2))
 
 Tokens = tuple[int, ...]
+Leading = Sequence[Mapping[int, float]]
+"""In each place of an answer, the log-probabilities of its token and of the likeliest ones."""
 
 
 class SamplingCheck(Record):
-    """What two arms sampled at temperature 1, in `cells` of like beginnings.
+    """What two arms sampled at temperature 1 after one prompt, in `cells` of like beginnings.
 
     `distance` is the total variation between the arms, of which chance makes some; `detectable`
     is the least that would have been seen with a probability of 90 %, None if none would.
@@ -38,6 +44,7 @@ class SamplingCheck(Record):
     distance: float
     p_value: float
     detectable: float | None
+    prompt_ids: tuple[int, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -45,13 +52,32 @@ class SamplingCheck(Record):
         return self.p_value >= LEVEL
 
 
-def list_sampled_requests(count: int, *, seed: int, turn: int) -> list[Request]:
+def choose_prompt(answers: Sequence[Answer], leading: Sequence[Leading]) -> Tokens:
+    """Cut one of some greedy answers where the next token is clear and the one after it open."""
+    places = [
+        (_rate(tokens[at], likely[at], likely[at + 1]), number, at)
+        for number, (tokens, likely) in enumerate(
+            zip((answer.token_ids for answer in answers), leading, strict=True)
+        )
+        for at in range(len(tokens) - 1)
+    ]
+    _, number, at = max(places, default=(0.0, 0, 0))
+    return (*answers[number].prompt_ids, *answers[number].token_ids[:at])
+
+
+def _rate(token: int, here: Mapping[int, float], beyond: Mapping[int, float]) -> float:
+    """Give the chance to come by this token, less if as few or many as may follow tell little."""
+    ways = 1 / sum(exp(2 * likely) for likely in beyond.values())
+    return exp(here[token]) * min(ways / WAYS, WAYS / ways)
+
+
+def list_sampled_requests(prompt: Tokens, count: int, *, seed: int, turn: int) -> list[Request]:
     """Ask one question many times; no two arms share a seed, or their first tokens would agree."""
     first = (2 * seed + turn) * 1_000_000
     return [
         Request(
             prompt_id=f"sampled-{number}",
-            messages=({"role": "user", "content": PROMPT},),
+            prompt_ids=prompt,
             max_tokens=TOKENS,
             temperature=1.0,
             extra={"seed": first + number},
@@ -61,11 +87,11 @@ def list_sampled_requests(count: int, *, seed: int, turn: int) -> list[Request]:
 
 
 def compare_samples(
-    plain: Sequence[Tokens], drafted: Sequence[Tokens], *, seed: int
+    plain: Sequence[Tokens], drafted: Sequence[Tokens], *, prompt: Tokens, seed: int
 ) -> SamplingCheck:
     """Test whether two equally many samples are of one distribution."""
     count, chance = len(plain), Random(seed)
-    cells = sort_into_cells([*plain, *drafted])
+    cells = sort_into_cells([*plain, *drafted], max(LEAST_SHARED, 2 * count // CELLS))
     whole, half = Counter(cells), Counter(cells[:count])
     observed = _measure(half, whole)
     by_chance = sorted(
@@ -81,10 +107,11 @@ def compare_samples(
         distance=sum(abs(2 * half[cell] - whole[cell]) for cell in whole) / (2 * count),
         p_value=(reached + 1) / (PERMUTATIONS + 1),
         detectable=_find_detectable(whole, critical, chance),
+        prompt_ids=prompt,
     )
 
 
-def sort_into_cells(samples: Sequence[Tokens], least: int = LEAST_SHARED) -> list[int]:
+def sort_into_cells(samples: Sequence[Tokens], least: int) -> list[int]:
     """Give each sample's cell: those that share a beginning, as long as `least` of them do."""
     names: dict[Tokens, int] = {}
     shared = Counter(sample[:end] for sample in samples for end in range(1, len(sample) + 1))

@@ -21,8 +21,22 @@ from slipstream.measuring.certificate import ArmName, Condition, Failure, Findin
 from slipstream.measuring.completions import Request, ask, work_together
 from slipstream.measuring.endpoint import Endpoint, call, fetch, open_client, read_model
 from slipstream.measuring.engine_metrics import read_engine_counts
-from slipstream.measuring.regret import PINNED, find_tolerance, judge_all, shrink, sum_up
-from slipstream.measuring.sampling_check import Tokens, compare_samples, list_sampled_requests
+from slipstream.measuring.regret import (
+    PINNED,
+    find_tolerance,
+    judge_all,
+    read_leading,
+    shrink,
+    sum_up,
+)
+from slipstream.measuring.sampling_check import (
+    LEADING,
+    SamplingCheck,
+    Tokens,
+    choose_prompt,
+    compare_samples,
+    list_sampled_requests,
+)
 from slipstream.measuring.twins import FAILED, Answers, Given, Twins, list_profiles
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plan import LaunchPlan
@@ -87,11 +101,16 @@ class Exam:
             loads, plain = self._begin(engine.url)
             rest = {name: load for name, load in loads.items() if name not in plain}
             plain |= self._ask_all(engine.url, "plain", rest)
-            plain_samples = self._sample(engine.url, "plain", turn=0)
+            answers = list(plain["alone"].values())
+            prompt = choose_prompt(answers, read_leading(engine.url, answers, LEADING))
+            plain_samples = self._sample(engine.url, "plain", prompt)
         with open_arm("drafted") as engine:
             drafted = self._ask_all(engine.url, "drafted", loads)
-            samples = plain_samples, self._sample(engine.url, "drafted", turn=1)
-            return self._judge(engine, loads, {"plain": plain, "drafted": drafted}, samples)
+            drafted_samples = self._sample(engine.url, "drafted", prompt)
+            sampling = compare_samples(
+                plain_samples, drafted_samples, prompt=prompt, seed=self.seed
+            )
+            return self._judge(engine, loads, {"plain": plain, "drafted": drafted}, sampling)
 
     def _begin(self, url: str) -> tuple[Loads, Given]:
         """Ask a few prompts alone, and make of their texts what else is asked."""
@@ -117,7 +136,7 @@ class Exam:
         engine: Running,
         loads: Loads,
         given: dict[ArmName, Given],
-        samples: tuple[list[Tokens], list[Tokens]],
+        sampling: SamplingCheck,
     ) -> Findings:
         counts = read_engine_counts(Endpoint(engine.url))
         answers = [one for arm in given.values() for load in arm.values() for one in load.values()]
@@ -132,7 +151,7 @@ class Exam:
                 sum_up("plain", plain, tolerance.gap),
                 sum_up("drafted", drafted, tolerance.gap),
             ),
-            sampling=compare_samples(*samples, seed=self.seed),
+            sampling=sampling,
             counts=counts,
             failure=self._find_failure(engine.url, loads, twins),
         )
@@ -185,8 +204,9 @@ class Exam:
         asyncio.run(run())
         return {one.prompt_id: answers[one.prompt_id] for one in load.requests}
 
-    def _sample(self, url: str, arm: ArmName, *, turn: int) -> list[Tokens]:
-        requests = list_sampled_requests(self.samples, seed=self.seed, turn=turn)
+    def _sample(self, url: str, arm: ArmName, prompt: Tokens) -> list[Tokens]:
+        turn = 0 if arm == "plain" else 1
+        requests = list_sampled_requests(prompt, self.samples, seed=self.seed, turn=turn)
         answers = self._ask(url, arm, "sampled", Load(requests, self.concurrency))
         return [answer.token_ids for answer in answers.values()]
 

@@ -1,12 +1,13 @@
 """The variables of the container AEON-7/vllm-dflash, mapped to today's engine.
 
 `docker run -e ...` lines written for that image keep working; a variable without a
-counterpart gets a line that says what stands in for it.
+counterpart gets a line that says what stands in for it. As in that image's start script, an
+empty variable counts as none, and an empty DFLASH_DRAFTER as `off`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from shlex import split
+from shlex import shlex
 
 from slipstream.errors import InvalidInputError
 from slipstream.planning.memory import TURBOQUANT_BITS
@@ -18,7 +19,12 @@ _NUMBERS = {
     "MAX_NUM_SEQS": "users",
     "MAX_NUM_BATCHED_TOKENS": "batched_tokens",
 }
-_WORDS = {"ATTENTION_BACKEND": "attention_backend", "SERVED_MODEL_NAME": "served_name"}
+_WORDS = {
+    "ATTENTION_BACKEND": "attention_backend",
+    "SERVED_MODEL_NAME": "served_name",
+    "KV_CACHE_DTYPE": "kv_dtype",
+}
+_DECIDE_FOR_ME = (("attention_backend", "auto"), ("kv_dtype", "auto"))
 _ON = ("1", "true", "yes", "on")
 
 
@@ -34,44 +40,61 @@ class ContainerWishes:
 
 def read_container_variables(environment: Mapping[str, str]) -> ContainerWishes:
     """Read every variable of that container, and report all faulty ones at once."""
+    given = {name: text for name, text in environment.items() if text}
     values: dict[str, object] = {}
     faults: list[str] = []
     for variable, wish in _NUMBERS.items():
-        if (text := environment.get(variable)) is not None:
+        if (text := given.get(variable)) is not None:
             if text.isdigit() and int(text) > 0:
                 values[wish] = int(text)
             else:
                 faults.append(f"{variable}: '{text}' is not a whole number above zero")
     for variable, wish in _WORDS.items():
-        if text := environment.get(variable):
+        if (text := given.get(variable)) is not None and (wish, text) not in _DECIDE_FOR_ME:
             values[wish] = text
-    if (text := environment.get("GPU_MEMORY_UTILIZATION")) is not None:
+    if (text := given.get("GPU_MEMORY_UTILIZATION")) is not None:
         try:
             values["memory_utilization"] = float(text)
         except ValueError:
             faults.append(f"GPU_MEMORY_UTILIZATION: '{text}' is not a number")
-    turboquant, notes = _read_turboquant(environment, faults)
+    turboquant, notes = _read_turboquant(given, faults)
     if turboquant is not None:
         values["kv_dtype"] = turboquant
+    drafter = environment.get("DFLASH_DRAFTER")
+    if drafter in ("", "off"):
+        values["speculation"] = False
+        notes = (*notes, f"DFLASH_DRAFTER={drafter}: plain decoding, as asked for")
+    raw = (*_read_quantization(given), *_read_extra(given, faults))
     if faults:
         raise InvalidInputError(
             "the environment has variables that cannot be read",
             details=tuple(faults),
             hint="slipstream plan --from-env --explain, once they are mended",
         )
-    wishes = Wishes.model_validate(
-        {
-            **values,
-            "raw": tuple(split(environment.get("EXTRA_ARGS", ""))),
-            "from_environment": tuple(values),
-        }
-    )
+    wishes = Wishes.model_validate({**values, "raw": raw, "from_environment": tuple(values)})
     return ContainerWishes(
-        target=environment.get("MODEL_PATH"),
-        drafter=environment.get("DFLASH_DRAFTER"),
+        target=given.get("MODEL_PATH"),
+        drafter=None if drafter in ("", "off") else drafter,
         wishes=wishes,
-        notes=(*notes, *_note_key(environment)),
+        notes=(*notes, *_note_key(given)),
     )
+
+
+def _read_quantization(given: Mapping[str, str]) -> tuple[str, ...]:
+    """Leave it to the checkpoint, unless a method is named."""
+    method = given.get("QUANTIZATION", "auto")
+    return () if method in ("auto", "none") else ("--quantization", method)
+
+
+def _read_extra(given: Mapping[str, str], faults: list[str]) -> tuple[str, ...]:
+    """Split at blanks; single quotes hold words together, double ones stay, as JSON needs."""
+    words = shlex(given.get("EXTRA_ARGS", ""), posix=True)
+    words.whitespace_split, words.commenters, words.escape, words.quotes = True, "", "", "'"
+    try:
+        return tuple(words)
+    except ValueError as fault:
+        faults.append(f"EXTRA_ARGS: {fault}")
+        return ()
 
 
 def _read_turboquant(
@@ -121,10 +144,10 @@ def _find_variant(key_bits: int, value_bits: int) -> str:
     return min(enough)[1] if enough else "turboquant_k8v4"
 
 
-def _note_key(environment: Mapping[str, str]) -> tuple[str, ...]:
-    if "VLLM_API_KEY" not in environment:
+def _note_key(given: Mapping[str, str]) -> tuple[str, ...]:
+    if "VLLM_API_KEY" not in given:
         return ()
     return (
-        "VLLM_API_KEY stays in the environment, where vLLM reads it; it guards /v1 only, "
-        "so keep the port on loopback",
+        "VLLM_API_KEY opens the server if no key file does; docker shows it to whoever may ask, so "
+        "slipstream keys new is the better way",
     )

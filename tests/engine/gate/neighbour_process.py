@@ -11,7 +11,7 @@ import time
 from http.client import HTTPConnection
 
 PROMPTS = ("Name a colour.", "What is two and two?", "Say hello.", "Count to five.")
-MAX_TOKENS = 6
+MAX_TOKENS = 4
 
 
 def main(port: int, samples: str) -> None:

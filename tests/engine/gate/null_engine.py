@@ -17,8 +17,8 @@ from tests.unit.vllm_plugin.pieces import make_gate, make_scope
 CHAT = "/v1/chat/completions"
 CHUNK = b"data: " + b"x" * 200 + b"\n\n"
 REPEATS = 7
-REQUESTS = 200
-CHUNKS = 100
+REQUESTS = 100
+CHUNKS = 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,8 @@ class ToyEngine:
         choice["finish_reason"] = "stop" if tokens[-1] == EOS else "length"
         if "prompt_logprobs" in body and self.tells_prompts:
             places = range(1, len(prompt))
-            choice["prompt_logprobs"] = [None, *(self.tell(prompt, place) for place in places)]
+            count = body["prompt_logprobs"]
+            choice["prompt_logprobs"] = [None, *(self.tell(prompt, at, count) for at in places)]
         return {"choices": [choice]}
 
     def read_chat(self, messages: list[dict[str, str]]) -> Text:
@@ -102,10 +103,10 @@ class ToyEngine:
         return answer
 
     @staticmethod
-    def tell(prompt: Text, place: int) -> dict[str, Any]:
-        likely, shown = weigh(tuple(prompt[max(0, place - 2) : place])), {prompt[place]}
-        shown.add(rank(prompt[max(0, place - 2) : place])[0])
-        return {str(token): {"logprob": likely[token]} for token in shown}
+    def tell(prompt: Text, place: int, count: int) -> dict[str, Any]:
+        before = prompt[max(0, place - 2) : place]
+        shown = {prompt[place], *rank(before)[:count]}
+        return {str(token): {"logprob": weigh(tuple(before))[token]} for token in shown}
 
     def read(self, path: str) -> str:
         if path == "/metrics":

@@ -31,9 +31,62 @@ def test_the_containers_own_line_is_understood() -> None:
     assert asked.notes == ()
 
 
-def test_extra_arguments_are_split_as_a_shell_would() -> None:
-    asked = read_container_variables({"EXTRA_ARGS": "--a 1 --b '{\"x\": 2}'"})
-    assert asked.wishes.raw == ("--a", "1", "--b", '{"x": 2}')
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("--a 1 --b '{\"x\": 2}'", ("--a", "1", "--b", '{"x": 2}')),
+        ("--b='{\"x\": 2}'", ('--b={"x": 2}',)),
+        ('--b {"x":[1,"#2"]}', ("--b", '{"x":[1,"#2"]}')),
+        (r"--c \d+", ("--c", r"\d+")),
+        ("", ()),
+    ],
+)
+def test_extra_arguments_reach_the_engine_as_they_are(text: str, words: tuple[str, ...]) -> None:
+    assert read_container_variables({"EXTRA_ARGS": text}).wishes.raw == words
+
+
+def test_empty_variables_count_as_none() -> None:
+    empty = dict.fromkeys([*CONTAINER, "TQ_KEY_BITS", "KV_CACHE_DTYPE", "QUANTIZATION"], "")
+    del empty["DFLASH_DRAFTER"]
+    asked = read_container_variables({**empty, "VLLM_API_KEY": ""})
+    assert asked == read_container_variables({})
+
+
+@pytest.mark.parametrize("drafter", ["", "off"])
+def test_the_drafter_can_be_switched_off(drafter: str) -> None:
+    asked = read_container_variables({"DFLASH_DRAFTER": drafter})
+    assert asked.drafter is None
+    assert not asked.wishes.speculation
+    assert "plain decoding" in asked.notes[0]
+
+
+def test_without_a_drafter_one_is_looked_for() -> None:
+    assert read_container_variables({}).wishes.speculation
+
+
+@pytest.mark.parametrize(("method", "raw"), [("auto", ()), ("none", ()), ("fp8", ("fp8",))])
+def test_a_quantization_is_passed_on_if_one_is_named(method: str, raw: tuple[str, ...]) -> None:
+    asked = read_container_variables({"QUANTIZATION": method, "EXTRA_ARGS": "--a"})
+    assert asked.wishes.raw == (*(word for name in raw for word in ("--quantization", name)), "--a")
+
+
+@pytest.mark.parametrize(
+    ("variables", "dtype"),
+    [
+        ({"KV_CACHE_DTYPE": "fp8_e4m3"}, "fp8_e4m3"),
+        ({"KV_CACHE_DTYPE": "auto"}, None),
+        ({"KV_CACHE_DTYPE": "fp8", "ENABLE_TURBOQUANT": "1"}, "turboquant_4bit_nc"),
+    ],
+)
+def test_the_cache_has_the_format_that_was_asked_for(
+    variables: dict[str, str], dtype: str | None
+) -> None:
+    assert read_container_variables(variables).wishes.kv_dtype == dtype
+
+
+def test_a_model_may_be_called_auto() -> None:
+    asked = read_container_variables({"SERVED_MODEL_NAME": "auto", "ATTENTION_BACKEND": "auto"})
+    assert (asked.wishes.served_name, asked.wishes.attention_backend) == ("auto", None)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +136,7 @@ def test_turboquant_stays_off_where_the_container_had_it_off(variables: dict[str
         ({"TQ_INITIAL_LAYERS": "4"}, "first and last two layers"),
         ({"ENABLE_TURBOQUANT": "1", "TQ_MODE": "capture_only"}, "stays in bfloat16"),
         ({"ENABLE_TURBOQUANT": "1", "TQ_MODE": "full_tq"}, "covers prefill"),
-        ({"VLLM_API_KEY": "secret"}, "guards /v1 only"),
+        ({"VLLM_API_KEY": "secret"}, "slipstream keys new"),
     ],
 )
 def test_a_variable_without_a_counterpart_gets_a_line(
@@ -103,6 +156,7 @@ def test_all_faulty_variables_are_named_at_once() -> None:
                 "GPU_MEMORY_UTILIZATION": "most",
                 "ENABLE_TURBOQUANT": "1",
                 "TQ_KEY_BITS": "four",
+                "EXTRA_ARGS": "--a 'b",
             }
         )
     assert {detail.partition(":")[0] for detail in caught.value.details} == {
@@ -110,4 +164,5 @@ def test_all_faulty_variables_are_named_at_once() -> None:
         "MAX_NUM_SEQS",
         "GPU_MEMORY_UTILIZATION",
         "TQ_KEY_BITS",
+        "EXTRA_ARGS",
     }

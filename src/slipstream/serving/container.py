@@ -1,0 +1,66 @@
+"""Serving in a container: where to listen, and the key that comes in a variable.
+
+Nobody reaches the loopback of a container's own network from outside, so the server listens
+at every address there, and that takes a key. In the host's network the loopback is the
+host's: its programs are served without one.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path
+
+from slipstream.atomic_files import write_atomically
+from slipstream.errors import InvalidInputError
+from slipstream.hardware import Host
+from slipstream.serving.keys import Key
+
+KEY_VARIABLE = "VLLM_API_KEY"
+SHORTEST_KEY = 16
+STATE_FOLDER = "/var/lib/slipstream"
+_INTERFACES = Path("/sys/class/net")
+
+
+def decide_bind(host: Host, *, has_key: bool, interfaces: Path = _INTERFACES) -> str | None:
+    """Give the address to listen at if nobody named one; None is this machine only."""
+    if host.container in (None, "none"):
+        return None
+    if has_key:
+        return "0.0.0.0"
+    if is_host_network(interfaces):
+        return None
+    volume = f"-v slipstream:{STATE_FOLDER}"
+    raise InvalidInputError(
+        "whoever reaches this container's port reaches the server, and there is no valid key",
+        details=("with --network host it serves this machine alone, and needs none",),
+        hint=f"docker run --rm --log-driver none {volume} IMAGE keys new, then {volume} here too",
+    )
+
+
+def is_host_network(interfaces: Path) -> bool:
+    """Say whether real or virtual hardware is among the network's interfaces; pairs have none."""
+    return any(interfaces.glob("*/device"))
+
+
+def read_variable_key(environment: Mapping[str, str], now: datetime) -> Key | None:
+    """Take the key that vLLM's own variable holds, by its hash."""
+    secret = environment.get(KEY_VARIABLE, "").strip()
+    if not secret:
+        return None
+    if len(secret) < SHORTEST_KEY:
+        raise InvalidInputError(
+            f"{KEY_VARIABLE} has {len(secret)} characters: it can be guessed",
+            hint=f"export {KEY_VARIABLE}=$(openssl rand -hex 32)",
+        )
+    digest = sha256(secret.encode()).hexdigest()
+    return Key(id="variable", name=KEY_VARIABLE, sha256=digest, created=now)
+
+
+def write_key(file: Path, key: Key) -> None:
+    """Make a run's own key file."""
+    write_atomically(file, f"{key.model_dump_json(exclude_none=True)}\n".encode())
+
+
+def without_key(environment: Mapping[str, str]) -> dict[str, str]:
+    """Keep the key from the engine: vLLM would ask for it again, and the gate hands none on."""
+    return {name: text for name, text in environment.items() if name != KEY_VARIABLE}
