@@ -37,7 +37,10 @@ def localize(plan: LaunchPlan, obtain: Obtain) -> LaunchPlan:
     return _add(
         plan.model_copy(update={"decisions": tuple(decisions)}),
         decisions=[named],
-        environment=[_decide("HF_HUB_OFFLINE", "1", "every file is here, and checked")],
+        environment=[
+            _decide("HF_HUB_OFFLINE", "1", "every file is here, and checked"),
+            _decide("VLLM_NO_USAGE_STATS", "1", "the engine would report its use to vLLM's makers"),
+        ],
     )
 
 
@@ -79,8 +82,18 @@ def describe_gate(
         state_file=folder.gate_state,
         accounting_folder=folder.accounting,
         speculation=plan.drafter is not None,
+        text_only=not _takes_media(plan),
         recording=terms.recording,
     )
+
+
+def _takes_media(plan: LaunchPlan) -> bool:
+    """Say whether the user lets pictures and the like in, by vLLM's own setting."""
+    try:
+        limits = json.loads(_find_value(plan, "--limit-mm-per-prompt") or "{}")
+    except ValueError:
+        return False
+    return isinstance(limits, dict) and any(limits.values())
 
 
 def _find_value(plan: LaunchPlan, flag: str) -> str | None:

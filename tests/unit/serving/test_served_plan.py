@@ -43,6 +43,7 @@ def test_a_hub_model_is_served_from_its_copy_under_its_own_name() -> None:
     assert value(local, "--speculative-config.model") == f"/cache/owner/drafter/{'1' * 40}"
     assert value(local, "--served-model-name") == "owner/model"
     assert value(local, "HF_HUB_OFFLINE") == "1"
+    assert value(local, "VLLM_NO_USAGE_STATS") == "1"
     assert "--revision" not in local.argv()
     assert "revision" not in " ".join(local.argv())
 
@@ -89,6 +90,13 @@ def test_a_plan_of_another_run_gets_this_runs_gate() -> None:
     again = put_behind_gate(before, FOLDER)
     assert value(again, "SLIPSTREAM_GATE") == "/runs/one/gate.json"
     assert again.argv() == before.argv()
+
+
+def test_pictures_pass_only_where_the_user_lets_them_in() -> None:
+    for limits, text_only in (('{"image": 0}', True), ('{"image": 4}', False), ("image=4", True)):
+        plan = make_plan(("--limit-mm-per-prompt", limits))
+        assert describe_gate(plan, Terms(), FOLDER, "a" * 64).text_only is text_only
+    assert describe_gate(make_plan(), Terms(), FOLDER, "a" * 64).text_only
 
 
 def test_a_socket_needs_no_port() -> None:
