@@ -125,7 +125,7 @@ def ask_in_crowd(
 ) -> Outcome:
     """Have clients ask one request after the other; one that fails is asked again."""
     outcome, lock = Outcome(), threading.Lock()
-    body = {"prompt": PROMPT, "max_tokens": 4, "temperature": 0, "model": service.target.name}
+    body = {"prompt": PROMPT, "max_tokens": 2, "temperature": 0, "model": service.target.name}
 
     def ask() -> None:
         with httpx.Client(base_url=service.url, timeout=120) as client:

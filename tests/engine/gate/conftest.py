@@ -9,7 +9,7 @@ from tests.engine.gate.gated_server import Gated, run_gated
 from tests.engine.gate.neighbour import Neighbour, run_neighbour
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def gated(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gated]:
     with run_gated(target, tmp_path_factory.mktemp("gated")) as server:
         yield server
