@@ -60,14 +60,17 @@ def choose_graphs(config: Any) -> str:
 
 
 def expand_sampling() -> dict[str, list[float]]:
-    """Let vLLM repeat the settings of two requests, of two tokens and of one, over -1."""
-    from vllm.v1.sample.rejection_sampler import _expand
+    """Let vLLM repeat the settings of two requests, of two tokens and of one, over -1.
+
+    The function is what a CPU worker puts in the place of the rejection sampler's kernel.
+    """
+    from vllm.utils import cpu_triton_utils
 
     settings = {"temperature": torch.tensor([0.0, 0.7]), "top_k": torch.tensor([5, 9]).int()}
     ends = torch.tensor([2, 3]).int()
     expanded = {name: values.new_full((3,), -1) for name, values in settings.items()}
     for name, values in settings.items():
-        _expand(expanded[name], values, ends, 0, 1)
+        cpu_triton_utils._expand_kernel_impl(expanded[name], values, ends, 0, 1)
     return {name: values.tolist() for name, values in expanded.items()}
 
 
