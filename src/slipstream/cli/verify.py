@@ -20,7 +20,7 @@ from slipstream.engines.installed import find_versions
 from slipstream.errors import ExitCode, InvalidInputError
 from slipstream.hardware import Host, read_host, this_machine
 from slipstream.measuring.certificate import ArmName, Certificate, VerifiedUnder
-from slipstream.measuring.verification import Exam, start_in_turn
+from slipstream.measuring.verification import SAMPLES, Exam, start_in_turn
 from slipstream.planning import LaunchPlan
 from slipstream.planning.plain_twin import without_drafts
 from slipstream.reporting.certificate_report import (
@@ -49,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="classes of prompts, a JSONL file, a recording; default: all but the long ones",
     )
     parser.add_argument("--prompts", type=whole_number, default=24, help="a class")
-    parser.add_argument("--max-tokens", type=whole_number, default=48, help="of an answer")
-    parser.add_argument("--samples", type=whole_number, default=400, help="at temperature 1")
+    parser.add_argument("--max-tokens", type=whole_number, default=64, help="of an answer")
+    parser.add_argument("--samples", type=whole_number, default=SAMPLES, help="at temperature 1")
     parser.add_argument("--thinking", choices=("on", "off"), help="if the template can be told")
     parser.add_argument("--seed", type=natural_number, default=0)
     add_reports(parser)

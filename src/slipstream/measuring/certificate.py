@@ -125,15 +125,14 @@ class Certificate(Record):
 
 def conclude(findings: Findings) -> tuple[bool, str]:
     """Say whether the text is the same, in one sentence."""
-    changes = _list_changes(findings)
-    if changes:
-        return False, f"Speculation changes the text: {'; '.join(changes)}."
     plain, drafted = findings.regrets
     if plain.faults:
         return False, (
-            f"Cannot tell: without drafts, too, {plain.faults:,} tokens are worse than the "
-            f"engine's own best by prefill, up to {plain.worst:.2f}."
+            f"Cannot tell: even without drafts, {plain.faults:,} of {plain.tokens:,} tokens are "
+            f"less likely than the engine's own best by prefill, up to {plain.worst:.2f}."
         )
+    if changes := _list_changes(findings):
+        return False, f"Speculation changes the text: {'; '.join(changes)}."
     if not findings.counts.accepted:
         return False, "Cannot tell: no draft was accepted, so nothing was put to the test."
     seen = findings.sampling.detectable

@@ -48,6 +48,7 @@ LONGEST_TOKENS = 32768
 LENGTHS = 128
 SHORT_ANSWER = 8
 SAMPLES = 400
+SHORTEST = 40
 REPORTS_A_LOAD = 5
 
 # Where one of these is set, the likeliest token is not always the one to emit.
@@ -97,11 +98,12 @@ class Exam:
 
     def take(self, open_arm: OpenArm) -> Findings:
         """Ask one arm, then the other, and judge both."""
+        free, bound = split_requests(self.workload, self.thinking)
         with open_arm("plain") as engine:
-            loads, plain = self._begin(engine.url)
+            loads, plain = self._begin(engine.url, free, bound)
             rest = {name: load for name, load in loads.items() if name not in plain}
             plain |= self._ask_all(engine.url, "plain", rest)
-            answers = list(plain["alone"].values())
+            answers = list(plain["lengths"].values())[:SHORTEST]
             prompt = choose_prompt(answers, read_leading(engine.url, answers, LEADING))
             plain_samples = self._sample(engine.url, "plain", prompt)
         with open_arm("drafted") as engine:
@@ -112,9 +114,10 @@ class Exam:
             )
             return self._judge(engine, loads, {"plain": plain, "drafted": drafted}, sampling)
 
-    def _begin(self, url: str) -> tuple[Loads, Given]:
+    def _begin(
+        self, url: str, free: Sequence[Request], bound: Sequence[Request]
+    ) -> tuple[Loads, Given]:
         """Ask a few prompts alone, and make of their texts what else is asked."""
-        free, bound = split_requests(self.workload, self.thinking)
         count = min(ALONE_PROMPTS, len(free))
         alone = Load([free[at * len(free) // count] for at in range(count)], 1)
         first = self._ask_all(url, "plain", {"alone": alone})

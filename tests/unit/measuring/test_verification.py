@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from slipstream.errors import EngineError, InvalidInputError
+from slipstream.measuring import sampling_check
 from slipstream.measuring.certificate import ArmName, Findings, TwinCheck, conclude
 from slipstream.measuring.verification import (
     Exam,
@@ -79,6 +80,12 @@ class Arms:
             say=self.said.append,
         )
         return replace(exam, **changes).take(self.open)
+
+
+@pytest.fixture(autouse=True)
+def count_fewer_chances(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling_check, "PERMUTATIONS", 1100)
+    monkeypatch.setattr(sampling_check, "TRIALS", 20)
 
 
 @pytest.fixture(scope="module")
@@ -213,12 +220,11 @@ def test_without_an_accepted_draft_nothing_is_certified(sound: tuple[Arms, Findi
 
 
 def test_an_engine_that_is_wrong_without_drafts_is_no_witness() -> None:
-    arms = Arms(plain=ToyEngine(choose=spoil))
-    findings = arms.verify()
+    findings = Arms(plain=ToyEngine(choose=spoil)).verify()
     assert findings.tolerance.gap == 1.0
-    passed, sentence = conclude(findings.model_copy(update={"checks": ()}))
+    passed, sentence = conclude(findings)
     assert not passed
-    assert sentence.startswith("Cannot tell: without drafts, too,")
+    assert sentence.startswith(f"Cannot tell: even without drafts, {findings.regrets[0].faults} of")
 
 
 def test_text_that_is_sampled_otherwise_fails() -> None:
@@ -261,10 +267,9 @@ def test_a_forced_tool_is_a_grammar() -> None:
 
 
 def test_prompts_that_are_all_bent_are_refused_before_any_start() -> None:
-    arms = Arms()
+    arms = Arms(running=1)
     with pytest.raises(InvalidInputError, match="all prompts have a grammar"):
         arms.verify(Workload(name="own", prompts=(ask(1, **SCHEMA),)))
-    assert arms.plain.bodies == []
 
 
 def test_long_prompts_fill_the_context_and_short_ones_every_place_of_a_block(
