@@ -3,15 +3,13 @@
 import argparse
 import asyncio
 import os
-import shlex
-import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from slipstream.cli.measuring_options import (
     add_reports,
     add_workload,
+    describe_conditions,
     read_thinking,
     read_workload,
     require_writable,
@@ -19,7 +17,7 @@ from slipstream.cli.measuring_options import (
 )
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError
-from slipstream.measuring.bench import Bench, BenchReport, Conditions, PrefixCache
+from slipstream.measuring.bench import Bench, BenchReport, PrefixCache
 from slipstream.measuring.completions import Request
 from slipstream.measuring.endpoint import Endpoint, call, open_client, read_key
 from slipstream.measuring.load import run_closed_loop
@@ -57,20 +55,13 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     screen.show_progress(f"{len(workload.prompts)} prompts; warm-up")
     warm = bench.warm_up(endpoint)
     cells, samples = bench.measure(endpoint)
-    conditions = Conditions(
-        at=datetime.now(UTC),
-        command=shlex.join(["slipstream", *sys.argv[1:]]),
+    conditions = describe_conditions(
+        options,
+        bench,
         model=model,
         versions=served.versions if served else {},
         plan=served.plan if served else None,
         host=served.host if served else None,
-        workload=workload.name,
-        workload_sha256=workload.sha256,
-        left_out=workload.left_out,
-        seed=options.seed,
-        max_tokens=options.max_tokens,
-        thinking=bench.thinking,
-        prefix_cache=bench.prefix_cache,
         start_seconds=served.measurements.get("ready_seconds") if served else None,
     )
     report = BenchReport(

@@ -2,8 +2,6 @@
 
 import argparse
 import os
-import shlex
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,6 +9,7 @@ from slipstream.cli.arguments import whole_number
 from slipstream.cli.measuring_options import (
     add_reports,
     add_workload,
+    describe_conditions,
     read_thinking,
     read_workload,
     require_writable,
@@ -21,7 +20,7 @@ from slipstream.cli.screen import Screen
 from slipstream.engines.installed import find_versions
 from slipstream.errors import ExitCode, InvalidInputError
 from slipstream.hardware import Host, read_host, this_machine
-from slipstream.measuring.bench import Bench, Conditions
+from slipstream.measuring.bench import Bench
 from slipstream.measuring.comparison import ComparedArm, Contest
 from slipstream.planning import LaunchPlan
 from slipstream.planning.plain_twin import without_drafts
@@ -60,28 +59,20 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         thinking=read_thinking(options),
         tell=lambda cell: screen.show_progress(render_cell_line(cell)),
     )
-    now = datetime.now(UTC)
-    conditions = Conditions(
-        at=now,
-        command=shlex.join(["slipstream", *sys.argv[1:]]),
+    conditions = describe_conditions(
+        options,
+        bench,
         model=arms[1].plan.target,
         versions=find_versions(),
         plan=arms[1].plan,
         host=host,
-        workload=workload.name,
-        workload_sha256=workload.sha256,
-        left_out=workload.left_out,
-        seed=options.seed,
-        max_tokens=options.max_tokens,
-        thinking=bench.thinking,
-        prefix_cache=bench.prefix_cache,
     )
     contest = Contest(
         arms=arms,
         bench=bench,
         rounds=options.rounds,
         environment=os.environ,
-        logs=slipstream_cache(os.environ) / "compare" / f"{now:%Y%m%d-%H%M%S}",
+        logs=slipstream_cache(os.environ) / "compare" / f"{conditions.at:%Y%m%d-%H%M%S}",
         say=screen.show_progress,
     )
     done = contest.run(conditions)

@@ -1,12 +1,18 @@
 """What `bench` and `compare` have in common: which prompts, how many at once, where to report."""
 
 import argparse
+import shlex
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 from slipstream.cli.arguments import natural_number, whole_number
 from slipstream.cli.screen import Screen
 from slipstream.errors import InvalidInputError
+from slipstream.hardware import Host
+from slipstream.measuring.bench import Bench, Conditions
 from slipstream.measuring.workloads import Workload, load_workload
+from slipstream.planning import LaunchPlan
 
 WORKLOAD = ("code", "reasoning", "dialogue", "prose")
 
@@ -49,6 +55,35 @@ def read_thinking(options: argparse.Namespace) -> bool | None:
     return None if options.thinking is None else options.thinking == "on"
 
 
+def describe_conditions(
+    options: argparse.Namespace,
+    bench: Bench,
+    *,
+    model: str,
+    versions: dict[str, str],
+    plan: LaunchPlan | None,
+    host: Host | None,
+    start_seconds: float | None = None,
+) -> Conditions:
+    """Write down all that the figures will depend on."""
+    return Conditions(
+        at=datetime.now(UTC),
+        command=shlex.join(["slipstream", *sys.argv[1:]]),
+        model=model,
+        versions=versions,
+        plan=plan,
+        host=host,
+        workload=bench.workload.name,
+        workload_sha256=bench.workload.sha256,
+        left_out=bench.workload.left_out,
+        seed=options.seed,
+        max_tokens=options.max_tokens,
+        thinking=bench.thinking,
+        prefix_cache=bench.prefix_cache,
+        start_seconds=start_seconds,
+    )
+
+
 def require_writable(*files: Path | None) -> None:
     """Refuse a report that could not be written, before the hours and not after."""
     for file in files:
@@ -59,8 +94,7 @@ def require_writable(*files: Path | None) -> None:
             )
 
 
-def write_report(file: Path | None, content: str, screen: Screen) -> None:
-    """Write a report, if it was asked for."""
-    if file is not None:
-        file.write_text(content, encoding="utf-8")
-        screen.show_progress(f"written: {file}")
+def write_report(file: Path, content: str, screen: Screen) -> None:
+    """Write a report, and say where."""
+    file.write_text(content, encoding="utf-8")
+    screen.show_progress(f"written: {file}")

@@ -2,22 +2,18 @@
 
 from collections.abc import Sequence
 
-from slipstream.measuring.certificate import Certificate, Failure, Findings, TwinCheck
-from slipstream.reporting.conditions_text import THINKING, describe_machine
+from slipstream.measuring.certificate import Certificate, TwinCheck
+from slipstream.reporting.certificate_text import describe_certificate
 from slipstream.reporting.drawing import Scale, draw, frame, shorten, write
-from slipstream.reporting.host_text import render_host
 from slipstream.reporting.html_page import Figure, render_page
-from slipstream.reporting.plan_text import render_command
-from slipstream.reporting.report import Report, Row, Section, Table, render_markdown, show
-from slipstream.units import UNKNOWN
+from slipstream.reporting.report import render_markdown
 
 ROW = 24.0
-REPRODUCED = {True: "happens again", False: "was not reproduced alone", None: "was not tried again"}
 
 
 def render_certificate_markdown(certificate: Certificate) -> str:
     """Write a certificate as Markdown."""
-    return render_markdown(_describe(certificate))
+    return render_markdown(describe_certificate(certificate))
 
 
 def render_certificate_html(certificate: Certificate) -> str:
@@ -29,91 +25,7 @@ def render_certificate_html(certificate: Certificate) -> str:
         [_draw_checks(certificate.findings.checks)] if certificate.findings.checks else [],
         layout="wide",
     )
-    return render_page(_describe(certificate), [checks])
-
-
-def _describe(certificate: Certificate) -> Report:
-    findings, under = certificate.findings, certificate.conditions
-    drafted = findings.regrets[1]
-    return Report(
-        title=f"{under.plan.target} with {under.plan.drafter or 'no drafter'}",
-        answer="passed" if certificate.passed else "failed",
-        figure=f"{drafted.faults:,}",
-        interval=f"of {drafted.tokens:,} tokens",
-        figure_note="with drafts are neither the target's own choice nor tied with it",
-        sentence=certificate.sentence,
-        sections=[
-            *_describe_failure(findings.failure),
-            Section("answers, side by side", _tabulate_checks(findings)),
-            Section("tokens, judged by prefill", _tabulate_regrets(findings)),
-            Section("conditions", Table((), _list_facts(certificate), words=(0, 1))),
-            Section("the command that makes it again", code=under.command),
-            Section("engine without drafts", code=render_command(list(under.plain_argv), ())),
-            Section("engine with drafts", code=render_command(list(under.drafted_argv), ())),
-            Section("machine", code=render_host(under.host)),
-        ],
-    )
-
-
-def _describe_failure(failure: Failure | None) -> list[Section]:
-    if failure is None:
-        return []
-    gap = "it just ends" if failure.gap is None else f"it is {failure.gap:.2f} off"
-    told = f"{failure.prompt_id} ({failure.condition}), token {failure.position}: {gap}"
-    lines = [f"{told}; it {REPRODUCED[failure.reproduced]} with these tokens"]
-    return [Section("shortest prompt", lines=lines, code=" ".join(map(str, failure.prompt_ids)))]
-
-
-def _tabulate_checks(findings: Findings) -> Table:
-    header = ("check", "prompts", "equal", "ties", "faults", "worst gap", "first at token")
-    rows: list[Row] = [
-        (
-            check.name,
-            *map(str, (check.prompts, check.equal, check.ties, check.faults)),
-            "none" if check.worst_gap is None else f"{check.worst_gap:.3f}",
-            "none" if check.earliest is None else str(check.earliest),
-        )
-        for check in findings.checks
-    ]
-    return Table(header, rows)
-
-
-def _tabulate_regrets(findings: Findings) -> Table:
-    header = ("arm", "answers", "tokens", "best", "ties", "faults", "worst gap")
-    rows: list[Row] = [
-        (
-            regret.arm,
-            *map(str, (regret.answers, regret.tokens, regret.best, regret.ties, regret.faults)),
-            f"{regret.worst:.3f}",
-        )
-        for regret in findings.regrets
-    ]
-    return Table(header, rows)
-
-
-def _list_facts(certificate: Certificate) -> list[Row]:
-    findings, under = certificate.findings, certificate.conditions
-    counts, sampling = findings.counts, findings.sampling
-    return [
-        ("taken", f"{under.at:%Y-%m-%d %H:%M:%S %Z}"),
-        ("versions", ", ".join(map(" ".join, under.versions.items())) or UNKNOWN),
-        ("machine", describe_machine(under.host)),
-        ("workload", f"{under.workload}, sha256 {under.workload_sha256}"),
-        *(("left out", f"{name}: {why}") for name, why in under.left_out.items()),
-        ("answers", f"at most {under.max_tokens} tokens, thinking {THINKING[under.thinking]}"),
-        ("batches", f"{under.concurrency} at once"),
-        ("seed", str(under.seed)),
-        (
-            "tolerance",
-            f"{findings.tolerance.gap:.3f} in log-probability: {findings.tolerance.because}",
-        ),
-        ("drafts", f"{show(counts.drafts, 0)}, tokens accepted {show(counts.accepted, 0)}"),
-        (
-            "sampled",
-            f"{sampling.samples} texts an arm: distance {sampling.distance:.3f}, "
-            f"p = {sampling.p_value:.4f}; seen with 90 %: {show(sampling.detectable, 2)}",
-        ),
-    ]
+    return render_page(describe_certificate(certificate), [checks])
 
 
 def _draw_checks(checks: Sequence[TwinCheck]) -> str:
