@@ -1,0 +1,116 @@
+"""`bench` and `compare` as a user types them: what they measure, and what they refuse at once."""
+
+import json
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipstream.cli.main import run
+from slipstream.measuring.bench import BenchReport
+from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
+from tests.unit.measuring.stream_server import (
+    ROLE,
+    STOP,
+    answer_with,
+    count,
+    refuse,
+    run_stream_server,
+    say,
+)
+from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
+
+FEW = ("--workload", "code", "--prompts", "2", "--concurrency", "1", "2", "--max-tokens", "8")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a machine without runs and keys."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("SLIPSTREAM_API_KEY", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def answer(_: dict[str, Any]) -> Iterable[bytes | None]:
+    for piece in answer_with(ROLE, say("x"), say("yz"), STOP, count(3, 5)):
+        yield piece
+        time.sleep(0.002)
+
+
+def refuse_salt(body: dict[str, Any]) -> Iterable[bytes | None]:
+    """Do as the gate does."""
+    return refuse("400 Bad Request", b"no salt") if "cache_salt" in body else answer(body)
+
+
+def test_a_server_is_measured_and_the_report_loads_back(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with run_stream_server(answer) as server:
+        pages = ("--html", "it.html", "--markdown", "it.md")
+        assert run(["bench", server.url, *FEW, *pages, "--json"], {}) == 0
+    report = BenchReport.model_validate_json(capsys.readouterr().out)
+    assert [(cell.kind, cell.concurrency, cell.requests) for cell in report.cells] == [
+        *(("code", 1, 2), ("code", 2, 2))
+    ]
+    assert (report.conditions.model, report.conditions.prefix_cache) == ("the-model", "cold")
+    assert report.conditions.plan is None
+    assert "<svg" in (here / "it.html").read_text()
+    assert "the-model" in (here / "it.md").read_text()
+
+
+def test_people_see_every_cell_as_it_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    with run_stream_server(answer) as server:
+        assert run(["bench", server.url, *FEW], {}) == 0
+    shown = capsys.readouterr()
+    assert shown.err.count("tokens/s") == 2
+    assert "code" in shown.out
+
+
+def test_a_server_that_forbids_salts_is_measured_with_its_cache_as_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with run_stream_server(refuse_salt) as server:
+        assert run(["bench", server.url, *FEW, "--json"], {}) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["conditions"]["prefix_cache"] == "as it is"
+    assert [cell["failed"] for cell in report["cells"]] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("bench",), 1, "no run is live"),
+        (("bench", "mine"), 1, "no run mine is live"),
+        (("bench", "http://127.0.0.1:9", "--html", "no/it.html"), 1, "there is no folder"),
+        (("bench", "http://127.0.0.1:9"), 3, "no answer from http://127.0.0.1:9"),
+        (("bench", "http://", *FEW), 1, "is not the address of a server"),
+        (("compare", "nothing/here"), 1, "nothing/here"),
+    ],
+)
+def test_what_cannot_be_measured_is_told(
+    words: tuple[str, ...],
+    code: int,
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert run(list(words), {}) == code
+    shown = capsys.readouterr().err
+    assert told in shown
+    assert "hint:" in shown
+
+
+def test_a_plan_without_drafts_has_nothing_to_compare(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET_CONFIG}
+    for name, content in (("target", config), ("drafter", drafter_config(config, DrafterShape()))):
+        (here / name).mkdir()
+        (here / name / "config.json").write_text(json.dumps(content))
+    assert run(["compare", "target", "--no-speculation"], {}) == 1
+    assert "has no drafter to compare" in capsys.readouterr().err
