@@ -9,6 +9,7 @@ import pytest
 
 from slipstream.planning.patches import (
     CPU_SAMPLING,
+    CPU_TOP_K,
     DRAFTER_POSITIONS,
     TURBOQUANT_GRAPHS,
     VARIABLE,
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.engine
 
 START = "slipstream patch"
 SERVED, KNOWN = 2048, 512
-ALL = f"{CPU_SAMPLING},{DRAFTER_POSITIONS},{TURBOQUANT_GRAPHS}"
+ALL = f"{CPU_SAMPLING},{CPU_TOP_K},{DRAFTER_POSITIONS},{TURBOQUANT_GRAPHS}"
 
 
 class Asked(NamedTuple):
@@ -97,10 +98,19 @@ def test_a_cpu_keeps_the_temperature_of_a_drafted_request_only_with_the_patch(
     assert ask(ALL).answers["expanded"] == kept
 
 
+def test_a_step_without_drafts_has_a_top_k_only_with_the_patch(
+    ask: Callable[[str], Asked],
+) -> None:
+    complaint = ask("").answers["top_k_of_none"]
+    assert "max()" in complaint
+    assert ask(ALL).answers["top_k_of_none"] == [0, 8]
+
+
 def test_vllm_loads_the_plugin_and_each_patch_has_its_line(ask: Callable[[str], Asked]) -> None:
     assert ask("").lines == []
     assert ask(ALL).lines == [
         f"slipstream patch {CPU_SAMPLING}: applied",
+        f"slipstream patch {CPU_TOP_K}: applied",
         f"slipstream patch {DRAFTER_POSITIONS}: applied",
         f"slipstream patch {TURBOQUANT_GRAPHS}: applied",
     ]

@@ -14,6 +14,7 @@ from slipstream.planning.situation import Choice, Situation
 
 VARIABLE = "SLIPSTREAM_PATCHES"
 CPU_SAMPLING = "cpu-sampling"
+CPU_TOP_K = "cpu-top-k"
 DRAFTER_POSITIONS = "drafter-positions"
 TURBOQUANT_GRAPHS = "turboquant-graphs"
 
@@ -26,7 +27,7 @@ def decide_patches(
 ) -> list[Choice[str]]:
     """Name every patch without which this plan would meet the fault that it repairs."""
     found = (
-        _decide_cpu_sampling(situation, settled),
+        *_decide_cpu_patches(situation, settled),
         _decide_drafter_positions(situation, context),
         _decide_turboquant_graphs(situation, settled),
     )
@@ -62,17 +63,20 @@ def drafts_past_its_context(situation: Situation, context: int) -> bool:
     )
 
 
-def _decide_cpu_sampling(
+def _decide_cpu_patches(
     situation: Situation, settled: Mapping[str, str | None]
-) -> Choice[str] | None:
+) -> list[Choice[str]]:
     if not situation.on_cpu or not _speculates(settled):
-        return None
-    return Choice(
-        CPU_SAMPLING,
-        "hardware",
-        "on a CPU, drafted requests with a temperature are sampled at uninitialised memory "
-        "(vllm#55005)",
-    )
+        return []
+    return [
+        Choice(
+            CPU_SAMPLING,
+            "hardware",
+            "on a CPU, drafted requests with a temperature are sampled at uninitialised memory "
+            "(vllm#55005)",
+        ),
+        Choice(CPU_TOP_K, "hardware", "on a CPU with drafts, top_k without top_p ends the engine"),
+    ]
 
 
 def _decide_drafter_positions(situation: Situation, context: int) -> Choice[str] | None:

@@ -74,6 +74,19 @@ def expand_sampling() -> dict[str, list[float]]:
     return {name: values.tolist() for name, values in expanded.items()}
 
 
+def limit_nothing() -> list[int] | str:
+    """Let vLLM apply top-k to the logits of no token; give their shape, or its complaint."""
+    from vllm.v1.sample.ops import topk_topp_sampler
+
+    try:
+        kept = topk_topp_sampler.apply_top_k_top_p_pytorch(
+            torch.empty(0, 8), torch.empty(0, dtype=torch.int32), None, allow_cpu_sync=True
+        )
+    except RuntimeError as fault:
+        return str(fault)
+    return list(kept.shape)
+
+
 def main() -> None:
     """Make the configs of the job, with each drafter and with none, and ask about them."""
     job = json.load(sys.stdin)
@@ -87,6 +100,7 @@ def main() -> None:
     init_distributed_environment(1, 0, f"file://{store}", 0, "gloo")
     outcome = {
         "expanded": expand_sampling(),
+        "top_k_of_none": limit_nothing(),
         "turboquant_was_imported": early,
         "complaints": {name: turn_last_position(config) for name, config in drafting.items()},
         "plain_graphs": choose_graphs(plain),

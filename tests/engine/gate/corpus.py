@@ -195,6 +195,7 @@ ENGINE = (
     chat("an allowed token past the vocabulary", allowed_token_ids=[PAST_THE_VOCABULARY]),
     chat("alternatives of the caller", 200, logprobs=True, logprob_token_ids=[5]),
     chat("few candidates", 200, temperature=1, top_k=7, top_p=0.9),
+    chat("few candidates and no share of them", 200, temperature=1, top_k=7),
     chat("tokens that the form forbids", 500, allowed_token_ids=[5], response_format=OBJECT),
     chat("what speculation cannot do", 200, min_p=0.5, logit_bias={"5": 100}),
     chat("beams", 200, use_beam_search=True, n=2, max_tokens=2),

@@ -8,6 +8,7 @@ from slipstream.checkpoints.checkpoint import DraftPart, Rope
 from slipstream.planning import LaunchPlan
 from slipstream.planning.patches import (
     CPU_SAMPLING,
+    CPU_TOP_K,
     DRAFTER_POSITIONS,
     TURBOQUANT_GRAPHS,
     VARIABLE,
@@ -172,5 +173,5 @@ def test_two_patches_share_the_variable_and_both_reasons_are_told() -> None:
 
 
 def test_drafts_on_a_cpu_are_sampled_with_a_patch_and_plain_decoding_without() -> None:
-    assert plan("cpu-server").patches == (CPU_SAMPLING,)
+    assert plan("cpu-server").patches == (CPU_SAMPLING, CPU_TOP_K)
     assert plan("cpu-server", speculation=False).patches == ()
