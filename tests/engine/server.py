@@ -18,6 +18,7 @@ import httpx
 from tests.engine.offline import BATCH_SIZE, MAX_TOKENS, speculative_config
 
 READY_WITHIN_SECONDS = 240
+IN_ONE_PROCESS = {"HF_HUB_OFFLINE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def run_server(target: Path, drafter: Path, log: Path) -> Iterator[Server]:
     with log.open("wb") as file:
         process = subprocess.Popen(
             command,
-            env=os.environ | {"HF_HUB_OFFLINE": "1"},
+            env=os.environ | IN_ONE_PROCESS,
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,

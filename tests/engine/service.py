@@ -105,7 +105,6 @@ class Service:
 
 KINDS = {
     "core": "VLLM::EngineCore",
-    "worker": "VLLM::Worker",
     "api": "vllm.entrypoints",
     "warden": "warden.py",
 }

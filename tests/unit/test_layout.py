@@ -27,6 +27,7 @@ ORDER = (
     "measuring",
     "tuning",
     "training",
+    "demo",
     "fleet",
     "reporting",
     "cli",

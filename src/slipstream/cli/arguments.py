@@ -15,6 +15,7 @@ from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
 
 VERBS = {
+    "demo": "show a small model with and without drafts, side by side, on this machine",
     "probe": "portray this machine: accelerators, memory, software",
     "inspect": "read a checkpoint without its weights, and whether a drafter fits it",
     "recipes": "list known pairs with who measured what on what",
@@ -28,6 +29,7 @@ VERBS = {
     "bench": "measure a server by kind of prompt and concurrency",
     "compare": "tell whether speculation pays here, with an interval, or that it cannot be told",
     "verify": "prove that speculation does not change the text",
+    "tune": "find the best draft length for a load, by a few starts instead of a grid of them",
     "train": "make a drafter for a target from prompts or one's own traffic",
 }
 

@@ -17,8 +17,8 @@ from slipstream.planning import LaunchPlan
 WORKLOAD = ("code", "reasoning", "dialogue", "prose")
 
 
-def add_workload(parser: argparse.ArgumentParser, *, prompts: int) -> None:
-    """Declare what is asked, and how."""
+def add_workload(parser: argparse.ArgumentParser, *, prompts: int, loads: bool = True) -> None:
+    """Declare what is asked, and how; `loads` are the concurrencies to ask it at."""
     parser.add_argument(
         "--workload",
         metavar="NAME|FILE",
@@ -26,7 +26,8 @@ def add_workload(parser: argparse.ArgumentParser, *, prompts: int) -> None:
         default=WORKLOAD,
         help="classes of prompts, `all`, a JSONL file, a recording, or humaneval:FILE and the like",
     )
-    parser.add_argument("--concurrency", type=whole_number, nargs="+", default=(1, 4, 8))
+    if loads:
+        parser.add_argument("--concurrency", type=whole_number, nargs="+", default=(1, 4, 8))
     parser.add_argument("--prompts", type=whole_number, default=prompts, help="a class")
     parser.add_argument("--max-tokens", type=whole_number, default=128, help="of an answer")
     parser.add_argument("--thinking", choices=("on", "off"), help="if the template can be told")

@@ -34,12 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "slipstream plan TARGET [options] [-- ENGINE ARGUMENTS]"
 
 
-def add_wishes(parser: argparse.ArgumentParser) -> None:
+def add_wishes(parser: argparse.ArgumentParser, *, goals: bool = True) -> None:
     """Declare what a user may wish of a plan, here and wherever one is made on the way."""
     parser.add_argument("--drafter", help="a folder or hub model, if no recipe is to choose")
     parser.add_argument("--context", type=whole_number, help="tokens of the longest sequence")
     parser.add_argument("--users", type=whole_number, help="sequences that run at once")
-    parser.add_argument("--goal", choices=("latency", "throughput", "capacity"), default="latency")
+    if goals:
+        parser.add_argument(
+            "--goal", choices=("latency", "throughput", "capacity"), default="latency"
+        )
     parser.add_argument("--k", type=whole_number, help="tokens to draft in a step")
     parser.add_argument("--no-speculation", action="store_true", help="plain decoding")
     parser.add_argument("--from-env", action="store_true", help="read AEON-7's variables")

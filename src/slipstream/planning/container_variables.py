@@ -60,6 +60,12 @@ def read_container_variables(environment: Mapping[str, str]) -> ContainerWishes:
     turboquant, notes = _read_turboquant(given, faults)
     if turboquant is not None:
         values["kv_dtype"] = turboquant
+    if values.get("kv_dtype") in TURBOQUANT_BITS and "attention_backend" in values:
+        notes = (
+            *notes,
+            f"ATTENTION_BACKEND={values.pop('attention_backend')} is left out: TurboQuant has a "
+            "backend of its own, and vLLM does not start with another",
+        )
     drafter = environment.get("DFLASH_DRAFTER")
     if drafter in ("", "off"):
         values["speculation"] = False

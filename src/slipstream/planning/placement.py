@@ -1,5 +1,6 @@
 """Rules for the machine: memory share, executor, graphs, loader, nodes, the CPU's threads."""
 
+from collections.abc import Iterator
 from math import floor
 
 from slipstream.planning.plan import Decision
@@ -12,6 +13,7 @@ UNIFIED_HEADROOM = 0.20
 DISCRETE_HEADROOM_BYTES = 2 * GIB
 MOST_UTILIZATION = 0.92
 CPU_HEADROOM_BYTES = 2 * GIB
+FEW_THREADS = 4  # measured on 2; with more, vLLM's own binding of threads is the safer choice
 CPU_CACHE_SHARE = 0.5
 
 
@@ -141,15 +143,37 @@ def _decide_cpu_environment(situation: Situation) -> list[Decision]:
             Choice(
                 library,
                 "hardware",
-                "drafts ran twice as fast on Intel's OpenMP as on GNU's (vllm#44191)",
+                "drafts ran twice as fast on Intel's OpenMP as on GNU's (vllm#44191); on two "
+                "threads the same",
             ).as_decision("LD_PRELOAD")
         )
-    if threads is not None and threads > 1:
-        decisions.append(
-            Choice(
-                f"0-{threads - 2}" if threads > 2 else "0",
-                "hardware",
-                f"{threads} threads: the last is left to the scheduler, which spins",
-            ).as_decision("VLLM_CPU_OMP_THREADS_BIND")
-        )
-    return decisions
+    if threads is None:
+        return decisions
+    if shares_one_process(situation):
+        return [*decisions, *_share_one_process(threads)]
+    bound = Choice(
+        f"0-{threads - 2}",
+        "hardware",
+        f"{threads} threads: the last is left to the scheduler, which spins",
+    )
+    return [*decisions, bound.as_decision("VLLM_CPU_OMP_THREADS_BIND")]
+
+
+def shares_one_process(situation: Situation) -> bool:
+    """Say whether the model is to run in the engine's own process: on few threads of one node."""
+    processor = situation.host.processor
+    few = processor.usable_threads is not None and processor.usable_threads <= FEW_THREADS
+    return situation.on_cpu and few and (processor.numa_nodes or 1) == 1
+
+
+def _share_one_process(threads: int) -> Iterator[Decision]:
+    """Spare a small machine the worker process, for whose queue a whole core spins."""
+    yield Choice(
+        "0",
+        "hardware",
+        "the model runs in the engine's own process, so no core spins for a queue: a step takes "
+        "0.65 of the time on two threads (scripts/measure-cpu-settings)",
+    ).as_decision("VLLM_ENABLE_V1_MULTIPROCESSING")
+    yield Choice(
+        str(threads), "hardware", "every thread computes; the scheduler waits meanwhile"
+    ).as_decision("OMP_NUM_THREADS")

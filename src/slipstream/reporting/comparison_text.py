@@ -1,6 +1,7 @@
 """A `Comparison` in words: the verdict, each finding, the break-even, cautions and conditions."""
 
-from slipstream.measuring.comparison import Comparison, tell_drafts
+from slipstream.measuring.comparison import Comparison
+from slipstream.measuring.engine_start import tell_drafts
 from slipstream.measuring.verdict import BreakEven, Estimate, Finding
 from slipstream.planning.difference import diff_plans
 from slipstream.reporting.conditions_text import describe_conditions, describe_plan

@@ -1,10 +1,11 @@
-"""Serving in a container: where to listen, and the key that comes in a variable.
+"""Serving in a container: where to listen, what can be read, the key that comes in a variable.
 
 Nobody reaches the loopback of a container's own network from outside, so the server listens
 at every address there, and that takes a key. In the host's network the loopback is the
 host's: its programs are served without one.
 """
 
+import os
 from collections.abc import Mapping
 from datetime import datetime
 from hashlib import sha256
@@ -19,6 +20,7 @@ KEY_VARIABLE = "VLLM_API_KEY"
 SHORTEST_KEY = 16
 STATE_FOLDER = "/var/lib/slipstream"
 _INTERFACES = Path("/sys/class/net")
+_FOLDERS = ("MODEL_PATH", "DFLASH_DRAFTER")
 
 
 def decide_bind(host: Host, *, has_key: bool, interfaces: Path = _INTERFACES) -> str | None:
@@ -40,6 +42,20 @@ def decide_bind(host: Host, *, has_key: bool, interfaces: Path = _INTERFACES) ->
 def is_host_network(interfaces: Path) -> bool:
     """Say whether real or virtual hardware is among the network's interfaces; pairs have none."""
     return any(interfaces.glob("*/device"))
+
+
+def require_readable(environment: Mapping[str, str]) -> None:
+    """Name what of the mounted models is closed to this user, who is not root in the image."""
+    named = [Path(text) for name in _FOLDERS if (text := environment.get(name))]
+    for folder in (path for path in named if path.is_dir()):
+        files = (folder, *sorted(folder.glob("*")))
+        closed = tuple(str(path) for path in files if not os.access(path, os.R_OK))
+        if closed:
+            raise InvalidInputError(
+                f"user {os.getuid()} cannot read the model in {folder}",
+                details=closed,
+                hint=f"chmod -R a+rX FOLDER, outside, with the one that is mounted at {folder}",
+            )
 
 
 def read_variable_key(environment: Mapping[str, str], now: datetime) -> Key | None:

@@ -1,7 +1,7 @@
 """A plan with what a profile chose; every change has the source `measured` and its figures."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from slipstream.errors import InvalidInputError
@@ -14,12 +14,18 @@ _LENGTH = "num_speculative_tokens"
 _SCHEDULE = "num_speculative_tokens_per_batch_size"
 _SEQUENCES = "--max-num-seqs"
 _BATCHED = "--max-num-batched-tokens"
+EAGER = "--enforce-eager"
+_ENDS = {
+    "limit": "the time per token that is asked for holds up to here",
+    "throughput": "more at once give no more tokens a second",
+}
 
 
 def apply_profile(plan: LaunchPlan, profile: SpeedProfile) -> LaunchPlan:
     """Give the plan with the chosen draft length, or without drafts if none was chosen.
 
-    A limit that holds only up to some concurrency becomes the most sequences of a step.
+    A limit that holds only up to some concurrency becomes the most sequences of a step, and so
+    does the concurrency beyond which there are no more tokens a second.
     """
     _require_same(plan, profile)
     choice = profile.choice
@@ -27,13 +33,11 @@ def apply_profile(plan: LaunchPlan, profile: SpeedProfile) -> LaunchPlan:
     if not choice.draft_length:
         note = f"tuned: no drafts, because {because}"
         return without_drafts(plan).model_copy(update={"notes": (*plan.notes, note)})
-    changes = {_LENGTH: choice.draft_length, _SCHEDULE: None}
-    tuned = _with(plan, list(_speculate(plan, changes, because)))
+    tuned = set_drafts(plan, choice.draft_length, (), because)
     sequences = _find_number(plan, _SEQUENCES)
-    if profile.goal.limit is not None and sequences > choice.concurrency:
+    if profile.goal.name in _ENDS and sequences > choice.concurrency:
         sequences = choice.concurrency
-        why = f"the time per token that is asked for holds up to here; {because}"
-        tuned = _set(tuned, _SEQUENCES, sequences, why)
+        tuned = _set(tuned, _SEQUENCES, sequences, f"{_ENDS[profile.goal.name]}; {because}")
     least = sequences * (choice.draft_length + 1)
     if 0 < _find_number(plan, _BATCHED) < least:
         why = f"{sequences} sequences x {choice.draft_length + 1} tokens to verify (vllm#53970)"
@@ -41,15 +45,20 @@ def apply_profile(plan: LaunchPlan, profile: SpeedProfile) -> LaunchPlan:
     return tuned
 
 
-def apply_schedule(plan: LaunchPlan, profile: SpeedProfile) -> LaunchPlan:
-    """Give the tuned plan with the schedule that is worth comparing with it, if there is one."""
-    tuned, ranges = apply_profile(plan, profile), profile.choice.schedule
-    if not ranges:
-        return tuned
-    schedule = [[one.first, one.last, one.draft_length] for one in ranges]
-    gains = ", ".join(f"{one.gain:.0%} from {one.first} sequences on" for one in ranges[1:])
-    because = f"shorter drafts in larger steps would win {gains}"
-    return _with(tuned, list(_speculate(tuned, {_SCHEDULE: schedule}, because)))
+def set_drafts(
+    plan: LaunchPlan, length: int, schedule: Sequence[tuple[int, int, int]], because: str
+) -> LaunchPlan:
+    """Give the plan with this draft length, and with this schedule of it by batch or with none."""
+    ranges = [list(one) for one in schedule] or None
+    changes = {_LENGTH: length, _SCHEDULE: ranges}
+    return _with(plan, list(_speculate(plan, changes, because)))
+
+
+def set_eager(plan: LaunchPlan, eager: bool, because: str) -> LaunchPlan:
+    """Give the plan with or without compilation."""
+    kept = [one for one in plan.decisions if one.flag != EAGER]
+    told = [Decision(flag=EAGER, value=None, source="measured", because=because)] if eager else []
+    return _with(plan, [*kept, *told])
 
 
 def _require_same(plan: LaunchPlan, profile: SpeedProfile) -> None:

@@ -13,7 +13,7 @@ load runs out. So a length holds from just above the next lower concurrency on.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from math import inf
 
@@ -23,6 +23,7 @@ from slipstream.tuning.least_squares import find_leverage, invert
 
 TYPICAL_TOKEN = 0.01  # of a step's fixed time: fitted to the rates of AEON-7/vllm-dflash on a GB10
 SHORT_SHARE = 3
+APART = 8
 LEAST_DRAFTING = 3
 LEAST_PLAIN = 2
 _BEGIN = 1e-3
@@ -56,7 +57,11 @@ def plan_starts(
     sizes = _list_sizes(most_concurrency)
     scheduled = starts < 3 and short < longest and len(sizes) >= LEAST_DRAFTING
     lengths = {short, longest} if scheduled or starts > 2 else {longest}
-    cells = [(size, length) for size in sizes for length in sorted(lengths)]
+    # A size has one length in a schedule: with one near the largest, short drafts are in large
+    # steps, too. Nearer than this, the batch would change the length whenever an answer ends.
+    between = {most_concurrency * 3 // 4} if scheduled and most_concurrency >= APART else set()
+    asked = sorted({*sizes, *between})
+    cells = [(size, length) for size in asked for length in sorted(lengths)]
     targets = [(size, length) for size in sizes for length in range(1, longest + 1)]
     picked = _pick(cells, targets, loads - plain, one_length=scheduled)
     if scheduled:
@@ -68,6 +73,32 @@ def plan_starts(
         ]
     rest = [_make_plain(sizes, plain)] if plain else []
     return tuple(start for start in (*drafting, *rest) if start.concurrencies)
+
+
+def plan_confirmation(
+    chosen: int, lengths: Sequence[int], concurrency: int, most: int, *, runner: Runner
+) -> EngineStart:
+    """Choose a start that serves the chosen length at its load and, on V1, its neighbours nearby.
+
+    Runner V2 would draft the neighbours at the longest of them, which tells nothing of theirs.
+    Where no drafts are best, that was served already, and the best drafts are given their chance.
+    """
+    drafting = sorted(set(lengths) - {0})
+    if not chosen and drafting:
+        middle = drafting[len(drafting) // 2]
+        rival = plan_confirmation(middle, lengths, concurrency, most, runner=runner)
+        return replace(rival, because=f"whether {middle} drafted tokens are slower than none")
+    others = [length for length in lengths if length not in (0, chosen)] if runner == "V1" else []
+    near = [size for size in range(1, most + 1) if size != concurrency]
+    near.sort(key=lambda size: (abs(size - concurrency), -size))
+    length_of = {concurrency: chosen, **dict(zip(near, others, strict=False))}
+    return EngineStart(
+        draft_length=max(length_of.values()),
+        concurrencies=tuple(sorted(length_of)),
+        schedule=tuple(_list_ranges(length_of)) if len(set(length_of.values())) > 1 else (),
+        because=f"confirms {chosen} drafted tokens"
+        + (f" beside {' and '.join(map(str, sorted(others)))}" if others else ""),
+    )
 
 
 def _list_sizes(most: int) -> list[int]:

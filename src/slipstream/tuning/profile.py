@@ -1,6 +1,7 @@
 """`SpeedProfile`: what was measured and fitted, what it predicts, what was chosen, and why."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Literal
 
 from slipstream.errors import InvalidInputError
@@ -50,6 +51,12 @@ class SpeedProfile(Record):
         """Give what predicts any other load."""
         return SpeedModel(self.step_time, self.acceptance, self.shares, self.max_sequences)
 
+    @property
+    def off_by(self) -> float:
+        """Give by which share the chosen length took longer than foretold, 0 if not served."""
+        length = self.choice.draft_length
+        return next((one.off_by for one in self.confirmations if one.draft_length == length), 0.0)
+
 
 def make_profile(
     conditions: Conditions,
@@ -97,11 +104,16 @@ def confirm(
     Each is compared at the batch that it had; the fastest is then found at one and the same.
     """
     model, load = profile.model, profile.choice.concurrency
+    served: dict[int, list[StepPoint]] = {}
+    for point in points:
+        served.setdefault(find_served_length([point], acceptance), []).append(point)
+    whole = [
+        length for length, own in served.items() if {one.kind for one in own} >= {*model.shares}
+    ]
+    if not whole:
+        raise _not_measured("every kind", profile.choice.draft_length)
     confirmations = tuple(
-        _compare(
-            model, load, [one for one in points if round(one.draft_length) == length], acceptance
-        )
-        for length in sorted({round(point.draft_length) for point in points})
+        _compare(model, load, length, served[length], acceptance) for length in sorted(whole)
     )
 
     def take_seconds(one: Confirmation) -> float:
@@ -125,30 +137,78 @@ def confirm(
 
 
 def _compare(
-    model: SpeedModel, load: int, points: Sequence[StepPoint], acceptance: Sequence[Acceptance]
+    model: SpeedModel,
+    load: int,
+    length: int,
+    points: Sequence[StepPoint],
+    acceptance: Sequence[Acceptance],
 ) -> Confirmation:
     """Compare loads of one draft length with what was foretold for their batches."""
-    length = round(points[0].draft_length)
-    exact = [one for one in acceptance if one.draft_length == length]
-    predicted = measured = 0.0
-    for kind, share in model.shares.items():
-        own = [point for point in points if point.kind == kind]
-        found, foretold = (find_drafts(among, kind, length) for among in (exact, model.acceptance))
-        if not own or (length and (found is None or foretold is None)):
-            raise InvalidInputError(
-                f"{length} drafted tokens were not measured for {kind}",
-                hint="slipstream tune with the same --workload for all",
-            )
-        foretold_tokens, tokens = (
-            one.expect(length).value if one and length else 1.0 for one in (foretold, found)
-        )
-        for point in own:
-            seconds, _ = model.steps.predict(point.sequences, length)
-            predicted += share / len(own) * seconds / foretold_tokens
-            measured += share / len(own) * point.seconds_per_step / tokens
     return Confirmation(
         draft_length=length,
-        predicted_seconds_per_token=predicted,
+        predicted_seconds_per_token=foretell_served(model, points, length),
         error=model.predict(length, load).error,
-        measured_seconds_per_token=measured,
+        measured_seconds_per_token=read_served(model, points, acceptance),
+    )
+
+
+def find_served_length(points: Sequence[StepPoint], acceptance: Sequence[Acceptance]) -> int:
+    """Give the draft length of a load; where a schedule changed it under way, the nearest."""
+    mean = fmean(point.draft_length for point in points)
+    lengths = {one.draft_length for one in acceptance}
+    if not mean or not lengths:
+        return round(mean)
+    return min(lengths, key=lambda length: abs(length - mean))
+
+
+def read_served(
+    model: SpeedModel, points: Sequence[StepPoint], acceptance: Sequence[Acceptance]
+) -> float:
+    """Give the seconds per token of what was served, all kinds together, by their shares.
+
+    Its own drafts tell the tokens of a step, or the model's where a schedule mixed all of them.
+    """
+    length = find_served_length(points, acceptance)
+    seconds = 0.0
+    for point, share in _share_points(model, points):
+        own = [one for one in acceptance if (one.kind, one.draft_length) == (point.kind, length)]
+        tokens = _expect(own or model.acceptance, point.kind, length)
+        seconds += share * point.seconds_per_step / tokens
+    return seconds
+
+
+def foretell_served(model: SpeedModel, points: Sequence[StepPoint], length: int) -> float:
+    """Give the seconds per token that the model foretells for the same batches at this length."""
+    return sum(
+        share
+        * model.steps.predict(point.sequences, length)[0]
+        / _expect(model.acceptance, point.kind, length)
+        for point, share in _share_points(model, points)
+    )
+
+
+def _share_points(
+    model: SpeedModel, points: Sequence[StepPoint]
+) -> Iterator[tuple[StepPoint, float]]:
+    for kind, share in model.shares.items():
+        own = [point for point in points if point.kind == kind]
+        if not own:
+            raise _not_measured(kind, round(points[0].draft_length))
+        for point in own:
+            yield point, share / len(own)
+
+
+def _expect(acceptance: Sequence[Acceptance], kind: str, length: int) -> float:
+    if not length:
+        return 1.0
+    found = find_drafts(acceptance, kind, length)
+    if found is None:
+        raise _not_measured(kind, length)
+    return found.expect(length).value
+
+
+def _not_measured(kind: str, length: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"{length} drafted tokens were not measured for {kind}",
+        hint="slipstream tune with the same --workload for all",
     )

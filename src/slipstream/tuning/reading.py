@@ -7,7 +7,7 @@ from slipstream.measuring.sample import Sample
 from slipstream.tuning.acceptance import Acceptance, RequestDrafts
 from slipstream.tuning.step_time import StepPoint
 
-ODD_TOKENS = 1
+ODD_SHARE = 0.1
 
 
 def read_point(samples: Sequence[Sample], *, drafts: bool) -> StepPoint:
@@ -40,14 +40,15 @@ def read_acceptance(
 ) -> tuple[Acceptance, ...]:
     """Give the drafts of each kind at each of the engine's lengths.
 
-    Where a schedule changed the length under way, a request belongs to none and is left out.
+    Where a schedule changed the length for more than a few drafts, a request is left out.
     """
     requests: dict[tuple[str, int], list[RequestDrafts]] = {}
     for samples in loads:
         load = read_point(samples, drafts=True)
         for sample in _list_good(samples):
             length = round(sample.drafted / sample.drafts) if sample.drafts else 0
-            if length in lengths and abs(sample.drafted - length * sample.drafts) <= ODD_TOKENS:
+            odd = abs(sample.drafted - length * sample.drafts)
+            if length in lengths and odd <= max(1, ODD_SHARE * sample.drafted):
                 drafts = RequestDrafts(
                     prompt_id=sample.prompt_id,
                     drafts=sample.drafts,

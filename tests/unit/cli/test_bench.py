@@ -1,4 +1,4 @@
-"""`bench` and `compare` as a user types them: what they measure, and what they refuse at once."""
+"""`bench`, `compare` and `tune` as a user types them: what they measure, what they refuse."""
 
 import json
 import time
@@ -89,6 +89,9 @@ def test_a_server_that_forbids_salts_is_measured_with_its_cache_as_it_is(
         (("bench", "http://127.0.0.1:9"), 3, "no answer from http://127.0.0.1:9"),
         (("bench", "http://", *FEW), 1, "is not the address of a server"),
         (("compare", "nothing/here"), 1, "nothing/here"),
+        (("tune", "nothing/here"), 1, "nothing/here"),
+        (("tune", "nothing/here", "--goal", "ttft<1s@p95"), 2, "not about the time per token"),
+        (("tune", "nothing/here", "--save", "no/plan.json"), 1, "there is no folder"),
     ],
 )
 def test_what_cannot_be_measured_is_told(
@@ -105,12 +108,13 @@ def test_what_cannot_be_measured_is_told(
     assert "hint:" in shown
 
 
-def test_a_plan_without_drafts_has_nothing_to_compare(
-    here: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("verb", ["compare", "tune"])
+def test_a_plan_without_drafts_has_nothing_to_compare_or_tune(
+    verb: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET_CONFIG}
     for name, content in (("target", config), ("drafter", drafter_config(config, DrafterShape()))):
         (here / name).mkdir()
         (here / name / "config.json").write_text(json.dumps(content))
-    assert run(["compare", "target", "--no-speculation"], {}) == 1
-    assert "has no drafter to compare" in capsys.readouterr().err
+    assert run([verb, "target", "--no-speculation"], {}) == 1
+    assert f"has no drafter to {verb}" in capsys.readouterr().err

@@ -187,9 +187,18 @@ def test_the_profiles_differ_by_their_drafts_and_their_cache() -> None:
     assert given["plain"]["DFLASH_DRAFTER"] == "off"
     assert given["dflash"]["DFLASH_DRAFTER"] is None
     assert given["dflash-turboquant"]["ENABLE_TURBOQUANT"] == "1"
+    assert "KV_CACHE_DTYPE" not in given["dflash-turboquant"]
     for variables in given.values():
         assert variables.keys() >= CONTAINER.keys() - {"DFLASH_NUM_SPEC_TOKENS"}
         assert "VLLM_API_KEY" not in variables
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_variable_that_is_not_set_takes_none_of_the_images_away(profile: str) -> None:
+    given = read_compose()["services"][profile]["environment"]
+    image = read_environment(read_stages()["cuda"])
+    assert [name for name in image if name in given and given[name] is None] == []
+    assert given["MODEL_PATH"] == f"${{MODEL_PATH:-{image['MODEL_PATH']}}}"
 
 
 @pytest.mark.parametrize("extra", [{}, TURBOQUANT])
@@ -210,6 +219,7 @@ def test_the_published_lines_plan_on_a_spark(
     assert flags["--max-model-len"]["value"] == "65536"
     assert flags["--max-model-len"]["source"] == "environment"
     assert ("--kv-cache-dtype" in flags) == bool(extra)
+    assert ("--attention-backend" in flags) != bool(extra)
 
 
 def test_the_documented_line_has_the_published_variables() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from slipstream.measuring.bench import Bench, Conditions
-from slipstream.measuring.comparison import ComparedArm, Contest, tell_drafts
+from slipstream.measuring.comparison import ComparedArm, Contest
+from slipstream.measuring.engine_start import tell_drafts
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plain_twin import without_drafts
 from slipstream.planning.plan import LaunchPlan

@@ -110,6 +110,15 @@ def test_bits_map_to_the_smallest_variant_that_keeps_as_many(
     assert variant in asked.notes[0]
 
 
+@pytest.mark.parametrize(
+    "asked", [{"ENABLE_TURBOQUANT": "1"}, {"KV_CACHE_DTYPE": "turboquant_k8v4"}]
+)
+def test_turboquant_takes_no_other_backend(asked: dict[str, str]) -> None:
+    read = read_container_variables({**CONTAINER, **asked})
+    assert read.wishes.attention_backend is None
+    assert any(note.startswith("ATTENTION_BACKEND=flash_attn is left out") for note in read.notes)
+
+
 def test_the_containers_own_bits_are_the_default() -> None:
     assert read_container_variables({"ENABLE_TURBOQUANT": "true"}).wishes.kv_dtype == (
         "turboquant_4bit_nc"

@@ -160,13 +160,30 @@ def on_cpu(threads: int | None, library: str | None) -> Situation:
     return Situation(changed, situation.target, situation.drafter, None, situation.wishes)
 
 
-@pytest.mark.parametrize(("threads", "bound"), [(2, "0"), (3, "0-1"), (16, "0-14")])
+@pytest.mark.parametrize(("threads", "bound"), [(5, "0-3"), (16, "0-14")])
 def test_a_cpu_leaves_its_last_thread_to_the_scheduler(threads: int, bound: str) -> None:
     assert environment_of(on_cpu(threads, None)) == {"VLLM_CPU_OMP_THREADS_BIND": bound}
 
 
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_a_small_cpu_has_no_worker_process_and_computes_with_every_thread(threads: int) -> None:
+    assert environment_of(on_cpu(threads, None)) == {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "OMP_NUM_THREADS": str(threads),
+    }
+
+
+def test_threads_on_two_nodes_are_bound_however_few() -> None:
+    situation = on_cpu(4, None)
+    processor = situation.host.processor.model_copy(update={"numa_nodes": 2})
+    host = situation.host.model_copy(update={"processor": processor})
+    apart = Situation(host, situation.target, situation.drafter, None, situation.wishes)
+    assert environment_of(apart) == {"VLLM_CPU_OMP_THREADS_BIND": "0-2"}
+
+
 def test_a_cpu_preloads_intels_openmp_where_it_is() -> None:
-    assert environment_of(on_cpu(1, "/venv/lib/libiomp5.so")) == {
-        "LD_PRELOAD": "/venv/lib/libiomp5.so"
+    assert environment_of(on_cpu(8, "/venv/lib/libiomp5.so")) == {
+        "LD_PRELOAD": "/venv/lib/libiomp5.so",
+        "VLLM_CPU_OMP_THREADS_BIND": "0-6",
     }
     assert environment_of(on_cpu(None, None)) == {}

@@ -13,6 +13,7 @@ from slipstream.serving.container import (
     decide_bind,
     is_host_network,
     read_variable_key,
+    require_readable,
     without_key,
     write_key,
 )
@@ -79,6 +80,31 @@ def test_the_variable_is_kept_by_its_hash(tmp_path: Path) -> None:
     assert read_keys(tmp_path / "keys.json") == (key,)
     assert key.sha256 == sha256(SECRET.encode()).hexdigest()
     assert SECRET not in (tmp_path / "keys.json").read_text()
+
+
+@pytest.mark.parametrize("variable", ["MODEL_PATH", "DFLASH_DRAFTER"])
+def test_a_model_that_this_user_cannot_read_is_refused_with_all_its_closed_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    for name in ("a.safetensors", "b.safetensors", "config.json"):
+        (tmp_path / name).touch()
+    require_readable({variable: str(tmp_path)})
+    monkeypatch.setattr("os.access", lambda path, _: Path(path).suffix != ".safetensors")
+    with pytest.raises(InvalidInputError, match="cannot read the model") as caught:
+        require_readable({variable: str(tmp_path)})
+    assert [Path(path).name for path in caught.value.details] == ["a.safetensors", "b.safetensors"]
+    assert caught.value.hint.startswith("chmod -R a+rX ")
+
+
+@pytest.mark.parametrize("name", ["", "off", "z-lab/Qwen3.5-27B-DFlash"])
+def test_what_is_not_a_folder_is_not_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked: list[str] = []
+    monkeypatch.setattr("os.access", lambda path, _: asked.append(path))
+    require_readable({"DFLASH_DRAFTER": name})
+    assert asked == []
 
 
 @pytest.mark.parametrize("environment", [{}, {"VLLM_API_KEY": ""}, {"VLLM_API_KEY": " "}])

@@ -11,7 +11,7 @@ from slipstream.hardware import load_host
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.planner import make_plan
 from slipstream.planning.wishes import Wishes
-from slipstream.tuning.application import apply_profile, apply_schedule
+from slipstream.tuning.application import apply_profile, set_drafts, set_eager
 from slipstream.tuning.choice import settle
 from slipstream.tuning.goal import Goal, parse_goal
 from slipstream.tuning.profile import SpeedProfile
@@ -97,9 +97,9 @@ def test_speculation_that_was_given_as_json_is_changed_inside(schedule: list[lis
     plan = plan_for("--speculative-config", json.dumps(given))
     tuned = apply_profile(plan, profile_for(3))
     assert speculation_of(tuned) == {"method": "dflash", "num_speculative_tokens": 3}
-    scheduled = speculation_of(apply_schedule(plan, profile_for(15, 1)))
+    scheduled = speculation_of(set_drafts(plan, 15, ((1, 1, 15), (2, 8, 4)), "asked"))
     assert scheduled["num_speculative_tokens"] == 15
-    assert scheduled["num_speculative_tokens_per_batch_size"][0][2] == 15
+    assert scheduled["num_speculative_tokens_per_batch_size"] == [[1, 1, 15], [2, 8, 4]]
 
 
 def test_short_flags_are_changed_too() -> None:
@@ -116,21 +116,29 @@ def test_an_old_schedule_goes_with_the_old_length() -> None:
 
 def test_a_schedule_is_added_only_where_it_is_asked_for() -> None:
     plan, profile = plan_for(), profile_for(15, 1)
+    assert profile.choice.schedule
     assert apply_profile(plan, profile).find(SCHEDULE) is None
-    tuned = apply_schedule(plan, profile)
+    tuned = set_drafts(plan, 15, ((1, 8, 15), (9, 16, 7)), "tried")
     assert changed(plan, tuned) - {LENGTH} == {SCHEDULE}
-    ranges = speculation_of(tuned)["num_speculative_tokens_per_batch_size"]
-    assert ranges == [[one.first, one.last, one.draft_length] for one in profile.choice.schedule]
-    assert min(length for *_, length in ranges) >= 1
     decision = tuned.find(SCHEDULE)
     assert decision is not None
-    assert "sequences on" in decision.because
+    assert (decision.source, decision.because) == ("measured", "tried")
 
 
-def test_where_no_schedule_is_worth_it_none_is_added() -> None:
-    profile = profile_for(3, model=make_model((0.076, 0, 1e-5), (0.073, 1e-5)))
+def test_compilation_is_set_and_taken_out_and_nothing_else() -> None:
     plan = plan_for()
-    assert apply_schedule(plan, profile) == apply_profile(plan, profile)
+    eager = set_eager(plan, True, "tried")
+    assert changed(plan, eager) == {"--enforce-eager"}
+    assert set_eager(eager, False, "tried") == set_eager(plan, False, "tried")
+
+
+def test_the_load_beyond_which_nothing_is_won_becomes_the_most_sequences() -> None:
+    plan, goal = plan_for(), Goal(name="throughput")
+    tuned = apply_profile(plan, profile_for(3, 5, goal=goal))
+    decision = tuned.find("--max-num-seqs")
+    assert decision is not None
+    assert decision.value == "5"
+    assert decision.because.startswith("more at once give no more tokens a second")
 
 
 def test_a_limit_becomes_the_most_sequences_of_a_step() -> None:

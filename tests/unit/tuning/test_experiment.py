@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from slipstream.errors import UsageError
-from slipstream.tuning.experiment import EngineStart, plan_starts
+from slipstream.tuning.experiment import EngineStart, plan_confirmation, plan_starts
 from slipstream.tuning.step_time import fit_step_time
 from tests.unit.tuning.synthetic_engine import SyntheticEngine, find_length
 
@@ -92,3 +92,26 @@ def test_the_chosen_loads_tell_more_than_an_even_ladder_of_long_drafts() -> None
     ladder = (EngineStart(15, (1, 2, 4, 8, 16)), EngineStart(0, (1, 16)))
     chosen = plan_starts(15, 16, loads=7, starts=2, runner="V1")
     assert find_error(chosen) < 0.8 * find_error(ladder)
+
+
+def test_a_confirmation_has_the_choice_at_its_load_and_its_neighbours_nearby() -> None:
+    start = plan_confirmation(5, (4, 5, 6), 8, 8, runner="V1")
+    assert find_length(start, 8) == 5
+    assert {find_length(start, load) for load in start.concurrencies} == {4, 5, 6}
+    assert start.concurrencies == (6, 7, 8)
+    alone = plan_confirmation(5, (4, 5, 6), 1, 8, runner="V1")
+    assert alone.concurrencies == (1, 2, 3)
+    assert alone.schedule[0] == (1, 1, 5)
+    assert alone.because == "confirms 5 drafted tokens beside 4 and 6"
+
+
+def test_a_gpu_confirms_the_choice_alone() -> None:
+    assert plan_confirmation(5, (0, 4, 5, 6), 8, 16, runner="V2") == EngineStart(
+        5, (8,), because="confirms 5 drafted tokens"
+    )
+
+
+def test_before_drafts_are_dismissed_the_best_of_them_are_served() -> None:
+    start = plan_confirmation(0, (0, 2, 3, 4), 8, 8, runner="V1")
+    assert find_length(start, 8) == 3
+    assert start.because == "whether 3 drafted tokens are slower than none"

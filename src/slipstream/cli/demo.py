@@ -1,0 +1,190 @@
+"""`slipstream demo`: the same prompts with and without drafts, side by side, on this machine."""
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from slipstream.checkpoints import read_checkpoint
+from slipstream.cli.arguments import whole_number
+from slipstream.cli.measuring_options import require_writable, write_report
+from slipstream.cli.screen import Screen
+from slipstream.demo.performance import (
+    Demo,
+    Part,
+    Stage,
+    load_decoder,
+    make_workload,
+    require_engine,
+    stay_up,
+)
+from slipstream.engines.installed import find_versions
+from slipstream.errors import ExitCode
+from slipstream.hardware import Host, read_host, this_machine
+from slipstream.measuring.bench import Conditions
+from slipstream.measuring.engine_start import tell_drafts
+from slipstream.planning import LaunchPlan, Wishes, make_plan
+from slipstream.planning.plain_twin import without_drafts
+from slipstream.proving_ground import SHIPPED_DRAFTER, make_smollm2
+from slipstream.proving_ground.smollm2 import CHECKPOINT
+from slipstream.reporting.demo_columns import list_frames
+from slipstream.reporting.demo_report import render_demo_html
+from slipstream.reporting.demo_text import render_demo_text
+from slipstream.user_folders import slipstream_cache
+
+PAGE = Path("slipstream-demo.html")
+# Compiling would take two minutes of the four.
+ENGINE = ("--enforce-eager",)
+MOST_ROWS = 18
+READING_SECONDS = 1.0
+
+Made = TypeVar("Made")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `demo` takes."""
+    parser.add_argument("--max-tokens", type=whole_number, default=96, help="of an answer")
+    parser.add_argument(
+        "--html", metavar="FILE", type=Path, default=PAGE, help=f"the report; default {PAGE}"
+    )
+    parser.usage = "slipstream demo [options] [-- ENGINE ARGUMENTS]"
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Show both engines, one after the other and side by side, and leave the drafted one up."""
+    require_writable(options.html)
+    theatre = _Theatre(screen)
+    now = datetime.now(UTC)
+    host = read_host(this_machine(os.environ, now))
+    require_engine(host)
+    cache = slipstream_cache(os.environ)
+    target = theatre.time(f"{CHECKPOINT} is made, or found", lambda: make_smollm2(cache))
+    plan = theatre.time("a plan is made", lambda: _make_plan(target, host, options.raw))
+    stage = Stage(
+        workload=make_workload(options.max_tokens),
+        decode=load_decoder(target),
+        logs=cache / "demo" / f"{now:%Y%m%d-%H%M%S}",
+        environment={**os.environ, "VLLM_NO_USAGE_STATS": "1"},
+        tick=theatre.tick,
+        note=theatre.note,
+    )
+    with stage.perform("plain", without_drafts(plan)) as (_, plain):
+        pass
+    with stage.perform("drafted", tell_drafts(plan)) as (url, drafted):
+        conditions = _describe_conditions(options, stage, plan, host)
+        demo = Demo(conditions=conditions, plain=plain, drafted=drafted, parts=())
+        if theatre.live:
+            theatre.replay(demo)
+        demo = demo.model_copy(update={"parts": tuple(theatre.parts)})
+        screen.show_data(text=render_demo_text(demo), document=demo.to_json())
+        write_report(options.html, render_demo_html(demo), screen)
+        if not theatre.live:
+            return ExitCode.DONE
+        screen.show_progress(_describe_server(url, target.name))
+        try:
+            stay_up(url)
+        except KeyboardInterrupt:
+            screen.show_progress("\nending the engine")
+    return ExitCode.DONE
+
+
+def _make_plan(target: Path, host: Host, raw: list[str]) -> LaunchPlan:
+    return make_plan(
+        host,
+        read_checkpoint(str(target)),
+        read_checkpoint(str(SHIPPED_DRAFTER), tokenizer=False),
+        None,
+        Wishes(served_name=target.name, raw=tuple(raw) or ENGINE),
+    )
+
+
+def _describe_conditions(
+    options: argparse.Namespace, stage: Stage, plan: LaunchPlan, host: Host
+) -> Conditions:
+    return Conditions(
+        at=datetime.now(UTC),
+        command=shlex.join(["slipstream", *sys.argv[1:]]),
+        model=Path(plan.target).name,
+        versions=find_versions(),
+        plan=plan,
+        host=host,
+        workload=stage.workload.name,
+        workload_sha256=stage.workload.sha256,
+        left_out={},
+        seed=0,
+        max_tokens=options.max_tokens,
+        thinking=None,
+        prefix_cache="as it is",
+    )
+
+
+def _describe_server(url: str, model: str) -> str:
+    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
+    return (
+        f"\nthe drafted engine answers at {url}/v1 until Ctrl-C:\n\n"
+        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+        f"    -d '{body}'"
+    )
+
+
+class _Theatre:
+    """What the audience sees, and how long each part took; `live` where a cursor can be moved."""
+
+    def __init__(self, screen: Screen) -> None:
+        self.parts: list[Part] = []
+        self._screen = screen
+        moves = screen.messages.isatty() and os.environ.get("TERM") != "dumb"
+        self.live = moves and not screen.json
+
+    def tick(self, name: str, seconds: float) -> None:
+        """Tell how long a part goes on already, in the line that will tell how long it was."""
+        if self.live:
+            self._write(f"\r{_describe_part(name, seconds)}\033[K")
+
+    def note(self, part: Part) -> None:
+        """Keep a part that is over, and tell of it."""
+        self.parts.append(part)
+        self.tick(part.name, part.seconds)
+        self._screen.show_progress("" if self.live else _describe_part(part.name, part.seconds))
+
+    def time(self, name: str, make: Callable[[], Made]) -> Made:
+        """Do a part and note how long it took."""
+        began = time.monotonic()
+        self.tick(name, 0.0)
+        made = make()
+        self.note(Part(name=name, seconds=time.monotonic() - began))
+        return made
+
+    def replay(self, demo: Demo) -> None:
+        """Show the answers grow as they did, each pair from the same beginning."""
+        opened = time.monotonic()
+        green = ", accepted drafts in green" if self._screen.colour else ""
+        self._write(f"\nreplayed as measured, one engine after the other{green}\n")
+        size = shutil.get_terminal_size()
+        rows = max(1, min(MOST_ROWS, size.lines - 4))
+        for plain, drafted in demo.pairs:
+            frames = list_frames(
+                plain, drafted, width=size.columns, rows=rows, colour=self._screen.colour
+            )
+            began, up = time.monotonic(), "\n"
+            for moment, lines in frames:
+                time.sleep(max(0.0, began + moment - time.monotonic()))
+                self._write(up + "".join(f"{line}\033[K\n" for line in lines))
+                up = f"\033[{len(lines)}A"
+            time.sleep(READING_SECONDS)
+        self._write("\n")
+        self.note(Part(name="both are replayed", seconds=time.monotonic() - opened))
+
+    def _write(self, text: str) -> None:
+        self._screen.messages.write(text)
+        self._screen.messages.flush()
+
+
+def _describe_part(name: str, seconds: float) -> str:
+    return f"{seconds:6.1f} s  {name}"

@@ -1,0 +1,137 @@
+"""`slipstream tune`: which draft length is best here, for these prompts, at this load?"""
+
+import argparse
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+from slipstream.checkpoints import read_checkpoint
+from slipstream.cli.arguments import whole_number
+from slipstream.cli.measuring_options import (
+    add_reports,
+    add_workload,
+    describe_conditions,
+    read_thinking,
+    read_workload,
+    require_writable,
+    write_report,
+)
+from slipstream.cli.plan import add_wishes, take_plan
+from slipstream.cli.screen import Screen
+from slipstream.engines.installed import find_versions
+from slipstream.errors import ExitCode, InvalidInputError
+from slipstream.hardware import Host, read_host, this_machine
+from slipstream.measuring.bench import Bench
+from slipstream.planning import LaunchPlan
+from slipstream.reporting.bench_text import render_cell_line
+from slipstream.reporting.tuning_report import render_tuning_html, render_tuning_markdown
+from slipstream.reporting.tuning_text import render_tuning_text
+from slipstream.serving.engine_process import require_accepted
+from slipstream.tuning.goal import Goal, parse_goal
+from slipstream.tuning.tuner import LEAST_STARTS, Tuner
+from slipstream.user_folders import slipstream_cache
+
+USUAL_SEQUENCES = 8
+REQUESTS_A_PLACE = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `tune` takes."""
+    parser.add_argument("target", metavar="TARGET", help="a folder, a hub model or a saved plan")
+    add_wishes(parser, goals=False)
+    parser.add_argument(
+        "--goal",
+        default="latency",
+        help="latency, throughput, or a limit to hold, such as 'tpot<30ms@p95'",
+    )
+    parser.add_argument(
+        "--concurrency",
+        type=whole_number,
+        help="requests at once to tune for; default: 1 for latency, else all that run at once",
+    )
+    add_workload(parser, prompts=8, loads=False)
+    parser.add_argument(
+        "--starts",
+        type=whole_number,
+        default=LEAST_STARTS,
+        help=f"of the engine, {LEAST_STARTS} or more; each further one tries another setting",
+    )
+    parser.add_argument("--save", metavar="FILE", type=Path, help="write the tuned plan")
+    add_reports(parser)
+    parser.usage = "slipstream tune TARGET [options] [-- ENGINE ARGUMENTS]"
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Measure, choose and write the better plan; a limit that cannot be held leaves with 4."""
+    require_writable(options.html, options.markdown, options.save)
+    goal = parse_goal(options.goal)
+    host = read_host(this_machine(os.environ, datetime.now(UTC)))
+    plan = _take_drafting_plan(options, goal, host)
+    sequences = _find_number(plan, "--max-num-seqs") or USUAL_SEQUENCES
+    bench = Bench(
+        workload=read_workload(options, _find_number(plan, "--max-model-len")),
+        concurrencies=(1,),
+        requests_a_place=REQUESTS_A_PLACE,
+        thinking=read_thinking(options),
+        tell=lambda cell: screen.show_progress(render_cell_line(cell)),
+    )
+    conditions = describe_conditions(
+        options, bench, model=plan.target, versions=find_versions(), plan=plan, host=host
+    )
+    tuner = Tuner(
+        plan=plan,
+        bench=bench,
+        runner="V2" if host.accelerators else "V1",
+        longest=_find_longest(plan),
+        max_sequences=sequences,
+        environment=os.environ,
+        logs=slipstream_cache(os.environ) / "tune" / f"{conditions.at:%Y%m%d-%H%M%S}",
+        say=screen.show_progress,
+    )
+    done = tuner.tune(
+        conditions,
+        goal=goal,
+        concurrency=options.concurrency or (1 if goal.name == "latency" else sequences),
+        starts=options.starts,
+    )
+    screen.show_data(text=render_tuning_text(done), document=done.to_json())
+    if options.save:
+        write_report(options.save, done.plan.to_json(), screen)
+    if options.html:
+        write_report(options.html, render_tuning_html(done), screen)
+    if options.markdown:
+        write_report(options.markdown, render_tuning_markdown(done), screen)
+    return ExitCode.DONE if done.profile.choice.meets_goal else ExitCode.GATE_MISSED
+
+
+def _take_drafting_plan(options: argparse.Namespace, goal: Goal, host: Host) -> LaunchPlan:
+    wishes = argparse.Namespace(**vars(options))
+    wishes.goal = "throughput" if goal.name == "throughput" else "latency"
+    if options.users is None and not Path(options.target).is_file():
+        wishes.users = max(USUAL_SEQUENCES, options.concurrency or 0)
+    plan = take_plan(wishes, host)
+    require_accepted(plan)
+    if plan.drafter is None:
+        raise InvalidInputError(
+            f"the plan for {plan.target} has no drafter to tune", hint="name one with --drafter"
+        )
+    return plan
+
+
+def _find_longest(plan: LaunchPlan) -> int:
+    """Give the longest draft of the drafter's block."""
+    draft = read_checkpoint(plan.drafter or "", tokenizer=False).draft
+    longest = draft.longest_draft if draft else None
+    if longest is None:
+        raise InvalidInputError(
+            f"{plan.drafter} does not say how long its blocks are",
+            hint=f"slipstream inspect {plan.target} {plan.drafter}",
+        )
+    return longest
+
+
+def _find_number(plan: LaunchPlan, flag: str) -> int | None:
+    """Give a flag's value if it is in plain figures."""
+    decision = plan.find(flag)
+    value = decision.value if decision else None
+    return int(value) if value and value.isdigit() else None

@@ -1,0 +1,167 @@
+"""`Demo`: three prompts, answered without drafts and with them, and how the two compare.
+
+Two engines at once would starve each other, so each has the machine to itself, one after the other.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Literal
+
+from slipstream.demo.recording import Decode, Take, record
+from slipstream.engines import vllm
+from slipstream.errors import EngineError, MissingPartError
+from slipstream.hardware import Host
+from slipstream.measuring.bench import Conditions
+from slipstream.measuring.workloads import Prompt, Workload
+from slipstream.planning.plan import LaunchPlan
+from slipstream.records import Record
+from slipstream.serving.engine_process import is_healthy, run_engine
+
+LOOK_EVERY_SECONDS = 2.0
+
+# On subjects that the shipped drafter was not trained on. Together they give about the tokens a
+# step that its card tells: code more, prose less.
+QUESTIONS = {
+    "code": "Write a Python function that tells how many days are left in the year.",
+    "mathematics": "A book has 240 pages. I read 30 pages a day. How many days does it take?",
+    "prose": "What causes the tides of the sea?",
+}
+WARM_UP = ("Count from one to twenty.", "Name the months of the year.")
+
+
+class Part(Record):
+    """One part of the demo and the time that it took."""
+
+    name: str
+    seconds: float
+
+
+class Demo(Record):
+    """The same prompts, answered by an engine without drafts and by one with them."""
+
+    schema_version: Literal[1] = 1
+    conditions: Conditions
+    plain: tuple[Take, ...]
+    drafted: tuple[Take, ...]
+    parts: tuple[Part, ...]
+
+    @property
+    def pairs(self) -> list[tuple[Take, Take]]:
+        """Give the two answers to each prompt."""
+        return list(zip(self.plain, self.drafted, strict=True))
+
+    @property
+    def speed_ups(self) -> list[float]:
+        """Give for each prompt how much less time a token took with drafts."""
+        return [
+            plain.seconds_per_token / drafted.seconds_per_token for plain, drafted in self.pairs
+        ]
+
+    @property
+    def speed_up(self) -> float:
+        """Give the mean speed-up of the prompts."""
+        return geometric_mean(self.speed_ups)
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Give what the target brings in one pass, by the engine's own counts."""
+        return count_tokens_per_step(self.drafted)
+
+    @property
+    def equal(self) -> int:
+        """Count the prompts whose answers are the same, token for token."""
+        return sum(plain.token_ids == drafted.token_ids for plain, drafted in self.pairs)
+
+
+def count_tokens_per_step(takes: Sequence[Take]) -> float | None:
+    """Give one and the mean of accepted draft tokens, None where nothing was drafted."""
+    drafts = sum(take.drafts for take in takes)
+    return 1 + sum(take.accepted for take in takes) / drafts if drafts else None
+
+
+def make_workload(max_tokens: int) -> Workload:
+    """Make the requests of the demo, with answers of up to so many tokens."""
+
+    def ask(name: str, kind: str, text: str) -> Prompt:
+        return Prompt(
+            id=name,
+            kind=kind,
+            messages=({"role": "user", "content": text},),
+            max_tokens=max_tokens,
+            origin="slipstream",
+        )
+
+    return Workload(
+        name="demo",
+        prompts=tuple(ask(kind, kind, text) for kind, text in QUESTIONS.items()),
+        warm_up=tuple(ask(f"warm-{at}", "warm-up", text) for at, text in enumerate(WARM_UP)),
+    )
+
+
+def require_engine(host: Host) -> None:
+    """Refuse to begin without an engine to show."""
+    engine = host.software.engine
+    if engine is None or not engine.distribution.startswith("vllm"):
+        raise MissingPartError(
+            f"vLLM {vllm.VERSION} is not installed",
+            hint=f"pip install 'slipstream[{'vllm' if host.accelerators else 'demo'}]'",
+        )
+
+
+def load_decoder(target: Path) -> Decode:
+    """Load what turns a target's tokens into text."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(target / "tokenizer.json"))
+    return lambda token_ids: str(tokenizer.decode(list(token_ids)))
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where engines perform: what they are asked, where they log, who is told how far they are.
+
+    `tick` is told a part and its seconds while it goes on, `note` when it is over.
+    """
+
+    workload: Workload
+    decode: Decode
+    logs: Path
+    environment: Mapping[str, str]
+    tick: Callable[[str, float], None]
+    note: Callable[[Part], None]
+    clock: Callable[[], float] = time.monotonic
+
+    @contextmanager
+    def perform(self, name: str, plan: LaunchPlan) -> Iterator[tuple[str, tuple[Take, ...]]]:
+        """Start an engine, have it answer, and keep it up within the block."""
+        start, answers = f"the {name} engine starts", f"the {name} engine warms up and answers"
+        began = self.clock()
+        with run_engine(
+            plan,
+            log=self.logs / f"{name}.log",
+            environment=self.environment,
+            on_wait=lambda seconds: self.tick(start, seconds),
+        ) as url:
+            ready = self.clock()
+            self.note(Part(name=start, seconds=ready - began))
+
+            def take(prompt: Prompt) -> Take:
+                self.tick(answers, self.clock() - ready)
+                return record(url, prompt, self.decode)
+
+            for prompt in self.workload.warm_up:
+                take(prompt)
+            takes = tuple(take(prompt) for prompt in self.workload.prompts)
+            self.note(Part(name=answers, seconds=self.clock() - ready))
+            yield url, takes
+
+
+def stay_up(url: str, wait: Callable[[float], None] = time.sleep) -> None:
+    """Wait until somebody interrupts, or the engine is no more."""
+    while is_healthy(url):
+        wait(LOOK_EVERY_SECONDS)
+    raise EngineError("the engine stopped answering", hint="look into the engine's log")

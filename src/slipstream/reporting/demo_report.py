@@ -1,0 +1,67 @@
+"""A `Demo` as a page: the outcome, and when each token came with and without drafts."""
+
+from slipstream.demo.performance import Demo
+from slipstream.demo.recording import Take
+from slipstream.measuring.blocks import Arm
+from slipstream.reporting.demo_text import describe_demo
+from slipstream.reporting.drawing import Scale, draw, frame, round_up, rule, write
+from slipstream.reporting.html_page import Figure, render_page
+from slipstream.reporting.sides import Side
+
+KEY = (Side("A", "plain", ()), Side("B", "drafted", ()))
+LEFT, RIGHT, TOP, BOTTOM = 4.0, 300.0, 34.0, 190.0
+
+
+def render_demo_html(demo: Demo) -> str:
+    """Write a demo as one page."""
+    tokens = Figure(
+        "when each token came",
+        "Tokens so far over the seconds since the request. Without drafts a step brings one; with "
+        "them as many as were accepted, and one of the target's own.",
+        [_draw_pair(demo, plain, drafted) for plain, drafted in demo.pairs],
+        KEY,
+        "broad",
+    )
+    return render_page(describe_demo(demo), [tokens])
+
+
+def _draw_pair(demo: Demo, plain: Take, drafted: Take) -> str:
+    """Draw both answers to a prompt; all prompts have the same axes."""
+    takes = [*demo.plain, *demo.drafted]
+    x = Scale(0, round_up(max(take.seconds for take in takes)), LEFT, RIGHT)
+    y = Scale(0, round_up(max(len(take.tokens) for take in takes)), BOTTOM, TOP)
+    kind = plain.prompt.kind
+    parts = [
+        write(LEFT, 12, kind, "strong"),
+        write(LEFT, TOP - 5, f"{y.high:g} tokens", "soft"),
+        *(rule(LEFT, y(y.high * part), RIGHT, y(y.high * part), "grid") for part in (0.5, 1)),
+        rule(LEFT, BOTTOM, RIGHT, BOTTOM, "axis"),
+        *(
+            write(x(x.high * part), BOTTOM + 16, f"{x.high * part:g} s", "soft", anchor)
+            for part, anchor in ((0, "start"), (0.5, "middle"), (1, "end"))
+        ),
+        _draw_take("A", plain, x, y),
+        _draw_take("B", drafted, x, y),
+    ]
+    told = f"plain {_tell(plain)}; drafted {_tell(drafted)}"
+    return frame(360, BOTTOM + 22, f"{kind}: when each token came", told, *parts)
+
+
+def _draw_take(arm: Arm, take: Take, x: Scale, y: Scale) -> str:
+    """Draw an answer as stairs: a step up for every chunk."""
+    path = f"M{x(0):.1f} {y(0):.1f}"
+    for count, token in enumerate(take.tokens, 1):
+        if not token.drafted:
+            path += f"H{x(token.seconds):.1f}V{y(count):.1f}"
+    kind = arm.lower()
+    end, height = x(take.seconds), y(len(take.tokens))
+    return draw(
+        "g",
+        draw("path", d=path, kind=f"line {kind}"),
+        draw("circle", cx=end, cy=height, r=3.4, kind=f"dot {kind}"),
+        write(end + 7, height + 4, f"{take.seconds:.1f} s", f"value {kind}"),
+    )
+
+
+def _tell(take: Take) -> str:
+    return f"{len(take.tokens)} tokens in {take.seconds:.1f} s"

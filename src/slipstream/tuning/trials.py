@@ -1,0 +1,108 @@
+"""Other settings that may matter, each tried in a start of its own at the chosen draft length.
+
+A schedule of draft lengths is only worth trying where the model says so; compiling is on machines
+where nobody measured it. What bounds a step's tokens (`--max-num-seqs`,
+`--max-num-batched-tokens`) follows from the model and needs no start.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import log
+
+from slipstream.planning.plan import LaunchPlan
+from slipstream.records import Record
+from slipstream.tuning.acceptance import Acceptance
+from slipstream.tuning.application import EAGER, set_drafts, set_eager
+from slipstream.tuning.experiment import EngineStart
+from slipstream.tuning.profile import SpeedProfile, foretell_served, read_served
+from slipstream.tuning.step_time import StepPoint
+
+LEAST_GAIN = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A setting to try: what it is, the start that tries it, and the plan with it."""
+
+    what: str
+    start: EngineStart
+    change: Callable[[LaunchPlan, str], LaunchPlan]
+
+
+class Trial(Record):
+    """One setting that was tried, and by which share it took less time than the plan before."""
+
+    what: str
+    concurrency: int
+    seconds_per_token: float
+    seconds_per_token_before: float
+    needed: float
+    adopted: bool
+
+    @property
+    def gain(self) -> float:
+        """Give by which share the plan before took longer."""
+        return self.seconds_per_token_before / self.seconds_per_token - 1
+
+    @property
+    def verdict(self) -> str:
+        """Say what came of it, in a sentence."""
+        much = f"{abs(self.gain):.1%} {'less' if self.gain >= 0 else 'more'} time a token"
+        ending = "taken" if self.adopted else f"left, it takes {self.needed:.0%} to tell"
+        return f"{self.what}: {much} at concurrency {self.concurrency}, {ending}"
+
+
+def list_variants(plan: LaunchPlan, profile: SpeedProfile) -> list[Variant]:
+    """List what may be faster than the chosen plan, the likeliest first."""
+    return [*_vary_schedule(profile), *_vary_compilation(plan, profile)]
+
+
+def judge_trial(
+    variant: Variant,
+    profile: SpeedProfile,
+    factor: float,
+    points: Sequence[StepPoint],
+    acceptance: Sequence[Acceptance],
+) -> Trial:
+    """Hold a variant against the plan before it, at the same batches.
+
+    That one was served at its own loads; what the model is off there is taken to be so here, and
+    `factor` is what earlier variants left of its time.
+    """
+    model = profile.model
+    foretold = foretell_served(model, points, profile.choice.draft_length)
+    before = foretold * (1 + profile.off_by) * factor
+    found = read_served(model, points, acceptance)
+    needed = max(LEAST_GAIN, 2 * model.steps.spread)
+    return Trial(
+        what=variant.what,
+        concurrency=variant.start.concurrencies[0],
+        seconds_per_token=found,
+        seconds_per_token_before=before,
+        needed=needed,
+        adopted=log(before / found) > needed,
+    )
+
+
+def _vary_schedule(profile: SpeedProfile) -> Iterator[Variant]:
+    ranges = profile.choice.schedule
+    if not ranges:
+        return
+    length = profile.choice.draft_length
+    schedule = tuple((one.first, one.last, one.draft_length) for one in ranges)
+    gains = ", ".join(f"{one.gain:.0%} from {one.first} on" for one in ranges[1:])
+    yield Variant(
+        f"shorter drafts in larger batches (foretold to win {gains})",
+        EngineStart(length, (ranges[-1].last,), schedule),
+        lambda plan, because: set_drafts(plan, length, schedule, because),
+    )
+
+
+def _vary_compilation(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]:
+    eager = plan.find(EAGER) is not None
+    choice = profile.choice
+    yield Variant(
+        "compiled" if eager else "without compilation",
+        EngineStart(choice.draft_length, (choice.concurrency,)),
+        lambda plan, because: set_eager(plan, not eager, because),
+    )

@@ -1,0 +1,179 @@
+"""From a plan to a better one: measure a few starts, fit, confirm, try what else may matter.
+
+The first start drafts, the second does not, the third serves the chosen draft length and its
+neighbours. Each start beyond those tries one other setting at the chosen load.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Literal
+
+from slipstream.engines.vllm import Runner
+from slipstream.measuring.bench import Bench, Conditions, WarmUp
+from slipstream.measuring.engine_start import measure_start
+from slipstream.measuring.sample import Sample
+from slipstream.planning.plain_twin import without_drafts
+from slipstream.planning.plan import LaunchPlan
+from slipstream.records import Record
+from slipstream.tuning.acceptance import Acceptance
+from slipstream.tuning.application import apply_profile, set_drafts
+from slipstream.tuning.experiment import EngineStart, plan_confirmation, plan_starts
+from slipstream.tuning.goal import Goal
+from slipstream.tuning.profile import SpeedProfile, confirm, make_profile
+from slipstream.tuning.reading import read_acceptance, read_point
+from slipstream.tuning.step_time import StepPoint
+from slipstream.tuning.trials import Trial, judge_trial, list_variants
+
+MODEL_STARTS = 2
+LEAST_STARTS = 3
+LOADS = 7
+
+
+class StartReport(Record):
+    """One start: what was set and why, how long it took, which loads it was given."""
+
+    draft_length: int
+    schedule: tuple[tuple[int, int, int], ...]
+    because: str
+    concurrencies: tuple[int, ...]
+    start_seconds: float
+    warm_up: WarmUp
+    seconds: float
+
+
+class Tuning(Record):
+    """All that was done, and the plan that came of it."""
+
+    schema_version: Literal[1] = 1
+    profile: SpeedProfile
+    starts: tuple[StartReport, ...]
+    trials: tuple[Trial, ...]
+    untried: tuple[str, ...]
+    plan: LaunchPlan
+
+
+@dataclass(slots=True)
+class Tuner:
+    """How a plan is tuned; `say` is told what is done at the moment."""
+
+    plan: LaunchPlan
+    bench: Bench
+    runner: Runner
+    longest: int
+    max_sequences: int
+    environment: Mapping[str, str]
+    logs: Path
+    say: Callable[[str], None]
+    _reports: list[StartReport] = field(default_factory=list)
+
+    def tune(self, conditions: Conditions, *, goal: Goal, concurrency: int, starts: int) -> Tuning:
+        """Measure, choose, confirm, and spend what starts are left on other settings."""
+        self._reports.clear()
+        points: list[StepPoint] = []
+        acceptance: list[Acceptance] = []
+        for start in plan_starts(
+            self.longest,
+            self.max_sequences,
+            loads=LOADS,
+            starts=MODEL_STARTS,
+            runner=self.runner,
+        ):
+            found = self.measure(start)
+            points += found[0]
+            acceptance += found[1]
+        profile = make_profile(
+            conditions,
+            points,
+            acceptance,
+            goal=goal,
+            concurrency=concurrency,
+            max_sequences=self.max_sequences,
+        )
+        chosen = profile.choice
+        self.say(f"chosen: {chosen.draft_length} drafted tokens; {chosen.reasons[0]}")
+        served, drafts = self.measure(
+            plan_confirmation(
+                chosen.draft_length,
+                chosen.to_confirm,
+                chosen.concurrency,
+                self.max_sequences,
+                runner=self.runner,
+            )
+        )
+        if not chosen.draft_length:
+            served += [point for point in points if not point.draft_length]
+        return self._try_others(confirm(profile, served, drafts), starts)
+
+    def measure(
+        self, start: EngineStart, plan: LaunchPlan | None = None
+    ) -> tuple[list[StepPoint], tuple[Acceptance, ...]]:
+        """Give the points of one start's loads, and its drafts."""
+        began = time.monotonic()
+        number = len(self._reports) + 1
+        figures = measure_start(
+            plan or plan_start(self.plan, start),
+            replace(
+                self.bench,
+                concurrencies=start.concurrencies,
+                salt=f"{self.bench.salt} {number}",
+            ),
+            log=self.logs / f"{number}.log",
+            environment=self.environment,
+            say=lambda what: self.say(f"start {number} ({start.because}): {what}"),
+        )
+        self._reports.append(
+            StartReport(
+                draft_length=start.draft_length,
+                schedule=start.schedule,
+                because=start.because,
+                concurrencies=start.concurrencies,
+                start_seconds=figures.start_seconds,
+                warm_up=figures.warm_up,
+                seconds=time.monotonic() - began,
+            )
+        )
+        loads = list(_split_loads(figures.samples))
+        drafts = start.draft_length > 0
+        lengths = {start.draft_length, *(length for _, _, length in start.schedule)}
+        return (
+            [read_point(samples, drafts=drafts) for samples in loads],
+            read_acceptance(loads, lengths) if drafts else (),
+        )
+
+    def _try_others(self, profile: SpeedProfile, starts: int) -> Tuning:
+        """Take over each variant that is faster by more than two starts of the same differ."""
+        plan, factor = apply_profile(self.plan, profile), 1.0
+        variants = list_variants(plan, profile)
+        left = max(0, starts - len(self._reports))
+        trials: list[Trial] = []
+        for variant in variants[:left]:
+            start = replace(variant.start, because=variant.what)
+            found = self.measure(start, variant.change(plan, variant.what))
+            trial = judge_trial(variant, profile, factor, *found)
+            self.say(trial.verdict)
+            trials.append(trial)
+            if trial.adopted:
+                plan = variant.change(plan, trial.verdict)
+                factor /= 1 + trial.gain
+        return Tuning(
+            profile=profile,
+            starts=tuple(self._reports),
+            trials=tuple(trials),
+            untried=tuple(variant.what for variant in variants[left:]),
+            plan=plan,
+        )
+
+
+def plan_start(plan: LaunchPlan, start: EngineStart) -> LaunchPlan:
+    """Give the plan of a start: without drafts, or with its draft length and schedule."""
+    if not start.draft_length:
+        return without_drafts(plan)
+    return set_drafts(plan, start.draft_length, start.schedule, start.because)
+
+
+def _split_loads(samples: Sequence[Sample]) -> Iterator[list[Sample]]:
+    for _, load in groupby(samples, key=lambda one: (one.concurrency, one.kind)):
+        yield list(load)

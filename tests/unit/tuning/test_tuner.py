@@ -1,0 +1,175 @@
+"""A whole tuning over an engine whose costs are known; only the engine's process is missing."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from slipstream.measuring.bench import Bench, WarmUp
+from slipstream.measuring.engine_start import StartFigures
+from slipstream.measuring.workloads import Prompt, Workload
+from slipstream.planning.plan import LaunchPlan
+from slipstream.reporting.tuning_report import render_tuning_html, render_tuning_markdown
+from slipstream.reporting.tuning_text import render_tuning_text
+from slipstream.tuning import tuner as tuner_module
+from slipstream.tuning.experiment import EngineStart
+from slipstream.tuning.goal import parse_goal
+from slipstream.tuning.tuner import Tuner, Tuning
+from tests.unit.tuning.pieces import make_conditions
+from tests.unit.tuning.synthetic_engine import KINDS, SyntheticEngine, serve
+from tests.unit.tuning.test_application import LENGTH, SCHEDULE, plan_for
+
+WARM = WarmUp(rounds=3, seconds_per_token=(0.1, 0.1, 0.1), flat=True)
+PROMPTS = tuple(
+    Prompt(id=f"{kind} 0", kind=kind, prompt_ids=(1,), max_tokens=8, origin="ours")
+    for kind in KINDS
+)
+WORKLOAD = Workload(name="two kinds", prompts=PROMPTS, warm_up=(), left_out={})
+
+
+@dataclass
+class Machine:
+    """Engines that differ by their plan; `eager_costs` is what a step takes without compilation."""
+
+    engine: SyntheticEngine = field(default_factory=SyntheticEngine)
+    eager_costs: float = 1.0
+    plans: list[LaunchPlan] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    chance: Random = field(default_factory=lambda: Random(3))
+
+    def start(self, plan: LaunchPlan, bench: Bench, **_: Any) -> StartFigures:
+        self.plans.append(plan)
+        factor = self.eager_costs if plan.find("--enforce-eager") else 1.0
+        costs = {
+            name: getattr(self.engine, name) * factor
+            for name in ("fixed", "by_sequence", "by_token", "plain_fixed", "plain_by_sequence")
+        }
+        engine = SyntheticEngine(**costs, noise=self.engine.noise)
+        samples = [
+            sample
+            for load in bench.concurrencies
+            for kind in KINDS
+            for sample in serve(engine, kind, load, read_start(plan), self.chance)
+        ]
+        return StartFigures(9.0, WARM, (), tuple(samples))
+
+    def tune(self, goal: str = "latency", *, concurrency: int = 8, starts: int = 3) -> Tuning:
+        plan = plan_for("--enforce-eager")
+        tuner = Tuner(
+            plan=plan,
+            bench=Bench(WORKLOAD, (1,)),
+            runner="V1",
+            longest=15,
+            max_sequences=16,
+            environment={},
+            logs=Path("logs"),
+            say=self.said.append,
+        )
+        return tuner.tune(
+            make_conditions(plan), goal=parse_goal(goal), concurrency=concurrency, starts=starts
+        )
+
+
+def read_start(plan: LaunchPlan) -> EngineStart:
+    words = plan.argv()
+    if "--speculative-config" not in words:
+        return EngineStart(0, ())
+    settings: Mapping[str, Any] = json.loads(words[words.index("--speculative-config") + 1])
+    ranges = settings.get("num_speculative_tokens_per_batch_size", ())
+    return EngineStart(settings["num_speculative_tokens"], (), tuple(map(tuple, ranges)))
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine()
+    monkeypatch.setattr(tuner_module, "measure_start", made.start)
+    return made
+
+
+def find_truth(engine: SyntheticEngine, load: int) -> dict[int, float]:
+    shares = dict.fromkeys(KINDS, 1 / len(KINDS))
+    return {length: engine.token_seconds(shares, length, load) for length in range(16)}
+
+
+def test_three_starts_choose_what_a_grid_of_sixteen_would(machine: Machine) -> None:
+    for load in (1, 8, 16):
+        done = machine.tune(concurrency=load)
+        truth = find_truth(machine.engine, load)
+        assert len(done.starts) == 3
+        assert min(truth.values()) / truth[done.profile.choice.draft_length] > 0.97
+        told = done.plan.find(LENGTH)
+        assert told is not None
+        assert (told.source, told.value) == ("measured", str(done.profile.choice.draft_length))
+
+
+def test_the_neighbours_are_served_too(machine: Machine) -> None:
+    done = machine.tune()
+    served = {one.draft_length for one in done.profile.confirmations}
+    assert len(served) == 3
+    assert done.profile.choice.draft_length in served
+    assert all(abs(one.off_by) < 0.1 for one in done.profile.confirmations)
+
+
+def test_every_start_is_in_the_record_with_its_reason(machine: Machine) -> None:
+    done = machine.tune()
+    assert [bool(start.draft_length) for start in done.starts] == [True, False, True]
+    assert all(start.because and start.concurrencies for start in done.starts)
+    assert Tuning.model_validate_json(done.to_json()) == done
+
+
+def test_a_start_more_tries_compilation_and_takes_it_where_it_is_faster(machine: Machine) -> None:
+    machine.eager_costs = 1.4
+    machine.engine = SyntheticEngine(by_sequence=0, by_token=1e-6)
+    done = machine.tune(starts=4)
+    (trial,) = done.trials
+    assert trial.adopted
+    assert trial.gain == pytest.approx(0.4, abs=0.1)
+    assert done.plan.find("--enforce-eager") is None
+    assert done.untried == ()
+
+
+def test_what_is_not_faster_is_left_and_what_was_not_tried_is_named(machine: Machine) -> None:
+    machine.engine = SyntheticEngine(by_sequence=0, by_token=1e-6)
+    done = machine.tune(starts=4)
+    (trial,) = done.trials
+    assert not trial.adopted
+    assert done.plan.find("--enforce-eager") is not None
+    assert machine.tune(starts=3).untried == ("compiled",)
+
+
+def test_a_schedule_is_tried_before_it_is_taken(machine: Machine) -> None:
+    machine.engine = SyntheticEngine(fixed=0.05, by_token=0.004, plain_by_sequence=0.004)
+    done = machine.tune(concurrency=1, starts=4)
+    assert done.profile.choice.schedule
+    (trial,) = done.trials
+    assert trial.adopted
+    assert done.plan.find(SCHEDULE) is not None
+    assert machine.tune(concurrency=1).plan.find(SCHEDULE) is None
+
+
+def test_a_limit_that_nothing_holds_is_told(machine: Machine) -> None:
+    done = machine.tune("tpot<1ms@p95", concurrency=16)
+    assert not done.profile.choice.meets_goal
+    assert "the limit is not held" in render_tuning_text(done)
+
+
+def test_where_drafts_cost_more_than_they_give_the_plan_has_none(machine: Machine) -> None:
+    machine.engine = SyntheticEngine(fixed=0.3)
+    done = machine.tune()
+    assert done.plan.drafter is None
+    assert "no drafts for 8 at once" in render_tuning_text(done)
+
+
+def test_the_report_tells_the_choice_the_table_and_the_starts(machine: Machine) -> None:
+    done = machine.tune()
+    text = render_tuning_text(done)
+    assert text.startswith(f"k = {done.profile.choice.draft_length} for 8 at once: ")
+    for part in ("foretold tokens a second", "what a step costs", "starts", "not tried: compiled"):
+        assert part in text
+    page, markdown = render_tuning_html(done), render_tuning_markdown(done)
+    assert page.count("<svg") >= 6
+    assert "## foretold and served" in markdown
