@@ -180,6 +180,7 @@ class _Theatre:
             time.sleep(READING_SECONDS)
         self._write("\n")
         self.note(Part(name="both are replayed", seconds=time.monotonic() - opened))
+        self._write("\n")
 
     def _write(self, text: str) -> None:
         self._screen.messages.write(text)

@@ -34,7 +34,7 @@ def describe_demo(demo: Demo) -> Report:
         figure_note="time per token after the first, without drafts against with them",
         sentence=sentence,
         sections=[
-            Section("prompt by prompt", _tabulate(demo)),
+            Section("tokens/s, prompt by prompt", _tabulate(demo)),
             Section("what this cannot tell", lines=_list_limits(demo)),
             Section("seconds", Table((), [*_list_parts(demo)]), in_full=True),
             *_list_answers(demo),
@@ -51,7 +51,7 @@ def _name_outcome(speed_up: float) -> str:
 
 
 def _tabulate(demo: Demo) -> Table:
-    header = ("prompt", "tokens", "plain tokens/s", "drafted tokens/s", "speed-up", "tokens/step")
+    header = ("prompt", "tokens", "plain", "drafted", "speed-up", "tokens/step")
     rows = [
         (
             plain.prompt.kind,
