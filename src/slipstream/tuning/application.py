@@ -1,7 +1,7 @@
 """A plan with what a profile chose; every change has the source `measured` and its figures."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from slipstream.errors import InvalidInputError
@@ -59,6 +59,13 @@ def set_eager(plan: LaunchPlan, eager: bool, because: str) -> LaunchPlan:
     kept = [one for one in plan.decisions if one.flag != EAGER]
     told = [Decision(flag=EAGER, value=None, source="measured", because=because)] if eager else []
     return _with(plan, [*kept, *told])
+
+
+def set_variables(plan: LaunchPlan, changes: Mapping[str, str | None], because: str) -> LaunchPlan:
+    """Give the plan with these variables of its environment; None takes one out."""
+    kept = [one for one in plan.environment if one.flag not in changes]
+    told = [_measure(name, value, because) for name, value in changes.items() if value is not None]
+    return plan.model_copy(update={"environment": (*kept, *told)})
 
 
 def _require_same(plan: LaunchPlan, profile: SpeedProfile) -> None:

@@ -1,7 +1,7 @@
 """Other settings that may matter, each tried in a start of its own at the chosen draft length.
 
-A schedule of draft lengths is only worth trying where the model says so; compiling is on machines
-where nobody measured it. What bounds a step's tokens (`--max-num-seqs`,
+A schedule of draft lengths is only worth trying where the model says so, the processes and threads
+only on a CPU. What bounds a step's tokens (`--max-num-seqs`,
 `--max-num-batched-tokens`) follows from the model and needs no start.
 """
 
@@ -12,12 +12,15 @@ from math import log
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
 from slipstream.tuning.acceptance import Acceptance
-from slipstream.tuning.application import EAGER, set_drafts, set_eager
+from slipstream.tuning.application import EAGER, set_drafts, set_eager, set_variables
 from slipstream.tuning.experiment import EngineStart
 from slipstream.tuning.profile import SpeedProfile, foretell_served, read_served
 from slipstream.tuning.step_time import StepPoint
 
 LEAST_GAIN = 0.05
+IN_ENGINE = "VLLM_ENABLE_V1_MULTIPROCESSING"
+THREADS = "OMP_NUM_THREADS"
+BINDING = "VLLM_CPU_OMP_THREADS_BIND"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,11 @@ class Trial(Record):
 
 def list_variants(plan: LaunchPlan, profile: SpeedProfile) -> list[Variant]:
     """List what may be faster than the chosen plan, the likeliest first."""
-    return [*_vary_schedule(profile), *_vary_compilation(plan, profile)]
+    return [
+        *_vary_schedule(profile),
+        *_vary_compilation(plan, profile),
+        *_vary_threads(plan, profile),
+    ]
 
 
 def judge_trial(
@@ -106,3 +113,29 @@ def _vary_compilation(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Varia
         EngineStart(choice.draft_length, (choice.concurrency,)),
         lambda plan, because: set_eager(plan, not eager, because),
     )
+
+
+def _vary_threads(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]:
+    """Swap the two ways that a CPU can compute: in the engine's process, or in one of its own."""
+    alone, bound = plan.find(IN_ENGINE), plan.find(BINDING)
+    threads = plan.find(THREADS)
+    if alone and threads and threads.value:
+        what = "a worker process"
+        last = int(threads.value) - 1
+        changes = {IN_ENGINE: None, THREADS: None, BINDING: f"0-{last}" if last else "0"}
+    elif bound and bound.value:
+        what = "no worker process"
+        changes = {IN_ENGINE: "0", THREADS: _count_threads(bound.value), BINDING: None}
+    else:
+        return
+    choice = profile.choice
+    yield Variant(
+        what,
+        EngineStart(choice.draft_length, (choice.concurrency,)),
+        lambda plan, because: set_variables(plan, changes, because),
+    )
+
+
+def _count_threads(binding: str) -> str:
+    """Count a binding such as 0-14, and the one that it leaves to the scheduler."""
+    return str(int(binding.rpartition("-")[2]) + 2)

@@ -16,8 +16,10 @@ from slipstream.planning.plan import LaunchPlan
 from slipstream.reporting.tuning_report import render_tuning_html, render_tuning_markdown
 from slipstream.reporting.tuning_text import render_tuning_text
 from slipstream.tuning import tuner as tuner_module
+from slipstream.tuning.application import set_variables
 from slipstream.tuning.experiment import EngineStart
 from slipstream.tuning.goal import parse_goal
+from slipstream.tuning.trials import BINDING, IN_ENGINE, THREADS, list_variants
 from slipstream.tuning.tuner import Tuner, Tuning
 from tests.unit.tuning.pieces import make_conditions
 from tests.unit.tuning.synthetic_engine import KINDS, SyntheticEngine, serve
@@ -139,6 +141,33 @@ def test_what_is_not_faster_is_left_and_what_was_not_tried_is_named(machine: Mac
     assert not trial.adopted
     assert done.plan.find("--enforce-eager") is not None
     assert machine.tune(starts=3).untried == ("compiled",)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            {IN_ENGINE: "0", THREADS: "2"},
+            {BINDING: "0-1"},
+        ),
+        (
+            {BINDING: "0-14"},
+            {IN_ENGINE: "0", THREADS: "16"},
+        ),
+    ],
+)
+def test_a_cpu_is_tried_with_and_without_a_worker_process(
+    before: dict[str, str], after: dict[str, str], machine: Machine
+) -> None:
+    done = machine.tune()
+    plan = set_variables(done.plan, before, "planned")
+    (variant,) = [one for one in list_variants(plan, done.profile) if "worker" in one.what]
+    changed = variant.change(plan, "tried")
+    assert {one.flag: one.value for one in changed.environment} == {
+        **{one.flag: one.value for one in done.plan.environment},
+        **after,
+    }
+    assert changed.decisions == plan.decisions
 
 
 def test_a_schedule_is_tried_before_it_is_taken(machine: Machine) -> None:
