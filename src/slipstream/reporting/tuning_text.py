@@ -23,9 +23,9 @@ def describe_tuning(tuning: Tuning) -> Report:
     held = "" if choice.meets_goal else "; the limit is not held at any load"
     return Report(
         title=f"tuned: {profile.conditions.model}",
-        answer=drafts,
-        figure=f"{1000 * best.seconds_per_token:.1f} ms a token",
-        interval=f"within {best.error:.0%}",
+        answer="tuned" if choice.meets_goal else "failed",
+        figure=f"k = {choice.draft_length}" if choice.draft_length else "plain",
+        interval=f"{1000 * best.seconds_per_token:.1f} ms a token, within {best.error:.0%}",
         figure_note=_name_load(choice.concurrency),
         sentence=f"{drafts} for {_name_load(choice.concurrency)}: {choice.reasons[0]}{held}",
         sections=[
