@@ -40,26 +40,27 @@ def _draw_pair(demo: Demo, plain: Take, drafted: Take) -> str:
             write(x(x.high * part), BOTTOM + 16, f"{x.high * part:g} s", "soft", anchor)
             for part, anchor in ((0, "start"), (0.5, "middle"), (1, "end"))
         ),
-        _draw_take("A", plain, x, y),
-        _draw_take("B", drafted, x, y),
+        _draw_take("A", plain, x, y, first=plain.seconds < drafted.seconds),
+        _draw_take("B", drafted, x, y, first=plain.seconds >= drafted.seconds),
     ]
     told = f"plain {_tell(plain)}; drafted {_tell(drafted)}"
     return frame(360, BOTTOM + 22, f"{kind}: when each token came", told, *parts)
 
 
-def _draw_take(arm: Arm, take: Take, x: Scale, y: Scale) -> str:
-    """Draw an answer as stairs: a step up for every chunk."""
+def _draw_take(arm: Arm, take: Take, x: Scale, y: Scale, *, first: bool) -> str:
+    """Draw an answer as stairs, a step up for every chunk; the first to end has its time before."""
     path = f"M{x(0):.1f} {y(0):.1f}"
     for count, token in enumerate(take.tokens, 1):
         if not token.drafted:
             path += f"H{x(token.seconds):.1f}V{y(count):.1f}"
     kind = arm.lower()
     end, height = x(take.seconds), y(len(take.tokens))
+    aside, anchor = (-7, "end") if first else (7, "start")
     return draw(
         "g",
         draw("path", d=path, kind=f"line {kind}"),
         draw("circle", cx=end, cy=height, r=3.4, kind=f"dot {kind}"),
-        write(end + 7, height + 4, f"{take.seconds:.1f} s", f"value {kind}"),
+        write(end + aside, height + 4, f"{take.seconds:.1f} s", f"value {kind}", anchor),
     )
 
 

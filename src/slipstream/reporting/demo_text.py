@@ -102,6 +102,7 @@ def _list_parts(demo: Demo) -> list[Row]:
 
 
 def _list_answers(demo: Demo) -> list[Section]:
+    """Give both texts of each prompt, or the one that both are."""
     return [
         Section(
             f"{take.prompt.kind}, {name}",
@@ -109,8 +110,12 @@ def _list_answers(demo: Demo) -> list[Section]:
             code="".join(token.text for token in take.tokens),
             in_full=True,
         )
-        for pair in demo.pairs
-        for name, take in zip(("plain", "drafted"), pair, strict=True)
+        for plain, drafted in demo.pairs
+        for name, take in (
+            (("plain and drafted", plain),)
+            if plain.token_ids == drafted.token_ids
+            else (("plain", plain), ("drafted", drafted))
+        )
     ]
 
 
