@@ -27,6 +27,10 @@ def read_checkpoint(
     files = open_files(name, revision)
     try:
         return parse_checkpoint(files, tokenizer=tokenizer)
+    except PermissionError as fault:
+        raise InvalidInputError(
+            f"this user may not read {fault.filename}", hint=f"chmod -R a+rX {name}"
+        ) from fault
     except (ValueError, TypeError, KeyError, AttributeError) as fault:
         faulty = describe_faults(fault) if isinstance(fault, ValidationError) else (str(fault),)
         raise InvalidInputError(

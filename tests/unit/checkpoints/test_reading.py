@@ -246,3 +246,17 @@ def test_a_config_that_is_no_table_is_refused(tmp_path: Path, content: str, mess
         read_checkpoint(str(tmp_path))
     assert caught.value.message.startswith(message.format(tmp_path))
     assert caught.value.hint == "fetch config.json again"
+
+
+def test_files_that_are_closed_to_this_user_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_checkpoint(tmp_path / "closed", LLAMA, tensors=LLAMA_TENSORS)
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(InvalidInputError, match=r"may not read .*config\.json") as refused:
+        read_checkpoint(str(folder))
+    assert refused.value.hint == f"chmod -R a+rX {folder}"
