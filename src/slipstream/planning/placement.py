@@ -172,7 +172,7 @@ def _share_one_process(threads: int) -> Iterator[Decision]:
         "0",
         "hardware",
         "the model runs in the engine's own process, so no core spins for a queue: a step takes "
-        "0.65 of the time on two threads (scripts/measure-cpu-settings)",
+        "0.6 to 0.75 of the time on two threads (scripts/measure-cpu-settings)",
     ).as_decision("VLLM_ENABLE_V1_MULTIPROCESSING")
     yield Choice(
         str(threads), "hardware", "every thread computes; the scheduler waits meanwhile"
