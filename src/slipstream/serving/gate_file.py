@@ -89,6 +89,8 @@ class GateSettings(Record):
     state_file: Path | None = None
     accounting_folder: Path | None = None
     requests_per_key: PositiveInt = 64
+    # Of one caller, after the first hundred: a refusal costs about 2 ms of a core.
+    refusals_per_second: PositiveFloat = 50
     retry_after_seconds: PositiveInt = 5
     speculation: bool = False
     unsupported_sampling: Literal["drop", "refuse"] = "drop"

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, Self
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -25,7 +25,12 @@ KEEP_THE_CONNECTION = (400, 429)
 
 
 class Refusal(Exception):
-    """A request that goes no further, and why; `field` names the part of it that is at fault."""
+    """A request that goes no further, and why; `field` names the part of it that is at fault.
+
+    `caller` is empty as long as nobody knows who asked.
+    """
+
+    caller = ""
 
     def __init__(
         self,
@@ -40,6 +45,11 @@ class Refusal(Exception):
         self.message = message
         self.field = field
         self.headers = headers
+
+    def forget(self) -> Self:
+        """Let go of the frames that raised it: they hold the whole request."""
+        self.__cause__ = self.__context__ = None
+        return self.with_traceback(None)
 
 
 def try_later(status: int, message: str, seconds: int) -> Refusal:

@@ -31,6 +31,7 @@ from slipstream.vllm_plugin.key_ring import (
     is_loopback,
 )
 from slipstream.vllm_plugin.recording import Recorder
+from slipstream.vllm_plugin.refusal_pace import RefusalPace
 from slipstream.vllm_plugin.request_body import add_salt, read_body, replay
 from slipstream.vllm_plugin.request_heads import bound_heads
 from slipstream.vllm_plugin.request_policy import ANSWER_FIELDS, apply_policy, parse_body
@@ -69,6 +70,7 @@ class Gate:
         self._state = WatchedFile(self.settings.state_file, _parse_state, absent=UNKNOWN)
         self._accounting = Accounting(self.settings.accounting_folder)
         self._recorder = Recorder(self.settings.recording)
+        self._pace = RefusalPace(self.settings.refusals_per_second)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one connection of a server."""
@@ -79,8 +81,12 @@ class Gate:
         elif scope["type"] == "http":
             try:
                 await self._answer(scope, receive, send)
-            except Refusal as refusal:
-                await send_refusal(send, refusal, method=scope["method"])
+                return
+            except Refusal as fault:
+                refusal = fault.forget()
+            # Outside of the block above, so that what waits here does not hold its body.
+            await self._pace.wait(refusal.caller)
+            await send_refusal(send, refusal, method=scope["method"])
         else:
             await send({"type": "websocket.close", "code": 1008})
 
@@ -100,12 +106,21 @@ class Gate:
             raise Refusal(404, "there is nothing here")
         else:
             caller = self._keys.require_caller(headers)
-            if caller is not SUPERVISOR and self._state.read().name in LEAVING:
-                raise self._try_later(503, "the server is about to stop")
-            if scope["method"] == "GET":
-                await self.app(_settle(scope, path), receive, send)
-            elif (body := await read_body(headers, receive, self.settings.limits)) is not None:
-                await self._pass_on(_settle(scope, path), body, caller, receive, send)
+            try:
+                await self._admit(_settle(scope, path), headers, caller, receive, send)
+            except Refusal as refusal:
+                refusal.caller = caller.id
+                raise
+
+    async def _admit(
+        self, scope: Scope, headers: Headers, caller: Caller, receive: Receive, send: Send
+    ) -> None:
+        if caller is not SUPERVISOR and self._state.read().name in LEAVING:
+            raise self._try_later(503, "the server is about to stop")
+        if scope["method"] == "GET":
+            await self.app(scope, receive, send)
+        elif (body := await read_body(headers, receive, self.settings.limits)) is not None:
+            await self._pass_on(scope, body, caller, receive, send)
 
     async def _tell_state(self, send: Send) -> None:
         state = self._state.read()

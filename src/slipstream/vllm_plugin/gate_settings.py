@@ -57,6 +57,7 @@ class Settings:
     state_file: str | None
     accounting_folder: str | None
     requests_per_key: int
+    refusals_per_second: float
     retry_after_seconds: int
     speculation: bool
     unsupported_sampling: str

@@ -34,6 +34,7 @@ FULL = GateSettings(
     state_file=Path("/s"),
     accounting_folder=Path("/a"),
     requests_per_key=3,
+    refusals_per_second=7,
     speculation=True,
     unsupported_sampling="refuse",
     long_answers="clamp",

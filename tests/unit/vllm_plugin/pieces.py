@@ -71,6 +71,7 @@ def make_gate(
     folder: Path, engine: Any, *, limits: dict[str, Any] | None = None, **own: Any
 ) -> Gate:
     """Build a gate from a settings file, as vLLM would."""
+    own = {"refusals_per_second": 10**6} | own
     settings = GateSettings(limits=GateLimits(**limits or {}), **own)
     settings.write(folder / "gate.json")
     with patch.dict(os.environ, {GATE_VARIABLE: str(folder / "gate.json")}):

@@ -1,0 +1,31 @@
+"""How fast one caller is refused: to refuse takes time too, from those who keep the rules."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+AT_ONCE = 100
+LONGEST_WAIT_SECONDS = 5.0
+
+
+class RefusalPace:
+    """Gives every refusal its time: the first hundred at once, then so many a second."""
+
+    def __init__(self, per_second: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds_each = 1 / per_second
+        self._clock = clock
+        self._next: dict[str, float] = {}
+
+    def place(self, caller: str) -> float:
+        """Give the seconds that the next refusal of a caller has to wait."""
+        now = self._clock()
+        earliest = now - (AT_ONCE - 1) * self._seconds_each
+        due = max(self._next.get(caller, earliest), earliest)
+        due = min(due, now + LONGEST_WAIT_SECONDS)
+        self._next[caller] = due + self._seconds_each
+        return max(due - now, 0)
+
+    async def wait(self, caller: str) -> None:
+        """Return when the next refusal of a caller may be sent."""
+        if seconds := self.place(caller):
+            await asyncio.sleep(seconds)
