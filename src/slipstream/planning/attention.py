@@ -4,6 +4,7 @@ from slipstream.planning.memory import TURBOQUANT_BITS
 from slipstream.planning.situation import Choice, Situation
 
 GEMMA4 = "Gemma4"
+TURBOQUANT_BACKEND = "TURBOQUANT"
 
 
 def is_gemma4(situation: Situation) -> bool:

@@ -309,6 +309,14 @@ def test_turboquant_on_a_target_that_cannot_is_refused() -> None:
     assert "sinks" in made.refusals[0].message
 
 
+def test_turboquant_on_another_backend_is_refused() -> None:
+    asked = ("--kv-cache-dtype", "turboquant_k8v4", "--attention-backend")
+    made = plan(raw=(*asked, "flash_attn"))
+    assert refusals_of(made) == ["turboquant"]
+    assert made.refusals[0].hint.startswith("leave out --attention-backend")
+    assert refusals_of(plan(raw=(*asked, "TURBOQUANT"))) == []
+
+
 def test_faults_of_the_pair_refuse_the_plan() -> None:
     assert refusals_of(plan(drafter={"hidden_size": 5376})) == ["hidden-size"]
     assert refusals_of(plan(drafter={"hidden_size": 5376}, speculation=False)) == []

@@ -102,6 +102,8 @@ def test_figures_are_filled_in() -> None:
 def test_a_figure_that_the_log_lacks_is_unknown() -> None:
     (finding,) = diagnose("NVRM: GPU 0000:06:00.0: GPU has fallen off the bus.")
     assert finding.meaning.startswith("The accelerator at unknown no longer answers")
+    (finding,) = diagnose("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
+    assert finding.meaning.endswith("2.00 GiB was asked for (free: unknown, in all: unknown).")
 
 
 def test_a_start_and_an_end_without_a_fault_give_no_finding() -> None:
