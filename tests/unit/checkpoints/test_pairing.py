@@ -9,87 +9,26 @@ from hypothesis import strategies as some
 
 from slipstream.checkpoints import Checkpoint, read_checkpoint
 from slipstream.checkpoints.checkpoint import DraftPart
-from slipstream.checkpoints.pairing import Fault, pair
+from slipstream.checkpoints.pairing import pair
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from tests.unit.checkpoints.folders import (
     LLAMA,
-    LLAMA_TENSORS,
     TOKENIZER,
     Table,
-    Tensors,
     drafter_tensors,
     write_checkpoint,
 )
-
-TARGET, DRAFTER = "maker/target", "maker/drafter"
-RECIPES = "slipstream recipes --target maker/target"
-NATIVE = drafter_config(LLAMA, DrafterShape())
-LAYER_KEYS = ("block_size", "num_target_layers", "dflash_config")
-SPECULATORS: Table = {
-    "architectures": ["DFlashDraftModel"],
-    "speculators_model_type": "dflash",
-    "block_size": 8,
-    "aux_hidden_state_layer_ids": [2, 4, 6, 8, 10],
-    "mask_token_id": 3,
-    "sliding_window_non_causal": True,
-    "transformer_layer_config": {k: v for k, v in NATIVE.items() if k not in LAYER_KEYS},
-    "speculators_config": {"verifier": {"name_or_path": "maker/target"}},
-}
-SLIDING: Table = {"sliding_window": 512, "layer_types": ["sliding_attention"]}
-
-
-class Bench:
-    """Writes a target and drafters for it, and reads them under short names."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.target = self._read(TARGET, LLAMA, LLAMA_TENSORS, TOKENIZER)
-
-    def drafter(
-        self,
-        config: Table = NATIVE,
-        *,
-        tensors: Tensors | None = None,
-        tokenizer: Table | None = TOKENIZER,
-    ) -> Checkpoint:
-        return self._read(DRAFTER, config, tensors or drafter_tensors(NATIVE), tokenizer)
-
-    def faults(
-        self, drafter: Checkpoint, *, k: int | None = None, context: int | None = None
-    ) -> tuple[Fault, ...]:
-        return pair(self.target, drafter, draft_length=k, context=context).faults
-
-    def _read(
-        self, name: str, config: Table, tensors: Tensors, tokenizer: Table | None
-    ) -> Checkpoint:
-        folder = write_checkpoint(self.root / name, config, tensors=tensors, tokenizer=tokenizer)
-        return read_checkpoint(str(folder)).model_copy(update={"name": name})
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
-def refusal(code: str, message: str, hint: str = RECIPES) -> Fault:
-    return Fault(code=code, verdict="refuse", message=message, hint=hint)
-
-
-def warning(code: str, message: str, hint: str) -> Fault:
-    return Fault(code=code, verdict="warn", message=message, hint=hint)
-
-
-def with_own(**keys: object) -> Table:
-    return NATIVE | {"dflash_config": NATIVE["dflash_config"] | keys}
-
-
-def with_rope(**keys: object) -> Table:
-    return NATIVE | {"rope_parameters": NATIVE["rope_parameters"] | keys}
-
-
-def with_layers(**keys: object) -> Table:
-    layers = SPECULATORS["transformer_layer_config"] | keys
-    return SPECULATORS | {"transformer_layer_config": layers}
+from tests.unit.checkpoints.pairs import (
+    DRAFTER,
+    NATIVE,
+    SLIDING,
+    SPECULATORS,
+    Bench,
+    refusal,
+    warning,
+    with_own,
+    with_rope,
+)
 
 
 def test_a_drafter_made_for_its_target_has_no_faults(bench: Bench) -> None:
@@ -276,82 +215,6 @@ def test_another_rope_scaling_warns(bench: Bench) -> None:
     hint = "keep --context within what both know unscaled"
     drafter = bench.drafter(with_rope(rope_type="yarn", factor=4.0))
     assert bench.faults(drafter) == (warning("rope-scaling", message, hint),)
-
-
-def test_a_drafter_that_contradicts_itself_on_causality_is_refused(bench: Bench) -> None:
-    message = (
-        "maker/drafter contradicts itself: "
-        "is_causal means non-causal, dflash_config.causal means causal"
-    )
-    drafter = bench.drafter(with_own(causal=True) | {"is_causal": False})
-    assert bench.faults(drafter) == (refusal("causality", message),)
-
-
-def test_a_silent_speculators_drafter_with_windows_warns(bench: Bench) -> None:
-    config = with_layers(**SLIDING)
-    del config["sliding_window_non_causal"]
-    message = (
-        "maker/drafter has sliding layers and no sliding_window_non_causal: vLLM takes "
-        "them as non-causal, speculators trains them causal"
-    )
-    hint = "set sliding_window_non_causal in the drafter's config.json"
-    assert bench.faults(bench.drafter(config)) == (warning("causality", message, hint),)
-
-
-@pytest.mark.parametrize(
-    ("config", "taken"),
-    [
-        (NATIVE | SLIDING, "causal"),
-        (with_own(use_swa=True, swa_window_size=512), "non-causal"),
-        (with_own(use_swa=True, swa_window_size=512) | SLIDING, "causal"),
-    ],
-)
-def test_a_silent_native_drafter_with_windows_warns(
-    bench: Bench, config: Table, taken: str
-) -> None:
-    message = (
-        "maker/drafter has sliding layers and says nothing of causality: "
-        f"vLLM takes them as {taken}"
-    )
-    hint = "set dflash_config.causal in the drafter's config.json"
-    assert bench.faults(bench.drafter(config)) == (warning("causality", message, hint),)
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        with_own(causal=True) | SLIDING,
-        with_own(causal=False) | SLIDING,
-        NATIVE | SLIDING | {"is_causal": True},
-        with_own(causal=True) | {"is_causal": True},
-        with_layers(**SLIDING),
-    ],
-)
-def test_one_word_on_causality_is_enough(bench: Bench, config: Table) -> None:
-    assert bench.faults(bench.drafter(config)) == ()
-
-
-FULL_AND_SLIDING = {"layer_types": ["full_attention", "sliding_attention"], "num_hidden_layers": 2}
-
-
-@pytest.mark.parametrize("config", [SPECULATORS, with_layers(**SLIDING | FULL_AND_SLIDING)])
-def test_a_speculators_drafter_whose_full_layers_would_be_served_causal_warns(
-    bench: Bench, config: Table
-) -> None:
-    message = (
-        "maker/drafter has full attention layers, which speculators trains non-causal, and "
-        "sliding_window_non_causal false: vLLM 0.32 serves them causal"
-    )
-    hint = "set sliding_window_non_causal to true in the drafter's config.json"
-    drafter = bench.drafter(config | {"sliding_window_non_causal": False})
-    assert bench.faults(drafter) == (warning("causality", message, hint),)
-    assert bench.faults(bench.drafter(config)) == ()
-
-
-def test_a_speculators_drafter_that_only_slides_may_be_causal(bench: Bench) -> None:
-    every = SLIDING | {"layer_types": ["sliding_attention"], "num_hidden_layers": 1}
-    config = with_layers(**every) | {"sliding_window_non_causal": False}
-    assert bench.faults(bench.drafter(config)) == ()
 
 
 def test_a_reduced_vocabulary_without_its_map_is_refused(bench: Bench) -> None:
