@@ -60,6 +60,9 @@ def find_turboquant_obstacle(situation: Situation) -> str | None:
     target = situation.target
     if situation.on_cpu:
         return "the CPU backend has no TurboQuant"
+    backend = (situation.wishes.attention_backend or TURBOQUANT_BACKEND).upper()
+    if backend != TURBOQUANT_BACKEND:
+        return f"--attention-backend {backend} cannot read it: leave that out, it has its own"
     if target.has_sliding_windows:
         return "TurboQuant has no sliding windows"
     if target.attention_sinks:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from slipstream.checkpoints.pairing import Fault, pair
 from slipstream.engines import vllm
 from slipstream.hardware import Host, find_obstacle
-from slipstream.planning.attention import TURBOQUANT_BACKEND, find_turboquant_obstacle
+from slipstream.planning.attention import find_turboquant_obstacle
 from slipstream.planning.memory import TURBOQUANT_BITS
 from slipstream.planning.patches import DRAFTER_POSITIONS, drafts_past_its_context
 from slipstream.planning.placement import decide_utilization
@@ -149,19 +149,7 @@ def _suggest_context(memory: MemoryBudget) -> str:
 
 def find_turboquant_fault(situation: Situation, kv_dtype: str) -> list[Fault]:
     """Refuse a packed cache on a target or a backend that it was not made for."""
-    if kv_dtype not in TURBOQUANT_BITS:
-        return []
-    backend = (situation.wishes.attention_backend or TURBOQUANT_BACKEND).upper()
-    if backend != TURBOQUANT_BACKEND:
-        return [
-            Fault(
-                code="turboquant",
-                verdict="refuse",
-                message=f"{kv_dtype} was asked for, and {backend} cannot read it",
-                hint="leave out --attention-backend: TurboQuant has its own",
-            )
-        ]
-    obstacle = find_turboquant_obstacle(situation)
+    obstacle = find_turboquant_obstacle(situation) if kv_dtype in TURBOQUANT_BITS else None
     if obstacle is None:
         return []
     return [

@@ -122,6 +122,8 @@ def test_turboquant_needs_a_capacity_goal_and_a_need() -> None:
     assert choice.value == "turboquant_k8v4"
     sinks = situate(target={"attention_sinks": True}, goal="capacity")
     assert decide_kv_dtype(sinks, short_of_memory=True) is None
+    another = situate(attention_backend="flash_attn", goal="capacity")
+    assert decide_kv_dtype(another, short_of_memory=True) is None
 
 
 def test_the_cache_type_is_a_wish_or_the_recipes_of_this_machine() -> None:

@@ -313,7 +313,10 @@ def test_turboquant_on_another_backend_is_refused() -> None:
     asked = ("--kv-cache-dtype", "turboquant_k8v4", "--attention-backend")
     made = plan(raw=(*asked, "flash_attn"))
     assert refusals_of(made) == ["turboquant"]
-    assert made.refusals[0].hint.startswith("leave out --attention-backend")
+    assert made.refusals[0].message == (
+        "turboquant_k8v4 was asked for, but --attention-backend FLASH_ATTN cannot read it: "
+        "leave that out, it has its own"
+    )
     assert refusals_of(plan(raw=(*asked, "TURBOQUANT"))) == []
 
 
