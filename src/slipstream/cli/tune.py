@@ -19,7 +19,7 @@ from slipstream.cli.measuring_options import (
 from slipstream.cli.plan import add_wishes, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.engines.installed import find_versions
-from slipstream.errors import ExitCode, InvalidInputError
+from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
 from slipstream.measuring.bench import Bench
 from slipstream.planning import LaunchPlan
@@ -63,6 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Measure, choose and write the better plan; a limit that cannot be held leaves with 4."""
+    if options.starts < LEAST_STARTS:
+        raise UsageError(
+            f"--starts {options.starts} is too few to measure, hold against plain and confirm",
+            hint=f"--starts {LEAST_STARTS}",
+        )
     require_writable(options.html, options.markdown, options.save)
     goal = parse_goal(options.goal)
     host = read_host(this_machine(os.environ, datetime.now(UTC)))

@@ -91,6 +91,7 @@ def test_a_server_that_forbids_salts_is_measured_with_its_cache_as_it_is(
         (("compare", "nothing/here"), 1, "nothing/here"),
         (("tune", "nothing/here"), 1, "nothing/here"),
         (("tune", "nothing/here", "--goal", "ttft<1s@p95"), 2, "not about the time per token"),
+        (("tune", "nothing/here", "--starts", "2"), 2, "--starts 2 is too few"),
         (("tune", "nothing/here", "--save", "no/plan.json"), 1, "there is no folder"),
     ],
 )
