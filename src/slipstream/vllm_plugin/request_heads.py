@@ -12,6 +12,8 @@ from slipstream.vllm_plugin.gate_settings import Limits
 
 _TOO_LATE = "408 Request Timeout"
 _TOO_LARGE = "431 Request Header Fields Too Large"
+LINGER_SECONDS = 1.0
+LINGER_BYTES = 1 << 20
 
 
 def bound_heads(scope: Scope, limits: Limits) -> bool:
@@ -31,6 +33,8 @@ def make_bounded(protocol: Any, limits: Limits) -> type[asyncio.Protocol]:
     class Bounded(protocol):  # type: ignore[misc]
         _timer: asyncio.TimerHandle | None = None
         _head_bytes = 0
+        _lingers: asyncio.TimerHandle | None = None
+        _late_bytes = 0
 
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             super().connection_made(transport)
@@ -38,9 +42,16 @@ def make_bounded(protocol: Any, limits: Limits) -> type[asyncio.Protocol]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._have_head()
+            if self._lingers is not None:
+                self._lingers.cancel()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
+            if self._lingers is not None:
+                self._late_bytes += len(data)
+                if self._late_bytes > LINGER_BYTES:
+                    self.transport.close()
+                return
             super().data_received(data)
             if self._timer is not None:
                 self._head_bytes += len(data)
@@ -66,10 +77,13 @@ def make_bounded(protocol: Any, limits: Limits) -> type[asyncio.Protocol]:
                 self._timer = None
 
         def _give_up(self, status: str) -> None:
+            """Answer, then take what is still on its way: a close before that loses the answer."""
             self._have_head()
             if not self.transport.is_closing():
                 head = f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
                 self.transport.write(head.encode())
-                self.transport.close()
+                if self.transport.can_write_eof():
+                    self.transport.write_eof()
+                self._lingers = self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
     return Bounded

@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 
 from slipstream.vllm_plugin.answers import App, Receive, Scope, Send
-from slipstream.vllm_plugin.request_heads import bound_heads
+from slipstream.vllm_plugin.request_heads import LINGER_SECONDS, bound_heads
 from tests.unit.vllm_plugin.pieces import Engine, make_gate
 from tests.unit.vllm_plugin.test_sockets import connect, read_to_end, request, send_raw, status_of
 
@@ -73,6 +73,29 @@ def test_an_endless_head_ends_its_connection(tmp_path: Path, head: bytes) -> Non
             assert status_of(read_to_end(connection)) == 431
         assert status_of(send_raw(port, request("/v1/models"))) == 200
     assert engine.paths == ["/v1/models"]
+
+
+def test_what_is_still_on_its_way_does_not_take_the_answer_away(tmp_path: Path) -> None:
+    more_than_one_read = b"a" * 600_000
+    with serve_as_vllm(make_living_gate(tmp_path, Living())) as port, connect(port) as connection:
+        connection.sendall(ENDLESS[0] + more_than_one_read)
+        assert status_of(read_to_end(connection)) == 431
+
+
+def send_until_cut_off(connection: socket.socket, piece: bytes) -> None:
+    while True:
+        connection.sendall(piece)
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("piece", "within"), [(b"a", LINGER_SECONDS + 2), (b"a" * 100_000, 1)])
+def test_one_who_never_stops_is_cut_off(tmp_path: Path, piece: bytes, within: float) -> None:
+    with serve_as_vllm(make_living_gate(tmp_path, Living())) as port, connect(port) as connection:
+        connection.sendall(ENDLESS[0])
+        began = time.monotonic()
+        with pytest.raises(ConnectionError):
+            send_until_cut_off(connection, piece)
+        assert time.monotonic() - began < within
 
 
 @pytest.mark.parametrize("start", [b"", b"GET /v1/mod", b"GET /v1/models HTTP/1.1\r\nHost: e\r\n"])
