@@ -1,10 +1,20 @@
 """Rules for attention: backends of target and drafter, cache types, prefix caching."""
 
+from collections.abc import Callable
+
 from slipstream.planning.memory import TURBOQUANT_BITS
 from slipstream.planning.situation import Choice, Situation
 
 GEMMA4 = "Gemma4"
 TURBOQUANT_BACKEND = "TURBOQUANT"
+# The first with 8-bit floats of its own; Triton refuses to emulate them.
+FP8_CAPABILITY = (8, 9)
+# TurboQuant is slower: where neither holds all, it must hold this much more.
+HANDICAP = {"fp8": 1.0, "turboquant_k8v4": 1.2}
+COST_OF_A_SMALLER_CACHE = {
+    "fp8": "no loss was seen with it (vLLM's blog, 11 May 2026)",
+    "turboquant_k8v4": "it costs 1.2 % more perplexity and is slower than fp8",
+}
 
 
 def is_gemma4(situation: Situation) -> bool:
@@ -77,8 +87,20 @@ def find_turboquant_obstacle(situation: Situation) -> str | None:
     return None
 
 
-def decide_kv_dtype(situation: Situation, *, short_of_memory: bool) -> Choice[str] | None:
-    """Choose the target's cache type; TurboQuant buys capacity, never speed."""
+def has_fp8_cache(situation: Situation) -> bool:
+    """Say whether a backend here surely reads an fp8 cache."""
+    version = tuple(map(int, (situation.capability or "0.0").split(".")))
+    flash = (situation.wishes.attention_backend or "").upper() == "FLASH_ATTN"
+    return version[0] == 9 if flash else version >= FP8_CAPABILITY
+
+
+def decide_kv_dtype(
+    situation: Situation, *, wanted: int, count_fitting: Callable[[str], int | None]
+) -> Choice[str] | None:
+    """Choose the target's cache type by how many of the wanted sequences fit in it.
+
+    A smaller cache buys capacity, never speed, and TurboQuant costs more of it than fp8.
+    """
     if situation.wishes.kv_dtype is not None:
         return situation.from_wish("kv_dtype", situation.wishes.kv_dtype)
     if situation.on_cpu:
@@ -86,15 +108,25 @@ def decide_kv_dtype(situation: Situation, *, short_of_memory: bool) -> Choice[st
     advised = situation.advice.kv_dtype
     if advised is not None and situation.recipe_fits_machine:
         return situation.from_recipe(advised)
-    wanted = situation.wishes.goal == "capacity" and short_of_memory
-    if wanted and find_turboquant_obstacle(situation) is None:
-        return Choice(
-            "turboquant_k8v4",
-            "hardware",
-            "the wanted sequences do not fit in bfloat16; this holds 2.6 times as many tokens "
-            "for 1.2 % more perplexity",
-        )
-    return None
+    plain = count_fitting("auto")
+    if situation.wishes.goal != "capacity" or plain is None or plain >= wanted:
+        return None
+    held = {kv_dtype: count_fitting(kv_dtype) or 0 for kv_dtype in _find_smaller_caches(situation)}
+    enough = (kv_dtype for kv_dtype, count in held.items() if count >= wanted)
+    chosen = next(enough, max(held, key=lambda kind: held[kind] / HANDICAP[kind], default="auto"))
+    if held.get(chosen, 0) <= plain:
+        return None
+    told = f"bfloat16 holds {plain} of the wanted {wanted} sequences, this {held[chosen]}"
+    return Choice(chosen, "hardware", f"{told}; {COST_OF_A_SMALLER_CACHE[chosen]}")
+
+
+def _find_smaller_caches(situation: Situation) -> list[str]:
+    """Give the cache types that are possible here, the cheapest first."""
+    possible = {
+        "fp8": has_fp8_cache(situation),
+        "turboquant_k8v4": find_turboquant_obstacle(situation) is None,
+    }
+    return [kv_dtype for kv_dtype in HANDICAP if possible[kv_dtype]]
 
 
 def decide_drafter_kv_dtype(situation: Situation, kv_dtype: str) -> Choice[str] | None:

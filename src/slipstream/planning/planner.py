@@ -145,11 +145,13 @@ def _decide_figures(situation: Situation) -> _Figures:
 def _decide_cache(
     situation: Situation, figures: _Figures
 ) -> tuple[Choice[str] | None, Load, MemoryBudget]:
-    """Choose the cache type: the plain one's budget tells whether memory is short."""
-    plain = make_budget(situation, _make_load(situation, figures, "auto"))
-    fit = plain.sequences_that_fit
-    short = fit is not None and fit < figures.sequences.value
-    kv = decide_kv_dtype(situation, short_of_memory=short)
+    """Choose the cache type, and the budget that goes with it."""
+
+    def count_fitting(kv_dtype: str) -> int | None:
+        return make_budget(situation, _make_load(situation, figures, kv_dtype)).sequences_that_fit
+
+    wanted = figures.sequences.value
+    kv = decide_kv_dtype(situation, wanted=wanted, count_fitting=count_fitting)
     load = _make_load(situation, figures, kv.value if kv else "auto")
     return kv, load, make_budget(situation, load)
 

@@ -24,6 +24,8 @@ from slipstream.serving import warden
 
 READY_WITHIN_SECONDS = 900
 GRACE_SECONDS = 30
+# vLLM does not end by a signal while it loads, and nobody is being answered yet.
+LOADING_GRACE_SECONDS = 2
 LOOK_EVERY_SECONDS = 0.25
 DETAIL_LINES = 6
 DETAIL_CHARACTERS = 400
@@ -59,7 +61,11 @@ def run_engine(
     command = [sys.executable, *plan.argv()[1:], "--port", str(port)]
     with run_group(command, make_environment(plan, environment), log) as process:
         on_start(process.pid)
-        _wait_until_healthy(process, url, log, ready_within_seconds, on_wait)
+        try:
+            _wait_until_healthy(process, url, log, ready_within_seconds, on_wait)
+        except BaseException:
+            end_group(process, grace_seconds=LOADING_GRACE_SECONDS)
+            raise
         try:
             yield url
         except EngineError as fault:

@@ -21,6 +21,7 @@ from slipstream.serving.chronicle import Chronicle
 from slipstream.serving.diagnosis import Finding, diagnose_file
 from slipstream.serving.engine_life import Death, EngineLife
 from slipstream.serving.engine_process import (
+    LOADING_GRACE_SECONDS,
     end_group,
     make_environment,
     signal_group,
@@ -159,7 +160,8 @@ class Supervisor:
 
     async def _end(self, life: EngineLife, *, at_once: bool) -> None:
         """End the whole group; one that died or hangs is not asked."""
-        grace = 0.0 if at_once else GRACE_SECONDS
+        patience = LOADING_GRACE_SECONDS if life.ready_at is None else GRACE_SECONDS
+        grace = 0.0 if at_once else patience
         ending = asyncio.create_task(
             asyncio.to_thread(end_group, life.process, grace_seconds=grace)
         )

@@ -1,5 +1,7 @@
 """Backends and cache types follow what is known of chips and models."""
 
+from typing import Any
+
 import pytest
 
 from slipstream.checkpoints.checkpoint import Layers
@@ -114,28 +116,56 @@ def test_turboquant_is_possible_on_dense_and_hybrid_targets() -> None:
     assert find_turboquant_obstacle(situate(target={"layers": HYBRID_LAYERS})) is None
 
 
-def test_turboquant_needs_a_capacity_goal_and_a_need() -> None:
-    assert decide_kv_dtype(situate(), short_of_memory=True) is None
-    assert decide_kv_dtype(situate(goal="capacity"), short_of_memory=False) is None
-    choice = decide_kv_dtype(situate(goal="capacity"), short_of_memory=True)
-    assert choice is not None
-    assert choice.value == "turboquant_k8v4"
-    sinks = situate(target={"attention_sinks": True}, goal="capacity")
-    assert decide_kv_dtype(sinks, short_of_memory=True) is None
-    another = situate(attention_backend="flash_attn", goal="capacity")
-    assert decide_kv_dtype(another, short_of_memory=True) is None
+def choose_cache(
+    machine: str, *, plain: int | None = 10, fp8: int = 20, packed: int = 26, **changes: Any
+) -> tuple[str, str] | None:
+    """Choose for 24 sequences, by how many each type holds; give the value and its source."""
+    held = {"auto": plain, "fp8": fp8, "turboquant_k8v4": packed}
+    situation = situate(machine, **changes)
+    choice = decide_kv_dtype(situation, wanted=24, count_fitting=held.__getitem__)
+    return (choice.value, choice.source) if choice else None
+
+
+SINKS = {"attention_sinks": True}
+
+
+@pytest.mark.parametrize(
+    ("machine", "changes", "chosen"),
+    [
+        ("h100", {"plain": 24}, None),
+        ("h100", {"plain": None}, None),
+        ("h100", {"fp8": 24}, "fp8"),
+        ("h100", {}, "turboquant_k8v4"),
+        ("h100", {"fp8": 18, "packed": 17}, "fp8"),
+        ("h100", {"fp8": 18, "packed": 20}, "fp8"),
+        ("h100", {"fp8": 18, "packed": 23}, "turboquant_k8v4"),
+        ("h100", {"plain": 0, "fp8": 0, "packed": 0}, None),
+        ("h100", {"target": SINKS}, "fp8"),
+        ("rtx-3090", {"fp8": 24}, "turboquant_k8v4"),
+        ("rtx-3090", {"target": SINKS}, None),
+        ("h100", {"attention_backend": "flash_attn"}, "fp8"),
+        ("gb10", {"attention_backend": "triton_attn"}, "fp8"),
+        ("gb10", {"attention_backend": "flash_attn"}, None),
+        ("cpu-server", {}, None),
+    ],
+)
+def test_the_cache_shrinks_for_a_capacity_goal_as_far_as_needed(
+    machine: str, changes: dict[str, Any], chosen: str | None
+) -> None:
+    found = choose_cache(machine, goal="capacity", **changes)
+    assert found == (None if chosen is None else (chosen, "hardware"))
+
+
+def test_the_cache_does_not_shrink_for_another_goal() -> None:
+    assert choose_cache("h100", goal="throughput") is None
 
 
 def test_the_cache_type_is_a_wish_or_the_recipes_of_this_machine() -> None:
-    asked = decide_kv_dtype(situate(kv_dtype="turboquant_4bit_nc"), short_of_memory=False)
-    assert asked is not None
-    assert (asked.value, asked.source) == ("turboquant_4bit_nc", "user")
+    asked = choose_cache("h100", kv_dtype="turboquant_4bit_nc")
+    assert asked == ("turboquant_4bit_nc", "user")
     recipe = make_recipe(kv_dtype="fp8")
-    advised = decide_kv_dtype(situate("gb10", recipe=recipe), short_of_memory=False)
-    assert advised is not None
-    assert (advised.value, advised.source) == ("fp8", "recipe")
-    assert decide_kv_dtype(situate("h100", recipe=recipe), short_of_memory=False) is None
-    assert decide_kv_dtype(situate("cpu-server"), short_of_memory=True) is None
+    assert choose_cache("gb10", recipe=recipe) == ("fp8", "recipe")
+    assert choose_cache("h100", recipe=recipe) is None
 
 
 @pytest.mark.parametrize(

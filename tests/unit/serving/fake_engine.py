@@ -72,10 +72,10 @@ class Handler(BaseHTTPRequestHandler):
 
 if rule := find("start"):
     die(rule)
-if rule := find("say"):
-    print(rule["words"], flush=True)
 if find("deaf"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if rule := find("say"):
+    print(rule["words"], flush=True)
 if find("stay"):
     time.sleep(60)
 port = int(sys.argv[sys.argv.index("--port") + 1])

@@ -40,6 +40,7 @@ remember("engine", os.getpid())
 """
 HEALTHY = "serve()"
 STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN); serve()"
+DEAF_AND_SILENT = "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
 SILENT = "print('loading the weights', flush=True); time.sleep(60)"
 WITH_A_CHILD = """
 child = subprocess.Popen([sys.executable, "-c",
@@ -286,6 +287,25 @@ def test_an_interrupt_cuts_the_grace_short(tmp_path: Path) -> None:
         interrupt.start()
     interrupt.join()
     assert time.monotonic() - started < engine_process.GRACE_SECONDS
+    assert bench.left() == []
+
+
+def test_an_engine_that_is_still_loading_gets_little_grace(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, DEAF_AND_SILENT)
+
+    def interrupt_once_up(_: float) -> None:
+        if (bench.pids / "engine").exists():
+            raise KeyboardInterrupt
+
+    started = time.monotonic()
+    with (
+        pytest.raises(KeyboardInterrupt),
+        run_engine(
+            make_plan(), log=bench.log, environment=bench.environment, on_wait=interrupt_once_up
+        ),
+    ):
+        pass
+    assert time.monotonic() - started < engine_process.GRACE_SECONDS / 2
     assert bench.left() == []
 
 

@@ -221,14 +221,18 @@ def test_a_patch_that_was_not_applied_is_told(tmp_path: Path, host: Host) -> Non
     assert f"starting: {line}; what it repairs can happen" in stage.messages()
 
 
-def test_a_start_that_is_stopped_leaves_nothing(tmp_path: Path, host: Host) -> None:
-    stage = Stage(tmp_path, host, rule("stay"))
+def test_a_start_that_is_stopped_leaves_nothing_and_gets_little_grace(
+    tmp_path: Path, host: Host
+) -> None:
+    stage = Stage(tmp_path, host, rule("deaf"), rule("say", "deaf now"), rule("stay"))
 
-    async def until_started(stage: Stage) -> None:
-        while not stage.starts():
+    async def until_deaf(stage: Stage) -> None:
+        while not (log := stage.folder.engine_log).exists() or "deaf now" not in log.read_text():
             await asyncio.sleep(0.01)
 
-    stage.serve(until_started)
+    began = time.monotonic()
+    stage.serve(until_deaf)
+    assert time.monotonic() - began < supervisor.GRACE_SECONDS / 2
     assert [event.state for event in stage.events][-2:] == ["stopping", "stopped"]
     assert read_process(stage.pid()) is None
 
