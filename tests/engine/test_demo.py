@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 pytestmark = pytest.mark.engine
 
 WITHIN_SECONDS = 300.0
+LOOK_EVERY_SECONDS = 0.5
 ENDED_WITHIN_SECONDS = 45.0
 MARK = "SLIPSTREAM_DEMO_TEST"
 
@@ -36,7 +38,10 @@ class Performance:
         until = time.monotonic() + WITHIN_SECONDS
         while not happened():
             assert time.monotonic() < until, self.shown[-3000:]
-            self.shown += os.read(self.terminal, 1 << 16).decode(errors="replace")
+            if select.select([self.terminal], [], [], LOOK_EVERY_SECONDS)[0]:
+                self.shown += os.read(self.terminal, 1 << 16).decode(errors="replace")
+            else:
+                assert self.process.poll() is None, self.shown[-3000:]
 
     def interrupt(self) -> int:
         """Send what Ctrl-C sends, and give the exit code."""

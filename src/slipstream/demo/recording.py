@@ -28,6 +28,9 @@ from slipstream.records import Record
 
 Decode = Callable[[Sequence[int]], str]
 
+# With every core computing, a short answer may wait in the server and come whole.
+ATTEMPTS = 3
+
 
 class Token(Record):
     """One token; seconds since the request was sent."""
@@ -58,8 +61,14 @@ class Take(Record):
 
     @property
     def seconds_per_token(self) -> float:
-        """Give the time of each token after the first: decoding alone, without the prompt."""
-        return (self.seconds - self.tokens[0].seconds) / (len(self.tokens) - 1)
+        """Give the time of each token after the first chunk: decoding alone, without the prompt."""
+        began = self.tokens[0].seconds
+        return (self.seconds - began) / sum(token.seconds > began for token in self.tokens)
+
+    @property
+    def came_at_once(self) -> bool:
+        """Say whether nothing can be told of its speed."""
+        return self.tokens[0].seconds == self.seconds
 
 
 class Chunk(NamedTuple):
@@ -71,20 +80,26 @@ class Chunk(NamedTuple):
 
 def record(url: str, prompt: Prompt, decode: Decode) -> Take:
     """Ask a server, greedily, and keep what came when."""
+    for _ in range(ATTEMPTS):
+        taken = asyncio.run(_ask(Endpoint(url), prompt, decode))
+        if not taken.came_at_once:
+            return taken
+    raise EngineError(
+        f"the tokens for {prompt.id} came all at once, {ATTEMPTS} times",
+        hint="end what else computes on this machine, or ask for longer answers: --max-tokens",
+    )
 
-    async def run() -> Take:
-        endpoint = Endpoint(url)
-        async with open_client(endpoint) as client:
-            model = await read_model(client)
-        wire = Wire(endpoint)
-        try:
-            return await _take(wire, prompt, model, decode)
-        except OSError as fault:
-            raise no_answer(endpoint.base, fault) from fault
-        finally:
-            wire.close()
 
-    return asyncio.run(run())
+async def _ask(endpoint: Endpoint, prompt: Prompt, decode: Decode) -> Take:
+    async with open_client(endpoint) as client:
+        model = await read_model(client)
+    wire = Wire(endpoint)
+    try:
+        return await _take(wire, prompt, model, decode)
+    except OSError as fault:
+        raise no_answer(endpoint.base, fault) from fault
+    finally:
+        wire.close()
 
 
 async def _take(wire: Wire, prompt: Prompt, model: str, decode: Decode) -> Take:
@@ -108,28 +123,28 @@ async def _take(wire: Wire, prompt: Prompt, model: str, decode: Decode) -> Take:
         fault = reader.find_fault()
         if connection.reader.status != httpx.codes.OK:
             fault = connection.refusal.decode(errors="replace")
-    if fault or not chunks or chunks[0].seconds == chunks[-1].seconds:
+    if fault or not chunks:
         raise EngineError(
-            f"{prompt.id} was not answered: {fault or 'its tokens came all at once'}",
+            f"{prompt.id} was not answered: {fault or 'no token came'}",
             hint="look into the engine's log",
         )
     return Take(
         prompt=prompt,
-        tokens=mark_tokens(chunks, decode),
+        tokens=mark_tokens(chunks, decode, drafted=reader.drafts.drafts > 0),
         drafts=reader.drafts.drafts,
         accepted=reader.drafts.accepted,
     )
 
 
-def mark_tokens(chunks: Sequence[Chunk], decode: Decode) -> tuple[Token, ...]:
-    """Give each token its text, and mark what was drafted."""
+def mark_tokens(chunks: Sequence[Chunk], decode: Decode, *, drafted: bool) -> tuple[Token, ...]:
+    """Give each token its text, and mark what was drafted, where anything was."""
     texts = iter(_split_text([token for chunk in chunks for token in chunk.token_ids], decode))
     return tuple(
         Token(
             id=token,
             text=next(texts),
             seconds=chunk.seconds,
-            drafted=place < len(chunk.token_ids) - 1,
+            drafted=drafted and place < len(chunk.token_ids) - 1,
         )
         for chunk in chunks
         for place, token in enumerate(chunk.token_ids)

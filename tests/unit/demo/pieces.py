@@ -31,7 +31,7 @@ def make_take(text: str = TEXT, *, drafts: int = 0, kind: str = "prose", step: f
             max_tokens=80,
             origin="slipstream",
         ),
-        tokens=mark_tokens(chunks, decode),
+        tokens=mark_tokens(chunks, decode, drafted=drafts > 0),
         drafts=len(parts) - 1 if drafts else 0,
         accepted=sum(len(part) - 1 for part in parts),
     )

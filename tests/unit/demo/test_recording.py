@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.demo.recording import Chunk, Take, mark_tokens, record
+from slipstream.demo.recording import ATTEMPTS, Chunk, Take, mark_tokens, record
 from slipstream.errors import EngineError
 from tests.unit.demo.pieces import decode, make_take
 from tests.unit.measuring.stream_server import (
@@ -77,7 +77,8 @@ def test_chunks_that_arrive_together_are_still_two() -> None:
     [
         (refuse("400 Bad Request", b"too long"), "prose was not answered: too long"),
         (answer_with(ROLE, give("ab")), "finish reason None"),
-        (answer_with(ROLE, give("a", "stop"), count(9, 1)), "came all at once"),
+        (answer_with(ROLE, count(9, 0)), "finish reason None"),
+        (answer_with(ROLE, give("", "stop"), count(9, 0)), "no token came"),
         ([CHUNKED, None], "no answer from http://127.0.0.1"),
     ],
 )
@@ -86,10 +87,38 @@ def test_an_answer_that_is_none_is_an_engine_error(answer: Any, told: str) -> No
         take_of(answer)
 
 
+WHOLE = list(answer_with(ROLE, give("abc", "stop"), count(9, 3)))
+
+
+def test_an_answer_that_came_at_once_is_asked_for_again() -> None:
+    answers = iter([WHOLE, list(answer_with(*EVENTS))])
+    with run_stream_server(lambda _: pace(next(answers))) as server:
+        taken = record(server.url, make_take().prompt, decode)
+    assert "".join(token.text for token in taken.tokens) == "abcdef"
+    with (
+        run_stream_server(lambda _: pace(WHOLE)) as server,
+        pytest.raises(EngineError, match="for prose came all at once, 3 times"),
+    ):
+        record(server.url, make_take().prompt, decode)
+    assert len(server.bodies) == ATTEMPTS
+
+
+def test_tokens_that_waited_for_each_other_were_not_drafted_by_a_plain_engine() -> None:
+    taken, _ = take_of(answer_with(ROLE, give("abc"), give("de", "stop"), count(9, 5)))
+    assert [token.drafted for token in taken.tokens] == [False] * 5
+
+
+def test_what_came_with_the_first_token_took_no_time_after_it() -> None:
+    chunks = [Chunk(0.5, (1, 2, 3)), Chunk(0.7, (4,)), Chunk(0.9, (5,))]
+    tokens = mark_tokens(chunks, decode, drafted=True)
+    taken = make_take().model_copy(update={"tokens": tokens})
+    assert taken.seconds_per_token == pytest.approx(0.2)
+
+
 def test_a_sign_of_several_tokens_comes_with_its_last() -> None:
     heart = "I \N{BLACK HEART SUIT}!".encode()
     chunks = [Chunk(float(at), (byte,)) for at, byte in enumerate(heart)]
-    tokens = mark_tokens(chunks, lambda ids: bytes(ids).decode(errors="replace"))
+    tokens = mark_tokens(chunks, lambda ids: bytes(ids).decode(errors="replace"), drafted=False)
     assert [token.text for token in tokens] == [
         *("I", " ", "", "", "\N{BLACK HEART SUIT}", "!"),
     ]
