@@ -108,8 +108,10 @@ def decide_kv_dtype(
     advised = situation.advice.kv_dtype
     if advised is not None and situation.recipe_fits_machine:
         return situation.from_recipe(advised)
+    if situation.wishes.goal != "capacity":
+        return None
     plain = count_fitting("auto")
-    if situation.wishes.goal != "capacity" or plain is None or plain >= wanted:
+    if plain is None or plain >= wanted:
         return None
     held = {kv_dtype: count_fitting(kv_dtype) or 0 for kv_dtype in _find_smaller_caches(situation)}
     enough = (kv_dtype for kv_dtype, count in held.items() if count >= wanted)
@@ -126,7 +128,7 @@ def _find_smaller_caches(situation: Situation) -> list[str]:
         "fp8": has_fp8_cache(situation),
         "turboquant_k8v4": find_turboquant_obstacle(situation) is None,
     }
-    return [kv_dtype for kv_dtype in HANDICAP if possible[kv_dtype]]
+    return [kv_dtype for kv_dtype, here in possible.items() if here]
 
 
 def decide_drafter_kv_dtype(situation: Situation, kv_dtype: str) -> Choice[str] | None:
