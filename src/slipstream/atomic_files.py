@@ -10,11 +10,12 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import get_ident
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Put `content` at `path` in one step."""
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}-{get_ident()}")
     try:
         with partial.open("wb") as file:
             file.write(content)

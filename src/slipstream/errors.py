@@ -5,8 +5,9 @@ SlipstreamError                 exit code
 ├── InvalidInputError           1   mend a file or a value
 ├── MissingPartError            1   install or fetch something
 ├── UnsupportedHostError        1   use another machine
-├── EngineError                 3   the engine did not get ready, or died
-└── GateMissedError             4   a measured figure is worse than the one asked for
+└── EngineError                 3   the engine did not get ready, or died
+
+A verb whose measured figure is worse than the one asked for returns 4 without an error.
 
 The message is a fact with its values; the hint is what to type next, and no error can be
 made without one. Anything else that escapes is a bug of ours and leaves with 70.
@@ -62,9 +63,3 @@ class EngineError(SlipstreamError):
     """The engine did not get ready, or died."""
 
     exit_code = ExitCode.ENGINE
-
-
-class GateMissedError(SlipstreamError):
-    """A measured figure misses the gate that the user set."""
-
-    exit_code = ExitCode.GATE_MISSED

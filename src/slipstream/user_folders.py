@@ -20,7 +20,7 @@ def recipe_overlay(environment: Mapping[str, str]) -> Path:
 
 def model_cache(environment: Mapping[str, str]) -> Path:
     """Give the folder that huggingface_hub downloads into, by its own precedence."""
-    if named := environment.get("HF_HUB_CACHE"):
+    if named := environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE"):
         return Path(named).expanduser()
     if named := environment.get("HF_HOME"):
         return Path(named).expanduser() / "hub"

@@ -1,20 +1,22 @@
-"""The real vLLM API server as a child process, and a client that streams from it."""
+"""The real vLLM API server as a child process, and a client that streams from it.
+
+The server runs under our warden: it ends with this process, whatever ends that.
+"""
 
 import json
 import os
-import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from slipstream.serving.supervision.engine_process import choose_port, run_group
 from tests.engine.offline import BATCH_SIZE, MAX_TOKENS, speculative_config
 
 READY_WITHIN_SECONDS = 240
@@ -79,7 +81,7 @@ class Server:
 @contextmanager
 def run_server(target: Path, drafter: Path, log: Path) -> Iterator[Server]:
     """Start vLLM in float32 with DFlash on a free port of loopback; end its whole group after."""
-    port = find_free_port()
+    port = choose_port(None)
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(target), "--served-model-name", "target"),
@@ -90,27 +92,10 @@ def run_server(target: Path, drafter: Path, log: Path) -> Iterator[Server]:
         *("--speculative-config", json.dumps(speculative_config(drafter))),
         *("--per-request-spec-decode-metrics", "summary"),
     ]
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            command,
-            env=os.environ | IN_ONE_PROCESS,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
+    with run_group(command, os.environ | IN_ONE_PROCESS, log) as process:
         server = Server(url=f"http://127.0.0.1:{port}")
         wait_until_healthy(server, process, log)
         yield server
-    finally:
-        end_group(process)
-
-
-def find_free_port() -> int:
-    """Find a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_until_healthy(server: Server, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -124,13 +109,3 @@ def wait_until_healthy(server: Server, process: subprocess.Popen[bytes], log: Pa
         except httpx.TransportError:
             time.sleep(0.5)
     raise AssertionError(f"not healthy in {READY_WITHIN_SECONDS} s:\n{log.read_text()[-3000:]}")
-
-
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End the server and its workers by the group that we gave them."""
-    os.killpg(process.pid, signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=30)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait(timeout=10)

@@ -14,11 +14,12 @@ from typing import Any
 import httpx
 
 from slipstream.proving_ground import SHIPPED_DRAFTER
-from slipstream.serving.engine_process import choose_port
 from slipstream.serving.run import Run, RunFolder, find_runs_root, list_runs, read_process
+from slipstream.serving.supervision.engine_process import choose_port
 
 READY_WITHIN_SECONDS = 400.0
 PROMPT = "The lighthouse keeper climbed the stairs and"
+OTHER_NAME = "another-name"
 
 
 @dataclass(slots=True)
@@ -56,7 +57,9 @@ class Service:
     def serve(self, *words: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         """Serve the shipped pair, and come back when it is ready."""
         wishes = ("--drafter", str(SHIPPED_DRAFTER), "--context", "1024", "--port", str(self.port))
-        engine = ("--", "--enforce-eager")
+        # As vLLM takes them: underscores, a suffix, several values, a short form of speculation.
+        names = ("--served_model_name", self.target.name, OTHER_NAME)
+        engine = ("--", "--enforce_eager", "--max_model_len=1k", *names, "--spec-tokens", "7")
         return self.command(
             "serve", str(self.target), *wishes, "--detach", "--json", *words, *engine, check=check
         )

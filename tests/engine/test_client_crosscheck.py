@@ -20,11 +20,11 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from slipstream.measuring.completions import Request
-from slipstream.measuring.endpoint import Endpoint
-from slipstream.measuring.engine_metrics import read_engine_counts
-from slipstream.measuring.load import run_closed_loop
-from slipstream.measuring.sample import Sample
+from slipstream.measuring.client.completions import Request
+from slipstream.measuring.client.endpoint import Endpoint
+from slipstream.measuring.client.engine_metrics import read_engine_counts
+from slipstream.measuring.client.load import run_closed_loop
+from slipstream.measuring.client.sample import Sample
 from tests.engine.prompts import CHAT_PROMPTS
 from tests.engine.server import Server
 

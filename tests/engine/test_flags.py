@@ -58,12 +58,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     distinct = {tuple(arguments_of(plan)) for plan in plans}
     arguments = [list(words) for words in sorted(distinct)]
     variables = sorted(
-        {
-            decision.flag
-            for plan in plans
-            for decision in plan.environment
-            if decision.flag.startswith("VLLM_")
-        }
+        {name for plan in plans for name in plan.environment if name.startswith("VLLM_")}
     )
     job: dict[str, Any] = {"commands": arguments, "variables": variables}
     outcome = run_script("parse_flags.py", job, tmp_path_factory.mktemp("flags"))

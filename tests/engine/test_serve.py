@@ -16,8 +16,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from slipstream.serving.weights import obtain
-from tests.engine.service import Outcome, Service, ask_in_crowd, count_alive, read_lines
+from slipstream.planning.settings import Choice
+from slipstream.serving.weights.obtaining import obtain
+from tests.engine.service import (
+    OTHER_NAME,
+    Outcome,
+    Service,
+    ask_in_crowd,
+    count_alive,
+    read_lines,
+)
 
 pytestmark = pytest.mark.engine
 
@@ -52,6 +60,12 @@ def test_a_cold_start_tells_every_phase_and_ends_in_a_proof(service: Service) ->
     assert figures["tokens_per_step"] > 1
     assert service.is_ready()
     folder, run = service.newest
+    assert (run.plan.context, run.plan.settings.eager) == (
+        1000,
+        Choice(True, "user", "given after --"),
+    )
+    models = httpx.get(f"{service.url}/v1/models").json()["data"]
+    assert [model["id"] for model in models] == [service.target.name, OTHER_NAME]
     assert run.phase_seconds.keys() == set(PHASES)
     sys.stdout.write(f"\nready in {seconds:.1f} s; {events[-1]['message']}; {run.phase_seconds}")
     assert b"Bearer" not in folder.record.read_bytes()
@@ -142,7 +156,8 @@ def test_an_engine_that_crashes_with_drafts_ends_up_serving_plain(
 ) -> None:
     (tmp_path / "fault").mkdir()
     (tmp_path / "fault" / "sitecustomize.py").write_text(CRASH)
-    service = Service(tmp_path, target, environment={"PYTHONPATH": str(tmp_path / "fault")})
+    paths = [str(tmp_path / "fault"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    service = Service(tmp_path, target, environment={"PYTHONPATH": os.pathsep.join(paths)})
     try:
         key = service.command("keys", "new").stdout.strip()
         began = time.monotonic()

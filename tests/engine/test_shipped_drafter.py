@@ -11,10 +11,10 @@ import pytest
 from slipstream.checkpoints import read_checkpoint
 from slipstream.checkpoints.pairing import pair
 from slipstream.hardware import read_host, this_machine
-from slipstream.measuring.completions import Answer, Request, ask_all
+from slipstream.measuring.client.completions import Answer, Request, ask_all
 from slipstream.planning import Wishes, make_plan
 from slipstream.proving_ground import SHIPPED_DRAFTER
-from slipstream.serving.engine_process import run_engine
+from slipstream.serving.supervision.engine_process import run_engine
 from tests.engine.prompts import CHAT_PROMPTS
 
 pytestmark = pytest.mark.engine

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from slipstream.training.batches import Batch, Geometry, Sample, make_row, stack
+from slipstream.training.batches import Batch, Geometry, TrainSample, make_row, stack
 from slipstream.training.cpu_lane import (
     Candidates,
     Trainer,
@@ -41,10 +41,10 @@ class RandomStates:
         return np.asarray(states.bfloat16().view(torch.uint16).numpy())
 
 
-def make_samples(lengths: Sequence[int]) -> list[Sample]:
+def make_samples(lengths: Sequence[int]) -> list[TrainSample]:
     generator = np.random.default_rng(1)
     return [
-        Sample(tokens=generator.integers(10, 4000, length), response_start=5, number=number)
+        TrainSample(tokens=generator.integers(10, 4000, length), response_start=5, number=number)
         for number, length in enumerate(lengths)
     ]
 
@@ -54,7 +54,7 @@ def model(target: Path) -> Any:
     return build_model(target, DESIGN)
 
 
-def compute_as_speculators_does(model: Any, samples: list[Sample], anchors: list[int]) -> Any:
+def compute_as_speculators_does(model: Any, samples: list[TrainSample], anchors: list[int]) -> Any:
     """Pack the samples in one row, and ask for exactly these anchors."""
     states = np.concatenate([RandomStates().read(s.number)[: len(s.tokens)] for s in samples])
     length = len(states)

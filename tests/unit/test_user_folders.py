@@ -26,6 +26,7 @@ def test_our_cache(environment: dict[str, str], expected: str) -> None:
         ({"HOME": "/h", "XDG_CACHE_HOME": "/x"}, "/x/huggingface/hub"),
         ({"HOME": "/h", "HF_HOME": "/f"}, "/f/hub"),
         ({"HOME": "/h", "HF_HOME": "/f", "HF_HUB_CACHE": "/c"}, "/c"),
+        ({"HOME": "/h", "HF_HOME": "/f", "HUGGINGFACE_HUB_CACHE": "/c"}, "/c"),
     ],
 )
 def test_the_hubs_cache(environment: dict[str, str], expected: str) -> None:

@@ -7,12 +7,11 @@ JSON that they announce.
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slipstream.checkpoints.hub import asking_hub, find_snapshot, require_hub_name
 from slipstream.errors import InvalidInputError, MissingPartError
 
 INDEX = "model.safetensors.index.json"
@@ -132,7 +131,7 @@ class HubFiles(CheckpointFiles):
             return None
         from huggingface_hub import hf_hub_download
 
-        with _asking_hub(self.name):
+        with asking_hub(self.name):
             path = hf_hub_download(self.name, file, revision=self.revision)
         return Path(path).read_bytes()
 
@@ -144,7 +143,7 @@ class HubFiles(CheckpointFiles):
         from huggingface_hub.errors import NotASafetensorsRepoError
 
         try:
-            with _asking_hub(self.name):
+            with asking_hub(self.name):
                 metadata = HfApi().get_safetensors_metadata(self.name, revision=self.revision)
         except MissingPartError as fault:
             if isinstance(fault.__cause__, NotASafetensorsRepoError):
@@ -169,20 +168,31 @@ def open_files(name: str, revision: str | None = None) -> CheckpointFiles:
         return LocalFiles(
             name=name, revision=None, origin="folder", licence=None, gated=False, folder=folder
         )
-    if name.count("/") != 1 or name.startswith((".", "/", "~")):
-        raise InvalidInputError(
-            f"there is no folder {name}, and it is not the name of a model on the hub",
-            hint="slipstream inspect OWNER/MODEL, or the path of a folder with a config.json",
-        )
+    require_hub_name(name)
     return _open_hub(name, revision)
 
 
-def _open_hub(name: str, revision: str | None) -> HubFiles:
-    """Ask the hub for the repository's commit and its list of files."""
+def _open_hub(name: str, revision: str | None) -> CheckpointFiles:
+    """Ask the hub for the commit and the list of files, or else open what the cache has."""
     from huggingface_hub import HfApi
 
-    with _asking_hub(name):
-        info = HfApi().model_info(name, revision=revision, timeout=10)
+    try:
+        with asking_hub(name, revision):
+            info = HfApi().model_info(name, revision=revision, timeout=10)
+            # It leaves the branch's commit in the cache, for a start without a network.
+            HfApi().resolve_revision(name, revision=revision)
+    except MissingPartError:
+        folder = find_snapshot(name, revision)
+        if folder is None:
+            raise
+        return LocalFiles(
+            name=name,
+            revision=folder.name,
+            origin="hub",
+            licence=None,
+            gated=None,
+            folder=folder,
+        )
     return HubFiles(
         name=name,
         revision=info.sha,
@@ -191,17 +201,3 @@ def _open_hub(name: str, revision: str | None) -> HubFiles:
         gated=None if info.gated is None else bool(info.gated),
         present=frozenset(sibling.rfilename for sibling in info.siblings or ()),
     )
-
-
-@contextmanager
-def _asking_hub(name: str) -> Iterator[None]:
-    """Turn whatever the hub's client raises into one error of ours."""
-    try:
-        yield
-    except Exception as fault:  # the client lets its HTTP library's errors through, whichever it is
-        lines = str(fault).strip().splitlines() or [type(fault).__name__]
-        raise MissingPartError(
-            f"the hub does not tell about {name}",
-            details=(lines[0],),
-            hint=f"slipstream recipes --target '{name}' shows what is known without the hub",
-        ) from fault

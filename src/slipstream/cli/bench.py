@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from slipstream.cli.arguments import positive_number
 from slipstream.cli.measuring_options import (
     add_reports,
     add_workload,
@@ -16,15 +17,16 @@ from slipstream.cli.measuring_options import (
     write_report,
 )
 from slipstream.cli.screen import Screen
-from slipstream.errors import ExitCode, InvalidInputError
+from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.measuring.bench import Bench, BenchReport, PrefixCache
-from slipstream.measuring.completions import Request
-from slipstream.measuring.endpoint import Endpoint, call, open_client, read_key
-from slipstream.measuring.load import run_closed_loop
-from slipstream.reporting.bench_report import render_bench_html, render_bench_markdown
-from slipstream.reporting.bench_text import render_bench_text, render_cell_line
-from slipstream.serving.engine_session import measure_session
+from slipstream.measuring.client.completions import Request
+from slipstream.measuring.client.endpoint import Endpoint, call, open_client, read_key
+from slipstream.measuring.client.load import run_closed_loop
+from slipstream.measuring.machine_watch import make_watch
+from slipstream.reporting.pages.bench import render_bench_html, render_bench_markdown
+from slipstream.reporting.text.bench import render_bench_text, render_cell_line
 from slipstream.serving.run import Run, find_live, find_runs_root
+from slipstream.serving.supervision.engine_session import measure_session
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,13 +35,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "server", metavar="URL|RUN", nargs="?", help="default: the newest run that is live"
     )
     add_workload(parser, prompts=24)
-    parser.add_argument("--key", metavar="FILE", type=Path, help="with the server's key")
+    parser.add_argument(
+        "--rate",
+        type=positive_number,
+        metavar="REQUESTS",
+        help="requests per second that arrive at random, instead of --concurrency",
+    )
+    parser.add_argument("--key", metavar="FILE", type=Path, help="file with the server's key")
     add_reports(parser)
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Measure a server."""
     require_writable(options.html, options.markdown)
+    if options.rate is not None and isinstance(options.concurrency, list):
+        raise UsageError(
+            "--rate and --concurrency exclude each other",
+            hint=f"slipstream bench --rate {options.rate:g}",
+        )
     url, served = _find_server(options.server)
     endpoint = Endpoint(url, key=read_key(options.key, os.environ))
     model, context = _read_model(endpoint)
@@ -48,13 +61,19 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         workload=workload,
         concurrencies=options.concurrency,
         thinking=read_thinking(options),
+        arrivals_per_second=options.rate,
+        seed=options.seed,
         prefix_cache=_find_cache_handling(endpoint),
         measure_memory=lambda: None if served is None else _measure(served),
         tell=lambda cell: screen.show_progress(render_cell_line(cell)),
     )
     screen.show_progress(f"{len(workload.prompts)} prompts; warm-up")
     warm = bench.warm_up(endpoint)
+    watch = make_watch(served.host if served else None)
+    # Of a server that somebody else started, it is not known which processes are its own.
+    before = watch.begin() if served and served.engine else None
     cells, samples = bench.measure(endpoint)
+    machine = watch.end(before, served.engine.pid if served and served.engine else None)
     conditions = describe_conditions(
         options,
         bench,
@@ -65,7 +84,11 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         start_seconds=served.measurements.get("ready_seconds") if served else None,
     )
     report = BenchReport(
-        conditions=conditions, warm_up=warm, cells=tuple(cells), samples=tuple(samples)
+        conditions=conditions,
+        warm_up=warm,
+        cells=tuple(cells),
+        samples=tuple(samples),
+        machine=machine,
     )
     screen.show_data(text=render_bench_text(report), document=report.to_json())
     if options.html:

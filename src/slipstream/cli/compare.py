@@ -15,22 +15,23 @@ from slipstream.cli.measuring_options import (
     require_writable,
     write_report,
 )
-from slipstream.cli.plan import PLAN_HINT, add_wishes, take_plan
+from slipstream.cli.plan import PLAN_HINT, add_wishes, plan_plain, take_plan
 from slipstream.cli.screen import Screen
+from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.engines.installed import find_versions
 from slipstream.errors import ExitCode, InvalidInputError
 from slipstream.hardware import Host, read_host, this_machine
 from slipstream.measuring.bench import Bench
-from slipstream.measuring.comparison import ComparedArm, Contest
+from slipstream.measuring.comparing.comparison import ComparedArm, Contest
+from slipstream.measuring.machine_watch import make_watch
 from slipstream.planning import LaunchPlan
-from slipstream.planning.plain_twin import without_drafts
 from slipstream.records import read_record
-from slipstream.reporting.bench_text import render_cell_line
-from slipstream.reporting.comparison_report import (
+from slipstream.reporting.pages.comparison import (
     render_comparison_html,
     render_comparison_markdown,
 )
-from slipstream.reporting.comparison_text import render_comparison_text
+from slipstream.reporting.text.bench import render_cell_line
+from slipstream.reporting.text.comparison import render_comparison_text
 from slipstream.user_folders import slipstream_cache
 
 
@@ -38,11 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `compare` takes."""
     parser.add_argument("target", metavar="TARGET", help="a folder, a hub model or a saved plan")
     parser.add_argument(
-        "--against", metavar="PLAN", type=Path, help="default: the same without drafts"
+        "--against",
+        metavar="PLAN",
+        type=Path,
+        help="the other side (default: the plan that --no-speculation makes)",
     )
     add_wishes(parser)
     add_workload(parser, prompts=8)
     parser.add_argument("--rounds", type=whole_number, default=2, help="of four starts, A B B A")
+    add_accept_changes(parser)
     add_reports(parser)
     parser.usage = "slipstream compare TARGET [--against PLAN] [options] [-- ENGINE ARGUMENTS]"
 
@@ -67,6 +72,9 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         plan=arms[1].plan,
         host=host,
     )
+    weights = Weights(screen, os.environ, options.accept_changes)
+    for arm in arms:
+        weights.localize(arm.plan)
     contest = Contest(
         arms=arms,
         bench=bench,
@@ -74,6 +82,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         environment=os.environ,
         logs=slipstream_cache(os.environ) / "compare" / f"{conditions.at:%Y%m%d-%H%M%S}",
         say=screen.show_progress,
+        watch=make_watch(host),
+        localize=weights.localize,
     )
     done = contest.run(conditions)
     screen.show_data(text=render_comparison_text(done), document=done.to_json())
@@ -85,7 +95,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 
 
 def _find_arms(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ComparedArm]:
-    """Take the plan as B; A is the plan that it is held against, or the same without drafts."""
+    """Take the plan as B; A is the plan that it is held against, or that of --no-speculation."""
     if options.users is None and not Path(options.target).is_file():
         options.users = max(options.concurrency)
     plan = take_plan(options, host)
@@ -94,19 +104,17 @@ def _find_arms(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, Co
         return ComparedArm(name=options.against.stem, plan=other), ComparedArm(
             name=Path(options.target).stem, plan=plan
         )
-    if plan.drafter is None:
+    if plan.speculation is None:
         raise InvalidInputError(
             f"the plan for {plan.target} has no drafter to compare",
             hint="name one with --drafter, or another plan with --against",
         )
     return (
-        ComparedArm(name="plain", plan=without_drafts(plan)),
+        ComparedArm(name="plain", plan=plan_plain(plan, host)),
         ComparedArm(name="drafted", plan=plan),
     )
 
 
 def _find_context(plans: list[LaunchPlan]) -> int | None:
-    """Give the shortest context of the plans, if they say it in plain figures."""
-    told = [plan.find("--max-model-len") for plan in plans]
-    lengths = [int(one.value) for one in told if one and one.value and one.value.isdigit()]
-    return min(lengths, default=None)
+    """Return the shortest context of the plans."""
+    return min((plan.context for plan in plans if plan.context is not None), default=None)

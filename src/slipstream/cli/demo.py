@@ -29,13 +29,13 @@ from slipstream.errors import ExitCode
 from slipstream.hardware import Host, read_host, this_machine
 from slipstream.measuring.bench import Conditions
 from slipstream.measuring.engine_start import tell_drafts
+from slipstream.measuring.machine_watch import make_watch
 from slipstream.planning import LaunchPlan, Wishes, make_plan
-from slipstream.planning.plain_twin import without_drafts
 from slipstream.proving_ground import SHIPPED_DRAFTER, make_smollm2
 from slipstream.proving_ground.smollm2 import CHECKPOINT
-from slipstream.reporting.demo_columns import list_frames
-from slipstream.reporting.demo_report import render_demo_html
-from slipstream.reporting.demo_text import render_demo_text
+from slipstream.reporting.pages.demo import render_demo_html
+from slipstream.reporting.text.demo import render_demo_text
+from slipstream.reporting.text.demo_columns import list_frames
 from slipstream.user_folders import slipstream_cache
 
 PAGE = Path("slipstream-demo.html")
@@ -65,20 +65,31 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     require_engine(host)
     cache = slipstream_cache(os.environ)
     target = theatre.time(f"{CHECKPOINT} is made, or found", lambda: make_smollm2(cache))
-    plan = theatre.time("a plan is made", lambda: _make_plan(target, host, options.raw))
+    plan, plain_plan = theatre.time(
+        "both plans are made",
+        lambda: [_make_plan(target, host, options.raw, drafts=one) for one in (True, False)],
+    )
     stage = Stage(
         workload=make_workload(options.max_tokens),
         decode=load_decoder(target),
         logs=cache / "demo" / f"{now:%Y%m%d-%H%M%S}",
-        environment={**os.environ, "VLLM_NO_USAGE_STATS": "1"},
+        environment=os.environ,
         tick=theatre.tick,
         note=theatre.note,
+        watch=make_watch(host),
     )
-    with stage.perform("plain", without_drafts(plan)) as (_, plain):
+    with stage.perform("plain", plain_plan) as (_, plain):
         pass
     with stage.perform("drafted", tell_drafts(plan)) as (url, drafted):
         conditions = _describe_conditions(options, stage, plan, host)
-        demo = Demo(conditions=conditions, plain=plain, drafted=drafted, parts=())
+        demo = Demo(
+            conditions=conditions,
+            plain_plan=plain_plan,
+            plain=plain,
+            drafted=drafted,
+            parts=(),
+            machines=stage.machines,
+        )
         if theatre.live:
             theatre.replay(demo)
         demo = demo.model_copy(update={"parts": tuple(theatre.parts)})
@@ -94,13 +105,13 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     return ExitCode.DONE
 
 
-def _make_plan(target: Path, host: Host, raw: list[str]) -> LaunchPlan:
+def _make_plan(target: Path, host: Host, raw: list[str], *, drafts: bool) -> LaunchPlan:
     return make_plan(
         host,
         read_checkpoint(str(target)),
-        read_checkpoint(str(SHIPPED_DRAFTER), tokenizer=False),
+        read_checkpoint(str(SHIPPED_DRAFTER), tokenizer=False) if drafts else None,
         None,
-        Wishes(served_name=target.name, raw=tuple(raw) or ENGINE),
+        Wishes(served_name=target.name, speculation=drafts, raw=tuple(raw) or ENGINE),
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
 from slipstream.hardware import read_host, this_machine
-from slipstream.reporting.doctor_text import render_diagnosis, render_examination
+from slipstream.reporting.text.doctor import render_diagnosis, render_examination
 from slipstream.serving.examination import Site, diagnose_log, diagnose_run, examine
 from slipstream.serving.run import find_runs_root, list_runs
 from slipstream.serving.selection import choose_run

@@ -8,13 +8,13 @@ from slipstream.cli.arguments import whole_number
 from slipstream.cli.screen import Screen
 from slipstream.engines.vllm import find_engine_faults
 from slipstream.errors import ExitCode
-from slipstream.reporting.checkpoint_text import render_checkpoint, render_pairing
+from slipstream.reporting.text.checkpoint import render_checkpoint, render_pairing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `inspect` takes."""
     parser.add_argument("target", metavar="TARGET", help="a folder, or a model of the hub")
-    parser.add_argument("drafter", metavar="DRAFTER", nargs="?", help="a drafter for it")
+    parser.add_argument("--drafter", help="a folder or hub model: does it fit the target")
     parser.add_argument("--revision", help="the target's branch, tag or commit on the hub")
     parser.add_argument("--k", type=whole_number, help="how many tokens would be drafted")
     parser.add_argument("--context", type=whole_number, help="how long a sequence would be served")

@@ -8,8 +8,8 @@ from pathlib import Path
 from slipstream.cli.arguments import whole_number
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
-from slipstream.reporting.keys_text import describe_end, render_keys
-from slipstream.serving.keys import KeyList, find_key_file, make_key, read_keys, revoke_key
+from slipstream.reporting.text.keys import describe_end, render_keys
+from slipstream.serving.access.keys import KeyList, find_key_file, make_key, read_keys, revoke_key
 
 MOST_DAYS = 36_500
 

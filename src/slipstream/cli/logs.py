@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
-from slipstream.reporting.run_text import render_event
+from slipstream.reporting.text.run import render_event
 from slipstream.serving.following import follow_events, follow_file
 from slipstream.serving.run import RunFolder, find_runs_root
 from slipstream.serving.selection import choose_run, is_over

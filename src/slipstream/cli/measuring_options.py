@@ -27,11 +27,28 @@ def add_workload(parser: argparse.ArgumentParser, *, prompts: int, loads: bool =
         help="classes of prompts, `all`, a JSONL file, a recording, or humaneval:FILE and the like",
     )
     if loads:
-        parser.add_argument("--concurrency", type=whole_number, nargs="+", default=(1, 4, 8))
-    parser.add_argument("--prompts", type=whole_number, default=prompts, help="a class")
-    parser.add_argument("--max-tokens", type=whole_number, default=128, help="of an answer")
-    parser.add_argument("--thinking", choices=("on", "off"), help="if the template can be told")
-    parser.add_argument("--seed", type=natural_number, default=0)
+        parser.add_argument(
+            "--concurrency",
+            type=whole_number,
+            nargs="+",
+            default=(1, 4, 8),
+            help="concurrent requests, one load for each number (default 1 4 8)",
+        )
+    parser.add_argument(
+        "--prompts",
+        type=whole_number,
+        default=prompts,
+        help=f"prompts per class (default {prompts})",
+    )
+    parser.add_argument(
+        "--max-tokens", type=whole_number, default=128, help="tokens per answer (default 128)"
+    )
+    parser.add_argument(
+        "--thinking", choices=("on", "off"), help="thinking, where the chat template has a switch"
+    )
+    parser.add_argument(
+        "--seed", type=natural_number, default=0, help="seed of all that is drawn (default 0)"
+    )
 
 
 def add_reports(parser: argparse.ArgumentParser) -> None:
@@ -82,6 +99,7 @@ def describe_conditions(
         thinking=bench.thinking,
         prefix_cache=bench.prefix_cache,
         start_seconds=start_seconds,
+        arrivals_per_second=bench.arrivals_per_second,
     )
 
 

@@ -12,12 +12,14 @@ from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
 from slipstream.hardware import Host, load_host, read_host, this_machine
 from slipstream.planning import LaunchPlan, Wishes
+from slipstream.planning.asked import read_asked
 from slipstream.planning.container_variables import ContainerWishes, read_container_variables
 from slipstream.planning.difference import DifferenceList, diff_plans
 from slipstream.planning.resolution import plan_target
+from slipstream.planning.settings import Choice
 from slipstream.recipes import Recipe, load_known_bad, load_recipes_for
 from slipstream.records import read_record
-from slipstream.reporting.plan_text import render_difference, render_plan, render_sglang
+from slipstream.reporting.text.plan import render_difference, render_plan, render_sglang
 from slipstream.user_folders import recipe_overlay
 
 PLAN_HINT = "slipstream plan TARGET --json > FILE"
@@ -83,35 +85,71 @@ def make_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
     target = options.target or (asked.target if asked else None)
     if target is None:
         raise UsageError("no target was named", hint="slipstream plan TARGET")
+    return _plan(host, target, _read_wishes(options, asked), notes=asked.notes if asked else ())
+
+
+def plan_plain(plan: LaunchPlan, host: Host) -> LaunchPlan:
+    """Plan the same target and wishes without speculation: what its speed is held against."""
+    return _plan(host, plan.target, plan.wishes.model_copy(update={"speculation": False}))
+
+
+def _plan(host: Host, target: str, wishes: Wishes, *, notes: tuple[str, ...] = ()) -> LaunchPlan:
     target, recipes = _find_recipes(target)
-    return plan_target(
+    plan = plan_target(
         host,
         target,
-        options.drafter or (asked.drafter if asked else None),
-        _read_wishes(options, asked),
+        wishes,
         recipes=recipes,
         known_bad=load_known_bad(),
         read=read_checkpoint,
-        notes=asked.notes if asked else (),
+        notes=notes,
     )
+    return _name_whole_paths(plan)
+
+
+def _name_whole_paths(plan: LaunchPlan) -> LaunchPlan:
+    """Name local folders by their whole paths, so that a saved plan serves from any folder."""
+    plan = plan.change(model=_name_whole_path(plan.settings.model))
+    if (speculation := plan.speculation) is None or speculation.drafter is None:
+        return plan
+    drafter = _name_whole_path(speculation.drafter)
+    return plan.change(speculation=speculation.model_copy(update={"drafter": drafter}))
+
+
+def _name_whole_path(name: Choice[str]) -> Choice[str]:
+    folder = Path(name.value)
+    return replace(name, value=str(folder.resolve())) if folder.is_dir() else name
 
 
 def _read_wishes(options: argparse.Namespace, asked: ContainerWishes | None) -> Wishes:
     """Let a flag win over a variable."""
     wishes = asked.wishes if asked else Wishes()
-    flags = {"context": options.context, "users": options.users, "draft_length": options.k}
-    spoken = {name: value for name, value in flags.items() if value is not None}
-    return wishes.model_copy(
+    flags = {
+        "drafter": options.drafter,
+        "context": options.context,
+        "users": options.users,
+        "draft_length": options.k,
+    }
+    given = {name: value for name, value in flags.items() if value is not None}
+    wishes = wishes.model_copy(
         update={
-            **spoken,
+            **given,
             "goal": options.goal,
-            "speculation": wishes.speculation and not options.no_speculation,
-            "raw": (*wishes.raw, *options.raw),
+            "raw": tuple(options.raw),
             "from_environment": tuple(
-                name for name in wishes.from_environment if name not in spoken
+                name for name in wishes.from_environment if name not in given
             ),
         }
     )
+    if not options.no_speculation:
+        return wishes
+    for_engine = read_asked(wishes)
+    if for_engine.speculation or for_engine.speculation_rest:
+        raise UsageError(
+            "--no-speculation and the engine's arguments for speculation exclude each other",
+            hint="leave one of them",
+        )
+    return wishes.model_copy(update={"speculation": False})
 
 
 def _find_recipes(target: str) -> tuple[str, tuple[Recipe, ...]]:

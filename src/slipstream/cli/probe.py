@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
 from slipstream.hardware import find_obstacle, load_host, read_host, this_machine
-from slipstream.reporting.host_text import render_host
+from slipstream.reporting.text.host import render_host
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from slipstream.errors import ExitCode, InvalidInputError
 from slipstream.hardware import load_host, name_kind
 from slipstream.recipes import Recipe, find_recipes, load_recipes
 from slipstream.recipes.recipe import RecipeList
-from slipstream.reporting.recipe_text import render_recipe, render_recipes
+from slipstream.reporting.text.recipe import render_recipe, render_recipes
 from slipstream.user_folders import recipe_overlay
 
 

@@ -1,6 +1,8 @@
 """The one place that writes to the terminal: stdout is data, stderr is everything else."""
 
 import json
+import os
+import shutil
 import sys
 import traceback
 from collections.abc import Mapping
@@ -32,6 +34,17 @@ class Screen:
         if not self.json:
             self.messages.write(line + "\n")
             self.messages.flush()
+
+    @property
+    def live(self) -> bool:
+        """Whether a line of the messages can be rewritten."""
+        return not self.json and self.messages.isatty() and os.environ.get("TERM") != "dumb"
+
+    def draw(self, line: str) -> None:
+        """Rewrite the line of the cursor, cut to the terminal's width; only where it is live."""
+        width = shutil.get_terminal_size().columns - 1
+        self.messages.write(f"\r{line[:width]}\033[K")
+        self.messages.flush()
 
     def warn(self, error: SlipstreamError) -> None:
         """Tell people of something that did not stop the work."""

@@ -11,16 +11,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from slipstream.cli.arguments import natural_number, whole_number
-from slipstream.cli.plan import add_wishes, make_plan, take_plan
+from slipstream.cli.plan import PLAN_HINT, add_wishes, make_plan, take_plan
 from slipstream.cli.screen import Screen
+from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.engines.installed import find_versions
 from slipstream.errors import ExitCode, UsageError
 from slipstream.hardware import Host, read_host, this_machine
-from slipstream.planning import LaunchPlan
-from slipstream.reporting.plan_text import render_plan
-from slipstream.reporting.run_text import render_event
-from slipstream.serving.addresses import Address
-from slipstream.serving.chronicle import Chronicle
+from slipstream.planning import LaunchPlan, Wishes
+from slipstream.reporting.text.plan import render_plan
+from slipstream.reporting.text.run import render_event
+from slipstream.serving.access.addresses import Address
+from slipstream.serving.access.gate_file import GateRecording, require_key_for
+from slipstream.serving.access.keys import find_key_file, read_keys
 from slipstream.serving.container import (
     decide_bind,
     read_variable_key,
@@ -28,10 +30,6 @@ from slipstream.serving.container import (
     without_key,
     write_key,
 )
-from slipstream.serving.detaching import detach, follow_to_ready
-from slipstream.serving.engine_process import require_accepted
-from slipstream.serving.gate_file import GateRecording, require_key_for
-from slipstream.serving.keys import find_key_file, read_keys
 from slipstream.serving.run import (
     Event,
     Run,
@@ -41,10 +39,12 @@ from slipstream.serving.run import (
     name_run,
     read_process,
 )
-from slipstream.serving.served_plan import listen_at, localize, put_behind_gate
-from slipstream.serving.supervisor import Supervisor
+from slipstream.serving.served_plan import listen_at, put_behind_gate
+from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.serving.supervision.detaching import detach, follow_to_ready
+from slipstream.serving.supervision.engine_process import require_accepted
+from slipstream.serving.supervision.supervisor import Supervisor
 from slipstream.serving.systemd import Service, render_unit
-from slipstream.serving.weights import LocalModel, obtain
 from slipstream.user_folders import model_cache, slipstream_cache
 
 
@@ -61,13 +61,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=whole_number, help="default 8000")
     parser.add_argument("--detach", action="store_true", help="leave once it is ready")
     parser.add_argument(
-        "--drain", type=natural_number, metavar="SECONDS", default=30, help="for open requests"
+        "--drain",
+        type=natural_number,
+        metavar="SECONDS",
+        help=f"for open requests to finish at a stop; default {Terms().drain_seconds}",
     )
     parser.add_argument("--record", metavar="FOLDER", type=Path, help="keep requests, for train")
-    parser.add_argument(
-        "--redact", metavar="PATTERN", nargs="+", default=(), help="struck out of what is kept"
-    )
-    parser.add_argument("--accept-changes", action="store_true", help="of files in a folder")
+    parser.add_argument("--redact", metavar="PATTERN", nargs="+", help="struck out of what is kept")
+    add_accept_changes(parser)
     parser.add_argument("--unit", action="store_true", help="print a systemd unit for a saved plan")
     parser.usage = "slipstream serve TARGET [options] [-- ENGINE ARGUMENTS]"
 
@@ -102,23 +103,44 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         return follow_to_ready(folder, lambda event: _show_event(event, screen))
     chronicle = Chronicle(folder, begun, lambda event: _show_event(event, screen))
     chronicle.update(supervisor=read_process(os.getpid()))
-    return _supervise(chronicle, without_key(environment), accept_changes=options.accept_changes)
+    kept = without_key(environment)
+    weights = Weights(screen, kept, options.accept_changes, chronicle.note)
+    return _supervise(chronicle, kept, weights)
 
 
 def _find_plan(options: argparse.Namespace, host: Host) -> tuple[LaunchPlan, Terms]:
     """Take a run's plan, a saved one, or make it now."""
-    terms = _read_terms(options)
+    terms = Terms(keys_file=find_key_file(os.environ))
     if options.target is None:
         if not (options.from_env and os.environ.get("MODEL_PATH")):
             hint = "slipstream serve TARGET; with --from-env MODEL_PATH names it"
             raise UsageError("no target was named", hint=hint)
         require_readable(os.environ)
-        return make_plan(options, host), terms
+        return make_plan(options, host), _read_terms(options, terms)
     target = Path(options.target)
     if (target / "run.json").is_file():
+        _refuse_wishes(options, "a run is served again as it was", "slipstream serve TARGET")
         earlier = RunFolder(target).read()
-        return earlier.plan, earlier.terms.model_copy(update={"detached": options.detach})
-    return take_plan(options, host), terms
+        return earlier.plan, _read_terms(options, earlier.terms)
+    if target.is_file():
+        _refuse_wishes(options, "a saved plan is taken as it is", PLAN_HINT)
+    return take_plan(options, host), _read_terms(options, terms)
+
+
+def _refuse_wishes(options: argparse.Namespace, why: str, hint: str) -> None:
+    """Refuse what would change a plan that is already made."""
+    wishes = {
+        "--drafter": options.drafter,
+        "--context": options.context,
+        "--users": options.users,
+        "--goal": options.goal != Wishes().goal,
+        "--k": options.k,
+        "--no-speculation": options.no_speculation,
+        "--from-env": options.from_env,
+        "--": options.raw,
+    }
+    if refused := [flag for flag, value in wishes.items() if value]:
+        raise UsageError(f"{why}, without {', '.join(refused)}", hint=f"{hint} [options]")
 
 
 def _find_bind(
@@ -126,23 +148,30 @@ def _find_bind(
 ) -> str | None:
     """Take the address that was named, or with a container's variables the one for a container."""
     named: str | None = options.bind
-    said = [plan.find(flag) for flag in ("--host", "--uds")]
-    if named or not options.from_env or any(one and one.source == "user" for one in said):
+    asked = (plan.settings.host, plan.settings.uds)
+    if named or not options.from_env or any(one and one.source != "default" for one in asked):
         return named
     return decide_bind(host, has_key=has_key)
 
 
-def _read_terms(options: argparse.Namespace) -> Terms:
-    recording = None
+def _read_terms(options: argparse.Namespace, terms: Terms) -> Terms:
+    """Change terms as far as the options say."""
+    recording = terms.recording
     if options.record is not None:
+        recording = GateRecording(folder=options.record.expanduser().resolve())
+    if options.redact is not None:
+        if recording is None:
+            raise UsageError(
+                "--redact was given, and no requests are kept", hint="--record FOLDER keeps them"
+            )
         recording = GateRecording(
-            folder=options.record.expanduser().resolve(), redact=tuple(options.redact)
+            folder=recording.folder,
+            limit_bytes=recording.limit_bytes,
+            redact=tuple(options.redact),
         )
-    return Terms(
-        keys_file=find_key_file(os.environ),
-        drain_seconds=options.drain,
-        recording=recording,
-        detached=options.detach,
+    drain = terms.drain_seconds if options.drain is None else options.drain
+    return terms.model_copy(
+        update={"drain_seconds": drain, "recording": recording, "detached": options.detach}
     )
 
 
@@ -161,25 +190,11 @@ def _describe_run(folder: RunFolder, plan: LaunchPlan, host: Host, terms: Terms)
     )
 
 
-def _supervise(
-    chronicle: Chronicle, environment: Mapping[str, str], *, accept_changes: bool
-) -> ExitCode:
+def _supervise(chronicle: Chronicle, environment: Mapping[str, str], weights: Weights) -> ExitCode:
     """Have the weights here and checked, then keep an engine up."""
     chronicle.move("downloading", "the weights are fetched, or checked if they are here")
-
-    def have(name: str, revision: str | None) -> LocalModel:
-        return obtain(
-            name,
-            revision=revision,
-            cache=slipstream_cache(environment),
-            environment=environment,
-            report=chronicle.note,
-            accept_changes=accept_changes,
-            with_code=chronicle.run.plan.find("--trust-remote-code") is not None,
-        )
-
     try:
-        chronicle.update(plan=localize(chronicle.run.plan, have))
+        chronicle.update(plan=weights.localize(chronicle.run.plan))
     except BaseException as fault:
         chronicle.move("failed", f"given up: {fault}")
         raise
@@ -198,9 +213,22 @@ def _show_unit(options: argparse.Namespace, terms: Terms, screen: Screen) -> Exi
     plan = Path(options.target or "").resolve()
     if not plan.is_file():
         raise UsageError("a unit needs a saved plan", hint="slipstream plan TARGET --json > PLAN")
+    if options.detach or options.accept_changes:
+        raise UsageError(
+            "a unit neither detaches nor accepts changed files",
+            hint="slipstream serve PLAN --unit, without --detach and --accept-changes",
+        )
     command = shutil.which("slipstream") or sys.argv[0]
-    given = {"--bind": options.bind, "--port": options.port, "--drain": options.drain}
-    words = [word for flag, value in given.items() if value for word in (flag, str(value))]
+    recording = terms.recording
+    given = {
+        "--bind": options.bind,
+        "--port": options.port,
+        "--drain": options.drain,
+        "--record": recording.folder if recording else None,
+    }
+    words = [word for flag, value in given.items() if value is not None for word in (flag, value)]
+    if recording and recording.redact:
+        words += ["--redact", *recording.redact]
     keys = terms.keys_file if terms.keys_file and terms.keys_file.exists() else None
     service = Service(
         command=Path(command).resolve(),
@@ -210,8 +238,9 @@ def _show_unit(options: argparse.Namespace, terms: Terms, screen: Screen) -> Exi
         cache=slipstream_cache(os.environ),
         models=model_cache(os.environ),
         drain_seconds=terms.drain_seconds,
-        options=tuple(words),
+        options=tuple(map(str, words)),
         keys=keys,
+        recording=recording.folder if recording else None,
     )
     screen.output.write(render_unit(service))
     return ExitCode.DONE

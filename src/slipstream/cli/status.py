@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
-from slipstream.reporting.run_text import render_status, render_statuses
+from slipstream.reporting.text.run import render_status, render_statuses
 from slipstream.serving.run import find_runs_root
 from slipstream.serving.run_status import list_statuses, read_status
 from slipstream.serving.selection import choose_run

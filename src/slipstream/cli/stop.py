@@ -6,12 +6,12 @@ import time
 
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
-from slipstream.reporting.run_text import render_event
-from slipstream.serving.engine_session import Means
+from slipstream.reporting.text.run import render_event
 from slipstream.serving.run import Event, find_runs_root
 from slipstream.serving.run_status import read_status
 from slipstream.serving.selection import choose_running
 from slipstream.serving.stopping import stop_run
+from slipstream.serving.supervision.engine_session import Means
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

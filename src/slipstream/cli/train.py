@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from slipstream.checkpoints import read_checkpoint
 from slipstream.cli.arguments import natural_number, positive_number, whole_number
 from slipstream.cli.screen import Screen
+from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.errors import ExitCode
 from slipstream.hardware import read_host, this_machine
-from slipstream.training.preflight import fetch, require_parts
+from slipstream.training.preflight import require_parts
 from slipstream.user_folders import recipe_overlay, slipstream_cache
 
 if TYPE_CHECKING:
@@ -50,18 +51,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=natural_number, default=0)
     parser.add_argument("--run", metavar="FOLDER", help="where the run is kept, and taken up again")
     parser.add_argument("--promote", action="store_true", help="make the pair a recipe of yours")
+    add_accept_changes(parser)
     parser.add_argument("--dry-run", action="store_true", help="stages, tokens, disk and time only")
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Train, or say what training would take."""
     require_parts()
-    from slipstream.reporting.train_text import render_estimate, render_run
-    from slipstream.training.estimate import Estimate
+    from slipstream.reporting.text.train import render_estimate, render_run
+    from slipstream.training.estimate import TrainEstimate
     from slipstream.training.pipeline import run_pipeline
     from slipstream.training.preparation import prepare
     from slipstream.training.promotion import promote
-    from slipstream.training.run import RunFolder, name_run
+    from slipstream.training.run import TrainFolder, name_run
     from slipstream.training.workshop import Workshop
 
     engine_environment = dict(os.environ)
@@ -69,13 +71,22 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     host = read_host(this_machine(os.environ, datetime.now(UTC)))
     target = read_checkpoint(options.target)
     fresh, conversations = prepare(_read_order(options), target, command=_show_command())
-    folder = RunFolder(_find_folder(options, name_run(fresh.settings)))
+    folder = TrainFolder(_find_folder(options, name_run(fresh.settings)))
     if options.dry_run:
-        expected = Estimate.make(fresh, target, conversations, host, folder.path)
+        expected = TrainEstimate.make(fresh, target, conversations, host, folder.path)
         screen.show_data(text=render_estimate(expected), document=expected.to_json())
         return ExitCode.DONE
+    folder.begin(fresh)  # A folder that cannot take the run is refused before weights are fetched.
+    weights = Weights(screen, os.environ, options.accept_changes)
+    start = options.from_drafter and weights.find(options.from_drafter, None).folder
     shop = Workshop(
-        folder, target, fetch(options.target), host, engine_environment, screen.show_progress
+        folder,
+        target,
+        weights.find(options.target, target.revision).folder,
+        host,
+        engine_environment,
+        screen.show_progress,
+        start,
     )
     done = run_pipeline(fresh, shop)
     if options.promote:

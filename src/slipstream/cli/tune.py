@@ -16,23 +16,24 @@ from slipstream.cli.measuring_options import (
     require_writable,
     write_report,
 )
-from slipstream.cli.plan import add_wishes, take_plan
+from slipstream.cli.plan import add_wishes, plan_plain, take_plan
 from slipstream.cli.screen import Screen
+from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.engines.installed import find_versions
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
 from slipstream.measuring.bench import Bench
+from slipstream.measuring.machine_watch import make_watch
 from slipstream.planning import LaunchPlan
-from slipstream.reporting.bench_text import render_cell_line
-from slipstream.reporting.tuning_report import render_tuning_html, render_tuning_markdown
-from slipstream.reporting.tuning_text import render_tuning_text
-from slipstream.serving.engine_process import require_accepted
+from slipstream.reporting.pages.tuning import render_tuning_html, render_tuning_markdown
+from slipstream.reporting.text.bench import render_cell_line
+from slipstream.reporting.text.tuning import render_tuning_text
+from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.tuning.goal import Goal, parse_goal
 from slipstream.tuning.tuner import LEAST_STARTS, Tuner
 from slipstream.user_folders import slipstream_cache
 
 USUAL_SEQUENCES = 8
-REQUESTS_A_PLACE = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"of the engine, {LEAST_STARTS} or more; each further one tries another setting",
     )
     parser.add_argument("--save", metavar="FILE", type=Path, help="write the tuned plan")
+    add_accept_changes(parser)
     add_reports(parser)
     parser.usage = "slipstream tune TARGET [options] [-- ENGINE ARGUMENTS]"
 
@@ -72,19 +74,21 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     goal = parse_goal(options.goal)
     host = read_host(this_machine(os.environ, datetime.now(UTC)))
     plan = _take_drafting_plan(options, goal, host)
-    sequences = _find_number(plan, "--max-num-seqs") or USUAL_SEQUENCES
+    sequences = plan.sequences or USUAL_SEQUENCES
     bench = Bench(
-        workload=read_workload(options, _find_number(plan, "--max-model-len")),
+        workload=read_workload(options, plan.context),
         concurrencies=(1,),
-        requests_a_place=REQUESTS_A_PLACE,
         thinking=read_thinking(options),
         tell=lambda cell: screen.show_progress(render_cell_line(cell)),
     )
     conditions = describe_conditions(
         options, bench, model=plan.target, versions=find_versions(), plan=plan, host=host
     )
+    weights = Weights(screen, os.environ, options.accept_changes)
+    weights.localize(plan)
     tuner = Tuner(
         plan=plan,
+        plain=plan_plain(plan, host),
         bench=bench,
         runner="V2" if host.accelerators else "V1",
         longest=_find_longest(plan),
@@ -92,6 +96,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         environment=os.environ,
         logs=slipstream_cache(os.environ) / "tune" / f"{conditions.at:%Y%m%d-%H%M%S}",
         say=screen.show_progress,
+        watch=make_watch(host),
+        localize=weights.localize,
     )
     done = tuner.tune(
         conditions,
@@ -130,13 +136,6 @@ def _find_longest(plan: LaunchPlan) -> int:
     if longest is None:
         raise InvalidInputError(
             f"{plan.drafter} does not say how long its blocks are",
-            hint=f"slipstream inspect {plan.target} {plan.drafter}",
+            hint=f"slipstream inspect {plan.target} --drafter {plan.drafter}",
         )
     return longest
-
-
-def _find_number(plan: LaunchPlan, flag: str) -> int | None:
-    """Give a flag's value if it is in plain figures."""
-    decision = plan.find(flag)
-    value = decision.value if decision else None
-    return int(value) if value and value.isdigit() else None

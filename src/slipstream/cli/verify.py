@@ -16,21 +16,19 @@ from slipstream.cli.measuring_options import (
 )
 from slipstream.cli.plan import add_wishes, take_plan
 from slipstream.cli.screen import Screen
+from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.engines.installed import find_versions
 from slipstream.errors import ExitCode, InvalidInputError
 from slipstream.hardware import Host, read_host, this_machine
-from slipstream.measuring.certificate import ArmName, Certificate, VerifiedUnder
-from slipstream.measuring.verification import SAMPLES, Exam, start_in_turn
+from slipstream.measuring.verifying.certificate import ArmName, Certificate, VerifiedUnder
+from slipstream.measuring.verifying.verification import SAMPLES, Exam, start_in_turn
 from slipstream.planning import LaunchPlan
-from slipstream.planning.plain_twin import without_drafts
-from slipstream.reporting.certificate_report import (
+from slipstream.reporting.pages.certificate import (
     render_certificate_html,
     render_certificate_markdown,
 )
-from slipstream.reporting.certificate_text import render_certificate_text
-from slipstream.serving.engine_process import require_accepted
-from slipstream.serving.served_plan import localize
-from slipstream.serving.weights import LocalModel, obtain
+from slipstream.reporting.text.certificate import render_certificate_text
+from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.user_folders import slipstream_cache
 
 WORKLOAD = ("code", "reasoning", "dialogue", "prose", "translation", "tools", "json")
@@ -53,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=whole_number, default=SAMPLES, help="at temperature 1")
     parser.add_argument("--thinking", choices=("on", "off"), help="if the template can be told")
     parser.add_argument("--seed", type=natural_number, default=0)
+    add_accept_changes(parser)
     add_reports(parser)
     parser.usage = "slipstream verify TARGET [options] [-- ENGINE ARGUMENTS]"
 
@@ -64,13 +63,12 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     host = read_host(this_machine(os.environ, now))
     plan = _take_drafting_plan(options, host)
     # One token of the context is the judge's.
-    context = _find_number(plan, "--max-model-len")
-    workload = read_workload(options, None if context is None else context - 1)
-    plan = _have_here(plan, screen)
-    plans: dict[ArmName, LaunchPlan] = {"plain": without_drafts(plan), "drafted": plan}
+    workload = read_workload(options, None if plan.context is None else plan.context - 1)
+    plan = Weights(screen, os.environ, options.accept_changes).localize(plan)
+    plans: dict[ArmName, LaunchPlan] = {"plain": plan.without_drafts(), "drafted": plan}
     exam = Exam(
         workload=workload,
-        concurrency=_find_number(plan, "--max-num-seqs") or USUAL_CONCURRENCY,
+        concurrency=plan.sequences or USUAL_CONCURRENCY,
         thinking=read_thinking(options),
         seed=options.seed,
         samples=options.samples,
@@ -114,26 +112,3 @@ def _take_drafting_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
             f"the plan for {plan.target} has no drafter to verify", hint="name one with --drafter"
         )
     return plan
-
-
-def _find_number(plan: LaunchPlan, flag: str) -> int | None:
-    """Give a flag's value if it is in plain figures: vLLM also takes `auto` and `32k`."""
-    decision = plan.find(flag)
-    value = decision.value if decision else None
-    return int(value) if value and value.isdigit() else None
-
-
-def _have_here(plan: LaunchPlan, screen: Screen) -> LaunchPlan:
-    """Have the same files that `serve` would serve."""
-
-    def have(name: str, revision: str | None) -> LocalModel:
-        return obtain(
-            name,
-            revision=revision,
-            cache=slipstream_cache(os.environ),
-            environment=os.environ,
-            report=screen.show_progress,
-            with_code=plan.find("--trust-remote-code") is not None,
-        )
-
-    return localize(plan, have)

@@ -6,20 +6,23 @@ Two engines at once would starve each other, so each has the machine to itself, 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Literal
+
+from pydantic import Field
 
 from slipstream.demo.recording import Decode, Take, record
 from slipstream.engines import vllm
 from slipstream.errors import EngineError, MissingPartError
 from slipstream.hardware import Host
 from slipstream.measuring.bench import Conditions
+from slipstream.measuring.machine_watch import MachineLoad, MachineWatch
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
-from slipstream.serving.engine_process import is_healthy, run_engine
+from slipstream.serving.supervision.engine_process import is_healthy, run_engine
 
 LOOK_EVERY_SECONDS = 2.0
 
@@ -41,13 +44,18 @@ class Part(Record):
 
 
 class Demo(Record):
-    """The same prompts, answered by an engine without drafts and by one with them."""
+    """The same prompts, answered by an engine without drafts and by one with them.
+
+    `machines` has, by engine, what else the machine did while it answered.
+    """
 
     schema_version: Literal[1] = 1
     conditions: Conditions
+    plain_plan: LaunchPlan
     plain: tuple[Take, ...]
     drafted: tuple[Take, ...]
     parts: tuple[Part, ...]
+    machines: dict[str, MachineLoad] = Field(default_factory=dict)
 
     @property
     def pairs(self) -> list[tuple[Take, Take]]:
@@ -72,6 +80,19 @@ class Demo(Record):
         return count_tokens_per_step(self.drafted)
 
     @property
+    def step_cost(self) -> float | None:
+        """Return a drafted step's time in plain steps: the tokens per step to break even."""
+        if self.tokens_per_step is None:
+            return None
+        return find_step_seconds(self.drafted) / find_step_seconds(self.plain)
+
+    @property
+    def disturbance(self) -> tuple[str, MachineLoad] | None:
+        """Return the engine that was disturbed most, if any was, and by what."""
+        busy = [(name, machine) for name, machine in self.machines.items() if machine.is_busy]
+        return max(busy, key=lambda one: one[1].disturbance, default=None)
+
+    @property
     def equal(self) -> int:
         """Count the prompts whose answers are the same, token for token."""
         return sum(plain.token_ids == drafted.token_ids for plain, drafted in self.pairs)
@@ -81,6 +102,11 @@ def count_tokens_per_step(takes: Sequence[Take]) -> float | None:
     """Give one and the mean of accepted draft tokens, None where nothing was drafted."""
     drafts = sum(take.drafts for take in takes)
     return 1 + sum(take.accepted for take in takes) / drafts if drafts else None
+
+
+def find_step_seconds(takes: Sequence[Take]) -> float:
+    """Return the mean time of the target's passes after the first token."""
+    return sum(take.decode_seconds for take in takes) / sum(take.steps for take in takes)
 
 
 def make_workload(max_tokens: int) -> Workload:
@@ -124,7 +150,8 @@ def load_decoder(target: Path) -> Decode:
 class Stage:
     """Where engines perform: what they are asked, where they log, who is told how far they are.
 
-    `tick` is told a part and its seconds while it goes on, `note` when it is over.
+    `tick` is called with a part and its seconds while it goes on, `note` when it is over. What else
+    the machine did while an engine answered is kept in `machines`, by the engine's name.
     """
 
     workload: Workload
@@ -134,16 +161,20 @@ class Stage:
     tick: Callable[[str, float], None]
     note: Callable[[Part], None]
     clock: Callable[[], float] = time.monotonic
+    watch: MachineWatch = field(default_factory=MachineWatch)
+    machines: dict[str, MachineLoad] = field(default_factory=dict)
 
     @contextmanager
     def perform(self, name: str, plan: LaunchPlan) -> Iterator[tuple[str, tuple[Take, ...]]]:
         """Start an engine, have it answer, and keep it up within the block."""
         start, answers = f"the {name} engine starts", f"the {name} engine warms up and answers"
         began = self.clock()
+        pids: list[int] = []
         with run_engine(
             plan,
             log=self.logs / f"{name}.log",
             environment=self.environment,
+            on_start=pids.append,
             on_wait=lambda seconds: self.tick(start, seconds),
         ) as url:
             ready = self.clock()
@@ -155,7 +186,11 @@ class Stage:
 
             for prompt in self.workload.warm_up:
                 take(prompt)
+            before = self.watch.begin()
             takes = tuple(take(prompt) for prompt in self.workload.prompts)
+            machine = self.watch.end(before, pids[0] if pids else None)
+            if machine is not None:
+                self.machines[name] = machine
             self.note(Part(name=answers, seconds=self.clock() - ready))
             yield url, takes
 

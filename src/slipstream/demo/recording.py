@@ -13,16 +13,16 @@ from typing import NamedTuple
 import httpx
 
 from slipstream.errors import EngineError
-from slipstream.measuring.completions import Request
-from slipstream.measuring.endpoint import (
+from slipstream.measuring.client.completions import Request
+from slipstream.measuring.client.endpoint import (
     SILENCE_SECONDS,
     Endpoint,
     no_answer,
     open_client,
     read_model,
 )
-from slipstream.measuring.streaming import StreamReader
-from slipstream.measuring.wire import Wire
+from slipstream.measuring.client.streaming import StreamReader
+from slipstream.measuring.client.wire import Wire
 from slipstream.measuring.workloads import Prompt
 from slipstream.records import Record
 
@@ -64,6 +64,17 @@ class Take(Record):
         """Give the time of each token after the first chunk: decoding alone, without the prompt."""
         began = self.tokens[0].seconds
         return (self.seconds - began) / sum(token.seconds > began for token in self.tokens)
+
+    @property
+    def steps(self) -> int:
+        """Count the target's passes after the first token: its drafts, or else its tokens."""
+        began = self.tokens[0].seconds
+        return self.drafts or sum(token.seconds > began for token in self.tokens)
+
+    @property
+    def decode_seconds(self) -> float:
+        """Return the time after the first chunk."""
+        return self.seconds - self.tokens[0].seconds
 
     @property
     def came_at_once(self) -> bool:

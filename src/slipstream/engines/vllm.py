@@ -1,13 +1,13 @@
-"""vLLM 0.32: what it refuses, what it silently gets wrong, and its command line.
+"""vLLM 0.32: what it refuses, and what it silently gets wrong.
 
 Facts were read in the source of 0.32.0; paths in comments are relative to its package.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Literal
 
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
 from slipstream.checkpoints.pairing import Fault
@@ -18,8 +18,6 @@ CPU_BLOCK_TOKENS = 128  # platforms/cpu.py
 GPU_BLOCK_TOKENS = 16
 Runner = Literal["V1", "V2"]
 
-_SPECULATIVE = "--speculative-config."
-_NAMED = ("method", "model", "revision", "attention_backend", "kv_cache_dtype", "quantization")
 _CPU_SCHEMES = ("int4", "int8", "fp8")
 _NATIVE_SINCE = {"nvfp4": "10.0", "mxfp4": "10.0", "fp8": "8.9"}
 
@@ -135,28 +133,3 @@ def _find_quantized_drafter(drafter: Checkpoint) -> Iterator[Fault]:
         "the code for it, but vllm#51581 is open and nobody reported it running",
         hint="watch vllm:spec_decode_num_accepted_tokens on /metrics; or take it in bfloat16",
     )
-
-
-def render_argv(settings: Iterable[tuple[str, str | None]]) -> list[str]:
-    """Write the command; `--speculative-config.x` settings become one JSON argument."""
-    arguments: list[str] = []
-    speculative: dict[str, Any] = {}
-    for flag, value in settings:
-        if flag.startswith(_SPECULATIVE):
-            key = flag.removeprefix(_SPECULATIVE)
-            speculative[key] = value if key in _NAMED else _typed(value)
-        else:
-            arguments += [flag] if value is None else [flag, value]
-    if speculative:
-        arguments += ["--speculative-config", json.dumps(speculative)]
-    return [*COMMAND, *arguments]
-
-
-def _typed(value: str | None) -> Any:
-    """Give a value of the JSON the type it means."""
-    if value is None:
-        return True
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value

@@ -12,6 +12,8 @@ from slipstream.records import Record
 Platform = Literal["linux", "darwin", "windows", "other"]
 Container = Literal["none", "docker", "podman", "kubernetes", "other"]
 MemoryKind = Literal["unified", "discrete"]
+# Without one of these, oneDNN converts every bfloat16 operand to float32 first.
+BFLOAT16_FEATURES = frozenset({"amx_bf16", "avx512_bf16", "bf16", "svebf16"})
 
 
 class Accelerator(Record):
@@ -39,6 +41,19 @@ class Processor(Record):
     usable_threads: int | None
     numa_nodes: int | None
     features: tuple[str, ...]
+    usable_cpus: tuple[int, ...] | None = None
+
+    @property
+    def cpus(self) -> tuple[int, ...] | None:
+        """Return the CPUs to compute on; where only their number is known, from 0 on."""
+        if self.usable_cpus or self.usable_threads is None:
+            return self.usable_cpus
+        return tuple(range(self.usable_threads))
+
+    @property
+    def has_bfloat16(self) -> bool | None:
+        """Say whether instructions multiply matrices of bfloat16; None if none are known."""
+        return not BFLOAT16_FEATURES.isdisjoint(self.features) if self.features else None
 
 
 class Memory(Record):

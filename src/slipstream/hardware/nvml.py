@@ -5,11 +5,13 @@ memory query, and some drivers answer with a number that means nothing, so there
 figures come from the system's memory. https://github.com/XuehaiPan/nvitop/pull/208
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from slipstream.hardware.host import Accelerator, Memory, MemoryKind
+from slipstream.hardware.visible_devices import VARIABLE, remark_on_order, select_visible
 
 UNIFIED_MEMORY_BANDWIDTH_BYTES_PER_S = {
     # NVML is silent on these: NVIDIA's data sheets of DGX Spark and Jetson T5000.
@@ -30,20 +32,33 @@ class NvidiaPart:
     remarks: tuple[str, ...] = ()
 
 
-def read_nvidia(nvml: Any, memory: Memory) -> NvidiaPart:
-    """Ask NVML (the pynvml module, or what answers like it) about every accelerator."""
+def read_nvidia(nvml: Any, memory: Memory, environment: Mapping[str, str]) -> NvidiaPart:
+    """Ask NVML (the pynvml module, or what answers like it) about every visible accelerator.
+
+    NVML itself takes no notice of CUDA's variables in the environment.
+    """
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as fault:
         return NvidiaPart(remarks=(f"no NVIDIA accelerator seen: NVML says '{fault}'",))
     try:
-        readings = [_read_accelerator(nvml, index, memory) for index in _indices(nvml)]
+        devices = [nvml.nvmlDeviceGetHandleByIndex(index) for index in _indices(nvml)]
+        uuids = [_ask(nvml, partial(nvml.nvmlDeviceGetUUID, device)) for device in devices]
+        names = [_ask(nvml, partial(nvml.nvmlDeviceGetName, device)) for device in devices]
+        visible = select_visible(environment.get(VARIABLE), uuids)
+        readings = [_read_accelerator(nvml, index, memory) for index in visible.indices]
+        if visible.is_slice:
+            readings = [(_forget_size(accelerator), []) for accelerator, _ in readings]
         cuda = _ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
         return NvidiaPart(
             accelerators=tuple(accelerator for accelerator, _ in readings),
             driver=_ask(nvml, nvml.nvmlSystemGetDriverVersion),
             cuda_driver=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
-            remarks=tuple(remark for _, remarks in readings for remark in remarks),
+            remarks=(
+                *visible.remarks,
+                *remark_on_order(environment, names),
+                *(remark for _, remarks in readings for remark in remarks),
+            ),
         )
     finally:
         nvml.nvmlShutdown()
@@ -51,6 +66,17 @@ def read_nvidia(nvml: Any, memory: Memory) -> NvidiaPart:
 
 def _indices(nvml: Any) -> range:
     return range(_ask(nvml, nvml.nvmlDeviceGetCount) or 0)
+
+
+def _forget_size(accelerator: Accelerator) -> Accelerator:
+    """Leave out what is true of a whole device and not of a slice of it."""
+    return accelerator.model_copy(
+        update={
+            "memory_total_bytes": None,
+            "memory_available_bytes": None,
+            "memory_bandwidth_bytes_per_s": None,
+        }
+    )
 
 
 def _read_accelerator(nvml: Any, index: int, memory: Memory) -> tuple[Accelerator, list[str]]:

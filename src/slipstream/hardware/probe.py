@@ -63,12 +63,14 @@ class Surface:
     usable_threads: int | None
     nvml: Any
     run: RunProgram
+    usable_cpus: tuple[int, ...] | None = None
 
 
 def this_machine(environment: Mapping[str, str], now: datetime) -> Surface:
     """Give the surface of the machine that this process runs on."""
     import pynvml
 
+    cpus = _list_usable_cpus()
     return Surface(
         environment=environment,
         now=now,
@@ -77,9 +79,10 @@ def this_machine(environment: Mapping[str, str], now: datetime) -> Surface:
         system=platform.system().lower(),
         architecture=platform.machine(),
         kernel=platform.release(),
-        usable_threads=_count_usable_threads(),
+        usable_threads=os.cpu_count() if cpus is None else len(cpus),
         nvml=pynvml,
         run=run_program,
+        usable_cpus=cpus,
     )
 
 
@@ -87,7 +90,7 @@ def read_host(surface: Surface) -> Host:
     """Draw the portrait of a machine."""
     mac = surface.system == "darwin"
     processor, memory = _read_mac(surface) if mac else _read_linux(surface)
-    nvidia = NvidiaPart() if mac else read_nvidia(surface.nvml, memory)
+    nvidia = NvidiaPart() if mac else read_nvidia(surface.nvml, memory, surface.environment)
     return Host(
         origin=f"probed by slipstream {__version__}",
         taken_at=surface.now,
@@ -126,6 +129,7 @@ def _read_linux(surface: Surface) -> tuple[Processor, Memory]:
         numa_nodes=count_numa_nodes(
             read_text(surface.root / "sys/devices/system/node/online") or ""
         ),
+        usable_cpus=surface.usable_cpus,
     )
     limit = read_text(surface.root / "sys/fs/cgroup/memory.max") or read_text(
         surface.root / "sys/fs/cgroup/memory/memory.limit_in_bytes"
@@ -143,8 +147,8 @@ def _read_mac(surface: Surface) -> tuple[Processor, Memory]:
     return processor, memory
 
 
-def _count_usable_threads() -> int | None:
-    """Count the hardware threads that this process may run on."""
+def _list_usable_cpus() -> tuple[int, ...] | None:
+    """List the hardware threads that this process may run on; only Linux reports them."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return None

@@ -1,7 +1,6 @@
 """The CPU from /proc/cpuinfo, or from sysctl on a Mac."""
 
-import re
-
+from slipstream.hardware.cpu_lists import parse_cpu_list
 from slipstream.hardware.host import Processor
 
 INTERESTING_X86 = {"avx2", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16"}
@@ -19,7 +18,12 @@ ARM_CORES = {
 
 
 def parse_cpuinfo(
-    text: str, *, architecture: str, usable_threads: int | None, numa_nodes: int | None
+    text: str,
+    *,
+    architecture: str,
+    usable_threads: int | None,
+    numa_nodes: int | None,
+    usable_cpus: tuple[int, ...] | None = None,
 ) -> Processor:
     """Read what the kernel says of the processors; ARM names only implementer and part."""
     blocks = [dict(_pairs(block)) for block in text.strip().split("\n\n") if block.strip()]
@@ -33,6 +37,7 @@ def parse_cpuinfo(
         usable_threads=usable_threads,
         numa_nodes=numa_nodes,
         features=tuple(sorted(features & (INTERESTING_X86 | INTERESTING_ARM))),
+        usable_cpus=usable_cpus,
     )
 
 
@@ -75,10 +80,5 @@ def _name_arm(processors: list[dict[str, str]]) -> str | None:
 
 def count_numa_nodes(online: str) -> int | None:
     """Count the nodes of a kernel list such as `0-1,4`."""
-    if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", online.strip()):
-        return None
-    total = 0
-    for part in online.strip().split(","):
-        first, _, last = part.partition("-")
-        total += int(last or first) - int(first) + 1
-    return total
+    nodes = parse_cpu_list(online)
+    return None if nodes is None else len(nodes)

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import cycle, islice
+from hashlib import sha256
 from statistics import fmean
 from typing import Any, Literal
 
@@ -12,11 +12,17 @@ from pydantic import AwareDatetime
 
 from slipstream.errors import EngineError
 from slipstream.hardware import Host
-from slipstream.measuring.completions import Request
-from slipstream.measuring.endpoint import Endpoint
-from slipstream.measuring.engine_metrics import EngineCounts, read_engine_counts
-from slipstream.measuring.load import run_closed_loop
-from slipstream.measuring.sample import Sample
+from slipstream.measuring.client.completions import Request
+from slipstream.measuring.client.endpoint import Endpoint
+from slipstream.measuring.client.engine_metrics import EngineCounts, read_engine_counts
+from slipstream.measuring.client.load import (
+    draw_arrivals,
+    run_closed_loop,
+    run_open_loop,
+    run_steady_loop,
+)
+from slipstream.measuring.client.sample import Sample
+from slipstream.measuring.machine_watch import MachineLoad
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
@@ -25,6 +31,9 @@ WARM_UP_ROUNDS = 8
 WARM_UP_PROMPTS = 6
 FLAT_ROUNDS = 3
 FLAT_WITHIN = 1.15
+# Besides the first request of a place, which only fills it: three or more in all.
+COUNTED_PER_PLACE = 2
+SALT_CHARACTERS = 128
 
 PrefixCache = Literal["cold", "as it is"]
 
@@ -40,8 +49,9 @@ class Percentiles(Record):
 class BenchCell(Record):
     """One kind of prompt at one concurrency.
 
-    `per_token` is the time of each token after the first. `by_position` is the share of drafts
-    whose first, second, ... token was accepted.
+    `seconds` is the time that the requests took, divided by the places that they shared: all of
+    them were busy all through. `per_token` is the time of each token after the first.
+    `by_position` is the share of drafts whose first, second, ... token was accepted.
     """
 
     kind: str
@@ -62,7 +72,7 @@ class BenchCell(Record):
     memory_bytes: int | None
 
 
-class WarmUp(Record):
+class BenchWarmUp(Record):
     """What came before: so many rounds, the time of a token in each, and whether it got flat."""
 
     rounds: int
@@ -71,7 +81,11 @@ class WarmUp(Record):
 
 
 class Conditions(Record):
-    """All that a figure depends on, and the command that makes it again."""
+    """All that a figure depends on, and the command that makes it again.
+
+    With `arrivals_per_second`, requests arrived by the clock, and a concurrency is the most that
+    were in flight.
+    """
 
     at: AwareDatetime
     command: str
@@ -87,37 +101,47 @@ class Conditions(Record):
     thinking: bool | None
     prefix_cache: PrefixCache
     start_seconds: float | None = None
+    arrivals_per_second: float | None = None
 
 
 class BenchReport(Record):
-    """A server's figures; the samples are without their texts."""
+    """A server's figures; the samples are without their texts.
+
+    `machine` is what else the server's machine did meanwhile, None if it could not be watched.
+    """
 
     schema_version: Literal[1] = 1
     conditions: Conditions
-    warm_up: WarmUp
+    warm_up: BenchWarmUp
     cells: tuple[BenchCell, ...]
     samples: tuple[Sample, ...]
+    machine: MachineLoad | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
     """How a server is measured: what is asked, how much of it at once, and what of the cache.
 
-    Every prompt is asked once a load, and again until there were `requests_a_place` for each of
-    those at once. `tell` gets each cell when it is done, `tick` every request.
+    Every load is steady: each prompt is asked once, and again until each place served
+    `COUNTED_PER_PLACE` requests that count. `tell` gets each cell when it is done, `tick` every
+    request that counts.
+
+    With `arrivals_per_second`, each kind's prompts instead arrive by a Poisson process, one load,
+    whatever is in flight; the seconds of a cell are then those of the clock.
     """
 
     workload: Workload
     concurrencies: Sequence[int]
     thinking: bool | None = None
-    requests_a_place: int = 0
+    arrivals_per_second: float | None = None
+    seed: int = 0
     prefix_cache: PrefixCache = "cold"
     measure_memory: Callable[[], int | None] = lambda: None
     tell: Callable[[BenchCell], None] = lambda _: None
     tick: Callable[[str, int, int, int], None] = lambda *_: None
     salt: str = field(default_factory=lambda: f"{time.time_ns():x}")
 
-    def warm_up(self, endpoint: Endpoint) -> WarmUp:
+    def warm_up(self, endpoint: Endpoint) -> BenchWarmUp:
         """Ask other prompts, as many at once as will be, until the time of a token is flat."""
         prompts = self.workload.warm_up[:WARM_UP_PROMPTS]
         times: list[float] = []
@@ -132,10 +156,12 @@ class Bench:
                     hint="look into the server's log",
                 )
             times.append(fmean(speeds))
-        return WarmUp(rounds=len(times), seconds_per_token=tuple(times), flat=is_flat(times))
+        return BenchWarmUp(rounds=len(times), seconds_per_token=tuple(times), flat=is_flat(times))
 
     def measure(self, endpoint: Endpoint) -> tuple[list[BenchCell], list[Sample]]:
         """Measure every kind at every concurrency, one load after the other."""
+        if self.arrivals_per_second is not None:
+            return self._measure_arrivals(endpoint, self.arrivals_per_second)
         cells: list[BenchCell] = []
         kept: list[Sample] = []
         for concurrency in self.concurrencies:
@@ -146,31 +172,60 @@ class Bench:
                 cell = summarize(samples, counted, self.measure_memory())
                 self.tell(cell)
                 cells.append(cell)
-                bare = {"text": "", "token_ids": ()}
-                kept += [sample.model_copy(update=bare) for sample in samples]
+                kept += [_strip(sample) for sample in samples]
         return cells, kept
+
+    def _measure_arrivals(
+        self, endpoint: Endpoint, rate: float
+    ) -> tuple[list[BenchCell], list[Sample]]:
+        """Measure each kind as its prompts arrive; all loads are named for the most in flight."""
+        cells: list[BenchCell] = []
+        kept: list[Sample] = []
+        for number, kind in enumerate(self.workload.kinds):
+            prompts = [prompt for prompt in self.workload.prompts if prompt.kind == kind]
+            before = read_engine_counts(endpoint)
+            samples = run_open_loop(
+                endpoint,
+                [self._make_request(prompt, kind) for prompt in prompts],
+                arrivals=draw_arrivals(len(prompts), rate=rate, seed=self.seed + number),
+            )
+            counted = read_engine_counts(endpoint).since(before)
+            seconds = max(one.began_at + one.seconds for one in samples)
+            most = max(one.concurrency for one in samples)
+            cell = summarize(samples, counted, self.measure_memory(), seconds=seconds)
+            cell = cell.model_copy(update={"concurrency": most})
+            self.tell(cell)
+            cells.append(cell)
+            kept += [_strip(sample) for sample in samples]
+        most = max(cell.concurrency for cell in cells)
+        return (
+            [cell.model_copy(update={"concurrency": most}) for cell in cells],
+            [sample.model_copy(update={"concurrency": most}) for sample in kept],
+        )
 
     def _run_load(self, endpoint: Endpoint, kind: str, concurrency: int) -> list[Sample]:
         prompts = [prompt for prompt in self.workload.prompts if prompt.kind == kind]
-        count = max(len(prompts), self.requests_a_place * concurrency)
-        requests = [
-            self._make_request(one, f"{kind} {concurrency} {number // len(prompts)}")
-            for number, one in enumerate(islice(cycle(prompts), count))
-        ]
+        counted = max(len(prompts), COUNTED_PER_PLACE * concurrency if concurrency > 1 else 0)
         done = 0
+
+        def make_request(number: int) -> Request:
+            again, at = divmod(number, len(prompts))
+            return self._make_request(prompts[at], f"{kind} {concurrency} {again}")
 
         def tick(_: Sample) -> None:
             nonlocal done
             done += 1
-            self.tick(kind, concurrency, done, len(requests))
+            self.tick(kind, concurrency, done, counted)
 
-        return run_closed_loop(endpoint, requests, concurrency=concurrency, on_sample=tick)
+        return run_steady_loop(
+            endpoint, make_request, counted=counted, concurrency=concurrency, on_sample=tick
+        )
 
     def _make_request(self, prompt: Prompt, load: str) -> Request:
         extra: dict[str, Any] = dict(prompt.extra)
         temperature = extra.pop("temperature", 0.0)
         if self.prefix_cache == "cold":
-            extra["cache_salt"] = f"{self.salt} {load} {prompt.id}"
+            extra["cache_salt"] = make_salt(self.salt, load, prompt.id)
         if self.thinking is not None and prompt.messages:
             extra["chat_template_kwargs"] = {"enable_thinking": self.thinking}
         return Request(
@@ -185,12 +240,19 @@ class Bench:
 
 
 def summarize(
-    samples: Sequence[Sample], counted: EngineCounts, memory_bytes: int | None
+    samples: Sequence[Sample],
+    counted: EngineCounts,
+    memory_bytes: int | None,
+    *,
+    seconds: float | None = None,
 ) -> BenchCell:
-    """Give one cell's figures; drafts are the requests' own, or else what the engine counted."""
+    """Return one cell's figures; drafts are the requests' own, or else what the engine counted.
+
+    `seconds` is the load's time; without it, all places were busy all through.
+    """
     good = [sample for sample in samples if sample.error is None]
-    began = min(sample.began_at for sample in samples)
-    seconds = max(sample.began_at + sample.seconds for sample in samples) - began
+    if seconds is None:
+        seconds = sum(sample.seconds for sample in samples) / samples[0].concurrency
     tokens = sum(sample.output_tokens for sample in good)
     drafts = _add_drafts(good) or _take_drafts(counted)
     return BenchCell(
@@ -211,10 +273,22 @@ def summarize(
     )
 
 
+def make_salt(*parts: str) -> str:
+    """Join the parts into a cache salt that the gate takes: short, and printable ASCII."""
+    salt = " ".join(parts)
+    plain = salt.isascii() and salt.isprintable() and len(salt) <= SALT_CHARACTERS
+    return salt if plain else sha256(salt.encode()).hexdigest()
+
+
 def is_flat(times: Sequence[float]) -> bool:
     """Say whether the last few differ by little."""
     last = times[-FLAT_ROUNDS:]
     return len(last) == FLAT_ROUNDS and max(last) <= FLAT_WITHIN * min(last)
+
+
+def _strip(sample: Sample) -> Sample:
+    """Leave out the text."""
+    return sample.model_copy(update={"text": "", "token_ids": ()})
 
 
 def _add_drafts(samples: Sequence[Sample]) -> dict[str, Any]:

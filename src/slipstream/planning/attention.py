@@ -1,9 +1,13 @@
 """Rules for attention: backends of target and drafter, cache types, prefix caching."""
 
 from collections.abc import Callable
+from dataclasses import replace
+
+from pydantic import JsonValue
 
 from slipstream.planning.memory import TURBOQUANT_BITS
-from slipstream.planning.situation import Choice, Situation
+from slipstream.planning.settings import Choice
+from slipstream.planning.situation import Situation
 
 GEMMA4 = "Gemma4"
 TURBOQUANT_BACKEND = "TURBOQUANT"
@@ -31,9 +35,8 @@ def decide_target_backend(situation: Situation) -> Choice[str] | None:
     """
     if situation.on_cpu:
         return None
-    if situation.wishes.attention_backend is not None:
-        backend = situation.wishes.attention_backend.upper()
-        return situation.from_wish("attention_backend", backend)
+    if (asked := situation.find_asked("attention_backend")) is not None:
+        return replace(asked, value=asked.value.upper())
     if is_gemma4(situation):
         return Choice(
             "TRITON_ATTN",
@@ -70,7 +73,8 @@ def find_turboquant_obstacle(situation: Situation) -> str | None:
     target = situation.target
     if situation.on_cpu:
         return "the CPU backend has no TurboQuant"
-    backend = (situation.wishes.attention_backend or TURBOQUANT_BACKEND).upper()
+    asked = situation.find_asked("attention_backend")
+    backend = asked.value.upper() if asked else TURBOQUANT_BACKEND
     if backend != TURBOQUANT_BACKEND:
         return f"--attention-backend {backend} cannot read it: leave that out, it has its own"
     if target.has_sliding_windows:
@@ -90,7 +94,8 @@ def find_turboquant_obstacle(situation: Situation) -> str | None:
 def has_fp8_cache(situation: Situation) -> bool:
     """Say whether a backend here surely reads an fp8 cache."""
     version = tuple(map(int, (situation.capability or "0.0").split(".")))
-    flash = (situation.wishes.attention_backend or "").upper() == "FLASH_ATTN"
+    asked = situation.find_asked("attention_backend")
+    flash = asked is not None and asked.value.upper() == "FLASH_ATTN"
     return version[0] == 9 if flash else version >= FP8_CAPABILITY
 
 
@@ -101,8 +106,8 @@ def decide_kv_dtype(
 
     A smaller cache buys capacity, never speed, and TurboQuant costs more of it than fp8.
     """
-    if situation.wishes.kv_dtype is not None:
-        return situation.from_wish("kv_dtype", situation.wishes.kv_dtype)
+    if (asked := situation.find_asked("kv_dtype")) is not None:
+        return asked
     if situation.on_cpu:
         return None
     advised = situation.advice.kv_dtype
@@ -150,12 +155,12 @@ def decide_drafter_kv_dtype(situation: Situation, kv_dtype: str) -> Choice[str] 
     return None
 
 
-def decide_graph_mode(situation: Situation, kv_dtype: str) -> Choice[str] | None:
+def decide_graph_mode(situation: Situation, kv_dtype: str) -> Choice[dict[str, JsonValue]] | None:
     """Split the graphs where a whole one gives wrong text (vllm#53180)."""
     if situation.draft is None or kv_dtype not in TURBOQUANT_BITS:
         return None
     return Choice(
-        '{"cudagraph_mode": "PIECEWISE"}',
+        {"cudagraph_mode": "PIECEWISE"},
         "checkpoint",
         "TurboQuant with speculation gives degenerate text under full graphs (vllm#53180)",
     )

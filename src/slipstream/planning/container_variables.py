@@ -33,7 +33,6 @@ class ContainerWishes:
     """What the variables ask for."""
 
     target: str | None
-    drafter: str | None
     wishes: Wishes
     notes: tuple[str, ...]
 
@@ -70,17 +69,20 @@ def read_container_variables(environment: Mapping[str, str]) -> ContainerWishes:
     if drafter in ("", "off"):
         values["speculation"] = False
         notes = (*notes, f"DFLASH_DRAFTER={drafter}: plain decoding, as asked for")
-    raw = (*_read_quantization(given), *_read_extra(given, faults))
+    extra = (*_read_quantization(given), *_read_extra(given, faults))
     if faults:
         raise InvalidInputError(
             "the environment has variables that cannot be read",
             details=tuple(faults),
-            hint="slipstream plan --from-env --explain, once they are mended",
+            hint="slipstream plan --from-env --explain, once they are corrected",
         )
-    wishes = Wishes.model_validate({**values, "raw": raw, "from_environment": tuple(values)})
+    if drafter not in (None, "", "off"):
+        values["drafter"] = drafter
+    wishes = Wishes.model_validate(
+        {**values, "extra_arguments": extra, "from_environment": tuple(values)}
+    )
     return ContainerWishes(
         target=given.get("MODEL_PATH"),
-        drafter=None if drafter in ("", "off") else drafter,
         wishes=wishes,
         notes=(*notes, *_note_key(given)),
     )

@@ -25,7 +25,7 @@ class DifferenceList(Record):
 def diff_plans(left: LaunchPlan, right: LaunchPlan) -> tuple[Difference, ...]:
     """List the disagreements in the order of the plans, with the right side's reason."""
     flags = dict.fromkeys(
-        decision.flag for plan in (left, right) for decision in (*plan.decisions, *plan.environment)
+        decision.flag for plan in (left, right) for decision in (*plan.decisions, *plan.variables)
     )
     differences = []
     for flag in flags:

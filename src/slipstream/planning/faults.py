@@ -5,11 +5,13 @@ from dataclasses import replace
 from slipstream.checkpoints.pairing import Fault, pair
 from slipstream.engines import vllm
 from slipstream.hardware import Host, find_obstacle
+from slipstream.planning.asked import AskedSettings
 from slipstream.planning.attention import find_turboquant_obstacle
 from slipstream.planning.memory import TURBOQUANT_BITS
 from slipstream.planning.patches import DRAFTER_POSITIONS, drafts_past_its_context
-from slipstream.planning.placement import decide_utilization
+from slipstream.planning.placement import count_shards, decide_utilization
 from slipstream.planning.plan import MemoryBudget
+from slipstream.planning.settings import EngineSettings
 from slipstream.planning.situation import Situation
 from slipstream.units import show_bytes
 
@@ -22,23 +24,22 @@ def find_host_fault(host: Host) -> list[Fault]:
     return [Fault(code="host", verdict="refuse", message=obstacle.message, hint=obstacle.hint)]
 
 
-def find_layout_faults(situation: Situation) -> list[Fault]:
-    """Hold the accelerators and machines that a recipe spreads over against those seen."""
-    recipe = situation.recipe
-    if recipe is None or not situation.recipe_fits_machine:
-        return []
-    shards, seen = situation.advice.tensor_parallel or 1, len(situation.host.accelerators)
-    if recipe.nodes == 1 and shards > max(1, seen):
+def find_layout_faults(situation: Situation, settings: EngineSettings) -> list[Fault]:
+    """Hold the accelerators and machines that the model spreads over against those seen."""
+    nodes = settings.nodes.value if settings.nodes else 1
+    shards = count_shards(settings.tensor_parallel, settings.pipeline_parallel)
+    seen = len(situation.host.accelerators)
+    if nodes == 1 and shards > max(1, seen):
         return [
             Fault(
                 code="accelerators",
                 verdict="refuse",
-                message=f"recipe {recipe.name} spreads over {shards} accelerators, "
+                message=f"the model is to be spread over {shards} accelerators, "
                 f"and this machine has {seen}",
-                hint=f"slipstream recipes --target {recipe.target}",
+                hint=f"slipstream recipes --target {situation.target.name}",
             )
         ]
-    if recipe.nodes == 1:
+    if nodes == 1:
         return []
     linked = any(port.active for port in situation.host.fabric)
     state = "has an active link; the others were not seen" if linked else "has no active link"
@@ -46,7 +47,7 @@ def find_layout_faults(situation: Situation) -> list[Fault]:
         Fault(
             code="nodes",
             verdict="warn" if linked else "refuse",
-            message=f"recipe {recipe.name} spreads over {recipe.nodes} machines: this one {state}",
+            message=f"the model is to be spread over {nodes} machines: this one {state}",
             hint="slipstream probe, on each of them",
         )
     ]
@@ -54,7 +55,8 @@ def find_layout_faults(situation: Situation) -> list[Fault]:
 
 def find_pair_faults(situation: Situation, *, draft_length: int, context: int) -> list[Fault]:
     """Hold the pair against itself and against the engine."""
-    drafter = situation.drafter if situation.wishes.speculation else None
+    drafter = situation.drafter if situation.draft or not situation.asked.method else None
+    drafter = drafter if situation.wishes.speculation else None
     engine = vllm.find_engine_faults(
         situation.target,
         drafter,
@@ -84,19 +86,19 @@ def _ease(fault: Fault) -> Fault:
 
 def find_headroom_fault(situation: Situation) -> list[Fault]:
     """Warn of a share of unified memory that leaves the system too little: it freezes the box."""
-    asked = situation.wishes.memory_utilization
-    unasked = replace(
-        situation, wishes=situation.wishes.model_copy(update={"memory_utilization": None})
-    )
-    ours = decide_utilization(unasked)
-    if asked is None or ours is None or not situation.is_unified or asked <= ours.value:
+    asked = situation.find_asked("memory_utilization")
+    if asked is None or not situation.is_unified:
+        return []
+    wishes = situation.wishes.model_copy(update={"memory_utilization": None})
+    ours = decide_utilization(replace(situation, wishes=wishes, asked=AskedSettings()))
+    if ours is None or asked.value <= ours.value:
         return []
     return [
         Fault(
             code="headroom",
             verdict="warn",
-            message=f"a share of {asked:g} was asked for; here {ours.value:g} leaves the system "
-            "what it needs, and Sparks froze at 0.85",
+            message=f"a share of {asked.value:g} was asked for; here {ours.value:g} leaves the "
+            "system what it needs, and Sparks froze at 0.85",
             hint=f"--gpu-memory-utilization {ours.value:g} after --",
         )
     ]

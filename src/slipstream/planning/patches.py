@@ -4,13 +4,9 @@ The patches themselves are in `slipstream.vllm_plugin.patches`, which nothing im
 is told their names by a variable.
 """
 
-import json
-from collections.abc import Mapping
-
 from slipstream.planning.memory import TURBOQUANT_BITS
-from slipstream.planning.plan import Decision
-from slipstream.planning.raw_arguments import parse_raw
-from slipstream.planning.situation import Choice, Situation
+from slipstream.planning.settings import Choice, EngineSettings
+from slipstream.planning.situation import Situation
 
 VARIABLE = "SLIPSTREAM_PATCHES"
 CPU_SAMPLING = "cpu-sampling"
@@ -19,28 +15,25 @@ DRAFTER_POSITIONS = "drafter-positions"
 TURBOQUANT_GRAPHS = "turboquant-graphs"
 
 _ONE_SPECULATOR = ("dflash", "dflash2", "dspark")
-_GRAPHS = "--compilation-config"
 
 
-def decide_patches(
-    situation: Situation, context: int, settled: Mapping[str, str | None]
-) -> list[Choice[str]]:
+def decide_patches(situation: Situation, settings: EngineSettings) -> list[Choice[str]]:
     """Name every patch without which this plan would meet the fault that it repairs."""
     found = (
-        *_decide_cpu_patches(situation, settled),
-        _decide_drafter_positions(situation, context),
-        _decide_turboquant_graphs(situation, settled),
+        *_decide_cpu_patches(situation, settings),
+        _decide_drafter_positions(situation, settings),
+        _decide_turboquant_graphs(situation, settings),
     )
     return [choice for choice in found if choice is not None]
 
 
-def name_patches(patches: list[Choice[str]]) -> list[Decision]:
-    """Give the variable by which the plugin in the engine learns the names."""
+def name_patches(patches: list[Choice[str]]) -> dict[str, Choice[str]]:
+    """Return the variable by which the plugin in the engine learns the names."""
     if not patches:
-        return []
+        return {}
     names = ",".join(choice.value for choice in patches)
     because = "; ".join(choice.because for choice in patches)
-    return [Choice(names, patches[0].source, because).as_decision(VARIABLE)]
+    return {VARIABLE: Choice(names, patches[0].source, because)}
 
 
 def drafts_past_its_context(situation: Situation, context: int) -> bool:
@@ -59,14 +52,12 @@ def drafts_past_its_context(situation: Situation, context: int) -> bool:
         and drafter.context < context
         and drafter.rope is not None
         and drafter.rope.scaling == "default"
-        and (reaches or "--hf-overrides" in parse_raw(situation.wishes.raw))
+        and (reaches or "--hf-overrides" in situation.asked.rest)
     )
 
 
-def _decide_cpu_patches(
-    situation: Situation, settled: Mapping[str, str | None]
-) -> list[Choice[str]]:
-    if not situation.on_cpu or not _speculates(settled):
+def _decide_cpu_patches(situation: Situation, settings: EngineSettings) -> list[Choice[str]]:
+    if not situation.on_cpu or settings.speculation is None:
         return []
     return [
         Choice(
@@ -79,8 +70,9 @@ def _decide_cpu_patches(
     ]
 
 
-def _decide_drafter_positions(situation: Situation, context: int) -> Choice[str] | None:
-    if not drafts_past_its_context(situation, context):
+def _decide_drafter_positions(situation: Situation, settings: EngineSettings) -> Choice[str] | None:
+    context = settings.context
+    if context is None or not drafts_past_its_context(situation, context.value):
         return None
     return Choice(
         DRAFTER_POSITIONS,
@@ -89,16 +81,16 @@ def _decide_drafter_positions(situation: Situation, context: int) -> Choice[str]
     )
 
 
-def _decide_turboquant_graphs(
-    situation: Situation, settled: Mapping[str, str | None]
-) -> Choice[str] | None:
+def _decide_turboquant_graphs(situation: Situation, settings: EngineSettings) -> Choice[str] | None:
     """Our own plans split the graphs; this is for graphs that the user chose after `--`."""
+    compiled = settings.eager is None or not settings.eager.value
+    packed = settings.kv_dtype is not None and settings.kv_dtype.value in TURBOQUANT_BITS
+    mode = settings.compilation.value.get("cudagraph_mode") if settings.compilation else None
     if (
         situation.on_cpu
-        or not _speculates(settled)
-        or settled.get("--kv-cache-dtype") not in TURBOQUANT_BITS
-        or "--enforce-eager" in settled
-        or _has_split_graphs(settled)
+        or settings.speculation is None
+        or not (compiled and packed)
+        or mode in ("PIECEWISE", "NONE")
     ):
         return None
     return Choice(
@@ -107,23 +99,3 @@ def _decide_turboquant_graphs(
         "TurboQuant with speculation gives degenerate text under whole graphs "
         "(vllm#53180, PR #53406)",
     )
-
-
-def _speculates(settled: Mapping[str, str | None]) -> bool:
-    return any(flag.startswith(("--speculative-config", "--spec-")) for flag in settled)
-
-
-def _has_split_graphs(settled: Mapping[str, str | None]) -> bool:
-    """One dotted key makes vLLM forget the JSON (utils/argparse_utils.py)."""
-    dotted = {flag: value for flag, value in settled.items() if flag.startswith(f"{_GRAPHS}.")}
-    given = dotted.get(f"{_GRAPHS}.cudagraph_mode")
-    mode = given if dotted else _read_mode(settled.get(_GRAPHS))
-    return mode in ("PIECEWISE", "NONE")
-
-
-def _read_mode(value: str | None) -> object:
-    try:
-        settings = json.loads(value or "")
-    except ValueError:
-        return None
-    return settings.get("cudagraph_mode") if isinstance(settings, dict) else None

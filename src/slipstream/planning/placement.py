@@ -1,10 +1,12 @@
 """Rules for the machine: memory share, executor, graphs, loader, nodes, the CPU's threads."""
 
-from collections.abc import Iterator
-from math import floor
+from math import floor, prod
 
-from slipstream.planning.plan import Decision
-from slipstream.planning.situation import Choice, Situation
+from pydantic import JsonValue
+
+from slipstream.hardware.cpu_lists import show_cpu_list
+from slipstream.planning.settings import Choice
+from slipstream.planning.situation import Situation
 
 GIB = 1 << 30
 # Of a unified memory this part stays with the system. Engines died on GB10 at a utilisation of
@@ -15,6 +17,9 @@ MOST_UTILIZATION = 0.92
 CPU_HEADROOM_BYTES = 2 * GIB
 FEW_THREADS = 4  # measured on 2; with more, vLLM's own binding of threads is the safer choice
 CPU_CACHE_SHARE = 0.5
+# From so many sequences in a step on, float32 is faster where bfloat16 is emulated.
+EMULATED_ROWS = 3
+PARALLEL = ("tensor_parallel", "pipeline_parallel", "data_parallel", "nodes", "node_rank")
 
 
 def decide_utilization(situation: Situation) -> Choice[float] | None:
@@ -22,8 +27,8 @@ def decide_utilization(situation: Situation) -> Choice[float] | None:
     accelerator = situation.accelerator
     if accelerator is None:
         return None
-    if situation.wishes.memory_utilization is not None:
-        return situation.from_wish("memory_utilization", situation.wishes.memory_utilization)
+    if (asked := situation.find_asked("memory_utilization")) is not None:
+        return asked
     total, available = accelerator.memory_total_bytes, accelerator.memory_available_bytes
     if total is None or available is None:
         return Choice(0.7, "default", "how much memory is free could not be told")
@@ -48,8 +53,8 @@ def decide_executor(situation: Situation) -> Choice[str] | None:
 
 def decide_eager(situation: Situation) -> Choice[bool] | None:
     """Skip compilation where it is asked for, or buys nothing for its minutes."""
-    if "--enforce-eager" in situation.wishes.raw:
-        return situation.from_wish("raw", True)
+    if (asked := situation.find_asked("eager")) is not None:
+        return asked
     if situation.recipe_fits_machine and situation.advice.eager:
         return situation.from_recipe(True)
     if situation.machine == "gb10" and situation.wishes.goal == "latency":
@@ -71,26 +76,46 @@ def note_compilation(situation: Situation) -> str:
     return f"the engine compiles at its first start: {cost}; --enforce-eager after -- skips it"
 
 
-def decide_nodes(situation: Situation) -> list[Decision]:
-    """Spread a recipe for several linked machines over them."""
-    if situation.recipe is None or not situation.recipe_fits_machine:
-        return []
-    if situation.recipe.nodes == 1:
-        return _decide_tensor_parallel(situation)
+def decide_parallel(situation: Situation) -> dict[str, Choice[int]]:
+    """Spread the model as asked, or as the recipe does on its kind of machine."""
+    asked = {name: choice for name in PARALLEL if (choice := situation.find_asked(name))}
+    if asked or situation.recipe is None or not situation.recipe_fits_machine:
+        return asked
     nodes = situation.recipe.nodes
-    choices = {
-        "--tensor-parallel-size": situation.from_recipe(nodes),
-        "--nnodes": Choice(nodes, "recipe", f"one copy of the model lies on {nodes} machines"),
-        "--node-rank": Choice(0, "default", "this machine leads; the others take 1 and up"),
-    }
-    return [choice.as_decision(flag) for flag, choice in choices.items()]
-
-
-def _decide_tensor_parallel(situation: Situation) -> list[Decision]:
+    if nodes > 1:
+        return {
+            "tensor_parallel": situation.from_recipe(nodes),
+            "nodes": Choice(nodes, "recipe", f"one copy of the model lies on {nodes} machines"),
+            "node_rank": Choice(0, "default", "this machine leads; the others take 1 and up"),
+        }
     wanted = situation.advice.tensor_parallel or 1
-    if wanted == 1:
-        return []
-    return [situation.from_recipe(wanted).as_decision("--tensor-parallel-size")]
+    return {"tensor_parallel": situation.from_recipe(wanted)} if wanted > 1 else {}
+
+
+def count_shards(*sizes: Choice[int] | None) -> int:
+    """Count the accelerators that share one copy of the model."""
+    return prod(size.value for size in sizes if size is not None)
+
+
+def decide_dtype(situation: Situation) -> Choice[str] | None:
+    """Choose the dtype on a CPU without bfloat16 instructions; elsewhere the checkpoint's is best.
+
+    There a step over one row is bound by memory, and one over several by the conversion of its
+    operands: one sequence alone decodes fastest in bfloat16, drafts and batches in float32.
+    """
+    if (asked := situation.find_asked("dtype")) is not None:
+        return asked
+    emulated = situation.on_cpu and situation.host.processor.has_bfloat16 is False
+    if not emulated or situation.target.quantized:
+        return None
+    users = situation.find_asked("sequences")
+    if situation.draft is not None:
+        rows = "verifying a draft of 7 took 203 ms in bfloat16, four plain steps' time"
+    elif users is not None and users.value >= EMULATED_ROWS:
+        rows = f"a step of {users.value} sequences takes less in float32"
+    else:
+        return None
+    return Choice("float32", "hardware", f"no bfloat16 instructions here: {rows}")
 
 
 def decide_loader(situation: Situation) -> Choice[str]:
@@ -100,63 +125,59 @@ def decide_loader(situation: Situation) -> Choice[str]:
     return Choice("safetensors", "default", "the engine would fall back to pickled weights")
 
 
-def decide_modalities(situation: Situation) -> Choice[str] | None:
+def decide_modalities(situation: Situation) -> Choice[dict[str, JsonValue]] | None:
     """Serve text only unless asked otherwise: drafts are, and media URLs are a hole."""
     if not situation.target.modalities:
         return None
     return Choice(
-        '{"image": 0, "video": 0, "audio": 0}',
+        {"image": 0, "video": 0, "audio": 0},
         "checkpoint",
         "drafts are made for text only, and fetching media on request is a risk; "
         "--limit-mm-per-prompt after -- allows it",
     )
 
 
-def decide_environment(situation: Situation) -> list[Decision]:
+def decide_environment(situation: Situation) -> dict[str, Choice[str]]:
     """Set the few things that the engine reads from its environment only."""
     if situation.on_cpu:
         return _decide_cpu_environment(situation)
-    decisions = []
+    variables = {}
     if situation.draft is not None:
-        decisions.append(
-            Choice(
-                "1",
-                "default",
-                "a drafter that needs V2 must not fall back to V1 and lose its acceptance",
-            ).as_decision("VLLM_USE_V2_MODEL_RUNNER")
+        variables["VLLM_USE_V2_MODEL_RUNNER"] = Choice(
+            "1",
+            "default",
+            "a drafter that needs V2 must not fall back to V1 and lose its acceptance",
         )
     recipe = situation.recipe
     if recipe is not None and situation.recipe_fits_machine:
-        decisions += [
-            situation.from_recipe(value).as_decision(name)
+        variables |= {
+            name: situation.from_recipe(value)
             for name, value in situation.advice.environment.items()
             if not any(name in old.what for old in recipe.obsolete)
-        ]
-    return decisions
+        }
+    return variables
 
 
-def _decide_cpu_environment(situation: Situation) -> list[Decision]:
-    threads = situation.host.processor.usable_threads
-    decisions = []
+def _decide_cpu_environment(situation: Situation) -> dict[str, Choice[str]]:
+    cpus = situation.host.processor.cpus
+    variables = {}
     if (library := situation.host.software.openmp_library) is not None:
-        decisions.append(
-            Choice(
-                library,
-                "hardware",
-                "drafts ran twice as fast on Intel's OpenMP as on GNU's (vllm#44191); on two "
-                "threads the same",
-            ).as_decision("LD_PRELOAD")
+        variables["LD_PRELOAD"] = Choice(
+            library,
+            "hardware",
+            "drafts ran twice as fast on Intel's OpenMP as on GNU's (vllm#44191); on two "
+            "threads the same",
         )
-    if threads is None:
-        return decisions
+    if not cpus:
+        return variables
     if shares_one_process(situation):
-        return [*decisions, *_share_one_process(threads)]
+        return {**variables, **_share_one_process(len(cpus))}
     bound = Choice(
-        f"0-{threads - 2}",
+        show_cpu_list(cpus[:-1] or cpus),
         "hardware",
-        f"{threads} threads: the last is left to the scheduler, which spins",
+        f"{len(cpus)} threads: the last is left to the scheduler, which spins",
     )
-    return [*decisions, bound.as_decision("VLLM_CPU_OMP_THREADS_BIND")]
+    return {**variables, "VLLM_CPU_OMP_THREADS_BIND": bound}
 
 
 def shares_one_process(situation: Situation) -> bool:
@@ -166,14 +187,16 @@ def shares_one_process(situation: Situation) -> bool:
     return situation.on_cpu and few and (processor.numa_nodes or 1) == 1
 
 
-def _share_one_process(threads: int) -> Iterator[Decision]:
+def _share_one_process(threads: int) -> dict[str, Choice[str]]:
     """Spare a small machine the worker process, for whose queue a whole core spins."""
-    yield Choice(
-        "0",
-        "hardware",
-        "the model runs in the engine's own process, so no core spins for a queue: a step takes "
-        "0.6 to 0.75 of the time on two threads (scripts/measure-cpu-settings)",
-    ).as_decision("VLLM_ENABLE_V1_MULTIPROCESSING")
-    yield Choice(
-        str(threads), "hardware", "every thread computes; the scheduler waits meanwhile"
-    ).as_decision("OMP_NUM_THREADS")
+    return {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": Choice(
+            "0",
+            "hardware",
+            "the model runs in the engine's own process, so no core spins for a queue: a step "
+            "takes 0.6 to 0.75 of the time on two threads (scripts/measure-cpu-settings)",
+        ),
+        "OMP_NUM_THREADS": Choice(
+            str(threads), "hardware", "every thread computes; the scheduler waits meanwhile"
+        ),
+    }

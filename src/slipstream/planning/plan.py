@@ -3,17 +3,26 @@
 `slipstream plan` prints exactly these; `slipstream serve` runs `argv()` and nothing else.
 """
 
-from typing import Literal
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, Self
 
 from slipstream.checkpoints.pairing import Fault
 from slipstream.engines import sglang, vllm
+from slipstream.engines.arguments import render_argument, render_arguments
+from slipstream.planning.settings import (
+    SPECULATION,
+    Choice,
+    EngineSettings,
+    Source,
+    Speculation,
+)
+from slipstream.planning.wishes import Wishes
 from slipstream.records import Record
-
-Source = Literal["user", "environment", "recipe", "hardware", "checkpoint", "measured", "default"]
 
 
 class Decision(Record):
-    """One engine setting, where it came from and why."""
+    """One setting as it is shown: a flag or a variable, its text, where it came from and why."""
 
     flag: str
     value: str | None
@@ -45,36 +54,109 @@ class MemoryBudget(Record):
 class LaunchPlan(Record):
     """How to start an engine for a target on a machine, or why not to."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     engine: Literal["vllm"] = "vllm"
     engine_version: str = vllm.VERSION
     target: str
-    drafter: str | None
+    wishes: Wishes
     machine: str | None
     capability: str | None
     recipe: str | None
-    decisions: tuple[Decision, ...]
-    environment: tuple[Decision, ...]
+    settings: EngineSettings
+    environment: dict[str, Choice[str]]
     patches: tuple[str, ...] = ()
     memory: MemoryBudget
     notes: tuple[str, ...] = ()
     warnings: tuple[Fault, ...]
     refusals: tuple[Fault, ...]
 
+    @property
+    def speculation(self) -> Speculation | None:
+        """Return how the engine drafts, None if it does not."""
+        return self.settings.speculation
+
+    @property
+    def drafter(self) -> str | None:
+        """Name the drafter's checkpoint, None for a method without one."""
+        speculation = self.settings.speculation
+        return speculation.drafter.value if speculation and speculation.drafter else None
+
+    @property
+    def context(self) -> int | None:
+        """Return the tokens of the longest sequence, None if the engine finds them itself."""
+        context = self.settings.context
+        return context.value if context and context.value > 0 else None
+
+    @property
+    def sequences(self) -> int | None:
+        """Return how many sequences run at the same time."""
+        return self.settings.sequences.value if self.settings.sequences else None
+
+    @property
+    def trusts_remote_code(self) -> bool:
+        """Say whether the user lets code of the model's repository run."""
+        trust = self.settings.trust_remote_code
+        return trust is not None and trust.value
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """List the engine's settings as they are shown."""
+        return tuple(self._list_decisions())
+
+    @property
+    def variables(self) -> tuple[Decision, ...]:
+        """List the engine's variables as they are shown."""
+        return tuple(
+            Decision(flag=name, value=choice.value, source=choice.source, because=choice.because)
+            for name, choice in self.environment.items()
+        )
+
     def argv(self) -> list[str]:
-        """Give the engine's command line."""
-        return vllm.render_argv(self._settings())
+        """Return the engine's command line."""
+        return [*vllm.COMMAND, *render_arguments(self.settings.list_arguments())]
 
     def sglang_argv(self) -> tuple[list[str], list[str]]:
-        """Give SGLang's command line for the same plan, and what it has no name for."""
-        return sglang.render_argv(self._settings(), self.capability)
+        """Return SGLang's command line for the same plan, and what it has no name for."""
+        return sglang.render_argv(self.settings.list_arguments(), self.capability)
 
     def find(self, flag: str) -> Decision | None:
-        """Give the decision about a flag or variable."""
-        for decision in (*self.decisions, *self.environment):
+        """Return the decision about a flag or variable."""
+        for decision in (*self.decisions, *self.variables):
             if decision.flag == flag:
                 return decision
         return None
 
-    def _settings(self) -> list[tuple[str, str | None]]:
-        return [(decision.flag, decision.value) for decision in self.decisions]
+    def change(self, **settings: Any) -> Self:
+        """Return the plan with other settings; None leaves one to the engine."""
+        return self.model_copy(update={"settings": self.settings.model_copy(update=settings)})
+
+    def change_variables(self, variables: Mapping[str, Choice[str] | None]) -> Self:
+        """Return the plan with other variables; None takes one out."""
+        merged = {**self.environment, **variables}
+        kept = {name: choice for name, choice in merged.items() if choice is not None}
+        return self.model_copy(update={"environment": kept})
+
+    def without_drafts(self) -> Self:
+        """Return the same plan without speculation, and all else as it is.
+
+        This is the twin that text is held against. What speed is held against is the plan that
+        `plan_plain` makes: without drafts other settings are best.
+        """
+        # vLLM refuses to report the drafts of requests where there are none.
+        return self.change(speculation=None, draft_metrics=None)
+
+    def _list_decisions(self) -> Iterator[Decision]:
+        for flag, choice in self.settings.list_choices():
+            words = render_argument(flag, choice.value)
+            if not words:
+                continue
+            name, equals, joined = words[0].partition("=")
+            text = joined if equals else " ".join(words[1:]) or None
+            yield Decision(flag=name, value=text, source=choice.source, because=choice.because)
+        if self.speculation is None:
+            return
+        for key, part in self.speculation.list_choices():
+            text = part.value if isinstance(part.value, str) else json.dumps(part.value)
+            yield Decision(
+                flag=f"{SPECULATION}.{key}", value=text, source=part.source, because=part.because
+            )

@@ -1,11 +1,14 @@
 """The planner: host, checkpoints, recipe and wishes in, a `LaunchPlan` out. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.engines import vllm
+from slipstream.errors import UsageError
 from slipstream.hardware import Host
+from slipstream.planning.asked import AskedSettings, read_advised, read_asked
 from slipstream.planning.attention import (
     decide_drafter_backend,
     decide_drafter_kv_dtype,
@@ -26,26 +29,32 @@ from slipstream.planning.faults import (
 from slipstream.planning.known_bad import Facts, find_known_bad
 from slipstream.planning.patches import decide_patches, name_patches
 from slipstream.planning.placement import (
+    count_shards,
+    decide_dtype,
     decide_eager,
     decide_environment,
     decide_executor,
     decide_loader,
     decide_modalities,
-    decide_nodes,
+    decide_parallel,
     decide_utilization,
     note_compilation,
 )
-from slipstream.planning.plan import Decision, LaunchPlan, MemoryBudget
-from slipstream.planning.raw_arguments import absorb, override
+from slipstream.planning.plan import LaunchPlan, MemoryBudget
 from slipstream.planning.scheduling import (
     decide_batched_tokens,
     decide_context,
     decide_draft_length,
     decide_sequences,
 )
-from slipstream.planning.situation import Choice, Situation
+from slipstream.planning.settings import Choice, EngineSettings, Speculation
+from slipstream.planning.situation import Situation
 from slipstream.planning.wishes import Wishes
 from slipstream.recipes.recipe import KnownBad, Recipe
+
+_WIDE = ("float32", "float")
+# Asked for, and put right by their rules: too few tokens are raised, names are in capitals.
+_ADAPTED = ("batched_tokens", "attention_backend")
 
 
 def make_plan(
@@ -59,50 +68,33 @@ def make_plan(
     notes: tuple[str, ...] = (),
 ) -> LaunchPlan:
     """Decide everything, once, in the order in which one thing depends on another."""
-    situation = Situation(host, target, drafter, recipe, absorb(wishes))
+    situation = Situation(host, target, drafter, recipe, wishes, read_asked(wishes))
     figures = _decide_figures(situation)
     kv, load, memory = _decide_cache(situation, figures)
-    ours = (
-        *_decide_serving(situation, figures, memory),
-        *_decide_attention(situation, kv, load),
-        *_decide_placement(situation, figures),
-        *_decide_speculation(situation, figures, load),
-    )
-    decisions = override(ours, wishes.raw)
-    settled = {decision.flag: decision.value for decision in decisions}
-    patches = decide_patches(situation, figures.context.value, settled)
-    facts = Facts(
-        situation=situation,
-        draft_length=figures.drafted,
-        sequences=figures.sequences.value,
-        kv_dtype=load.kv_dtype,
-        drafter_backend=settled.get("--speculative-config.attention_backend"),
-        prefix_caching="--no-enable-prefix-caching" not in settled,
-        nodes=recipe.nodes if recipe else 1,
-        engine="vllm",
-        engine_version=vllm.VERSION,
-    )
+    settings = _overlay(_decide_settings(situation, figures, kv, load, memory), situation)
+    patches = decide_patches(situation, settings)
+    facts = _gather_facts(situation, settings, load)
     faults = find_host_fault(host) or [
-        *find_layout_faults(situation),
-        *find_pair_faults(situation, draft_length=figures.drafted, context=figures.context.value),
+        *find_layout_faults(situation, settings),
+        *find_pair_faults(situation, draft_length=load.draft_length, context=load.context),
         *find_headroom_fault(situation),
-        *find_memory_faults(memory, figures.sequences.value),
+        *find_memory_faults(memory, load.sequences),
         *find_turboquant_fault(situation, load.kv_dtype),
         *find_known_bad(known_bad, facts),
     ]
     return LaunchPlan(
         target=target.name,
-        drafter=drafter.name if situation.draft and drafter else None,
+        wishes=wishes,
         machine=situation.machine,
         capability=situation.capability,
         recipe=recipe.name if recipe else None,
-        decisions=decisions,
-        environment=(*decide_environment(situation), *name_patches(patches)),
+        settings=settings,
+        environment={**decide_environment(situation), **name_patches(patches)},
         patches=tuple(choice.value for choice in patches),
         memory=memory,
         notes=(
             *notes,
-            *(() if figures.eager else (note_compilation(situation),)),
+            *(() if load.eager else (note_compilation(situation),)),
             *_obsolete_notes(recipe),
         ),
         warnings=tuple(fault for fault in faults if fault.verdict == "warn"),
@@ -112,15 +104,16 @@ def make_plan(
 
 @dataclass(frozen=True, slots=True)
 class _Figures:
-    """The figures that other decisions depend on."""
+    """The settings that other settings and the memory depend on."""
 
     draft_length: Choice[int] | None
     context: Choice[int]
     sequences: Choice[int]
     batched_tokens: Choice[int]
-    utilization: Choice[float] | None
+    memory_utilization: Choice[float] | None
+    dtype: Choice[str] | None
     eager: Choice[bool] | None
-    nodes: list[Decision]
+    parallel: Mapping[str, Choice[int]]
 
     @property
     def drafted(self) -> int:
@@ -128,7 +121,7 @@ class _Figures:
 
 
 def _decide_figures(situation: Situation) -> _Figures:
-    draft_length = decide_draft_length(situation)
+    draft_length = decide_draft_length(situation) or situation.asked.speculation.get("length")
     sequences = decide_sequences(situation)
     drafted = draft_length.value if draft_length else 0
     return _Figures(
@@ -136,9 +129,10 @@ def _decide_figures(situation: Situation) -> _Figures:
         context=decide_context(situation),
         sequences=sequences,
         batched_tokens=decide_batched_tokens(situation, sequences.value, drafted),
-        utilization=decide_utilization(situation),
+        memory_utilization=decide_utilization(situation),
+        dtype=decide_dtype(situation),
         eager=decide_eager(situation),
-        nodes=decide_nodes(situation),
+        parallel=decide_parallel(situation),
     )
 
 
@@ -157,112 +151,145 @@ def _decide_cache(
 
 
 def _make_load(situation: Situation, figures: _Figures, kv_dtype: str) -> Load:
+    wide = figures.dtype is not None and figures.dtype.value in _WIDE
+    if wide and kv_dtype == "auto":
+        kv_dtype = "float32"
     drafter_kv = decide_drafter_kv_dtype(situation, kv_dtype)
+    context = figures.context.value
     return Load(
-        context=figures.context.value,
+        context=context if context > 0 else situation.target.context or 0,
         sequences=figures.sequences.value,
         batched_tokens=figures.batched_tokens.value,
         draft_length=figures.drafted,
         kv_dtype=kv_dtype,
         drafter_kv_dtype=drafter_kv.value if drafter_kv else kv_dtype,
-        utilization=figures.utilization.value if figures.utilization else None,
-        eager=figures.eager is not None,
-        shards=int(figures.nodes[0].value or 1) if figures.nodes else 1,
+        utilization=figures.memory_utilization.value if figures.memory_utilization else None,
+        element_bytes=4 if wide else 2,
+        eager=figures.eager is not None and figures.eager.value,
+        shards=count_shards(
+            figures.parallel.get("tensor_parallel"), figures.parallel.get("pipeline_parallel")
+        ),
     )
 
 
-def _decide_serving(
-    situation: Situation, figures: _Figures, memory: MemoryBudget
-) -> Iterator[Decision]:
+def _decide_settings(
+    situation: Situation,
+    figures: _Figures,
+    kv: Choice[str] | None,
+    load: Load,
+    memory: MemoryBudget,
+) -> EngineSettings:
     target = situation.target
-    yield Decision(flag="--model", value=target.name, source="user", because="asked for")
-    yield from _revision(target)
-    yield from _named("--served-model-name", _served_name(situation))
-    yield from _named("--host", Choice("127.0.0.1", "default", "vLLM would listen everywhere"))
-    yield from _named("--max-model-len", figures.context)
-    yield from _named("--max-num-seqs", figures.sequences)
-    yield from _named("--max-num-batched-tokens", figures.batched_tokens)
-    yield from _named("--gpu-memory-utilization", figures.utilization)
-    yield from _cache_bytes(situation, memory)
+    name = situation.wishes.find("served_name")
+    return EngineSettings(
+        model=Choice(target.name, "user", "asked for"),
+        revision=_pin(target),
+        served_names=name and Choice((name.value,), name.source, name.because),
+        host=Choice("127.0.0.1", "default", "vLLM would listen everywhere"),
+        context=figures.context,
+        sequences=figures.sequences,
+        batched_tokens=figures.batched_tokens,
+        memory_utilization=figures.memory_utilization,
+        kv_cache_bytes=_decide_cache_bytes(situation, memory),
+        attention_backend=decide_target_backend(situation),
+        kv_dtype=kv,
+        compilation=decide_graph_mode(situation, load.kv_dtype),
+        prefix_caching=decide_prefix_caching(situation),
+        dtype=figures.dtype,
+        eager=figures.eager,
+        quantization=_decide_quantization(situation),
+        media_limits=decide_modalities(situation),
+        executor=decide_executor(situation),
+        load_format=decide_loader(situation),
+        speculation=_decide_speculation(situation, figures, load),
+    ).model_copy(update=dict(figures.parallel))
 
 
-def _decide_attention(
-    situation: Situation, kv: Choice[str] | None, load: Load
-) -> Iterator[Decision]:
-    yield from _named("--attention-backend", decide_target_backend(situation))
-    yield from _named("--kv-cache-dtype", kv)
-    yield from _named("--compilation-config", decide_graph_mode(situation, load.kv_dtype))
-    yield from _bare("--no-enable-prefix-caching", decide_prefix_caching(situation))
+def _overlay(settings: EngineSettings, situation: Situation) -> EngineSettings:
+    """Let a recipe's extra arguments fill what is open, and the user's win over everything."""
+    advised = _read_advised(situation)
+    open_fields = {
+        name: choice for name, choice in advised.settings.items() if getattr(settings, name) is None
+    }
+    asked: dict[str, Any] = {**open_fields, **situation.asked.settings}
+    for name in _ADAPTED:
+        if getattr(settings, name) is not None:
+            asked.pop(name, None)
+    if (model := asked.get("model", settings.model).value) != settings.model.value:
+        raise UsageError(
+            f"--model {model} after -- is another model than {settings.model.value}",
+            hint=f"slipstream plan {model}",
+        )
+    rest = {**advised.rest, **situation.asked.rest}
+    return settings.model_copy(update={**asked, "rest": rest})
 
 
-def _decide_placement(situation: Situation, figures: _Figures) -> Iterator[Decision]:
-    yield from _bare("--enforce-eager", figures.eager)
-    yield from _quantization(situation)
-    yield from _named("--limit-mm-per-prompt", decide_modalities(situation))
-    yield from _named("--distributed-executor-backend", decide_executor(situation))
-    yield from _named("--load-format", decide_loader(situation))
-    yield from figures.nodes
+def _read_advised(situation: Situation) -> AskedSettings:
+    recipe = situation.recipe
+    if recipe is None or not situation.recipe_fits_machine or recipe.engine != "vllm":
+        return AskedSettings()
+    return read_advised(recipe.settings.extra_arguments, recipe.name)
 
 
-def _named(flag: str, choice: Choice[str] | Choice[int] | Choice[float] | None) -> list[Decision]:
-    return [] if choice is None else [choice.as_decision(flag)]
+def _pin(checkpoint: Checkpoint) -> Choice[str] | None:
+    if checkpoint.revision is None:
+        return None
+    return Choice(checkpoint.revision, "checkpoint", "pinned to what was read")
 
 
-def _bare(flag: str, choice: Choice[bool] | None) -> list[Decision]:
-    if choice is None:
-        return []
-    return [Decision(flag=flag, value=None, source=choice.source, because=choice.because)]
-
-
-def _revision(target: Checkpoint) -> list[Decision]:
-    if target.revision is None:
-        return []
-    return _named("--revision", Choice(target.revision, "checkpoint", "pinned to what was read"))
-
-
-def _served_name(situation: Situation) -> Choice[str] | None:
-    name = situation.wishes.served_name
-    return None if name is None else situation.from_wish("served_name", name)
-
-
-def _cache_bytes(situation: Situation, memory: MemoryBudget) -> list[Decision]:
+def _decide_cache_bytes(situation: Situation, memory: MemoryBudget) -> Choice[int] | None:
     if not situation.on_cpu or not memory.kv_pool_bytes:
-        return []
+        return None
     why = "on a CPU the cache is sized in bytes: the wanted sequences at full length, if they fit"
-    return _named("--kv-cache-memory-bytes", Choice(memory.kv_pool_bytes, "hardware", why))
+    return Choice(memory.kv_pool_bytes, "hardware", why)
 
 
-def _quantization(situation: Situation) -> list[Decision]:
-    asked = situation.advice.quantization
-    if asked is None or situation.target.quantized or situation.on_cpu:
-        return []
-    return _named("--quantization", situation.from_recipe(asked))
+def _decide_quantization(situation: Situation) -> Choice[str] | None:
+    advised = situation.advice.quantization
+    if advised is None or situation.target.quantized or situation.on_cpu:
+        return None
+    return situation.from_recipe(advised)
 
 
-def _decide_speculation(situation: Situation, figures: _Figures, load: Load) -> list[Decision]:
-    draft, drafter, draft_length = situation.draft, situation.drafter, figures.draft_length
-    if draft is None or drafter is None or draft_length is None:
-        return []
-    prefix = "--speculative-config."
+def _decide_speculation(situation: Situation, figures: _Figures, load: Load) -> Speculation | None:
+    asked, draft, drafter = situation.asked, situation.draft, situation.drafter
+    if draft is None or drafter is None:
+        if asked.method is None:
+            return None
+        return Speculation.model_validate({**asked.speculation, "rest": asked.speculation_rest})
     if situation.recipe is not None and situation.recipe.drafter == drafter.name:
         named = situation.from_recipe(drafter.name)
     else:
         named = Choice(drafter.name, "user", "asked for")
-    method = Choice(
-        vllm.name_method(draft), "checkpoint", "never left to the engine: it guesses by the path"
+    decided: dict[str, Any] = {
+        "method": Choice(
+            vllm.name_method(draft),
+            "checkpoint",
+            "never left to the engine: it guesses by the path",
+        ),
+        "drafter": named,
+        "length": figures.draft_length,
+        "revision": _pin(drafter),
+        "attention_backend": decide_drafter_backend(situation),
+        "kv_dtype": decide_drafter_kv_dtype(situation, load.kv_dtype),
+    }
+    return Speculation(**{**decided, **asked.speculation}, rest=dict(asked.speculation_rest))
+
+
+def _gather_facts(situation: Situation, settings: EngineSettings, load: Load) -> Facts:
+    speculation, caching = settings.speculation, settings.prefix_caching
+    backend, recipe = speculation.attention_backend if speculation else None, situation.recipe
+    return Facts(
+        situation=situation,
+        draft_length=load.draft_length,
+        sequences=load.sequences,
+        kv_dtype=load.kv_dtype,
+        drafter_backend=backend.value if backend else None,
+        prefix_caching=caching is None or caching.value,
+        nodes=settings.nodes.value if settings.nodes else recipe.nodes if recipe else 1,
+        engine="vllm",
+        engine_version=vllm.VERSION,
     )
-    rest: list[tuple[str, Choice[str] | None]] = [
-        ("attention_backend", decide_drafter_backend(situation)),
-        ("kv_cache_dtype", decide_drafter_kv_dtype(situation, load.kv_dtype)),
-    ]
-    if drafter.revision is not None:
-        rest.append(("revision", Choice(drafter.revision, "checkpoint", "pinned to what was read")))
-    return [
-        method.as_decision(f"{prefix}method"),
-        named.as_decision(f"{prefix}model"),
-        draft_length.as_decision(f"{prefix}num_speculative_tokens"),
-        *(decision for key, choice in rest for decision in _named(prefix + key, choice)),
-    ]
 
 
 def _obsolete_notes(recipe: Recipe | None) -> tuple[str, ...]:

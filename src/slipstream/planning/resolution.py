@@ -7,6 +7,7 @@ from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
 from slipstream.checkpoints.draft_part import guess_family
 from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.hardware import Host, name_kind
+from slipstream.planning.asked import CHECKED_METHODS, read_asked
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.planner import make_plan
 from slipstream.planning.wishes import Wishes
@@ -33,7 +34,6 @@ class Resolved:
 def plan_target(
     host: Host,
     target: str,
-    drafter: str | None,
     wishes: Wishes,
     *,
     recipes: tuple[Recipe, ...],
@@ -42,14 +42,7 @@ def plan_target(
     notes: tuple[str, ...] = (),
 ) -> LaunchPlan:
     """Find what belongs to a target on a machine, and plan it."""
-    found = resolve(
-        target,
-        drafter,
-        recipes=recipes,
-        machine=name_kind(host),
-        speculation=wishes.speculation,
-        read=read,
-    )
+    found = resolve(target, wishes, recipes=recipes, machine=name_kind(host), read=read)
     return make_plan(
         host,
         found.target,
@@ -63,16 +56,18 @@ def plan_target(
 
 def resolve(
     target: str,
-    drafter: str | None,
+    wishes: Wishes,
     *,
     recipes: tuple[Recipe, ...],
     machine: str | None,
-    speculation: bool,
     read: ReadCheckpoint,
 ) -> Resolved:
     """Find the recipe, then read both checkpoints, or take the recipe's facts for them."""
+    asked = read_asked(wishes)
+    drafter = asked.drafter or wishes.drafter
     recipe = choose_recipe(recipes, target, drafter, machine)
     name = drafter or (recipe.drafter if recipe else None)
+    speculation = wishes.speculation and asked.method in CHECKED_METHODS
     if speculation and name is None:
         raise InvalidInputError(
             f"no recipe knows a drafter for {target}",

@@ -1,6 +1,7 @@
 """Rules for how much is served at once: draft length, context, sequences, tokens a step."""
 
-from slipstream.planning.situation import Choice, Situation
+from slipstream.planning.settings import Choice
+from slipstream.planning.situation import Situation
 
 DEFAULT_CONTEXT = 32768
 CPU_CONTEXT = 4096
@@ -20,19 +21,17 @@ def decide_draft_length(situation: Situation) -> Choice[int] | None:
     if draft is None:
         return None
     longest = draft.longest_draft
-    if wishes.draft_length is not None:
-        return situation.from_wish("draft_length", wishes.draft_length)
+    asked = situation.asked.speculation.get("length") or wishes.find("draft_length")
+    if asked is not None:
+        return asked
     advised = situation.advice.draft_length
     limits = [most for most in (advised, longest) if most is not None]
-    if (
-        wishes.users is not None
-        and limits
-        and (by_load := _find_by_load(wishes.users)) < min(limits)
-    ):
+    users = situation.find_asked("sequences")
+    if users is not None and limits and (by_load := _find_by_load(users.value)) < min(limits):
         return Choice(
             by_load,
             "default",
-            f"{wishes.users} users share a step: longer drafts cost them more than they give",
+            f"{users.value} users share a step: longer drafts cost them more than they give",
         )
     if advised is not None and (longest is None or advised <= longest):
         return situation.from_recipe(advised)
@@ -49,9 +48,9 @@ def _find_by_load(users: int) -> int:
 
 def decide_context(situation: Situation) -> Choice[int]:
     """Choose the longest sequence; never more than the drafter knows (vllm#57941)."""
-    wishes, target = situation.wishes, situation.target
-    if wishes.context is not None:
-        return situation.from_wish("context", wishes.context)
+    if (asked := situation.find_asked("context")) is not None:
+        return asked
+    target = situation.target
     drafter = situation.drafter.context if situation.draft and situation.drafter else None
     if situation.advice.context is not None:
         choice = situation.from_recipe(situation.advice.context)
@@ -67,8 +66,8 @@ def decide_context(situation: Situation) -> Choice[int]:
 
 def decide_sequences(situation: Situation) -> Choice[int]:
     """Choose how many sequences run at once."""
-    if situation.wishes.users is not None:
-        return situation.from_wish("users", situation.wishes.users)
+    if (asked := situation.find_asked("sequences")) is not None:
+        return asked
     if situation.advice.sequences is not None:
         return situation.from_recipe(situation.advice.sequences)
     if situation.on_cpu:
@@ -79,8 +78,9 @@ def decide_sequences(situation: Situation) -> Choice[int]:
 
 def decide_batched_tokens(situation: Situation, sequences: int, draft_length: int) -> Choice[int]:
     """Choose the tokens of one step: at least one verified block a sequence (vllm#53970)."""
-    if situation.wishes.batched_tokens is not None:
-        choice = situation.from_wish("batched_tokens", situation.wishes.batched_tokens)
+    choice: Choice[int]
+    if (asked := situation.find_asked("batched_tokens")) is not None:
+        choice = asked
     elif situation.advice.batched_tokens is not None:
         choice = situation.from_recipe(situation.advice.batched_tokens)
     elif situation.on_cpu:

@@ -1,30 +1,26 @@
 """What a rule looks at, and what it answers with."""
 
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
 from slipstream.engines.vllm import CPU_BLOCK_TOKENS, GPU_BLOCK_TOKENS, Runner
 from slipstream.hardware import Host, name_kind
 from slipstream.hardware.host import Accelerator
-from slipstream.planning.plan import Decision, Source
+from slipstream.planning.asked import CHECKED_METHODS, AskedSettings
+from slipstream.planning.settings import Choice
 from slipstream.planning.wishes import Wishes
 from slipstream.recipes.recipe import Recipe, Settings
 
 Value = TypeVar("Value")
-
-
-@dataclass(frozen=True, slots=True)
-class Choice(Generic[Value]):
-    """A value with where it came from and why."""
-
-    value: Value
-    source: Source
-    because: str
-
-    def as_decision(self, flag: str) -> Decision:
-        """Write the choice down under the engine's name for it."""
-        return Decision(flag=flag, value=str(self.value), source=self.source, because=self.because)
+_WISHES = {
+    "sequences": "users",
+    "context": "context",
+    "batched_tokens": "batched_tokens",
+    "memory_utilization": "memory_utilization",
+    "attention_backend": "attention_backend",
+    "kv_dtype": "kv_dtype",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +32,7 @@ class Situation:
     drafter: Checkpoint | None
     recipe: Recipe | None
     wishes: Wishes
+    asked: AskedSettings = field(default_factory=AskedSettings)
 
     @property
     def accelerator(self) -> Accelerator | None:
@@ -79,10 +76,9 @@ class Situation:
 
     @property
     def draft(self) -> DraftPart | None:
-        """Give the drafter's side, if speculation is wanted at all."""
-        if self.drafter is None or not self.wishes.speculation:
-            return None
-        return self.drafter.draft
+        """Return the drafter's side, None without speculation by a drafter."""
+        by_drafter = self.wishes.speculation and self.asked.method in CHECKED_METHODS
+        return self.drafter.draft if self.drafter is not None and by_drafter else None
 
     @property
     def advice(self) -> Settings:
@@ -99,6 +95,8 @@ class Situation:
         assert self.recipe is not None
         return Choice(value, "recipe", f"recipe {self.recipe.name} runs with it")
 
-    def from_wish(self, wish: str, value: Value) -> Choice[Value]:
-        """Take a wish over."""
-        return Choice(value, self.wishes.source_of(wish), "asked for")
+    def find_asked(self, setting: str) -> Choice[Any] | None:
+        """Return what was asked for a setting: an engine's argument, then a wish."""
+        if (choice := self.asked.settings.get(setting)) is not None:
+            return choice
+        return self.wishes.find(_WISHES[setting]) if setting in _WISHES else None

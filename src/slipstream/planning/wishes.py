@@ -1,16 +1,21 @@
 """What the user asks for; None is 'decide for me'."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from slipstream.planning.plan import Source
+from slipstream.planning.settings import Choice, Source
 from slipstream.records import Record
 
 Goal = Literal["latency", "throughput", "capacity"]
 
 
 class Wishes(Record):
-    """The user's part of a plan, with where each wish was spoken if not on the command line."""
+    """The user's part of a plan, with which wishes came from the environment.
 
+    `raw` is what follows `--` on the command line, `extra_arguments` the same of a container's
+    EXTRA_ARGS: both are for the engine, and win over the other wishes.
+    """
+
+    drafter: str | None = None
     context: int | None = None
     users: int | None = None
     goal: Goal = "latency"
@@ -22,8 +27,13 @@ class Wishes(Record):
     served_name: str | None = None
     kv_dtype: str | None = None
     raw: tuple[str, ...] = ()
+    extra_arguments: tuple[str, ...] = ()
     from_environment: tuple[str, ...] = ()
 
-    def source_of(self, wish: str) -> Source:
-        """Say where a wish was spoken."""
-        return "environment" if wish in self.from_environment else "user"
+    def find(self, wish: str) -> Choice[Any] | None:
+        """Return a wish as the choice that it is, None if it is left to the planner."""
+        value = getattr(self, wish)
+        if value is None:
+            return None
+        source: Source = "environment" if wish in self.from_environment else "user"
+        return Choice(value, source, "asked for")

@@ -14,7 +14,7 @@ from pathlib import Path
 from slipstream.atomic_files import write_atomically
 from slipstream.errors import InvalidInputError
 from slipstream.hardware import Host
-from slipstream.serving.keys import Key
+from slipstream.serving.access.keys import Key
 
 KEY_VARIABLE = "VLLM_API_KEY"
 SHORTEST_KEY = 16

@@ -17,16 +17,16 @@ from slipstream.hardware import Host, find_obstacle
 from slipstream.hardware.host import Disk
 from slipstream.hardware.surroundings import read_disk
 from slipstream.records import Record, read_record
+from slipstream.serving.access.gate_file import GateSettings, is_loopback
+from slipstream.serving.access.keys import find_key_file, read_keys
+from slipstream.serving.access.listeners import Listener, list_engines, list_open_listeners
 from slipstream.serving.advisories import find_holes, parse_version
-from slipstream.serving.diagnosis import Finding, diagnose_file
-from slipstream.serving.engine_process import read_reasons
-from slipstream.serving.engine_session import list_session
-from slipstream.serving.gate_file import GateSettings, is_loopback
-from slipstream.serving.keys import find_key_file, read_keys
-from slipstream.serving.listeners import Listener, list_engines, list_open_listeners
-from slipstream.serving.memory_guard import LEAST_AVAILABLE_BYTES, WATCHED_BELOW_BYTES
 from slipstream.serving.run import Run, RunFolder
 from slipstream.serving.run_status import find_standing
+from slipstream.serving.supervision.diagnosis import Finding, diagnose_file
+from slipstream.serving.supervision.engine_process import read_reasons
+from slipstream.serving.supervision.engine_session import list_session
+from slipstream.serving.supervision.memory_guard import LEAST_AVAILABLE_BYTES, WATCHED_BELOW_BYTES
 from slipstream.units import show_bytes
 from slipstream.user_folders import model_cache, slipstream_cache
 
@@ -105,9 +105,9 @@ def examine(site: Site) -> Examination:
     return Examination(checks=checks, diagnosis=diagnosis)
 
 
-def diagnose_log(log: Path) -> Diagnosis:
-    """Name what a log tells, or else give its last words."""
-    findings = diagnose_file(log)
+def diagnose_log(log: Path, *, exit_code: int | None = None) -> Diagnosis:
+    """Name the known failures of a log, or else return its last words."""
+    findings = diagnose_file(log, exit_code=exit_code)
     return Diagnosis(
         log=str(log), findings=findings, last_words=() if findings else read_reasons(log)
     )
@@ -116,7 +116,7 @@ def diagnose_log(log: Path) -> Diagnosis:
 def diagnose_run(folder: RunFolder) -> Diagnosis:
     """Diagnose a run, by its last event if its engine never said anything."""
     if folder.engine_log.exists():
-        return diagnose_log(folder.engine_log)
+        return diagnose_log(folder.engine_log, exit_code=folder.read().exit_code)
     last = tuple(event.message for event in folder.read_events()[-1:])
     return Diagnosis(log=str(folder.engine_log), findings=(), last_words=last)
 

@@ -21,8 +21,8 @@ from slipstream.errors import InvalidInputError
 from slipstream.hardware import Host
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record, describe_faults, read_record
-from slipstream.serving.gate_file import GateRecording
-from slipstream.serving.ladder import Rung
+from slipstream.serving.access.gate_file import GateRecording
+from slipstream.serving.supervision.ladder import Rung
 
 _Rising = Literal["planned", "downloading", "starting", "warming", "ready"]
 _Ending = Literal["draining", "stopping", "stopped", "failed"]
@@ -87,6 +87,7 @@ class Run(Record):
     state: State = "planned"
     rungs: tuple[Rung, ...] = ()
     restarts: int = 0
+    exit_code: int | None = None
     phase_seconds: dict[Phase, float] = Field(default_factory=dict)
     measurements: dict[str, float] = Field(default_factory=dict)
 

@@ -9,9 +9,7 @@ from typing import Literal
 from pydantic import AwareDatetime
 
 from slipstream.records import Record
-from slipstream.serving.engine_session import list_session, measure_session
-from slipstream.serving.gate_file import read_counts
-from slipstream.serving.ladder import Rung
+from slipstream.serving.access.gate_file import read_counts
 from slipstream.serving.run import (
     TRANSITIONS,
     Event,
@@ -21,6 +19,8 @@ from slipstream.serving.run import (
     is_alive,
     list_runs,
 )
+from slipstream.serving.supervision.engine_session import list_session, measure_session
+from slipstream.serving.supervision.ladder import Rung
 
 SHOWN_ENDED = 5
 _PROC = Path("/proc")
@@ -136,8 +136,8 @@ def _find_next(folder: RunFolder, run: Run, state: Standing, *, lives: bool) -> 
 
 
 def _ask_for_models(run: Run) -> list[str]:
-    socket = run.plan.find("--uds")
-    path = ["--unix-socket", socket.value] if socket and socket.value else []
+    socket = run.plan.settings.uds
+    path = ["--unix-socket", socket.value] if socket else []
     keys = run.terms.keys_file
     key = ["-H", "Authorization: Bearer KEY"] if keys and keys.exists() else []
     return ["curl", *path, *key, f"{run.url}/v1/models"]

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from slipstream.errors import InvalidInputError, UsageError
-from slipstream.serving.engine_session import list_session
 from slipstream.serving.run import Run, RunFolder, is_alive, list_runs
+from slipstream.serving.supervision.engine_session import list_session
 
 _PROC = Path("/proc")
 

@@ -1,129 +1,91 @@
 """The plan as it is served: from copies on this disk, behind the gate, at a known port."""
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 
-from slipstream.planning.plan import Decision, LaunchPlan
-from slipstream.serving.gate_file import GATE_CLASS, GATE_VARIABLE, GateSettings
+from slipstream.planning.plan import LaunchPlan
+from slipstream.planning.settings import Choice
+from slipstream.serving.access.gate_file import GATE_CLASS, GATE_VARIABLE, GateSettings
 from slipstream.serving.run import RunFolder, Terms
-from slipstream.serving.weights_lock import LocalModel
+from slipstream.serving.weights.lock import LocalModel
 
 PORT = 8000
-PATCHES_VARIABLE = "SLIPSTREAM_PATCHES"
-
-_DRAFTER = "--speculative-config.model"
-_REVISIONS = ("--revision", "--tokenizer-revision", "--speculative-config.revision")
+_TOKENIZER_REVISION = "--tokenizer-revision"
 
 Obtain = Callable[[str, str | None], LocalModel]
 
 
 def localize(plan: LaunchPlan, obtain: Obtain) -> LaunchPlan:
     """Have both models on this disk, and keep the engine off the network."""
-    here = _find_value(plan, "--model") or plan.target
-    target = obtain(here, _find_value(plan, "--revision"))
-    changes = {"--model": target.folder}
-    if plan.drafter is not None:
-        here = _find_value(plan, _DRAFTER) or plan.drafter
-        drafter = obtain(here, _find_value(plan, "--speculative-config.revision"))
-        changes[_DRAFTER] = drafter.folder
-    decisions = [
-        _point_at(decision, changes)
-        for decision in plan.decisions
-        if decision.flag not in _REVISIONS
-    ]
-    name = plan.target if target.commit else target.folder.name
-    named = _decide("--served-model-name", name, "what clients call it, wherever its files lie")
-    return _add(
-        plan.model_copy(update={"decisions": tuple(decisions)}),
-        decisions=[named],
-        environment=[
-            _decide("HF_HUB_OFFLINE", "1", "every file is here, and checked"),
-            _decide("VLLM_NO_USAGE_STATS", "1", "the engine would report its use to vLLM's makers"),
-        ],
+    settings = plan.settings
+    target = obtain(settings.model.value, settings.revision.value if settings.revision else None)
+    names = settings.served_names or Choice(
+        (plan.target if target.commit else target.folder.name,),
+        "default",
+        "what clients call it, wherever its files lie",
+    )
+    rest = {flag: one for flag, one in settings.rest.items() if flag != _TOKENIZER_REVISION}
+    plan = plan.change(
+        model=_point_at(settings.model, target), revision=None, served_names=names, rest=rest
+    )
+    if (speculation := settings.speculation) is not None and speculation.drafter is not None:
+        revision = speculation.revision.value if speculation.revision else None
+        drafter = obtain(speculation.drafter.value, revision)
+        here = {"drafter": _point_at(speculation.drafter, drafter), "revision": None}
+        plan = plan.change(speculation=speculation.model_copy(update=here))
+    return plan.change_variables(
+        {
+            "HF_HUB_OFFLINE": Choice("1", "default", "every file is here, and checked"),
+            "VLLM_NO_USAGE_STATS": Choice(
+                "1", "default", "the engine would report its use to vLLM's makers"
+            ),
+        }
     )
 
 
 def listen_at(plan: LaunchPlan, host: str | None, port: int | None) -> LaunchPlan:
     """Have the engine listen where the user says."""
-    asked = {"--host": host, "--port": None if port is None else str(port)}
-    taken = {flag: value for flag, value in asked.items() if value is not None}
-    kept = [decision for decision in plan.decisions if decision.flag not in taken]
-    new = [
-        Decision(flag=flag, value=value, source="user", because="asked for")
-        for flag, value in taken.items()
-    ]
-    return plan.model_copy(update={"decisions": (*kept, *new)})
+    asked = {"host": host, "port": port}
+    return plan.change(
+        **{
+            name: Choice(value, "user", "asked for")
+            for name, value in asked.items()
+            if value is not None
+        }
+    )
 
 
 def put_behind_gate(plan: LaunchPlan, folder: RunFolder) -> LaunchPlan:
-    """Have every request judged inside the API server, and the patches applied."""
-    kept = tuple(one for one in plan.environment if one.flag != GATE_VARIABLE)
-    plan = plan.model_copy(update={"environment": kept})
-    environment = [_decide(GATE_VARIABLE, str(folder.gate), "the gate's settings; no key is in it")]
-    if plan.patches:
-        environment.append(
-            _decide(PATCHES_VARIABLE, ",".join(plan.patches), "0.32.0 needs them for this plan")
-        )
-    decisions = [_decide("--middleware", GATE_CLASS, "vLLM's own key check leaves routes open")]
-    if plan.find("--uds") is None:
-        decisions.append(_decide("--port", str(PORT), "vLLM's usual one; --port names another"))
-    return _add(plan, decisions=decisions, environment=environment)
+    """Have every request judged inside the API server, whatever other middleware is asked for.
+
+    vLLM adds middleware in order, and the last one added is the outermost.
+    """
+    asked = plan.settings.middleware
+    others = tuple(one for one in asked.value if one != GATE_CLASS) if asked else ()
+    because = "vLLM's own key check leaves routes open; the last is the outermost"
+    plan = plan.change(middleware=Choice((*others, GATE_CLASS), "default", because))
+    if plan.settings.uds is None and plan.settings.port is None:
+        plan = plan.change(port=Choice(PORT, "default", "vLLM's usual one; --port names another"))
+    gate = Choice(str(folder.gate), "default", "the gate's settings; no key is in it")
+    return plan.change_variables({GATE_VARIABLE: gate})
 
 
 def describe_gate(
     plan: LaunchPlan, terms: Terms, folder: RunFolder, probe_sha256: str
 ) -> GateSettings:
     """Write down what the gate must know."""
+    address, media = plan.settings.uds or plan.settings.host, plan.settings.media_limits
     return GateSettings(
-        host=_find_value(plan, "--uds") or _find_value(plan, "--host") or "",
+        host=address.value if address else "",
         keys_file=terms.keys_file,
         probe_sha256=probe_sha256,
         state_file=folder.gate_state,
         accounting_folder=folder.accounting,
-        speculation=plan.drafter is not None,
-        text_only=not _takes_media(plan),
+        speculation=plan.speculation is not None,
+        text_only=not (media and any(media.value.values())),
         recording=terms.recording,
     )
 
 
-def _takes_media(plan: LaunchPlan) -> bool:
-    """Say whether the user lets pictures and the like in, by vLLM's own setting."""
-    try:
-        limits = json.loads(_find_value(plan, "--limit-mm-per-prompt") or "{}")
-    except ValueError:
-        return False
-    return isinstance(limits, dict) and any(limits.values())
-
-
-def _find_value(plan: LaunchPlan, flag: str) -> str | None:
-    decision = plan.find(flag)
-    return decision.value if decision else None
-
-
-def _point_at(decision: Decision, changes: dict[str, Path]) -> Decision:
-    """Put a folder in the place of a model's name, also where it is within JSON."""
-    if decision.flag in changes:
-        value = str(changes[decision.flag])
-    elif decision.flag == "--speculative-config" and _DRAFTER in changes:
-        value = json.dumps(json.loads(decision.value or "{}") | {"model": str(changes[_DRAFTER])})
-    else:
-        return decision
-    return decision.model_copy(update={"value": value})
-
-
-def _add(plan: LaunchPlan, *, decisions: list[Decision], environment: list[Decision]) -> LaunchPlan:
-    """Add decisions that nobody has taken yet."""
-    return plan.model_copy(
-        update={
-            "decisions": (*plan.decisions, *(new for new in decisions if not plan.find(new.flag))),
-            "environment": (
-                *plan.environment,
-                *(new for new in environment if not plan.find(new.flag)),
-            ),
-        }
-    )
-
-
-def _decide(flag: str, value: str, because: str) -> Decision:
-    return Decision(flag=flag, value=value, source="default", because=because)
+def _point_at(name: Choice[str], model: LocalModel) -> Choice[str]:
+    """Put a folder in the place of a model's name."""
+    return Choice(str(model.folder), name.source, name.because)

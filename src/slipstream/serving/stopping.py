@@ -9,9 +9,9 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 
-from slipstream.serving.engine_session import Means, end_session
 from slipstream.serving.following import follow_events
 from slipstream.serving.run import TRANSITIONS, Event, RunFolder, is_alive
+from slipstream.serving.supervision.engine_session import Means, end_session
 
 
 def stop_run(

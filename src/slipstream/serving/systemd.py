@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.errors import ExitCode, InvalidInputError
+from slipstream.serving.supervision.engine_process import GRACE_SECONDS
 
+# For what comes after a drain and the engine's grace: KILL, the last records, our own exit.
 STOP_MARGIN_SECONDS = 15
 RESTART_SECONDS = 5
 # The supervisor has tried what there is to try: only its own death is worth another start.
@@ -36,12 +38,18 @@ class Service:
     drain_seconds: int
     options: tuple[str, ...] = ()
     keys: Path | None = None
+    recording: Path | None = None
 
 
 def render_unit(service: Service) -> str:
     """Write the unit file."""
     lines = [*_describe(service), "", *_serve(service), "", *_confine(service)]
     return "\n".join([*lines, "", "[Install]", "WantedBy=multi-user.target", ""])
+
+
+def count_stop_seconds(drain_seconds: int) -> int:
+    """Return the longest time that a supervisor takes to stop: drain, grace and a margin."""
+    return drain_seconds + GRACE_SECONDS + STOP_MARGIN_SECONDS
 
 
 def _describe(service: Service) -> list[str]:
@@ -74,7 +82,7 @@ def _serve(service: Service) -> list[str]:
         *(f"Environment={_quote(f'{name}={path}')}" for name, path in folders.items()),
         *_load_keys(service),
         "KillMode=mixed",
-        f"TimeoutStopSec={service.drain_seconds + STOP_MARGIN_SECONDS}",
+        f"TimeoutStopSec={count_stop_seconds(service.drain_seconds)}",
         "Restart=on-failure",
         f"RestartSec={RESTART_SECONDS}",
         f"RestartPreventExitStatus={' '.join(str(code.value) for code in _FINAL)}",
@@ -95,7 +103,8 @@ def _load_keys(service: Service) -> list[str]:
 
 
 def _confine(service: Service) -> list[str]:
-    writable = dict.fromkeys((service.state, service.cache, service.models))
+    folders = (service.state, service.cache, service.models, service.recording)
+    writable = dict.fromkeys(folder for folder in folders if folder is not None)
     return [
         "# No PrivateDevices: it hides the GPU. No MemoryDenyWriteExecute: kernels are compiled.",
         "NoNewPrivileges=yes",

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from slipstream.records import Record
-from slipstream.training.batches import Geometry, Sample, States, make_row, stack
+from slipstream.training.batches import Geometry, States, TrainSample, make_row, stack
 from slipstream.training.cpu_lane import draft
 
 Rights = npt.NDArray[np.bool_]
 
 
-class Acceptance(Record):
+class DrafterAcceptance(Record):
     """What became of drafts: tokens that a step brought, and how often each position held."""
 
     drafts: int
@@ -28,7 +28,7 @@ class Acceptance(Record):
     by_position: tuple[float, ...]
 
 
-def judge_sample(model: Any, sample: Sample, states: States, geometry: Geometry) -> Rights:
+def judge_sample(model: Any, sample: TrainSample, states: States, geometry: Geometry) -> Rights:
     """Say of every anchor of a response which draft tokens are right: [anchors, block - 1]."""
     anchors = range(sample.response_start, len(sample.tokens) - 1)
     return np.concatenate(
@@ -39,12 +39,12 @@ def judge_sample(model: Any, sample: Sample, states: States, geometry: Geometry)
     )
 
 
-def average_everywhere(rights: Sequence[Rights]) -> Acceptance:
+def average_everywhere(rights: Sequence[Rights]) -> DrafterAcceptance:
     """Average over drafts at every position."""
     return _summarize([row for sample in rights for row in sample])
 
 
-def walk(rights: Sequence[Rights]) -> Acceptance:
+def walk(rights: Sequence[Rights]) -> DrafterAcceptance:
     """Average over the drafts that an engine would make."""
     return _summarize([sample[step] for sample in rights for step in _steps_of(sample)])
 
@@ -56,9 +56,9 @@ def _steps_of(rights: Rights) -> Iterator[int]:
         step += 1 + int(np.cumprod(rights[step]).sum())
 
 
-def _summarize(drafts: Sequence[npt.NDArray[np.bool_]]) -> Acceptance:
+def _summarize(drafts: Sequence[npt.NDArray[np.bool_]]) -> DrafterAcceptance:
     held = np.cumprod(np.array(drafts), axis=1)
-    return Acceptance(
+    return DrafterAcceptance(
         drafts=len(drafts),
         tokens_per_step=1 + float(held.sum(1).mean()),
         by_position=tuple(float(share) for share in held.mean(0)),
@@ -66,7 +66,7 @@ def _summarize(drafts: Sequence[npt.NDArray[np.bool_]]) -> Acceptance:
 
 
 def _judge_rows(
-    model: Any, sample: Sample, anchors: range, states: States, geometry: Geometry
+    model: Any, sample: TrainSample, anchors: range, states: States, geometry: Geometry
 ) -> Rights:
     import torch
 

@@ -16,7 +16,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TrainSample:
     """One conversation: its tokens, where the response starts, and which states are its own."""
 
     tokens: Numbers
@@ -55,7 +55,10 @@ class Geometry:
 
 
 def draw_batches(
-    samples: Sequence[Sample], states: States, geometry: Geometry, generator: np.random.Generator
+    samples: Sequence[TrainSample],
+    states: States,
+    geometry: Geometry,
+    generator: np.random.Generator,
 ) -> Iterator[Batch]:
     """Go through the samples for ever, each time in another order."""
     order = _shuffle_for_ever(samples, generator)
@@ -64,10 +67,10 @@ def draw_batches(
 
 
 def pack_row(
-    order: Iterator[Sample], states: States, geometry: Geometry, generator: np.random.Generator
+    order: Iterator[TrainSample], states: States, geometry: Geometry, generator: np.random.Generator
 ) -> Batch:
     """Fill one row with sequences, the last one cut, and draw its anchors."""
-    parts: list[tuple[Sample, int]] = []
+    parts: list[tuple[TrainSample, int]] = []
     room = geometry.context
     while room > geometry.block:
         sample = next(order)
@@ -86,8 +89,8 @@ def pack_row(
 
 
 def make_row(
-    parts: Sequence[tuple[Sample, int]],
-    anchors: Sequence[tuple[int, Sample, int]],
+    parts: Sequence[tuple[TrainSample, int]],
+    anchors: Sequence[tuple[int, TrainSample, int]],
     states: States,
     geometry: Geometry,
 ) -> Batch:
@@ -121,7 +124,9 @@ def stack(rows: Sequence[Batch]) -> Batch:
     )
 
 
-def _with_starts(parts: Sequence[tuple[Sample, int]]) -> Iterator[tuple[int, Sample, int]]:
+def _with_starts(
+    parts: Sequence[tuple[TrainSample, int]],
+) -> Iterator[tuple[int, TrainSample, int]]:
     start = 0
     for sample, taken in parts:
         yield start, sample, taken
@@ -129,8 +134,8 @@ def _with_starts(parts: Sequence[tuple[Sample, int]]) -> Iterator[tuple[int, Sam
 
 
 def _shuffle_for_ever(
-    samples: Sequence[Sample], generator: np.random.Generator
-) -> Iterator[Sample]:
+    samples: Sequence[TrainSample], generator: np.random.Generator
+) -> Iterator[TrainSample]:
     while True:
         for number in generator.permutation(len(samples)):
             yield samples[number]

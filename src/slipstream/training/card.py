@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from slipstream.checkpoints.checkpoint import Checkpoint
-from slipstream.training.acceptance import Acceptance
+from slipstream.training.acceptance import DrafterAcceptance
 from slipstream.training.run import Judged, StageName, TrainRun
 from slipstream.training.served import ServedAcceptance
 
@@ -91,7 +91,7 @@ def _tabulate(judged: dict[str, Judged]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in rows]
 
 
-def _show_figure(figure: Acceptance | ServedAcceptance | None) -> str:
+def _show_figure(figure: DrafterAcceptance | ServedAcceptance | None) -> str:
     return "not measured" if figure is None else f"{figure.tokens_per_step:.2f}"
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from slipstream.atomic_files import write_atomically
 from slipstream.errors import InvalidInputError
 from slipstream.training.anchored_attention import HIDDEN, register_attention
-from slipstream.training.batches import Batch, Geometry, Sample, States, draw_batches
+from slipstream.training.batches import Batch, Geometry, States, TrainSample, draw_batches
 from slipstream.training.settings import DrafterDesign, Schedule
 
 FREQUENT_TOKENS = 4096
@@ -104,7 +104,7 @@ def even_out(model: Any, scale: Any) -> None:
     model.feature_scale = scale
 
 
-def measure_scale(states: States, samples: Sequence[Sample]) -> Any:
+def measure_scale(states: States, samples: Sequence[TrainSample]) -> Any:
     """Give one over the size of every feature, the usual token's, not the few huge ones'."""
     import torch
 
@@ -297,7 +297,7 @@ class Candidates:
 
     @classmethod
     def count(
-        cls, samples: Sequence[Sample], vocabulary: int, generator: np.random.Generator
+        cls, samples: Sequence[TrainSample], vocabulary: int, generator: np.random.Generator
     ) -> "Candidates":
         """Find the frequent tokens of the responses."""
         counts: Counter[int] = Counter()
@@ -325,7 +325,7 @@ class Candidates:
 
 def train(
     model: Any,
-    samples: Sequence[Sample],
+    samples: Sequence[TrainSample],
     states: States,
     geometry: Geometry,
     schedule: Schedule,

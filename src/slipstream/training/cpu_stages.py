@@ -15,7 +15,6 @@ from slipstream.training.cpu_lane import (
     train,
 )
 from slipstream.training.material import judge_kinds, list_samples, read_material
-from slipstream.training.preflight import fetch
 from slipstream.training.progress import Ticker
 from slipstream.training.responses import read_responses
 from slipstream.training.run import CurvePoint, TrainRun
@@ -48,11 +47,11 @@ def train_drafter(run: TrainRun, shop: Workshop) -> tuple[TrainRun, Figures]:
     material = read_material(run.settings, shop.folder, shop.target.hidden_size or 0)
     target, settings = shop.target_folder, run.settings
     scale = measure_scale(material.states, material.training)
-    if settings.from_drafter is None:
+    if shop.start_folder is None:
         model = build_model(target, settings.design, seed=settings.schedule.seed)
         model.feature_scale = scale
     else:
-        converted = convert_drafter(fetch(settings.from_drafter), target, shop.folder.path / "from")
+        converted = convert_drafter(shop.start_folder, target, shop.folder.path / "from")
         model = load_model(converted, target)
         even_out(model, scale)
     ticker = Ticker(shop.report, "training", unit="steps")

@@ -8,7 +8,8 @@ from collections.abc import Collection
 
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.errors import InvalidInputError
-from slipstream.planning.plan import Decision, Source
+from slipstream.planning.plan import Decision
+from slipstream.planning.settings import Source
 from slipstream.records import Record
 from slipstream.training.settings import DrafterDesign
 

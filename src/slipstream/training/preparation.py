@@ -1,6 +1,7 @@
 """From what the user typed to a run that can begin: everything decided, everything checked."""
 
 import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict, TypeVar
@@ -8,8 +9,10 @@ from typing import TypedDict, TypeVar
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.checkpoints.reading import read_checkpoint
 from slipstream.errors import InvalidInputError
-from slipstream.planning.plan import Decision, Source
+from slipstream.planning.plan import Decision
+from slipstream.planning.settings import Source
 from slipstream.records import Record
+from slipstream.serving.weights.obtaining import obtain_settings
 from slipstream.training import preflight
 from slipstream.training.design import Asked, decide_design, design_of, require_valid
 from slipstream.training.prompts import Conversation, read_prompts
@@ -92,7 +95,7 @@ def require_both_sides(conversations: Sequence[Conversation]) -> None:
 
 
 def _settle_design(order: Order, target: Checkpoint) -> tuple[DrafterDesign, tuple[Decision, ...]]:
-    folder = preflight.fetch(order.target, weights=False)
+    folder = _fetch_settings(order.target, target)
     vocabulary = preflight.read_vocabulary(folder, target.vocabulary_size or 0)
     if order.from_drafter is None:
         inner = order.asked.intermediate_size or preflight.read_inner_size(folder)
@@ -105,10 +108,14 @@ def _settle_design(order: Order, target: Checkpoint) -> tuple[DrafterDesign, tup
         )
     drafter = read_checkpoint(order.from_drafter, tokenizer=False)
     preflight.require_fit(target, drafter)
-    inner = preflight.read_inner_size(preflight.fetch(order.from_drafter, weights=False))
+    inner = preflight.read_inner_size(_fetch_settings(order.from_drafter, drafter))
     because = "a warm start keeps the design of its drafter"
     decision = Decision(flag="--from", value=order.from_drafter, source="user", because=because)
     return design_of(drafter, inner), (decision,)
+
+
+def _fetch_settings(name: str, checkpoint: Checkpoint) -> Path:
+    return obtain_settings(name, revision=checkpoint.revision, environment=os.environ)
 
 
 def _settle_schedule(order: Order) -> tuple[Schedule, tuple[Decision, ...]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from slipstream.errors import InvalidInputError
-from slipstream.measuring.completions import Answer, Request, ask_all
+from slipstream.measuring.client.completions import Answer, Request, ask_all
 from slipstream.records import Record, describe_faults
 from slipstream.training.prompts import Conversation
 

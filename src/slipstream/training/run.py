@@ -15,7 +15,7 @@ from slipstream.atomic_files import write_atomically
 from slipstream.errors import InvalidInputError
 from slipstream.planning.plan import Decision
 from slipstream.records import Record, read_record
-from slipstream.training.acceptance import Acceptance
+from slipstream.training.acceptance import DrafterAcceptance
 from slipstream.training.served import ServedAcceptance
 from slipstream.training.settings import DrafterDesign, Schedule
 
@@ -67,8 +67,8 @@ class Judged(Record):
     """Held-out acceptance of one kind of prompts: foretold from text, and served."""
 
     prompts: int
-    uniform: Acceptance | None = None
-    walked: Acceptance | None = None
+    uniform: DrafterAcceptance | None = None
+    walked: DrafterAcceptance | None = None
     served: ServedAcceptance | None = None
 
     @property
@@ -96,7 +96,7 @@ class TrainRun(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class RunFolder:
+class TrainFolder:
     """Where a run keeps its files."""
 
     path: Path

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby, zip_longest
 
 from slipstream.errors import EngineError
-from slipstream.measuring.completions import Answer, ask_all
+from slipstream.measuring.client.completions import Answer, ask_all
 from slipstream.records import Record
 from slipstream.training.prompts import Conversation
 from slipstream.training.responses import make_request

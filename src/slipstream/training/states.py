@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slipstream.errors import InvalidInputError
-from slipstream.training.batches import Sample
+from slipstream.training.batches import TrainSample
 
 ELEMENT_BYTES = 2
 TOKENS_AT_ONCE = 2048
@@ -39,7 +39,7 @@ class StateFile:
         return self.rows[self.starts[number] : self.starts[number + 1]]
 
 
-def open_states(path: Path, samples: Sequence[Sample], width: int) -> StateFile:
+def open_states(path: Path, samples: Sequence[TrainSample], width: int) -> StateFile:
     """Open a file that `extract` has finished; `width` is layers * hidden size."""
     starts = tuple(_starts_of(samples))
     return StateFile(np.memmap(path, np.uint16, "r", shape=(starts[-1], width)), starts)
@@ -47,7 +47,7 @@ def open_states(path: Path, samples: Sequence[Sample], width: int) -> StateFile:
 
 def extract(
     target: Path,
-    samples: Sequence[Sample],
+    samples: Sequence[TrainSample],
     layer_ids: Sequence[int],
     path: Path,
     report: Callable[[int, int], None],
@@ -75,7 +75,7 @@ def extract(
 
 
 def _compute(
-    model: Any, window: Sequence[Sample], layer_ids: Sequence[int]
+    model: Any, window: Sequence[TrainSample], layer_ids: Sequence[int]
 ) -> Iterator[tuple[int, npt.NDArray[np.uint16]]]:
     import torch
 
@@ -98,9 +98,9 @@ def _compute(
             yield sample.number, own.contiguous().view(torch.uint16).numpy()
 
 
-def group_by_length(samples: Sequence[Sample]) -> Iterator[list[Sample]]:
+def group_by_length(samples: Sequence[TrainSample]) -> Iterator[list[TrainSample]]:
     """Put samples of about one length together, so that little is padding."""
-    batch: list[Sample] = []
+    batch: list[TrainSample] = []
     for sample in sorted(samples, key=lambda sample: len(sample.tokens)):
         if batch and (len(batch) + 1) * len(sample.tokens) > TOKENS_AT_ONCE:
             yield batch
@@ -110,7 +110,7 @@ def group_by_length(samples: Sequence[Sample]) -> Iterator[list[Sample]]:
         yield batch
 
 
-def _starts_of(samples: Sequence[Sample]) -> Iterator[int]:
+def _starts_of(samples: Sequence[TrainSample]) -> Iterator[int]:
     start = 0
     yield start
     for sample in samples:

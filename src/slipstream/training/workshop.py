@@ -8,21 +8,22 @@ from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.hardware import Host
 from slipstream.planning import LaunchPlan, Wishes, make_plan
 from slipstream.training.prompts import Conversation
-from slipstream.training.run import RunFolder, TrainSettings
+from slipstream.training.run import TrainFolder, TrainSettings
 
 Figures = dict[str, int | float | str]
 
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """What the stages work with."""
+    """What the stages work with; a warm start goes on from the drafter in `start_folder`."""
 
-    folder: RunFolder
+    folder: TrainFolder
     target: Checkpoint
     target_folder: Path
     host: Host
     environment: Mapping[str, str]
     report: Callable[[str], None]
+    start_folder: Path | None = None
 
     @property
     def target_name(self) -> str:
@@ -51,4 +52,5 @@ def plan_engine(
         *(("--per-request-spec-decode-metrics", "summary") if drafter else ()),
     )
     wishes = Wishes(speculation=drafter is not None, users=users, context=context, raw=raw)
-    return make_plan(shop.host, shop.target, drafter, None, wishes)
+    here = {"name": str(shop.target_folder), "revision": None}
+    return make_plan(shop.host, shop.target.model_copy(update=here), drafter, None, wishes)

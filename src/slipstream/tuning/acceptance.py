@@ -17,8 +17,8 @@ from itertools import pairwise
 from math import ceil, sqrt
 
 from slipstream.records import Record
-from slipstream.tuning.least_squares import find_student
-from slipstream.tuning.step_time import Estimate
+from slipstream.tuning.least_squares import t_quantile
+from slipstream.tuning.step_time import FigureWithError
 
 SHORTER_ERROR = 0.03
 NORMAL = 1.96
@@ -55,7 +55,7 @@ class RequestDrafts(Record):
         return tokens, steps
 
 
-class Acceptance(Record):
+class DraftAcceptance(Record):
     """The drafts of one kind of prompt at one draft length, whatever the concurrency."""
 
     kind: str
@@ -76,7 +76,7 @@ class Acceptance(Record):
             for place in range(self.draft_length)
         )
 
-    def expect(self, draft_length: int) -> Estimate:
+    def expect(self, draft_length: int) -> FigureWithError:
         """Give the tokens of a step at this draft length, or at a shorter one."""
         shares = self.by_position[:draft_length]
         squares = sum((2 * place + 1) * share for place, share in enumerate(shares))
@@ -86,7 +86,7 @@ class Acceptance(Record):
             self._divide([self._count_by_stretch(one, draft_length) for one in self.requests]),
         )
         shorter = SHORTER_ERROR * value * (1 - draft_length / self.draft_length)
-        return Estimate(value=value, error=sqrt(max(error, alone) ** 2 + shorter**2))
+        return FigureWithError(value=value, error=sqrt(max(error, alone) ** 2 + shorter**2))
 
     def pace_tokens(self, draft_length: int) -> list[float]:
         """Give each request's time per token, in steps of its load."""
@@ -114,11 +114,13 @@ class Acceptance(Record):
         if count == 1:
             return mean, 0.0
         squares = sum((tokens - mean * its_steps) ** 2 for tokens, its_steps in prompts.values())
-        widening = find_student(count - 1) / NORMAL
+        widening = t_quantile(count - 1) / NORMAL
         return mean, widening * sqrt(squares * count / (count - 1)) / steps
 
 
-def find_drafts(curves: Iterable[Acceptance], kind: str, draft_length: int) -> Acceptance | None:
+def find_drafts(
+    curves: Iterable[DraftAcceptance], kind: str, draft_length: int
+) -> DraftAcceptance | None:
     """Find those drafts of a kind that tell most of a length; shorter ones tell nothing."""
     enough = [one for one in curves if one.kind == kind and one.draft_length >= draft_length]
     return min(enough, key=lambda one: one.expect(draft_length).error, default=None)

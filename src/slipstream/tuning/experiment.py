@@ -8,8 +8,8 @@ a step. What vLLM 0.32 does with a scheduled length k:
 - Runner V2 drafts the longest and verifies k, so short drafts look slower than a start with
   their length would be.
 
-The batch is counted with the requests that still prefill, and falls below the concurrency when a
-load runs out. So a length holds from just above the next lower concurrency on.
+The batch is counted with the requests that still prefill, and falls below the concurrency for the
+moment between two requests. So a length holds from just above the next lower concurrency on.
 """
 
 from collections.abc import Iterator, Sequence

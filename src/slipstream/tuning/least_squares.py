@@ -6,7 +6,8 @@ quarter: where much does not fit, it is the line that is wrong. What is left is 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
+from functools import cache
+from math import atan2, cos, exp, lgamma, pi, sin, sqrt, tan
 from operator import mul
 from statistics import NormalDist, median
 
@@ -18,6 +19,8 @@ OUTLYING_SHARE = 0.1
 MOST_SET_ASIDE = 0.25
 MEDIAN_TO_SPREAD = 1.4826
 SMALLEST_PIVOT = 1e-7
+NEWTON_STEPS = 50
+NEWTON_CLOSE = 1e-12
 
 Row = Sequence[float]
 Matrix = list[list[float]]
@@ -34,7 +37,7 @@ class Fit:
     covariance: tuple[tuple[float, ...], ...]
     residuals: tuple[float, ...]
     kept: tuple[int, ...]
-    freedom: int
+    degrees_of_freedom: int
 
 
 def fit_shares(rows: Sequence[Row], values: Sequence[float]) -> Fit | None:
@@ -85,7 +88,7 @@ def _fit_squares(rows: Sequence[Row], values: Sequence[float], kept: Sequence[in
         covariance=tuple(map(tuple, covariance)),
         residuals=tuple(value / made - 1 for value, made in zip(values, fitted, strict=True)),
         kept=tuple(kept),
-        freedom=len(rows) - len(rows[0]),
+        degrees_of_freedom=len(rows) - len(rows[0]),
     )
 
 
@@ -143,16 +146,41 @@ def find_leverage(row: Row, covariance: Sequence[Row]) -> float:
     return _multiply(row, [_multiply(line, row) for line in covariance])
 
 
-def find_student(freedom: int, confidence: float = 0.95) -> float:
-    """Give how many spreads hold a Student t: Cornish and Fisher's series, 3 % low at 2 degrees."""
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return sum(term / float(freedom) ** power for power, term in enumerate(terms))
+@cache
+def t_quantile(degrees_of_freedom: int, confidence: float = 0.95) -> float:
+    """Return how many standard errors hold a Student t with this confidence, on both sides.
+
+    Exact for 1 and 2 degrees of freedom. For more, Newton's method on the distribution, whose
+    series is finite for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4).
+    """
+    if degrees_of_freedom == 1:
+        return tan(pi * confidence / 2)
+    if degrees_of_freedom == 2:
+        return confidence * sqrt(2 / (1 - confidence**2))
+    density_at_0 = exp(
+        lgamma((degrees_of_freedom + 1) / 2) - lgamma(degrees_of_freedom / 2)
+    ) / sqrt(degrees_of_freedom * pi)
+    # From below: the distribution is concave there, so that no step goes too far.
+    t = NormalDist().inv_cdf((1 + confidence) / 2)
+    for _ in range(NEWTON_STEPS):
+        density = density_at_0 * (1 + t**2 / degrees_of_freedom) ** (-(degrees_of_freedom + 1) / 2)
+        step = (confidence - _hold(t, degrees_of_freedom)) / (2 * density)
+        t += step
+        if abs(step) < NEWTON_CLOSE * t:
+            break
+    return t
+
+
+def _hold(t: float, degrees_of_freedom: int) -> float:
+    """Return the probability that a Student t lies between -t and t."""
+    angle = atan2(t, sqrt(degrees_of_freedom))
+    odd = degrees_of_freedom % 2
+    term, total = (cos(angle), 0.0) if odd else (1.0, 0.0)
+    for power in range(1 if odd else 0, degrees_of_freedom - 1, 2):
+        total += term
+        term *= cos(angle) ** 2 * (power + 1) / (power + 2)
+    series = sin(angle) * total
+    return 2 / pi * (angle + series) if odd else series
 
 
 def _multiply(left: Row, right: Row) -> float:

@@ -7,7 +7,7 @@ from typing import Literal
 from slipstream.errors import InvalidInputError
 from slipstream.measuring.bench import Conditions
 from slipstream.records import Record
-from slipstream.tuning.acceptance import Acceptance, find_drafts
+from slipstream.tuning.acceptance import DraftAcceptance, find_drafts
 from slipstream.tuning.choice import SpeedChoice, choose, settle
 from slipstream.tuning.goal import Goal
 from slipstream.tuning.speed_model import Prediction, SpeedModel
@@ -40,7 +40,7 @@ class SpeedProfile(Record):
     shares: dict[str, float]
     points: tuple[StepPoint, ...]
     step_time: StepTime
-    acceptance: tuple[Acceptance, ...]
+    acceptance: tuple[DraftAcceptance, ...]
     predictions: tuple[Prediction, ...]
     choice: SpeedChoice
     confirmations: tuple[Confirmation, ...] = ()
@@ -61,7 +61,7 @@ class SpeedProfile(Record):
 def make_profile(
     conditions: Conditions,
     points: Sequence[StepPoint],
-    acceptance: Sequence[Acceptance],
+    acceptance: Sequence[DraftAcceptance],
     *,
     goal: Goal,
     concurrency: int,
@@ -97,7 +97,7 @@ def make_profile(
 
 
 def confirm(
-    profile: SpeedProfile, points: Sequence[StepPoint], acceptance: Sequence[Acceptance]
+    profile: SpeedProfile, points: Sequence[StepPoint], acceptance: Sequence[DraftAcceptance]
 ) -> SpeedProfile:
     """Hold the prediction against served draft lengths, and take the one that was fastest.
 
@@ -141,7 +141,7 @@ def _compare(
     load: int,
     length: int,
     points: Sequence[StepPoint],
-    acceptance: Sequence[Acceptance],
+    acceptance: Sequence[DraftAcceptance],
 ) -> Confirmation:
     """Compare loads of one draft length with what was foretold for their batches."""
     return Confirmation(
@@ -152,7 +152,7 @@ def _compare(
     )
 
 
-def find_served_length(points: Sequence[StepPoint], acceptance: Sequence[Acceptance]) -> int:
+def find_served_length(points: Sequence[StepPoint], acceptance: Sequence[DraftAcceptance]) -> int:
     """Give the draft length of a load; where a schedule changed it under way, the nearest."""
     mean = fmean(point.draft_length for point in points)
     lengths = {one.draft_length for one in acceptance}
@@ -162,7 +162,7 @@ def find_served_length(points: Sequence[StepPoint], acceptance: Sequence[Accepta
 
 
 def read_served(
-    model: SpeedModel, points: Sequence[StepPoint], acceptance: Sequence[Acceptance]
+    model: SpeedModel, points: Sequence[StepPoint], acceptance: Sequence[DraftAcceptance]
 ) -> float:
     """Give the seconds per token of what was served, all kinds together, by their shares.
 
@@ -198,7 +198,7 @@ def _share_points(
             yield point, share / len(own)
 
 
-def _expect(acceptance: Sequence[Acceptance], kind: str, length: int) -> float:
+def _expect(acceptance: Sequence[DraftAcceptance], kind: str, length: int) -> float:
     if not length:
         return 1.0
     found = find_drafts(acceptance, kind, length)

@@ -3,18 +3,18 @@
 from collections.abc import Collection, Sequence
 
 from slipstream.errors import EngineError
-from slipstream.measuring.sample import Sample
-from slipstream.tuning.acceptance import Acceptance, RequestDrafts
+from slipstream.measuring.client.sample import Sample
+from slipstream.tuning.acceptance import DraftAcceptance, RequestDrafts
 from slipstream.tuning.step_time import StepPoint
 
 ODD_SHARE = 0.1
 
 
 def read_point(samples: Sequence[Sample], *, drafts: bool) -> StepPoint:
-    """Give a load's time per step, and the sequences that shared one.
+    """Return a load's time per step, and the sequences that shared one.
 
-    Answers end on their own, so fewer run than the load allows: they are counted while they
-    decode, by the clock. `drafts` says whether the engine has a drafter.
+    All places of a load are busy all through, but one that reads its prompt or waits does not
+    decode. `drafts` says whether the engine has a drafter.
     """
     good = _list_good(samples)
     steps = sum(sample.drafts if drafts else sample.output_tokens - 1 for sample in good)
@@ -37,7 +37,7 @@ def read_point(samples: Sequence[Sample], *, drafts: bool) -> StepPoint:
 
 def read_acceptance(
     loads: Sequence[Sequence[Sample]], lengths: Collection[int]
-) -> tuple[Acceptance, ...]:
+) -> tuple[DraftAcceptance, ...]:
     """Give the drafts of each kind at each of the engine's lengths.
 
     Where a schedule changed the length for more than a few drafts, a request is left out.
@@ -57,7 +57,7 @@ def read_acceptance(
                 )
                 requests.setdefault((sample.kind, length), []).append(drafts)
     return tuple(
-        Acceptance(kind=kind, draft_length=length, requests=tuple(rows))
+        DraftAcceptance(kind=kind, draft_length=length, requests=tuple(rows))
         for (kind, length), rows in sorted(requests.items())
     )
 
@@ -75,17 +75,6 @@ def _decode_seconds(sample: Sample) -> float:
 
 
 def _count_sequences(samples: Sequence[Sample]) -> float:
-    """Count how many decode beside a decoding one, itself included, averaged over its time."""
-    spans = [
-        (
-            sample.began_at + sample.seconds - _decode_seconds(sample),
-            sample.began_at + sample.seconds,
-        )
-        for sample in samples
-    ]
-    shared = sum(
-        max(0.0, min(end, other_end) - max(begin, other))
-        for begin, end in spans
-        for other, other_end in spans
-    )
-    return shared / sum(end - begin for begin, end in spans)
+    """Count how many places decode beside a decoding one, itself included."""
+    share = sum(map(_decode_seconds, samples)) / sum(sample.seconds for sample in samples)
+    return 1 + (samples[0].concurrency - 1) * share

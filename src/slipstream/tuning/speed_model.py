@@ -15,8 +15,8 @@ from math import sqrt
 
 from slipstream.errors import InvalidInputError
 from slipstream.records import Record
-from slipstream.tuning.acceptance import NORMAL, Acceptance, find_drafts
-from slipstream.tuning.step_time import Estimate, StepTime
+from slipstream.tuning.acceptance import NORMAL, DraftAcceptance, find_drafts
+from slipstream.tuning.step_time import FigureWithError, StepTime
 
 
 class Prediction(Record):
@@ -41,7 +41,7 @@ class SpeedModel:
     """What was fitted, the kinds' shares of the tokens, and the sequences of the largest step."""
 
     steps: StepTime
-    acceptance: tuple[Acceptance, ...]
+    acceptance: tuple[DraftAcceptance, ...]
     shares: Mapping[str, float]
     max_sequences: int
 
@@ -88,12 +88,12 @@ class SpeedModel:
         return seconds * slow
 
     @cached_property
-    def _tokens(self) -> dict[int, Estimate]:
+    def _tokens(self) -> dict[int, FigureWithError]:
         """Give the tokens of a step by draft length."""
-        plain = Estimate(value=1.0, error=0.0)
+        plain = FigureWithError(value=1.0, error=0.0)
         return {length: self._mix(length) if length else plain for length in self.lengths}
 
-    def _mix(self, draft_length: int) -> Estimate:
+    def _mix(self, draft_length: int) -> FigureWithError:
         """Average over tokens: 1 / E is the sum of share / E(kind)."""
         parts = [
             (share, self._find(kind, draft_length).expect(draft_length))
@@ -101,9 +101,9 @@ class SpeedModel:
         ]
         mean = 1 / sum(share / tokens.value for share, tokens in parts)
         squares = sum((share * one.error / one.value**2) ** 2 for share, one in parts)
-        return Estimate(value=mean, error=mean**2 * sqrt(squares))
+        return FigureWithError(value=mean, error=mean**2 * sqrt(squares))
 
-    def _find(self, kind: str, draft_length: int) -> Acceptance:
+    def _find(self, kind: str, draft_length: int) -> DraftAcceptance:
         found = find_drafts(self.acceptance, kind, draft_length)
         if found is None:
             raise ValueError(f"{draft_length} is not among the lengths of {kind}")

@@ -11,7 +11,7 @@ from math import sqrt
 
 from slipstream.errors import InvalidInputError
 from slipstream.records import Record
-from slipstream.tuning.least_squares import Fit, find_leverage, find_student, fit_shares
+from slipstream.tuning.least_squares import Fit, find_leverage, fit_shares, t_quantile
 
 FAR = 1.5
 LEAST_FREEDOM = 2
@@ -32,7 +32,7 @@ class StepPoint(Record):
     seconds_per_step: float
 
 
-class Estimate(Record):
+class FigureWithError(Record):
     """A figure and one standard error."""
 
     value: float
@@ -46,9 +46,9 @@ class StepLine(Record):
     the three for a spread of 1; a cost that was not asked for has none.
     """
 
-    fixed: Estimate
-    by_sequence: Estimate
-    by_token: Estimate
+    fixed: FigureWithError
+    by_sequence: FigureWithError
+    by_token: FigureWithError
     covariance: tuple[tuple[float, ...], ...]
     points: int
     set_aside: int
@@ -62,7 +62,7 @@ class StepTime(Record):
     drafting: StepLine
     plain: StepLine | None
     spread: float
-    freedom: int
+    degrees_of_freedom: int
     cautions: tuple[str, ...] = ()
 
     def predict(self, sequences: float, draft_length: int) -> tuple[float, float]:
@@ -93,7 +93,7 @@ class StepTime(Record):
     @property
     def student(self) -> float:
         """Give how many spreads hold 95 %."""
-        return find_student(self.freedom)
+        return t_quantile(self.degrees_of_freedom)
 
 
 def fit_step_time(points: Sequence[StepPoint]) -> StepTime:
@@ -114,13 +114,13 @@ def fit_step_time(points: Sequence[StepPoint]) -> StepTime:
     if plain:
         _require_batches(plain, "without drafts")
         fits.append(_fit_columns(plain, (0, 1)))
-    freedom = sum(one.freedom for one in fits)
-    if freedom < LEAST_FREEDOM:
+    degrees_of_freedom = sum(one.degrees_of_freedom for one in fits)
+    if degrees_of_freedom < LEAST_FREEDOM:
         raise InvalidInputError(
             f"{len(points)} loads are too few to tell a step's time from noise", hint=_HINT
         )
     squares = sum(left**2 for one in fits for left in one.residuals)
-    spread = sqrt(squares / freedom)
+    spread = sqrt(squares / degrees_of_freedom)
     if spread > LARGE_SPREAD:
         cautions.append(f"loads are off the fitted step time by {spread:.0%}")
     lines = [_make_line(one, of, spread) for one, of in zip(fits, (drafting, plain), strict=False)]
@@ -131,7 +131,7 @@ def fit_step_time(points: Sequence[StepPoint]) -> StepTime:
         drafting=lines[0],
         plain=lines[1] if plain else None,
         spread=spread,
-        freedom=freedom,
+        degrees_of_freedom=degrees_of_freedom,
         cautions=tuple(cautions),
     )
 
@@ -163,12 +163,12 @@ def _fit_columns(points: Sequence[StepPoint], columns: tuple[int, ...]) -> Fit:
         for j, other in enumerate(columns):
             covariance[column][other] = fit.covariance[i][j]
     wide = tuple(coefficients), tuple(map(tuple, covariance))
-    return Fit(*wide, fit.residuals, fit.kept, fit.freedom)
+    return Fit(*wide, fit.residuals, fit.kept, fit.degrees_of_freedom)
 
 
 def _make_line(fit: Fit, points: Sequence[StepPoint], spread: float) -> StepLine:
     fixed, by_sequence, by_token = (
-        Estimate(value=value, error=spread * sqrt(fit.covariance[i][i]))
+        FigureWithError(value=value, error=spread * sqrt(fit.covariance[i][i]))
         for i, value in enumerate(fit.coefficients)
     )
     kept = [points[number] for number in fit.kept]

@@ -1,7 +1,7 @@
 """Other settings that may matter, each tried in a start of its own at the chosen draft length.
 
-A schedule of draft lengths is only worth trying where the model says so, the processes and threads
-only on a CPU. What bounds a step's tokens (`--max-num-seqs`,
+A schedule of draft lengths is only worth trying where the model says so, dtype, processes and
+threads only on a CPU. What bounds a step's tokens (`--max-num-seqs`,
 `--max-num-batched-tokens`) follows from the model and needs no start.
 """
 
@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import log
 
+from slipstream.hardware.cpu_lists import parse_cpu_list, show_cpu_list
 from slipstream.planning.plan import LaunchPlan
+from slipstream.planning.settings import Choice
 from slipstream.records import Record
-from slipstream.tuning.acceptance import Acceptance
-from slipstream.tuning.application import EAGER, set_drafts, set_eager, set_variables
+from slipstream.tuning.acceptance import DraftAcceptance
+from slipstream.tuning.application import set_drafts, set_eager, set_variables
 from slipstream.tuning.experiment import EngineStart
 from slipstream.tuning.profile import SpeedProfile, foretell_served, read_served
 from slipstream.tuning.step_time import StepPoint
@@ -60,6 +62,7 @@ def list_variants(plan: LaunchPlan, profile: SpeedProfile) -> list[Variant]:
     return [
         *_vary_schedule(profile),
         *_vary_compilation(plan, profile),
+        *_vary_dtype(plan, profile),
         *_vary_threads(plan, profile),
     ]
 
@@ -69,7 +72,7 @@ def judge_trial(
     profile: SpeedProfile,
     factor: float,
     points: Sequence[StepPoint],
-    acceptance: Sequence[Acceptance],
+    acceptance: Sequence[DraftAcceptance],
 ) -> Trial:
     """Hold a variant against the plan before it, at the same batches.
 
@@ -106,7 +109,7 @@ def _vary_schedule(profile: SpeedProfile) -> Iterator[Variant]:
 
 
 def _vary_compilation(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]:
-    eager = plan.find(EAGER) is not None
+    eager = plan.settings.eager is not None and plan.settings.eager.value
     choice = profile.choice
     yield Variant(
         "compiled" if eager else "without compilation",
@@ -115,17 +118,33 @@ def _vary_compilation(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Varia
     )
 
 
+def _vary_dtype(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]:
+    """Swap the dtype on a CPU: which is faster depends on its instructions and on the batch."""
+    host, dtype, choice = profile.conditions.host, plan.settings.dtype, profile.choice
+    if host is None or host.accelerators:
+        return
+    other = "bfloat16" if dtype is not None and dtype.value == "float32" else "float32"
+    yield Variant(
+        f"in {other}",
+        EngineStart(choice.draft_length, (choice.concurrency,)),
+        lambda plan, because: plan.change(dtype=Choice(other, "measured", because)),
+    )
+
+
 def _vary_threads(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]:
     """Swap the two ways that a CPU can compute: in the engine's process, or in one of its own."""
-    alone, bound = plan.find(IN_ENGINE), plan.find(BINDING)
-    threads = plan.find(THREADS)
-    if alone and threads and threads.value:
+    variables = plan.environment
+    alone, bound, threads = (variables.get(one) for one in (IN_ENGINE, BINDING, THREADS))
+    host = profile.conditions.host
+    cpus = (host.processor.cpus if host else None) or ()
+    changes: dict[str, str | None]
+    if alone and threads:
         what = "a worker process"
-        last = int(threads.value) - 1
-        changes = {IN_ENGINE: None, THREADS: None, BINDING: f"0-{last}" if last else "0"}
-    elif bound and bound.value:
+        binding = show_cpu_list(cpus[: int(threads.value)] or range(int(threads.value)))
+        changes = {IN_ENGINE: None, THREADS: None, BINDING: binding}
+    elif bound and (count := _count_threads(bound.value, cpus)):
         what = "no worker process"
-        changes = {IN_ENGINE: "0", THREADS: _count_threads(bound.value), BINDING: None}
+        changes = {IN_ENGINE: "0", THREADS: str(count), BINDING: None}
     else:
         return
     choice = profile.choice
@@ -136,6 +155,10 @@ def _vary_threads(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]:
     )
 
 
-def _count_threads(binding: str) -> str:
-    """Count a binding such as 0-14, and the one that it leaves to the scheduler."""
-    return str(int(binding.rpartition("-")[2]) + 2)
+def _count_threads(binding: str, cpus: tuple[int, ...]) -> int | None:
+    """Count the machine's CPUs, or else those of a binding and the one that it leaves out.
+
+    None for a binding that is not a list, such as `auto`, or one list for each of several workers.
+    """
+    bound = parse_cpu_list(binding)
+    return None if bound is None else len(cpus) or len(bound) + 1

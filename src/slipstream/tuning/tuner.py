@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Literal
 
 from slipstream.engines.vllm import Runner
-from slipstream.measuring.bench import Bench, Conditions, WarmUp
+from slipstream.measuring.bench import Bench, BenchWarmUp, Conditions
+from slipstream.measuring.client.sample import Sample
 from slipstream.measuring.engine_start import measure_start
-from slipstream.measuring.sample import Sample
-from slipstream.planning.plain_twin import without_drafts
+from slipstream.measuring.machine_watch import MachineLoad, MachineWatch
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
-from slipstream.tuning.acceptance import Acceptance
+from slipstream.tuning.acceptance import DraftAcceptance
 from slipstream.tuning.application import apply_profile, set_drafts
 from slipstream.tuning.experiment import EngineStart, plan_confirmation, plan_starts
 from slipstream.tuning.goal import Goal
@@ -33,15 +33,21 @@ LOADS = 7
 
 
 class StartReport(Record):
-    """One start: what was set and why, how long it took, which loads it was given."""
+    """One start: what was set and why, how long it took, which loads it was given.
+
+    `machine` is what else the machine did meanwhile, None if it could not be watched. `repeated`
+    says that a first start was disturbed and this is the second.
+    """
 
     draft_length: int
     schedule: tuple[tuple[int, int, int], ...]
     because: str
     concurrencies: tuple[int, ...]
     start_seconds: float
-    warm_up: WarmUp
+    warm_up: BenchWarmUp
     seconds: float
+    machine: MachineLoad | None = None
+    repeated: bool = False
 
 
 class Tuning(Record):
@@ -54,12 +60,23 @@ class Tuning(Record):
     untried: tuple[str, ...]
     plan: LaunchPlan
 
+    @property
+    def disturbance(self) -> MachineLoad | None:
+        """Return the worst of what disturbed any start, None if the machine was quiet."""
+        machines = [start.machine for start in self.starts if start.machine is not None]
+        busy = [machine for machine in machines if machine.is_busy]
+        return max(busy, key=lambda machine: machine.disturbance, default=None)
+
 
 @dataclass(slots=True)
 class Tuner:
-    """How a plan is tuned; `say` is told what is done at the moment."""
+    """How a plan is tuned; `say` is told what is done at the moment.
+
+    `localize` points a plan at folders of this machine; what is saved keeps the models' names.
+    """
 
     plan: LaunchPlan
+    plain: LaunchPlan
     bench: Bench
     runner: Runner
     longest: int
@@ -67,13 +84,15 @@ class Tuner:
     environment: Mapping[str, str]
     logs: Path
     say: Callable[[str], None]
+    watch: MachineWatch = field(default_factory=MachineWatch)
+    localize: Callable[[LaunchPlan], LaunchPlan] = lambda plan: plan
     _reports: list[StartReport] = field(default_factory=list)
 
     def tune(self, conditions: Conditions, *, goal: Goal, concurrency: int, starts: int) -> Tuning:
         """Measure, choose, confirm, and spend what starts are left on other settings."""
         self._reports.clear()
         points: list[StepPoint] = []
-        acceptance: list[Acceptance] = []
+        acceptance: list[DraftAcceptance] = []
         for start in plan_starts(
             self.longest,
             self.max_sequences,
@@ -109,12 +128,12 @@ class Tuner:
 
     def measure(
         self, start: EngineStart, plan: LaunchPlan | None = None
-    ) -> tuple[list[StepPoint], tuple[Acceptance, ...]]:
+    ) -> tuple[list[StepPoint], tuple[DraftAcceptance, ...]]:
         """Give the points of one start's loads, and its drafts."""
         began = time.monotonic()
         number = len(self._reports) + 1
         figures = measure_start(
-            plan or plan_start(self.plan, start),
+            self.localize(plan or self._plan_start(start)),
             replace(
                 self.bench,
                 concurrencies=start.concurrencies,
@@ -123,6 +142,7 @@ class Tuner:
             log=self.logs / f"{number}.log",
             environment=self.environment,
             say=lambda what: self.say(f"start {number} ({start.because}): {what}"),
+            watch=self.watch,
         )
         self._reports.append(
             StartReport(
@@ -133,6 +153,8 @@ class Tuner:
                 start_seconds=figures.start_seconds,
                 warm_up=figures.warm_up,
                 seconds=time.monotonic() - began,
+                machine=figures.machine,
+                repeated=figures.repeated,
             )
         )
         loads = list(_split_loads(figures.samples))
@@ -143,9 +165,15 @@ class Tuner:
             read_acceptance(loads, lengths) if drafts else (),
         )
 
+    def _plan_start(self, start: EngineStart) -> LaunchPlan:
+        """Return the plan of a start: the plain one, or one with its draft length and schedule."""
+        if not start.draft_length:
+            return self.plain
+        return set_drafts(self.plan, start.draft_length, start.schedule, start.because)
+
     def _try_others(self, profile: SpeedProfile, starts: int) -> Tuning:
         """Take over each variant that is faster by more than two starts of the same differ."""
-        plan, factor = apply_profile(self.plan, profile), 1.0
+        plan, factor = apply_profile(self.plan, self.plain, profile), 1.0
         variants = list_variants(plan, profile)
         left = max(0, starts - len(self._reports))
         trials: list[Trial] = []
@@ -165,13 +193,6 @@ class Tuner:
             untried=tuple(variant.what for variant in variants[left:]),
             plan=plan,
         )
-
-
-def plan_start(plan: LaunchPlan, start: EngineStart) -> LaunchPlan:
-    """Give the plan of a start: without drafts, or with its draft length and schedule."""
-    if not start.draft_length:
-        return without_drafts(plan)
-    return set_drafts(plan, start.draft_length, start.schedule, start.because)
 
 
 def _split_loads(samples: Sequence[Sample]) -> Iterator[list[Sample]]:

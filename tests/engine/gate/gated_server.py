@@ -15,8 +15,7 @@ from slipstream.checkpoints import read_checkpoint
 from slipstream.hardware import read_host, this_machine
 from slipstream.planning import LaunchPlan, Wishes, make_plan
 from slipstream.proving_ground import SHIPPED_DRAFTER
-from slipstream.serving.engine_process import run_engine
-from slipstream.serving.gate_file import (
+from slipstream.serving.access.gate_file import (
     GATE_CLASS,
     GATE_VARIABLE,
     GateCounts,
@@ -24,7 +23,8 @@ from slipstream.serving.gate_file import (
     GateSettings,
     read_counts,
 )
-from slipstream.serving.keys import make_key
+from slipstream.serving.access.keys import make_key
+from slipstream.serving.supervision.engine_process import run_engine
 from tests.engine.gate.wire import Answer, exchange, make_request
 
 SEATS = 8

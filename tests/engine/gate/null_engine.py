@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from slipstream.serving.keys import make_key
-from slipstream.vllm_plugin.answers import App, Message, Receive, Scope, Send
-from tests.unit.vllm_plugin.pieces import make_gate, make_scope
+from slipstream.serving.access.keys import make_key
+from slipstream.vllm_plugin.gate.answers import App, Message, Receive, Scope, Send
+from tests.unit.vllm_plugin.gate.pieces import make_gate, make_scope
 
 CHAT = "/v1/chat/completions"
 CHUNK = b"data: " + b"x" * 200 + b"\n\n"

@@ -134,6 +134,4 @@ def test_neither_a_folder_nor_a_hub_name_is_refused_without_asking_the_hub(name:
     assert caught.value.message == (
         f"there is no folder {name}, and it is not the name of a model on the hub"
     )
-    assert caught.value.hint == (
-        "slipstream inspect OWNER/MODEL, or the path of a folder with a config.json"
-    )
+    assert caught.value.hint == "name a folder with a config.json, or OWNER/MODEL"

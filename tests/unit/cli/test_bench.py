@@ -1,5 +1,6 @@
 """`bench`, `compare` and `tune` as a user types them: what they measure, what they refuse."""
 
+import asyncio
 import json
 import time
 from collections.abc import Iterable
@@ -10,8 +11,10 @@ import pytest
 
 from slipstream.cli.main import run
 from slipstream.measuring.bench import BenchReport
+from slipstream.measuring.client.load import draw_arrivals
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
-from tests.unit.measuring.stream_server import (
+from slipstream.vllm_plugin.gate.answers import Receive, Scope, Send
+from tests.unit.measuring.client.stream_server import (
     ROLE,
     STOP,
     answer_with,
@@ -19,8 +22,11 @@ from tests.unit.measuring.stream_server import (
     refuse,
     run_stream_server,
     say,
+    write_events,
 )
 from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
+from tests.unit.vllm_plugin.gate.pieces import make_gate, read_all
+from tests.unit.vllm_plugin.gate.test_sockets import serve
 
 FEW = ("--workload", "code", "--prompts", "2", "--concurrency", "1", "2", "--max-tokens", "8")
 
@@ -38,11 +44,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def answer(_: dict[str, Any]) -> Iterable[bytes | None]:
     for piece in answer_with(ROLE, say("x"), say("yz"), STOP, count(3, 5)):
         yield piece
-        time.sleep(0.002)
+        time.sleep(0.02)
 
 
 def refuse_salt(body: dict[str, Any]) -> Iterable[bytes | None]:
-    """Do as the gate does."""
+    """Do as a server does that knows no salts."""
     return refuse("400 Bad Request", b"no salt") if "cache_salt" in body else answer(body)
 
 
@@ -54,12 +60,37 @@ def test_a_server_is_measured_and_the_report_loads_back(
         assert run(["bench", server.url, *FEW, *pages, "--json"], {}) == 0
     report = BenchReport.model_validate_json(capsys.readouterr().out)
     assert [(cell.kind, cell.concurrency, cell.requests) for cell in report.cells] == [
-        *(("code", 1, 2), ("code", 2, 2))
+        *(("code", 1, 2), ("code", 2, 4))
     ]
     assert (report.conditions.model, report.conditions.prefix_cache) == ("the-model", "cold")
     assert report.conditions.plan is None
     assert "<svg" in (here / "it.html").read_text()
     assert "the-model" in (here / "it.md").read_text()
+
+
+def test_requests_can_arrive_at_a_rate(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--workload", "code", "prose", "--prompts", "6", "--max-tokens", "8", "--rate", "40")
+    with run_stream_server(answer) as server:
+        assert run(["bench", server.url, *words, "--html", "it.html", "--json"], {}) == 0
+        report = BenchReport.model_validate_json(capsys.readouterr().out)
+        assert run(["bench", server.url, *words], {}) == 0
+    assert report.conditions.arrivals_per_second == 40
+    assert [(cell.kind, cell.requests, cell.failed) for cell in report.cells] == [
+        *(("code", 6, 0), ("prose", 6, 0))
+    ]
+    assert len({cell.concurrency for cell in report.cells}) == 1
+    for cell in report.cells:
+        load = [sample for sample in report.samples if sample.kind == cell.kind]
+        arrivals = draw_arrivals(6, rate=40, seed=("code", "prose").index(cell.kind))
+        assert all(
+            sample.began_at >= arrival for sample, arrival in zip(load, arrivals, strict=True)
+        )
+        assert cell.seconds == max(sample.began_at + sample.seconds for sample in load)
+        assert cell.tokens_per_second == pytest.approx(30 / cell.seconds)
+        assert cell.first_token is not None
+        assert cell.per_token is not None
+    assert "at 40 requests per second, with up to " in capsys.readouterr().out
+    assert "<svg" in (here / "it.html").read_text()
 
 
 def test_people_see_every_cell_as_it_is_done(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,6 +99,30 @@ def test_people_see_every_cell_as_it_is_done(capsys: pytest.CaptureFixture[str])
     shown = capsys.readouterr()
     assert shown.err.count("tokens/s") == 2
     assert "code" in shown.out
+
+
+async def stream_behind_gate(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer as the engine behind the gate."""
+    listed = scope["method"] == "GET"
+    if not listed:
+        await read_all(receive)
+    events = write_events(ROLE, say("x"), say("yz"), STOP, count(3, 5), "[DONE]")
+    body = json.dumps({"data": [{"id": "the-model"}]}).encode() if listed else events
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    for line in body.splitlines(keepends=True):
+        await send({"type": "http.response.body", "body": line, "more_body": True})
+        await asyncio.sleep(0.001)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def test_our_own_server_is_measured_cold_through_its_gate(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serve(make_gate(here, stream_behind_gate)) as port:
+        assert run(["bench", f"http://127.0.0.1:{port}", *FEW, "--json"], {}) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["conditions"]["prefix_cache"] == "cold"
+    assert [cell["failed"] for cell in report["cells"]] == [0, 0]
 
 
 def test_a_server_that_forbids_salts_is_measured_with_its_cache_as_it_is(
@@ -87,6 +142,7 @@ def test_a_server_that_forbids_salts_is_measured_with_its_cache_as_it_is(
         (("bench", "mine"), 1, "no run mine is live"),
         (("bench", "http://127.0.0.1:9", "--html", "no/it.html"), 1, "there is no folder"),
         (("bench", "http://127.0.0.1:9"), 3, "no answer from http://127.0.0.1:9"),
+        (("bench", "http://127.0.0.1:9", *FEW, "--rate", "2"), 2, "exclude each other"),
         (("bench", "http://", *FEW), 1, "is not the address of a server"),
         (("compare", "nothing/here"), 1, "nothing/here"),
         (("tune", "nothing/here"), 1, "nothing/here"),

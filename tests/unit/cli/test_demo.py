@@ -15,11 +15,12 @@ from slipstream.cli.main import run
 from slipstream.demo import performance
 from slipstream.demo.performance import Demo
 from slipstream.hardware import load_host
+from slipstream.measuring.machine_watch import MachineWatch
 from slipstream.planning import LaunchPlan
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from tests.unit.demo.pieces import decode
 from tests.unit.demo.test_recording import EVENTS, give, pace
-from tests.unit.measuring.stream_server import ROLE, answer_with, count, run_stream_server
+from tests.unit.measuring.client.stream_server import ROLE, answer_with, count, run_stream_server
 from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
 
 LETTERS = (ROLE, *map(give, "abcde"), give("f", "length"), count(9, 6))
@@ -30,13 +31,11 @@ class Engines:
 
     def __init__(self) -> None:
         self.plans: list[LaunchPlan] = []
-        self.environments: list[dict[str, str]] = []
         self.up = 0
 
     @contextmanager
-    def run(self, plan: LaunchPlan, environment: dict[str, str], **_: Any) -> Iterator[str]:
+    def run(self, plan: LaunchPlan, **_: Any) -> Iterator[str]:
         self.plans.append(plan)
-        self.environments.append(environment)
         events = EVENTS if plan.drafter else LETTERS
         with run_stream_server(lambda _: pace(answer_with(*events))) as server:
             self.up += 1
@@ -61,6 +60,7 @@ def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engines:
     monkeypatch.setattr(verb, "load_decoder", lambda _: decode)
     monkeypatch.setattr(verb, "read_host", lambda _: load_host("cpu-server"))
     monkeypatch.setattr(performance, "run_engine", ran.run)
+    monkeypatch.setattr(verb, "make_watch", lambda _: MachineWatch(proc=tmp_path / "proc"))
     return ran
 
 
@@ -79,13 +79,12 @@ def test_a_machine_gets_one_document_and_the_page_and_no_engine_is_left(
     assert "<svg" in (tmp_path / "slipstream-demo.html").read_text()
 
 
-def test_both_engines_run_the_same_plan_eagerly_and_report_to_nobody(engines: Engines) -> None:
+def test_both_engines_run_the_same_plan_eagerly(engines: Engines) -> None:
     assert run(["demo", "--json"], os.environ) == 0
     plain, drafted = engines.plans
     assert (plain.drafter, bool(drafted.drafter)) == (None, True)
     assert set(plain.argv()) < set(drafted.argv())
     assert "--enforce-eager" in plain.argv()
-    assert [one["VLLM_NO_USAGE_STATS"] for one in engines.environments] == ["1", "1"]
 
 
 def test_arguments_for_the_engine_take_the_place_of_ours(engines: Engines) -> None:

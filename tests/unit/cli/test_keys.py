@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli.main import run
-from slipstream.serving.keys import KeyList, NewKey, read_keys
+from slipstream.serving.access.keys import KeyList, NewKey, read_keys
 
 
 @pytest.fixture(autouse=True)

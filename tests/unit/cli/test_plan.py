@@ -2,18 +2,27 @@
 
 import json
 import os
+import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import slipstream
 from slipstream.cli.main import run
+from slipstream.hardware import load_host
 from slipstream.planning import LaunchPlan
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from slipstream.recipes.recipe import Recipe, Settings
 from slipstream.user_folders import recipe_overlay
 from tests.snapshots import read_snapshot
+from tests.unit.hardware.fake_nvml import H100, FakeNvml
 from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
 
+SOURCE = Path(slipstream.__file__).parent
+# What follows the target in a command that a hint or a document gives.
+INSPECT_HINT = re.compile(r"slipstream inspect (?:TARGET|\{[\w.]+\})(?: ([-A-Z{]\S*))?")
 QWEN = "AEON-7/DFlash-Qwen3.5-27B-Uncensored-NVFP4"
 
 
@@ -35,18 +44,69 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
     return "./target", "./drafter"
 
 
+@pytest.mark.parametrize(
+    ("cpus", "bound"),
+    [(range(8, 16), "8-14"), ((4, 5, 6, 8, 9), "4-6,8")],
+)
+def test_plan_binds_the_cpus_of_a_cpuset(
+    cpus: tuple[int, ...],
+    bound: str,
+    pair: tuple[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    host = load_host("cpu-server")
+    changes = {"usable_threads": len(cpus), "usable_cpus": tuple(cpus)}
+    processor = host.processor.model_copy(update=changes)
+    machine = tmp_path / "machine.json"
+    machine.write_text(host.model_copy(update={"processor": processor}).to_json())
+    words = ["plan", pair[0], "--drafter", pair[1], "--host", str(machine), "--json"]
+    assert run(words, {}) == 0
+    plan = LaunchPlan.model_validate_json(capsys.readouterr().out)
+    binding = plan.find("VLLM_CPU_OMP_THREADS_BIND")
+    assert binding is not None
+    assert binding.value == bound
+
+
+def test_plan_sizes_from_the_accelerator_that_cuda_shows(
+    pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = (80 << 30, 24 << 30)
+    devices = [H100 | {"MemoryInfo": SimpleNamespace(total=size, free=size)} for size in sizes]
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(devices))
+    seen = []
+    for value in ("0", "1", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+        run(["plan", pair[0], "--drafter", pair[1], "--json"], os.environ)
+        plan = LaunchPlan.model_validate_json(capsys.readouterr().out)
+        seen.append(plan.memory.device_bytes)
+    assert seen[:2] == list(sizes)
+    assert seen[2] not in sizes
+
+
 def test_inspect_shows_a_pair_that_fits(
     pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["inspect", *pair], {}) == 0
+    assert run(["inspect", pair[0], "--drafter", pair[1]], {}) == 0
     shown = capsys.readouterr().out
     assert shown == read_snapshot("inspect-pair.txt", shown)
+
+
+def test_a_drafter_is_an_option_of_inspect_as_of_every_verb(
+    pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["inspect", *pair], {}) == 2
+    assert pair[1] in capsys.readouterr().err
+    files = [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.toml"), *SOURCE.parents[1].glob("docs/*.md")]
+    hints = [hint for file in files for hint in INSPECT_HINT.findall(file.read_text())]
+    assert len(hints) > 10
+    assert [words for words in hints if words and not words.startswith("--")] == []
 
 
 def test_inspect_leaves_with_1_when_a_pair_does_not_fit(
     pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["inspect", *pair, "--k", "12"], {}) == 1
+    assert run(["inspect", pair[0], "--drafter", pair[1], "--k", "12"], {}) == 1
     shown = capsys.readouterr().out
     assert "they do not fit: draft-length" in shown
     assert "refused (draft-length): 12 draft tokens were asked for" in shown
@@ -89,7 +149,7 @@ def test_a_plan_is_a_command_to_copy(
 ) -> None:
     arguments = ["plan", pair[0], "--drafter", pair[1], "--host", "h100"]
     assert run(arguments, {}) == 0
-    shown = capsys.readouterr().out
+    shown = capsys.readouterr().out.replace(f"{Path.cwd()}/", "./")
     assert shown == read_snapshot("plan-pair-h100.txt", shown)
 
 
@@ -222,4 +282,6 @@ def test_a_plan_without_a_target_says_what_to_type(capsys: pytest.CaptureFixture
 
 def test_a_target_that_nobody_knows_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "nobody/nothing", "--no-speculation"], {}) == 1
-    assert "the hub does not tell about nobody/nothing" in capsys.readouterr().err
+    assert (
+        "nobody/nothing is not in the cache, and HF_HUB_OFFLINE keeps it" in capsys.readouterr().err
+    )

@@ -13,11 +13,11 @@ import pytest
 
 from slipstream.cli.main import run
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
-from slipstream.serving.engine_process import choose_port
 from slipstream.serving.run import Run, find_runs_root, list_runs
+from slipstream.serving.supervision.engine_process import GRACE_SECONDS, choose_port
 from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
-from tests.unit.serving.fake_engine import PROGRAM
-from tests.unit.serving.fake_hub import make_shard
+from tests.unit.serving.supervision.fake_engine import PROGRAM
+from tests.unit.serving.weights.pieces import make_shard
 
 
 @pytest.fixture(autouse=True)
@@ -118,6 +118,62 @@ def test_wishes_do_not_go_with_a_saved_plan(
     assert "a saved plan is taken as it is" in capsys.readouterr().err
 
 
+WISHES = (
+    (["--drafter", "drafter"], "--drafter"),
+    (["--context", "512"], "--context"),
+    (["--users", "2"], "--users"),
+    (["--goal", "capacity"], "--goal"),
+    (["--k", "3"], "--k"),
+    (["--no-speculation"], "--no-speculation"),
+    (["--from-env"], "--from-env"),
+    (["--", "--enforce-eager"], "--"),
+)
+
+
+def test_what_would_change_a_plan_does_not_go_with_a_run_or_a_saved_plan(
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["plan", *pair, "--json"], os.environ)
+    saved = tmp_path / "plan.json"
+    saved.write_text(capsys.readouterr().out)
+    assert serve_until_ready(str(saved), "--port", str(choose_port(None))) == 0
+    (served,) = find_runs()
+    folder = str(find_runs_root(os.environ) / served.id)
+    capsys.readouterr()
+    for words, name in WISHES:
+        for target, why in (
+            (folder, "a run is served again as it was"),
+            (str(saved), "a saved plan is taken as it is"),
+        ):
+            assert run(["serve", target, *words], os.environ) == 2
+            assert f"{why}, without {name}\n" in capsys.readouterr().err
+    assert find_runs() == [served]
+
+
+def test_how_a_run_is_served_can_change_when_it_is_served_again(
+    pair: list[str], tmp_path: Path
+) -> None:
+    first_port, port = str(choose_port(None)), str(choose_port(None))
+    assert serve_until_ready(*pair, "--port", first_port, "--record", "kept", "--drain", "3") == 0
+    folder = str(find_runs_root(os.environ) / find_runs()[0].id)
+    time.sleep(1)  # A run is named after its second and its process, and this is one process.
+    words = ("--port", port, "--drain", "0", "--redact", r"\d{16}")
+    assert serve_until_ready(folder, *words) == 0
+    again = find_runs()[0]
+    assert again.url == f"http://127.0.0.1:{port}"
+    assert again.terms.drain_seconds == 0
+    assert again.terms.recording is not None
+    assert again.terms.recording.folder == tmp_path / "kept"
+    assert again.terms.recording.redact == (r"\d{16}",)
+
+
+def test_redaction_without_a_recording_is_refused(
+    pair: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["serve", *pair, "--redact", "secret"], os.environ) == 2
+    assert "--record FOLDER" in capsys.readouterr().err
+
+
 def test_other_machines_are_not_served_without_a_key(
     pair: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,7 +232,26 @@ def test_a_unit_runs_the_same_command(
     (line,) = [line for line in unit.splitlines() if line.startswith("ExecStart=")]
     assert shlex.split(line)[1:] == ["serve", str(saved), "--port", "9000", "--drain", "60"]
     assert "KillMode=mixed" in unit
-    assert "TimeoutStopSec=75" in unit
+    (stop,) = [line for line in unit.splitlines() if line.startswith("TimeoutStopSec=")]
+    assert int(stop.partition("=")[2]) > 60 + GRACE_SECONDS
+
+
+def test_a_unit_keeps_the_recording(
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["plan", *pair, "--json"], os.environ)
+    saved = tmp_path / "plan.json"
+    saved.write_text(capsys.readouterr().out)
+    words = ("--unit", "--drain", "0", "--record", "kept", "--redact", "a b")
+    assert run(["serve", str(saved), *words], os.environ) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (start,) = [line for line in lines if line.startswith("ExecStart=")]
+    kept = str(tmp_path / "kept")
+    expected = ["--drain", "0", "--record", kept, "--redact", "a b"]
+    assert shlex.split(start)[3:] == expected
+    (writable,) = [line for line in lines if line.startswith("ReadWritePaths=")]
+    assert writable.endswith(f" {kept}")
+    assert run(["serve", str(saved), "--unit", "--detach"], os.environ) == 2
 
 
 def test_a_unit_needs_a_saved_plan(pair: list[str], capsys: pytest.CaptureFixture[str]) -> None:

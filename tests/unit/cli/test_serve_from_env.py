@@ -11,17 +11,17 @@ import pytest
 from slipstream.cli.main import run
 from slipstream.hardware import load_host
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
+from slipstream.serving.access.keys import find_key_file, make_key, read_keys
 from slipstream.serving.container import decide_bind
-from slipstream.serving.engine_process import choose_port
-from slipstream.serving.keys import find_key_file, make_key, read_keys
 from slipstream.serving.run import Run
+from slipstream.serving.supervision.engine_process import choose_port
 from tests.unit.cli.test_serve import (
     find_runs,
     pair,  # noqa: F401 a fixture that every test here uses
     serve_until_ready,
 )
 from tests.unit.planning.test_container_variables import CONTAINER
-from tests.unit.serving.fake_engine import PROGRAM
+from tests.unit.serving.supervision.fake_engine import PROGRAM
 
 SECRET = "5e" * 32
 TELL_KEY = """
@@ -80,7 +80,7 @@ def test_the_published_line_is_served_with_every_variable(
     assert flags["--speculative-config.num_speculative_tokens"] == "15"
     assert flags["--host"] == "0.0.0.0"
     told = capsys.readouterr().err
-    assert told.index("drafter  drafter") < told.index("ready at http://127.0.0.1:")
+    assert told.index("/drafter\n") < told.index("ready at http://127.0.0.1:")
 
 
 def test_the_variables_key_opens_the_server_and_is_kept_nowhere(

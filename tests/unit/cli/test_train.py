@@ -11,10 +11,11 @@ import pytest
 
 from slipstream.cli.main import run
 from slipstream.recipes import load_recipes
-from slipstream.training.estimate import Estimate
-from slipstream.training.run import STAGES, RunFolder, StageRecord, TrainRun
+from slipstream.training.estimate import TrainEstimate
+from slipstream.training.run import STAGES, StageRecord, TrainFolder, TrainRun
 from slipstream.training.workshop import Workshop
 from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
+from tests.unit.serving.weights.pieces import make_shard
 from tests.unit.training.pieces import DONE, pretend_installed
 
 TRAIN = ["train", "./target", "--prompts", "prompts.jsonl"]
@@ -34,12 +35,13 @@ def _workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET_CONFIG}
     Path("target").mkdir()
     Path("target/config.json").write_text(json.dumps(config))
+    Path("target/model.safetensors").write_bytes(make_shard(1000))
     Path("prompts.jsonl").write_text("".join(f'"prompt {number}"\n' for number in range(60)))
 
 
-def estimate(capsys: pytest.CaptureFixture[str], *options: str) -> Estimate:
+def estimate(capsys: pytest.CaptureFixture[str], *options: str) -> TrainEstimate:
     assert run([*TRAIN, *options, "--dry-run", "--json"], {}) == 0
-    return Estimate.model_validate_json(capsys.readouterr().out)
+    return TrainEstimate.model_validate_json(capsys.readouterr().out)
 
 
 def test_a_dry_run_shows_every_stage_and_choice(capsys: pytest.CaptureFixture[str]) -> None:
@@ -220,7 +222,7 @@ def test_a_file_where_the_run_should_be_is_refused(capsys: pytest.CaptureFixture
 
 
 def test_a_run_is_not_taken_up_with_other_prompts(capsys: pytest.CaptureFixture[str]) -> None:
-    finish(estimate(capsys), RunFolder(Path("one")))
+    finish(estimate(capsys), TrainFolder(Path("one")))
     with Path("prompts.jsonl").open("a") as file:
         file.write('"one more"\n')
     assert run([*TRAIN, "--run", "one"], {}) == 1
@@ -233,7 +235,7 @@ def test_a_target_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str
     assert "there is no folder ./nowhere" in capsys.readouterr().err
 
 
-def finish(expected: Estimate, folder: RunFolder) -> TrainRun:
+def finish(expected: TrainEstimate, folder: TrainFolder) -> TrainRun:
     """Leave a run as it stands after its last stage."""
     stages = tuple(StageRecord(name=name, seconds=60.0, figures={"done": 1}) for name in STAGES)
     finished = DONE.model_copy(update={"settings": expected.settings, "stages": stages})
@@ -254,7 +256,7 @@ def test_a_run_knows_the_command_that_makes_it_again(
 
 
 def test_a_finished_run_is_shown_and_not_done_again(capsys: pytest.CaptureFixture[str]) -> None:
-    finished = finish(estimate(capsys), RunFolder(Path("one")))
+    finished = finish(estimate(capsys), TrainFolder(Path("one")))
     assert run([*TRAIN, "--run", "one", "--json"], {}) == 0
     shown = capsys.readouterr()
     assert TrainRun.model_validate_json(shown.out) == finished
@@ -266,7 +268,7 @@ def test_a_finished_run_is_shown_and_not_done_again(capsys: pytest.CaptureFixtur
 def test_a_folder_with_a_run_of_other_settings_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    finish(estimate(capsys), RunFolder(Path("one")))
+    finish(estimate(capsys), TrainFolder(Path("one")))
     assert run([*TRAIN, "--run", "one", "--steps", "50"], {}) == 1
     assert capsys.readouterr().err == (
         "error: one holds a run with other settings\n"
@@ -281,13 +283,13 @@ def test_a_folder_with_a_run_of_other_settings_is_refused(
 def test_a_promoted_pair_is_among_the_recipes(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    finish(estimate(capsys), RunFolder(Path("one")))
+    finish(estimate(capsys), TrainFolder(Path("one")))
     overlay = tmp_path / "config" / "slipstream" / "recipes"
     assert run([*TRAIN, "--run", "one"], {}) == 0
     assert not overlay.exists()
     assert run([*TRAIN, "--run", "one", "--promote"], {}) == 0
     (file,) = overlay.iterdir()
-    assert capsys.readouterr().err == f"promoted: {file}\n"
+    assert capsys.readouterr().err.endswith(f"\npromoted: {file}\n")
     assert run(["recipes", "--target", str(tmp_path / "target"), "--json"], {}) == 0
     (listed,) = json.loads(capsys.readouterr().out)["recipes"]
     assert listed["drafter"] == str(tmp_path / "one" / "drafter")

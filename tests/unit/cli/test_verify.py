@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli.main import run
-from slipstream.measuring.certificate import Certificate
+from slipstream.measuring.verifying.certificate import Certificate
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
-from tests.unit.serving.fake_hub import make_shard
+from tests.unit.serving.weights.pieces import make_shard
 
 REPOSITORY = Path(__file__).parents[3]
 PROGRAM = """
 import os, sys
-from tests.unit.measuring.toy_engine import run_as_program
+from tests.unit.measuring.verifying.toy_engine import run_as_program
 run_as_program(sys.argv[1:], os.environ["TOY_FAULT"])
 """
 FEW = ("--prompts", "1", "--max-tokens", "8", "--samples", "60", "--context", "512")

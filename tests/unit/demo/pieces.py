@@ -42,6 +42,7 @@ def make_demo(*others: str, step: float = 1.0) -> Demo:
     texts = [*others, TEXT, TEXT][:2]
     return Demo(
         conditions=make_conditions(plan=make_plans()[1]),
+        plain_plan=make_plans()[0],
         plain=(make_take(kind="code"), make_take(kind="prose")),
         drafted=(
             make_take(texts[0], kind="code", drafts=1, step=step),

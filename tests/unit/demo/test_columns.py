@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from slipstream.demo.recording import Take
-from slipstream.reporting.demo_columns import list_frames
+from slipstream.reporting.text.demo_columns import list_frames
 from tests.unit.demo.pieces import TEXT, make_take
 
 PLAIN, DRAFTED = make_take(), make_take(drafts=3)

@@ -18,9 +18,10 @@ from slipstream.demo.performance import (
 )
 from slipstream.errors import EngineError, MissingPartError
 from slipstream.hardware import load_host
+from slipstream.measuring.machine_watch import MachineWatch
 from tests.unit.demo.pieces import TEXT, decode, make_demo
 from tests.unit.demo.test_recording import EVENTS, pace
-from tests.unit.measuring.stream_server import answer_with, run_stream_server
+from tests.unit.measuring.client.stream_server import answer_with, run_stream_server
 from tests.unit.reporting.records import make_plans
 
 
@@ -34,6 +35,12 @@ def test_tokens_a_step_are_the_engines_own_count() -> None:
     assert make_demo().tokens_per_step == pytest.approx(1 + 50 / 30)
     plain = make_demo().plain
     assert make_demo().model_copy(update={"drafted": plain}).tokens_per_step is None
+
+
+def test_a_drafted_steps_time_in_plain_steps_is_what_breaks_even() -> None:
+    assert make_demo(step=4.1).step_cost == pytest.approx(4.1)
+    plain = make_demo().plain
+    assert make_demo().model_copy(update={"drafted": plain}).step_cost is None
 
 
 def test_only_answers_of_the_same_tokens_are_equal() -> None:
@@ -82,6 +89,7 @@ def test_an_engine_is_warmed_up_then_asked_and_stays_up_in_the_block(
         tick=lambda *told: ticks.append(told),
         note=parts.append,
         clock=lambda: float(next(now)),
+        watch=MachineWatch(proc=tmp_path / "proc"),
     )
     with stage.perform("plain", make_plans()[0]) as (url, takes):
         assert url.startswith("http://127.0.0.1")

@@ -9,7 +9,7 @@ import pytest
 from slipstream.demo.recording import ATTEMPTS, Chunk, Take, mark_tokens, record
 from slipstream.errors import EngineError
 from tests.unit.demo.pieces import decode, make_take
-from tests.unit.measuring.stream_server import (
+from tests.unit.measuring.client.stream_server import (
     CHUNKED,
     LAST_CHUNK,
     ROLE,

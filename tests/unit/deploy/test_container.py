@@ -20,8 +20,7 @@ import yaml  # type: ignore[import-untyped]
 from slipstream.cli.main import run
 from slipstream.serving.container import STATE_FOLDER
 from slipstream.serving.run import Terms
-from slipstream.serving.supervisor import GRACE_SECONDS
-from slipstream.serving.systemd import STOP_MARGIN_SECONDS
+from slipstream.serving.systemd import count_stop_seconds
 from tests.unit.planning.test_container_variables import CONTAINER
 
 REPOSITORY = Path(__file__).parents[3]
@@ -164,8 +163,7 @@ def test_stopping_leaves_time_to_drain_and_to_end(profile: str) -> None:
     command = service["command"]
     drain = int(command[command.index("--drain") + 1])
     assert drain == Terms().drain_seconds
-    needed = drain + GRACE_SECONDS + STOP_MARGIN_SECONDS
-    assert read_seconds(service["stop_grace_period"]) >= needed
+    assert read_seconds(service["stop_grace_period"]) >= count_stop_seconds(drain)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -215,11 +213,11 @@ def test_the_published_lines_plan_on_a_spark(
         monkeypatch.setenv(name, text)
     assert run(["plan", "--from-env", "--host", "gb10", "--json"], os.environ) == 0
     plan = json.loads(capsys.readouterr().out)
-    flags = {decision["flag"]: decision for decision in plan["decisions"]}
-    assert flags["--max-model-len"]["value"] == "65536"
-    assert flags["--max-model-len"]["source"] == "environment"
-    assert ("--kv-cache-dtype" in flags) == bool(extra)
-    assert ("--attention-backend" in flags) != bool(extra)
+    settings = plan["settings"]
+    assert settings["context"]["value"] == 65536
+    assert settings["context"]["source"] == "environment"
+    assert (settings["kv_dtype"] is not None) == bool(extra)
+    assert (settings["attention_backend"] is None) == bool(extra)
 
 
 def test_the_documented_line_has_the_published_variables() -> None:

@@ -1,7 +1,5 @@
 """vLLM 0.32: what it refuses of a pair that fits, and the command that it is started with."""
 
-import json
-
 import pytest
 
 from slipstream.checkpoints.checkpoint import (
@@ -14,12 +12,10 @@ from slipstream.checkpoints.checkpoint import (
 )
 from slipstream.checkpoints.pairing import Fault
 from slipstream.engines.vllm import (
-    COMMAND,
     Runner,
     find_engine_faults,
     name_method,
     read_auxiliary_targets,
-    render_argv,
 )
 from slipstream.recipes import load_recipes
 
@@ -242,48 +238,3 @@ def test_every_target_of_the_catalogue_that_ran_on_vllm_is_in_the_table() -> Non
 )
 def test_a_method_is_named_as_the_engine_does(family: Family, method: str) -> None:
     assert name_method(DraftPart(family=family)) == method
-
-
-def test_plain_settings_are_written_as_they_stand() -> None:
-    settings = [("--model", "maker/target"), ("--enforce-eager", None), ("--port", "8000")]
-    assert render_argv(settings) == [
-        *COMMAND,
-        *("--model", "maker/target", "--enforce-eager", "--port", "8000"),
-    ]
-
-
-def test_speculative_settings_become_one_json_with_typed_values() -> None:
-    argv = render_argv(
-        [
-            ("--speculative-config.method", "dflash"),
-            ("--model", "maker/target"),
-            ("--speculative-config.model", "maker/drafter"),
-            ("--speculative-config.num_speculative_tokens", "7"),
-            ("--speculative-config.enforce_eager", None),
-            ("--speculative-config.use_local_argmax_reduction", "false"),
-            ("--speculative-config.attention_backend", "TRITON_ATTN"),
-            ("--speculative-config.num_speculative_tokens_per_batch_size", "[[1, 4, 7]]"),
-        ]
-    )
-    assert argv[:-1] == [*COMMAND, "--model", "maker/target", "--speculative-config"]
-    assert json.loads(argv[-1]) == {
-        "method": "dflash",
-        "model": "maker/drafter",
-        "num_speculative_tokens": 7,
-        "enforce_eager": True,
-        "use_local_argmax_reduction": False,
-        "attention_backend": "TRITON_ATTN",
-        "num_speculative_tokens_per_batch_size": [[1, 4, 7]],
-    }
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("revision", "1234567"), ("revision", "12e4567"), ("model", "2026")]
-)
-def test_a_name_stays_a_string_even_if_it_looks_like_a_number(key: str, value: str) -> None:
-    argv = render_argv([(f"--speculative-config.{key}", value)])
-    assert json.loads(argv[-1]) == {key: value}
-
-
-def test_without_speculation_there_is_no_json() -> None:
-    assert "--speculative-config" not in render_argv([("--model", "maker/target")])

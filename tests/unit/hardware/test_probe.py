@@ -1,5 +1,6 @@
 """A whole machine is portrayed through its surface, and the portrait round-trips."""
 
+import os
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -49,6 +50,13 @@ def test_a_spark_shares_its_memory_with_its_accelerator(tmp_path: Path) -> None:
     assert host.software.system == "Ubuntu 24.04.3 LTS"
     assert host.container == "none"
     assert host.taken_at == NOW
+
+
+def test_the_cpus_of_a_cpuset_are_listed(tmp_path: Path) -> None:
+    surface = replace(make_spark(tmp_path), usable_threads=8, usable_cpus=tuple(range(8, 16)))
+    assert read_host(surface).processor.cpus == tuple(range(8, 16))
+    unlisted = replace(surface, usable_cpus=None)
+    assert read_host(unlisted).processor.cpus == tuple(range(8))
 
 
 def test_a_limit_of_the_older_cgroup_is_found_too(tmp_path: Path) -> None:
@@ -113,6 +121,7 @@ def test_this_very_machine_round_trips(tmp_path: Path) -> None:
     assert Host.model_validate_json(host.to_json()) == host
     assert host.software.python == ".".join(map(str, sys.version_info[:3]))
     assert host.memory.total_bytes is not None
+    assert host.processor.usable_cpus == tuple(sorted(os.sched_getaffinity(0)))
 
 
 def test_a_program_that_is_missing_or_fails_gives_nothing() -> None:

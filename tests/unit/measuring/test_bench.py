@@ -1,5 +1,6 @@
 """A bench asks every kind at every concurrency, cold and warmed up, and adds up what came."""
 
+import threading
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -7,19 +8,23 @@ from typing import Any
 import pytest
 
 from slipstream.errors import EngineError
-from slipstream.measuring.bench import Bench, BenchCell, is_flat, summarize
-from slipstream.measuring.endpoint import Endpoint
-from slipstream.measuring.engine_metrics import EngineCounts
-from slipstream.measuring.sample import Sample
+from slipstream.measuring.bench import Bench, BenchCell, is_flat, make_salt, summarize
+from slipstream.measuring.client.endpoint import Endpoint
+from slipstream.measuring.client.engine_metrics import EngineCounts
+from slipstream.measuring.client.sample import Sample
 from slipstream.measuring.workloads import Prompt, Workload
-from tests.unit.measuring.stream_server import (
+from tests.unit.measuring.client.stream_server import (
+    CHUNKED,
+    LAST_CHUNK,
     ROLE,
     STOP,
     answer_with,
     count,
+    frame,
     refuse,
     run_stream_server,
     say,
+    write_events,
 )
 
 
@@ -67,14 +72,61 @@ def test_every_kind_is_asked_at_every_concurrency_and_told() -> None:
         )
         cells, samples = bench.measure(Endpoint(server.url))
     assert [(cell.kind, cell.concurrency, cell.requests) for cell in cells] == [
-        *(("code", 1, 2), ("prose", 1, 1), ("code", 2, 2), ("prose", 2, 1))
+        *(("code", 1, 2), ("prose", 1, 1), ("code", 2, 4), ("prose", 2, 4))
     ]
     assert told == cells
     assert cells[0].memory_bytes == 77
     assert cells[0].output_tokens == 10
-    assert len(samples) == 6
+    assert len(samples) == 11
     assert {sample.text for sample in samples} == {""}
     assert ticks[:2] == [("code", 1, 1, 2), ("code", 1, 2, 2)]
+
+
+class CrowdedServer:
+    """Streams a chunk every 10 ms for each token asked for, and counts who is served beside it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.in_flight: dict[int, int] = {}
+        self.fewest: dict[str, int] = {}
+
+    def respond(self, body: dict[str, Any]) -> Iterable[bytes | None]:
+        salt = body["cache_salt"]
+        with self.lock:
+            self.in_flight[id(body)] = 1
+        try:
+            yield CHUNKED + frame(write_events(ROLE))
+            for _ in range(body["max_tokens"]):
+                time.sleep(0.01)
+                with self.lock:
+                    beside = len(self.in_flight)
+                    self.fewest[salt] = min(beside, self.fewest.get(salt, beside))
+                yield frame(write_events(say("x", token_ids=[1])))
+            end = write_events(STOP, count(3, body["max_tokens"]), "[DONE]")
+            yield frame(end) + LAST_CHUNK
+        finally:
+            with self.lock:
+                del self.in_flight[id(body)]
+
+
+def test_every_request_that_counts_is_served_beside_a_full_load() -> None:
+    lengths = (24, 4, 12, 6)
+    prompts = tuple(
+        make_prompt(str(number), "code").model_copy(update={"max_tokens": length})
+        for number, length in enumerate(lengths)
+    )
+    crowd = CrowdedServer()
+    with run_stream_server(crowd.respond) as server:
+        bench = Bench(Workload(name="mine", prompts=prompts), (4,), salt="s")
+        (cell,), samples = bench.measure(Endpoint(server.url))
+    counted = [f"s code 4 {again} {number}" for again in (0, 1) for number in range(4)]
+    assert [sample.prompt_id for sample in samples] == ["0", "1", "2", "3"] * 2
+    # The next request of a place begins a moment after the last one ended.
+    assert min(crowd.fewest[salt] for salt in counted) >= 3
+    assert sorted(crowd.fewest) != sorted(counted)
+    assert cell.output_tokens == 2 * sum(lengths)
+    places = sum(sample.seconds for sample in samples) / 4
+    assert (cell.seconds, cell.tokens_per_second) == (places, cell.output_tokens / places)
 
 
 def test_no_two_requests_share_a_prefix_when_the_cache_is_cold() -> None:
@@ -83,8 +135,15 @@ def test_no_two_requests_share_a_prefix_when_the_cache_is_cold() -> None:
         salts = [body["cache_salt"] for body in server.bodies]
         server.bodies.clear()
         Bench(WORKLOAD, (1,), prefix_cache="as it is").measure(Endpoint(server.url))
-    assert len(set(salts)) == len(salts) == 6
+    assert len(set(salts)) == len(salts) >= 3 + 2 * (2 + 4)
     assert all("cache_salt" not in body for body in server.bodies)
+
+
+def test_a_salt_is_one_that_the_gate_takes() -> None:
+    assert make_salt("1f", "code 8 0", "p 7") == "1f code 8 0 p 7"
+    odd = [make_salt("1f", "code", name) for name in ("x" * 200, "y" * 200, "s\u00e4", "a\nb")]
+    assert len(set(odd)) == 4
+    assert all(len(salt) == 64 and salt.isalnum() for salt in odd)
 
 
 def test_thinking_and_temperature_are_what_was_asked_for() -> None:
@@ -123,10 +182,10 @@ def test_flat_is_the_last_three_close_together(times: tuple[float, ...], flat: b
     assert is_flat(times) is flat
 
 
-def test_a_cell_adds_up_tokens_over_the_time_of_the_load() -> None:
+def test_a_cell_adds_up_tokens_over_the_time_of_its_places() -> None:
     samples = [make_sample(), make_sample(prompt_id="b", began_at=3.0, seconds=3.0)]
     cell = summarize(samples, EngineCounts(cache_queries=10, cache_hits=4, preemptions=1), None)
-    assert (cell.seconds, cell.output_tokens, cell.tokens_per_second) == (5.0, 22, 4.4)
+    assert (cell.seconds, cell.output_tokens, cell.tokens_per_second) == (2.5, 22, 8.8)
     assert cell.per_token is not None
     assert cell.per_token.model_dump() == pytest.approx({"p50": 0.1, "p90": 0.2, "p99": 0.2})
     assert cell.whole is not None

@@ -18,8 +18,7 @@ def plan_cell(recipe: Recipe, machine: str, wishes: Wishes | None = None) -> Lau
     return plan_target(
         load_host(machine),
         recipe.target,
-        recipe.drafter,
-        wishes or Wishes(),
+        (wishes or Wishes()).model_copy(update={"drafter": recipe.drafter}),
         recipes=(recipe,),
         known_bad=load_known_bad(),
         read=read_nothing,

@@ -5,6 +5,7 @@ from typing import Any
 
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart, Layers, Rope, Weights
 from slipstream.hardware import load_host
+from slipstream.planning.asked import read_asked
 from slipstream.planning.situation import Situation
 from slipstream.planning.wishes import Wishes
 from slipstream.recipes.recipe import Recipe, Settings
@@ -100,5 +101,6 @@ def situate(
         drafter=DRAFTER.model_copy(update=drafter or {}),
         recipe=recipe,
         wishes=Wishes(**wishes),
+        asked=read_asked(Wishes(**wishes)),
     )
     return replace(situation, drafter=None) if plain else situation

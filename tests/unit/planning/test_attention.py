@@ -196,7 +196,7 @@ def test_a_recipes_drafter_cache_is_taken_on_its_machine() -> None:
 def test_graphs_are_split_only_for_turboquant_with_speculation() -> None:
     choice = decide_graph_mode(situate(), "turboquant_k8v4")
     assert choice is not None
-    assert "PIECEWISE" in choice.value
+    assert choice.value == {"cudagraph_mode": "PIECEWISE"}
     assert "vllm#53180" in choice.because
     assert decide_graph_mode(situate(), "fp8") is None
     assert decide_graph_mode(situate(speculation=False), "turboquant_k8v4") is None

@@ -4,6 +4,7 @@ import pytest
 
 from slipstream.errors import InvalidInputError
 from slipstream.planning.container_variables import read_container_variables
+from slipstream.planning.settings import Choice
 
 CONTAINER = {
     "MODEL_PATH": "/models/target",
@@ -21,13 +22,13 @@ CONTAINER = {
 def test_the_containers_own_line_is_understood() -> None:
     asked = read_container_variables(CONTAINER)
     wishes = asked.wishes
-    assert (asked.target, asked.drafter) == ("/models/target", "z-lab/Qwen3.5-27B-DFlash")
+    assert (asked.target, asked.wishes.drafter) == ("/models/target", "z-lab/Qwen3.5-27B-DFlash")
     assert (wishes.draft_length, wishes.context, wishes.users) == (15, 65536, 16)
     assert (wishes.batched_tokens, wishes.memory_utilization) == (32768, 0.85)
     assert (wishes.attention_backend, wishes.served_name) == ("flash_attn", "qwen35-dflash")
     assert wishes.kv_dtype is None
-    assert wishes.source_of("context") == "environment"
-    assert wishes.source_of("goal") == "user"
+    assert wishes.find("context") == Choice(65536, "environment", "asked for")
+    assert wishes.find("goal") == Choice("latency", "user", "asked for")
     assert asked.notes == ()
 
 
@@ -42,7 +43,7 @@ def test_the_containers_own_line_is_understood() -> None:
     ],
 )
 def test_extra_arguments_reach_the_engine_as_they_are(text: str, words: tuple[str, ...]) -> None:
-    assert read_container_variables({"EXTRA_ARGS": text}).wishes.raw == words
+    assert read_container_variables({"EXTRA_ARGS": text}).wishes.extra_arguments == words
 
 
 def test_empty_variables_count_as_none() -> None:
@@ -55,7 +56,7 @@ def test_empty_variables_count_as_none() -> None:
 @pytest.mark.parametrize("drafter", ["", "off"])
 def test_the_drafter_can_be_switched_off(drafter: str) -> None:
     asked = read_container_variables({"DFLASH_DRAFTER": drafter})
-    assert asked.drafter is None
+    assert asked.wishes.drafter is None
     assert not asked.wishes.speculation
     assert "plain decoding" in asked.notes[0]
 
@@ -67,7 +68,8 @@ def test_without_a_drafter_one_is_looked_for() -> None:
 @pytest.mark.parametrize(("method", "raw"), [("auto", ()), ("none", ()), ("fp8", ("fp8",))])
 def test_a_quantization_is_passed_on_if_one_is_named(method: str, raw: tuple[str, ...]) -> None:
     asked = read_container_variables({"QUANTIZATION": method, "EXTRA_ARGS": "--a"})
-    assert asked.wishes.raw == (*(word for name in raw for word in ("--quantization", name)), "--a")
+    words = (word for name in raw for word in ("--quantization", name))
+    assert asked.wishes.extra_arguments == (*words, "--a")
 
 
 @pytest.mark.parametrize(

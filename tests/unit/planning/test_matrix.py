@@ -5,7 +5,7 @@ import pytest
 from slipstream.hardware import list_machines
 from slipstream.planning import LaunchPlan, Wishes
 from slipstream.recipes import load_recipes
-from slipstream.reporting.plan_text import render_plan
+from slipstream.reporting.text.plan import render_plan
 from tests.snapshots import read_snapshot
 from tests.unit.planning.cells import plan_cell
 

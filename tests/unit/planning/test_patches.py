@@ -118,9 +118,6 @@ def test_an_unknown_context_of_the_drafter_is_no_reason() -> None:
     [
         WHOLE,
         (GRAPHS, '{"mode": 3}'),
-        (GRAPHS, "3"),
-        (GRAPHS, "{"),
-        (GRAPHS,),
         (f"{GRAPHS}.cudagraph_mode", "FULL"),
         (f"{GRAPHS}.cudagraph_capture_sizes", "[1, 2]"),
     ],

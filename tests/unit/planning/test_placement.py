@@ -1,17 +1,21 @@
 """Memory share, executor, graphs, loader and environment follow the machine."""
 
+from dataclasses import replace
+
 import pytest
 
 from slipstream.planning.placement import (
+    decide_dtype,
     decide_eager,
     decide_environment,
     decide_executor,
     decide_loader,
     decide_modalities,
-    decide_nodes,
+    decide_parallel,
     decide_utilization,
 )
 from slipstream.planning.situation import Situation
+from slipstream.planning.wishes import Wishes
 from slipstream.recipes.recipe import Obsolete
 from tests.unit.planning.pieces import make_recipe, situate
 
@@ -99,20 +103,30 @@ def test_a_recipes_eager_counts_on_its_machine() -> None:
     assert decide_eager(situate("h100", recipe=recipe)) is None
 
 
+def parallel_of(situation: Situation) -> dict[str, int]:
+    return {name: choice.value for name, choice in decide_parallel(situation).items()}
+
+
 def test_a_recipe_for_linked_machines_spreads_over_them() -> None:
     recipe = make_recipe(nodes=2)
-    flags = {entry.flag: entry.value for entry in decide_nodes(situate("gb10", recipe=recipe))}
-    assert flags == {"--tensor-parallel-size": "2", "--nnodes": "2", "--node-rank": "0"}
-    assert decide_nodes(situate("h100", recipe=recipe)) == []
+    spread = {"tensor_parallel": 2, "nodes": 2, "node_rank": 0}
+    assert parallel_of(situate("gb10", recipe=recipe)) == spread
+    assert parallel_of(situate("h100", recipe=recipe)) == {}
 
 
 def test_a_recipe_for_several_accelerators_spreads_on_its_machine() -> None:
     recipe = make_recipe(tensor_parallel=4)
-    flags = [(entry.flag, entry.value) for entry in decide_nodes(situate("gb10", recipe=recipe))]
-    assert flags == [("--tensor-parallel-size", "4")]
-    assert decide_nodes(situate("h100", recipe=recipe)) == []
-    assert decide_nodes(situate("gb10", recipe=make_recipe())) == []
-    assert decide_nodes(situate()) == []
+    assert parallel_of(situate("gb10", recipe=recipe)) == {"tensor_parallel": 4}
+    assert parallel_of(situate("h100", recipe=recipe)) == {}
+    assert parallel_of(situate("gb10", recipe=make_recipe())) == {}
+    assert parallel_of(situate()) == {}
+
+
+def test_what_is_asked_of_the_engine_spreads_over_as_many() -> None:
+    assert parallel_of(situate(raw=("-tp", "2", "-pp=3"))) == {
+        "tensor_parallel": 2,
+        "pipeline_parallel": 3,
+    }
 
 
 def test_only_safetensors_are_loaded_unless_the_recipe_has_a_faster_loader() -> None:
@@ -125,13 +139,13 @@ def test_only_safetensors_are_loaded_unless_the_recipe_has_a_faster_loader() -> 
 def test_a_multimodal_target_serves_text_only() -> None:
     choice = decide_modalities(situate(target={"modalities": ("vision",)}))
     assert choice is not None
-    assert '"image": 0' in choice.value
+    assert choice.value == {"image": 0, "video": 0, "audio": 0}
     assert decide_modalities(situate()) is None
     assert decide_modalities(situate(target={"modalities": None})) is None
 
 
-def environment_of(situation: Situation) -> dict[str, str | None]:
-    return {entry.flag: entry.value for entry in decide_environment(situation)}
+def environment_of(situation: Situation) -> dict[str, str]:
+    return {name: choice.value for name, choice in decide_environment(situation).items()}
 
 
 def test_a_drafter_on_an_accelerator_gets_the_v2_runner() -> None:
@@ -165,6 +179,13 @@ def test_a_cpu_leaves_its_last_thread_to_the_scheduler(threads: int, bound: str)
     assert environment_of(on_cpu(threads, None)) == {"VLLM_CPU_OMP_THREADS_BIND": bound}
 
 
+def test_a_single_thread_of_two_nodes_is_shared() -> None:
+    situation = on_cpu(1, None)
+    processor = situation.host.processor.model_copy(update={"numa_nodes": 2})
+    apart = replace(situation, host=situation.host.model_copy(update={"processor": processor}))
+    assert environment_of(apart) == {"VLLM_CPU_OMP_THREADS_BIND": "0"}
+
+
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_a_small_cpu_has_no_worker_process_and_computes_with_every_thread(threads: int) -> None:
     assert environment_of(on_cpu(threads, None)) == {
@@ -187,3 +208,35 @@ def test_a_cpu_preloads_intels_openmp_where_it_is() -> None:
         "VLLM_CPU_OMP_THREADS_BIND": "0-6",
     }
     assert environment_of(on_cpu(None, None)) == {}
+
+
+def with_features(*features: str) -> Situation:
+    situation = situate("cpu-server")
+    processor = situation.host.processor.model_copy(update={"features": features})
+    return replace(situation, host=situation.host.model_copy(update={"processor": processor}))
+
+
+def test_drafts_are_verified_in_float32_where_bfloat16_is_emulated() -> None:
+    choice = decide_dtype(with_features("avx2", "avx512f", "avx512_vnni"))
+    assert choice is not None
+    assert (choice.value, choice.source) == ("float32", "hardware")
+
+
+@pytest.mark.parametrize("feature", ["amx_bf16", "avx512_bf16", "bf16", "svebf16"])
+def test_a_processor_with_bfloat16_instructions_keeps_the_checkpoints_dtype(feature: str) -> None:
+    assert decide_dtype(with_features("avx2", feature)) is None
+
+
+@pytest.mark.parametrize(
+    ("users", "dtype"), [(None, None), (1, None), (2, None), (3, "float32"), (8, "float32")]
+)
+def test_plain_decoding_gets_the_dtype_that_is_best_for_its_batch(
+    users: int | None, dtype: str | None
+) -> None:
+    wishes = Wishes(speculation=False, users=users)
+    choice = decide_dtype(replace(with_features("avx2"), wishes=wishes))
+    assert (choice.value if choice else None) == dtype
+
+
+def test_a_processor_whose_instructions_are_unknown_keeps_the_checkpoints_dtype() -> None:
+    assert decide_dtype(with_features()) is None

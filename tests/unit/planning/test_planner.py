@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from slipstream.checkpoints.checkpoint import Quantization, Weights
+from slipstream.errors import UsageError
 from slipstream.hardware import load_host
 from slipstream.planning import LaunchPlan, Wishes, make_plan
-from slipstream.planning.raw_arguments import parse_raw
 from slipstream.recipes.recipe import Condition, KnownBad, Obsolete, Recipe
 from tests.unit.planning.pieces import DRAFTER, GIB, HYBRID_LAYERS, TARGET, make_recipe
 
@@ -158,9 +158,9 @@ def test_known_bad_combinations_see_what_raw_arguments_made_of_the_plan() -> Non
 
 
 @pytest.mark.parametrize("share", ["most", "", "0.5.1"])
-def test_a_raw_share_that_is_no_number_is_left_to_the_engine(share: str) -> None:
-    values = values_of(plan(raw=(f"--gpu-memory-utilization={share}",)))
-    assert values["--gpu-memory-utilization"] == share
+def test_a_raw_share_that_is_no_number_is_refused(share: str) -> None:
+    with pytest.raises(UsageError, match="is no number"):
+        plan(raw=(f"--gpu-memory-utilization={share}",))
 
 
 def test_a_raw_share_counts_in_the_budget() -> None:
@@ -172,15 +172,6 @@ def test_a_raw_share_counts_in_the_budget() -> None:
 def test_a_raw_number_that_is_none_is_left_to_the_engine() -> None:
     values = values_of(plan(raw=("--max-model-len", "auto")))
     assert values["--max-model-len"] == "auto"
-
-
-def test_raw_arguments_are_read_in_every_form() -> None:
-    assert parse_raw(("--a", "1", "--b=2", "--c", "--d", "x", "stray")) == {
-        "--a": "1",
-        "--b": "2",
-        "--c": None,
-        "--d": "x",
-    }
 
 
 def test_the_recipe_sets_what_it_knows_and_is_named() -> None:
@@ -405,4 +396,4 @@ def test_every_plan_keeps_the_engines_invariants(
     assert int(values["--max-num-batched-tokens"] or 0) >= sequences * (drafts + 1)
     assert int(values["--max-model-len"] or 0) <= 40960
     assert LaunchPlan.model_validate_json(made.to_json()) == made
-    assert all(decision.because for decision in (*made.decisions, *made.environment))
+    assert all(decision.because for decision in (*made.decisions, *made.variables))

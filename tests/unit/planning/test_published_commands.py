@@ -96,7 +96,7 @@ NOT_SET = {
 def compare(name: str, machine: str, published: dict[str, str]) -> list[str]:
     wishes = read_container_variables(CONTAINER).wishes if "qwen3.5-27b" in name else Wishes()
     plan = plan_cell(RECIPES[name], machine, wishes)
-    ours = {entry.flag: entry for entry in (*plan.environment, *plan.decisions)}
+    ours = {entry.flag: entry for entry in (*plan.variables, *plan.decisions)}
     lines = ["| setting | published | plan | why |", "| --- | --- | --- | --- |"]
     for flag in dict.fromkeys([*published, *ours]):
         decision = ours.get(flag)

@@ -5,6 +5,7 @@ import pytest
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.planning.resolution import Resolved, choose_recipe, resolve
+from slipstream.planning.wishes import Wishes
 from slipstream.recipes import Recipe
 from tests.unit.planning.cells import read_nothing
 from tests.unit.planning.pieces import DRAFTER, TARGET, make_recipe
@@ -16,14 +17,17 @@ def read_both(name: str, *, tokenizer: bool) -> Checkpoint:
 
 
 def find(
-    *recipes: Recipe, drafter: str | None = None, speculation: bool = True, offline: bool = False
+    *recipes: Recipe,
+    drafter: str | None = None,
+    speculation: bool = True,
+    offline: bool = False,
+    raw: tuple[str, ...] = (),
 ) -> Resolved:
     return resolve(
         TARGET.name,
-        drafter,
+        Wishes(drafter=drafter, speculation=speculation, raw=raw),
         recipes=recipes,
         machine="gb10",
-        speculation=speculation,
         read=read_nothing if offline else read_both,
     )
 
@@ -55,6 +59,25 @@ def test_the_recipes_drafter_is_read() -> None:
     assert found.drafter is not None
     assert found.drafter.name == DRAFTER.name
     assert found.notes == ()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        ("--speculative-config", '{"model": "Qwen/Qwen3-8B"}'),
+        ("--speculative-config.model=Qwen/Qwen3-8B",),
+        ("--spec-model", "Qwen/Qwen3-8B"),
+    ],
+)
+def test_a_drafter_that_the_engine_is_given_is_the_one_that_is_read(raw: tuple[str, ...]) -> None:
+    found = find(make_recipe(), drafter="third/drafter", raw=raw)
+    assert found.drafter is not None
+    assert found.drafter.name == "Qwen/Qwen3-8B"
+    assert found.recipe is None
+
+
+def test_a_method_without_a_drafter_needs_none() -> None:
+    assert find(make_recipe(), raw=("--spec-method", "ngram")).drafter is None
 
 
 def test_the_targets_tokenizer_is_read_only_to_be_compared() -> None:

@@ -7,12 +7,12 @@ from random import Random
 from typing import Any
 
 from slipstream.hardware import load_host
-from slipstream.measuring.bench import BenchReport, Conditions, WarmUp, summarize
-from slipstream.measuring.blocks import Arm, Block
-from slipstream.measuring.comparison import ROUND, BlockReport, ComparedArm, Comparison
-from slipstream.measuring.engine_metrics import EngineCounts
-from slipstream.measuring.judging import judge
-from slipstream.measuring.sample import Sample
+from slipstream.measuring.bench import BenchReport, BenchWarmUp, Conditions, summarize
+from slipstream.measuring.client.engine_metrics import EngineCounts
+from slipstream.measuring.client.sample import Sample
+from slipstream.measuring.comparing.blocks import Arm, Block
+from slipstream.measuring.comparing.comparison import ROUND, BlockReport, ComparedArm, Comparison
+from slipstream.measuring.comparing.judging import judge
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.planner import make_plan
 from slipstream.planning.wishes import Wishes
@@ -158,6 +158,6 @@ def _report(arm: Arm, number: int, samples: Sequence[Sample], chance: Random) ->
         arm=arm,
         round=number,
         start_seconds=380 + 60 * chance.random(),
-        warm_up=WarmUp(rounds=rounds, seconds_per_token=times, flat=True),
+        warm_up=BenchWarmUp(rounds=rounds, seconds_per_token=times, flat=True),
         cells=tuple(summarize(own, EngineCounts(), 31 << 30) for own in loads.values()),
     )

@@ -11,8 +11,8 @@ from typing import Any
 from slipstream.hardware import load_host
 from slipstream.planning.planner import make_plan
 from slipstream.planning.wishes import Wishes
-from slipstream.serving.engine_session import Means
 from slipstream.serving.run import Event, Process, Run, RunFolder, State
+from slipstream.serving.supervision.engine_session import Means
 from tests.unit.planning.pieces import DRAFTER, TARGET
 
 AT = datetime(2026, 11, 15, 6, 17, 12, tzinfo=UTC)

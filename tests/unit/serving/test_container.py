@@ -9,6 +9,7 @@ import pytest
 from slipstream.errors import InvalidInputError
 from slipstream.hardware import Host, load_host
 from slipstream.hardware.host import Container
+from slipstream.serving.access.keys import read_keys
 from slipstream.serving.container import (
     decide_bind,
     is_host_network,
@@ -17,7 +18,6 @@ from slipstream.serving.container import (
     without_key,
     write_key,
 )
-from slipstream.serving.keys import read_keys
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 SECRET = "0f" * 32

@@ -11,6 +11,7 @@ import pytest
 
 from slipstream.hardware import Host, load_host
 from slipstream.hardware.host import Engine
+from slipstream.serving.access.gate_file import GateSettings
 from slipstream.serving.examination import (
     Check,
     Examination,
@@ -19,13 +20,12 @@ from slipstream.serving.examination import (
     diagnose_run,
     examine,
 )
-from slipstream.serving.gate_file import GateSettings
 from slipstream.serving.run import Process, RunFolder
+from tests.unit.serving.access.test_listeners import HEAD, LINE
 from tests.unit.serving.kept_runs import ENGINE, SUPERVISOR, FakeProc, happen, keep
-from tests.unit.serving.test_listeners import HEAD, LINE
 
 GIB = 1 << 30
-EXCERPTS = Path(__file__).parent / "excerpts"
+EXCERPTS = Path(__file__).parent / "supervision" / "excerpts"
 VLLM = Engine(distribution="vllm", version="0.32.0")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.planning.plan import Decision
+from slipstream.planning.settings import Choice
 from slipstream.serving.run import RunFolder, State
 from slipstream.serving.run_status import (
     SHOWN_ENDED,
@@ -129,8 +129,7 @@ def test_a_killed_supervisors_engine_is_to_be_stopped(tmp_path: Path, proc: Fake
 
 
 def test_a_socket_and_a_key_are_part_of_the_question(tmp_path: Path, proc: FakeProc) -> None:
-    uds = Decision(flag="--uds", value="/run/s lip", source="user", because="asked for")
-    plan = PLAN.model_copy(update={"decisions": (*PLAN.decisions, uds)})
+    plan = PLAN.change(uds=Choice("/run/s lip", "user", "asked for"))
     keys = tmp_path / "keys.json"
     terms = RUN.terms.model_copy(update={"keys_file": keys})
     folder, _ = keep(tmp_path, plan=plan, terms=terms, url="http://localhost")

@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from slipstream.planning.plan import Decision, LaunchPlan
-from slipstream.serving.gate_file import GATE_CLASS
+from slipstream.serving.access.gate_file import GATE_CLASS
 from slipstream.serving.run import RunFolder, Terms
 from slipstream.serving.served_plan import describe_gate, listen_at, localize, put_behind_gate
-from slipstream.serving.weights import LocalModel
-from tests.unit.serving.test_engine_process import make_plan
+from slipstream.serving.weights.obtaining import LocalModel
+from tests.unit.planning.bare_plans import bare_plan
 
 FOLDER = RunFolder(Path("/runs/one"))
 COMMIT = "0" * 40
@@ -31,16 +33,14 @@ def value(plan: LaunchPlan, flag: str) -> str | None:
 
 
 def test_a_hub_model_is_served_from_its_copy_under_its_own_name() -> None:
-    plan = make_plan(
-        ("--model", "owner/model"),
-        ("--revision", COMMIT),
-        ("--speculative-config.model", "owner/drafter"),
-        ("--speculative-config.revision", "1" * 40),
+    plan = bare_plan(
+        *("--revision", COMMIT),
+        *("--speculative-config.revision", "abc"),
         drafter="owner/drafter",
     )
     local = localize(plan, obtain)
     assert value(local, "--model") == f"/cache/owner/model/{COMMIT}"
-    assert value(local, "--speculative-config.model") == f"/cache/owner/drafter/{'1' * 40}"
+    assert value(local, "--speculative-config.model") == "/cache/owner/drafter/abc"
     assert value(local, "--served-model-name") == "owner/model"
     assert value(local, "HF_HUB_OFFLINE") == "1"
     assert value(local, "VLLM_NO_USAGE_STATS") == "1"
@@ -49,24 +49,47 @@ def test_a_hub_model_is_served_from_its_copy_under_its_own_name() -> None:
 
 
 def test_a_folder_is_served_under_its_last_part() -> None:
-    local = localize(make_plan(("--model", "models/mine"), target="models/mine"), obtain)
+    local = localize(bare_plan("--model", "models/mine", target="models/mine"), obtain)
     assert value(local, "--served-model-name") == "folder"
 
 
 def test_a_name_that_the_user_chose_stays() -> None:
-    plan = make_plan(("--model", "owner/model"), ("--served-model-name", "house"))
+    plan = bare_plan("--model", "owner/model", "--served-model-name", "house")
     assert value(localize(plan, obtain), "--served-model-name") == "house"
 
 
 def test_a_drafter_within_json_is_local_too() -> None:
     given = json.dumps({"method": "dflash", "model": "owner/drafter"})
-    plan = make_plan(("--speculative-config", given), drafter="owner/drafter")
-    told = json.loads(value(localize(plan, obtain), "--speculative-config") or "")
-    assert told == {"method": "dflash", "model": "/cache/owner/drafter/folder"}
+    plan = bare_plan("--speculative-config", given, drafter="owner/drafter")
+    local = localize(plan, obtain)
+    assert local.drafter == "/cache/owner/drafter/folder"
+
+
+def test_the_users_own_drafter_is_the_one_that_is_served() -> None:
+    given = json.dumps({"method": "dflash", "model": "me/my-drafter"})
+    local = localize(bare_plan("--speculative-config", given), obtain)
+    assert local.drafter == "/cache/me/my-drafter/folder"
+
+
+def test_a_method_without_a_drafter_gets_none() -> None:
+    ngram = bare_plan("--spec-method", "ngram", "--spec-tokens", "3")
+    argv = localize(ngram, obtain).argv()
+    assert json.loads(argv[-1]) == {"method": "ngram", "num_speculative_tokens": 3}
+
+
+@pytest.mark.parametrize("given", [("a.B",), ("a.B", GATE_CLASS), (GATE_CLASS, "a.B"), ()])
+def test_the_gate_is_always_there_and_outermost(given: tuple[str, ...]) -> None:
+    words = [word for name in given for word in ("--middleware", name)]
+    plan = put_behind_gate(bare_plan(*words), FOLDER)
+    middleware = plan.settings.middleware
+    assert middleware is not None
+    assert middleware.value[-1] == GATE_CLASS
+    assert middleware.value.count(GATE_CLASS) == 1
+    assert set(given) <= set(middleware.value)
 
 
 def test_a_served_plan_is_served_again_from_the_same_files() -> None:
-    once = localize(make_plan(("--model", "owner/model"), ("--revision", COMMIT)), obtain)
+    once = localize(bare_plan("--model", "owner/model", "--revision", COMMIT), obtain)
     asked = []
 
     def remember(name: str, revision: str | None) -> LocalModel:
@@ -78,7 +101,7 @@ def test_a_served_plan_is_served_again_from_the_same_files() -> None:
 
 
 def test_the_gate_is_in_the_plan_with_its_reason() -> None:
-    plan = put_behind_gate(make_plan(), FOLDER)
+    plan = put_behind_gate(bare_plan(), FOLDER)
     assert value(plan, "--middleware") == GATE_CLASS
     assert value(plan, "SLIPSTREAM_GATE") == "/runs/one/gate.json"
     assert value(plan, "--port") == "8000"
@@ -86,25 +109,25 @@ def test_the_gate_is_in_the_plan_with_its_reason() -> None:
 
 
 def test_a_plan_of_another_run_gets_this_runs_gate() -> None:
-    before = put_behind_gate(make_plan(), RunFolder(Path("/runs/before")))
+    before = put_behind_gate(bare_plan(), RunFolder(Path("/runs/before")))
     again = put_behind_gate(before, FOLDER)
     assert value(again, "SLIPSTREAM_GATE") == "/runs/one/gate.json"
     assert again.argv() == before.argv()
 
 
 def test_pictures_pass_only_where_the_user_lets_them_in() -> None:
-    for limits, text_only in (('{"image": 0}', True), ('{"image": 4}', False), ("image=4", True)):
-        plan = make_plan(("--limit-mm-per-prompt", limits))
+    for limits, text_only in (('{"image": 0}', True), ('{"image": 4}', False)):
+        plan = bare_plan("--limit-mm-per-prompt", limits)
         assert describe_gate(plan, Terms(), FOLDER, "a" * 64).text_only is text_only
-    assert describe_gate(make_plan(), Terms(), FOLDER, "a" * 64).text_only
+    assert describe_gate(bare_plan(), Terms(), FOLDER, "a" * 64).text_only
 
 
 def test_a_socket_needs_no_port() -> None:
-    assert put_behind_gate(make_plan(("--uds", "/run/it")), FOLDER).find("--port") is None
+    assert put_behind_gate(bare_plan("--uds", "/run/it"), FOLDER).find("--port") is None
 
 
 def test_the_user_decides_where_it_listens() -> None:
-    plan = listen_at(make_plan(("--host", "127.0.0.1"), ("--port", "1")), "0.0.0.0", 9000)
+    plan = listen_at(bare_plan("--host", "127.0.0.1", "--port", "1"), "0.0.0.0", 9000)
     assert (value(plan, "--host"), value(plan, "--port")) == ("0.0.0.0", "9000")
     assert listen_at(plan, None, None) == plan
     decision = plan.find("--host")
@@ -113,8 +136,8 @@ def test_the_user_decides_where_it_listens() -> None:
 
 def test_the_gate_learns_the_address_the_drafts_and_the_terms() -> None:
     terms = Terms(keys_file=Path("/keys"))
-    gate = describe_gate(make_plan(("--host", "::1"), drafter="d"), terms, FOLDER, "a" * 64)
+    gate = describe_gate(bare_plan("--host", "::1", drafter="d"), terms, FOLDER, "a" * 64)
     assert (gate.host, gate.speculation, gate.keys_file) == ("::1", True, Path("/keys"))
     assert gate.accounting_folder == FOLDER.accounting
-    plain = describe_gate(make_plan(("--uds", "/run/it")), terms, FOLDER, "a" * 64)
+    plain = describe_gate(bare_plan("--uds", "/run/it"), terms, FOLDER, "a" * 64)
     assert (plain.host, plain.speculation) == ("/run/it", False)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from slipstream.errors import InvalidInputError
-from slipstream.serving.systemd import Service, render_unit
+from slipstream.serving.supervision.engine_process import GRACE_SECONDS
+from slipstream.serving.systemd import Service, count_stop_seconds, render_unit
 
 SERVICE = Service(
     command=Path("/opt/slipstream/bin/slipstream"),
@@ -21,7 +22,7 @@ SERVICE = Service(
     drain_seconds=60,
     keys=Path("/etc/slipstream/keys.json"),
 )
-UNIT = """\
+TEMPLATE = """\
 [Unit]
 Description=Slipstream serves qwen3-8b
 Wants=network-online.target
@@ -43,7 +44,7 @@ Environment=FLASHINFER_WORKSPACE_BASE=/var/cache/slipstream/flashinfer
 LoadCredential=keys:/etc/slipstream/keys.json
 Environment=SLIPSTREAM_KEYS=%d/keys
 KillMode=mixed
-TimeoutStopSec=75
+TimeoutStopSec={stop_seconds}
 Restart=on-failure
 RestartSec=5
 RestartPreventExitStatus=1 2 3 4
@@ -63,6 +64,7 @@ UMask=0077
 [Install]
 WantedBy=multi-user.target
 """
+UNIT = TEMPLATE.format(stop_seconds=count_stop_seconds(SERVICE.drain_seconds))
 ODD = replace(
     SERVICE, plan=Path("/etc/a b/100%/$HOME;.json"), models=Path('/srv/the "big" ones\\new')
 )
@@ -78,6 +80,13 @@ def complaints(unit: str, folder: Path) -> str:
 
 def test_the_unit_file_is_this() -> None:
     assert render_unit(SERVICE) == UNIT
+
+
+@pytest.mark.parametrize("drain", [0, 30, 600])
+def test_systemd_waits_longer_than_the_drain_and_the_grace(drain: int) -> None:
+    unit = render_unit(replace(SERVICE, drain_seconds=drain))
+    (line,) = [line for line in unit.splitlines() if line.startswith("TimeoutStopSec=")]
+    assert int(line.partition("=")[2]) >= drain + GRACE_SECONDS + 10
 
 
 def test_without_keys_none_are_loaded() -> None:

@@ -15,14 +15,14 @@ import pytest
 from slipstream.errors import SlipstreamError
 from slipstream.hardware import load_host
 from slipstream.planning.plan import Decision
-from slipstream.training.acceptance import Acceptance
-from slipstream.training.batches import Sample
+from slipstream.training.acceptance import DrafterAcceptance
+from slipstream.training.batches import TrainSample
 from slipstream.training.prompts import Conversation, Message
 from slipstream.training.run import (
     CurvePoint,
     Judged,
-    RunFolder,
     StageRecord,
+    TrainFolder,
     TrainRun,
     TrainSettings,
 )
@@ -93,14 +93,22 @@ DONE = RUN.model_copy(
         "judged": {
             "code": Judged(
                 prompts=24,
-                uniform=Acceptance(drafts=4000, tokens_per_step=2.5, by_position=(0.8, 0.5, 0.2)),
-                walked=Acceptance(drafts=2100, tokens_per_step=2.2, by_position=(0.7, 0.4, 0.1)),
+                uniform=DrafterAcceptance(
+                    drafts=4000, tokens_per_step=2.5, by_position=(0.8, 0.5, 0.2)
+                ),
+                walked=DrafterAcceptance(
+                    drafts=2100, tokens_per_step=2.2, by_position=(0.7, 0.4, 0.1)
+                ),
                 served=SERVED,
             ),
             "prose": Judged(
                 prompts=7,
-                uniform=Acceptance(drafts=900, tokens_per_step=1.6, by_position=(0.4, 0.15, 0.05)),
-                walked=Acceptance(drafts=500, tokens_per_step=1.5, by_position=(0.35, 0.1, 0.05)),
+                uniform=DrafterAcceptance(
+                    drafts=900, tokens_per_step=1.6, by_position=(0.4, 0.15, 0.05)
+                ),
+                walked=DrafterAcceptance(
+                    drafts=500, tokens_per_step=1.5, by_position=(0.35, 0.1, 0.05)
+                ),
             ),
         },
     }
@@ -129,7 +137,7 @@ def refusal(check: Callable[..., None], *arguments: object) -> SlipstreamError |
 def open_workshop(folder: Path) -> Workshop:
     """Make a workshop on a machine without a GPU that tells nobody how far it is."""
     host = load_host("cpu-server")
-    return Workshop(RunFolder(folder), TARGET, Path("target"), host, {}, lambda _: None)
+    return Workshop(TrainFolder(folder), TARGET, Path("target"), host, {}, lambda _: None)
 
 
 def converse(name: str, *, kind: str = "code", held_out: bool = False) -> Conversation:
@@ -143,12 +151,12 @@ def converse(name: str, *, kind: str = "code", held_out: bool = False) -> Conver
     )
 
 
-def make_samples(shapes: Sequence[tuple[int, int]]) -> list[Sample]:
+def make_samples(shapes: Sequence[tuple[int, int]]) -> list[TrainSample]:
     """Make samples of (prompt, response) tokens; no token occurs twice in any of them."""
     samples, first = [], 1000
     for number, (prompt, response) in enumerate(shapes):
         tokens = np.arange(first, first + prompt + response)
-        samples.append(Sample(tokens=tokens, response_start=prompt, number=number))
+        samples.append(TrainSample(tokens=tokens, response_start=prompt, number=number))
         first += prompt + response
     return samples
 
@@ -157,7 +165,7 @@ def make_samples(shapes: Sequence[tuple[int, int]]) -> list[Sample]:
 class TellingStates:
     """States that say whose they are: sample number and position, in two columns."""
 
-    samples: Sequence[Sample]
+    samples: Sequence[TrainSample]
 
     def read(self, number: int) -> npt.NDArray[np.uint16]:
         length = len(self.samples[number].tokens)

@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 
 from slipstream.training import acceptance
 from slipstream.training.acceptance import Rights, average_everywhere, judge_sample, walk
-from slipstream.training.batches import Batch, Geometry, Sample
+from slipstream.training.batches import Batch, Geometry, TrainSample
 from tests.unit.training.pieces import TellingStates, make_samples, pretend_installed
 
 
@@ -113,7 +113,7 @@ class Hidden:
 
 
 @pytest.fixture
-def judge(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeModel, Sample, Geometry], Rights]:
+def judge(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeModel, TrainSample, Geometry], Rights]:
     pretend_installed(monkeypatch)
     monkeypatch.setattr("torch.inference_mode", nullcontext, raising=False)
 
@@ -130,7 +130,10 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeModel, Sample, Geome
 @pytest.mark.parametrize("response", [2, 3, 9, 17, 40])
 @pytest.mark.parametrize(("rows", "anchors"), [(1, 1), (2, 4), (3, 8)])
 def test_every_anchor_of_a_response_is_judged_once_and_in_order(
-    judge: Callable[[FakeModel, Sample, Geometry], Rights], response: int, rows: int, anchors: int
+    judge: Callable[[FakeModel, TrainSample, Geometry], Rights],
+    response: int,
+    rows: int,
+    anchors: int,
 ) -> None:
     (sample,) = make_samples([(5, response)])
     geometry = Geometry(rows=rows, context=16, anchors=anchors, block=4, mask_token=3)
@@ -150,7 +153,7 @@ def test_every_anchor_of_a_response_is_judged_once_and_in_order(
 
 
 def test_only_a_token_that_is_in_the_text_is_right(
-    judge: Callable[[FakeModel, Sample, Geometry], Rights],
+    judge: Callable[[FakeModel, TrainSample, Geometry], Rights],
 ) -> None:
     (sample,) = make_samples([(5, 4)])
     geometry = Geometry(rows=2, context=16, anchors=2, block=4, mask_token=3)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from slipstream.training.batches import Batch, Geometry, Sample, draw_batches, pack_row, stack
+from slipstream.training.batches import Batch, Geometry, TrainSample, draw_batches, pack_row, stack
 from tests.unit.training.pieces import TellingStates, make_samples
 
 MASK = 3
@@ -23,11 +23,11 @@ GEOMETRIES = some.builds(
 )
 
 
-def draw(samples: list[Sample], geometry: Geometry, seed: int = 0) -> Iterator[Batch]:
+def draw(samples: list[TrainSample], geometry: Geometry, seed: int = 0) -> Iterator[Batch]:
     return draw_batches(samples, TellingStates(samples), geometry, np.random.default_rng(seed))
 
 
-def pack(samples: list[Sample], geometry: Geometry) -> Batch:
+def pack(samples: list[TrainSample], geometry: Geometry) -> Batch:
     """Pack the samples in this very order, again and again."""
     return pack_row(cycle(samples), TellingStates(samples), geometry, np.random.default_rng(0))
 
@@ -39,7 +39,7 @@ def blocks_of(batch: Batch, block: int) -> Iterator[tuple[int, int]]:
             yield row, slot
 
 
-def find(samples: list[Sample], token: int) -> tuple[Sample, int]:
+def find(samples: list[TrainSample], token: int) -> tuple[TrainSample, int]:
     """Say whose token this is, and where in it."""
     (found,) = [
         (sample, int(np.flatnonzero(sample.tokens == token)[0]))

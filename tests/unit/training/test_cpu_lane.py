@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 
 from slipstream.errors import InvalidInputError
 from slipstream.training import cpu_lane
-from slipstream.training.batches import Geometry, Sample
+from slipstream.training.batches import Geometry, TrainSample
 from slipstream.training.cpu_lane import DRAWN_TOKENS, FREQUENT_TOKENS, Candidates, train
 from slipstream.training.settings import Schedule
 from tests.unit.training.pieces import TellingStates, make_samples
@@ -23,7 +23,7 @@ VOCABULARY = 12_000
 
 def count(tokens: list[int], vocabulary: int = VOCABULARY, seed: int = 0) -> Candidates:
     """Count a sample whose prompt is token 7 and whose response is `tokens`."""
-    sample = Sample(tokens=np.array([7, *tokens]), response_start=1, number=0)
+    sample = TrainSample(tokens=np.array([7, *tokens]), response_start=1, number=0)
     return Candidates.count([sample], vocabulary, np.random.default_rng(seed))
 
 

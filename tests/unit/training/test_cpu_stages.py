@@ -16,7 +16,7 @@ from slipstream.training.cpu_lane import Progress
 from slipstream.training.cpu_stages import require_room, train_drafter
 from slipstream.training.run import CurvePoint, TrainRun
 from slipstream.training.workshop import Workshop
-from tests.unit.training.pieces import RUN, change, make_samples, open_workshop, refusal
+from tests.unit.training.pieces import RUN, make_samples, open_workshop, refusal
 
 
 def test_states_that_do_not_fit_the_disk_are_refused(
@@ -137,7 +137,8 @@ def test_a_run_that_was_trained_to_its_end_keeps_its_curve(training: Training) -
 def test_a_warm_start_goes_on_from_its_drafter(training: Training, tmp_path: Path) -> None:
     training.run(RUN)
     assert (training.built, training.evened) == (["new for target"], [])
-    training.run(RUN.model_copy(update={"settings": change(from_drafter=str(tmp_path))}))
+    training.shop = replace(training.shop, start_folder=tmp_path)
+    training.run(RUN)
     assert training.built[1:] == ["converted for target"]
     assert [scale for _, scale in training.evened] == ["scale"]
 

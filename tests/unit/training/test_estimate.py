@@ -11,8 +11,8 @@ from hypothesis import strategies as some
 from slipstream.checkpoints.checkpoint import Layers, Weights
 from slipstream.hardware import load_host
 from slipstream.training.estimate import (
-    Estimate,
     StageEstimate,
+    TrainEstimate,
     count_weights,
     estimate_stages,
 )
@@ -136,7 +136,7 @@ def test_an_estimate_knows_the_disk_of_a_folder_that_is_not_there_yet(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").mkdir()
     for folder in (tmp_path / "there", tmp_path / "runs" / "one", Path("runs/one")):
-        expected = Estimate.make(RUN, SMALL, PROMPTS, load_host("cpu-server"), folder)
+        expected = TrainEstimate.make(RUN, SMALL, PROMPTS, load_host("cpu-server"), folder)
         assert (expected.folder, expected.free_bytes) == (str(folder), usage.free)
     assert asked == [tmp_path / "there", tmp_path, tmp_path]
 
@@ -145,7 +145,7 @@ def test_an_estimate_knows_the_disk_of_a_folder_that_is_not_there_yet(
 def test_the_time_is_known_only_where_it_was_measured(
     machine: str, known: bool, tmp_path: Path
 ) -> None:
-    expected = Estimate.make(RUN, SMALL, PROMPTS, load_host(machine), tmp_path)
+    expected = TrainEstimate.make(RUN, SMALL, PROMPTS, load_host(machine), tmp_path)
     assert (expected.settings, expected.decisions) == (RUN.settings, RUN.decisions)
     assert (expected.stages[1].seconds is not None) is known
-    assert Estimate.model_validate_json(expected.to_json()) == expected
+    assert TrainEstimate.model_validate_json(expected.to_json()) == expected

@@ -81,8 +81,8 @@ def test_a_warm_start_begins_with_the_converted_drafter(
         return folder
 
     monkeypatch.setattr(gpu_stages, "convert_drafter", convert)
-    run = RUN.model_copy(update={"settings": change(from_drafter=str(tmp_path))})
-    assert make_job(run, shop, endpoint="").from_drafter == shop.folder.path / "from"
+    warm = replace(shop, start_folder=tmp_path)
+    assert make_job(RUN, warm, endpoint="").from_drafter == shop.folder.path / "from"
     assert asked == [(tmp_path, Path("target"))]
 
 
@@ -140,8 +140,8 @@ def test_training_leaves_the_best_drafter_for_the_engine(
 
     monkeypatch.setattr(gpu_lane, "run_command", run_command)
     monkeypatch.setattr(gpu_stages, "convert_drafter", lambda *_: Path("converted"))
-    settings = change(from_drafter=str(tmp_path) if warm else None)
-    run, figures = train_drafter(RUN.model_copy(update={"settings": settings}), shop)
+    shop = replace(shop, start_folder=tmp_path if warm else None)
+    run, figures = train_drafter(RUN, shop)
     assert figures == {"steps": run.settings.schedule.steps}
     assert ["--dry-run" in command for command in done] == ([False] if warm else [True, False])
     assert ("--from-pretrained" in done[-1]) is warm

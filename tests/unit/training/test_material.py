@@ -9,11 +9,11 @@ import pytest
 
 from slipstream.errors import InvalidInputError
 from slipstream.training import material
-from slipstream.training.batches import Geometry, Sample, draw_batches
+from slipstream.training.batches import Geometry, TrainSample, draw_batches
 from slipstream.training.material import judge_kinds, list_samples, read_material
 from slipstream.training.prompts import write_conversations
 from slipstream.training.responses import Response
-from slipstream.training.run import RunFolder
+from slipstream.training.run import TrainFolder
 from tests.unit.training.pieces import TellingStates, change, converse
 
 # Two layers of one number each: as wide as what TellingStates tells.
@@ -36,7 +36,7 @@ def respond(name: str, prompt: int, response: int) -> Response:
     )
 
 
-def write(folder: RunFolder, responses: Sequence[Response]) -> list[Sample]:
+def write(folder: TrainFolder, responses: Sequence[Response]) -> list[TrainSample]:
     """Lay out what the first stages leave, and give the samples that are in it."""
     folder.path.mkdir()
     write_conversations(folder.prompts, CONVERSATIONS)
@@ -48,8 +48,8 @@ def write(folder: RunFolder, responses: Sequence[Response]) -> list[Sample]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    return RunFolder(tmp_path / "run")
+def folder(tmp_path: Path) -> TrainFolder:
+    return TrainFolder(tmp_path / "run")
 
 
 def test_a_sample_is_prompt_and_response_and_knows_where_the_response_starts() -> None:
@@ -63,7 +63,7 @@ def test_a_response_of_less_than_two_tokens_is_no_sample() -> None:
     assert [(sample.number, sample.row) for sample in samples] == [(0, 1)]
 
 
-def test_samples_lie_on_the_side_of_their_conversation(folder: RunFolder) -> None:
+def test_samples_lie_on_the_side_of_their_conversation(folder: TrainFolder) -> None:
     # Answers come in any order, and that of `b` is too short.
     rows = [respond("e", 2, 9), respond("d", 3, 4), respond("b", 2, 1), respond("c", 4, 5)]
     write(folder, [*rows, respond("a", 5, 6)])
@@ -75,7 +75,7 @@ def test_samples_lie_on_the_side_of_their_conversation(folder: RunFolder) -> Non
     assert (conversation.id, len(sample.tokens)) == ("c", 9)
 
 
-def test_every_sample_has_its_own_states(folder: RunFolder) -> None:
+def test_every_sample_has_its_own_states(folder: TrainFolder) -> None:
     rows = [respond("b", 2, 1), respond("a", 5, 6), respond("d", 3, 4), respond("c", 4, 5)]
     samples = write(folder, rows)
     read = read_material(SETTINGS, folder, hidden_size=1)
@@ -87,13 +87,13 @@ def test_every_sample_has_its_own_states(folder: RunFolder) -> None:
     assert len(read.training) + len(held_out) == 3
 
 
-def test_the_geometry_is_that_of_the_settings(folder: RunFolder) -> None:
+def test_the_geometry_is_that_of_the_settings(folder: TrainFolder) -> None:
     write(folder, [respond("a", 5, 6)])
     read = read_material(SETTINGS, folder, hidden_size=1)
     assert read.geometry == Geometry(rows=2, context=64, anchors=6, block=4, mask_token=3)
 
 
-def test_material_without_a_sample_to_train_on_is_refused(folder: RunFolder) -> None:
+def test_material_without_a_sample_to_train_on_is_refused(folder: TrainFolder) -> None:
     write(folder, [respond("a", 5, 1), respond("c", 4, 5), respond("d", 3, 0)])
     with pytest.raises(InvalidInputError) as caught:
         read_material(SETTINGS, folder, hidden_size=1)
@@ -105,7 +105,7 @@ def test_material_without_a_sample_to_train_on_is_refused(folder: RunFolder) -> 
 
 
 def test_a_response_that_starts_too_late_to_hold_an_anchor_is_not_trained_on(
-    folder: RunFolder,
+    folder: TrainFolder,
 ) -> None:
     write(folder, [respond("a", 63, 9), respond("d", 62, 9), respond("c", 63, 9)])
     read = read_material(SETTINGS, folder, hidden_size=1)
@@ -114,20 +114,20 @@ def test_a_response_that_starts_too_late_to_hold_an_anchor_is_not_trained_on(
     assert [one.id for one in read.held_out_conversations("code")] == ["c"]
 
 
-def test_every_sample_to_train_on_gives_a_row_an_anchor(folder: RunFolder) -> None:
+def test_every_sample_to_train_on_gives_a_row_an_anchor(folder: TrainFolder) -> None:
     write(folder, [respond("a", 62, 9)])
     read = read_material(SETTINGS, folder, hidden_size=1)
     batch = next(draw_batches(read.training, read.states, read.geometry, np.random.default_rng(0)))
     assert ((batch.targets >= 0).sum((1, 2)) > 0).all()
 
 
-def test_prompts_that_are_all_too_long_are_refused(folder: RunFolder) -> None:
+def test_prompts_that_are_all_too_long_are_refused(folder: TrainFolder) -> None:
     write(folder, [respond("a", 63, 9), respond("d", 80, 9), respond("c", 4, 5)])
     with pytest.raises(InvalidInputError, match="has two tokens within the first 64"):
         read_material(SETTINGS, folder, hidden_size=1)
 
 
-def test_held_out_samples_stand_in_the_order_of_the_prompts(folder: RunFolder) -> None:
+def test_held_out_samples_stand_in_the_order_of_the_prompts(folder: TrainFolder) -> None:
     write(folder, [respond("e", 2, 9), respond("a", 3, 4), respond("b", 2, 3)])
     read = read_material(SETTINGS, folder, hidden_size=1)
     assert [one.id for one in read.held_out_conversations("prose")] == ["b", "e"]
@@ -135,13 +135,13 @@ def test_held_out_samples_stand_in_the_order_of_the_prompts(folder: RunFolder) -
 
 @pytest.mark.parametrize(("limit", "judged"), [(1, [2, 3]), (9, [2, 3, 0])])
 def test_a_drafter_is_judged_on_the_first_held_out_samples_of_every_kind(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, limit: int, judged: list[int]
+    folder: TrainFolder, monkeypatch: pytest.MonkeyPatch, limit: int, judged: list[int]
 ) -> None:
     write(folder, [respond("e", 2, 9), respond("a", 3, 4), respond("c", 4, 5), respond("b", 2, 3)])
     read = read_material(SETTINGS, folder, hidden_size=1)
     asked: list[int] = []
 
-    def judge(model: Any, sample: Sample, states: Any, geometry: Geometry) -> Any:
+    def judge(model: Any, sample: TrainSample, states: Any, geometry: Geometry) -> Any:
         assert (model, states, geometry) == ("model", read.states, read.geometry)
         asked.append(sample.number)
         return sample.number

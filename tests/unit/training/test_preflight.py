@@ -2,7 +2,6 @@
 
 import json
 import sys
-from fnmatch import fnmatch
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.training import preflight
 from slipstream.training.design import Vocabulary, find_mask_token
 from slipstream.training.preflight import (
-    fetch,
     read_inner_size,
     read_versions,
     read_vocabulary,
@@ -80,43 +78,9 @@ def test_a_drafter_of_another_target_is_refused_with_every_fault() -> None:
         "but Qwen/Qwen3-8B has 4096",
         "z-lab/Qwen3-8B-DFlash-b16 has 32000 tokens in its vocabulary, Qwen/Qwen3-8B 151936",
     )
-    assert caught.value.hint == "slipstream inspect Qwen/Qwen3-8B z-lab/Qwen3-8B-DFlash-b16"
-
-
-@pytest.fixture
-def fetched(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str] | None]:
-    """Stand in for the hub; gives the patterns of files by the name that was asked for."""
-    asked: dict[str, list[str] | None] = {}
-
-    def download(name: str, *, allow_patterns: list[str] | None) -> str:
-        asked[name] = allow_patterns
-        return f"/hub/{name}"
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    return asked
-
-
-def test_a_folder_is_not_fetched(tmp_path: Path, fetched: dict[str, list[str] | None]) -> None:
-    assert fetch(str(tmp_path)) == tmp_path
-    assert fetch(str(tmp_path), weights=False) == tmp_path
-    assert fetched == {}
-
-
-def test_a_model_on_the_hub_is_fetched_whole(fetched: dict[str, list[str] | None]) -> None:
-    assert fetch("maker/model") == Path("/hub/maker/model")
-    assert fetched == {"maker/model": None}
-
-
-def test_what_decides_a_design_is_fetched_without_the_weights(
-    fetched: dict[str, list[str] | None],
-) -> None:
-    assert fetch("maker/model", weights=False) == Path("/hub/maker/model")
-    patterns = fetched["maker/model"] or []
-    small = ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]
-    small += ["tokenizer.model", "merges.txt"]
-    weights = ["model.safetensors", "model-00001-of-00002.safetensors", "pytorch_model.bin"]
-    taken = {name for name in small + weights if any(fnmatch(name, one) for one in patterns)}
-    assert taken == set(small)
+    assert (
+        caught.value.hint == "slipstream inspect Qwen/Qwen3-8B --drafter z-lab/Qwen3-8B-DFlash-b16"
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from slipstream.checkpoints import read_checkpoint
 from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
-from slipstream.training import preflight
+from slipstream.training import preparation
 from slipstream.training.design import Asked
 from slipstream.training.preparation import Order, _settle_schedule, prepare, require_both_sides
 from slipstream.training.prompts import Conversation
@@ -245,12 +245,11 @@ def test_no_weights_are_fetched_to_decide(
 ) -> None:
     fetched: list[str] = []
 
-    def fetch(name: str, *, weights: bool = True) -> Path:
-        assert not weights
+    def obtain_settings(name: str, **_: object) -> Path:
         fetched.append(name)
         return Path(name)
 
-    monkeypatch.setattr(preflight, "fetch", fetch)
+    monkeypatch.setattr(preparation, "obtain_settings", obtain_settings)
     make(from_drafter=start)
     assert fetched == names
 

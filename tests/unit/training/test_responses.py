@@ -9,7 +9,7 @@ import pytest
 from slipstream.errors import EngineError, InvalidInputError
 from slipstream.training.prompts import Conversation, Message
 from slipstream.training.responses import Response, read_responses, regenerate
-from tests.unit.measuring.test_completions import FakeServer, chat, run_server
+from tests.unit.measuring.client.test_completions import FakeServer, chat, run_server
 
 
 def converse(*names: str) -> list[Conversation]:

@@ -8,33 +8,33 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from slipstream.errors import InvalidInputError
-from slipstream.training.run import STAGES, Judged, RunFolder, TrainRun, name_run
+from slipstream.training.run import STAGES, Judged, TrainFolder, TrainRun, name_run
 from tests.unit.training.pieces import DONE, RUN, SERVED, SETTINGS, change
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    return RunFolder(tmp_path / "runs" / "one")
+def folder(tmp_path: Path) -> TrainFolder:
+    return TrainFolder(tmp_path / "runs" / "one")
 
 
 def test_a_run_loads_back_from_its_json_identically() -> None:
     assert TrainRun.model_validate_json(DONE.to_json()) == DONE
 
 
-def test_a_new_run_is_begun_and_written_down(folder: RunFolder) -> None:
+def test_a_new_run_is_begun_and_written_down(folder: TrainFolder) -> None:
     assert folder.read() is None
     assert folder.begin(RUN) == RUN
     assert folder.read() == RUN
 
 
-def test_a_run_is_taken_up_again_with_the_same_settings(folder: RunFolder) -> None:
+def test_a_run_is_taken_up_again_with_the_same_settings(folder: TrainFolder) -> None:
     folder.write(DONE)
     later = RUN.model_copy(update={"command": "slipstream train again", "versions": {}})
     assert folder.begin(later) == DONE
     assert folder.read() == DONE
 
 
-def test_a_run_with_other_settings_is_refused_with_every_difference(folder: RunFolder) -> None:
+def test_a_run_with_other_settings_is_refused_with_every_difference(folder: TrainFolder) -> None:
     folder.write(DONE)
     other = change(steps=200, learning_rate=1e-4, block_size=8, max_tokens=128, thinking=False)
     with pytest.raises(InvalidInputError) as caught:
@@ -51,7 +51,7 @@ def test_a_run_with_other_settings_is_refused_with_every_difference(folder: RunF
     assert folder.read() == DONE
 
 
-def test_other_prompts_under_the_same_names_are_other_settings(folder: RunFolder) -> None:
+def test_other_prompts_under_the_same_names_are_other_settings(folder: TrainFolder) -> None:
     folder.write(DONE)
     fresh = RUN.model_copy(update={"settings": change(prompts_sha256="f00d" * 16)})
     with pytest.raises(InvalidInputError) as caught:
@@ -59,7 +59,7 @@ def test_other_prompts_under_the_same_names_are_other_settings(folder: RunFolder
     assert caught.value.details == (f"prompts_sha256: {'c0de' * 16} then, {'f00d' * 16} now",)
 
 
-def test_a_file_where_the_folder_should_be_is_refused_and_kept(folder: RunFolder) -> None:
+def test_a_file_where_the_folder_should_be_is_refused_and_kept(folder: TrainFolder) -> None:
     folder.path.parent.mkdir(parents=True)
     folder.path.write_text("notes")
     with pytest.raises(InvalidInputError) as caught:
@@ -69,13 +69,13 @@ def test_a_file_where_the_folder_should_be_is_refused_and_kept(folder: RunFolder
     assert folder.path.read_text() == "notes"
 
 
-def test_an_empty_folder_is_begun_in(folder: RunFolder) -> None:
+def test_an_empty_folder_is_begun_in(folder: TrainFolder) -> None:
     folder.path.mkdir(parents=True)
     assert folder.begin(RUN) == RUN
     assert folder.read() == RUN
 
 
-def test_a_record_that_cannot_be_read_is_refused(folder: RunFolder) -> None:
+def test_a_record_that_cannot_be_read_is_refused(folder: TrainFolder) -> None:
     folder.path.mkdir(parents=True)
     folder.record.write_text('{"command": "slipstream train"}')
     with pytest.raises(InvalidInputError) as caught:
@@ -89,7 +89,7 @@ def test_a_record_that_cannot_be_read_is_refused(folder: RunFolder) -> None:
     assert caught.value.hint == f"remove {folder.path}, and train again"
 
 
-def test_every_file_of_a_run_lies_in_its_folder_under_its_own_name(folder: RunFolder) -> None:
+def test_every_file_of_a_run_lies_in_its_folder_under_its_own_name(folder: TrainFolder) -> None:
     names = ("record", "prompts", "responses", "states", "checkpoint", "drafter", "engine_log")
     files = [getattr(folder, name) for name in names]
     assert {file.parent for file in files} == {folder.path}

@@ -7,7 +7,7 @@ import pytest
 from slipstream.errors import EngineError
 from slipstream.training.prompts import Conversation, Message
 from slipstream.training.served import ServedAcceptance, measure_served
-from tests.unit.measuring.test_completions import FakeServer, chat, run_server
+from tests.unit.measuring.client.test_completions import FakeServer, chat, run_server
 
 # Drafts by how many tokens held, of a prompt with this text.
 HISTOGRAMS = {"a": [1, 1, 0], "b": [0, 0, 2], "c": [3, 0, 1], "plain": None}

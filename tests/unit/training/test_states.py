@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from slipstream.training import states
-from slipstream.training.batches import Sample
+from slipstream.training.batches import TrainSample
 from slipstream.training.states import (
     TOKENS_AT_ONCE,
     extract,
@@ -26,7 +26,7 @@ from tests.unit.training.pieces import TellingStates, make_samples, pretend_inst
 LENGTHS = some.lists(some.integers(2, 3000), min_size=1, max_size=40)
 
 
-def make(lengths: Sequence[int]) -> list[Sample]:
+def make(lengths: Sequence[int]) -> list[TrainSample]:
     return make_samples([(1, length - 1) for length in lengths])
 
 
@@ -77,13 +77,13 @@ def test_without_samples_there_are_no_groups() -> None:
 class Extraction:
     """The stage with a made-up target, and a record of what it had to compute."""
 
-    def __init__(self, path: Path, samples: list[Sample]) -> None:
+    def __init__(self, path: Path, samples: list[TrainSample]) -> None:
         self.path, self.samples = path, samples
         self.windows: list[list[int]] = []
         self.reports: list[tuple[int, int]] = []
 
     def compute(
-        self, _: Any, window: Sequence[Sample], layer_ids: Sequence[int]
+        self, _: Any, window: Sequence[TrainSample], layer_ids: Sequence[int]
     ) -> Iterator[tuple[int, npt.NDArray[np.uint16]]]:
         assert layer_ids == (2, 5)
         self.windows.append([sample.number for sample in window])

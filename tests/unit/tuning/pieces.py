@@ -4,15 +4,15 @@ from datetime import UTC, datetime
 
 from slipstream.measuring.bench import Conditions
 from slipstream.planning.plan import LaunchPlan
-from slipstream.tuning.acceptance import Acceptance, RequestDrafts
+from slipstream.tuning.acceptance import DraftAcceptance, RequestDrafts
 from slipstream.tuning.speed_model import SpeedModel
-from slipstream.tuning.step_time import Estimate, StepLine, StepTime
+from slipstream.tuning.step_time import FigureWithError, StepLine, StepTime
 
 NO_ERRORS = ((0.0,) * 3,) * 3
 
 
 def make_line(*costs: float, most_sequences: float = 64, most_tokens: float = 1024) -> StepLine:
-    fixed, by_sequence, by_token = (Estimate(value=cost, error=0) for cost in costs)
+    fixed, by_sequence, by_token = (FigureWithError(value=cost, error=0) for cost in costs)
     return StepLine(
         fixed=fixed,
         by_sequence=by_sequence,
@@ -25,7 +25,7 @@ def make_line(*costs: float, most_sequences: float = 64, most_tokens: float = 10
     )
 
 
-def make_acceptance(kind: str, likely: float, length: int = 15) -> Acceptance:
+def make_acceptance(kind: str, likely: float, length: int = 15) -> DraftAcceptance:
     """Make requests that lie around a chance by which the next token is accepted."""
     rows = [
         RequestDrafts(
@@ -35,7 +35,7 @@ def make_acceptance(kind: str, likely: float, length: int = 15) -> Acceptance:
         )
         for number, off in enumerate((-0.02, -0.01, 0, 0.01, 0.02))
     ]
-    return Acceptance(kind=kind, draft_length=length, requests=tuple(rows))
+    return DraftAcceptance(kind=kind, draft_length=length, requests=tuple(rows))
 
 
 def make_model(
@@ -52,7 +52,7 @@ def make_model(
         drafting=make_line(*drafting, **reach),
         plain=None if plain is None else make_line(*plain, 0.0, **reach),
         spread=0.01,
-        freedom=10,
+        degrees_of_freedom=10,
     )
     return SpeedModel(steps, (make_acceptance("code", likely, length),), {"code": 1.0}, sequences)
 

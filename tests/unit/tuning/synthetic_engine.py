@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from slipstream.measuring.sample import Sample
-from slipstream.tuning.acceptance import Acceptance, RequestDrafts
+from slipstream.measuring.client.sample import Sample
+from slipstream.tuning.acceptance import DraftAcceptance, RequestDrafts
 from slipstream.tuning.experiment import EngineStart
 from slipstream.tuning.step_time import StepPoint
 
@@ -62,7 +62,7 @@ class SyntheticEngine:
 
     def draft(
         self, kind: str, length: int, chance: Random, *, prompts: int = 12, drafts: int = 60
-    ) -> Acceptance:
+    ) -> DraftAcceptance:
         rows = []
         for number in range(prompts):
             likely = min(0.97, max(0.03, self.kinds[kind] + chance.gauss(0, self.prompts_differ)))
@@ -74,9 +74,9 @@ class SyntheticEngine:
                     reached[place] += 1
             name = f"{kind} {number}"
             rows.append(RequestDrafts(prompt_id=name, drafts=drafts, accepted=tuple(reached)))
-        return Acceptance(kind=kind, draft_length=length, requests=tuple(rows))
+        return DraftAcceptance(kind=kind, draft_length=length, requests=tuple(rows))
 
-    def draft_all(self, length: int, chance: Random, *, prompts: int = 12) -> list[Acceptance]:
+    def draft_all(self, length: int, chance: Random, *, prompts: int = 12) -> list[DraftAcceptance]:
         return [self.draft(kind, length, chance, prompts=prompts) for kind in self.kinds]
 
 
@@ -87,7 +87,7 @@ def find_length(start: EngineStart, load: int) -> int:
     return start.draft_length
 
 
-def average(acceptance: Acceptance, length: int) -> float:
+def average(acceptance: DraftAcceptance, length: int) -> float:
     accepted = sum(sum(request.accepted[:length]) for request in acceptance.requests)
     return 1 + accepted / acceptance.drafts
 
@@ -95,23 +95,24 @@ def average(acceptance: Acceptance, length: int) -> float:
 def serve(
     engine: SyntheticEngine, kind: str, load: int, start: EngineStart, chance: Random
 ) -> list[Sample]:
-    """Serve three requests a place in a closed loop, step by step, as an engine does."""
-    waiting = [_Served(f"{kind} {number}", chance.randint(40, 120)) for number in range(3 * load)]
+    """Serve three requests per place that count, with every place busy, step by step."""
+    lead_in = [_Served("", 120 * (place + 1) // load) for place in range(load if load > 1 else 0)]
+    counted = [_Served(f"{kind} {number}", chance.randint(40, 120)) for number in range(3 * load)]
+    waiting = [*lead_in, *counted]
     running: list[_Served] = []
-    done: list[_Served] = []
     clock = 0.0
-    while waiting or running:
-        while waiting and len(running) < load:
-            running.append(waiting.pop(0))
+    while any(request.tokens < request.wanted for request in counted):
+        while len(running) < load:
+            running.append(waiting.pop(0) if waiting else _Served("", 120))
             running[-1].began = clock
         length = find_length(start, len(running))
-        clock += engine.take_seconds(len(running), length) * (1 + chance.gauss(0, engine.noise))
+        decoding = max(1, sum(request.tokens > 0 for request in running))
+        clock += engine.take_seconds(decoding, length) * (1 + chance.gauss(0, engine.noise))
         for request in list(running):
             request.step(length, engine.kinds[kind], clock, chance)
             if request.tokens >= request.wanted:
                 running.remove(request)
-                done.append(request)
-    return [request.as_sample(kind, load) for request in done]
+    return [request.as_sample(kind, load) for request in counted]
 
 
 class _Served:

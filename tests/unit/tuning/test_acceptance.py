@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from slipstream.tuning.acceptance import Acceptance, RequestDrafts, find_drafts
+from slipstream.tuning.acceptance import DraftAcceptance, RequestDrafts, find_drafts
 from tests.unit.tuning.synthetic_engine import SyntheticEngine, average
 
 ENGINE = SyntheticEngine()
@@ -15,7 +15,7 @@ rows = some.lists(
 ).filter(lambda rows: sum(map(len, rows)) > 1)
 
 
-def accept(stretches: list[list[int]], length: int = 7) -> Acceptance:
+def accept(stretches: list[list[int]], length: int = 7) -> DraftAcceptance:
     """Make the acceptance of requests from how many tokens of each draft were accepted."""
     requests = [
         RequestDrafts(
@@ -25,7 +25,7 @@ def accept(stretches: list[list[int]], length: int = 7) -> Acceptance:
         )
         for number, own in enumerate(stretches)
     ]
-    return Acceptance(kind="code", draft_length=length, requests=tuple(requests))
+    return DraftAcceptance(kind="code", draft_length=length, requests=tuple(requests))
 
 
 def write_text(tokens: int, stay: float, chance: Random) -> list[float]:
@@ -37,7 +37,7 @@ def write_text(tokens: int, stay: float, chance: Random) -> list[float]:
     return text
 
 
-def walk(text: list[float], length: int, fading: float, chance: Random) -> Acceptance:
+def walk(text: list[float], length: int, fading: float, chance: Random) -> DraftAcceptance:
     """Draft along a text; a token is harder to meet the later it comes in a draft."""
     at, stretches = 0, []
     while at + length + 1 < len(text):
@@ -91,7 +91,7 @@ def test_the_measured_length_is_as_measured(stretches: list[list[int]]) -> None:
 
 def test_positions_that_no_draft_reached_may_be_missing() -> None:
     request = RequestDrafts(prompt_id="a", drafts=10, accepted=(6, 2))
-    acceptance = Acceptance(kind="code", draft_length=7, requests=(request,))
+    acceptance = DraftAcceptance(kind="code", draft_length=7, requests=(request,))
     assert acceptance.by_position == (0.6, 0.2, 0, 0, 0, 0, 0)
     assert acceptance.expect(7).value == pytest.approx(1.8)
 
@@ -127,6 +127,6 @@ def test_a_slow_request_has_few_tokens_a_step_or_slow_steps() -> None:
     poor = RequestDrafts(prompt_id="b", drafts=10, accepted=(0, 0, 0))
     late = RequestDrafts(prompt_id="c", drafts=10, accepted=(10, 10, 10), pace=1.5)
     requests = (quick, poor, late)
-    acceptance = Acceptance(kind="code", draft_length=3, requests=requests)
+    acceptance = DraftAcceptance(kind="code", draft_length=3, requests=requests)
     assert acceptance.pace_tokens(3) == pytest.approx([1 / 4, 1, 1.5 / 4])
     assert acceptance.pace_tokens(1) == pytest.approx([1 / 2, 1, 1.5 / 2])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from slipstream.tuning.least_squares import find_leverage, find_student, fit_shares, invert
+from slipstream.tuning.least_squares import find_leverage, fit_shares, invert, t_quantile
 
 ROWS = [(1.0, n, n * (k + 1.0)) for n in (1.0, 2.0, 5.0, 16.0) for k in (2, 7, 15)]
 costs = some.tuples(some.floats(0.1, 10), some.floats(0.001, 1), some.floats(0.001, 1))
@@ -22,7 +22,7 @@ def test_costs_without_noise_are_found(cost: tuple[float, float, float]) -> None
     assert fit is not None
     assert fit.coefficients == pytest.approx(cost, rel=1e-6)
     assert fit.residuals == pytest.approx([0] * len(ROWS), abs=1e-6)
-    assert fit.freedom == len(ROWS) - 3
+    assert fit.degrees_of_freedom == len(ROWS) - 3
 
 
 @given(costs, some.integers(0, len(ROWS) - 1), some.sampled_from((0.2, 0.6, 2.0, 9.0)))
@@ -77,6 +77,28 @@ def test_a_value_far_from_the_rows_is_less_sure() -> None:
     assert 0 < near < far / 20
 
 
-@pytest.mark.parametrize(("freedom", "times"), [(2, 4.303), (3, 3.182), (5, 2.571), (30, 2.042)])
-def test_few_degrees_of_freedom_widen_an_interval(freedom: int, times: float) -> None:
-    assert find_student(freedom) == pytest.approx(times, rel=0.035)
+# The table of every textbook: two-sided 95 % and 99 %.
+T_TABLE = {
+    1: (12.7062, 63.6567),
+    2: (4.3027, 9.9248),
+    3: (3.1824, 5.8409),
+    4: (2.7764, 4.6041),
+    5: (2.5706, 4.0321),
+    6: (2.4469, 3.7074),
+    9: (2.2622, 3.2498),
+    10: (2.2281, 3.1693),
+    29: (2.0452, 2.7564),
+    30: (2.0423, 2.7500),
+    120: (1.9799, 2.6174),
+}
+
+
+@pytest.mark.parametrize("degrees", T_TABLE)
+def test_few_degrees_of_freedom_widen_an_interval(degrees: int) -> None:
+    found = (t_quantile(degrees), t_quantile(degrees, 0.99))
+    assert found == pytest.approx(T_TABLE[degrees], abs=1e-4)
+
+
+def test_many_degrees_of_freedom_are_a_normal_distribution() -> None:
+    assert t_quantile(5000) == pytest.approx(1.95996, rel=1e-3)
+    assert t_quantile(7, 0.5) == pytest.approx(0.7111, abs=1e-4)

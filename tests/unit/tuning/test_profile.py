@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from slipstream.errors import InvalidInputError
-from slipstream.tuning.acceptance import Acceptance
+from slipstream.tuning.acceptance import DraftAcceptance
 from slipstream.tuning.experiment import EngineStart, plan_starts
 from slipstream.tuning.goal import Goal, parse_goal
 from slipstream.tuning.profile import SpeedProfile, confirm, make_profile
@@ -22,10 +22,10 @@ LENGTHS = range(16)
 
 def measure(
     engine: SyntheticEngine, starts: tuple[EngineStart, ...], chance: Random
-) -> tuple[list[StepPoint], list[Acceptance]]:
+) -> tuple[list[StepPoint], list[DraftAcceptance]]:
     """Serve all loads of all starts and read them, as a driver does."""
     points: list[StepPoint] = []
-    acceptance: list[Acceptance] = []
+    acceptance: list[DraftAcceptance] = []
     for start in starts:
         loads = [
             serve(engine, kind, load, start, chance)

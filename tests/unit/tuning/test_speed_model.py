@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from slipstream.errors import InvalidInputError
-from slipstream.tuning.acceptance import Acceptance, RequestDrafts
+from slipstream.tuning.acceptance import DraftAcceptance, RequestDrafts
 from slipstream.tuning.experiment import plan_starts
 from slipstream.tuning.speed_model import SpeedModel
 from slipstream.tuning.step_time import fit_step_time
@@ -25,12 +25,12 @@ def model(
     return SpeedModel(fit_step_time(points), drafts, SHARES, sequences)
 
 
-def always(kind: str, accepted: int) -> Acceptance:
+def always(kind: str, accepted: int) -> DraftAcceptance:
     """Make drafts of 3 of which always as many are accepted."""
     row = RequestDrafts(
         prompt_id=kind, drafts=100, accepted=(100,) * accepted + (0,) * (3 - accepted)
     )
-    return Acceptance(kind=kind, draft_length=3, requests=(row,))
+    return DraftAcceptance(kind=kind, draft_length=3, requests=(row,))
 
 
 def test_every_draft_length_is_foretold_within_a_few_percent_and_its_error() -> None:

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
-from slipstream.measuring.bench import Bench, WarmUp
+from slipstream.hardware import load_host
+from slipstream.measuring.bench import Bench, BenchWarmUp
 from slipstream.measuring.engine_start import StartFigures
+from slipstream.measuring.machine_watch import MachineLoad
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plan import LaunchPlan
-from slipstream.reporting.tuning_report import render_tuning_html, render_tuning_markdown
-from slipstream.reporting.tuning_text import render_tuning_text
+from slipstream.planning.settings import Choice
+from slipstream.reporting.pages.tuning import render_tuning_html, render_tuning_markdown
+from slipstream.reporting.text.tuning import describe_tuning, render_tuning_text
 from slipstream.tuning import tuner as tuner_module
 from slipstream.tuning.application import set_variables
 from slipstream.tuning.experiment import EngineStart
@@ -25,7 +28,7 @@ from tests.unit.tuning.pieces import make_conditions
 from tests.unit.tuning.synthetic_engine import KINDS, SyntheticEngine, serve
 from tests.unit.tuning.test_application import LENGTH, SCHEDULE, plan_for
 
-WARM = WarmUp(rounds=3, seconds_per_token=(0.1, 0.1, 0.1), flat=True)
+WARM = BenchWarmUp(rounds=3, seconds_per_token=(0.1, 0.1, 0.1), flat=True)
 PROMPTS = tuple(
     Prompt(id=f"{kind} 0", kind=kind, prompt_ids=(1,), max_tokens=8, origin="ours")
     for kind in KINDS
@@ -41,6 +44,7 @@ class Machine:
     eager_costs: float = 1.0
     plans: list[LaunchPlan] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
+    load: MachineLoad | None = None
     chance: Random = field(default_factory=lambda: Random(3))
 
     def start(self, plan: LaunchPlan, bench: Bench, **_: Any) -> StartFigures:
@@ -57,12 +61,13 @@ class Machine:
             for kind in KINDS
             for sample in serve(engine, kind, load, read_start(plan), self.chance)
         ]
-        return StartFigures(9.0, WARM, (), tuple(samples))
+        return StartFigures(9.0, WARM, (), tuple(samples), self.load)
 
     def tune(self, goal: str = "latency", *, concurrency: int = 8, starts: int = 3) -> Tuning:
         plan = plan_for("--enforce-eager")
         tuner = Tuner(
             plan=plan,
+            plain=plan_for("--enforce-eager", drafts=False),
             bench=Bench(WORKLOAD, (1,)),
             runner="V1",
             longest=15,
@@ -163,11 +168,40 @@ def test_a_cpu_is_tried_with_and_without_a_worker_process(
     plan = set_variables(done.plan, before, "planned")
     (variant,) = [one for one in list_variants(plan, done.profile) if "worker" in one.what]
     changed = variant.change(plan, "tried")
-    assert {one.flag: one.value for one in changed.environment} == {
-        **{one.flag: one.value for one in done.plan.environment},
+    assert {one.flag: one.value for one in changed.variables} == {
+        **{one.flag: one.value for one in done.plan.variables},
         **after,
     }
     assert changed.decisions == plan.decisions
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({IN_ENGINE: "0", THREADS: "3"}, {BINDING: "4-5,7"}),
+        ({BINDING: "4-5"}, {IN_ENGINE: "0", THREADS: "3"}),
+        ({BINDING: "auto"}, None),
+    ],
+)
+def test_a_worker_process_is_bound_to_the_cpus_of_the_machine(
+    before: dict[str, str], after: dict[str, str] | None, machine: Machine
+) -> None:
+    done = machine.tune()
+    host = load_host("cpu-server")
+    processor = host.processor.model_copy(update={"usable_cpus": (4, 5, 7)})
+    conditions = done.profile.conditions.model_copy(
+        update={"host": host.model_copy(update={"processor": processor})}
+    )
+    profile = done.profile.model_copy(update={"conditions": conditions})
+    plan = set_variables(done.plan, before, "planned")
+    changed = [
+        variant.change(plan, "tried")
+        for variant in list_variants(plan, profile)
+        if "worker" in variant.what
+    ]
+    tried = [{one.flag: one.value for one in plan.variables} for plan in changed]
+    kept = {one.flag: one.value for one in done.plan.variables}
+    assert tried == ([] if after is None else [{**kept, **after}])
 
 
 def test_a_schedule_is_tried_before_it_is_taken(machine: Machine) -> None:
@@ -186,6 +220,19 @@ def test_a_limit_that_nothing_holds_is_told(machine: Machine) -> None:
     assert "the limit is not held" in render_tuning_text(done)
 
 
+def test_what_was_tuned_on_a_busy_machine_is_not_sold_as_tuned(machine: Machine) -> None:
+    machine.load = MachineLoad(
+        cores=2, seconds=60, other_cpu_share=0.45, steal_share=0, slowdown=1, busiest="ffmpeg"
+    )
+    done = machine.tune()
+    assert done.starts[0].machine == machine.load
+    assert describe_tuning(done).answer == "cannot tell"
+    assert render_tuning_text(done).startswith(
+        "Tune again when the machine is quiet: it was busy, other processes used 0.9 of 2 cores, "
+        "most of it ffmpeg. By these times alone, k = "
+    )
+
+
 def test_where_drafts_cost_more_than_they_give_the_plan_has_none(machine: Machine) -> None:
     machine.engine = SyntheticEngine(fixed=0.3)
     done = machine.tune()
@@ -202,3 +249,25 @@ def test_the_report_tells_the_choice_the_table_and_the_starts(machine: Machine) 
     page, markdown = render_tuning_html(done), render_tuning_markdown(done)
     assert page.count("<svg") >= 6
     assert "## foretold and served" in markdown
+
+
+@pytest.mark.parametrize(
+    ("machine_name", "before", "tried"),
+    [
+        ("cpu-server", None, ["in float32"]),
+        ("cpu-server", "float32", ["in bfloat16"]),
+        ("gb10", None, []),
+    ],
+)
+def test_a_cpu_is_tried_in_the_other_dtype(
+    machine_name: str, before: str | None, tried: list[str], machine: Machine
+) -> None:
+    done = machine.tune()
+    conditions = done.profile.conditions.model_copy(update={"host": load_host(machine_name)})
+    profile = done.profile.model_copy(update={"conditions": conditions})
+    plan = done.plan.change(dtype=before and Choice(before, "hardware", "planned"))
+    variants = [one for one in list_variants(plan, profile) if one.what.startswith("in ")]
+    assert [one.what for one in variants] == tried
+    for one in variants:
+        changed = one.change(plan, "measured so").settings.dtype
+        assert changed == Choice(one.what.removeprefix("in "), "measured", "measured so")

@@ -33,7 +33,7 @@ class ReadLine(NamedTuple, Generic[AnyRecord]):
         return f"{self.path}:{self.number}"
 
 
-class Part(Record, extra="ignore"):
+class MessagePart(Record, extra="ignore"):
     """A piece of a message."""
 
     type: str
@@ -44,7 +44,7 @@ class Turn(Record, extra="ignore"):
     """One message of a conversation, in any form that the OpenAI API takes."""
 
     role: Literal["system", "user", "assistant", "tool"]
-    content: list[Part] | None = None
+    content: list[MessagePart] | None = None
     tool_calls: Any = None
     tool_call_id: Any = None
     name: Any = None

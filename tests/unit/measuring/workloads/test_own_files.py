@@ -9,8 +9,8 @@ import pytest
 from slipstream.errors import InvalidInputError
 from slipstream.measuring.workloads.own_files import MAX_TOKENS, OWN_HINT, read_own_file
 from slipstream.measuring.workloads.workload import Prompt
-from slipstream.vllm_plugin.gate_settings import Recording
-from slipstream.vllm_plugin.recording import PARAMETERS, Recorder
+from slipstream.vllm_plugin.gate.recording import PARAMETERS, Recorder
+from slipstream.vllm_plugin.gate.settings import Recording
 
 USER = {"role": "user", "content": "What is ice?"}
 TOOLS = [{"type": "function", "function": {"name": "look_up"}}]

@@ -1,0 +1,139 @@
+"""The hub's names, and what it means when the hub does not answer.
+
+huggingface_hub lets many exceptions through. Each becomes an error of ours here: a
+MissingPartError if the model may be there later or for another user, else an InvalidInputError.
+"""
+
+import errno
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from slipstream.errors import InvalidInputError, MissingPartError, SlipstreamError
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
+_TRUE = ("1", "ON", "YES", "TRUE")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def is_commit(revision: str | None) -> bool:
+    """Return whether a revision can only ever mean one content."""
+    return revision is not None and _COMMIT.fullmatch(revision) is not None
+
+
+def is_offline(environment: Mapping[str, str]) -> bool:
+    """Return whether the user forbids network access, by huggingface_hub's own variable."""
+    return environment.get("HF_HUB_OFFLINE", "").upper() in _TRUE
+
+
+def require_hub_name(name: str) -> None:
+    """Refuse a name that is no folder here and cannot be a repository."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInputError(
+            f"there is no folder {name}, and it is not the name of a model on the hub",
+            hint="name a folder with a config.json, or OWNER/MODEL",
+        )
+
+
+def find_snapshot(name: str, revision: str | None, cache: Path | None = None) -> Path | None:
+    """Return the folder of a repository's weights in the cache, without asking the hub."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = snapshot_download(
+            name,
+            revision=revision,
+            cache_dir=cache,
+            allow_patterns=["config.json"],
+            local_files_only=True,
+        )
+    except LocalEntryNotFoundError:
+        return None
+    return Path(folder) if any(Path(folder).glob("*.safetensors")) else None
+
+
+@contextmanager
+def asking_hub(name: str, revision: str | None = None) -> Iterator[None]:
+    """Turn whatever huggingface_hub raises into one error of ours."""
+    try:
+        yield
+    except SlipstreamError:
+        raise
+    except Exception as fault:  # its HTTP library's errors, xet's, and those of the disk
+        raise explain(fault, name, revision) from fault
+
+
+def explain(fault: Exception, name: str, revision: str | None) -> SlipstreamError:
+    """Make an error with a hint, and without an address: some are signed."""
+    from huggingface_hub.errors import (
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RevisionResolutionError,
+    )
+
+    if getattr(fault, "errno", None) in _FULL or "No space left on device" in str(fault):
+        return InvalidInputError(
+            f"the disk is full: {getattr(fault, 'strerror', None) or 'No space left on device'}",
+            details=(f"while {name} was fetched",),
+            hint="make room, or name a folder on a larger disk with HF_HUB_CACHE; "
+            "files that have arrived are kept",
+        )
+    if isinstance(fault, OSError) and fault.errno and fault.filename:
+        return InvalidInputError(
+            f"cannot use {fault.filename}: {fault.strerror}",
+            hint="check its permissions and its disk, or name another folder with HF_HUB_CACHE",
+        )
+    answers = (getattr(cause, "response", None) for cause in _list_causes(fault))
+    answer = next((answer for answer in answers if answer is not None), None)
+    if answer is not None:
+        code = str(answer.headers.get("X-Error-Code", ""))
+        return _explain_status(int(answer.status_code), code, name, revision)
+    root = _list_causes(fault)[-1]
+    if isinstance(root, (OfflineModeIsEnabled, LocalEntryNotFoundError, RevisionResolutionError)):
+        return explain_absence(name)
+    lines = str(root).strip().splitlines() or [""]
+    return MissingPartError(
+        f"cannot read {name} from the hub",
+        details=(f"{type(root).__name__}: {lines[0].split(' (')[0]}",),
+        hint="check the network and HF_ENDPOINT; HF_HUB_OFFLINE=1 starts from what the cache has",
+    )
+
+
+def explain_absence(name: str) -> MissingPartError:
+    """Make the error of a model that may not be fetched."""
+    return MissingPartError(
+        f"{name} is not in the cache, and HF_HUB_OFFLINE keeps it from being fetched",
+        hint="unset HF_HUB_OFFLINE",
+    )
+
+
+def _explain_status(status: int, code: str, name: str, revision: str | None) -> SlipstreamError:
+    answered = f"{status} {code}".strip()
+    if status >= 500 or status in (408, 425, 429):
+        return MissingPartError(
+            f"the hub cannot serve {name} now: {answered}", hint="run the same command again later"
+        )
+    if code == "RevisionNotFound":
+        return InvalidInputError(
+            f"{name} has no revision {revision}", hint="name a branch, a tag or a commit of it"
+        )
+    if code == "GatedRepo" or status == 403:
+        return MissingPartError(
+            f"{name} is gated, and this user has no access: {answered}",
+            hint=f"accept the terms on the hub's page of {name}, then set HF_TOKEN",
+        )
+    return MissingPartError(
+        f"the hub has no {name}, or does not show it to this user: {answered}",
+        hint="check the name; for a private or gated model set HF_TOKEN",
+    )
+
+
+def _list_causes(fault: BaseException) -> list[BaseException]:
+    """List an exception and what it was raised from, down to the first."""
+    causes = [fault]
+    while (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
+    return causes

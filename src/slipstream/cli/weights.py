@@ -1,0 +1,50 @@
+"""The weights that a verb needs: fetched and checked before an engine starts, with progress."""
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from slipstream.cli.screen import Screen
+from slipstream.planning import LaunchPlan
+from slipstream.serving.served_plan import localize
+from slipstream.serving.weights.obtaining import LocalModel, obtain
+
+
+def add_accept_changes(parser: argparse.ArgumentParser) -> None:
+    """Declare the way out where a local model was changed on purpose."""
+    parser.add_argument(
+        "--accept-changes",
+        action="store_true",
+        help="accept changed files in a local model folder",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Models on this disk, each obtained once per command; `report` is the screen if not set."""
+
+    screen: Screen
+    environment: Mapping[str, str] = field(repr=False)
+    accept_changes: bool = False
+    report: Callable[[str], None] | None = None
+    _models: dict[tuple[str, str | None, bool], LocalModel] = field(default_factory=dict)
+
+    def find(self, name: str, revision: str | None, *, with_code: bool = False) -> LocalModel:
+        """Return a model of this name, fetched if need be."""
+        key = (name, revision, with_code)
+        if key not in self._models:
+            self._models[key] = obtain(
+                name,
+                revision=revision,
+                environment=self.environment,
+                report=self.report or self.screen.show_progress,
+                draw=self.screen.draw if self.screen.live else None,
+                accept_changes=self.accept_changes,
+                with_code=with_code,
+            )
+        return self._models[key]
+
+    def localize(self, plan: LaunchPlan) -> LaunchPlan:
+        """Point a plan at the folders of its models, and keep its engine off the network."""
+        with_code = plan.trusts_remote_code
+        return localize(plan, lambda name, revision: self.find(name, revision, with_code=with_code))

@@ -1,0 +1,248 @@
+"""vLLM's command line, read and written as vLLM 0.32 itself reads it.
+
+The table of arguments is made from vLLM's own parser by `scripts/list-engine-arguments`, so a
+short form, an underscore, an abbreviation, `32k` or a dotted key means here what it means there.
+What vLLM would not understand is refused, with the nearest name. An argument that this engine
+reads from another file (`--config`) is refused, too: what a plan cannot see it cannot plan for.
+"""
+
+import argparse
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any, NoReturn
+
+from slipstream.errors import UsageError
+
+Value = Any
+"""A switch is a bool, an argument with many values a list, JSON what it holds, else a scalar."""
+
+_SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_SUFFIXES |= {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
+_SIZE_WITHIN_JSON = re.compile(r'("(?:[^"\\]|\\.)*")|\b\d+(?:\.\d+)?[kKmMgGtT]\b')
+_FILE_OF_ARGUMENTS = "--config"
+
+
+@cache
+def read_table() -> dict[str, dict[str, Any]]:
+    """Return the row of every argument under its first name."""
+    text = files("slipstream.engines").joinpath("vllm_arguments.json").read_text()
+    return {row["flags"][0]: row for row in json.loads(text)["arguments"]}
+
+
+def parse_arguments(words: Sequence[str]) -> dict[str, Value]:
+    """Return the value of every argument that is given, by its full name, in the order given.
+
+    As in vLLM the last of several wins, unless the argument repeats, and dotted keys come last.
+    """
+    plain, dotted = _take_dotted([_spell(word) for word in _expand_levels(list(words))])
+    plain += [part for flag, value in dotted.items() for part in (flag, json.dumps(value))]
+    parsed, unknown = _make_parser().parse_known_args(plain)
+    if unknown:
+        raise _not_understood(unknown[0])
+    if _FILE_OF_ARGUMENTS in parsed:
+        raise UsageError(
+            f"{_FILE_OF_ARGUMENTS} {getattr(parsed, _FILE_OF_ARGUMENTS)} cannot be planned for",
+            hint="write its settings after --",
+        )
+    return dict(vars(parsed))
+
+
+def render_arguments(values: Mapping[str, Value]) -> list[str]:
+    """Write arguments so that vLLM reads the same values again."""
+    return [word for flag, value in values.items() for word in render_argument(flag, value)]
+
+
+def render_argument(flag: str, value: Value) -> list[str]:
+    """Write one argument."""
+    row = read_table()[flag]
+    if row["kind"] == "switch":
+        return [flag] if value else [row["negation"]] if "negation" in row else []
+    if row.get("values") == "many":
+        return [flag, *(_write(row, one) for one in value)]
+    if row.get("values") == "optional" and value is True:
+        return [flag]
+    return [
+        word
+        for one in (value if row.get("repeats") else [value])
+        for word in _join(flag, _write(row, one))
+    ]
+
+
+def _join(flag: str, text: str) -> list[str]:
+    """Keep a value that looks like an argument with its own."""
+    return [f"{flag}={text}"] if text.startswith("-") else [flag, text]
+
+
+def _write(row: dict[str, Any], value: Value) -> str:
+    if value is None:
+        return "None"
+    if row["kind"] == "size-or-auto" and value == -1:
+        return "auto"
+    return value if isinstance(value, str) and row["kind"] != "json" else json.dumps(value)
+
+
+def parse_size(text: str) -> int:
+    """Read a whole number such as 32768, 32k (32,000) or 32K (32,768)."""
+    if (found := _SIZE.fullmatch(text.strip())) is None:
+        return int(text)
+    number, suffix = found.groups()
+    return int((float if suffix.islower() else int)(number) * _SUFFIXES[suffix])
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"vLLM would not understand this: {message}", hint="vllm serve --help=all")
+
+
+@cache
+def _make_parser() -> _Parser:
+    parser = _Parser(prog="vllm", add_help=False, argument_default=argparse.SUPPRESS)
+    for flag, row in read_table().items():
+        if row["kind"] == "switch":
+            parser.add_argument(*row["flags"], dest=flag, action="store_const", const=True)
+            if "negation" in row:
+                parser.add_argument(row["negation"], dest=flag, action="store_const", const=False)
+            continue
+        arity: dict[str, dict[str, Any]] = {
+            "many": {"nargs": "+"},
+            "optional": {"nargs": "?", "const": True},
+        }
+        parser.add_argument(
+            *row["flags"],
+            dest=flag,
+            type=_make_reader(row),
+            action="append" if row.get("repeats") else "store",
+            **arity.get(row.get("values", "one"), {}),
+        )
+    return parser
+
+
+def _make_reader(row: dict[str, Any]) -> Callable[[str], Value]:
+    convert = _READERS[row["kind"]]
+
+    def read(text: str) -> Value:
+        if row.get("none") and text in ("", "None"):
+            return None
+        try:
+            value = convert(text)
+        except ValueError as fault:
+            raise argparse.ArgumentTypeError(f"'{text}' is no {row['kind']}") from fault
+        if "choices" in row:
+            _require_one_of(row["choices"], value, "choice")
+        for key in value if "keys" in row and isinstance(value, dict) else ():
+            _require_one_of(row["keys"], key.replace("-", "_"), "key")
+        return value
+
+    return read
+
+
+def _require_one_of(known: Sequence[Any], given: Value, what: str) -> None:
+    if given in known:
+        return
+    near = difflib.get_close_matches(str(given), map(str, known), n=1)
+    meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(map(str, known))}"
+    raise argparse.ArgumentTypeError(f"there is no {what} {given}; {meant}")
+
+
+def _read_json_or_text(text: str) -> Value:
+    return json.loads(text) if re.fullmatch(r"\s*{.*}\s*", text, re.DOTALL) else text
+
+
+def _read_config(text: str) -> Value:
+    """Read JSON in which numbers may have a suffix, outside of strings."""
+    return json.loads(_SIZE_WITHIN_JSON.sub(lambda one: one[1] or str(parse_size(one[0])), text))
+
+
+_READERS: dict[str, Callable[[str], Value]] = {
+    "integer": int,
+    "number": float,
+    "text": str,
+    "name": lambda text: text.lower().replace("-", "_"),
+    "json": json.loads,
+    "config": _read_config,
+    "json-or-text": _read_json_or_text,
+    "size": parse_size,
+    "size-or-auto": lambda text: -1 if text.strip().lower() in ("auto", "-1") else parse_size(text),
+}
+
+
+def _spell(word: str) -> str:
+    """Write an argument's name with dashes; keys after a dot keep their underscores."""
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word.partition("=")
+    first, dot, keys = name.partition(".")
+    return first.replace("_", "-") + dot + keys + equals + value
+
+
+def _expand_levels(words: list[str]) -> list[str]:
+    """Write -O3, -O=3 and -O 3 in full."""
+    expanded: list[str] = []
+    for number, word in enumerate(words):
+        if word == "-O" and words[number + 1 : number + 2] in (["0"], ["1"], ["2"], ["3"]):
+            expanded.append("--optimization-level")
+        elif word.startswith("-O") and word != "-O":
+            expanded += ["--optimization-level", word[3:] if word[2] == "=" else word[2:]]
+        else:
+            expanded.append(word)
+    return expanded
+
+
+def _take_dotted(words: Sequence[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:
+    """Set apart `--argument.key value`, merged into one object for each argument."""
+    plain: list[str] = []
+    dotted: dict[str, dict[str, Any]] = {}
+    left = iter(words)
+    for word in left:
+        name, equals, value = word.partition("=")
+        if not word.startswith("-") or "." not in name:
+            plain.append(word)
+            continue
+        if not equals and (value := next(left, "")) == "":
+            raise UsageError(f"{name} has no value", hint=f"{name} VALUE")
+        flag, *keys = name.removesuffix("+").split(".")
+        read: Any = value.split(",") if name.endswith("+") else _read_dotted(value)
+        for key in reversed(keys):
+            read = {key: read}
+        _merge(dotted.setdefault(flag, {}), read)
+    return plain, dotted
+
+
+def _read_dotted(text: str) -> Value:
+    for convert in (json.loads, parse_size):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _merge(original: dict[str, Any], update: dict[str, Any]) -> None:
+    """Merge objects key by key, and lists by joining them."""
+    for key, value in update.items():
+        before = original.get(key)
+        if isinstance(value, dict) and isinstance(before, dict):
+            _merge(before, value)
+        elif isinstance(value, list) and isinstance(before, list):
+            before += value
+        else:
+            original[key] = value
+
+
+def _not_understood(word: str) -> UsageError:
+    name = word.partition("=")[0].partition(".")[0]
+    flags = [flag for row in read_table().values() for flag in (*row["flags"], row.get("negation"))]
+    near = difflib.get_close_matches(name, filter(None, flags), n=1)
+    if not word.startswith("-"):
+        return UsageError(
+            f"'{word}' is no value of the engine argument before it",
+            hint="one value for each argument after --, unless vLLM takes several",
+        )
+    return UsageError(
+        f"vLLM 0.32 has no argument {name}", hint=near[0] if near else "vllm serve --help=all"
+    )

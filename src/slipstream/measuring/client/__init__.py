@@ -1,0 +1,1 @@
+"""The client that measures: connections, streams, requests, loads."""

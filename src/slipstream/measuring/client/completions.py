@@ -1,0 +1,177 @@
+"""What a server is asked, and whole answers in token ids, where time is not what matters.
+
+vLLM reports the drafts of each request if it was started with
+`--per-request-spec-decode-metrics summary`; without it they are zero.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import httpx
+
+from slipstream.errors import EngineError
+from slipstream.measuring.client.endpoint import (
+    BODY_CHARACTERS,
+    Endpoint,
+    call,
+    open_client,
+    read_model,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One question: messages for the chat template, or else a prompt in token ids.
+
+    `extra` adds to the body, or takes out of it what is None there: some servers refuse a
+    request with a key that they do not know.
+    """
+
+    prompt_id: str = ""
+    kind: str = ""
+    messages: tuple[Mapping[str, str], ...] = ()
+    prompt_ids: tuple[int, ...] = ()
+    max_tokens: int
+    temperature: float = 0.0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """Give the path that answers this kind of prompt."""
+        return "/v1/chat/completions" if self.messages else "/v1/completions"
+
+    def make_body(self, model: str) -> dict[str, Any]:
+        """Make what is sent, but for whether it is streamed."""
+        prompt = (
+            {"messages": list(self.messages)}
+            if self.messages
+            else {"prompt": list(self.prompt_ids)}
+        )
+        body = {
+            **prompt,
+            "model": model,
+            "max_tokens": self.max_tokens,
+            "temperature": self.temperature,
+            "return_token_ids": True,
+            **self.extra,
+        }
+        return {key: value for key, value in body.items() if value is not None}
+
+
+class Drafts(NamedTuple):
+    """What became of drafts: how many, of how many tokens, and those accepted by position."""
+
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    accepted_by_position: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came back, in tokens, and how many drafts had their first, second, ... accepted."""
+
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    seconds: float
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    accepted_by_position: tuple[int, ...] = ()
+
+
+def ask_all(
+    url: str,
+    requests: Sequence[Request],
+    *,
+    concurrency: int,
+    on_answer: Callable[[int, Answer], None],
+) -> None:
+    """Keep `concurrency` requests in flight until all are answered; one that fails ends it.
+
+    `on_answer` gets each request's number with its answer, in the order of the answers.
+    """
+    if requests:
+        asyncio.run(_ask_all(Endpoint(url), requests, concurrency, on_answer))
+
+
+async def ask(client: httpx.AsyncClient, request: Request, *, model: str) -> Answer:
+    """Ask one question and wait for the whole answer."""
+    started = time.monotonic()
+    told = await call(client, "POST", request.path, request.make_body(model))
+    seconds = time.monotonic() - started
+    try:
+        return _read_answer(told, seconds)
+    except (KeyError, IndexError, TypeError, AttributeError) as fault:
+        raise EngineError(
+            f"{client.base_url} answered without token ids",
+            details=(str(told)[:BODY_CHARACTERS],),
+            hint="ask a vLLM server: it tells them where `return_token_ids` is asked for",
+        ) from fault
+
+
+async def _ask_all(
+    endpoint: Endpoint,
+    requests: Sequence[Request],
+    concurrency: int,
+    on_answer: Callable[[int, Answer], None],
+) -> None:
+    waiting = iter(enumerate(requests))
+    async with open_client(endpoint) as client:
+        model = await read_model(client)
+
+        async def work() -> None:
+            for number, request in waiting:
+                on_answer(number, await ask(client, request, model=model))
+
+        await work_together(min(concurrency, len(requests)), work)
+
+
+async def work_together(
+    workers: int,
+    work: Callable[[], Coroutine[Any, Any, None]],
+    tasks: list[asyncio.Task[None]] | None = None,
+) -> None:
+    """Let workers run until all are done; what one raises ends the others and comes out bare.
+
+    `tasks` receives the workers, for one of them to cancel the others.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(workers):
+                task = group.create_task(work())
+                if tasks is not None:
+                    tasks.append(task)
+    except BaseExceptionGroup as faults:
+        raise faults.exceptions[0] from faults.exceptions[0].__cause__
+
+
+def _read_answer(told: dict[str, Any], seconds: float) -> Answer:
+    """Read an answer; a chat tells its prompt beside the choice, a completion within it."""
+    choice = told["choices"][0]
+    prompt_ids = told.get("prompt_token_ids") or choice["prompt_token_ids"]
+    return Answer(
+        prompt_ids=tuple(prompt_ids),
+        token_ids=tuple(choice["token_ids"]),
+        finish_reason=choice["finish_reason"],
+        seconds=seconds,
+        **read_drafts(told)._asdict(),
+    )
+
+
+def read_drafts(told: Mapping[str, Any]) -> Drafts:
+    """Read what vLLM tells of a request's drafts, in an answer or in a stream's last chunk."""
+    metrics = (told.get("metrics") or {}).get("speculative_decoding") or {}
+    histogram = metrics.get("acceptance_histogram") or ()
+    return Drafts(
+        drafts=metrics.get("num_spec_steps", 0),
+        drafted=metrics.get("num_draft_tokens", 0),
+        accepted=metrics.get("num_accepted_draft_tokens", 0),
+        # From 'drafts with exactly n accepted' to 'drafts with the n-th accepted'.
+        accepted_by_position=tuple(accumulate(reversed(histogram[1:])))[::-1],
+    )

@@ -1,0 +1,113 @@
+"""What an engine counts on /metrics: its drafts, its prefix cache, preemptions, its queue.
+
+For engines that do not tell a request its drafts, and for what no request is told. vLLM counts
+drafts; SGLang has a gauge of its latest tokens per step, and calls a preemption a retraction.
+"""
+
+import asyncio
+from operator import sub
+from typing import Any
+
+from slipstream.engines.prometheus import add_up, parse_metrics
+from slipstream.errors import EngineError
+from slipstream.measuring.client.endpoint import Endpoint, open_client, send
+from slipstream.records import Record
+
+_BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+_COUNTERS = {
+    "prompt_tokens": ("vllm:prompt_tokens_total", "sglang:prompt_tokens_total"),
+    "output_tokens": ("vllm:generation_tokens_total", "sglang:generation_tokens_total"),
+    "cache_queries": ("vllm:prefix_cache_queries_total", "sglang:prompt_tokens_total"),
+    "cache_hits": ("vllm:prefix_cache_hits_total", "sglang:cached_tokens_total"),
+    "preemptions": ("vllm:num_preemptions_total", "sglang:num_retracted_requests_total"),
+    "drafts": ("vllm:spec_decode_num_drafts_total",),
+    "drafted": ("vllm:spec_decode_num_draft_tokens_total",),
+    "accepted": ("vllm:spec_decode_num_accepted_tokens_total",),
+}
+_GAUGES = {
+    "running": ("vllm:num_requests_running", "sglang:num_running_reqs"),
+    "waiting": ("vllm:num_requests_waiting", "sglang:num_queue_reqs"),
+    "latest_tokens_per_step": ("sglang:spec_accept_length",),
+}
+
+
+class EngineCounts(Record):
+    """What an engine counted, since it started or `since` then; None is what it does not say.
+
+    The cache is counted in tokens. What runs, waits and was drafted latest is as of the moment.
+    """
+
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_queries: int | None = None
+    cache_hits: int | None = None
+    preemptions: int | None = None
+    drafts: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    accepted_by_position: tuple[int, ...] = ()
+    running: int | None = None
+    waiting: int | None = None
+    latest_tokens_per_step: float | None = None
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Give the tokens that a step made, with the one that is not drafted."""
+        if self.drafts and self.accepted is not None:
+            return 1 + self.accepted / self.drafts
+        return self.latest_tokens_per_step
+
+    @property
+    def cache_hit_share(self) -> float | None:
+        """Give the share of prompt tokens that the prefix cache had."""
+        if not self.cache_queries or self.cache_hits is None:
+            return None
+        return self.cache_hits / self.cache_queries
+
+    def since(self, before: "EngineCounts") -> "EngineCounts":
+        """Give what was counted in between."""
+        counts = {
+            name: now - (getattr(before, name) or 0)
+            for name in _COUNTERS
+            if (now := getattr(self, name)) is not None
+        }
+        earlier = before.accepted_by_position or (0,) * len(self.accepted_by_position)
+        positions = tuple(map(sub, self.accepted_by_position, earlier))
+        other = len(earlier) != len(self.accepted_by_position)
+        if other or min((*counts.values(), *positions), default=0) < 0:
+            raise EngineError(
+                "the engine was started anew while its counters were watched",
+                hint="look into the server's log for why, then measure again",
+            )
+        return self.model_copy(update={**counts, "accepted_by_position": positions})
+
+
+def read_engine_counts(endpoint: Endpoint) -> EngineCounts:
+    """Read a server's counters; all None where it has none, or is no engine that we know."""
+
+    async def read() -> str:
+        async with open_client(endpoint) as client:
+            answer = await send(client, "GET", "/metrics")
+            return answer.text if answer.is_success else ""
+
+    return parse_engine_counts(asyncio.run(read()))
+
+
+def parse_engine_counts(text: str) -> EngineCounts:
+    """Parse Prometheus' text, adding up what an engine's parts report one by one."""
+    samples = list(parse_metrics(text))
+    values = add_up(samples)
+    positions: dict[int, float] = {}
+    for sample in samples:
+        position = sample.labels.get("position", "")
+        if sample.name == _BY_POSITION and position.isdigit():
+            positions[int(position)] = positions.get(int(position), 0) + sample.value
+    told: dict[str, Any] = {
+        field: values[name]
+        for field, names in (_COUNTERS | _GAUGES).items()
+        for name in names
+        if name in values
+    }
+    return EngineCounts(
+        **told, accepted_by_position=tuple(int(positions[key]) for key in sorted(positions))
+    )

@@ -1,0 +1,151 @@
+"""One streamed request, measured: when its tokens came, how many, and what became of drafts.
+
+A chunk is not a token: with speculation it holds several, so tokens are counted by the server
+alone. vLLM puts a request's drafts beside the usage in the stream's last chunk.
+"""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import httpx
+
+from slipstream.measuring.client.completions import Drafts, Request, read_drafts
+from slipstream.measuring.client.endpoint import SILENCE_SECONDS
+from slipstream.measuring.client.sample import Sample
+from slipstream.measuring.client.wire import Connection, Wire
+
+ERROR_CHARACTERS = 300
+FAILED = ("abort", "error")
+
+
+class StreamReader:
+    """What a stream of events tells, as its bytes come; never raises, keeps what is wrong."""
+
+    def __init__(self) -> None:
+        self.fault: str | None = None
+        self.first_at: float | None = None
+        self.last_at: float | None = None
+        self.longest_pause: float | None = None
+        self.token_ids: list[int] = []
+        self.texts: list[str] = []
+        self.finish_reason: str | None = None
+        self.usage: dict[str, Any] | None = None
+        self.drafts = Drafts()
+        self._rest = b""
+
+    def take(self, data: bytes, now: float) -> None:
+        """Take bytes that came at a time, cut anywhere."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        try:
+            for line in lines:
+                if line.startswith(b"data:") and (event := line[5:].strip()) != b"[DONE]":
+                    self._take_event(json.loads(event), now)
+        except (ValueError, TypeError, AttributeError, LookupError):
+            self.fault = self.fault or f"cannot read {_shorten(lines)}"
+
+    def _take_event(self, told: dict[str, Any], now: float) -> None:
+        if choices := told.get("choices"):
+            self._take_choice(choices[0], now)
+        elif fault := told.get("error") or (told.get("object") == "error" and told):
+            self.fault = self.fault or f"told in the stream: {_shorten(fault)}"
+        if usage := told.get("usage"):
+            self.usage, self.drafts = usage, read_drafts(told)
+
+    def _take_choice(self, choice: dict[str, Any], now: float) -> None:
+        """Note a token; the first chunk of a chat has only a role, a last one maybe nothing."""
+        delta = choice.get("delta")
+        text = choice.get("text") if delta is None else delta.get("content")
+        ids = choice.get("token_ids")
+        if text or ids or (delta and _thinks_or_calls(delta)):
+            if self.last_at is None:
+                self.first_at = now
+            else:
+                self.longest_pause = max(self.longest_pause or 0.0, now - self.last_at)
+            self.last_at = now
+            self.texts.append(text or "")
+            self.token_ids += ids or ()
+        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+
+    def describe(self, began: float) -> dict[str, Any]:
+        """Give what was told so far as a sample has it."""
+        usage = self.usage or {}
+        details = usage.get("prompt_tokens_details") or {}
+        return {
+            "first_token_seconds": None if self.first_at is None else self.first_at - began,
+            "longest_pause_seconds": self.longest_pause,
+            "prompt_tokens": usage.get("prompt_tokens") or 0,
+            "cached_tokens": details.get("cached_tokens"),
+            "output_tokens": usage.get("completion_tokens") or 0,
+            "token_ids": tuple(self.token_ids),
+            "text": "".join(self.texts),
+            "finish_reason": self.finish_reason,
+            **self.drafts._asdict(),
+        }
+
+    def find_fault(self) -> str | None:
+        """Say what is wrong with a stream that is over, if anything is."""
+        if self.fault is not None:
+            return self.fault
+        if self.finish_reason is None or self.finish_reason in FAILED:
+            return f"the stream ended with finish reason {self.finish_reason}"
+        if self.usage is None:
+            return "the server told no usage, so nobody knows the number of tokens"
+        return None
+
+
+async def stream(
+    wire: Wire, request: Request, *, model: str, concurrency: int, load_began: float, until: float
+) -> Sample:
+    """Ask, read the stream and give what was measured; `until` ends it with an error."""
+    streamed = {"stream": True, "stream_options": {"include_usage": True}}
+    post = wire.make_post(request.path, request.make_body(model) | streamed)
+    reader, began = StreamReader(), time.monotonic()
+    try:
+        async with wire.borrow() as connection:
+            began = time.monotonic()
+            fault = await _wait(connection, connection.send(post, reader.take), until)
+            fault = fault or _find_refusal(connection) or reader.find_fault()
+    except OSError as gone:
+        fault = reader.fault or f"{type(gone).__name__}: {gone}"
+    ended = reader.last_at if fault is None and reader.last_at else time.monotonic()
+    asked: dict[str, Any] = {
+        "prompt_id": request.prompt_id,
+        "kind": request.kind,
+        "concurrency": concurrency,
+        "began_at": began - load_began,
+        "seconds": ended - began,
+    }
+    try:
+        return Sample(**asked, **reader.describe(began), error=fault)
+    except (TypeError, AttributeError, ValueError) as odd:
+        return Sample(**asked, error=fault or f"cannot read the answer: {_shorten(odd)}")
+
+
+async def _wait(connection: Connection, done: asyncio.Future[None], until: float) -> str | None:
+    """Wait for the answer's end; say what came before it: the deadline, or a long silence."""
+    while not done.done():
+        now = time.monotonic()
+        if now >= until:
+            return "not finished at the deadline"
+        if now - connection.heard_at >= SILENCE_SECONDS:
+            return f"nothing came for {SILENCE_SECONDS} s"
+        await asyncio.wait((done,), timeout=min(until - now, SILENCE_SECONDS))
+    done.result()
+    return None
+
+
+def _find_refusal(connection: Connection) -> str | None:
+    status = connection.reader.status
+    if status == httpx.codes.OK:
+        return None
+    return f"answered {status}: {_shorten(connection.refusal.decode(errors='replace'))}"
+
+
+def _thinks_or_calls(delta: dict[str, Any]) -> bool:
+    return bool(delta.get("reasoning") or delta.get("reasoning_content") or delta.get("tool_calls"))
+
+
+def _shorten(told: object) -> str:
+    return " ".join(str(told).split())[:ERROR_CHARACTERS]

@@ -1,0 +1,1 @@
+"""Two plans in turns, and the verdict on them."""

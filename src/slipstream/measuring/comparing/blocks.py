@@ -1,0 +1,97 @@
+"""`Block`: one start of one arm, and all that was asked of it; and blocks as tables of numbers.
+
+A round is blocks that followed one another, in the order A B B A: so a steady drift does the same
+to both arms. A round of one arm alone, A A A A, is a control: it tells what a restart does.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+from statistics import fmean
+from typing import Literal
+
+from slipstream.errors import InvalidInputError
+from slipstream.measuring.client.sample import Sample
+from slipstream.measuring.comparing.statistics import Cell, Design
+from slipstream.records import Record
+
+Arm = Literal["A", "B"]
+
+LEAST_PROMPTS = 2
+
+
+class Block(Record):
+    """One start of one arm, with all its samples."""
+
+    arm: Arm
+    round: int
+    samples: tuple[Sample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """The logarithms of what was measured, with one value of each block, in their order.
+
+    `speeds` is tokens per second of decoding, by cell and prompt; `throughputs` is tokens per
+    second of all places of a cell's load. Only prompts that every block answered are in `speeds`.
+    """
+
+    design: Design
+    speeds: Mapping[Cell, Mapping[str, tuple[float, ...]]]
+    throughputs: Mapping[Cell, tuple[float, ...]]
+
+
+def read_blocks(blocks: Sequence[Block]) -> Readings:
+    """Line up the blocks by cell and prompt; one that answered nothing would leave nothing."""
+    design = Design(
+        arms=tuple(block.arm for block in blocks), rounds=tuple(block.round for block in blocks)
+    )
+    if design.degrees_of_freedom < 1 or not design.information:
+        told = " ".join(block.arm for block in blocks) or "none"
+        raise InvalidInputError(
+            f"too few blocks to tell speed from noise: {told}",
+            hint="slipstream compare --rounds 1: let one round A B B A end",
+        )
+    loads = [split_block(block) for block in blocks]
+    cells = sorted(set[Cell].intersection(*(set(load) for load in loads)))
+    tables = {cell: [_read_speeds(load[cell]) for load in loads] for cell in cells}
+    speeds = {
+        cell: {name: tuple(table[name] for table in rows) for name in names}
+        for cell, rows in tables.items()
+        if len(names := sorted(set[str].intersection(*map(set, rows)))) >= LEAST_PROMPTS
+    }
+    if not speeds:
+        raise InvalidInputError(
+            "no two prompts of a kind were answered in all blocks",
+            hint="slipstream bench: it shows which requests fail",
+        )
+    throughputs = {cell: tuple(_read_throughput(load[cell]) for load in loads) for cell in speeds}
+    return Readings(design, speeds, throughputs)
+
+
+def split_block(block: Block) -> dict[Cell, list[Sample]]:
+    """Sort a block's samples by cell."""
+    cells: dict[Cell, list[Sample]] = {}
+    for sample in block.samples:
+        cells.setdefault((sample.kind, sample.concurrency), []).append(sample)
+    return cells
+
+
+def is_timed(sample: Sample) -> bool:
+    """Say whether a sample has a speed: an answer of two tokens, not all in one piece."""
+    return (sample.seconds_per_token or 0) > 0
+
+
+def _read_speeds(samples: Sequence[Sample]) -> dict[str, float]:
+    """Give the speed of each prompt; of one that was asked more than once, the mean."""
+    found: dict[str, list[float]] = {}
+    for sample in samples:
+        if (seconds := sample.seconds_per_token or 0) > 0:
+            found.setdefault(sample.prompt_id, []).append(-log(seconds))
+    return {name: fmean(speeds) for name, speeds in found.items()}
+
+
+def _read_throughput(samples: Sequence[Sample]) -> float:
+    """Return the tokens per second of a load whose places were all busy all through."""
+    tokens = sum(sample.output_tokens for sample in samples)
+    return log(samples[0].concurrency * tokens / sum(sample.seconds for sample in samples))

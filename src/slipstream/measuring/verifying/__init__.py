@@ -1,0 +1,1 @@
+"""Is the text the same: the certificate and what it rests on."""

@@ -1,0 +1,173 @@
+"""`Certificate`: whether speculation changes the text, and all that the answer rests on.
+
+`docs/verifying.md` tells what each check sees and what it cannot see.
+"""
+
+from typing import Literal
+
+from pydantic import AwareDatetime
+
+from slipstream.hardware import Host
+from slipstream.measuring.client.engine_metrics import EngineCounts
+from slipstream.measuring.verifying.sampling_check import SamplingCheck
+from slipstream.planning.plan import LaunchPlan
+from slipstream.records import Record
+
+ArmName = Literal["plain", "drafted"]
+Condition = Literal["alone", "long", "cached", "batched", "constrained", "lengths"]
+Side = tuple[ArmName, Condition]
+
+
+class VerifiedUnder(Record):
+    """All that a certificate depends on, and the command that makes it again."""
+
+    at: AwareDatetime
+    command: str
+    versions: dict[str, str]
+    host: Host
+    plan: LaunchPlan
+    plain_argv: tuple[str, ...]
+    drafted_argv: tuple[str, ...]
+    workload: str
+    workload_sha256: str
+    left_out: dict[str, str]
+    max_tokens: int
+    concurrency: int
+    thinking: bool | None
+    seed: int
+
+
+class Tolerance(Record):
+    """Up to which gap in log-probability two tokens are tied, and why."""
+
+    gap: float
+    dtype: str
+    because: str
+
+
+class TwinCheck(Record):
+    """Answers of two sides to the same prompts, held against each other token by token.
+
+    Where two part for the first time it is a tie, or beyond the tolerance a fault. `earliest`
+    counts tokens from 0.
+    """
+
+    left: Side
+    right: Side
+    prompts: int
+    equal: int
+    ties: int
+    faults: int
+    worst_gap: float | None
+    earliest: int | None
+
+    @property
+    def name(self) -> str:
+        """Name both sides."""
+        (arm, condition), (other, against) = self.right, self.left
+        return f"{arm} {condition} against {other} {against}"
+
+
+class Regret(Record):
+    """By how much an arm's greedy tokens are less likely than the target's own best ones."""
+
+    arm: ArmName
+    answers: int
+    tokens: int
+    best: int
+    ties: int
+    faults: int
+    worst: float
+
+
+class Failure(Record):
+    """The shortest prompt with a token that is no tie, and the shortest that gives one again.
+
+    `gap` is None where the answer ends or fails. `reproduced` is None where it was not tried: under
+    a grammar only the plain arm can tell.
+    """
+
+    condition: Condition
+    prompt_id: str
+    position: int
+    gap: float | None
+    max_tokens: int
+    reproduced: bool | None
+    prompt_ids: tuple[int, ...]
+
+
+class Findings(Record):
+    """What was found, check by check; `counts` are those of the engine with drafts."""
+
+    tolerance: Tolerance
+    checks: tuple[TwinCheck, ...]
+    regrets: tuple[Regret, Regret]
+    sampling: SamplingCheck
+    counts: EngineCounts
+    failure: Failure | None
+
+
+class Certificate(Record):
+    """The findings with their conditions, and what follows from them."""
+
+    schema_version: Literal[1] = 1
+    passed: bool
+    sentence: str
+    findings: Findings
+    conditions: VerifiedUnder
+
+    @classmethod
+    def make(cls, findings: Findings, conditions: VerifiedUnder) -> "Certificate":
+        """Draw the conclusion."""
+        passed, sentence = conclude(findings)
+        return cls(passed=passed, sentence=sentence, findings=findings, conditions=conditions)
+
+
+def conclude(findings: Findings) -> tuple[bool, str]:
+    """Say whether the text is the same, in one sentence."""
+    plain, drafted = findings.regrets
+    if plain.faults:
+        return False, (
+            f"Cannot tell: even without drafts, {plain.faults:,} of {plain.tokens:,} tokens are "
+            f"less likely than the engine's own best by prefill, up to {plain.worst:.2f}."
+        )
+    if changes := _list_changes(findings):
+        return False, f"Speculation changes the text: {'; '.join(changes)}."
+    if not findings.counts.accepted:
+        return False, "Cannot tell: no draft was accepted, so nothing was put to the test."
+    greedy = (
+        f"of {drafted.tokens:,} tokens with drafts each is the target's own choice or tied with "
+        f"it. One fault in {drafted.tokens // 3:,} tokens would have been seen with a probability "
+        "of 95 %"
+    )
+    seen = findings.sampling.detectable
+    if seen is None:
+        return False, (
+            "Cannot tell whether speculation changes sampled text: "
+            f"{findings.sampling.samples:,} samples would not have shown any distance with a "
+            f"probability of 90 %. Greedy text does not change: {greedy}."
+        )
+    return True, (
+        f"Speculation does not change the text: {greedy}; of sampled text, a distance of "
+        f"{seen:.2f} or more with 90 %."
+    )
+
+
+def _list_changes(findings: Findings) -> list[str]:
+    drafted, gap = findings.regrets[1], findings.tolerance.gap
+    changes = []
+    if drafted.faults:
+        changes.append(
+            f"{drafted.faults:,} of {drafted.tokens:,} tokens are less likely than the target's "
+            f"own by more than {gap:.2f}, up to {drafted.worst:.2f}"
+        )
+    parted = [check for check in findings.checks if check.right[0] == "drafted" and check.faults]
+    if parted:
+        told = ", ".join(f"{check.name} {check.faults} of {check.prompts}" for check in parted)
+        changes.append(f"answers part where the target sees no tie ({told})")
+    if not findings.sampling.passed:
+        changes.append(
+            f"sampled text is distributed otherwise (p = {findings.sampling.p_value:.4f}, "
+            f"distance {findings.sampling.distance:.2f})"
+        )
+    return changes

@@ -1,0 +1,332 @@
+"""Two engines are asked the same, one after the other: without drafts, then with them.
+
+Both never run at once, a GPU may not hold them. The conditions are those under which speculation
+went wrong before: alone, near the end of the context, out of the prefix cache, in batches, under
+a grammar, and with prompts that end in every place of a cache block. The second engine judges
+the answers of both by prefill, which drafts nothing (`regret.py`).
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from itertools import chain, cycle, islice
+from pathlib import Path
+from typing import NamedTuple
+
+from slipstream.engines.vllm import GPU_BLOCK_TOKENS
+from slipstream.errors import EngineError, InvalidInputError
+from slipstream.measuring.client.completions import Request, ask, work_together
+from slipstream.measuring.client.endpoint import Endpoint, call, fetch, open_client, read_model
+from slipstream.measuring.client.engine_metrics import read_engine_counts
+from slipstream.measuring.verifying.certificate import ArmName, Condition, Failure, Findings
+from slipstream.measuring.verifying.regret import (
+    PINNED,
+    find_tolerance,
+    judge_all,
+    read_leading,
+    shrink,
+    sum_up,
+)
+from slipstream.measuring.verifying.sampling_check import (
+    LEADING,
+    SamplingCheck,
+    Tokens,
+    choose_prompt,
+    compare_samples,
+    list_sampled_requests,
+)
+from slipstream.measuring.verifying.twins import FAILED, Answers, Given, Twins, list_profiles
+from slipstream.measuring.workloads import Prompt, Workload
+from slipstream.planning.plan import LaunchPlan
+from slipstream.serving.supervision.engine_process import is_healthy, run_engine
+
+ALONE_PROMPTS = 8
+LONG_PROMPTS = 2
+LONGEST_TOKENS = 32768
+LENGTHS = 128
+SHORT_ANSWER = 8
+SAMPLES = 400
+SHORTEST = 40
+REPORTS_A_LOAD = 5
+
+# Where one of these is set, the likeliest token is not always the one to emit.
+BENDING = frozenset(
+    ("response_format", "min_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty")
+)
+
+_BLOCK = re.compile(r'cache_config_info\{(?:.*,)?block_size="(\d+)"')
+_DTYPE = re.compile(r"\bdtype=torch\.(\w+)")
+
+
+class Running(NamedTuple):
+    """An engine that answers, and the type of number that it computes in."""
+
+    url: str
+    dtype: str
+
+
+class ExamLoad(NamedTuple):
+    """Requests, and how many of them at once."""
+
+    requests: Sequence[Request]
+    concurrency: int
+
+
+class SequenceLimits(NamedTuple):
+    """The tokens that a sequence of an engine can have, and a block of its cache."""
+
+    context: int
+    block: int
+
+
+OpenArm = Callable[[ArmName], AbstractContextManager[Running]]
+Loads = dict[Condition, ExamLoad]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exam:
+    """What both arms are asked; `say` is told how far they are."""
+
+    workload: Workload
+    concurrency: int
+    thinking: bool | None
+    seed: int
+    samples: int = SAMPLES
+    say: Callable[[str], None]
+
+    def take(self, open_arm: OpenArm) -> Findings:
+        """Ask one arm, then the other, and judge both."""
+        free, bound = split_requests(self.workload, self.thinking)
+        with open_arm("plain") as engine:
+            loads, plain = self._begin(engine.url, free, bound)
+            rest = {name: load for name, load in loads.items() if name not in plain}
+            plain |= self._ask_all(engine.url, "plain", rest)
+            answers = list(plain["lengths"].values())[:SHORTEST]
+            prompt = choose_prompt(answers, read_leading(engine.url, answers, LEADING))
+            plain_samples = self._sample(engine.url, "plain", prompt)
+        with open_arm("drafted") as engine:
+            drafted = self._ask_all(engine.url, "drafted", loads)
+            drafted_samples = self._sample(engine.url, "drafted", prompt)
+            sampling = compare_samples(
+                plain_samples, drafted_samples, prompt=prompt, seed=self.seed
+            )
+            return self._judge(engine, loads, {"plain": plain, "drafted": drafted}, sampling)
+
+    def _begin(
+        self, url: str, free: Sequence[Request], bound: Sequence[Request]
+    ) -> tuple[Loads, Given]:
+        """Ask a few prompts alone, and make of their texts what else is asked."""
+        count = min(ALONE_PROMPTS, len(free))
+        alone = ExamLoad([free[at * len(free) // count] for at in range(count)], 1)
+        first = self._ask_all(url, "plain", {"alone": alone})
+        texts = [(*one.prompt_ids, *one.token_ids) for one in first["alone"].values()]
+        limits = read_limits(url)
+        long = make_long_requests(texts, limits, alone.requests[0].max_tokens)
+        loads: Loads = {
+            "alone": alone,
+            "long": ExamLoad(long, 1),
+            "cached": ExamLoad([*alone.requests, *long], 1),
+            "batched": ExamLoad(free, self.concurrency),
+            "constrained": ExamLoad(bound, self.concurrency),
+            "lengths": ExamLoad(make_length_requests(texts, limits), self.concurrency),
+        }
+        return {name: load for name, load in loads.items() if load.requests}, first
+
+    def _judge(
+        self,
+        engine: Running,
+        loads: Loads,
+        given: dict[ArmName, Given],
+        sampling: SamplingCheck,
+    ) -> Findings:
+        counts = read_engine_counts(Endpoint(engine.url))
+        answers = [one for arm in given.values() for load in arm.values() for one in load.values()]
+        profiles = judge_all(engine.url, answers, self._count("judged by prefill"))
+        plain, drafted = (list_profiles(arm, profiles) for arm in given.values())
+        tolerance = find_tolerance(engine.dtype, plain)
+        twins = Twins(given, profiles, tolerance.gap)
+        return Findings(
+            tolerance=tolerance,
+            checks=tuple(twins.list_checks()),
+            regrets=(
+                sum_up("plain", plain, tolerance.gap),
+                sum_up("drafted", drafted, tolerance.gap),
+            ),
+            sampling=sampling,
+            counts=counts,
+            failure=self._find_failure(engine.url, loads, twins),
+        )
+
+    def _find_failure(self, url: str, loads: Loads, twins: Twins) -> Failure | None:
+        """Take the fault with the shortest prompt, and look for a shorter one."""
+        found = min(twins.list_faults(), key=lambda one: len(one.answer.prompt_ids), default=None)
+        if found is None:
+            return None
+        prompt, tried = found.answer.prompt_ids, found.condition != "constrained"
+        requests = {one.prompt_id: one for one in loads[found.condition].requests}
+        max_tokens = requests[found.prompt_id].max_tokens
+        self.say(f"a fault in {found.prompt_id}, a prompt of {len(prompt)} tokens; a shorter one?")
+        shorter = shrink(url, prompt, max_tokens=max_tokens, gap=twins.gap) if tried else None
+        return Failure(
+            condition=found.condition,
+            prompt_id=found.prompt_id,
+            position=found.position,
+            gap=found.gap,
+            max_tokens=max_tokens,
+            reproduced=shorter is not None if tried else None,
+            prompt_ids=shorter or prompt,
+        )
+
+    def _ask_all(self, url: str, arm: ArmName, loads: Loads) -> Given:
+        return {name: self._ask(url, arm, name, load) for name, load in loads.items()}
+
+    def _ask(self, url: str, arm: ArmName, name: str, load: ExamLoad) -> Answers:
+        report = self._count(f"{arm}, {name}")
+        answers: Answers = {}
+
+        async def run() -> None:
+            waiting = iter(load.requests)
+            async with open_client(Endpoint(url)) as client:
+                model = await read_model(client)
+
+                async def work() -> None:
+                    for request in waiting:
+                        try:
+                            answers[request.prompt_id] = await ask(client, request, model=model)
+                        except EngineError:
+                            # Under a grammar vLLM answers a wrong token with 500 and lives on.
+                            if arm == "plain" or not is_healthy(url):
+                                raise
+                            answers[request.prompt_id] = FAILED
+                        report(len(answers), len(load.requests))
+
+                await work_together(min(load.concurrency, len(load.requests)), work)
+
+        asyncio.run(run())
+        return {one.prompt_id: answers[one.prompt_id] for one in load.requests}
+
+    def _sample(self, url: str, arm: ArmName, prompt: Tokens) -> list[Tokens]:
+        turn = 0 if arm == "plain" else 1
+        requests = list_sampled_requests(prompt, self.samples, seed=self.seed, turn=turn)
+        answers = self._ask(url, arm, "sampled", ExamLoad(requests, self.concurrency))
+        return [answer.token_ids for answer in answers.values()]
+
+    def _count(self, label: str) -> Callable[[int, int], None]:
+        """Tell how far a load is, a few times."""
+
+        def report(done: int, of: int) -> None:
+            if done * REPORTS_A_LOAD // of > (done - 1) * REPORTS_A_LOAD // of:
+                self.say(f"{label}: {done} of {of}")
+
+        return report
+
+
+def split_requests(
+    workload: Workload, thinking: bool | None
+) -> tuple[list[Request], list[Request]]:
+    """Ask greedily, and set apart the prompts with a grammar or a penalty."""
+    bent = [prompt for prompt in workload.prompts if _is_bent(prompt)]
+    free = [prompt for prompt in workload.prompts if prompt not in bent]
+    if not free:
+        raise InvalidInputError(
+            "all prompts have a grammar or a penalty, and nothing else can be made of them",
+            hint="add others: --workload prose FILE",
+        )
+    made = {prompt.id: _make_request(prompt, thinking) for prompt in workload.prompts}
+    return [made[one.id] for one in free], [made[one.id] for one in bent]
+
+
+def _is_bent(prompt: Prompt) -> bool:
+    forced = prompt.extra.get("tool_choice") not in (None, "none", "auto")
+    return forced or not BENDING.isdisjoint(prompt.extra)
+
+
+def _make_request(prompt: Prompt, thinking: bool | None) -> Request:
+    extra = {**PINNED, **prompt.extra}
+    extra.pop("temperature", None)
+    if thinking is not None and prompt.messages:
+        extra["chat_template_kwargs"] = {"enable_thinking": thinking}
+    return Request(
+        prompt_id=prompt.id,
+        kind=prompt.kind,
+        messages=prompt.messages,
+        prompt_ids=prompt.prompt_ids,
+        max_tokens=prompt.max_tokens,
+        extra=extra,
+    )
+
+
+def make_long_requests(
+    texts: Sequence[Tokens], limits: SequenceLimits, max_tokens: int
+) -> list[Request]:
+    """Fill the context with texts, each time beginning with another that the cache may hold.
+
+    One token is left for the judge. EOS does not end an answer here: it is to reach the end.
+    """
+    size = min(limits.context, LONGEST_TOKENS) - max_tokens - 1
+    return [
+        Request(
+            prompt_id=f"long-{number}",
+            prompt_ids=tuple(islice(cycle(chain(*texts[number:], *texts[:number])), size)),
+            max_tokens=max_tokens,
+            extra={**PINNED, "ignore_eos": True},
+        )
+        for number in range(min(LONG_PROMPTS, len(texts)))
+    ]
+
+
+def make_length_requests(texts: Sequence[Tokens], limits: SequenceLimits) -> list[Request]:
+    """Cut prompts of every length up to a block of the cache, or the last ones of a large block."""
+    last = min(limits.block, limits.context - SHORT_ANSWER - 1)
+    return [
+        Request(
+            prompt_id=f"length-{length}",
+            prompt_ids=tuple(islice(cycle(chain(*texts)), length, 2 * length)),
+            max_tokens=SHORT_ANSWER,
+            extra=PINNED,
+        )
+        for length in range(max(1, last - LENGTHS + 1), last + 1)
+    ]
+
+
+def read_limits(url: str) -> SequenceLimits:
+    """Ask an engine for its context and the size of its cache blocks."""
+
+    async def read() -> SequenceLimits:
+        async with open_client(Endpoint(url)) as client:
+            listed = await call(client, "GET", "/v1/models")
+            metrics = (await fetch(client, "GET", "/metrics")).text
+        block = _BLOCK.search(metrics)
+        return SequenceLimits(
+            context=int(listed["data"][0]["max_model_len"]),
+            block=int(block[1]) if block else GPU_BLOCK_TOKENS,
+        )
+
+    try:
+        return asyncio.run(read())
+    except (LookupError, TypeError) as fault:
+        raise EngineError(
+            f"{url} does not tell its context", hint="look into the engine's log"
+        ) from fault
+
+
+def start_in_turn(
+    plans: Mapping[ArmName, LaunchPlan],
+    *,
+    logs: Path,
+    environment: Mapping[str, str],
+    say: Callable[[str], None],
+) -> OpenArm:
+    """Start the engine of an arm when it is its turn, and end it after."""
+
+    @contextmanager
+    def open_arm(name: ArmName) -> Iterator[Running]:
+        log = logs / f"{name}.log"
+        say(f"{name}: the engine starts")
+        with run_engine(plans[name], log=log, environment=environment) as url:
+            dtype = _DTYPE.search(log.read_text(errors="replace"))
+            yield Running(url, dtype[1] if dtype else "bfloat16")
+
+    return open_arm

@@ -1,0 +1,125 @@
+"""What was written for the engine itself, understood before anything is decided.
+
+That is what follows `--`, a container's EXTRA_ARGS, and a recipe's extra arguments. Whatever a
+rule depends on becomes a typed setting here; JSON, dotted keys and `--spec-*` are one speculation.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from slipstream.engines.arguments import parse_arguments
+from slipstream.errors import UsageError
+from slipstream.planning.settings import FLAGS, SPECULATION, SPECULATION_KEYS, Choice
+from slipstream.planning.wishes import Wishes
+
+_FIELDS = {flag: name for name, flag in FLAGS.items()}
+_PARTS = {key: name for name, key in SPECULATION_KEYS.items()}
+_SHORT_FORMS = {
+    "--spec-method": "method",
+    "--spec-model": "model",
+    "--spec-tokens": "num_speculative_tokens",
+}
+_OF_DRAFTS = (*_SHORT_FORMS, SPECULATION, FLAGS["draft_metrics"])
+_TUPLES = ("served_names", "middleware")
+# Drafters that are read and checked; other methods are the engine's own affair.
+CHECKED_METHODS = (None, "dflash", "dspark")
+
+
+@dataclass(frozen=True, slots=True)
+class AskedSettings:
+    """Typed settings by field, parts of the speculation by field, and the rest by flag."""
+
+    settings: Mapping[str, Choice[Any]] = field(default_factory=dict)
+    speculation: Mapping[str, Choice[Any]] = field(default_factory=dict)
+    speculation_rest: Mapping[str, Choice[Any]] = field(default_factory=dict)
+    rest: Mapping[str, Choice[Any]] = field(default_factory=dict)
+
+    @property
+    def method(self) -> str | None:
+        """Name the method of speculation that was asked for."""
+        choice = self.speculation.get("method")
+        return choice.value if choice else None
+
+    @property
+    def drafter(self) -> str | None:
+        """Name the drafter that was asked for."""
+        choice = self.speculation.get("drafter")
+        return choice.value if choice else None
+
+
+def read_asked(wishes: Wishes) -> AskedSettings:
+    """Understand the user's words for the engine; without speculation those about it are left."""
+    words = (*wishes.extra_arguments, *wishes.raw)
+    own = parse(wishes.raw)
+    values = {
+        flag: value
+        for flag, value in parse(words).items()
+        if wishes.speculation or flag not in _OF_DRAFTS
+    }
+    return _sort(
+        {
+            flag: Choice(value, "user", "given after --")
+            if flag in own
+            else Choice(value, "environment", "given in EXTRA_ARGS")
+            for flag, value in values.items()
+        }
+    )
+
+
+def read_advised(words: tuple[str, ...], recipe: str) -> AskedSettings:
+    """Understand a recipe's words for the engine."""
+    because = f"recipe {recipe} runs with it"
+    return _sort({flag: Choice(value, "recipe", because) for flag, value in parse(words).items()})
+
+
+@cache
+def parse(words: tuple[str, ...]) -> Mapping[str, Any]:
+    """Parse words for the engine, once; an explicit None is the same as not given."""
+    if not words:
+        return {}
+    return {flag: value for flag, value in parse_arguments(words).items() if value is not None}
+
+
+def _sort(given: Mapping[str, Choice[Any]]) -> AskedSettings:
+    settings: dict[str, Choice[Any]] = {}
+    rest: dict[str, Choice[Any]] = {}
+    for flag, choice in given.items():
+        if (name := _FIELDS.get(flag)) is None:
+            if flag not in _OF_DRAFTS:
+                rest[flag] = choice
+            continue
+        typed = tuple(choice.value) if name in _TUPLES else choice.value
+        settings[name] = Choice(typed, choice.source, choice.because)
+    parts = _gather_speculation(given)
+    return AskedSettings(
+        settings=settings,
+        speculation={_PARTS[key]: choice for key, choice in parts.items() if key in _PARTS},
+        speculation_rest={key: choice for key, choice in parts.items() if key not in _PARTS},
+        rest=rest,
+    )
+
+
+def _gather_speculation(given: Mapping[str, Choice[Any]]) -> dict[str, Choice[Any]]:
+    """Take JSON, dotted keys and short forms together; as in vLLM each key is given once."""
+    parts: dict[str, Choice[Any]] = {}
+    if (config := given.get(SPECULATION)) is not None:
+        if not isinstance(config.value, dict):
+            raise UsageError(
+                f"{SPECULATION} {config.value} is no JSON object",
+                hint=f"""{SPECULATION} '{{"method": "dflash", "num_speculative_tokens": 7}}'""",
+            )
+        parts = {
+            key.replace("-", "_"): Choice(value, config.source, config.because)
+            for key, value in config.value.items()
+        }
+    for flag, key in _SHORT_FORMS.items():
+        if (choice := given.get(flag)) is None:
+            continue
+        if key in parts:
+            raise UsageError(
+                f"{flag} and {key} of {SPECULATION} exclude each other", hint="leave one of them"
+            )
+        parts[key] = choice
+    return parts

@@ -1,0 +1,1 @@
+"""Records as HTML pages and Markdown."""

@@ -1,0 +1,237 @@
+"""The charts: speed-ups with their intervals, and lines of both arms in small panels."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from slipstream.measuring.bench import BenchCell
+from slipstream.measuring.comparing.blocks import Arm
+from slipstream.measuring.comparing.verdict import SpeedFinding
+from slipstream.reporting.pages.drawing import (
+    TEXT_WIDTH,
+    Scale,
+    draw,
+    frame,
+    round_up,
+    rule,
+    shorten,
+    write,
+)
+from slipstream.reporting.pages.report import show
+from slipstream.reporting.pages.sides import Side, find_mean, list_concurrencies, list_kinds
+from slipstream.reporting.text.comparison import ALL_KINDS, show_estimate, show_load
+from slipstream.units import UNKNOWN
+
+Points = Mapping[int, Sequence[float]]
+"""By the place on the axis, one value of each start."""
+
+COARSE = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+FINE = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4, 1.6, 1.8, 2.0)
+ROW = 26.0
+CLOSE = 13.0
+DOT = 3.4
+
+_MARKS: Mapping[str, str] = {
+    "faster": "M-5 -5L5 0L-5 5Z",
+    "slower": "M5 -5L-5 0L5 5Z",
+    "even": "M-4 -4H4V4H-4Z",
+    "unclear": "M-4 0A4 4 0 1 0 4 0A4 4 0 1 0 -4 0Z",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """What the panels of a row share: the places below, the top and its label, how values look."""
+
+    places: Sequence[int]
+    top: float
+    label: str
+    show: Callable[[float], str]
+    logarithmic: bool
+
+
+def draw_speed_ups(findings: Sequence[SpeedFinding]) -> list[str]:
+    """Draw a panel a concurrency; all have the same axis."""
+    ends = [end for found in findings for end in (found.speed_up.low, found.speed_up.high)]
+    floors = [floor for found in findings for floor in (found.noise, 1 / found.noise)]
+    x = Scale(
+        max(0.05, min(*ends, *floors, 0.9)), min(20.0, max(*ends, *floors, 1.1)), 96, 234, True
+    )
+    concurrencies = sorted({found.concurrency for found in findings})
+    return [
+        _draw_forest(at, [found for found in findings if found.concurrency == at], x)
+        for at in concurrencies
+    ]
+
+
+def _draw_forest(concurrency: int, findings: Sequence[SpeedFinding], x: Scale) -> str:
+    bottom = 30 + ROW * len(findings)
+    title = f"Speed-up, {show_load(concurrency)}"
+    told = "; ".join(
+        f"{found.kind or ALL_KINDS} {show_estimate(found.speed_up)}, {found.outcome}"
+        for found in findings
+    )
+    parts = [
+        write(0, 14, show_load(concurrency), "strong"),
+        write(360, 14, "95 % interval", "soft", "end"),
+        *(_draw_band(found, 30 + ROW * row, x) for row, found in enumerate(findings)),
+    ]
+    for tick in _choose_ticks(x):
+        parts.append(rule(x(tick), 26, x(tick), bottom, "one" if tick == 1 else "grid"))
+        parts.append(write(x(tick), bottom + 15, f"{tick:g}", "soft", "middle"))
+    rows = [_draw_finding(found, 30 + ROW * row, x) for row, found in enumerate(findings)]
+    return frame(360, bottom + 20, title, told, *parts, *rows)
+
+
+def _choose_ticks(x: Scale) -> list[float]:
+    chosen = [1.0]
+    for tick in FINE if x.high / x.low < 3 else COARSE:
+        apart = min(abs(x(tick) - x(other)) for other in chosen)
+        if x.low <= tick <= x.high and apart > 2 * CLOSE:
+            chosen.append(tick)
+    return chosen
+
+
+def _draw_band(found: SpeedFinding, top: float, x: Scale) -> str:
+    left, right = x.clip(1 / found.noise), x.clip(found.noise)
+    return draw("rect", x=left, y=top + 3, width=right - left, height=ROW - 6, kind="band")
+
+
+def _draw_finding(found: SpeedFinding, top: float, x: Scale) -> str:
+    middle = top + ROW / 2
+    ratio, low, high = found.speed_up.ratio, found.speed_up.low, found.speed_up.high
+    mark = f"outcome {found.outcome}"
+    place = f"translate({x.clip(ratio):.1f} {middle:.1f})"
+    interval = f"{low:.2f} \N{EN DASH} {high:.2f}"
+    return draw(
+        "g",
+        draw("title", f"{100 * (found.noise - 1):.1f} % noise, {found.prompts} prompts"),
+        write(0, middle + 4, shorten(found.kind or ALL_KINDS, 92), "" if found.kind else "strong"),
+        rule(x.clip(low), middle, x.clip(high), middle, mark),
+        draw("path", d=_MARKS[found.outcome], transform=place, kind=mark),
+        write(272, middle + 4, f"{ratio:.2f}", "strong", "end"),
+        write(360, middle + 4, interval, "soft", "end"),
+    )
+
+
+def draw_by_concurrency(
+    sides: Sequence[Side], what: str, read: Callable[[BenchCell], float | None]
+) -> list[str]:
+    """Draw a figure of every cell against concurrency, a panel a kind."""
+    panels = {
+        kind: {side.arm: _read_points(side.find(kind), read) for side in sides}
+        for kind in list_kinds(sides)
+    }
+    values = [
+        value
+        for lines in panels.values()
+        for points in lines.values()
+        for own in points.values()
+        for value in own
+    ]
+    top = round_up(max(values, default=0.0))
+    decimals = 0 if top > 100 else 1
+    axes = Axes(
+        list_concurrencies(sides), top, f"{top:g}", lambda value: f"{value:.{decimals}f}", True
+    )
+    return [
+        _draw_panel(kind, what, lines, axes, what if len(panels) == 1 else kind)
+        for kind, lines in panels.items()
+    ]
+
+
+def _read_points(
+    cells: Sequence[BenchCell], read: Callable[[BenchCell], float | None]
+) -> dict[int, list[float]]:
+    points: dict[int, list[float]] = {}
+    for cell in cells:
+        if (value := read(cell)) is not None:
+            points.setdefault(cell.concurrency, []).append(value)
+    return points
+
+
+def draw_acceptance(sides: Sequence[Side]) -> list[str]:
+    """Draw the share of drafts accepted up to each position, a panel a kind."""
+    longest = max((len(cell.by_position) for side in sides for cell in side.find(None)), default=0)
+    axes = Axes(range(1, longest + 1), 1.0, "100 %", lambda share: f"{100 * share:.0f} %", False)
+    panels = []
+    for kind in list_kinds(sides) if longest else ():
+        lines = {side.arm: _read_positions(side.find(kind), longest) for side in sides}
+        steps = [side.average(lambda cell: cell.tokens_per_step, kind) for side in sides]
+        note = " and ".join(show(step, 2) for step in steps) + " tokens a step"
+        panels.append(_draw_panel(kind, "accepted up to a position", lines, axes, kind, note))
+    return panels
+
+
+def _read_positions(cells: Sequence[BenchCell], longest: int) -> dict[int, list[float]]:
+    """Give the mean of the cells; one whose drafts were shorter accepted nothing beyond them."""
+    rows = [(*cell.by_position, *[0.0] * longest) for cell in cells if cell.by_position]
+    return {at + 1: [fmean(row[at] for row in rows)] for at in range(longest) if rows}
+
+
+def _draw_panel(
+    kind: str, what: str, lines: Mapping[Arm, Points], axes: Axes, title: str, note: str = ""
+) -> str:
+    """Draw each arm's mean as a line that ends in its last value, and each start as a tick."""
+    x = Scale(axes.places[0], axes.places[-1], 14, 168, axes.logarithmic)
+    y = Scale(0, axes.top, 122, 34)
+    parts = [
+        write(0, 12, shorten(title, 210 - TEXT_WIDTH * len(note)), "strong"),
+        write(230, 12, note, "soft", "end"),
+        write(0, y(axes.top) - 4, axes.label, "soft"),
+        *(rule(0, y(axes.top * part), 182, y(axes.top * part), "grid") for part in (0.5, 1)),
+        rule(0, y(0), 182, y(0), "axis"),
+        *_label_places(axes.places, x),
+    ]
+    ends: list[tuple[float, str, Arm]] = []
+    told: list[str] = []
+    for arm, points in lines.items():
+        means = {at: find_mean(points[at]) or 0.0 for at in sorted(points)}
+        if means:
+            parts.append(_draw_line(arm, points, means, x, y))
+            last = means[max(means)]
+            ends.append((y(last), axes.show(last), arm))
+            values = ", ".join(f"{at} {axes.show(mean)}" for at, mean in means.items())
+            told.append(f"{arm}: {values}")
+    parts += [write(186, place, text, f"value {arm.lower()}") for place, text, arm in _spread(ends)]
+    if not ends:
+        parts.append(write(91, 80, UNKNOWN, "soft", "middle"))
+    return frame(230, 142, f"{kind}: {what}", "; ".join(told) or UNKNOWN, *parts)
+
+
+def _draw_line(arm: Arm, points: Points, means: Mapping[int, float], x: Scale, y: Scale) -> str:
+    kind = arm.lower()
+    path = "M" + "L".join(f"{x(at):.1f} {y(mean):.1f}" for at, mean in means.items())
+    ticks = [
+        rule(x(at) - 6, y(value), x(at) + 6, y(value), f"tick {kind}")
+        for at, values in points.items()
+        if len(values) > 1
+        for value in values
+    ]
+    size = DOT if len(means) <= 8 else DOT - 1
+    dots = [
+        draw("circle", cx=x(at), cy=y(mean), r=size, kind=f"dot {kind}")
+        for at, mean in means.items()
+    ]
+    return draw("g", draw("path", d=path, kind=f"line {kind}"), *ticks, *dots)
+
+
+def _label_places(places: Sequence[int], x: Scale) -> list[str]:
+    labels: list[str] = []
+    last = -100.0
+    for place in places:
+        if x(place) - last > 18:
+            labels.append(write(x(place), 137, str(place), "soft", "middle"))
+            last = x(place)
+    return labels
+
+
+def _spread(ends: Sequence[tuple[float, str, Arm]]) -> list[tuple[float, str, Arm]]:
+    """Put the labels of at most two ends beside them, apart if they would lie on each other."""
+    placed = sorted(ends)
+    gap = placed[-1][0] - placed[0][0] if len(placed) > 1 else CLOSE
+    shift = max(0.0, CLOSE - gap) / 2
+    return [
+        (place + 4 + (shift if at else -shift), text, arm)
+        for at, (place, text, arm) in enumerate(placed)
+    ]

@@ -1,0 +1,85 @@
+"""`Side`: what one arm gave, start by start; a server that was measured alone is one side."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import exp, log
+from statistics import fmean
+
+from slipstream.measuring.bench import BenchCell, BenchReport
+from slipstream.measuring.comparing.blocks import Arm
+from slipstream.measuring.comparing.comparison import Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One arm with the cells of each of its starts."""
+
+    arm: Arm
+    name: str
+    starts: Sequence[Sequence[BenchCell]]
+
+    @property
+    def drafts(self) -> bool:
+        """Say whether any draft was counted."""
+        return any(cell.tokens_per_step is not None for start in self.starts for cell in start)
+
+    def find(self, kind: str | None, concurrency: int | None = None) -> list[BenchCell]:
+        """Give the cells of a kind at a concurrency, of every start; None is any."""
+        return [
+            cell
+            for start in self.starts
+            for cell in start
+            if kind in (None, cell.kind) and concurrency in (None, cell.concurrency)
+        ]
+
+    def average(
+        self,
+        read: Callable[[BenchCell], float | None],
+        kind: str | None,
+        concurrency: int | None = None,
+    ) -> float | None:
+        """Average what is known of a kind at a concurrency."""
+        return find_mean(
+            [value for cell in self.find(kind, concurrency) if (value := read(cell)) is not None]
+        )
+
+
+def find_mean(values: Sequence[float]) -> float | None:
+    """Give the geometric mean: the ratio of two is the mean of the ratios."""
+    if not values:
+        return None
+    return exp(fmean(map(log, values))) if min(values) > 0 else 0.0
+
+
+def take_sides(comparison: Comparison) -> tuple[Side, Side]:
+    """Sort a comparison's starts by arm."""
+
+    def take(arm: Arm, name: str) -> Side:
+        return Side(arm, name, [entry.cells for entry in comparison.reports if entry.arm == arm])
+
+    return take("A", comparison.arms[0].name), take("B", comparison.arms[1].name)
+
+
+def take_side(report: BenchReport) -> Side:
+    """Take a server that was measured alone; nothing has to be told from it by a name."""
+    return Side(arm="B", name="", starts=[report.cells])
+
+
+def list_kinds(sides: Iterable[Side]) -> list[str]:
+    """List the kinds by name, as a verdict does."""
+    return sorted({cell.kind for side in sides for cell in side.find(None)})
+
+
+def list_concurrencies(sides: Iterable[Side]) -> list[int]:
+    """List the concurrencies, the smallest first."""
+    return sorted({cell.concurrency for side in sides for cell in side.find(None)})
+
+
+def read_per_token(cell: BenchCell) -> float | None:
+    """Give the median time per token in ms."""
+    return None if cell.per_token is None else 1000 * cell.per_token.p50
+
+
+def read_first_token(cell: BenchCell) -> float | None:
+    """Give the median time to the first token in ms."""
+    return None if cell.first_token is None else 1000 * cell.first_token.p50

@@ -1,0 +1,160 @@
+"""A `BenchReport` in words, and a cell on a line while it is measured."""
+
+from collections.abc import Callable, Mapping
+
+from slipstream.measuring.bench import BenchCell, BenchReport, BenchWarmUp, Percentiles
+from slipstream.reporting.pages.report import Report, Row, Section, Table, clean, render_text, show
+from slipstream.reporting.pages.sides import (
+    list_concurrencies,
+    read_first_token,
+    read_per_token,
+    take_side,
+)
+from slipstream.reporting.text.comparison import show_load
+from slipstream.reporting.text.conditions import describe_conditions, describe_plan
+from slipstream.reporting.text.machine import show_machine_load
+from slipstream.units import UNKNOWN, show_bytes
+
+
+def render_bench_text(report: BenchReport) -> str:
+    """Show a server's figures on the terminal."""
+    return render_text(describe_bench(report))
+
+
+def render_cell_line(cell: BenchCell) -> str:
+    """Write a cell on a line."""
+    first, each = read_first_token(cell), read_per_token(cell)
+    steps = "" if cell.tokens_per_step is None else f"  {cell.tokens_per_step:.2f} tokens a step"
+    failed = f"  {cell.failed} of {cell.requests} failed" if cell.failed else ""
+    return (
+        f"{clean(cell.kind):<12} {cell.concurrency:>3} at once  {cell.tokens_per_second:>8.1f} "
+        f"tokens/s  first token {show(first, 0, 'ms'):>8}  then {show(each, 1, 'ms'):>8} a token"
+        f"{steps}{failed}"
+    )
+
+
+def describe_bench(report: BenchReport) -> Report:
+    """Tell everything that was measured of a server."""
+    conditions = report.conditions
+    speeds = [
+        (concurrency, _measure_all(report, concurrency))
+        for concurrency in list_concurrencies([take_side(report)])
+    ]
+    started = conditions.start_seconds
+    plan = conditions.plan
+    return Report(
+        title=f"{conditions.model}: {conditions.workload}",
+        answer="cannot tell" if _is_busy(report) else "measured",
+        figure=show(speeds[0][1]) if speeds else UNKNOWN,
+        interval="tokens/s",
+        figure_note=f"over all kinds, {_name_load(report, speeds[0][0])}" if speeds else "",
+        sentence=_conclude(report, speeds),
+        sections=[
+            Section(
+                "speed, with the median, p90 and p99 of the requests", _tabulate(report, _SPEED)
+            ),
+            Section("drafts, cache and memory", _tabulate(report, _ENGINE)),
+            *describe_conditions(
+                conditions,
+                ("start", f"ready after {started:.0f} s" if started is not None else UNKNOWN),
+                ("warm-up", _describe_warm_up(report.warm_up)),
+                *_describe_arrivals(report),
+                ("machine load", show_machine_load(report.machine)),
+            ),
+            *([] if plan is None else [describe_plan("the engine's command", plan)]),
+        ],
+    )
+
+
+def _conclude(report: BenchReport, speeds: list[tuple[int, float]]) -> str:
+    if not speeds:
+        return "Nothing was measured."
+    told = ", ".join(f"{speed:.1f} tokens/s {_name_place(report, at)}" for at, speed in speeds)
+    failed = sum(cell.failed for cell in report.cells)
+    asked = sum(cell.requests for cell in report.cells)
+    end = f"; {failed} of {asked} requests failed" if failed else ""
+    sentence = f"{report.conditions.model} gives {told}, over all kinds{end}."
+    if report.machine and _is_busy(report):
+        return f"The machine was busy: {report.machine.describe()}. Meanwhile, {sentence}"
+    return sentence
+
+
+def _is_busy(report: BenchReport) -> bool:
+    return report.machine is not None and report.machine.is_busy
+
+
+def _name_place(report: BenchReport, concurrency: int) -> str:
+    rate = report.conditions.arrivals_per_second
+    if rate is None:
+        return f"at concurrency {concurrency}"
+    return f"at {rate:g} requests per second, with up to {concurrency} in flight"
+
+
+def _name_load(report: BenchReport, concurrency: int) -> str:
+    if report.conditions.arrivals_per_second is None:
+        return show_load(concurrency)
+    return _name_place(report, concurrency)
+
+
+def _measure_all(report: BenchReport, concurrency: int) -> float:
+    """Give the tokens of all kinds by the time that they took together."""
+    cells = [cell for cell in report.cells if cell.concurrency == concurrency]
+    seconds = sum(cell.seconds for cell in cells)
+    return sum(cell.output_tokens for cell in cells) / seconds if seconds else 0.0
+
+
+def _tabulate(report: BenchReport, columns: Mapping[str, Callable[[BenchCell], str]]) -> Table:
+    cells = sorted(report.cells, key=lambda cell: (cell.kind, cell.concurrency))
+    rows = [tuple(write(cell) for write in columns.values()) for cell in cells]
+    return Table(tuple(columns), rows)
+
+
+def _show_ranks(ranks: Percentiles | None, factor: int, decimals: int) -> str:
+    if ranks is None:
+        return UNKNOWN
+    told = (ranks.p50, ranks.p90, ranks.p99)
+    return " / ".join(f"{factor * seconds:.{decimals}f}" for seconds in told)
+
+
+def _show_share(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{100 * share:.0f} %"
+
+
+def _describe_arrivals(report: BenchReport) -> list[Row]:
+    rate = report.conditions.arrivals_per_second
+    if rate is None:
+        return []
+    told = f"{rate:g} per second on average, Poisson; 'at once' is the most that were in flight"
+    return [("arrivals", told)]
+
+
+def _describe_warm_up(warm: BenchWarmUp) -> str:
+    if not warm.seconds_per_token:
+        return "none"
+    last = 1000 * warm.seconds_per_token[-1]
+    flat = "flat" if warm.flat else "not flat yet"
+    return f"{warm.rounds} rounds, in the last {last:.1f} ms a token: {flat}"
+
+
+_SPEED: Mapping[str, Callable[[BenchCell], str]] = {
+    "kind": lambda cell: cell.kind,
+    "at once": lambda cell: str(cell.concurrency),
+    "requests": lambda cell: str(cell.requests),
+    "failed": lambda cell: str(cell.failed),
+    "tokens/s": lambda cell: show(cell.tokens_per_second),
+    "first token, ms": lambda cell: _show_ranks(cell.first_token, 1000, 0),
+    "a token, ms": lambda cell: _show_ranks(cell.per_token, 1000, 1),
+    "whole, s": lambda cell: _show_ranks(cell.whole, 1, 1),
+}
+_ENGINE: Mapping[str, Callable[[BenchCell], str]] = {
+    "kind": lambda cell: cell.kind,
+    "at once": lambda cell: str(cell.concurrency),
+    "tokens a step": lambda cell: show(cell.tokens_per_step, 2),
+    "accepted": lambda cell: _show_share(cell.acceptance_rate),
+    "cache hits": lambda cell: _show_share(cell.cache_hit_share),
+    "preemptions": lambda cell: show(cell.preemptions, 0),
+    "memory": lambda cell: show_bytes(cell.memory_bytes),
+    "accepted by position, %": lambda cell: (
+        " ".join(f"{100 * share:2.0f}" for share in cell.by_position) or UNKNOWN
+    ),
+}

@@ -1,0 +1,44 @@
+"""An `Examination` as text, a line a check with what to do under it; and why an engine ended."""
+
+from slipstream.reporting.text.tables import align
+from slipstream.serving.examination import Check, Diagnosis, Examination, Verdict
+from slipstream.serving.supervision.diagnosis import Finding
+
+
+def render_examination(examination: Examination) -> str:
+    """Show every check, and how many of them are not ok."""
+    rows = [row for check in examination.checks for row in _describe(check)]
+    faults, warnings = (_count(examination, verdict) for verdict in ("fault", "warning"))
+    return "\n".join([*align(rows), "", f"{faults}, {warnings}"])
+
+
+def render_diagnosis(diagnosis: Diagnosis) -> str:
+    """Show what a log tells, the first cause first."""
+    if not diagnosis.findings:
+        lines = [f"nothing known in {diagnosis.log}"]
+        if diagnosis.last_words:
+            lines += ["its last words:", *(f"  {line}" for line in diagnosis.last_words)]
+        return "\n".join(lines)
+    blocks = ["\n".join(_describe_finding(finding)) for finding in diagnosis.findings]
+    return "\n\n".join([f"in {diagnosis.log}:", *blocks])
+
+
+def _describe(check: Check) -> list[tuple[str, str, str]]:
+    rows: list[tuple[str, str, str]] = [(check.verdict, check.subject, check.message)]
+    rows += [("", "", f"- {detail}") for detail in check.details]
+    return rows if check.hint is None else [*rows, ("", "", f"hint: {check.hint}")]
+
+
+def _describe_finding(finding: Finding) -> list[str]:
+    rows = [
+        ("line", finding.line),
+        ("means", finding.meaning),
+        ("hint", finding.remedy),
+        ("source", ", ".join(finding.sources)),
+    ]
+    return [f"{finding.cause} ({finding.signature})", *align(rows, indent="  ")]
+
+
+def _count(examination: Examination, verdict: Verdict) -> str:
+    count = examination.count(verdict)
+    return f"{count or 'no'} {verdict}{'' if count == 1 else 's'}"

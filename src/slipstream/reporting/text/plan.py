@@ -1,0 +1,106 @@
+"""A `LaunchPlan` as text: the command, the memory, what speaks against it, and every reason."""
+
+from shlex import quote
+
+from slipstream.planning.difference import Difference
+from slipstream.planning.plan import Decision, LaunchPlan, MemoryBudget
+from slipstream.reporting.text.checkpoint import render_faults
+from slipstream.reporting.text.tables import align
+from slipstream.units import UNKNOWN, show_bytes, show_number
+
+
+def render_plan(plan: LaunchPlan, *, explain: bool) -> str:
+    """Show the plan; with `explain`, the reason of every setting instead of the command."""
+    head = align(
+        [
+            ("target", plan.target),
+            ("drafter", _name_drafter(plan)),
+            ("machine", f"{plan.machine or UNKNOWN}, capability {plan.capability or 'none'}"),
+            ("recipe", plan.recipe or "none"),
+            ("engine", f"{plan.engine} {plan.engine_version}"),
+        ]
+    )
+    body = _explain(plan) if explain else [render_command(plan.argv(), plan.variables)]
+    parts = [head, render_memory(plan.memory), body, [*_notes(plan)]]
+    parts.append(render_faults((*plan.refusals, *plan.warnings)))
+    return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def _name_drafter(plan: LaunchPlan) -> str:
+    if plan.speculation is None:
+        return "none: plain decoding"
+    return plan.drafter or f"none: the engine drafts by {plan.speculation.method.value}"
+
+
+def render_sglang(plan: LaunchPlan) -> str:
+    """Show the same plan as SGLang's command, and what it has no name for."""
+    command, left_out = plan.sglang_argv()
+    lines = [render_command(command, ())]
+    if left_out:
+        lines += ["", f"no counterpart in SGLang: {', '.join(left_out)}"]
+    return "\n".join(lines)
+
+
+def render_memory(memory: MemoryBudget) -> list[str]:
+    """Show where the memory goes and how many sequences fit."""
+    rows = [(item.name, show_bytes(item.size_bytes), item.because) for item in memory.items]
+    rows += [
+        ("cache", show_bytes(memory.kv_pool_bytes), "what is left of the usable memory"),
+        (
+            "usable",
+            show_bytes(memory.usable_bytes),
+            f"of {show_bytes(memory.device_bytes)}",
+        ),
+    ]
+    per_token = show_number(memory.kv_bytes_per_token, "bytes")
+    lines = ["memory", *align(rows, indent="  ")]
+    lines.append(
+        f"  a token keeps {per_token}, a sequence of full length "
+        f"{show_bytes(memory.bytes_per_sequence)}: "
+        f"{show_number(memory.sequences_that_fit)} of them fit"
+    )
+    if memory.unknown:
+        lines.append(f"  unknown: {', '.join(memory.unknown)}")
+    return lines
+
+
+def render_difference(differences: tuple[Difference, ...]) -> str:
+    """Show two plans' disagreements."""
+    if not differences:
+        return "the plans are the same"
+    rows = [("SETTING", "FIRST", "SECOND", "BECAUSE")]
+    rows += [
+        (entry.flag, entry.left or "not set", entry.right or "not set", entry.because)
+        for entry in differences
+    ]
+    return "\n".join(align(rows))
+
+
+def render_command(argv: list[str], environment: tuple[Decision, ...]) -> str:
+    """Write a command line as a shell takes it, a flag a line."""
+    lines = [f"{decision.flag}={quote(decision.value or '')} \\" for decision in environment]
+    words = [quote(word) for word in argv]
+    start = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
+    lines.append(" ".join(words[:start]))
+    for word in words[start:]:
+        if word.startswith("--"):
+            lines[-1] += " \\"
+            lines.append(f"  {word}")
+        else:
+            lines[-1] += f" {word}"
+    return "\n".join(lines)
+
+
+def _explain(plan: LaunchPlan) -> list[str]:
+    rows = [("SETTING", "VALUE", "SOURCE", "BECAUSE")]
+    rows += [_describe(decision) for decision in (*plan.variables, *plan.decisions)]
+    return align(rows)
+
+
+def _describe(decision: Decision) -> tuple[str, str, str, str]:
+    value = "set" if decision.value is None else decision.value
+    return decision.flag, value, decision.source, decision.because
+
+
+def _notes(plan: LaunchPlan) -> list[str]:
+    return [f"note: {note}" for note in plan.notes]

@@ -1,0 +1,94 @@
+"""Runs as text: one whole, several as a list, and what happened to them."""
+
+from datetime import datetime
+
+from slipstream.reporting.text.tables import align
+from slipstream.serving.run import Event
+from slipstream.serving.run_status import RunStatus, StatusList
+from slipstream.units import UNKNOWN, show_bytes
+
+_MEASURED = {
+    "tokens_per_second": "{:.1f} tokens/s alone",
+    "tokens_per_step": "{:.2f} tokens a step",
+    "ready_seconds": "ready after {:.0f} s",
+}
+
+
+def render_status(status: RunStatus, now: datetime) -> str:
+    """Show one run."""
+    age = show_age((now - status.since).total_seconds())
+    rows = [
+        ("run", status.id),
+        ("state", f"{status.state} for {age}, since {status.since:%Y-%m-%d %H:%M:%S} UTC"),
+        ("last", status.message or "nothing happened yet"),
+        ("url", status.url or "none"),
+        ("target", status.target),
+        ("drafter", status.drafter or "none: plain decoding"),
+        ("processes", _describe_processes(status)),
+        ("requests", _describe_requests(status)),
+        ("measured", _describe_measurements(status)),
+        ("restarts", str(status.restarts)),
+        ("stepped down", ", ".join(status.rungs) or "no"),
+        *(("note", note) for note in status.notes),
+        ("folder", status.folder),
+    ]
+    return "\n".join([*align(rows), "", f"next: {status.next_command}"])
+
+
+def render_statuses(listed: StatusList, now: datetime) -> str:
+    """List runs, one a line, with what to type about the first."""
+    if not listed.runs:
+        return f"no runs in {listed.root}\n\nnext: slipstream serve TARGET"
+    rows = [
+        (
+            status.id,
+            status.state,
+            show_age((now - status.since).total_seconds()),
+            status.url or "none",
+            status.drafter or "none",
+        )
+        for status in listed.runs
+    ]
+    table = align([("RUN", "STATE", "FOR", "URL", "DRAFTER"), *rows])
+    return "\n".join([*table, "", f"next: slipstream status {listed.runs[0].id}"])
+
+
+def render_event(event: Event) -> str:
+    """Write an event on a line."""
+    return f"{event.at:%Y-%m-%d %H:%M:%S}  {event.state:<11}  {event.message}"
+
+
+def show_age(seconds: float) -> str:
+    """Write how long something has been so, in its two largest units."""
+    whole = max(0, int(seconds))
+    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+
+
+def _describe_processes(status: RunStatus) -> str:
+    gone = " (gone)" if status.state == "supervisor gone" else ""
+    supervisor = f"supervisor {status.supervisor_pid}{gone}"
+    if status.engine_pid is None:
+        return f"{supervisor}, no engine"
+    return f"{supervisor}, engine {status.engine_pid} with {show_bytes(status.engine_bytes)}"
+
+
+def _describe_requests(status: RunStatus) -> str:
+    if status.in_flight is None:
+        return UNKNOWN
+    ago = status.last_token_seconds_ago
+    last = "no token yet" if ago is None else f"the last token {ago:.1f} s ago"
+    return f"{status.in_flight} in flight, {last}"
+
+
+def _describe_measurements(status: RunStatus) -> str:
+    told = [
+        form.format(status.measurements[name])
+        for name, form in _MEASURED.items()
+        if name in status.measurements
+    ]
+    return ", ".join(told) or "nothing yet"

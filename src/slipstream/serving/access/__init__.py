@@ -1,0 +1,1 @@
+"""Who may reach a server: keys, addresses, the gate's settings."""

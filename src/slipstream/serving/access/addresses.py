@@ -1,0 +1,71 @@
+"""Where an engine listens, and whether it can: told in a second, not after the weights."""
+
+import errno
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from slipstream.errors import InvalidInputError
+from slipstream.planning.plan import LaunchPlan
+from slipstream.serving.supervision.engine_process import find_host
+
+ANSWER_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host and port, or the path of a Unix socket, and the URL for a client on this machine."""
+
+    url: str
+    host: str
+    port: int
+    socket: str | None = None
+
+    @classmethod
+    def of(cls, plan: LaunchPlan) -> "Address":
+        """Read the address that a plan gives its engine."""
+        settings = plan.settings
+        if settings.uds is not None:
+            return cls("http://localhost", "", 0, settings.uds.value)
+        port = settings.port.value if settings.port else 0
+        host = settings.host.value if settings.host else ""
+        return cls(f"http://{find_host(plan)}:{port}", host, port)
+
+    def require_free(self) -> None:
+        """Refuse an address that another server has; a socket that nobody serves is removed."""
+        if self.socket is not None:
+            _require_free_socket(Path(self.socket))
+            return
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((self.host, self.port))
+                probe.listen(1)
+            except (OSError, OverflowError) as fault:
+                raise InvalidInputError(
+                    f"the engine cannot listen at {self.host or '*'} port {self.port}: "
+                    f"{getattr(fault, 'strerror', None) or fault}",
+                    hint="choose another with --port, or look who runs: slipstream status",
+                ) from fault
+
+
+def _require_free_socket(path: Path) -> None:
+    """Tell a stale socket, which vLLM would die of, from one in use."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(ANSWER_SECONDS)
+        try:
+            probe.connect(str(path))
+        except FileNotFoundError:
+            return
+        except OSError as fault:
+            if fault.errno == errno.ECONNREFUSED and path.is_socket():
+                path.unlink()
+                return
+            raise InvalidInputError(
+                f"the engine cannot listen at {path}: {fault.strerror or fault}",
+                hint="name another with -- --uds PATH",
+            ) from fault
+    raise InvalidInputError(
+        f"another server listens at {path}", hint="name another with -- --uds PATH"
+    )

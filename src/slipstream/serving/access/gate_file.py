@@ -1,0 +1,152 @@
+"""What the gate in the engine is told, and what it tells: files, for it imports nothing of ours.
+
+The defaults are here; `slipstream.vllm_plugin.gate.settings` reads the file back.
+"""
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
+
+from slipstream.atomic_files import write_atomically
+from slipstream.errors import InvalidInputError
+from slipstream.records import Record, read_record
+from slipstream.serving.access.keys import Key
+
+GATE_VARIABLE = "SLIPSTREAM_GATE"
+GATE_CLASS = "slipstream.vllm_plugin.gate.middleware.Gate"
+
+Route = Literal[
+    "POST /v1/chat/completions",
+    "POST /v1/completions",
+    "POST /v1/responses",
+    "POST /v1/messages",
+    "POST /v1/embeddings",
+    "POST /tokenize",
+    "POST /detokenize",
+    "GET /v1/models",
+]
+
+
+class GateLimits(Record):
+    """The most that one request may ask for."""
+
+    head_bytes: PositiveInt = 2**16
+    head_seconds: PositiveFloat = 10
+    body_bytes: PositiveInt = 2 * 2**20
+    body_seconds: PositiveFloat = 20
+    containers: PositiveInt = 20_000
+    depth: PositiveInt = 64
+    n: PositiveInt = 8
+    prompts: PositiveInt = 16
+    sequences: PositiveInt = 32
+    top_logprobs: NonNegativeInt = 20
+    max_tokens: PositiveInt | None = None
+    stop_strings: NonNegativeInt = 4
+    stop_characters: PositiveInt = 256
+    list_items: PositiveInt = 1024
+    regex_characters: PositiveInt = 2048
+    grammar_characters: PositiveInt = 2**14
+    schema_bytes: PositiveInt = 2**16
+
+
+class GateRecording(Record):
+    """Keep requests in a folder, up to a size; what matches a pattern is struck out."""
+
+    folder: Path
+    limit_bytes: PositiveInt = 256 * 2**20
+    redact: tuple[str, ...] = ()
+
+    @field_validator("redact")
+    @classmethod
+    def compile_patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            try:
+                re.compile(pattern)
+            except re.error as fault:
+                raise ValueError(f"'{pattern}' is not a pattern: {fault}") from fault
+        return patterns
+
+
+class GateSettings(Record):
+    """All that the gate is told; `host` is where the engine listens, or its socket's path."""
+
+    schema_version: Literal[1] = 1
+    host: str = "127.0.0.1"
+    routes: tuple[Route, ...] = (
+        "POST /v1/chat/completions",
+        "POST /v1/completions",
+        "POST /v1/responses",
+        "GET /v1/models",
+    )
+    keys_file: Path | None = None
+    # The hash of the supervisor's own key, which passes while draining and is not recorded.
+    probe_sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
+    state_file: Path | None = None
+    accounting_folder: Path | None = None
+    requests_per_key: PositiveInt = 64
+    # Of one caller, after the first hundred: a refusal costs about 2 ms of a core.
+    refusals_per_second: PositiveFloat = 50
+    retry_after_seconds: PositiveInt = 5
+    speculation: bool = False
+    unsupported_sampling: Literal["drop", "refuse"] = "drop"
+    long_answers: Literal["clamp", "refuse"] = "refuse"
+    text_only: bool = True
+    # Some grammars and patterns stop the engine for everybody: "any" is for callers one trusts.
+    constraints: Literal["plain", "any"] = "plain"
+    template_arguments: tuple[str, ...] = ("enable_thinking", "thinking")
+    limits: GateLimits = Field(default_factory=GateLimits)
+    recording: GateRecording | None = None
+
+    def write(self, path: Path) -> None:
+        """Put the settings where the engine will find them."""
+        write_atomically(path, self.to_json().encode())
+
+
+class CallerCounts(Record):
+    """The requests of one key."""
+
+    in_flight: int
+    total: int
+
+
+class GateCounts(Record):
+    """What one API process has under way; times are of the machine's monotonic clock."""
+
+    pid: int
+    written: float
+    last_token: float | None
+    in_flight: int
+    total: int
+    longest_body_bytes: int = 0
+    by_key: dict[str, CallerCounts]
+
+
+def read_counts(folder: Path) -> tuple[GateCounts, ...]:
+    """Read what every API process wrote, the ended ones too."""
+    hint = "give every start of the engine a folder of its own"
+    return tuple(read_record(file, GateCounts, hint=hint) for file in sorted(folder.glob("*.json")))
+
+
+def require_key_for(host: str, keys: Sequence[Key], *, now: datetime) -> None:
+    """Refuse to listen to other machines if nobody needs a key."""
+    if not is_loopback(host) and not any(key.is_valid(now) for key in keys):
+        where = host or "every address"
+        raise InvalidInputError(
+            f"other machines can reach {where}, and there is no valid key",
+            hint="slipstream keys new",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether an address, or the path of a Unix socket, is of this machine only."""
+    if host == "localhost" or host.startswith("/"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,1 @@
+"""One engine kept up: its life, its watch, what follows a death."""

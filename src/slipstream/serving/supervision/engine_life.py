@@ -1,0 +1,284 @@
+"""One engine from its start to its end: phases, warm-up, proof, and the watch over it.
+
+An engine that gives up, hangs or proves useless ends in a `Death`; being asked to stop is
+the supervisor's affair.
+"""
+
+import asyncio
+import json
+import re
+import subprocess
+import time
+from pathlib import Path
+
+from slipstream.atomic_files import write_atomically
+from slipstream.engines.vllm_log import Phase, PhaseMark, PhaseTracker
+from slipstream.errors import EngineError
+from slipstream.planning.plan import LaunchPlan
+from slipstream.serving.access.gate_file import GateCounts, read_counts
+from slipstream.serving.run import expected_phases
+from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.serving.supervision.generation import Asker, prove, warm_up
+from slipstream.serving.supervision.ladder import Cause
+from slipstream.serving.supervision.memory_guard import LOOK_EVERY_SECONDS, MemoryGuard
+from slipstream.serving.supervision.watchdog import Observation, judge, should_probe
+
+START_WITHIN_SECONDS = 3600.0
+READ_LOG_EVERY_SECONDS = 0.25
+STILL_EVERY_SECONDS = 15.0
+WATCH_EVERY_SECONDS = 1.0
+EXIT_FOLLOWS_SECONDS = 5.0
+# A start takes up to 40 minutes: one refused health check is no reason for another.
+FAILED_HEALTH_CHECKS = 3
+HEALTH_FAILING_SECONDS = 5.0
+DEFAULT_CONTEXT = 4096
+# Of a request's body: more than most texts have, so that patience is not too short.
+BYTES_A_TOKEN = 3
+
+_UNPATCHED = re.compile(r"slipstream patch [\w-]+: not applied: .*")
+_MEMINFO = Path("/proc/meminfo")
+_TOLD: dict[Phase, str] = {
+    "boot": "Python and vLLM are being loaded",
+    "engine": "the engine is being set up",
+    "weights": "the target's weights are being read",
+    "drafter": "the drafter's weights are being read",
+    "compile": "the model is being compiled",
+    "profile": "memory is being measured",
+    "cache": "the key-value cache is being made",
+    "graphs": "graphs are being captured",
+    "server": "the API server is starting",
+    "listening": "it listens",
+}
+
+
+class Death(Exception):
+    """An end that nobody asked for; the cause is None if log and exit code have to show it.
+
+    The exit code is None while the engine still runs: how it ends then is our doing.
+    """
+
+    def __init__(self, cause: Cause | None, message: str, exit_code: int | None = None) -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.message = message
+        self.exit_code = exit_code
+
+
+class EngineLife:
+    """An engine that was started, and what is known of it."""
+
+    def __init__(
+        self, chronicle: Chronicle, process: subprocess.Popen[bytes], asker: Asker
+    ) -> None:
+        self.chronicle, self.process, self.asker = chronicle, process, asker
+        self.ready_at: float | None = None
+        self._began = time.monotonic()
+        self._prefill_tokens_per_s: float | None = None
+        self._probed_well_at: float | None = None
+        self._failures: list[float] = []
+        self._failed_checks: list[float] = []
+        self._last_probe_at: float | None = None
+        self._probe: asyncio.Task[bool] | None = None
+
+    async def live(self, guard: MemoryGuard) -> None:
+        """Live until death."""
+        tasks = [
+            asyncio.create_task(part)
+            for part in (self._rise_and_work(), self._await_exit(), self._guard_memory(guard))
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await done.pop()
+        finally:
+            for task in (*tasks, *([self._probe] if self._probe else [])):
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def count_in_flight(self) -> int:
+        """Give how many requests of others are under way."""
+        counts = self._read_counts()
+        own = sum(
+            one.by_key["supervisor"].in_flight for one in counts if "supervisor" in one.by_key
+        )
+        return sum(one.in_flight for one in counts) - own
+
+    def tell_gate(self, state: str, *reasons: str) -> None:
+        """Have the gate know the state, for /readyz and for who may enter."""
+        document = json.dumps({"state": state, "reasons": reasons})
+        write_atomically(self.chronicle.folder.gate_state, document.encode())
+
+    @property
+    def healthy_seconds(self) -> float:
+        """Give how long the engine has been ready, 0 if it never was."""
+        return 0.0 if self.ready_at is None else time.monotonic() - self.ready_at
+
+    async def _rise_and_work(self) -> None:
+        try:
+            await self._start()
+            await self._warm()
+            await self._prove()
+            await self._watch()
+        except EngineError as fault:
+            # What a request says of a dying engine comes before its exit, which says more.
+            await asyncio.sleep(EXIT_FOLLOWS_SECONDS)
+            raise Death(None, fault.message, self.process.poll()) from fault
+
+    async def _await_exit(self) -> None:
+        while (code := self.process.poll()) is None:
+            await asyncio.sleep(READ_LOG_EVERY_SECONDS)
+        ending = f"signal {-code}" if code < 0 else f"exit code {code}"
+        raise Death(None, f"the engine ended by itself with {ending}", code)
+
+    async def _guard_memory(self, guard: MemoryGuard) -> None:
+        while True:
+            if alarm := guard.look(_MEMINFO.read_text(), time.monotonic()):
+                raise Death("out-of-memory", alarm.reason)
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+
+    async def _start(self) -> None:
+        """Follow the log until the engine calls itself healthy."""
+        chronicle, drafts = self.chronicle, self._plan.speculation is not None
+        expected = expected_phases(chronicle.folder.path.parent, self._plan)
+        tracker = PhaseTracker(started_at=self._began, drafts=drafts)
+        told = self._began
+        self._tell_phase(tracker.reached, told, expected.get("boot"))
+        with chronicle.folder.engine_log.open(errors="replace") as log:
+            while not await self.asker.is_healthy():
+                now = time.monotonic()
+                if now - self._began > START_WITHIN_SECONDS:
+                    raise Death("hang", f"the engine did not start in {START_WITHIN_SECONDS:g} s")
+                before = tracker.reached.phase
+                marks = {mark.phase: mark for mark in tracker.feed(log.read(), now)}
+                marks.pop(before, None)
+                if now - told > STILL_EVERY_SECONDS:
+                    marks[tracker.reached.phase] = tracker.reached
+                for mark in marks.values():
+                    self._tell_phase(mark, now, expected.get(mark.phase))
+                    told = now
+                await asyncio.sleep(READ_LOG_EVERY_SECONDS)
+        for line in dict.fromkeys(
+            _UNPATCHED.findall(chronicle.folder.engine_log.read_text(errors="replace"))
+        ):
+            chronicle.note(f"{line}; what it repairs can happen (docs/patches.md)")
+        took = tracker.seconds_by_phase(time.monotonic())
+        chronicle.update(phase_seconds={**took})
+        self._measure(start_seconds=time.monotonic() - self._began)
+
+    def _tell_phase(self, mark: PhaseMark, now: float, expected: float | None) -> None:
+        figures = {"elapsed": now - self._began}
+        details = [f"{now - self._began:.0f} s so far"]
+        if mark.share is not None:
+            details.insert(0, f"{mark.share:.0%}")
+        if expected is not None:
+            details.append(f"this step took {expected:.0f} s before")
+            figures["expected"] = expected
+        message = f"{_TOLD[mark.phase]} ({', '.join(details)})"
+        self.chronicle.note(message, phase=mark.phase, figures=figures)
+
+    async def _warm(self) -> None:
+        seconds = time.monotonic() - self._began
+        self.chronicle.move("warming", f"it listens after {seconds:.0f} s", elapsed=seconds)
+        self.tell_gate("warming", "the first requests are the slow ones")
+        warm = await warm_up(self.asker, self._context, self.chronicle.note)
+        self._prefill_tokens_per_s = warm.prefill_tokens_per_s
+        self._measure(
+            warm_up_requests=warm.requests,
+            first_ms_per_token=1000 * warm.first_seconds_per_token,
+            last_ms_per_token=1000 * warm.last_seconds_per_token,
+        )
+        if not warm.flat:
+            self.chronicle.note("the time of a token is not flat: something else may run here")
+
+    async def _prove(self) -> None:
+        """Say ready only after a generation that shows it."""
+        drafts = self._plan.speculation is not None
+        proof = await prove(self.asker, drafts=drafts)
+        figures = {"tokens_per_second": proof.tokens_per_second}
+        speed = f"{proof.tokens_per_second:.1f} tokens/s alone"
+        if drafts and not proof.accepted:
+            raise Death("no-acceptance", f"none of {proof.drafts} drafts was accepted")
+        if proof.tokens_per_step is not None:
+            figures["tokens_per_step"] = proof.tokens_per_step
+            speed += f", {proof.tokens_per_step:.2f} tokens a step"
+        self.ready_at = self._probed_well_at = time.monotonic()
+        figures["ready_seconds"] = self.ready_at - self._began
+        self._measure(**figures)
+        self._become_ready(f"ready at {self.chronicle.run.url}: {speed}", **figures)
+
+    def _become_ready(self, message: str, **figures: float) -> None:
+        self.chronicle.move("ready", message, **figures)
+        self.tell_gate("ready")
+
+    async def _watch(self) -> None:
+        """Look once a second whether the engine still generates."""
+        while True:
+            await asyncio.sleep(WATCH_EVERY_SECONDS)
+            self._count_health_check(await self.asker.is_healthy())
+            await self._judge()
+
+    def _count_health_check(self, healthy: bool | None) -> None:
+        """End an engine whose health check keeps failing; one without an answer says nothing."""
+        if healthy:
+            self._failed_checks = []
+        elif healthy is False:
+            self._failed_checks.append(time.monotonic())
+            count, seconds = len(self._failed_checks), time.monotonic() - self._failed_checks[0]
+            if count >= FAILED_HEALTH_CHECKS and seconds >= HEALTH_FAILING_SECONDS:
+                message = f"the health check failed {count} times in {seconds:.0f} s"
+                raise Death(None, message, self.process.poll())
+
+    async def _judge(self) -> None:
+        seen = self._observe()
+        self._follow_probe(seen)
+        health = judge(seen)
+        if health.stuck:
+            raise Death("hang", health.reason)
+        is_ready = self.chronicle.run.state == "ready"
+        if is_ready and not health.ready:
+            self.chronicle.move("warming", f"not ready: {health.reason}")
+            self.tell_gate("warming", health.reason)
+        elif health.ready and self.chronicle.run.state == "warming":
+            self._become_ready(f"ready again: {health.reason}")
+
+    def _follow_probe(self, seen: Observation) -> None:
+        """Take up a probe's answer, and send the next one if it is time."""
+        if self._probe is not None and self._probe.done():
+            if self._probe.result():
+                self._probed_well_at = time.monotonic()
+            else:
+                self._failures.append(time.monotonic())
+            self._probe = None
+        if self._probe is None and should_probe(seen, self._last_probe_at):
+            self._last_probe_at = seen.now
+            self._probe = asyncio.create_task(self.asker.probe())
+
+    def _observe(self) -> Observation:
+        counts = self._read_counts()
+        tokens = [one.last_token for one in counts if one.last_token is not None]
+        longest = max((one.longest_body_bytes for one in counts), default=0)
+        last_token_at = max(tokens, default=None)
+        last_sign = max(last_token_at or 0.0, self._probed_well_at or 0.0)
+        self._failures = [at for at in self._failures if at > last_sign]
+        return Observation(
+            now=time.monotonic(),
+            in_flight=self.count_in_flight(),
+            last_token_at=last_token_at,
+            last_good_generation_at=self._probed_well_at,
+            failed_probes=len(self._failures),
+            longest_prompt_tokens=min(self._context, longest // BYTES_A_TOKEN),
+            prefill_tokens_per_s=self._prefill_tokens_per_s,
+        )
+
+    @property
+    def _plan(self) -> LaunchPlan:
+        return self.chronicle.run.plan
+
+    @property
+    def _context(self) -> int:
+        return self._plan.context or DEFAULT_CONTEXT
+
+    def _read_counts(self) -> tuple[GateCounts, ...]:
+        return read_counts(self.chronicle.folder.accounting)
+
+    def _measure(self, **figures: float) -> None:
+        self.chronicle.update(measurements={**self.chronicle.run.measurements, **figures})

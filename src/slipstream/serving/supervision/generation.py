@@ -1,0 +1,220 @@
+"""Real generations: warm-up until the time of a token is flat, the proof, and the probe.
+
+The first requests after vLLM calls itself healthy are slow: kernels are compiled for shapes
+that its own warm-up did not meet, 30 s for the first one on a GB10.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from slipstream.engines.prometheus import add_up, parse_metrics
+from slipstream.errors import EngineError
+
+STORY = "The lighthouse keeper wrote in the log that night: the wind came from the north, and"
+PROOFS = (
+    "Write down the numbers from one to twenty in order: one, two, three, four, five,",
+    "def add(a, b):\n    return a + b\n\ndef subtract(a, b):\n    return a - b\n\ndef multiply(",
+    "The days of the week are Monday, Tuesday, Wednesday, Thursday,",
+    STORY,
+)
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+WARM_TOKENS = 24
+PROOF_TOKENS = 64
+LONG_PROMPT_TOKENS = 1024
+FLAT_RUNS = 3
+FLAT_WITHIN = 1.25
+MOST_RUNS = 12
+PROBE_SECONDS = 5.0
+ANSWER_SECONDS = 600.0
+
+# What a client sees when a server closes a connection that it kept, just as a request goes out.
+_CLOSED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
+_DRAFTS = "vllm:spec_decode_num_drafts_total"
+_ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What one request gave, and what it took."""
+
+    prompt_tokens: int
+    tokens: int
+    seconds: float
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Give the whole time by token; the prompts are short."""
+        return self.seconds / max(1, self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A generation with what became of its drafts."""
+
+    generation: Generation
+    drafts: int
+    accepted: int
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Give the speed of one request alone."""
+        return 1 / self.generation.seconds_per_token
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Give the acceptance length, None without drafts."""
+        return 1 + self.accepted / self.drafts if self.drafts else None
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUpTimes:
+    """How many requests it took, the first and the last time of a token, and whether it is flat."""
+
+    requests: int
+    first_seconds_per_token: float
+    last_seconds_per_token: float
+    flat: bool
+    prefill_tokens_per_s: float
+
+
+class Asker:
+    """The supervisor's own client, with the key that passes the gate whatever its state."""
+
+    def __init__(self, url: str, model: str, key: str, socket: str | None = None) -> None:
+        self._model = model
+        self._client = httpx.AsyncClient(
+            base_url=url,
+            headers={"authorization": f"Bearer {key}"},
+            timeout=ANSWER_SECONDS,
+            trust_env=False,
+            verify=False,  # There is no certificate on the way to an engine of this machine.
+            transport=httpx.AsyncHTTPTransport(uds=socket) if socket else None,
+        )
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._client.aclose()
+
+    async def is_healthy(self) -> bool | None:
+        """Ask the engine's own health check; None if it does not answer in time."""
+        try:
+            answer = await self._check_health()
+        except httpx.TimeoutException:
+            return None
+        except httpx.HTTPError:
+            return False
+        return answer.status_code == httpx.codes.OK
+
+    async def _check_health(self) -> httpx.Response:
+        """Ask, and ask once more if the connection was closed meanwhile."""
+        try:
+            return await self._client.get("/health", timeout=PROBE_SECONDS)
+        except _CLOSED:
+            return await self._client.get("/health", timeout=PROBE_SECONDS)
+
+    async def probe(self) -> bool:
+        """Have one token made, and say whether it came in time; a closed connection is retried."""
+        for _ in range(2):
+            try:
+                await self.generate(STORY, 1, timeout=PROBE_SECONDS)
+            except EngineError as fault:
+                if not isinstance(fault.__cause__, _CLOSED):
+                    return False
+            else:
+                return True
+        return False
+
+    async def generate(
+        self,
+        prompt: str,
+        max_tokens: int,
+        *,
+        extra: Mapping[str, Any] | None = None,
+        timeout: float = ANSWER_SECONDS,
+    ) -> Generation:
+        """Have a prompt continued to a length."""
+        body = {
+            "model": self._model,
+            "prompt": prompt,
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            **(extra or {}),
+        }
+        began = time.monotonic()
+        try:
+            answer = await self._client.post("/v1/completions", json=body, timeout=timeout)
+            answer.raise_for_status()
+            usage = answer.json()["usage"]
+            counted = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as fault:
+            why = f"{type(fault).__name__} {fault}".strip().splitlines()[0]
+            raise EngineError(
+                f"a generation of {max_tokens} tokens failed: {why}", hint="slipstream logs"
+            ) from fault
+        return Generation(*counted, time.monotonic() - began)
+
+    async def count_drafts(self) -> tuple[int, int]:
+        """Read from the engine's metrics how many drafts it made and tokens it accepted."""
+        try:
+            answer = await self._client.get("/metrics")
+            answer.raise_for_status()
+        except httpx.HTTPError as fault:
+            raise EngineError("the engine tells no metrics", hint="slipstream logs") from fault
+        found = add_up(parse_metrics(answer.text))
+        return int(found.get(_DRAFTS, 0)), int(found.get(_ACCEPTED, 0))
+
+
+async def warm_up(asker: Asker, context: int, report: Callable[[str], None]) -> WarmUpTimes:
+    """Meet the shapes that users will send, then repeat one request until its time is flat."""
+    words = STORY.split()
+    long_tokens = min(LONG_PROMPT_TOKENS, context // 2)
+    long_prompt = " ".join(words[at % len(words)] for at in range(int(long_tokens * 0.7)))
+    prefill = await asker.generate(long_prompt, 1)
+    report(f"a prompt of {prefill.prompt_tokens} tokens took {prefill.seconds:.1f} s")
+    for name, extra in _KINDS.items():
+        try:
+            done = await asker.generate(f"{name}: {STORY}", WARM_TOKENS, extra=extra)
+            report(f"a {name} answer took {done.seconds:.1f} s")
+        except EngineError as fault:
+            report(f"{name} answers do not work: {fault.message}")
+    times: list[float] = []
+    while len(times) < MOST_RUNS and not is_flat(times):
+        done = await asker.generate(STORY, WARM_TOKENS)
+        times.append(done.seconds_per_token)
+        report(f"warm-up {len(times)}: {1000 * times[-1]:.0f} ms a token")
+    return WarmUpTimes(
+        requests=1 + len(_KINDS) + len(times),
+        first_seconds_per_token=times[0],
+        last_seconds_per_token=times[-1],
+        flat=is_flat(times),
+        prefill_tokens_per_s=prefill.prompt_tokens / prefill.seconds,
+    )
+
+
+def is_flat(times: list[float]) -> bool:
+    """Say whether the last few times differ by little."""
+    last = times[-FLAT_RUNS:]
+    return len(last) == FLAT_RUNS and max(last) <= FLAT_WITHIN * min(last)
+
+
+async def prove(asker: Asker, *, drafts: bool) -> Proof:
+    """Generate for real; with a drafter, try other texts until a draft is accepted."""
+    began = await asker.count_drafts()
+    for prompt in PROOFS:
+        generation = await asker.generate(prompt, PROOF_TOKENS)
+        counted = await asker.count_drafts()
+        proof = Proof(generation, counted[0] - began[0], counted[1] - began[1])
+        if proof.accepted or not drafts:
+            break
+    return proof
+
+
+_KINDS: dict[str, Mapping[str, Any]] = {
+    "sampled": {"temperature": 0.8, "top_p": 0.95, "seed": 1},
+    "structured": {"structured_outputs": {"json": SCHEMA}, "ignore_eos": False},
+}

@@ -1,0 +1,159 @@
+"""When an engine that crashed starts again, and with less: the ladder that fits the cause.
+
+A plan gets three crashes. Then it steps down a rung, and the next three are the new plan's:
+the caller begins a new history. The ladder has an end, so crashing does too.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from random import Random
+from typing import Literal, TypeVar
+
+from slipstream.engines.vllm import CPU_BLOCK_TOKENS
+from slipstream.planning.plan import LaunchPlan
+from slipstream.planning.settings import SCHEDULE, Choice
+
+Value = TypeVar("Value")
+
+Cause = Literal[
+    "illegal-access", "out-of-memory", "configuration", "hang", "no-acceptance", "other"
+]
+Rung = Literal["eager", "short-drafts", "no-speculation", "less-memory"]
+
+SHORT_DRAFT = 3
+LESS_UTILIZATION = 0.05
+LEAST_CONTEXT = 4096
+CONTEXT_HALVINGS = 2
+TIMES_LESS_MEMORY = 3
+CRASHES_A_PLAN = 3
+WINDOW_SECONDS = 15 * 60
+HEALTHY_SECONDS = 10 * 60
+FIRST_WAIT_SECONDS = 5
+LONGEST_WAIT_SECONDS = 300
+
+_LADDERS: dict[Cause, tuple[Rung, ...]] = {
+    "illegal-access": ("eager", "short-drafts", "no-speculation"),
+    "hang": ("eager", "short-drafts", "no-speculation"),
+    "out-of-memory": ("less-memory",),
+    "configuration": (),
+    "no-acceptance": ("no-speculation",),
+    "other": ("no-speculation",),
+}
+_TOLD: dict[Cause, str] = {
+    "illegal-access": "illegal memory accesses",
+    "out-of-memory": "running out of memory",
+    "configuration": "a setting that the engine refuses",
+    "hang": "hanging",
+    "no-acceptance": "drafts of which none was accepted",
+    "other": "repeated crashes",
+}
+_NOT_MENDED_BY_WAITING: tuple[Cause, ...] = ("configuration", "no-acceptance")
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """One end of an engine that nobody asked for; healthy for 0 s is never ready."""
+
+    at: float
+    cause: Cause
+    healthy_seconds: float
+
+
+def may_restart(history: Sequence[Crash], now: float, chance: Random) -> float | None:
+    """Give the seconds to wait before the same plan starts again, or None if it must not.
+
+    Three starts in a row that fail count as three crashes in the window: one start takes
+    longer than that on a GB10.
+    """
+    streak = _find_streak(history)
+    if not streak:
+        return 0.0
+    recent = [crash for crash in streak if now - crash.at <= WINDOW_SECONDS]
+    unready = [crash for crash in streak[-CRASHES_A_PLAN:] if crash.healthy_seconds == 0]
+    spent = max(len(recent), len(unready)) >= CRASHES_A_PLAN
+    if spent or streak[-1].cause in _NOT_MENDED_BY_WAITING:
+        return None
+    doublings = min(len(streak) - 1, 10)
+    wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS << doublings)
+    return wait * chance.uniform(0.75, 1)
+
+
+def _find_streak(history: Sequence[Crash]) -> list[Crash]:
+    """Leave out what came before the engine was last healthy for long."""
+    streak: list[Crash] = []
+    for crash in history:
+        streak = [crash] if crash.healthy_seconds >= HEALTHY_SECONDS else [*streak, crash]
+    return streak
+
+
+def step_down(
+    plan: LaunchPlan, cause: Cause, taken: tuple[Rung, ...]
+) -> tuple[LaunchPlan, Rung] | None:
+    """Give the plan one rung lower and that rung's name, or None at the ladder's end."""
+    for rung in _LADDERS[cause]:
+        lower = _STEPS[rung](plan, f"{rung}, after {_TOLD[cause]}", taken)
+        if lower.argv() != plan.argv():
+            note = f"the plan was stepped down: {rung}, after {_TOLD[cause]}"
+            return lower.model_copy(update={"notes": (*plan.notes, note)}), rung
+    return None
+
+
+def _run_eager(plan: LaunchPlan, because: str, _: tuple[Rung, ...]) -> LaunchPlan:
+    eager = plan.settings.eager
+    return plan if eager and eager.value else plan.change(eager=_measure(True, because))
+
+
+def _draft_less(plan: LaunchPlan, because: str, _: tuple[Rung, ...]) -> LaunchPlan:
+    speculation = plan.speculation
+    if speculation is None or speculation.length is None:
+        return plan
+    rest = {key: choice for key, choice in speculation.rest.items() if key != SCHEDULE}
+    length = speculation.length
+    if length.value > SHORT_DRAFT:
+        length = _measure(SHORT_DRAFT, f"{because}; it was {length.value}")
+    return plan.change(speculation=speculation.model_copy(update={"length": length, "rest": rest}))
+
+
+def _draft_nothing(plan: LaunchPlan, because: str, _: tuple[Rung, ...]) -> LaunchPlan:
+    return plan.without_drafts()
+
+
+def _take_less(plan: LaunchPlan, because: str, taken: tuple[Rung, ...]) -> LaunchPlan:
+    """Lower the share of memory and the context, or on a CPU the cache, which has no share."""
+    if (times := taken.count("less-memory")) == TIMES_LESS_MEMORY:
+        return plan
+    settings, context = plan.settings, plan.context or 0
+    changes: dict[str, Choice[int] | Choice[float]] = {}
+    if times < CONTEXT_HALVINGS and context > LEAST_CONTEXT:
+        before, context = context, max(LEAST_CONTEXT, ceil(context / 2))
+        changes["context"] = _measure(context, f"{because}; it was {before}")
+    if (share := settings.memory_utilization) and share.value > LESS_UTILIZATION:
+        less = round(share.value - LESS_UTILIZATION, 4)
+        changes["memory_utilization"] = _measure(less, f"{because}; it was {share.value:g}")
+    if cache := settings.kv_cache_bytes:
+        fewer = max(cache.value // 2, _count_least_cache_bytes(plan, context))
+        if fewer < cache.value:
+            changes["kv_cache_bytes"] = _measure(fewer, f"{because}; it was {cache.value}")
+    return plan.change(**changes)
+
+
+def _count_least_cache_bytes(plan: LaunchPlan, context: int) -> int:
+    """Count what one sequence takes; one block more is never given out (v1/core/block_pool.py)."""
+    token, sequence = plan.memory.kv_bytes_per_token, plan.memory.bytes_per_sequence
+    if token is None or sequence is None:
+        return 0
+    blocks = ceil(context / CPU_BLOCK_TOKENS)
+    return min(sequence, token * CPU_BLOCK_TOKENS * blocks) + token * CPU_BLOCK_TOKENS
+
+
+def _measure(value: Value, because: str) -> Choice[Value]:
+    return Choice(value, "measured", because)
+
+
+_STEPS: dict[Rung, Callable[[LaunchPlan, str, tuple[Rung, ...]], LaunchPlan]] = {
+    "eager": _run_eager,
+    "short-drafts": _draft_less,
+    "no-speculation": _draft_nothing,
+    "less-memory": _take_less,
+}

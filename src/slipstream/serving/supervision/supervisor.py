@@ -1,0 +1,226 @@
+"""The supervisor: the one owner of a run's state, from its plan to its end.
+
+It starts the engine, replaces one that dies, steps the plan down where that fits the cause,
+and stops in order: drain, TERM, grace, KILL. The first signal drains, the second does not.
+"""
+
+import asyncio
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
+from random import Random
+from typing import NoReturn
+
+from slipstream.errors import EngineError
+from slipstream.serving.access.addresses import Address
+from slipstream.serving.run import read_process
+from slipstream.serving.served_plan import describe_gate
+from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.serving.supervision.diagnosis import Finding, diagnose_file
+from slipstream.serving.supervision.engine_life import Death, EngineLife
+from slipstream.serving.supervision.engine_process import (
+    GRACE_SECONDS,
+    LOADING_GRACE_SECONDS,
+    end_group,
+    make_environment,
+    signal_group,
+    start_group,
+)
+from slipstream.serving.supervision.generation import Asker
+from slipstream.serving.supervision.ladder import Cause, Crash, may_restart, step_down
+from slipstream.serving.supervision.memory_guard import guard_host
+
+LOOK_EVERY_SECONDS = 0.1
+# The gate looks for a new state four times a second, and shows a request within half of one.
+SETTLED_SECONDS = 1.0
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Supervisor:
+    """Keeps one engine up until it is asked to stop or nothing helps any more."""
+
+    def __init__(self, chronicle: Chronicle, environment: Mapping[str, str]) -> None:
+        self._chronicle, self._environment = chronicle, environment
+        self._address = Address.of(chronicle.run.plan)
+        self._key = secrets.token_urlsafe(32)
+        self._stop, self._now = asyncio.Event(), asyncio.Event()
+        self._history: list[Crash] = []
+        self._chance = Random()
+
+    async def serve(self) -> None:
+        """Run to the end; one that nobody asked for is an EngineError."""
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
+                loop.add_signal_handler(number, self._ask_to_stop)
+        try:
+            while (death := await self._live_once()) is not None:
+                await self._find_way_on(death)
+                if self._stop.is_set():
+                    self._chronicle.move("stopping", "asked to stop before the next start")
+                    break
+        except BaseException as fault:
+            self._chronicle.move("failed", f"given up: {fault}")
+            raise
+        self._chronicle.move("stopped", "nothing of it runs any more")
+
+    def _ask_to_stop(self) -> None:
+        if self._stop.is_set():
+            self._now.set()
+        self._stop.set()
+
+    async def _live_once(self) -> Death | None:
+        """Run one engine, and give what ended it, or None if it was asked to."""
+        chronicle = self._chronicle
+        self._prepare_folder()
+        self._address.require_free()
+        life = self._start_engine()
+        living = asyncio.create_task(life.live(guard_host(chronicle.run.host)))
+        stopping = asyncio.create_task(self._stop.wait())
+        death: Death | None = None
+        try:
+            await asyncio.wait((living, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if living.done():
+                await living
+            else:
+                await self._drain(life, living)
+        except Death as end:
+            death = end
+            chronicle.note(end.message)
+            life.tell_gate("failed", end.message)
+        finally:
+            for task in (living, stopping):
+                task.cancel()
+            await asyncio.gather(living, stopping, return_exceptions=True)
+            if death is None and chronicle.run.state != "stopping":
+                chronicle.move("stopping", "the engine is asked to end")
+            await life.asker.close()
+            await self._end(life, at_once=death is not None)
+        if death is not None:
+            self._remember(death, life)
+        if death is not None and self._stop.is_set():
+            chronicle.move("stopping", "it was asked to stop anyway")
+            return None
+        return death
+
+    def _prepare_folder(self) -> None:
+        """Keep the log of the engine before, and forget what its gate counted."""
+        folder, run = self._chronicle.folder, self._chronicle.run
+        if folder.engine_log.exists():
+            folder.engine_log.rename(folder.path / f"engine-{run.restarts}.log")
+        folder.accounting.mkdir(mode=0o700, exist_ok=True)
+        for file in folder.accounting.iterdir():
+            file.unlink()
+        digest = sha256(self._key.encode()).hexdigest()
+        describe_gate(run.plan, run.terms, folder, digest).write(folder.gate)
+
+    def _start_engine(self) -> EngineLife:
+        chronicle, plan = self._chronicle, self._chronicle.run.plan
+        command = [sys.executable, *plan.argv()[1:]]
+        again = [sys.executable, "-m", "slipstream", "serve", str(chronicle.folder.path)]
+        process = start_group(
+            command,
+            make_environment(plan, self._environment),
+            chronicle.folder.engine_log,
+            successor=[*again, "--detach"] if chronicle.run.terms.detached else (),
+        )
+        model = plan.settings.list_served_names()[0]
+        asker = Asker(self._address.url, model, self._key, self._address.socket)
+        life = EngineLife(chronicle, process, asker)
+        chronicle.update(
+            engine=read_process(process.pid),
+            url=self._address.url,
+            argv=tuple(command),
+            exit_code=None,
+        )
+        life.tell_gate("starting")
+        chronicle.move("starting", f"vLLM {plan.engine_version} starts, process {process.pid}")
+        return life
+
+    async def _drain(self, life: EngineLife, living: "asyncio.Task[None]") -> None:
+        """Let no more requests in, and wait for those under way."""
+        chronicle = self._chronicle
+        if chronicle.run.state not in ("ready", "warming"):
+            return
+        patience = chronicle.run.terms.drain_seconds
+        began = time.monotonic()
+        chronicle.move("draining", f"no new requests; those under way get {patience} s")
+        life.tell_gate("draining", "the server was asked to stop")
+        while (waited := time.monotonic() - began) < patience and not self._now.is_set():
+            if waited > SETTLED_SECONDS and life.count_in_flight() == 0:
+                break
+            if living.done():
+                await living
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+        left = life.count_in_flight()
+        message = f"{left} requests are cut off" if left else "all requests are answered"
+        chronicle.move("stopping", f"{message}; the engine is asked to end", in_flight=left)
+
+    async def _end(self, life: EngineLife, *, at_once: bool) -> None:
+        """End the whole group; one that died or hangs is not asked."""
+        patience = LOADING_GRACE_SECONDS if life.ready_at is None else GRACE_SECONDS
+        grace = 0.0 if at_once else patience
+        ending = asyncio.create_task(
+            asyncio.to_thread(end_group, life.process, grace_seconds=grace)
+        )
+        hurry = asyncio.create_task(self._now.wait())
+        await asyncio.wait((ending, hurry), return_when=asyncio.FIRST_COMPLETED)
+        if hurry.done():
+            signal_group(life.process, signal.SIGKILL)
+        hurry.cancel()
+        await ending
+        self._chronicle.update(engine=None)
+
+    def _remember(self, death: Death, life: EngineLife) -> None:
+        """Find the cause, report it with its remedy, and count the crash."""
+        self._chronicle.update(exit_code=death.exit_code)
+        findings = self._diagnose(death)
+        for finding in findings[:1]:
+            self._chronicle.note(f"{finding.meaning} {finding.remedy}")
+        cause = death.cause or classify(findings)
+        self._history.append(Crash(time.monotonic(), cause, life.healthy_seconds))
+
+    async def _find_way_on(self, death: Death) -> None:
+        """Wait for the next start, or step down, or give up."""
+        chronicle, run = self._chronicle, self._chronicle.run
+        wait = may_restart(self._history, time.monotonic(), self._chance)
+        if wait is not None:
+            chronicle.move("starting", f"it starts again in {wait:.0f} s", wait=wait)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), wait)
+        else:
+            lower = step_down(run.plan, self._history[-1].cause, run.rungs)
+            if lower is None:
+                self._give_up(death)
+            plan, rung = lower
+            self._history = []
+            chronicle.update(plan=plan, rungs=(*run.rungs, rung))
+            chronicle.move("starting", plan.notes[-1])
+        chronicle.update(restarts=run.restarts + 1)
+
+    def _diagnose(self, death: Death) -> tuple[Finding, ...]:
+        return diagnose_file(self._chronicle.folder.engine_log, exit_code=death.exit_code)
+
+    def _give_up(self, death: Death) -> NoReturn:
+        findings = self._diagnose(death)
+        raise EngineError(
+            f"the engine does not stay up: {death.message}",
+            details=tuple(finding.meaning for finding in findings[:3]),
+            hint=findings[0].remedy if findings else f"slipstream logs {self._chronicle.run.id}",
+        )
+
+
+def classify(findings: tuple[Finding, ...]) -> Cause:
+    """Give the ladder's cause for what a log tells first."""
+    if not findings or findings[0].cause == "request":
+        return "other"
+    first = findings[0]
+    if not first.retry:
+        return "configuration"
+    if first.cause in ("illegal-access", "out-of-memory", "hang"):
+        return first.cause
+    return "other"

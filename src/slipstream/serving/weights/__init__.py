@@ -1,0 +1,1 @@
+"""Weights at a commit, on this disk, checked before an offline start."""

@@ -1,0 +1,193 @@
+"""What a model's files were when they were hashed: a change is seen before an engine starts.
+
+vLLM loads a flipped bit without a word. A file is hashed once, and then known by its inode,
+time and size: it is hashed again only where one of these differs.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import model_validator
+
+from slipstream.atomic_files import write_atomically
+from slipstream.errors import InvalidInputError
+from slipstream.records import Record, read_record
+from slipstream.serving.weights.progress import ByteProgress, Report
+
+CHUNK_BYTES = 1 << 20
+
+
+class LockedFile(Record):
+    """One file as it was when it was hashed."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+    inode: int
+    modified_ns: int
+    hashed_on: date
+
+
+class WeightsLock(Record):
+    """The files of a folder: the user's own, or the snapshot of a commit."""
+
+    schema_version: Literal[2] = 2
+    repository: str | None = None
+    commit: str | None = None
+    folder: str
+    with_code: bool = False
+    files: tuple[LockedFile, ...]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_the_first_schema(cls, data: Any) -> Any:
+        """Read a lock of schema 1, whose hashes still count: it also said if it was complete."""
+        if isinstance(data, dict) and data.get("schema_version") == 1 and data.get("complete"):
+            kept = {key: value for key, value in data.items() if key != "complete"}
+            return kept | {"schema_version": 2}
+        return data
+
+    def by_name(self) -> dict[str, LockedFile]:
+        """Return the files by their names."""
+        return {file.name: file for file in self.files}
+
+
+class LocalModel(Record):
+    """A model that an engine can load without a network."""
+
+    schema_version: Literal[1] = 1
+    name: str
+    folder: Path
+    commit: str | None
+    files: int
+    size_bytes: int
+    lock: Path
+
+
+def read_lock(path: Path) -> WeightsLock | None:
+    """Read a lock, or None if there is none yet."""
+    if not path.exists():
+        return None
+    return read_record(path, WeightsLock, hint=f"remove {path}, and run the same command again")
+
+
+def save_lock(path: Path, lock: WeightsLock) -> None:
+    """Write a lock."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, lock.to_json().encode())
+    except OSError as fault:
+        raise InvalidInputError(
+            f"cannot write {path}: {fault.strerror}",
+            hint="make room there, or name another folder with SLIPSTREAM_CACHE",
+        ) from fault
+
+
+def describe_model(
+    name: str, place: Path, lock: WeightsLock, files: Mapping[str, LockedFile]
+) -> LocalModel:
+    """Describe these files together."""
+    return LocalModel(
+        name=name,
+        folder=Path(lock.folder),
+        commit=lock.commit,
+        files=len(files),
+        size_bytes=sum(file.size_bytes for file in files.values()),
+        lock=place,
+    )
+
+
+def verify(lock: Path, report: Report = lambda _: None) -> tuple[str, ...]:
+    """Hash every file of a lock again, whatever its time says, and return what differs."""
+    kept = read_lock(lock)
+    if kept is None:
+        return (f"there is no {lock}",)
+    folder, faults = Path(kept.folder), []
+    total_bytes = sum(file.size_bytes for file in kept.files)
+    with ByteProgress(report, f"hashing {folder}", total_bytes) as progress:
+        for then in kept.files:
+            try:
+                now = hash_file(folder / then.name, then.name, progress.add)
+            except InvalidInputError as fault:
+                faults.append(fault.message)
+                continue
+            if now.sha256 != then.sha256:
+                faults.append(_describe_change(folder, then, now))
+    return tuple(faults)
+
+
+def hash_changed(
+    folder: Path,
+    names: Iterable[str],
+    known: Mapping[str, LockedFile],
+    report: Report,
+    draw: Report | None = None,
+) -> tuple[dict[str, LockedFile], tuple[str, ...]]:
+    """Return these files as they are now, and a line for each known one that changed or is gone."""
+    here = [name for name in names if (folder / name).is_file()]
+    stale = [
+        name for name in here if name not in known or not is_unchanged(folder / name, known[name])
+    ]
+    total_bytes = sum((folder / name).stat().st_size for name in stale)
+    now = {name: known[name] for name in here if name not in stale}
+    with ByteProgress(report, f"hashing {folder}", total_bytes, draw) as progress:
+        now |= {name: hash_file(folder / name, name, progress.add) for name in stale}
+    changed = [
+        _describe_change(folder, known[name], now[name])
+        for name in stale
+        if name in known and known[name].sha256 != now[name].sha256
+    ]
+    gone = [f"{name} of {folder} is gone" for name in known if not (folder / name).is_file()]
+    return now, (*changed, *gone)
+
+
+def hash_file(
+    path: Path, name: str, on_bytes: Callable[[int], None] = lambda _: None
+) -> LockedFile:
+    """Read a file whole, and describe it under its name in the model."""
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(CHUNK_BYTES))
+    try:
+        with path.open("rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            while count := file.readinto(buffer):
+                digest.update(buffer[:count])
+                on_bytes(count)
+    except OSError as fault:
+        raise InvalidInputError(
+            f"cannot read {path}: {fault.strerror}", hint="check its rights, and the disk it is on"
+        ) from fault
+    return _describe(status, name, digest.hexdigest())
+
+
+def describe_file(path: Path, name: str, sha256: str) -> LockedFile:
+    """Describe a file whose hash is known."""
+    return _describe(path.stat(), name, sha256)
+
+
+def is_unchanged(path: Path, known: LockedFile) -> bool:
+    """Return whether a file is, by its inode, time and size, the one that was hashed."""
+    status = path.stat()
+    seen = (status.st_ino, status.st_mtime_ns, status.st_size)
+    return seen == (known.inode, known.modified_ns, known.size_bytes)
+
+
+def _describe(status: os.stat_result, name: str, sha256: str) -> LockedFile:
+    return LockedFile(
+        name=name,
+        size_bytes=status.st_size,
+        sha256=sha256,
+        inode=status.st_ino,
+        modified_ns=status.st_mtime_ns,
+        hashed_on=datetime.now(UTC).date(),
+    )
+
+
+def _describe_change(folder: Path, then: LockedFile, now: LockedFile) -> str:
+    return (
+        f"{then.name} of {folder} is not the file it was on {then.hashed_on}: "
+        f"sha256 {then.sha256} then, {now.sha256} now"
+    )

@@ -1,0 +1,102 @@
+"""How far a download or a hash is: a bar on a terminal, elsewhere a line every few seconds."""
+
+import time
+from collections.abc import Callable
+from threading import Lock
+from types import TracebackType
+from typing import Any, Self
+
+from slipstream.units import show_bytes
+
+LINE_EVERY_SECONDS = 5.0
+DRAW_EVERY_SECONDS = 0.1
+BAR_WIDTH = 24
+
+Report = Callable[[str], None]
+
+
+class ByteProgress:
+    """Reports bytes done of a total, from any thread; `draw` rewrites one line of a terminal."""
+
+    def __init__(
+        self,
+        report: Report,
+        work: str,
+        total_bytes: int,
+        draw: Report | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._report, self._draw, self._work, self._total = report, draw, work, total_bytes
+        self._done, self._clock, self._lock = 0, clock, Lock()
+        self._began = self._shown = clock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._draw:
+            self._draw("")
+        if self._total and kind is None:
+            self._report(self._describe())
+
+    def add(self, count: int) -> None:
+        """Count more bytes."""
+        with self._lock:
+            self._reach(self._done + count)
+
+    def reach(self, done: int) -> None:
+        """Set how many bytes are done."""
+        with self._lock:
+            self._reach(done)
+
+    def _reach(self, done: int) -> None:
+        self._done, now = done, self._clock()
+        if now - self._shown >= (DRAW_EVERY_SECONDS if self._draw else LINE_EVERY_SECONDS):
+            self._shown = now
+            (self._draw or self._report)(
+                (self._draw_bar() if self._draw else "") + self._describe()
+            )
+
+    def _draw_bar(self) -> str:
+        full = BAR_WIDTH * min(self._done, self._total) // max(self._total, 1)
+        return f"[{'#' * full}{' ' * (BAR_WIDTH - full)}] "
+
+    def _describe(self) -> str:
+        rate = self._done / max(self._clock() - self._began, 1e-9)
+        done, total = show_size(self._done), show_size(self._total)
+        return f"{self._work}: {done} of {total}, {rate / 1e6:.0f} MB/s"
+
+
+def make_hub_bar(progress: ByteProgress) -> type[Any]:
+    """Make the class that huggingface_hub counts with; it draws nothing itself.
+
+    A snapshot has a bar of bytes received and one of bytes written, and with xet the first may
+    stay behind: the one that is further counts.
+    """
+    from huggingface_hub.utils.tqdm import tqdm
+
+    bars: list[Any] = []
+
+    class Bar(tqdm):
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            super().__init__(*args, **settings | {"disable": True})  # type: ignore[no-untyped-call]
+            self.received = 0
+            if settings.get("unit") == "B":
+                bars.append(self)
+
+        def update(self, n: float | None = 1) -> None:
+            self.received += int(n or 0)
+            progress.reach(max((bar.received for bar in bars), default=0))
+
+    return Bar
+
+
+def show_size(count: int) -> str:
+    """Write a size in GiB, or in MiB if it is smaller."""
+    return show_bytes(count) if count >= 1 << 30 else f"{count / 2**20:.1f} MiB"

@@ -1,0 +1,128 @@
+"""Who asks: the keys of the key file, of which only hashes are known.
+
+The file may be replaced at any time. Without one, a gate on the loopback is open; but a gate
+that has seen keys never opens again because their file went away.
+"""
+
+import hmac
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from hmac import compare_digest
+from ipaddress import ip_address
+from typing import Any
+
+from slipstream.vllm_plugin.gate.answers import Refusal
+from slipstream.vllm_plugin.gate.settings import Settings
+from slipstream.vllm_plugin.gate.watched_file import WatchedFile
+
+Headers = Mapping[bytes, bytes]
+
+_PAGE_FROM_HERE = re.compile(rb"https?://(?:localhost|127\.\d+\.\d+\.\d+|\[::1\])(?::\d+)?")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The one who asks, and the salt that keeps its prefix cache from the others'."""
+
+    id: str
+    cache_salt: str | None = None
+
+
+ANYONE = Caller("anyone")
+SUPERVISOR = Caller("supervisor")
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    id: str
+    digest: bytes
+    expires: float | None
+    cache_salt: str
+
+
+class KeyRing:
+    """Tells callers by their key."""
+
+    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
+        self._may_be_open = is_loopback(settings.host)
+        self._probe = bytes.fromhex(settings.probe_sha256 or "")
+        self._file = WatchedFile(settings.keys_file, _parse_keys, absent=None)
+        self._clock = clock
+
+    def require_caller(self, headers: Headers) -> Caller:
+        """Give the caller, or refuse one without a valid key."""
+        given = _read_given(headers)
+        digest = sha256(given or b"").digest()
+        if compare_digest(digest, self._probe):
+            return SUPERVISOR
+        keys = self._file.read()
+        if keys is not None:
+            self._may_be_open = False
+        elif self._may_be_open:
+            _require_no_foreign_page(headers)
+            return ANYONE
+        found = self._find(keys or (), digest)
+        if given is None or found is None:
+            what = "a key is needed" if given is None else "this key is not known, or has expired"
+            challenge = ((b"www-authenticate", b"Bearer"),)
+            raise Refusal(401, f"{what}: Authorization: Bearer KEY", headers=challenge)
+        return Caller(found.id, found.cache_salt if len(keys or ()) > 1 else None)
+
+    def _find(self, keys: tuple[_Key, ...], digest: bytes) -> _Key | None:
+        """Compare with every key, whichever is found, so that time tells nothing."""
+        now, found = self._clock(), None
+        for key in keys:
+            valid = key.expires is None or now < key.expires
+            if compare_digest(key.digest, digest) & valid:
+                found = key
+        return found
+
+
+def is_loopback(address: str) -> bool:
+    """Say whether an address, or the path of a Unix socket, is of this machine only."""
+    if address == "localhost" or address.startswith("/"):
+        return True
+    try:
+        return ip_address(address.removeprefix("::ffff:")).is_loopback
+    except ValueError:
+        return False
+
+
+def _require_no_foreign_page(headers: Headers) -> None:
+    """Keep the pages of other sites, which a browser here shows, from an open gate."""
+    origin = headers.get(b"origin")
+    if origin is not None and not _PAGE_FROM_HERE.fullmatch(origin):
+        raise Refusal(403, "a page of another site may not ask a server that needs no key")
+
+
+def _read_given(headers: Headers) -> bytes | None:
+    scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() == b"bearer" and key.strip():
+        return key.strip()
+    return headers.get(b"x-api-key")
+
+
+def _parse_keys(content: bytes) -> tuple[_Key, ...] | None:
+    """Read one key a line; a file with a faulty line lets nobody in."""
+    try:
+        return tuple(_make_key(json.loads(line)) for line in content.splitlines() if line.strip())
+    except (ValueError, TypeError, LookupError) as fault:
+        _log.error("the key file cannot be used, and every key is refused: %s", fault)
+        return ()
+
+
+def _make_key(line: dict[str, Any]) -> _Key:
+    digest, expires = bytes.fromhex(line["sha256"]), line.get("expires")
+    return _Key(
+        id=str(line["id"]),
+        digest=digest,
+        expires=None if expires is None else datetime.fromisoformat(expires).timestamp(),
+        cache_salt=hmac.digest(digest, b"prefix cache", "sha256").hex(),
+    )

@@ -1,0 +1,207 @@
+"""Two plans are started in turns, each asked the same, and judged; an engine only pretends here."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from slipstream.measuring.bench import Bench, Conditions
+from slipstream.measuring.comparing.comparison import ComparedArm, Contest
+from slipstream.measuring.engine_start import tell_drafts
+from slipstream.measuring.machine_watch import Glance, MachineLoad, MachineWatch
+from slipstream.measuring.workloads import Prompt, Workload
+from slipstream.planning.plan import LaunchPlan
+from slipstream.reporting.text.comparison import describe_comparison, render_comparison_text
+from tests.unit.planning.bare_plans import bare_plan
+
+# Streams eight tokens; with drafts they come twice as fast, two a chunk.
+PROGRAM = """
+import json, sys, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+drafts = "--speculative-config" in " ".join(sys.argv)
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def answer(self, body, kind="application/json"):
+        self.send_response(200)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        self.answer(json.dumps({"data": [{"id": "it"}]}).encode())
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        size = 2 if drafts else 1
+        for at in range(0, 8, size):
+            self.event({"choices": [{"delta": {"content": "x" * size}, "finish_reason": None}]})
+            time.sleep(0.02)
+        self.event({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+        self.event({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 8}})
+        self.wfile.write(b"0\\r\\n\\r\\n")
+
+    def event(self, told):
+        data = f"data: {json.dumps(told)}\\n\\n".encode()
+        self.wfile.write(b"%x\\r\\n%s\\r\\n" % (len(data), data))
+
+port = int(sys.argv[sys.argv.index("--port") + 1])
+ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+WORKLOAD = Workload(
+    name="mine",
+    prompts=tuple(
+        Prompt(
+            id=f"code-{number}",
+            kind="code",
+            messages=({"role": "user", "content": "x"},),
+            max_tokens=8,
+            origin="here",
+        )
+        for number in range(3)
+    ),
+)
+CONDITIONS = Conditions(
+    at=datetime(2026, 11, 15, tzinfo=UTC),
+    command="slipstream compare it",
+    model="it",
+    versions={},
+    plan=None,
+    host=None,
+    workload="mine",
+    workload_sha256=WORKLOAD.sha256,
+    left_out={},
+    seed=0,
+    max_tokens=8,
+    thinking=None,
+    prefix_cache="cold",
+)
+
+
+@pytest.fixture
+def plan() -> LaunchPlan:
+    return bare_plan("--speculative-config.model", "drafter", drafter="drafter")
+
+
+QUIET = MachineLoad(cores=2, seconds=5, other_cpu_share=0.01, steal_share=0, slowdown=1)
+BUSY = QUIET.model_copy(update={"other_cpu_share": 0.45, "busiest": "ffmpeg"})
+
+
+class ScriptedWatch(MachineWatch):
+    """Finds what it was given, block by block, and waits in vain where it was told to."""
+
+    found: ClassVar[list[MachineLoad]] = []
+    quiet: ClassVar[list[bool]] = []
+
+    def begin(self) -> None:
+        return None
+
+    def end(self, before: Glance | None, session: int | None = None) -> MachineLoad:
+        assert session is not None
+        return self.found.pop(0)
+
+    def wait_until_quiet(self, within_seconds: float = 30) -> bool:
+        return self.quiet.pop(0)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> dict[str, str]:
+    """Put a program in the engine's place, and return the environment that finds it."""
+    package = tmp_path / "vllm" / "entrypoints" / "openai"
+    package.mkdir(parents=True)
+    for part in (package, *package.parents[:2]):
+        (part / "__init__.py").touch()
+    (package / "api_server.py").write_text(PROGRAM)
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path)}
+
+
+def test_a_disturbed_block_is_measured_again_and_a_busy_machine_leaves_no_verdict(
+    tmp_path: Path, plan: LaunchPlan, engine: dict[str, str]
+) -> None:
+    watch = ScriptedWatch()
+    # The first block is disturbed and repeated; the second is, and the machine stays busy.
+    watch.found[:] = [BUSY, QUIET, BUSY, QUIET, QUIET]
+    watch.quiet[:] = [True, False]
+    said: list[str] = []
+    contest = Contest(
+        arms=(
+            ComparedArm(name="plain", plan=plan.without_drafts()),
+            ComparedArm(name="drafted", plan=plan),
+        ),
+        bench=Bench(WORKLOAD, (1,)),
+        rounds=1,
+        environment=engine,
+        logs=tmp_path / "logs",
+        say=said.append,
+        watch=watch,
+    )
+    done = contest.run(CONDITIONS)
+    assert (watch.found, watch.quiet) == ([], [])
+    assert [report.repeated for report in done.reports] == [True, False, False, False]
+    assert [report.machine for report in done.reports] == [QUIET, BUSY, QUIET, QUIET]
+    assert len(list((tmp_path / "logs").glob("*-again.log"))) == 1
+    verdict = done.verdict
+    assert verdict.answer == "cannot tell"
+    assert verdict.sentence == (
+        "Cannot tell: the machine was busy during 1 of 4 blocks: other processes used 0.9 of 2 "
+        "cores, most of it ffmpeg. Measure again when the machine is quiet."
+    )
+    assert {finding.outcome for finding in verdict.findings} == {"unclear"}
+    assert verdict.break_evens == ()
+    report = describe_comparison(done)
+    assert (report.answer, report.figure) == ("cannot tell", "?")
+    assert "ffmpeg" in render_comparison_text(done)
+    assert "block 2 of 4: drafted keeps its figures: the machine stays busy" in said
+
+
+def test_arms_take_turns_and_the_faster_one_is_ahead(
+    tmp_path: Path, plan: LaunchPlan, engine: dict[str, str]
+) -> None:
+    said: list[str] = []
+    contest = Contest(
+        arms=(
+            ComparedArm(name="plain", plan=plan.without_drafts()),
+            ComparedArm(name="drafted", plan=plan),
+        ),
+        bench=Bench(WORKLOAD, (1, 2)),
+        rounds=1,
+        environment=engine,
+        logs=tmp_path / "logs",
+        say=said.append,
+        watch=MachineWatch(proc=tmp_path / "proc"),
+    )
+    done = contest.run(CONDITIONS)
+    assert [block.arm for block in done.blocks] == ["A", "B", "B", "A"]
+    assert [report.arm for report in done.reports] == ["A", "B", "B", "A"]
+    assert all(report.start_seconds > 0 for report in done.reports)
+    assert all(report.cells[0].memory_bytes for report in done.reports)
+    assert len(list((tmp_path / "logs").glob("*.log"))) == 4
+    speed_ups = [finding.speed_up.ratio for finding in done.verdict.findings]
+    assert min(speed_ups) > 1.3
+    assert (done.verdict.arms, done.verdict.blocks) == (("plain", "drafted"), 4)
+    assert said[0] == "block 1 of 4: plain starts"
+
+
+def test_an_engine_with_drafts_tells_them_by_request_and_one_without_is_not_asked(
+    plan: LaunchPlan,
+) -> None:
+    told = tell_drafts(plan)
+    decision = told.find("--per-request-spec-decode-metrics")
+    assert decision is not None
+    assert decision.value == "summary"
+    assert tell_drafts(told) == told
+    plain = told.without_drafts()
+    assert tell_drafts(plain) == plain
+    assert plain.find("--per-request-spec-decode-metrics") is None

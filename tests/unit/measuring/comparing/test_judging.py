@@ -1,0 +1,264 @@
+"""Blocks become a verdict: ratios, intervals, break-even, and what weakens it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from slipstream.measuring.client.sample import Sample
+from slipstream.measuring.comparing.blocks import Block
+from slipstream.measuring.comparing.judging import judge
+from slipstream.measuring.comparing.verdict import BreakEven, SpeedFinding, Verdict
+from tests.unit.measuring.comparing.simulated_server import Server, measure
+
+QUIET = Server(
+    kinds=("chat", "code"),
+    concurrencies=(1, 8),
+    request_noise=0.002,
+    prompt_spread=0.002,
+    start_noise=0.002,
+    drift=0.001,
+    stall_chance=0,
+)
+TWICE = replace(QUIET, speed_up=lambda kind, concurrency: 2.0)
+
+
+def judge_all(blocks: list[Block], draws: int = 300) -> Verdict:
+    return judge(blocks, arms=("plain", "dflash"), draws=draws)
+
+
+def pick(verdict: Verdict, kind: str | None, concurrency: int) -> SpeedFinding:
+    return next(
+        found
+        for found in verdict.findings
+        if (found.kind, found.concurrency) == (kind, concurrency)
+    )
+
+
+def change(blocks: list[Block], mend: Callable[[Block, Sample], Sample]) -> list[Block]:
+    return [
+        block.model_copy(update={"samples": tuple(mend(block, one) for one in block.samples)})
+        for block in blocks
+    ]
+
+
+def fail(sample: Sample) -> Sample:
+    return Sample(
+        prompt_id=sample.prompt_id,
+        kind=sample.kind,
+        concurrency=sample.concurrency,
+        began_at=sample.began_at,
+        seconds=1,
+        error="reset",
+    )
+
+
+def codes(verdict: Verdict) -> list[tuple[str, bool]]:
+    return [(caution.code, caution.grave) for caution in verdict.cautions]
+
+
+def test_a_doubled_speed_is_found_in_every_row_and_in_the_throughput() -> None:
+    verdict = judge_all(measure(TWICE, 1, "ABBA"))
+    assert len(verdict.findings) == 6
+    for found in verdict.findings:
+        assert found.outcome == "faster"
+        assert found.speed_up.low < 2 < found.speed_up.high
+        assert found.speed_up.ratio == pytest.approx(2, rel=0.01)
+        assert 1.5 < found.throughput.low < found.throughput.ratio < found.throughput.high < 2.1
+        assert 1 < found.noise < 1.02
+    assert pick(verdict, None, 8).prompts == 2 * pick(verdict, "code", 8).prompts == 20
+    assert (verdict.answer, verdict.more_blocks, verdict.cautions) == ("use", None, ())
+
+
+def test_the_same_blocks_and_seed_give_the_same_record_and_it_loads_back() -> None:
+    blocks = measure(TWICE, 1, "ABBA")
+    verdict = judge_all(blocks)
+    assert judge_all(blocks) == verdict
+    assert Verdict.model_validate_json(verdict.to_json()) == verdict
+    assert judge(blocks, arms=("plain", "dflash"), draws=300, seed=1) != verdict
+
+
+def test_arms_that_change_places_turn_every_ratio_over() -> None:
+    blocks = measure(TWICE, 2, "ABBA")
+    turned = [
+        block.model_copy(update={"arm": "A" if block.arm == "B" else "B"}) for block in blocks
+    ]
+    there, back = judge_all(blocks), judge_all(turned)
+    for one, other in zip(there.findings, back.findings, strict=True):
+        assert one.speed_up.ratio == pytest.approx(1 / other.speed_up.ratio)
+        assert one.speed_up.low == pytest.approx(1 / other.speed_up.high, rel=0.005)
+    assert (there.answer, back.answer) == ("use", "do not use")
+
+
+def test_a_machine_that_is_slower_throughout_gives_the_same_verdict() -> None:
+    blocks = measure(TWICE, 3, "ABBA")
+    slower = change(
+        blocks,
+        lambda _, one: one.model_copy(
+            update={
+                "began_at": one.began_at * 3,
+                "seconds": one.seconds * 3,
+                "first_token_seconds": (one.first_token_seconds or 0) * 3,
+            }
+        ),
+    )
+    assert judge_all(slower).sentence == judge_all(blocks).sentence
+
+
+def test_a_difference_below_what_a_restart_does_is_none() -> None:
+    """Eight rounds make the interval narrower than the step from start to start."""
+    server = replace(
+        QUIET,
+        kinds=("chat",),
+        concurrencies=(1,),
+        start_noise=0.02,
+        drift=0,
+        speed_up=lambda kind, concurrency: 1.022,
+    )
+    found = judge_all(measure(server, 17, *["ABBA"] * 8)).findings[0]
+    assert found.speed_up.low > 1
+    assert found.speed_up.ratio < found.noise
+    assert found.outcome == "even"
+
+
+def test_a_control_of_one_arm_narrows_the_intervals() -> None:
+    server = replace(QUIET, start_noise=0.02)
+    pairs = [
+        (judge_all(blocks[:4]).findings[0], judge_all(blocks).findings[0])
+        for blocks in (measure(server, seed, "ABBA", "AAAAAA") for seed in range(12))
+    ]
+    assert all(one.speed_up.ratio == pytest.approx(other.speed_up.ratio) for one, other in pairs)
+    narrower = [one.speed_up.high > other.speed_up.high for one, other in pairs]
+    assert sum(narrower) >= 9
+
+
+def test_the_break_even_is_found_between_the_concurrencies_around_it() -> None:
+    server = replace(
+        QUIET,
+        concurrencies=(1, 4, 16, 64),
+        speed_up=lambda kind, concurrency: {"chat": 1.5, "code": 3.0}[kind] * concurrency**-0.25,
+    )
+    verdict = judge_all(measure(server, 6, "ABBA", "ABBA"))
+    chat, code, both = verdict.break_evens
+    assert chat.concurrency == pytest.approx(1.5**4, rel=0.1)
+    assert chat.low is not None
+    assert chat.high is not None
+    assert 1 < chat.low < 1.5**4 < chat.high < 8
+    assert code == BreakEven(kind="code", concurrency=None, low=None, high=None, largest=64)
+    assert both.kind is None
+    assert both.concurrency == pytest.approx(4.5**2, rel=0.1)
+    assert verdict.sentence.startswith("Use dflash instead of plain for chat up to concurrency 4 (")
+    assert "and for code (1.0" in verdict.sentence
+
+
+def test_an_arm_that_is_slower_from_the_start_has_its_break_even_below_all() -> None:
+    verdict = judge_all(measure(replace(QUIET, speed_up=lambda kind, level: 0.5), 7, "ABBA"))
+    assert {(one.concurrency, one.low, one.high) for one in verdict.break_evens} == {(0, 0, 0)}
+    one = judge_all(measure(replace(QUIET, concurrencies=(4,)), 7, "ABBA"))
+    assert one.break_evens == ()
+
+
+def test_the_blocks_it_asks_for_are_mostly_enough() -> None:
+    server = Server(kinds=("chat",), concurrencies=(1,), speed_up=lambda kind, level: 1.12)
+    asked = settled = 0
+    for seed in range(40):
+        verdict = judge_all(measure(server, seed, "ABBA"), draws=200)
+        if verdict.more_blocks in (4, 8):
+            assert f"measure more, about {verdict.more_blocks} blocks" in verdict.sentence
+            rounds = ["ABBA"] * (1 + verdict.more_blocks // 4)
+            asked += 1
+            settled += judge_all(measure(server, seed, *rounds), draws=200).answer == "use"
+    assert asked >= 10
+    assert settled >= 0.6 * asked
+
+
+def test_few_failures_are_told_and_many_leave_no_answer() -> None:
+    blocks = measure(TWICE, 8, "ABBA")
+    few = change(
+        blocks,
+        lambda block, one: (
+            fail(one)
+            if one.prompt_id == "chat-1" and one.concurrency == 8 and block is blocks[1]
+            else one
+        ),
+    )
+    verdict = judge_all(few)
+    assert codes(verdict) == [("failed-requests", False), ("left-out", False)]
+    assert pick(verdict, "chat", 8).prompts == 9
+    assert verdict.answer == "use"
+    assert "Caution: 1 of 80 requests to dflash failed and 1 of 40 prompts" in verdict.sentence
+    many = change(
+        blocks,
+        lambda block, one: fail(one) if one.prompt_id == "chat-1" and block.arm == "A" else one,
+    )
+    verdict = judge_all(many)
+    assert codes(verdict) == [("failed-requests", False), ("left-out", False)]
+    more = change(many, lambda block, one: fail(one) if one.prompt_id == "chat-2" else one)
+    verdict = judge_all(more)
+    assert ("failed-requests", True) in codes(verdict)
+    assert verdict.answer == "cannot tell"
+    assert verdict.sentence.startswith("Cannot tell, because 8 of 80 requests to plain failed")
+
+
+def test_a_block_that_answered_nothing_is_left_out() -> None:
+    blocks = measure(TWICE, 9, "ABBA", "ABBA")
+    dead = change(blocks, lambda block, one: fail(one) if block is blocks[5] else one)
+    verdict = judge_all(dead)
+    assert verdict.blocks == 7
+    assert ("silent-block", True) in codes(verdict)
+    assert pick(verdict, None, 1).speed_up.ratio == pytest.approx(2, rel=0.02)
+
+
+def test_answers_of_other_lengths_are_told_and_much_longer_ones_leave_no_answer() -> None:
+    def stretch(by: float, share: int) -> Callable[[Block, Sample], Sample]:
+        def mend(block: Block, one: Sample) -> Sample:
+            longer = block.arm == "B" and int(one.prompt_id[-1]) < share
+            tokens = round(one.output_tokens * by) if longer else one.output_tokens
+            first = one.first_token_seconds or 0
+            seconds = first + (one.seconds_per_token or 0) * (tokens - 1)
+            return one.model_copy(update={"output_tokens": tokens, "seconds": seconds})
+
+        return mend
+
+    blocks = measure(TWICE, 10, "ABBA")
+    assert judge_all(change(blocks, stretch(1.05, 10))).cautions == ()
+    assert judge_all(change(blocks, stretch(1.3, 1))).cautions == ()
+    some = judge_all(change(blocks, stretch(1.3, 4)))
+    assert codes(some) == [("lengths", False)]
+    assert "16 of 40 answers differ in length by more than 10 %" in some.sentence
+    assert pick(some, None, 1).speed_up.ratio == pytest.approx(2, rel=0.01)
+    assert codes(judge_all(change(blocks, stretch(1.3, 10)))) == [("lengths", True)]
+
+
+def test_too_few_prompts_are_told_and_a_cell_that_is_lost_too() -> None:
+    blocks = measure(replace(TWICE, prompts=5), 11, "ABBA")
+    verdict = judge_all(blocks)
+    assert codes(verdict) == [("few-prompts", False)]
+    assert "only 5 prompts of a kind" in verdict.sentence
+    lost = change(
+        blocks,
+        lambda block, one: (
+            fail(one) if one.kind == "code" and one.concurrency == 8 and block is blocks[0] else one
+        ),
+    )
+    verdict = judge_all(lost)
+    assert "nothing can be said of code at concurrency 8" in verdict.sentence
+    assert pick(verdict, None, 8).prompts == 5
+
+
+def wait_long(sample: Sample) -> Sample:
+    """Have a request wait a minute for its first token."""
+    first = (sample.first_token_seconds or 0) + 60
+    return sample.model_copy(update={"first_token_seconds": first, "seconds": sample.seconds + 60})
+
+
+def test_a_throughput_that_contradicts_leaves_no_answer() -> None:
+    blocks = measure(TWICE, 12, "ABBA")
+    late = change(
+        blocks,
+        lambda block, one: wait_long(one) if block.arm == "B" else one,
+    )
+    verdict = judge_all(late)
+    assert codes(verdict) == [("throughput", True)]
+    assert verdict.answer == "cannot tell"
+    assert "chat at concurrency 1" in verdict.cautions[0].message

@@ -1,0 +1,100 @@
+"""What follows from the findings: a certificate is only for what was really put to the test."""
+
+from typing import Any
+
+import pytest
+
+from slipstream.measuring.client.engine_metrics import EngineCounts
+from slipstream.measuring.verifying.certificate import (
+    Findings,
+    Regret,
+    Tolerance,
+    TwinCheck,
+    conclude,
+)
+from slipstream.measuring.verifying.sampling_check import SamplingCheck
+
+SAMPLING = SamplingCheck(
+    samples=400, tokens=4, cells=11, distance=0.07, p_value=0.43, detectable=0.16
+)
+
+
+def regret(arm: Any, faults: int = 0) -> Regret:
+    return Regret(arm=arm, answers=8, tokens=9000, best=8990, ties=10, faults=faults, worst=0.9)
+
+
+def check(arm: Any, faults: int = 0) -> TwinCheck:
+    return TwinCheck(
+        left=("plain", "alone"),
+        right=(arm, "batched"),
+        prompts=8,
+        equal=8 - faults,
+        ties=0,
+        faults=faults,
+        worst_gap=0.9,
+        earliest=3,
+    )
+
+
+def find(**changes: Any) -> Findings:
+    found: dict[str, Any] = {
+        "tolerance": Tolerance(gap=0.125, dtype="bfloat16", because="three roundings"),
+        "checks": (check("plain"), check("drafted")),
+        "regrets": (regret("plain"), regret("drafted")),
+        "sampling": SAMPLING,
+        "counts": EngineCounts(drafts=3100, drafted=46500, accepted=6021),
+        "failure": None,
+    }
+    return Findings(**{**found, **changes})
+
+
+def test_what_was_tested_and_held_is_certified_with_what_would_have_been_seen() -> None:
+    assert conclude(find()) == (
+        True,
+        "Speculation does not change the text: of 9,000 tokens with drafts each is the target's "
+        "own choice or tied with it. One fault in 3,000 tokens would have been seen with a "
+        "probability of 95 %; of sampled text, a distance of 0.16 or more with 90 %.",
+    )
+
+
+def test_sampling_that_could_not_have_seen_anything_certifies_nothing() -> None:
+    blind = SAMPLING.model_copy(update={"samples": 20, "detectable": None})
+    passed, sentence = conclude(find(sampling=blind))
+    assert not passed
+    assert sentence == (
+        "Cannot tell whether speculation changes sampled text: 20 samples would not have shown any "
+        "distance with a probability of 90 %. Greedy text does not change: of 9,000 tokens with "
+        "drafts each is the target's own choice or tied with it. One fault in 3,000 tokens would "
+        "have been seen with a probability of 95 %."
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "beginning"),
+    [
+        ({"regrets": (regret("plain", 2), regret("drafted"))}, "Cannot tell: even without drafts"),
+        (
+            {"regrets": (regret("plain"), regret("drafted", 2))},
+            "Speculation changes the text: 2 of",
+        ),
+        ({"checks": (check("drafted", 3),)}, "Speculation changes the text: answers part"),
+        (
+            {"sampling": SAMPLING.model_copy(update={"p_value": 0.0001})},
+            "Speculation changes the text: sampled text is distributed otherwise (p = 0.0001",
+        ),
+        (
+            {"sampling": SAMPLING.model_copy(update={"p_value": 0.0001, "detectable": None})},
+            "Speculation changes the text: sampled text",
+        ),
+        ({"counts": EngineCounts(drafts=3100, accepted=0)}, "Cannot tell: no draft was accepted"),
+        ({"counts": EngineCounts()}, "Cannot tell: no draft was accepted"),
+    ],
+)
+def test_nothing_else_passes(changes: dict[str, Any], beginning: str) -> None:
+    passed, sentence = conclude(find(**changes))
+    assert not passed
+    assert sentence.startswith(beginning)
+
+
+def test_a_plain_arm_that_parts_from_itself_is_not_the_drafts_fault() -> None:
+    assert conclude(find(checks=(check("plain", 3), check("drafted"))))[0]

@@ -1,0 +1,172 @@
+"""A program under vLLM's name that fails as told: for faults that the real engine does not have."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from slipstream.hardware import Host
+from slipstream.planning.plan import LaunchPlan
+from slipstream.serving.run import Event, Run, RunFolder, State, Terms
+from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.serving.supervision.engine_process import choose_port
+from slipstream.serving.supervision.supervisor import Supervisor
+from tests.unit.planning.bare_plans import bare_plan
+from tests.unit.serving.test_run import RUN
+
+PROGRAM = '''
+import json, os, signal, sys, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+folder = Path(os.environ["FAKE"])
+started = len(list(folder.glob("start-*")))
+(folder / f"start-{started}").write_text(json.dumps([os.getpid(), *sys.argv[1:]]))
+rules = json.loads((folder / "rules").read_text())
+drafts = 0
+
+def find(name):
+    """Give the rule of a name that this command line meets."""
+    for rule in rules:
+        if rule["at"] == name and all(word in " ".join(sys.argv) for word in rule["with"]):
+            return rule
+
+def die(rule):
+    if rule["words"]:
+        print(rule["words"], flush=True)
+    if "signal" in rule:
+        os.kill(os.getpid(), rule["signal"])
+    os._exit(rule.get("code", 1))
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def answer(self, body):
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        if self.path == "/metrics":
+            accepted = 0 if find("drafts") else drafts
+            self.answer(f"vllm:spec_decode_num_drafts_total{{}} {drafts}.0\\n"
+                        f"vllm:spec_decode_num_accepted_tokens_total{{}} {accepted}.0\\n".encode())
+        elif (folder / "sick").exists():
+            (folder / "asked").open("a").write("x")
+            self.close_connection = True
+        else:
+            self.answer(b"")
+
+    def do_POST(self):
+        global drafts
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if rule := find("request"):
+            die(rule)
+        while (folder / "hang").exists():
+            time.sleep(0.01)
+        if "--speculative-config" in " ".join(sys.argv):
+            drafts += 1
+        usage = {"prompt_tokens": 9, "completion_tokens": body["max_tokens"]}
+        self.answer(json.dumps({"usage": usage}).encode())
+
+if rule := find("start"):
+    die(rule)
+if find("deaf"):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if rule := find("say"):
+    print(rule["words"], flush=True)
+if find("stay"):
+    time.sleep(60)
+port = int(sys.argv[sys.argv.index("--port") + 1])
+ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+'''
+
+
+class Stage:
+    """A run with a fake engine, and what was told of it."""
+
+    def __init__(
+        self, folder: Path, host: Host, *rules: dict[str, Any], terms: Terms | None = None
+    ) -> None:
+        self.fake = folder / "fake"
+        package = self.fake / "vllm" / "entrypoints" / "openai"
+        package.mkdir(parents=True)
+        for part in (package, *package.parents[:2]):
+            (part / "__init__.py").touch()
+        (package / "api_server.py").write_text(PROGRAM)
+        (self.fake / "rules").write_text(json.dumps(rules))
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(self.fake),
+            "FAKE": str(self.fake),
+        }
+        self.folder = RunFolder(folder / "runs" / "one")
+        changes = {"plan": make_plan(choose_port(None)), "host": host, "terms": terms or Terms()}
+        run = RUN.model_copy(update=changes)
+        self.folder.begin(run)
+        self.events: list[Event] = []
+        self.chronicle = Chronicle(self.folder, run, self.events.append)
+
+    @property
+    def run(self) -> Run:
+        return self.chronicle.run
+
+    def serve(self, act: Callable[["Stage"], Coroutine[None, None, None]] | None = None) -> None:
+        """Supervise to the end; `act` goes on meanwhile, and its end is a request to stop."""
+
+        async def serve() -> None:
+            serving = asyncio.create_task(Supervisor(self.chronicle, self.environment).serve())
+            if act is not None:
+                acting = asyncio.create_task(act(self))
+                await asyncio.wait((serving, acting), return_when=asyncio.FIRST_COMPLETED)
+                if acting.done():
+                    await acting
+                    os.kill(os.getpid(), signal.SIGTERM)
+            await serving
+
+        asyncio.run(serve())
+
+    async def reach(self, state: State, times: int = 1) -> None:
+        """Wait until the run has come to a state so many times."""
+        deadline = time.monotonic() + 60
+        while self.count(state) < times:
+            assert time.monotonic() < deadline, self.messages()
+            await asyncio.sleep(0.01)
+
+    def count(self, state: State) -> int:
+        states = [event.state for event in self.events]
+        return sum(
+            one == state != before for one, before in zip(states, [None, *states], strict=False)
+        )
+
+    def starts(self) -> list[list[str]]:
+        """Give the arguments of each start of the engine."""
+        files = sorted(self.fake.glob("start-*"))
+        return [json.loads(file.read_text())[1:] for file in files]
+
+    def pid(self) -> int:
+        """Give the process of the last start."""
+        return int(json.loads(sorted(self.fake.glob("start-*"))[-1].read_text())[0])
+
+    def read_failed_checks(self) -> str:
+        """Return a letter for each health check that was not answered."""
+        asked = self.fake / "asked"
+        return asked.read_text() if asked.exists() else ""
+
+    def messages(self) -> str:
+        return "\n".join(f"{event.state}: {event.message}" for event in self.events)
+
+
+def make_plan(port: int) -> LaunchPlan:
+    """Make the plan of a target with a drafter, on a CPU."""
+    words = ("--host", "127.0.0.1", "--port", str(port), "--max-model-len", "8192")
+    made = bare_plan(*words, "--spec-tokens", "7", drafter="drafter")
+    return RUN.plan.model_copy(update={"settings": made.settings, "environment": {}})

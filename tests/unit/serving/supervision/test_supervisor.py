@@ -1,0 +1,379 @@
+"""A run is ready only after it has shown it, comes back after a fault, and ends in order."""
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipstream.errors import EngineError, InvalidInputError
+from slipstream.hardware import Host, load_host
+from slipstream.serving import systemd
+from slipstream.serving.examination import diagnose_run
+from slipstream.serving.run import Terms, is_alive, read_process
+from slipstream.serving.supervision import engine_life, engine_process, ladder, supervisor, watchdog
+from slipstream.serving.supervision.diagnosis import diagnose
+from slipstream.serving.supervision.supervisor import classify
+from tests.unit.serving.supervision.fake_engine import Stage
+
+ILLEGAL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+NO_ROOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+    "capacity of 119.56 GiB of which 1.52 GiB is free."
+)
+UNKNOWN = "RuntimeError: never seen before"
+SPECULATION = ["--speculative-config"]
+
+
+@pytest.fixture
+def host() -> Host:
+    """Give a machine without unified memory: nothing guards it."""
+    return load_host("gb10").model_copy(update={"accelerators": ()})
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for nothing that the tests are not about."""
+    monkeypatch.setattr(ladder, "FIRST_WAIT_SECONDS", 0)
+    monkeypatch.setattr(ladder, "LONGEST_WAIT_SECONDS", 0)
+    monkeypatch.setattr(engine_life, "WATCH_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(engine_life, "READ_LOG_EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(supervisor, "SETTLED_SECONDS", 0.1)
+
+
+def rule(at: str, words: str = "", needs: list[str] | None = None, **more: Any) -> dict[str, Any]:
+    return {"at": at, "words": words, "with": needs or [], **more}
+
+
+def crash(words: str, needs: list[str] | None = None) -> dict[str, Any]:
+    return rule("start", words, needs)
+
+
+async def until_ready(stage: Stage) -> None:
+    await stage.reach("ready")
+
+
+async def leave_two(stage: Stage) -> None:
+    """Leave two requests in flight that never end."""
+    counts = (
+        '{"pid": 1, "written": 1, "last_token": null, "in_flight": 2, "total": 2,'
+        ' "by_key": {"anyone": {"in_flight": 2, "total": 2}}}'
+    )
+    await stage.reach("ready")
+    (stage.folder.accounting / "1.json").write_text(counts)
+
+
+def test_ready_is_said_after_a_generation_with_accepted_drafts(tmp_path: Path, host: Host) -> None:
+    stage = Stage(tmp_path, host)
+    stage.serve(until_ready)
+    states = list(dict.fromkeys(event.state for event in stage.events))
+    assert states == ["starting", "warming", "ready", "draining", "stopping", "stopped"]
+    told = stage.run.measurements
+    assert told["tokens_per_step"] == 2
+    assert told["tokens_per_second"] > 0
+    assert told["warm_up_requests"] >= 6
+    assert stage.folder.read() == stage.run
+    assert tuple(stage.folder.read_events()) == tuple(stage.events)
+    assert read_process(stage.pid()) is None
+
+
+def test_the_gate_is_told_every_state_and_its_settings_hold_no_key(
+    tmp_path: Path, host: Host
+) -> None:
+    stage = Stage(tmp_path, host)
+    seen = []
+
+    async def look(stage: Stage) -> None:
+        await stage.reach("ready")
+        await asyncio.sleep(0.1)
+        seen.append(stage.folder.gate_state.read_text())
+
+    stage.serve(look)
+    assert seen == ['{"state": "ready", "reasons": []}']
+    assert '"draining"' in stage.folder.gate_state.read_text()
+    assert '"probe_sha256"' in stage.folder.gate.read_text()
+
+
+def test_a_drafter_that_is_never_accepted_is_left_out(tmp_path: Path, host: Host) -> None:
+    stage = Stage(tmp_path, host, rule("drafts"))
+    stage.serve(until_ready)
+    assert stage.run.rungs == ("no-speculation",)
+    assert stage.run.plan.drafter is None
+    assert len(stage.starts()) == 2
+    assert "drafts of which none was accepted" in stage.messages()
+
+
+def test_an_engine_that_dies_at_work_is_replaced(tmp_path: Path, host: Host) -> None:
+    stage = Stage(tmp_path, host)
+
+    async def kill(stage: Stage) -> None:
+        await stage.reach("ready")
+        os.kill(stage.pid(), signal.SIGKILL)
+        await stage.reach("ready", times=2)
+
+    stage.serve(kill)
+    assert stage.run.restarts == 1
+    assert stage.run.rungs == ()
+    assert stage.starts()[0] == stage.starts()[1]
+    assert (stage.folder.path / "engine-1.log").exists()
+
+
+def test_a_few_failed_health_checks_do_not_end_an_engine(tmp_path: Path, host: Host) -> None:
+    stage = Stage(tmp_path, host)
+
+    async def fail_for_a_moment(stage: Stage) -> None:
+        await stage.reach("ready")
+        (stage.fake / "sick").touch()
+        while len(stage.read_failed_checks()) < 2 * engine_life.FAILED_HEALTH_CHECKS:
+            await asyncio.sleep(0.01)
+        (stage.fake / "sick").unlink()
+        await asyncio.sleep(0.2)
+
+    stage.serve(fail_for_a_moment)
+    assert stage.run.restarts == 0
+    assert stage.count("ready") == 1
+
+
+def test_an_engine_whose_health_check_keeps_failing_is_replaced(
+    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_life, "HEALTH_FAILING_SECONDS", 0.5)
+    stage = Stage(tmp_path, host)
+
+    async def fail_for_good(stage: Stage) -> None:
+        await stage.reach("ready")
+        (stage.fake / "sick").touch()
+        await stage.reach("starting", times=2)
+        (stage.fake / "sick").unlink()
+        await stage.reach("ready", times=2)
+
+    stage.serve(fail_for_good)
+    assert stage.run.restarts == 1
+    assert "the health check failed" in stage.messages()
+
+
+def test_illegal_accesses_lead_down_to_plain_decoding(tmp_path: Path, host: Host) -> None:
+    stage = Stage(tmp_path, host, crash(ILLEGAL, SPECULATION))
+    stage.serve(until_ready)
+    assert stage.run.rungs == ("eager", "short-drafts", "no-speculation")
+    plans = [" ".join(start) for start in stage.starts()]
+    assert len(plans) == 3 * 3 + 1
+    assert ["--enforce-eager" in plan for plan in plans] == [False] * 3 + [True] * 7
+    assert ['tokens": 3' in plan for plan in plans] == [False] * 6 + [True] * 3 + [False]
+    assert "--speculative-config" not in plans[-1]
+    assert [note for note in stage.run.plan.notes if "stepped down" in note][-1] == (
+        "the plan was stepped down: no-speculation, after illegal memory accesses"
+    )
+
+
+def test_running_out_of_memory_lowers_the_context(tmp_path: Path, host: Host) -> None:
+    stage = Stage(tmp_path, host, crash(NO_ROOM))
+    with pytest.raises(EngineError):
+        stage.serve()
+    assert stage.run.rungs == ("less-memory",)
+    lengths = [start[start.index("--max-model-len") + 1] for start in stage.starts()]
+    assert lengths == ["8192"] * 3 + ["4096"] * 3
+    assert stage.run.state == "failed"
+
+
+def test_a_setting_that_the_engine_refuses_is_not_tried_again(tmp_path: Path, host: Host) -> None:
+    words = "api_server.py: error: unrecognized arguments: --warp-speed"
+    stage = Stage(tmp_path, host, crash(words))
+    with pytest.raises(EngineError) as caught:
+        stage.serve()
+    assert len(stage.starts()) == 1
+    assert stage.run.state == "failed"
+    assert caught.value.details
+
+
+def test_a_silent_death_by_sigkill_counts_as_running_out_of_memory(
+    tmp_path: Path, host: Host
+) -> None:
+    stage = Stage(tmp_path, host, rule("start", signal=signal.SIGKILL))
+    with pytest.raises(EngineError) as caught:
+        stage.serve()
+    assert stage.run.rungs == ("less-memory",)
+    assert "the engine ended by itself with signal 9" in stage.messages()
+    assert "SIGKILL" in caught.value.details[0]
+    assert "dmesg" in caught.value.hint
+    assert [finding.signature for finding in diagnose_run(stage.folder).findings] == ["killed"]
+
+
+def test_an_api_server_that_dies_by_sigkill_under_a_request_is_diagnosed(
+    tmp_path: Path, host: Host
+) -> None:
+    stage = Stage(tmp_path, host, rule("request", signal=signal.SIGKILL))
+    with pytest.raises(EngineError) as caught:
+        stage.serve()
+    assert stage.run.rungs == ("less-memory",)
+    assert "SIGKILL" in caught.value.details[0]
+
+
+def test_an_instruction_that_the_processor_lacks_is_not_tried_again(
+    tmp_path: Path, host: Host
+) -> None:
+    stage = Stage(tmp_path, host, rule("start", signal=signal.SIGILL))
+    with pytest.raises(EngineError) as caught:
+        stage.serve()
+    assert len(stage.starts()) == 1
+    assert "does not know an instruction" in caught.value.details[0]
+
+
+def test_an_unknown_fault_ends_without_speculation_or_not_at_all(
+    tmp_path: Path, host: Host
+) -> None:
+    stage = Stage(tmp_path, host, crash(UNKNOWN))
+    with pytest.raises(EngineError) as caught:
+        stage.serve()
+    assert len(stage.starts()) == 2 * 3
+    assert stage.run.rungs == ("no-speculation",)
+    assert caught.value.hint == "slipstream logs one"
+
+
+def test_an_engine_that_hangs_is_unready_and_then_replaced(
+    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (
+        ("READY_WITHIN_SECONDS", 0.6),
+        ("STUCK_AFTER_SECONDS", 1.2),
+        ("PROBE_EVERY_SECONDS", 0.2),
+        ("UNKNOWN_PREFILL_TOKENS_PER_S", 1e9),
+    ):
+        monkeypatch.setattr(watchdog, name, seconds)
+    monkeypatch.setattr("slipstream.serving.supervision.generation.PROBE_SECONDS", 0.1)
+    stage = Stage(tmp_path, host)
+
+    async def hang(stage: Stage) -> None:
+        await stage.reach("ready")
+        (stage.fake / "hang").touch()
+        await stage.reach("warming", times=2)
+        await stage.reach("starting", times=2)
+        (stage.fake / "hang").unlink()
+        await stage.reach("ready", times=2)
+
+    stage.serve(hang)
+    assert stage.run.restarts == 1
+    assert "failed probes" in stage.messages()
+
+
+def test_an_engine_that_recovers_is_ready_again_without_a_restart(
+    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "READY_WITHIN_SECONDS", 0.6)
+    monkeypatch.setattr(watchdog, "PROBE_EVERY_SECONDS", 0.2)
+    monkeypatch.setattr("slipstream.serving.supervision.generation.PROBE_SECONDS", 0.1)
+    stage = Stage(tmp_path, host)
+
+    async def pause(stage: Stage) -> None:
+        await stage.reach("ready")
+        (stage.fake / "hang").touch()
+        await stage.reach("warming", times=2)
+        (stage.fake / "hang").unlink()
+        await stage.reach("ready", times=2)
+
+    stage.serve(pause)
+    assert stage.run.restarts == 0
+
+
+def test_a_second_signal_cuts_the_grace_short(tmp_path: Path, host: Host) -> None:
+    stage = Stage(tmp_path, host, rule("deaf"))
+
+    async def stop_twice(stage: Stage) -> None:
+        await stage.reach("ready")
+        os.kill(os.getpid(), signal.SIGTERM)
+        await stage.reach("stopping")
+
+    began = time.monotonic()
+    stage.serve(stop_twice)
+    assert time.monotonic() - began < engine_process.GRACE_SECONDS
+    assert read_process(stage.pid()) is None
+
+
+def test_a_patch_that_was_not_applied_is_told(tmp_path: Path, host: Host) -> None:
+    line = "slipstream patch drafter-positions: not applied: it is not for vLLM 0.33.0"
+    stage = Stage(tmp_path, host, rule("say", f"WARNING {line}"))
+    stage.serve(until_ready)
+    assert f"starting: {line}; what it repairs can happen" in stage.messages()
+
+
+def test_a_start_that_is_stopped_leaves_nothing_and_gets_little_grace(
+    tmp_path: Path, host: Host
+) -> None:
+    stage = Stage(tmp_path, host, rule("deaf"), rule("say", "deaf now"), rule("stay"))
+
+    async def until_deaf(stage: Stage) -> None:
+        while not (log := stage.folder.engine_log).exists() or "deaf now" not in log.read_text():
+            await asyncio.sleep(0.01)
+
+    began = time.monotonic()
+    stage.serve(until_deaf)
+    assert time.monotonic() - began < engine_process.GRACE_SECONDS / 2
+    assert [event.state for event in stage.events][-2:] == ["stopping", "stopped"]
+    assert read_process(stage.pid()) is None
+
+
+def test_requests_under_way_are_waited_for_and_then_cut_off(tmp_path: Path, host: Host) -> None:
+    stage = Stage(tmp_path, host, terms=Terms(drain_seconds=1))
+    stage.serve(leave_two)
+    (drained,) = [event for event in stage.events if event.state == "stopping"]
+    assert drained.message.startswith("2 requests are cut off")
+    began = next(event for event in stage.events if event.state == "draining")
+    assert (drained.at - began.at).total_seconds() >= 1
+
+
+def test_a_deaf_engine_ends_within_the_time_that_systemd_gives(
+    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "GRACE_SECONDS", 1)
+    monkeypatch.setattr(systemd, "GRACE_SECONDS", 1)
+    monkeypatch.setattr(systemd, "STOP_MARGIN_SECONDS", 5)
+    stage = Stage(tmp_path, host, rule("deaf"), terms=Terms(drain_seconds=1))
+    stage.serve(leave_two)
+    began = next(event.at for event in stage.events if event.state == "draining")
+    took = (stage.events[-1].at - began).total_seconds()
+    assert 2 <= took <= systemd.count_stop_seconds(1)
+
+
+def test_a_port_that_is_taken_is_told_at_once(tmp_path: Path, host: Host) -> None:
+    stage = Stage(tmp_path, host)
+    port = stage.run.plan.find("--port")
+    assert port is not None
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", int(port.value or 0)))
+        taken.listen()
+        with pytest.raises(InvalidInputError, match="cannot listen at"):
+            stage.serve()
+    assert stage.starts() == []
+    assert stage.run.state == "failed"
+
+
+def test_the_run_names_the_engine_only_while_it_lives(tmp_path: Path, host: Host) -> None:
+    stage = Stage(tmp_path, host)
+    alive = []
+
+    async def look(stage: Stage) -> None:
+        await stage.reach("ready")
+        engine = stage.folder.read().engine
+        alive.append(engine is not None and is_alive(engine))
+
+    stage.serve(look)
+    assert alive == [True]
+    assert stage.folder.read().engine is None
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        (ILLEGAL, "illegal-access"),
+        (NO_ROOM, "out-of-memory"),
+        ("api_server.py: error: unrecognized arguments: --warp-speed", "configuration"),
+        (UNKNOWN, "other"),
+        ("", "other"),
+    ],
+)
+def test_what_a_log_tells_first_decides_the_ladder(log: str, cause: str) -> None:
+    assert classify(diagnose(log)) == cause

@@ -1,0 +1,222 @@
+"""Callers are told by keys of which the gate knows the hashes; the file may change any time."""
+
+import hmac
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from slipstream.serving.access.keys import make_key, revoke_key
+from slipstream.vllm_plugin.gate import key_ring, watched_file
+from slipstream.vllm_plugin.gate.answers import Refusal
+from slipstream.vllm_plugin.gate.key_ring import KeyRing, is_loopback
+from tests.unit.vllm_plugin.gate.pieces import (
+    CHAT,
+    HELLO,
+    REMOTE,
+    Engine,
+    ask,
+    ask_chat,
+    make_gate,
+    read_error,
+)
+
+NOW = datetime(2026, 11, 15, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def _look_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched_file, "LOOK_EVERY_SECONDS", 0.0)
+
+
+def new_key(file: Path, expires: datetime | None = None) -> tuple[str, str]:
+    made = make_key(file, "someone", now=NOW, expires=expires)
+    return made.key.id, made.secret
+
+
+def test_with_a_key_file_a_key_is_needed_even_here(tmp_path: Path) -> None:
+    file, engine = tmp_path / "keys.json", Engine()
+    _, secret = new_key(file)
+    gate = make_gate(tmp_path, engine, keys_file=file)
+    without = ask(gate, "/v1/models")
+    assert (without.status_code, without.headers["www-authenticate"]) == (401, "Bearer")
+    assert read_error(without) == "a key is needed: Authorization: Bearer KEY"
+    assert ask(gate, "/v1/models", key=secret).status_code == 200
+    assert len(engine.scopes) == 1
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": "Bearer {}"},
+        {"authorization": "bearer  {}"},
+        {"x-api-key": "{}"},
+        {"authorization": "Basic abc", "x-api-key": "{}"},
+        {"authorization": "Bearer ", "x-api-key": "{}"},
+    ],
+)
+def test_a_key_is_given_in_either_header(tmp_path: Path, headers: dict[str, str]) -> None:
+    _, secret = new_key(tmp_path / "keys.json")
+    gate = make_gate(tmp_path, Engine(), keys_file=tmp_path / "keys.json")
+    sent = {name: value.format(secret) for name, value in headers.items()}
+    assert ask(gate, "/v1/models", headers=sent).status_code == 200
+
+
+def test_what_is_no_key_opens_nothing(tmp_path: Path) -> None:
+    identity, secret = new_key(tmp_path / "keys.json")
+    engine = Engine()
+    gate = make_gate(tmp_path, engine, keys_file=tmp_path / "keys.json")
+    digest = sha256(secret.encode()).hexdigest()
+    for wrong in (secret[:-1], secret + "x", secret.swapcase(), digest, identity, "", "EMPTY"):
+        assert ask(gate, "/v1/models", headers={"x-api-key": wrong}).status_code == 401
+    assert ask(gate, "/v1/models", headers={"authorization": secret}).status_code == 401
+    assert ask(gate, f"/v1/models?api_key={secret}").status_code == 401
+    assert engine.scopes == []
+
+
+def test_the_key_stays_at_the_gate(tmp_path: Path) -> None:
+    _, secret = new_key(tmp_path / "keys.json")
+    engine = Engine()
+    gate = make_gate(tmp_path, engine, keys_file=tmp_path / "keys.json")
+    ask_chat(gate, key=secret)
+    assert secret.encode() not in repr(engine.scopes).encode() + b"".join(engine.bodies)
+
+
+def test_a_key_lets_other_machines_read_the_metrics(tmp_path: Path) -> None:
+    _, secret = new_key(tmp_path / "keys.json")
+    gate = make_gate(tmp_path, Engine(), host="0.0.0.0", keys_file=tmp_path / "keys.json")
+    assert ask(gate, "/metrics", client=REMOTE).status_code == 401
+    assert ask(gate, "/metrics", client=REMOTE, key=secret).status_code == 200
+
+
+def test_keys_come_and_go_without_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    first, old = new_key(file)
+    gate = make_gate(tmp_path, Engine(), keys_file=file)
+    assert ask_chat(gate, key=old).status_code == 200
+    _, new = new_key(file)
+    assert [ask_chat(gate, key=key).status_code for key in (old, new)] == [200, 200]
+    revoke_key(file, first)
+    assert [ask_chat(gate, key=key).status_code for key in (old, new)] == [401, 200]
+
+
+def test_an_expired_key_opens_nothing(tmp_path: Path) -> None:
+    end = NOW + timedelta(days=1)
+    _, brief = new_key(tmp_path / "keys.json", expires=end)
+    settings = make_gate(tmp_path, Engine(), keys_file=tmp_path / "keys.json").settings
+    headers = {b"x-api-key": brief.encode()}
+    assert KeyRing(settings, clock=NOW.timestamp).require_caller(headers).id
+    with pytest.raises(Refusal, match="not known, or has expired"):
+        KeyRing(settings, clock=end.timestamp).require_caller(headers)
+
+
+def test_every_key_is_compared_whichever_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = [new_key(tmp_path / "keys.json")[1] for _ in range(3)]
+    gate = make_gate(tmp_path, Engine(), keys_file=tmp_path / "keys.json")
+    compared: list[bytes] = []
+
+    def compare(kept: bytes, given: bytes) -> bool:
+        compared.append(kept)
+        return hmac.compare_digest(kept, given)
+
+    monkeypatch.setattr(key_ring, "compare_digest", compare)
+    kept = [sha256(secret.encode()).digest() for secret in secrets]
+    for key in (*secrets, "wrong"):
+        compared.clear()
+        ask(gate, "/v1/models", key=key)
+        assert compared[1:] == kept  # The first is the supervisor's.
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "/run/slipstream/engine.sock"])
+def test_without_a_key_file_a_gate_on_the_loopback_is_open(tmp_path: Path, host: str) -> None:
+    gate = make_gate(tmp_path, Engine(), host=host, keys_file=tmp_path / "none.json")
+    assert ask_chat(gate).status_code == 200
+    assert ask_chat(gate, key="EMPTY").status_code == 200
+    assert ask_chat(make_gate(tmp_path, Engine(), host=host)).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.7", "host.example"])
+def test_elsewhere_it_is_shut(tmp_path: Path, host: str) -> None:
+    engine = Engine()
+    gate = make_gate(tmp_path, engine, host=host, keys_file=tmp_path / "none.json")
+    assert ask_chat(gate).status_code == 401
+    assert ask_chat(gate, key="EMPTY").status_code == 401
+    assert engine.scopes == []
+
+
+def test_an_open_gate_shuts_when_a_key_is_made_and_never_opens_again(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    gate = make_gate(tmp_path, Engine(), keys_file=file)
+    assert ask_chat(gate).status_code == 200
+    _, secret = new_key(file)
+    assert ask_chat(gate).status_code == 401
+    file.unlink()
+    assert ask_chat(gate).status_code == 401
+    assert ask_chat(gate, key=secret).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"id": "a", "sha256": "zz"}',
+        '{"id": "a", "sha256": 3}',
+        '{"id": "a", "sha256": "00", "expires": "soon"}',
+    ],
+)
+def test_a_key_file_that_cannot_be_used_lets_nobody_in(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "keys.json"
+    file.write_text(content)
+    engine = Engine()
+    assert ask_chat(make_gate(tmp_path, engine, keys_file=file), key="x").status_code == 401
+    assert engine.scopes == []
+
+
+def test_a_key_file_that_cannot_be_read_lets_nobody_in(tmp_path: Path) -> None:
+    (tmp_path / "keys.json").mkdir()
+    gate = make_gate(tmp_path, Engine(), keys_file=tmp_path / "keys.json")
+    assert ask_chat(gate).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("https://evil.example", 403),
+        ("http://localhost.evil.example", 403),
+        ("http://127.0.0.1.evil.example:80", 403),
+        ("null", 403),
+        ("", 403),
+        ("http://localhost:3000", 200),
+        ("http://127.0.0.1", 200),
+        ("https://[::1]:8000", 200),
+    ],
+)
+def test_a_page_of_another_site_cannot_use_an_open_gate(
+    tmp_path: Path, origin: str, status: int
+) -> None:
+    gate = make_gate(tmp_path, Engine())
+    assert ask(gate, CHAT, json=HELLO, headers={"origin": origin}).status_code == status
+
+
+def test_with_a_key_any_page_may_ask(tmp_path: Path) -> None:
+    _, secret = new_key(tmp_path / "keys.json")
+    gate = make_gate(tmp_path, Engine(), keys_file=tmp_path / "keys.json")
+    headers = {"origin": "https://chat.example"}
+    assert ask(gate, CHAT, key=secret, json=HELLO, headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        *((one, True) for one in ("127.9.9.9", "::1", "::ffff:127.0.0.1", "localhost", "/run/a")),
+        *((one, False) for one in ("", "0.0.0.0", "::", "10.0.0.1", "::ffff:10.0.0.1", "local")),
+    ],
+)
+def test_addresses_of_this_machine(address: str, expected: bool) -> None:
+    assert is_loopback(address) is expected

@@ -1,0 +1,120 @@
+"""What passes the gate passes as it came, at once, and only while the server stays."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from slipstream.vllm_plugin.gate import watched_file
+from slipstream.vllm_plugin.gate.answers import Message, Receive, Scope, Send
+from tests.unit.vllm_plugin.gate.pieces import (
+    CHAT,
+    Engine,
+    ask,
+    ask_chat,
+    call,
+    make_gate,
+    make_scope,
+    read_error,
+)
+
+ODD_BODY = (
+    b'  {"model" :"m","messages":[{"role":"user", "content":"\\u00e9 \xc3\xa9 1.50"}],"t":1.50}\n'
+)
+
+
+def post(*bodies: bytes) -> tuple[Scope, list[Message]]:
+    """Make a request whose body comes in parts."""
+    messages: list[Message] = [
+        {"type": "http.request", "body": body, "more_body": True} for body in bodies
+    ]
+    messages[-1]["more_body"] = False
+    return make_scope(CHAT.encode(), method="POST"), messages
+
+
+def test_a_body_is_given_on_byte_for_byte(tmp_path: Path) -> None:
+    engine = Engine()
+    assert ask(make_gate(tmp_path, engine), CHAT, content=ODD_BODY).status_code == 200
+    assert engine.bodies == [ODD_BODY]
+    assert engine.headers[b"content-length"] == str(len(ODD_BODY)).encode()
+
+
+def test_a_body_in_parts_is_given_on_whole(tmp_path: Path) -> None:
+    engine = Engine()
+    scope, messages = post(ODD_BODY[:7], b"", ODD_BODY[7:])
+    asyncio.run(call(make_gate(tmp_path, engine), scope, *messages))
+    assert engine.bodies == [ODD_BODY]
+
+
+def test_after_the_body_the_engine_hears_the_client_leave(tmp_path: Path) -> None:
+    heard: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        heard.extend([(await receive())["type"], (await receive())["type"]])
+
+    scope, messages = post(b"{}")
+    asyncio.run(call(make_gate(tmp_path, app), scope, *messages))
+    assert heard == ["http.request", "http.disconnect"]
+
+
+def test_a_client_that_leaves_within_its_body_is_let_go(tmp_path: Path) -> None:
+    engine = Engine()
+    scope, (message,) = post(b'{"model"')
+    message["more_body"] = True
+    gate = make_gate(tmp_path, engine, accounting_folder=tmp_path / "counts")
+    assert asyncio.run(call(gate, scope, message)) == []
+    assert engine.scopes == []
+    assert not (tmp_path / "counts").exists()
+
+
+def test_every_part_of_an_answer_is_sent_at_once(tmp_path: Path) -> None:
+    """The engine makes the next part only when the client has the one before."""
+    arrived: list[bytes] = []
+    seen: list[list[bytes]] = []
+
+    async def look() -> None:
+        seen.append(list(arrived))
+
+    async def send(message: Message) -> None:
+        if message.get("body"):
+            arrived.append(message["body"])
+
+    async def stream() -> None:
+        gate = make_gate(tmp_path, Engine(chunks=(b"a", b"b", b"c"), before_each=look))
+        scope, messages = post(b"{}")
+
+        async def receive() -> Message:
+            return messages.pop(0)
+
+        await gate(scope, receive, send)
+
+    asyncio.run(stream())
+    assert arrived == [b"a", b"b", b"c"]
+    assert seen == [[], [b"a"], [b"a", b"b"]]
+
+
+def test_an_answer_is_not_touched(tmp_path: Path) -> None:
+    scope, messages = post(b"{}")
+    bare = asyncio.run(call(Engine(), make_scope(CHAT.encode(), method="POST"), *post(b"{}")[1]))
+    assert asyncio.run(call(make_gate(tmp_path, Engine()), scope, *messages)) == bare
+
+
+@pytest.mark.parametrize("state", ["draining", "stopping"])
+def test_while_it_drains_a_server_takes_nothing_new(
+    tmp_path: Path, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched_file, "LOOK_EVERY_SECONDS", 0.0)
+    engine, file = Engine(), tmp_path / "state.json"
+    file.write_text('{"state": "ready"}')
+    gate = make_gate(tmp_path, engine, state_file=file, retry_after_seconds=7)
+    assert ask_chat(gate).status_code == 200
+    file.write_text(json.dumps({"state": state, "reasons": ["stop was asked for"]}))
+    refused = ask_chat(gate)
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "7")
+    assert read_error(refused) == "the server is about to stop"
+    assert ask(gate, "/v1/models").status_code == 503
+    assert ask(gate, "/health").status_code == 200
+    assert len(engine.bodies) == 2
+    file.write_text('{"state": "ready"}  ')
+    assert ask_chat(gate).status_code == 200

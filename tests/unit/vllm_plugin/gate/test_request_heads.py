@@ -1,0 +1,168 @@
+"""A head that does not end, in bytes or in time, ends its connection, and only that one."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import uvicorn
+
+from slipstream.serving.supervision.diagnosis import diagnose
+from slipstream.vllm_plugin.gate import request_heads
+from slipstream.vllm_plugin.gate.answers import App, Receive, Scope, Send
+from slipstream.vllm_plugin.gate.request_heads import bound_heads
+from tests.unit.vllm_plugin.gate.pieces import Engine, make_gate
+from tests.unit.vllm_plugin.gate.test_sockets import (
+    connect,
+    read_to_end,
+    request,
+    send_raw,
+    status_of,
+)
+
+pytest.importorskip("httptools")
+
+
+def make_server(gate: App, parser: str = "httptools") -> uvicorn.Server:
+    """Make a server as vLLM does: the app's state has the server, and the app has a life."""
+    state = SimpleNamespace()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await gate({**scope, "app": SimpleNamespace(state=state)}, receive, send)
+
+    config = uvicorn.Config(app, port=0, log_level="critical", lifespan="on", http=parser)
+    config.load()
+    state.server = server = uvicorn.Server(config)
+    return server
+
+
+@contextmanager
+def serve_as_vllm(gate: App) -> Iterator[int]:
+    """Run a server until the block ends, and give its port."""
+    server = make_server(gate)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield int(listener.getsockname()[1])
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+class Living(Engine):
+    """An engine that answers the server's start and end, too."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            return await super().__call__(scope, receive, send)
+        for happened in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{happened}.complete"})
+
+
+def make_living_gate(folder: Path, engine: Engine, **limits: float) -> Any:
+    return make_gate(folder, engine, limits={"head_bytes": 4096, **limits})
+
+
+ENDLESS = [
+    b"GET /v1/models HTTP/1.1\r\nHost: e\r\n" + b"X-A: " + b"a" * 9000,
+    b"GET /v1/models HTTP/1.1\r\nHost: e\r\n" + b"X-A: a\r\n" * 9000,
+    b"GET /" + b"a" * 9000,
+]
+
+
+@pytest.mark.parametrize("head", ENDLESS, ids=["one header", "many headers", "path"])
+def test_an_endless_head_ends_its_connection(tmp_path: Path, head: bytes) -> None:
+    engine = Living()
+    with serve_as_vllm(make_living_gate(tmp_path, engine)) as port:
+        with connect(port) as connection:
+            connection.sendall(head[:3000])
+            connection.sendall(head[3000:])
+            assert status_of(read_to_end(connection)) == 431
+        assert status_of(send_raw(port, request("/v1/models"))) == 200
+    assert engine.paths == ["/v1/models"]
+
+
+def test_what_is_still_on_its_way_does_not_take_the_answer_away(tmp_path: Path) -> None:
+    more_than_one_read = b"a" * 600_000
+    with serve_as_vllm(make_living_gate(tmp_path, Living())) as port, connect(port) as connection:
+        connection.sendall(ENDLESS[0] + more_than_one_read)
+        assert status_of(read_to_end(connection)) == 431
+
+
+def send_until_cut_off(connection: socket.socket, piece: bytes) -> None:
+    while True:
+        connection.sendall(piece)
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("piece", "lingers"), [(b"a", 1.0), (b"a" * 100_000, 60.0)])
+def test_one_who_never_stops_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: bytes, lingers: float
+) -> None:
+    monkeypatch.setattr(request_heads, "LINGER_SECONDS", lingers)
+    with serve_as_vllm(make_living_gate(tmp_path, Living())) as port, connect(port) as connection:
+        connection.sendall(ENDLESS[0])
+        began = time.monotonic()
+        with pytest.raises(ConnectionError):
+            send_until_cut_off(connection, piece)
+        assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("start", [b"", b"GET /v1/mod", b"GET /v1/models HTTP/1.1\r\nHost: e\r\n"])
+def test_a_head_that_does_not_come_ends_its_connection(tmp_path: Path, start: bytes) -> None:
+    engine = Living()
+    gate = make_living_gate(tmp_path, engine, head_seconds=0.3)
+    with serve_as_vllm(gate) as port, connect(port) as slow:
+        slow.sendall(start)
+        began = time.monotonic()
+        assert status_of(send_raw(port, request("/v1/models"))) == 200
+        assert status_of(read_to_end(slow)) == 408
+        assert 0.2 < time.monotonic() - began < 5
+    assert engine.paths == ["/v1/models"]
+
+
+def test_the_second_request_of_a_connection_is_held_to_it_too(tmp_path: Path) -> None:
+    gate = make_living_gate(tmp_path, Living(), head_seconds=0.3)
+    with serve_as_vllm(gate) as port, connect(port) as connection:
+        connection.sendall(b"GET /livez HTTP/1.1\r\nHost: e\r\n\r\n")
+        assert status_of(connection.recv(65536)) == 200
+        connection.sendall(b"GET /livez HT")
+        assert status_of(read_to_end(connection)) == 408
+
+
+def test_a_slow_answer_and_a_large_body_are_no_head(tmp_path: Path) -> None:
+    gate = make_living_gate(tmp_path, Living(), head_seconds=0.2)
+    body = b'{"model": "' + b"m" * 100_000 + b'"}'
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: e\r\nContent-Length: {len(body)}\r\n"
+    with serve_as_vllm(gate) as port, connect(port) as connection:
+        connection.sendall(f"{head}Connection: close\r\n\r\n".encode() + body[:-1])
+        time.sleep(0.5)
+        connection.sendall(body[-1:])
+        assert status_of(read_to_end(connection)) == 200
+
+
+def test_a_server_whose_heads_cannot_be_bounded_does_not_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = Living()
+    gate = make_living_gate(tmp_path, engine)
+    with pytest.raises(SystemExit) as caught:
+        make_server(gate, parser="h11").run()
+    assert caught.value.code != 0
+    assert engine.scopes == []
+    (line,) = [record.message for record in caplog.records if "slipstream" in record.name]
+    assert [finding.signature for finding in diagnose(line)] == ["gate-not-started"]
+
+
+def test_only_the_usual_parser_can_be_bounded(tmp_path: Path) -> None:
+    limits = make_living_gate(tmp_path, Living()).settings.limits
+    assert not bound_heads({"type": "lifespan"}, limits)
+    other = SimpleNamespace(state=SimpleNamespace(server=SimpleNamespace(config=None)))
+    assert not bound_heads({"type": "lifespan", "app": other}, limits)

@@ -1,0 +1,221 @@
+"""The gate behind a real server: raw bytes in, as a hostile or unlucky client sends them."""
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from slipstream.serving.access.gate_file import read_counts
+from slipstream.vllm_plugin.gate.answers import App, Receive, Scope, Send
+from tests.unit.vllm_plugin.gate.pieces import CHAT, HELLO, Engine, make_gate, read_all
+from tests.unit.vllm_plugin.gate.test_routes import TRICKS
+
+REQUEST_BODY = json.dumps(HELLO).encode()
+
+
+@contextmanager
+def serve(app: App, **options: Any) -> Iterator[int]:
+    """Run uvicorn on a free port until the block is left."""
+    options = {"ws": "none", **options}
+    config = uvicorn.Config(app, port=0, log_level="critical", lifespan="off", **options)
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield int(listener.getsockname()[1])
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def send_raw(port: int, content: bytes) -> bytes:
+    """Send bytes and give all that comes back until the server closes."""
+    with connect(port) as connection:
+        connection.sendall(content)
+        return read_to_end(connection)
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=10)
+
+
+def read_to_end(connection: socket.socket) -> bytes:
+    return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def request(target: str, *, host: str = "engine", method: str = "GET") -> bytes:
+    head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    return head.encode("latin-1")
+
+
+def status_of(answer: bytes) -> int:
+    return int(answer.split()[1])
+
+
+@pytest.mark.parametrize("parser", ["httptools", "h11"])
+def test_no_way_of_writing_a_path_gets_past(tmp_path: Path, parser: str) -> None:
+    pytest.importorskip(parser)
+    engine = Engine()
+    targets = [trick for trick in TRICKS if trick.startswith("/") and " " not in trick]
+    targets += ["/invocations", "http://evil.example/invocations", "/invocations?/v1/models"]
+    targets += ["/invocations#/v1/models", "//evil.example/v1/models", "/metrics/", "/health%20"]
+    with serve(make_gate(tmp_path, engine), http=parser) as port:
+        statuses = {target: status_of(send_raw(port, request(target))) for target in targets}
+        confused = request("/invocations", host="engine/v1/models?")
+        assert status_of(send_raw(port, confused)) in (400, 404)
+    assert set(statuses.values()) <= {400, 404}
+    assert engine.scopes == []
+
+
+@pytest.mark.parametrize("parser", ["httptools", "h11"])
+def test_an_allowed_path_is_allowed_in_every_proper_form(tmp_path: Path, parser: str) -> None:
+    pytest.importorskip(parser)
+    engine = Engine()
+    targets = ["/v1/models", "/v1/models?limit=/invocations"]
+    with serve(make_gate(tmp_path, engine), http=parser) as port:
+        assert [status_of(send_raw(port, request(target))) for target in targets] == [200, 200]
+    assert engine.paths == ["/v1/models"] * 2
+
+
+def test_a_root_path_does_not_open_another_route(tmp_path: Path) -> None:
+    engine = Engine()
+    with serve(make_gate(tmp_path, engine), root_path="/v1") as port:
+        statuses = [
+            status_of(send_raw(port, request(target)))
+            for target in ("/v1/models", "/invocations", "/v1/v1/models", "/models")
+        ]
+    assert statuses == [404, 404, 404, 200]
+    assert engine.paths == ["/v1/models"]
+
+
+def start_post(length: int, *extra: str) -> bytes:
+    lines = [f"POST {CHAT} HTTP/1.1", "Host: engine", f"Content-Length: {length}", *extra]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def test_a_body_that_does_not_come_is_given_up_and_others_are_served(tmp_path: Path) -> None:
+    engine = Engine()
+    gate = make_gate(tmp_path, engine, limits={"body_seconds": 1.0})
+    with serve(gate) as port:
+        slow = [connect(port) for _ in range(20)]
+        started = time.monotonic()
+        for connection in slow:
+            connection.sendall(start_post(100) + b'{"mod')
+        answer = httpx.post(f"http://127.0.0.1:{port}{CHAT}", json=HELLO)
+        assert (answer.status_code, time.monotonic() - started < 1.0) == (200, True)
+        for connection in slow:
+            given = read_to_end(connection)
+            assert status_of(given) == 408
+            assert b"the body did not come within 1 s" in given
+            connection.close()
+        assert 1.0 <= time.monotonic() - started < 5
+    assert len(engine.bodies) == 1
+
+
+def test_a_slow_body_that_comes_in_time_passes(tmp_path: Path) -> None:
+    engine = Engine()
+    with (
+        serve(make_gate(tmp_path, engine)) as port,
+        connect(port) as connection,
+    ):
+        connection.sendall(start_post(len(REQUEST_BODY), "Connection: close"))
+        for number in range(len(REQUEST_BODY)):
+            connection.sendall(REQUEST_BODY[number : number + 1])
+        answer = read_to_end(connection)
+    assert status_of(answer) == 200
+    assert engine.bodies == [REQUEST_BODY]
+
+
+def test_a_body_that_is_too_large_is_not_even_read(tmp_path: Path) -> None:
+    engine = Engine()
+    with serve(make_gate(tmp_path, engine)) as port:
+        started = time.monotonic()
+        answer = send_raw(port, start_post(10**12))
+        assert (status_of(answer), time.monotonic() - started < 1) == (413, True)
+        whole = httpx.post(f"http://127.0.0.1:{port}{CHAT}", content=b"x" * 10_000_000)
+        assert whole.status_code == 413
+        chunks = b"10000\r\n" + b"x" * 65536 + b"\r\n"
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: e\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+        assert status_of(send_raw(port, head + chunks * 33)) == 413
+    assert engine.scopes == []
+
+
+class Stream:
+    """An engine that gives tokens until its client leaves, as vLLM does."""
+
+    def __init__(self) -> None:
+        self.given = 0
+        self.left = threading.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await read_all(receive)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        leaving = asyncio.ensure_future(receive())
+        while not leaving.done():
+            await send({"type": "http.response.body", "body": b"token ", "more_body": True})
+            self.given += 1
+            await asyncio.sleep(0.01)
+        self.left.set()
+
+
+def test_a_client_that_leaves_within_its_answer_is_counted_out(tmp_path: Path) -> None:
+    engine, folder = Stream(), tmp_path / "counts"
+    with serve(make_gate(tmp_path, engine, accounting_folder=folder)) as port:
+        connections = [connect(port) for _ in range(20)]
+        for connection in connections:
+            connection.sendall(start_post(len(REQUEST_BODY)) + REQUEST_BODY)
+        for connection in connections:
+            assert b"token" in connection.recv(65536) + connection.recv(65536)
+        time.sleep(0.7)
+        (during,) = read_counts(folder)
+        assert (during.in_flight, during.total) == (20, 20)
+        assert during.last_token is not None
+        assert during.written - during.last_token < 0.5
+        for connection in connections:
+            connection.close()
+        left = time.monotonic()
+        while read_counts(folder)[0].in_flight and time.monotonic() < left + 2:
+            time.sleep(0.02)
+        (after,) = read_counts(folder)
+    assert (after.in_flight, after.total) == (0, 20)
+
+
+def test_a_kept_connection_serves_a_refusal_and_then_a_request(tmp_path: Path) -> None:
+    engine = Engine()
+    with (
+        serve(make_gate(tmp_path, engine)) as port,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
+        statuses = [
+            client.post(CHAT, json=HELLO | {"n": 1000}).status_code,
+            client.post("/invocations", json=HELLO).status_code,
+            client.post(CHAT, json=HELLO).status_code,
+            client.get("/nothing").status_code,
+            client.get("/v1/models").status_code,
+        ]
+    assert statuses == [400, 404, 200, 404, 200]
+    assert engine.paths == [CHAT, "/v1/models"]
+
+
+def test_a_web_socket_is_not_opened(tmp_path: Path) -> None:
+    pytest.importorskip("websockets")
+    engine = Engine()
+    upgrade = (
+        "GET /v1/realtime HTTP/1.1\r\nHost: engine\r\nConnection: Upgrade\r\n"
+        "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    with serve(make_gate(tmp_path, engine), ws="websockets-sansio") as port:
+        answer = send_raw(port, upgrade.encode())
+    assert status_of(answer) == 403
+    assert engine.scopes == []
