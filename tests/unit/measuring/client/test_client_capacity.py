@@ -1,8 +1,11 @@
 """The client is not what limits a measurement: 256 streams in one process, from another one.
 
-Other work on the machine can only make a round worse, so the quietest of a few counts.
+Other work on the machine can only make a round worse, so the quietest of a few counts. Machines
+differ by a factor of four, so what a chunk costs is counted in parses: the time that `json.loads`
+takes for one, which no client is spared.
 """
 
+import json
 import subprocess
 import sys
 import time
@@ -15,12 +18,15 @@ from slipstream.measuring.client.completions import Request
 from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.client.load import run_closed_loop
 from slipstream.measuring.client.sample import Sample
+from tests.unit.measuring.client.paced_server import make_chunk
 
 SERVER = Path(__file__).parent / "paced_server.py"
 STREAMS = 256
 CHUNKS_A_SECOND = 40
 CHUNKS = 80
 MOST_ROUNDS = 6
+MOST_PARSES_A_CHUNK = 12
+PARSES = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +36,16 @@ class Round:
     chunks_a_second: float
     core_share: float
     cpu_microseconds_a_chunk: float
+    parses_a_chunk: float
     pace_error: float
     longest_pause: float
 
     def __str__(self) -> str:
         return (
             f"{self.chunks_a_second:,.0f} chunks/s, {self.core_share:.0%} of a core, "
-            f"{self.cpu_microseconds_a_chunk:.0f} us a chunk; time per token off by "
-            f"{self.pace_error:+.1%}, longest pause {self.longest_pause * 1000:.0f} ms"
+            f"{self.cpu_microseconds_a_chunk:.0f} us or {self.parses_a_chunk:.1f} parses a chunk; "
+            f"time per token off by {self.pace_error:+.1%}, "
+            f"longest pause {self.longest_pause * 1000:.0f} ms"
         )
 
 
@@ -64,9 +72,18 @@ def run_round(seconds_a_chunk: float, chunks: int) -> Round:
         chunks_a_second=STREAMS * chunks / wall,
         core_share=cpu / wall,
         cpu_microseconds_a_chunk=cpu / (STREAMS * chunks) * 1e6,
+        parses_a_chunk=cpu / (STREAMS * chunks) / time_parse(),
         pace_error=fmean(map(compare_pace, samples)),
         longest_pause=median(sample.longest_pause_seconds or 0 for sample in samples),
     )
+
+
+def time_parse() -> float:
+    event = make_chunk({"content": "12345.678901234"}, ids=2).split(b"data: ")[1]
+    began = time.process_time()
+    for _ in range(PARSES):
+        json.loads(event.rstrip())
+    return (time.process_time() - began) / PARSES
 
 
 def compare_pace(sample: Sample) -> float:
@@ -86,16 +103,16 @@ def find_good_round(run: Callable[[], Round], is_good: Callable[[Round], bool]) 
 
 def test_256_streams_of_40_chunks_a_second_are_kept_up_with() -> None:
     def is_good(one: Round) -> bool:
-        need = one.cpu_microseconds_a_chunk * 1e-6 * STREAMS * CHUNKS_A_SECOND
-        return need < 0.5 and abs(one.pace_error) < 0.03 and one.longest_pause < 0.1
+        in_time = abs(one.pace_error) < 0.03 and one.longest_pause < 0.1
+        return in_time and one.parses_a_chunk < MOST_PARSES_A_CHUNK
 
     assert find_good_round(lambda: run_round(1 / CHUNKS_A_SECOND, CHUNKS), is_good)
 
 
-def test_the_client_takes_twice_that_before_it_is_full() -> None:
-    """Full, it reads several chunks at a time, and its clock falls behind the server's."""
+def test_a_client_that_is_full_spends_less_on_a_chunk() -> None:
+    """It reads several chunks at a time; its clock then falls behind the server's."""
 
     def is_good(one: Round) -> bool:
-        return one.chunks_a_second > 2 * STREAMS * CHUNKS_A_SECOND
+        return one.parses_a_chunk < MOST_PARSES_A_CHUNK / 2
 
     assert find_good_round(lambda: run_round(1e-4, 4 * CHUNKS), is_good)
