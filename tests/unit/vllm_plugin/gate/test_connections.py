@@ -13,9 +13,9 @@ import pytest
 import uvicorn
 
 from slipstream.serving.supervision.diagnosis import diagnose
-from slipstream.vllm_plugin.gate import request_heads
+from slipstream.vllm_plugin.gate import connections
 from slipstream.vllm_plugin.gate.answers import App, Receive, Scope, Send
-from slipstream.vllm_plugin.gate.request_heads import bound_heads
+from slipstream.vllm_plugin.gate.connections import bound_connections
 from tests.unit.vllm_plugin.gate.pieces import Engine, make_gate
 from tests.unit.vllm_plugin.gate.test_sockets import (
     connect,
@@ -106,7 +106,7 @@ def send_until_cut_off(connection: socket.socket, piece: bytes) -> None:
 def test_one_who_never_stops_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: bytes, lingers: float
 ) -> None:
-    monkeypatch.setattr(request_heads, "LINGER_SECONDS", lingers)
+    monkeypatch.setattr(connections, "LINGER_SECONDS", lingers)
     with serve_as_vllm(make_living_gate(tmp_path, Living())) as port, connect(port) as connection:
         connection.sendall(ENDLESS[0])
         began = time.monotonic()
@@ -163,6 +163,6 @@ def test_a_server_whose_heads_cannot_be_bounded_does_not_start(
 
 def test_only_the_usual_parser_can_be_bounded(tmp_path: Path) -> None:
     limits = make_living_gate(tmp_path, Living()).settings.limits
-    assert not bound_heads({"type": "lifespan"}, limits)
+    assert not bound_connections({"type": "lifespan"}, limits)
     other = SimpleNamespace(state=SimpleNamespace(server=SimpleNamespace(config=None)))
-    assert not bound_heads({"type": "lifespan", "app": other}, limits)
+    assert not bound_connections({"type": "lifespan", "app": other}, limits)
