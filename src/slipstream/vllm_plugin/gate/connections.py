@@ -38,7 +38,7 @@ def bound_connections(scope: Scope, limits: Limits) -> bool:
     """Bound the connections of the server of vLLM's app; say whether it was done."""
     server = getattr(getattr(scope.get("app"), "state", None), "server", None)
     config: Any = getattr(server, "config", None)
-    protocol = getattr(config, "http_protocol_class", None)
+    protocol: Any = getattr(config, "http_protocol_class", None)
     if not all(hasattr(protocol, name) for name in vars(BoundedConnection) if name[0] != "_"):
         return False
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -57,12 +57,10 @@ def hold_place(scope: Scope, *, spare: bool) -> bool:
 
 
 def give_way(scope: Scope) -> None:
-    """Read no more of a request that will be refused, and let a newcomer have its place."""
+    """Keep nothing of a request that will be refused, and let a newcomer have its place."""
     connection: BoundedConnection | None = scope.get(CONNECTION)
-    if connection is not None and not connection.transport.is_closing():
-        connection.places.rest(connection)
-        connection.flow.pause_reading()
-        connection.cycle.body.clear()
+    if connection is not None:
+        connection._give_way()
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -76,6 +74,7 @@ class BoundedConnection(HttpToolsProtocol):
     places: "Places[BoundedConnection]"
 
     _running: "RequestResponseCycle | None" = None
+    _refused: "RequestResponseCycle | None" = None
     _timer: asyncio.TimerHandle | None = None
     _has_head = False
     _headers = 0
@@ -150,7 +149,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._has_head = True
         self._disarm()
         last = self.cycle
-        self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
+        self.scope[CONNECTION] = self  # type: ignore[literal-required]
         super().on_headers_complete()
         if self.pipeline:
             self.flow.resume_reading()
@@ -161,6 +160,8 @@ class BoundedConnection(HttpToolsProtocol):
         """Take a piece of the body, which makes up for as much framing."""
         self._framing_bytes -= 2 * len(body)
         super().on_body(body)
+        if self._refused is not None and self._refused is self.cycle:
+            self._refused.body.clear()
 
     def on_message_complete(self) -> None:
         """Count anew."""
@@ -187,6 +188,12 @@ class BoundedConnection(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         """Keep the connection: nothing here is a web socket."""
         self._give_up(_NO_UPGRADE)
+
+    def _give_way(self) -> None:
+        self.places.rest(self)
+        self._refused = self._running
+        if self._refused is not None:
+            self._refused.body.clear()
 
     def _count(self, *parts: bytes) -> None:
         self._header_bytes += sum(map(len, parts))

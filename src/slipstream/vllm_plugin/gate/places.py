@@ -28,7 +28,8 @@ class Places(Generic[Connection]):
         """Take a new connection, and give those that have to be closed for it."""
         closed = []
         while len(self._addresses) >= self._most and self._resting:
-            closed.append(next(iter(max(self._resting.values(), key=len))))
+            most = max(self._resting.values(), key=len)
+            closed.append(next(iter(most)))
             self.leave(closed[-1])
         self._addresses[connection] = address
         self.rest(connection)

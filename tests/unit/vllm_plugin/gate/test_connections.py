@@ -200,7 +200,7 @@ def test_two_requests_at_once_are_answered_and_a_third_is_not(tmp_path: Path) ->
     assert len(engine.paths) == 4
 
 
-@pytest.mark.parametrize("junk", [b"\x00\x01\r\n\r\n", b"GET /livez HTTP/1.1\r\na: " + b"b" * 5000])
+@pytest.mark.parametrize("junk", [b"\x00\x01\r\n\r\n", WHOLE["a header"]])
 def test_what_comes_behind_a_request_does_not_get_into_its_answer(
     tmp_path: Path, junk: bytes
 ) -> None:
@@ -210,6 +210,16 @@ def test_what_comes_behind_a_request_does_not_get_into_its_answer(
         given = send_raw(port, asked + junk)
     assert given.count(b"HTTP/1.1") == 1
     assert given.endswith(b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")
+
+
+def test_the_request_behind_a_refused_one_is_whole(tmp_path: Path) -> None:
+    engine = Living()
+    head = request("/v1/completions", method="POST")[:-2] + b"Content-Length: 2\r\n\r\n"
+    refused = head.replace(b"Connection: close\r\n", b"") + b"[]"
+    with serve_as_vllm(make_living_gate(tmp_path, engine)) as port:
+        given = send_raw(port, refused + head + b"{}")
+    assert (status_of(given), given.count(b"HTTP/1.1 200")) == (400, 1)
+    assert engine.bodies == [b"{}"]
 
 
 def test_a_broken_body_is_answered_at_once(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ class Served:
 
 
 @contextmanager
-def run_server(folder: Path, limits: dict[str, float], **own: Any) -> Iterator[Served]:
+def run_server(folder: Path, limits: Mapping[str, float], **own: Any) -> Iterator[Served]:
     settings = GateSettings(limits=GateLimits.model_validate(limits), **own)
     settings.write(folder / "gate.json")
     with subprocess.Popen(
@@ -242,6 +242,19 @@ def test_who_waits_for_a_refusal_keeps_nobody_out(tmp_path: Path) -> None:
             with suppress(ConnectionError):
                 connection.sendall(refused)
         served.time_neighbour()
+
+
+def test_a_body_is_not_kept_until_it_is_refused(tmp_path: Path) -> None:
+    with run_server(tmp_path, {}, refusals_per_second=0.1) as served, ExitStack() as stack:
+        head = request("/nothing", method="POST")[:-2] + b"Content-Length: 1000000\r\n\r\n"
+        for _ in range(100):
+            assert status_of(send_raw(served.port, head)) == 404
+
+        def wait_for_refusals() -> None:
+            for _ in range(300):
+                stack.enter_context(connect(served.port)).sendall(head + b"a" * 200_000)
+
+        attack(served, "300 bodies of 200 kB that wait for a refusal", wait_for_refusals)
 
 
 def test_a_client_that_leaves_a_request_waiting_is_noticed(served: Served) -> None:
