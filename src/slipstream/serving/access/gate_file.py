@@ -35,6 +35,10 @@ Route = Literal[
 class GateLimits(Record):
     """The most that one request may ask for."""
 
+    # Of one API process, in all; and how long a client may leave its answer unread.
+    connections: PositiveInt = 1024
+    stall_seconds: PositiveFloat = 60
+    headers: PositiveInt = 100
     head_bytes: PositiveInt = 2**16
     head_seconds: PositiveFloat = 10
     body_bytes: PositiveInt = 2 * 2**20

@@ -22,6 +22,7 @@ from slipstream.vllm_plugin.gate.answers import (
     send_refusal,
     try_later,
 )
+from slipstream.vllm_plugin.gate.connections import bound_connections, give_way, hold_place
 from slipstream.vllm_plugin.gate.key_ring import (
     ANYONE,
     SUPERVISOR,
@@ -33,7 +34,6 @@ from slipstream.vllm_plugin.gate.key_ring import (
 from slipstream.vllm_plugin.gate.recording import Recorder
 from slipstream.vllm_plugin.gate.refusal_pace import RefusalPace
 from slipstream.vllm_plugin.gate.request_body import add_salt, read_body, replay
-from slipstream.vllm_plugin.gate.request_heads import bound_heads
 from slipstream.vllm_plugin.gate.request_policy import ANSWER_FIELDS, apply_policy, parse_body
 from slipstream.vllm_plugin.gate.settings import read_settings
 from slipstream.vllm_plugin.gate.watched_file import WatchedFile
@@ -49,7 +49,7 @@ DROPPED_HEADERS = frozenset(
 FORWARDED = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip"})
 WARNING = b"x-slipstream-warning"
 UNBOUNDED = (
-    "slipstream gate: not started: request heads cannot be bounded in this server, "
+    "slipstream gate: not started: connections cannot be bounded in this server, "
     "which takes uvicorn with httptools"
 )
 
@@ -90,14 +90,15 @@ class Gate:
             except Refusal as fault:
                 refusal = fault.forget()
             # Outside of the block above, so that what waits here does not hold its body.
+            give_way(scope)
             await self._pace.wait(refusal.caller)
             await send_refusal(send, refusal, method=scope["method"])
         else:
             await send({"type": "websocket.close", "code": 1008})
 
     async def _start(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the server start, unless it would take heads without bounds."""
-        if not bound_heads(scope, self.settings.limits):
+        """Let the server start, unless it would take connections without bounds."""
+        if not bound_connections(scope, self.settings.limits):
             _log.error(UNBOUNDED)
             await receive()
             await send({"type": "lifespan.startup.failed", "message": UNBOUNDED})
@@ -132,6 +133,8 @@ class Gate:
     ) -> None:
         if caller is not SUPERVISOR and self._state.read().name in LEAVING:
             raise self._try_later(503, "the server is about to stop")
+        if not hold_place(scope, spare=caller is SUPERVISOR):
+            raise self._try_later(503, "the server has all the connections that it can serve")
         if scope["method"] == "GET":
             await self.app(scope, receive, send)
         elif (body := await read_body(headers, receive, self.settings.limits)) is not None:

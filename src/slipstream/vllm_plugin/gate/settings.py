@@ -18,6 +18,9 @@ SCHEMA_VERSION = 1
 class Limits:
     """The most that one request may ask for."""
 
+    connections: int
+    stall_seconds: float
+    headers: int
     head_bytes: int
     head_seconds: float
     body_bytes: int

@@ -1,10 +1,12 @@
-"""A head that does not end, in bytes or in time, ends its connection, and only that one."""
+"""A request that does not end, in bytes or in time, ends its connection, and only that one."""
 
+import asyncio
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPResponse
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +15,9 @@ import pytest
 import uvicorn
 
 from slipstream.serving.supervision.diagnosis import diagnose
-from slipstream.vllm_plugin.gate import request_heads
+from slipstream.vllm_plugin.gate import connections
 from slipstream.vllm_plugin.gate.answers import App, Receive, Scope, Send
-from slipstream.vllm_plugin.gate.request_heads import bound_heads
+from slipstream.vllm_plugin.gate.connections import bound_connections
 from tests.unit.vllm_plugin.gate.pieces import Engine, make_gate
 from tests.unit.vllm_plugin.gate.test_sockets import (
     connect,
@@ -106,7 +108,7 @@ def send_until_cut_off(connection: socket.socket, piece: bytes) -> None:
 def test_one_who_never_stops_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: bytes, lingers: float
 ) -> None:
-    monkeypatch.setattr(request_heads, "LINGER_SECONDS", lingers)
+    monkeypatch.setattr(connections, "LINGER_SECONDS", lingers)
     with serve_as_vllm(make_living_gate(tmp_path, Living())) as port, connect(port) as connection:
         connection.sendall(ENDLESS[0])
         began = time.monotonic()
@@ -148,7 +150,103 @@ def test_a_slow_answer_and_a_large_body_are_no_head(tmp_path: Path) -> None:
         assert status_of(read_to_end(connection)) == 200
 
 
-def test_a_server_whose_heads_cannot_be_bounded_does_not_start(
+WHOLE = {
+    "headers": b"GET /livez HTTP/1.1\r\n" + b"a: b\r\n" * 101 + b"\r\n",
+    "a header": b"GET /livez HTTP/1.1\r\na: " + b"b" * 5000 + b"\r\n\r\n",
+    "a target": b"GET /livez?" + b"a" * 5000 + b" HTTP/1.1\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("what", WHOLE)
+def test_a_large_head_is_refused_also_if_it_comes_at_once(tmp_path: Path, what: str) -> None:
+    with serve_as_vllm(make_living_gate(tmp_path, Living())) as port:
+        assert status_of(send_raw(port, WHOLE[what])) == 431
+
+
+ALIVE = b"GET /livez HTTP/1.1\r\nHost: e\r\n"
+UNFINISHED = {
+    "a length": ALIVE + b"Content-Length: 10\r\n\r\na",
+    "chunks": ALIVE + b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n",
+    "trailers": ALIVE + b"Transfer-Encoding: chunked\r\n\r\n0\r\na: b\r\n",
+    "empty lines": ALIVE + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("what", UNFINISHED)
+def test_an_answered_connection_with_something_unfinished_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(connections, "LINGER_SECONDS", 0.2)
+    gate = make_living_gate(tmp_path, Living(), head_seconds=0.2)
+    with serve_as_vllm(gate) as port, connect(port) as connection:
+        connection.sendall(UNFINISHED[what])
+        answer = HTTPResponse(connection)
+        answer.begin()
+        assert (answer.status, bool(answer.read())) == (200, True)
+        connection.sendall(b"\r\n")
+        assert read_to_end(connection)[:12] in (b"", b"HTTP/1.1 408")
+        with pytest.raises(ConnectionError):
+            send_until_cut_off(connection, b"\r\n")
+
+
+def test_two_requests_at_once_are_answered_and_a_third_is_not(tmp_path: Path) -> None:
+    engine, last = Living(), request("/v1/models")
+    asked = last.replace(b"Connection: close\r\n", b"")
+    with serve_as_vllm(make_living_gate(tmp_path, engine)) as port:
+        assert send_raw(port, asked + last).count(b"HTTP/1.1 200") == 2
+        with connect(port) as connection:
+            connection.sendall(asked * 5)
+            assert read_to_end(connection).count(b"HTTP/1.1 200") == 2
+    assert len(engine.paths) == 4
+
+
+@pytest.mark.parametrize("junk", [b"\x00\x01\r\n\r\n", WHOLE["a header"]])
+def test_what_comes_behind_a_request_does_not_get_into_its_answer(
+    tmp_path: Path, junk: bytes
+) -> None:
+    engine = Living(chunks=(b"one", b"two"), before_each=lambda: asyncio.sleep(0.1))
+    asked = request("/v1/models").replace(b"Connection: close\r\n", b"")
+    with serve_as_vllm(make_living_gate(tmp_path, engine)) as port:
+        given = send_raw(port, asked + junk)
+    assert given.count(b"HTTP/1.1") == 1
+    assert given.endswith(b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")
+
+
+def test_the_request_behind_a_refused_one_is_whole(tmp_path: Path) -> None:
+    engine = Living()
+    head = request("/v1/completions", method="POST")[:-2] + b"Content-Length: 2\r\n\r\n"
+    refused = head.replace(b"Connection: close\r\n", b"") + b"[]"
+    with serve_as_vllm(make_living_gate(tmp_path, engine)) as port:
+        given = send_raw(port, refused + head + b"{}")
+    assert (status_of(given), given.count(b"HTTP/1.1 200")) == (400, 1)
+    assert engine.bodies == [b"{}"]
+
+
+def test_a_broken_body_is_answered_at_once(tmp_path: Path) -> None:
+    engine = Living()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: e\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with serve_as_vllm(make_living_gate(tmp_path, engine)) as port:
+        assert status_of(send_raw(port, head + b"zz\r\n")) == 400
+    assert engine.scopes == []
+
+
+def test_a_trailer_is_no_header(tmp_path: Path) -> None:
+    engine = Living()
+    head = request("/v1/completions", method="POST")[:-2] + b"Transfer-Encoding: chunked\r\n\r\n"
+    with serve_as_vllm(make_living_gate(tmp_path, engine)) as port:
+        answer = send_raw(port, head + b"2\r\n{}\r\n0\r\nx-late: a\r\n\r\n")
+    assert status_of(answer) == 200
+    assert b"x-late" not in engine.headers
+
+
+def test_an_upgrade_is_refused(tmp_path: Path) -> None:
+    engine, upgrade = Living(), b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    with serve_as_vllm(make_living_gate(tmp_path, engine)) as port:
+        assert status_of(send_raw(port, b"GET /v1/realtime HTTP/1.1\r\n" + upgrade)) == 403
+    assert engine.scopes == []
+
+
+def test_a_server_whose_connections_cannot_be_bounded_does_not_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = Living()
@@ -163,6 +261,6 @@ def test_a_server_whose_heads_cannot_be_bounded_does_not_start(
 
 def test_only_the_usual_parser_can_be_bounded(tmp_path: Path) -> None:
     limits = make_living_gate(tmp_path, Living()).settings.limits
-    assert not bound_heads({"type": "lifespan"}, limits)
+    assert not bound_connections({"type": "lifespan"}, limits)
     other = SimpleNamespace(state=SimpleNamespace(server=SimpleNamespace(config=None)))
-    assert not bound_heads({"type": "lifespan", "app": other}, limits)
+    assert not bound_connections({"type": "lifespan", "app": other}, limits)

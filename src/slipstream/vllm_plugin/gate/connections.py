@@ -1,0 +1,245 @@
+"""Connections, bounded in number, in bytes and in time, before anybody can ask for a key.
+
+uvicorn's usual parser, httptools, has no bounds: vLLM's --h11-max-* settings are for the other
+one. A protocol that is derived from uvicorn's is put in when the server starts, before its first
+connection. It overrides what uvicorn and httptools call: a uvicorn without one of these methods
+is refused.
+"""
+
+import asyncio
+import resource
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from slipstream.vllm_plugin.gate.answers import Scope
+from slipstream.vllm_plugin.gate.places import Places
+from slipstream.vllm_plugin.gate.settings import Limits
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+else:
+    HttpToolsProtocol = object
+
+CONNECTION = "slipstream.connection"
+LINGER_SECONDS = 5.0
+_BAD = "400 Bad Request"
+_NO_UPGRADE = "403 Forbidden"
+_TOO_LATE = "408 Request Timeout"
+_TOO_LARGE = "431 Request Header Fields Too Large"
+
+
+class _Excess(Exception):
+    """More than a connection may send: the parser stops here."""
+
+
+def bound_connections(scope: Scope, limits: Limits) -> bool:
+    """Bound the connections of the server of vLLM's app; say whether it was done."""
+    server = getattr(getattr(scope.get("app"), "state", None), "server", None)
+    config: Any = getattr(server, "config", None)
+    protocol: Any = getattr(config, "http_protocol_class", None)
+    if not all(hasattr(protocol, name) for name in vars(BoundedConnection) if name[0] != "_"):
+        return False
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = limits.connections
+    if files != resource.RLIM_INFINITY:
+        most = min(most, files // 2)
+    own = {"limits": limits, "places": Places[BoundedConnection](most)}
+    config.http_protocol_class = type("Bounded", (BoundedConnection, protocol), own)
+    return True
+
+
+def hold_place(scope: Scope, *, spare: bool) -> bool:
+    """Keep the connection of an admitted request; False if too many are kept already."""
+    connection: BoundedConnection | None = scope.get(CONNECTION)
+    return connection is None or connection.places.hold(connection, spare=spare)
+
+
+def give_way(scope: Scope) -> None:
+    """Keep nothing of a request that will be refused, and let a newcomer have its place."""
+    connection: BoundedConnection | None = scope.get(CONNECTION)
+    if connection is not None:
+        connection._give_way()
+
+
+class BoundedConnection(HttpToolsProtocol):
+    """One request runs, at most one waits, and without a request a timer runs.
+
+    A client that sends more than it may, or nothing in time, gets the answers that are due to it.
+    After that nothing it sends is read.
+    """
+
+    limits: Limits
+    places: "Places[BoundedConnection]"
+
+    _running: "RequestResponseCycle | None" = None
+    _refused: "RequestResponseCycle | None" = None
+    _timer: asyncio.TimerHandle | None = None
+    _has_head = False
+    _headers = 0
+    _header_bytes = 0
+    _framing_bytes = 0
+    _fault = _BAD
+    _deaf = False
+    _late_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Close others for it, and have the system end it if its client stops reading answers."""
+        super().connection_made(transport)
+        for other in self.places.enter(self, self.client[0] if self.client else ""):
+            other.transport.abort()
+        with suppress(OSError):  # A Unix socket has no such setting.
+            stall_ms = int(self.limits.stall_seconds * 1000)
+            peer = transport.get_extra_info("socket")
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stall_ms)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the request that runs, too: uvicorn tells only the last one that came."""
+        self.places.leave(self)
+        self._disarm()
+        if self._running is not None:
+            _disconnect(self._running)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Count what is no body: heads, sizes and extensions of chunks, trailers.
+
+        A body in chunks of a byte is mostly sizes. Such bytes may be as many as those of the body,
+        beside what a head may have.
+        """
+        if self._deaf:
+            self._late_bytes += len(data)
+            if self._late_bytes > self.limits.body_bytes:
+                self.transport.abort()
+            return
+        self._framing_bytes += len(data)
+        super().data_received(data)
+        if self._deaf:
+            return
+        if self._framing_bytes > self.limits.head_bytes:
+            self._give_up(_TOO_LARGE)
+        elif self._running is None:
+            self._expect_head()
+
+    def on_message_begin(self) -> None:
+        """Let one request wait: a client may be ahead of an answer's last, empty part."""
+        if self.pipeline:
+            raise _Excess
+        self._has_head = False
+        self._headers = self._header_bytes = 0
+        self._expect_head()
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Count a piece of the target."""
+        self._count(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count a header; one that comes after the body is dropped."""
+        self._headers += 1
+        self._count(name, value)
+        if not self._has_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Begin a request, or let it wait; reading goes on, to notice when the client leaves."""
+        self._has_head = True
+        self._disarm()
+        last = self.cycle
+        self.scope[CONNECTION] = self  # type: ignore[literal-required]
+        super().on_headers_complete()
+        if self.pipeline:
+            self.flow.resume_reading()
+        elif self.cycle is not last:
+            self._running = self.cycle
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body, which makes up for as much framing."""
+        self._framing_bytes -= 2 * len(body)
+        super().on_body(body)
+        if self._refused is not None and self._refused is self.cycle:
+            self._refused.body.clear()
+
+    def on_message_complete(self) -> None:
+        """Count anew."""
+        self._framing_bytes = 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Go on with the request that waits, or end what cannot be used again."""
+        answered, self._running = self._running, None
+        self.places.rest(self)
+        waits = bool(self.pipeline)
+        super().on_response_complete()
+        if self.transport.is_closing():
+            return
+        if waits:
+            self._running = self.cycle
+        elif self._deaf or (answered is not None and answered.more_body):
+            self._linger()
+
+    def send_400_response(self, msg: str) -> None:
+        """End what the parser could not read, or was told not to."""
+        self._give_up(self._fault)
+
+    def handle_websocket_upgrade(self) -> None:
+        """Keep the connection: nothing here is a web socket."""
+        self._give_up(_NO_UPGRADE)
+
+    def _give_way(self) -> None:
+        self.places.rest(self)
+        self._refused = self._running
+        if self._refused is not None:
+            self._refused.body.clear()
+
+    def _count(self, *parts: bytes) -> None:
+        self._header_bytes += sum(map(len, parts))
+        if self._header_bytes > self.limits.head_bytes or self._headers > self.limits.headers:
+            self._fault = _TOO_LARGE
+            raise _Excess
+
+    def _expect_head(self) -> None:
+        if self._timer is None:
+            self._arm(self.limits.head_seconds, self._give_up, _TOO_LATE)
+
+    def _arm(self, seconds: float, end: Callable[..., object], *arguments: str) -> None:
+        self._disarm()
+        self._timer = self.loop.call_later(seconds, end, *arguments)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self, status: str) -> None:
+        """Take nothing more; answer with the status, unless a whole request is answered first."""
+        self._deaf = True
+        self._disarm()
+        running = self._running
+        if running is not None and (running.response_started or not running.more_body):
+            if self.pipeline and self.cycle.more_body:
+                self.pipeline.clear()
+        elif not self.transport.is_closing():
+            if running is not None:
+                _disconnect(running)
+            head = f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+            self.transport.write(head.encode())
+            self._linger()
+
+    def _linger(self) -> None:
+        """Take what is still on its way: a close before that loses the answer."""
+        self._deaf = True
+        self.places.rest(self)
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._arm(LINGER_SECONDS, self.transport.close)
+
+
+def _disconnect(cycle: "RequestResponseCycle") -> None:
+    """Have a request know that nobody waits for its answer."""
+    cycle.disconnected = True
+    cycle.message_event.set()
