@@ -130,6 +130,11 @@ class RunFolder:
         return self.path / "accounting"
 
     @property
+    def access_log(self) -> Path:
+        """What was asked of the gate, a request a line; fuller ones lie beside it."""
+        return self.path / "access.jsonl"
+
+    @property
     def gate(self) -> Path:
         """What the gate is told when it starts."""
         return self.path / "gate.json"
