@@ -261,7 +261,7 @@ def read_usage(chunks: Iterable[bytes]) -> tuple[int | None, int | None]:
         text = chunk[start + 8 :][:USAGE_BYTES].decode("latin-1").lstrip()
         try:
             usage, _ = json.JSONDecoder().raw_decode(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(usage, dict):
             return _read_count(usage, "prompt_tokens", "input_tokens"), _read_count(
