@@ -11,7 +11,7 @@ from slipstream.records import Record, describe_faults
 class AccessLine(Record):
     """One request: who asked for what, what came of it, and what it took.
 
-    `id` is the gate's, and the last part of the `id` in the engine's answer; `client_id` is the
+    `id` is the gate's, and part of the `id` in the engine's answer; `client_id` is the
     `X-Request-Id` that the client sent. Tokens are known if the answer has a `usage`.
     """
 

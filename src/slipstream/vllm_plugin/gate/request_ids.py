@@ -1,7 +1,7 @@
 """Which request this is: an id of ours for every one, and the client's own if it is harmless.
 
 Only ours reaches the engine: two clients may send the same id, and some of vLLM's connectors read
-addresses out of it. A client gets its own id back, and ours as the last part of the answer's `id`.
+addresses out of it. A client gets its own id back, and ours in the `id` of a chat or completion.
 """
 
 import os

@@ -35,7 +35,8 @@ def read_numbers(path: Path) -> list[int]:
 
 
 def test_lines_are_private_and_in_order(tmp_path: Path) -> None:
-    log = make_log(tmp_path / "access.jsonl", lost := [])
+    lost: list[int] = []
+    log = make_log(tmp_path / "access.jsonl", lost)
     for number in range(1000):
         log.add({"number": number})
     log.close()
@@ -93,7 +94,8 @@ def test_a_line_that_was_cut_off_spoils_no_other(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_costs_lines_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
-    log = make_log(Path("/dev/full"), lost := [])
+    lost: list[int] = []
+    log = make_log(Path("/dev/full"), lost)
     for number in range(10):
         log.add({"number": number})
     log.close()
@@ -107,7 +109,8 @@ def test_half_a_write_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path, write = tmp_path / "access.jsonl", os.write
     path.write_text('{"number":0}\n')
     monkeypatch.setattr("os.write", lambda file, content: write(file, content[:5]))
-    log = make_log(path, lost := [])
+    lost: list[int] = []
+    log = make_log(path, lost)
     log.add({"number": 1})
     log.close()
     assert (path.read_text(), lost) == ('{"number":0}\n', [1])
@@ -115,7 +118,8 @@ def test_half_a_write_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_folder_that_is_gone_costs_lines_until_it_is_back(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    log = make_log(folder / "access.jsonl", lost := [])
+    lost: list[int] = []
+    log = make_log(folder / "access.jsonl", lost)
     log.add({"number": 0})
     wait_until(lambda: lost == [1])
     folder.mkdir()
@@ -126,7 +130,8 @@ def test_a_folder_that_is_gone_costs_lines_until_it_is_back(tmp_path: Path) -> N
 
 def test_a_link_in_the_files_place_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "access.jsonl").symlink_to(tmp_path / "elsewhere")
-    log = make_log(tmp_path / "access.jsonl", lost := [])
+    lost: list[int] = []
+    log = make_log(tmp_path / "access.jsonl", lost)
     log.add({"number": 0})
     log.close()
     assert lost == [1]
@@ -137,7 +142,8 @@ def test_a_disk_that_hangs_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(access_log, "MOST_WAITING", 10)
-    log = make_log(tmp_path / "access.jsonl", lost := [])
+    lost: list[int] = []
+    log = make_log(tmp_path / "access.jsonl", lost)
     folder = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(folder, fcntl.LOCK_EX)
     started = time.monotonic()

@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from slipstream.vllm_plugin.gate.answers import Receive, Scope, Send
 from slipstream.vllm_plugin.gate.request_ids import read_client_id, read_trace_id
 from tests.unit.vllm_plugin.gate.pieces import CHAT, HELLO, Engine, make_gate
 from tests.unit.vllm_plugin.gate.test_sockets import send_raw, serve
@@ -85,7 +86,7 @@ def test_two_clients_with_the_same_id_are_two_to_the_engine(tmp_path: Path) -> N
 def test_the_engines_own_id_header_does_not_come_beside_ours(tmp_path: Path) -> None:
     """vLLM adds one with --enable-request-id-headers."""
 
-    async def engine(scope, receive, send) -> None:  # type: ignore[no-untyped-def]
+    async def engine(scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"x-request-id", b"the engine's")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
