@@ -207,7 +207,7 @@ def test_lines_that_were_dropped_are_counted(tmp_path: Path) -> None:
     gate = make_gate(tmp_path, serve_metrics(Living()), access_log="/dev/full")
     with serve_as_vllm(gate) as port:
         before = read_samples(port)[name]
-        httpx.post(f"http://127.0.0.1:{port}{CHAT}", json=HELLO)
+        assert httpx.post(f"http://127.0.0.1:{port}{CHAT}", json=HELLO).status_code == 200
         wait_until(lambda: read_samples(port)[name] == before + 1)
 
 
