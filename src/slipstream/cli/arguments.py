@@ -22,7 +22,7 @@ VERBS = {
     "plan": "decide every engine setting, with its reason and the memory it takes",
     "serve": "start an engine, prove that it answers, and keep it up",
     "status": "show which runs there are, and how one of them stands",
-    "logs": "show what a run's engine said, or what happened to the run",
+    "logs": "show what a run's engine said, what happened to the run, or who asked it",
     "stop": "have a run finish its requests and end",
     "keys": "make, list and revoke the keys that open a server",
     "doctor": "find out what is wrong here, or why a run ended, and what to type next",

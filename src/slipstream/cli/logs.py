@@ -1,4 +1,4 @@
-"""`slipstream logs`: what a run's engine said, or what happened to the run."""
+"""`slipstream logs`: what a run's engine said, what happened to the run, or who asked it."""
 
 import argparse
 import codecs
@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
+from slipstream.reporting.text.access import render_access
 from slipstream.reporting.text.run import render_event
-from slipstream.serving.following import follow_events, follow_file
+from slipstream.serving.following import follow_accesses, follow_events, follow_file
 from slipstream.serving.run import RunFolder, find_runs_root
 from slipstream.serving.selection import choose_run, is_over
 
@@ -18,16 +19,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `logs` takes."""
     parser.add_argument("run", metavar="RUN", nargs="?", help="default: the newest")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the run is over")
-    parser.add_argument("--events", action="store_true", help="what happened to the run instead")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--events", action="store_true", help="what happened to the run instead")
+    instead.add_argument(
+        "--access", action="store_true", help="the requests instead, one a line, without their text"
+    )
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Print what there is; under `--json` an event a line."""
-    if screen.json and not options.events:
+    """Print what there is; under `--json` an event or a request a line."""
+    if screen.json and not (options.events or options.access):
         hint = "slipstream logs --events --json"
-        raise UsageError("an engine's log is no JSON, only the events are", hint=hint)
+        raise UsageError("an engine's log is no JSON, only events and requests are", hint=hint)
     folder, _ = choose_run(find_runs_root(os.environ), options.run)
-    show = _show_events if options.events else _show_log
+    show = _show_events if options.events else _show_accesses if options.access else _show_log
     show(folder, screen, (lambda: is_over(folder.read())) if options.follow else (lambda: True))
     return ExitCode.DONE
 
@@ -35,6 +40,11 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 def _show_events(folder: RunFolder, screen: Screen, is_over: Callable[[], bool]) -> None:
     for event in follow_events(folder, is_over, time.sleep):
         screen.show_data(text=render_event(event), document=event.model_dump_json())
+
+
+def _show_accesses(folder: RunFolder, screen: Screen, is_over: Callable[[], bool]) -> None:
+    for line in follow_accesses(folder, is_over, time.sleep):
+        screen.show_data(text=render_access(line), document=line.model_dump_json())
 
 
 def _show_log(folder: RunFolder, screen: Screen, is_over: Callable[[], bool]) -> None:

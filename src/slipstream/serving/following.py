@@ -1,11 +1,13 @@
-"""What a run goes on to say: its log and its events, read as they grow."""
+"""What a run goes on to say: its logs and its events, read as they grow."""
 
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
+from slipstream.serving.access.access_lines import AccessLine, read_access_line
 from slipstream.serving.run import Event, RunFolder
 
 LOOK_EVERY_SECONDS = 0.25
@@ -76,3 +78,14 @@ def follow_events(
         if over:
             return
         wait(LOOK_EVERY_SECONDS)
+
+
+def follow_accesses(
+    folder: RunFolder, is_over: Callable[[], bool], wait: Callable[[float], None]
+) -> Iterator[AccessLine]:
+    """Give the requests of a run, those in older files first, and those that come."""
+    older = [follow_file(path, lambda: True, wait) for path in folder.list_older_access_logs()]
+    begun = b""
+    for added in chain(*older, follow_file(folder.access_log, is_over, wait)):
+        *lines, begun = (begun + added).split(b"\n")
+        yield from (line for text in lines if (line := read_access_line(text)) is not None)

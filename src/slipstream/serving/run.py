@@ -130,6 +130,17 @@ class RunFolder:
         return self.path / "accounting"
 
     @property
+    def access_log(self) -> Path:
+        """What was asked of the gate, a request a line; fuller ones lie beside it."""
+        return self.path / "access.jsonl"
+
+    def list_older_access_logs(self) -> list[Path]:
+        """List the full ones, the oldest first."""
+        numbers = [path.stem.removeprefix("access-") for path in self.path.glob("access-*.jsonl")]
+        kept = sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
+        return [self.path / f"access-{number}.jsonl" for number in kept]
+
+    @property
     def gate(self) -> Path:
         """What the gate is told when it starts."""
         return self.path / "gate.json"

@@ -80,6 +80,7 @@ def describe_gate(
         probe_sha256=probe_sha256,
         state_file=folder.gate_state,
         accounting_folder=folder.accounting,
+        access_log=folder.access_log,
         speculation=plan.speculation is not None,
         text_only=not (media and any(media.value.values())),
         recording=terms.recording,

@@ -99,6 +99,7 @@ def run_gated(target: Path, folder: Path) -> Iterator[Gated]:
         keys_file=keys,
         state_file=folder / "state.json",
         accounting_folder=folder / "accounting",
+        access_log=folder / "access.jsonl",
         speculation=True,
         limits=GateLimits(max_tokens=LONGEST_ANSWER),
     )

@@ -30,7 +30,7 @@ class Cost:
 
 
 def measure_gate(folder: Path, words: int) -> Cost:
-    """Time a gate with two keys, a state and accounting, for a chat of so many words."""
+    """Time a gate with two keys, a state, accounting and an access log, for so many words."""
     made = [
         make_key(folder / "keys" / "keys.json", name, now=datetime.now(UTC), expires=None)
         for name in ("one", "two")
@@ -46,6 +46,7 @@ def measure_gate(folder: Path, words: int) -> Cost:
             keys_file=folder / "keys" / "keys.json",
             state_file=folder / "state.json",
             accounting_folder=folder / "accounting",
+            access_log=folder / "access.jsonl",
             speculation=True,
             limits={"max_tokens": 256},
         )
@@ -65,7 +66,8 @@ def make_engine(chunks: int) -> App:
 
     async def engine(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         for _ in range(chunks):
             await send({"type": "http.response.body", "body": CHUNK, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli.main import run
+from slipstream.serving.access.access_lines import AccessLine
 from slipstream.serving.examination import Diagnosis, Examination
 from slipstream.serving.run import Event, Process, read_process
 from slipstream.serving.run_status import RunStatus, StatusList
-from tests.unit.serving.kept_runs import AT, happen, keep
+from tests.unit.serving.kept_runs import AT, access, happen, keep
 from tests.unit.serving.test_examination import EXCERPTS
 
 Capture = pytest.CaptureFixture[str]
@@ -133,6 +134,48 @@ def test_events_are_lines_for_people_or_machines(root: Path, capsys: Capture) ->
     assert run(["logs", "--events", "--json"], {}) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [Event.model_validate_json(line) for line in lines] == events
+
+
+def test_requests_are_lines_for_people_or_machines(root: Path, capsys: Capture) -> None:
+    folder, _ = keep(root)
+    assert run(["logs", "--access"], {}) == 0
+    assert capsys.readouterr().out == ""
+    lines = [
+        access("a1"),
+        access("b2", chunks=30, first_seconds=0.211),
+        access("c3", chunks=88, prompt_tokens=None, completion_tokens=None, ended="left"),
+        access("d4", status=400, refused="bad_request", field="n", client_id="my-id", seconds=0),
+        access("e5", status=401, refused="no_valid_key", key=None, seconds=0),
+        access("f6", route="GET /v1/models", prompt_tokens=None, completion_tokens=None),
+        access("g7", status=None, ended="left", prompt_tokens=None, completion_tokens=None),
+        access("h8", chunks=3, completion_tokens=None, ended="failed"),
+    ]
+    folder.access_log.write_bytes(b"".join(lines) + b'{"cut of')
+    assert run(["logs", "--access"], {}) == 0
+    chat = "POST /v1/chat/completions"
+    assert [line.split("  ")[1:] for line in capsys.readouterr().out.splitlines()] == [
+        ["200", "ann", chat, "1.84 s, 412 + 96 tokens", "a1"],
+        ["200", "ann", chat, "1.84 s (first token 0.21 s), 412 + 96 tokens", "b2"],
+        ["200", "ann", chat, "client left after 1.84 s, 88 chunks", "c3"],
+        ["400", "ann", chat, "refused: bad_request (n), 0.00 s", "my-id"],
+        ["401", "-", chat, "refused: no_valid_key, 0.00 s", "e5"],
+        ["200", "ann", "GET /v1/models", "1.84 s, 2000 bytes", "f6"],
+        ["---", "ann", chat, "client left after 1.84 s, 2000 bytes", "g7"],
+        ["200", "ann", chat, "cut off after 1.84 s, 3 chunks", "h8"],
+    ]
+    assert run(["logs", "--access", "--json", "-f"], {}) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [AccessLine.model_validate_json(line) for line in shown] == [
+        AccessLine.model_validate_json(line) for line in lines
+    ]
+
+
+def test_a_line_of_another_version_is_no_bug(root: Path, capsys: Capture) -> None:
+    folder, _ = keep(root)
+    folder.access_log.write_bytes(access("a", schema_version=2))
+    assert run(["logs", "--access"], {}) == 1
+    assert "does not read" in capsys.readouterr().err
+    assert run(["logs", "--access", "--events"], {}) == 2
 
 
 def test_a_log_is_no_json_and_may_be_missing(root: Path, capsys: Capture) -> None:

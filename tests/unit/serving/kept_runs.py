@@ -62,6 +62,32 @@ def count(folder: RunFolder, pid: int, last_token: float | None, **callers: int)
     (folder.accounting / f"{pid}.json").write_text(json.dumps(document))
 
 
+def access(name: str, **changes: Any) -> bytes:
+    """Write a line of an access log."""
+    line = {
+        "schema_version": 1,
+        "at": AT.isoformat(),
+        "id": name,
+        "client_id": None,
+        "trace_id": None,
+        "key": "ann",
+        "client": "127.0.0.1",
+        "route": "POST /v1/chat/completions",
+        "status": 200,
+        "ended": "complete",
+        "refused": None,
+        "field": None,
+        "prompt_tokens": 412,
+        "completion_tokens": 96,
+        "chunks": None,
+        "seconds": 1.84,
+        "first_seconds": None,
+        "body_bytes": 100,
+        "answer_bytes": 2000,
+    }
+    return json.dumps(line | changes).encode() + b"\n"
+
+
 @dataclass(slots=True)
 class FakeProc:
     """The processes of a machine; time passes only while somebody waits."""

@@ -6,8 +6,13 @@ from pathlib import Path
 import pytest
 
 from slipstream.serving import following
-from slipstream.serving.following import GrowingFile, follow_events, follow_file
-from tests.unit.serving.kept_runs import happen, keep
+from slipstream.serving.following import (
+    GrowingFile,
+    follow_accesses,
+    follow_events,
+    follow_file,
+)
+from tests.unit.serving.kept_runs import access, happen, keep
 
 
 @pytest.fixture
@@ -79,3 +84,21 @@ def test_events_are_given_once_and_to_the_end(tmp_path: Path) -> None:
         folder, lambda: not left, lambda _: (happen(folder, "ready", left.pop(0)), None)[1]
     )
     assert [event.message for event in told] == ["one", "two", "three"]
+
+
+def test_requests_are_given_through_rotation_the_oldest_first(tmp_path: Path) -> None:
+    folder, _ = keep(tmp_path)
+    for number in (1, 2, 10):
+        (folder.path / f"access-{number}.jsonl").write_bytes(access(f"older-{number}"))
+    (folder.path / "access-old.jsonl").write_bytes(b"not the gate's")
+    folder.access_log.write_bytes(access("one") + b"cut of")
+    left = ["two", "three"]
+
+    def wait(_: float) -> None:
+        with folder.access_log.open("ab") as file:
+            file.write(b"f\n" + access(left.pop(0)) if len(left) == 2 else access(left.pop(0)))
+        if len(left) == 1:
+            folder.access_log.rename(folder.path / "access-11.jsonl")
+
+    given = [line.id for line in follow_accesses(folder, lambda: not left, wait)]
+    assert given == ["older-10", "older-2", "older-1", "one", "two", "three"]

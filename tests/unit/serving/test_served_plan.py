@@ -141,3 +141,16 @@ def test_the_gate_learns_the_address_the_drafts_and_the_terms() -> None:
     assert gate.accounting_folder == FOLDER.accounting
     plain = describe_gate(bare_plan("--uds", "/run/it"), terms, FOLDER, "a" * 64)
     assert (plain.host, plain.speculation) == ("/run/it", False)
+
+
+def test_traces_go_where_the_user_says() -> None:
+    plan = put_behind_gate(
+        bare_plan("--model", "m", "--otlp-traces-endpoint", "grpc://localhost:4317"), FOLDER
+    )
+    argv = plan.argv()
+    assert argv[argv.index("--otlp-traces-endpoint") + 1] == "grpc://localhost:4317"
+
+
+def test_the_gate_logs_into_the_runs_folder() -> None:
+    gate = describe_gate(bare_plan(), Terms(), FOLDER, "a" * 64)
+    assert gate.access_log == FOLDER.path / "access.jsonl"

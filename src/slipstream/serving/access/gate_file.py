@@ -92,6 +92,10 @@ class GateSettings(Record):
     probe_sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
     state_file: Path | None = None
     accounting_folder: Path | None = None
+    # A line a request; a file that is full is moved aside, and so many of those are kept.
+    access_log: Path | None = None
+    access_log_bytes: PositiveInt = 32 * 2**20
+    access_logs_kept: NonNegativeInt = 3
     requests_per_key: PositiveInt = 64
     # Of one caller, after the first hundred: a refusal costs about 2 ms of a core.
     refusals_per_second: PositiveFloat = 50

@@ -18,7 +18,19 @@ KINDS = {
     408: "timeout_error",
     413: "request_too_large",
     429: "rate_limit_error",
+    500: "server_error",
     503: "unavailable_error",
+}
+# Logs and metrics say why by these codes: a message may quote the client.
+REASONS = {
+    400: "bad_request",
+    401: "no_valid_key",
+    403: "foreign_page",
+    404: "no_such_route",
+    408: "slow_body",
+    413: "large_body",
+    429: "too_many_requests",
+    503: "leaving",
 }
 # The other refusals are made before the body was read, and nobody will read it.
 KEEP_THE_CONNECTION = (400, 429)
@@ -27,6 +39,7 @@ KEEP_THE_CONNECTION = (400, 429)
 class Refusal(Exception):
     """A request that goes no further, and why; `field` names the part of it that is at fault.
 
+    `reason` is a short code for logs; without one it is that of the status.
     `caller` is empty as long as nobody knows who asked.
     """
 
@@ -38,12 +51,14 @@ class Refusal(Exception):
         message: str,
         *,
         field: str | None = None,
+        reason: str | None = None,
         headers: tuple[tuple[bytes, bytes], ...] = (),
     ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.field = field
+        self.reason = reason or REASONS.get(status, "other")
         self.headers = headers
 
     def forget(self) -> Self:

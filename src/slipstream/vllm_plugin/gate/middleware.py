@@ -2,7 +2,7 @@
 
 Used as `--middleware slipstream.vllm_plugin.gate.middleware.Gate`. A request is judged by the
 bytes of its path and of its body, and the engine routes by the very path that was judged. What
-passes is given on as it came, and answers are not touched: only counted.
+passes is given on as it came, and answers are only counted and given an id.
 """
 
 import json
@@ -36,6 +36,7 @@ from slipstream.vllm_plugin.gate.refusal_pace import RefusalPace
 from slipstream.vllm_plugin.gate.request_body import add_salt, read_body, replay
 from slipstream.vllm_plugin.gate.request_policy import ANSWER_FIELDS, apply_policy, parse_body
 from slipstream.vllm_plugin.gate.settings import read_settings
+from slipstream.vllm_plugin.gate.visits import VISIT, Visits
 from slipstream.vllm_plugin.gate.watched_file import WatchedFile
 
 ALIVE = ("GET /livez", "HEAD /livez")
@@ -71,8 +72,9 @@ class Gate:
     """Lets pass what is allowed, from whom it is allowed, within limits."""
 
     def __init__(self, app: App) -> None:
-        self.app = app
         self.settings = read_settings(os.environ)
+        self._visits = Visits(self.settings, quiet=(*ALIVE, *READY, *FOR_THIS_MACHINE))
+        self.app = self._visits.hand_over(app)
         self._keys = KeyRing(self.settings)
         self._state = WatchedFile(self.settings.state_file, _parse_state, absent=UNKNOWN)
         self._accounting = Accounting(self.settings.accounting_folder)
@@ -81,6 +83,12 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one connection of a server."""
+        if scope["type"] == "http":
+            await self._visits.follow(self._judge, scope, receive, send)
+        else:
+            await self._judge(scope, receive, send)
+
+    async def _judge(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._start(scope, receive, send)
         elif scope["type"] == "http":
@@ -89,6 +97,7 @@ class Gate:
                 return
             except Refusal as fault:
                 refusal = fault.forget()
+            scope[VISIT].refuse(refusal)
             # Outside of the block above, so that what waits here does not hold its body.
             give_way(scope)
             await self._pace.wait(refusal.caller)
@@ -104,7 +113,11 @@ class Gate:
             await send({"type": "lifespan.startup.failed", "message": UNBOUNDED})
             return
         self._accounting.write()
-        await self.app(scope, receive, send)
+        self._visits.start(scope)
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self._visits.close()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = (scope.get("raw_path") or b"").partition(b"?")[0].decode("latin-1")
@@ -116,12 +129,13 @@ class Gate:
             await self._tell_state(send)
         elif route in FOR_THIS_MACHINE:
             if not _is_from_here(scope, headers):
-                self._keys.require_caller(headers)
+                scope[VISIT].caller = self._keys.require_caller(headers).id
             await self.app(_settle(scope, path), receive, send)
         elif route not in self.settings.routes:
             raise Refusal(404, "there is nothing here")
         else:
             caller = self._keys.require_caller(headers)
+            scope[VISIT].caller = caller.id
             try:
                 await self._admit(_settle(scope, path), headers, caller, receive, send)
             except Refusal as refusal:

@@ -59,6 +59,9 @@ class Settings:
     probe_sha256: str | None
     state_file: str | None
     accounting_folder: str | None
+    access_log: str | None
+    access_log_bytes: int
+    access_logs_kept: int
     requests_per_key: int
     refusals_per_second: float
     retry_after_seconds: int

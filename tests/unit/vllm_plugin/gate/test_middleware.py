@@ -94,10 +94,12 @@ def test_every_part_of_an_answer_is_sent_at_once(tmp_path: Path) -> None:
     assert seen == [[], [b"a"], [b"a", b"b"]]
 
 
-def test_an_answer_is_not_touched(tmp_path: Path) -> None:
+def test_an_answer_is_not_touched_but_for_its_id(tmp_path: Path) -> None:
     scope, messages = post(b"{}")
     bare = asyncio.run(call(Engine(), make_scope(CHAT.encode(), method="POST"), *post(b"{}")[1]))
-    assert asyncio.run(call(make_gate(tmp_path, Engine()), scope, *messages)) == bare
+    gated = asyncio.run(call(make_gate(tmp_path, Engine()), scope, *messages))
+    assert gated[0]["headers"].pop()[0] == b"x-request-id"
+    assert gated == bare
 
 
 @pytest.mark.parametrize("state", ["draining", "stopping"])

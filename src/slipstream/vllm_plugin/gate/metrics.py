@@ -1,0 +1,90 @@
+"""The gate's own metrics, on vLLM's /metrics: vLLM serves whatever its process has registered.
+
+With several API processes prometheus_client keeps the values in files that vLLM adds up. Labels
+are bounded: routes that the gate knows, ids of keys from the key file, codes of refusals.
+"""
+
+from functools import cache
+
+OTHER = "other"
+NOBODY = "none"
+MOST_KEYS = 100
+SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+FIRST_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+BODY_BYTES = tuple(4.0**power for power in range(4, 12))
+
+
+class Metrics:
+    """Counters, gauges and histograms of this process."""
+
+    def __init__(self) -> None:
+        # Here, since the gate's modules need nothing but Python; every vLLM brings it.
+        from prometheus_client import Counter, Gauge, Histogram
+
+        self._requests = Counter(
+            "slipstream_gate_requests",
+            "Requests by route, key and status class; 'left' and 'failed' are answers without end.",
+            ("route", "status", "key"),
+        )
+        self._refusals = Counter(
+            "slipstream_gate_refusals", "Requests that the gate refused.", ("reason", "key")
+        )
+        self.in_flight = Gauge(
+            "slipstream_gate_requests_in_flight",
+            "Requests that the engine has.",
+            multiprocess_mode="livesum",
+        )
+        self.waiting = Gauge(
+            "slipstream_gate_requests_waiting",
+            "Requests that the gate has: their body is read, or they wait.",
+            multiprocess_mode="livesum",
+        )
+        self.connections = Gauge(
+            "slipstream_gate_connections", "Open connections.", multiprocess_mode="livesum"
+        )
+        self.body_bytes = Histogram(
+            "slipstream_gate_request_body_bytes", "Sizes of request bodies.", buckets=BODY_BYTES
+        )
+        self._seconds = Histogram(
+            "slipstream_gate_request_seconds",
+            "Seconds from a request's head to its answer's end, of those that the engine got.",
+            ("route",),
+            buckets=SECONDS,
+        )
+        self._first_seconds = Histogram(
+            "slipstream_gate_first_token_seconds",
+            "Seconds from a request's head to its stream's first token.",
+            ("route",),
+            buckets=FIRST_SECONDS,
+        )
+        self.dropped_lines = Counter(
+            "slipstream_gate_access_log_dropped_lines",
+            "Lines of the access log that were lost to a slow or full disk.",
+        )
+        self._keys: set[str] = set()
+
+    def count_request(self, route: str, status: str, key: str) -> None:
+        """Count a request that ended."""
+        self._requests.labels(route, status, self._bound_key(key)).inc()
+
+    def count_refusal(self, reason: str, key: str) -> None:
+        """Count a refusal."""
+        self._refusals.labels(reason, self._bound_key(key)).inc()
+
+    def observe_seconds(self, route: str, seconds: float, first_seconds: float | None) -> None:
+        """Note how long the engine's answer took, and a stream's first token."""
+        self._seconds.labels(route).observe(seconds)
+        if first_seconds is not None:
+            self._first_seconds.labels(route).observe(first_seconds)
+
+    def _bound_key(self, key: str) -> str:
+        """Return a label for a key: keys come and go, and a label stays."""
+        if len(self._keys) < MOST_KEYS:
+            self._keys.add(key)
+        return (key or NOBODY) if key in self._keys else OTHER
+
+
+@cache
+def open_metrics() -> Metrics:
+    """Return the metrics of this process, which can be registered only once."""
+    return Metrics()

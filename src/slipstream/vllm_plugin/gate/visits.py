@@ -1,0 +1,282 @@
+"""Every request from its head to its end: its id, and what is logged and counted of it.
+
+A `Visit` travels in the scope and is filled on the way. It holds no text of the client but what
+`_shorten` leaves of an unknown path, and never a prompt, an answer or a key.
+"""
+
+import json
+import time
+from collections import deque
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from slipstream.vllm_plugin.gate.access_log import AccessLog
+from slipstream.vllm_plugin.gate.answers import (
+    App,
+    Message,
+    Receive,
+    Refusal,
+    Scope,
+    Send,
+    send_refusal,
+)
+from slipstream.vllm_plugin.gate.key_ring import SUPERVISOR
+from slipstream.vllm_plugin.gate.metrics import OTHER, open_metrics
+from slipstream.vllm_plugin.gate.request_ids import (
+    HEADER,
+    make_id,
+    read_client_id,
+    read_trace_id,
+)
+from slipstream.vllm_plugin.gate.settings import Settings
+
+VISIT = "slipstream.visit"
+TEXT_CHARACTERS = 64
+# A stream's usage comes shortly before its end: '[DONE]' and an empty part may follow.
+LAST_CHUNKS = 4
+USAGE_WITHIN_BYTES = 1 << 16
+USAGE_BYTES = 1024
+# What the other APIs stream before there is a token.
+BEFORE_TOKENS = (
+    b"event: response.created",
+    b"event: response.queued",
+    b"event: response.in_progress",
+    b"event: message_start",
+    b"event: ping",
+)
+
+
+class Visit:
+    """One request; the gate fills in the caller and the refusal."""
+
+    __slots__ = (
+        "answer_bytes",
+        "at",
+        "began",
+        "body_bytes",
+        "caller",
+        "chunks",
+        "client",
+        "client_id",
+        "complete",
+        "field",
+        "first",
+        "handed_over",
+        "id",
+        "last_chunks",
+        "left",
+        "method",
+        "refused",
+        "route",
+        "status",
+        "streamed",
+        "trace_id",
+    )
+
+    def __init__(self, scope: Scope) -> None:
+        headers, client = scope["headers"], scope.get("client")
+        path = (scope.get("raw_path") or b"").partition(b"?")[0].decode("latin-1")
+        self.at, self.began = time.time(), time.monotonic()
+        self.id = make_id()
+        self.client_id = read_client_id(headers)
+        self.trace_id = read_trace_id(headers)
+        self.client = _shorten(client[0]) if client else None
+        self.method = scope["method"]
+        self.route = f"{self.method} {path}"
+        self.caller = ""
+        self.refused: str | None = None
+        self.field: str | None = None
+        self.status: int | None = None
+        self.handed_over = self.streamed = self.complete = self.left = False
+        self.first: float | None = None
+        self.body_bytes = self.answer_bytes = self.chunks = 0
+        self.last_chunks: deque[bytes] = deque(maxlen=LAST_CHUNKS)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Note why the request goes no further; its message may quote the client, and stays out."""
+        self.refused, self.field = refusal.reason, refusal.field
+
+    def watch(self, receive: Receive, send: Send) -> tuple[Receive, Send]:
+        """Note what comes and goes, and put the id into the answer's head."""
+
+        async def receive_watched() -> Message:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                self.left = self.left or not self.complete
+            else:
+                self.body_bytes += len(message.get("body", b""))
+            return message
+
+        async def send_watched(message: Message) -> None:
+            if self.left:
+                pass  # vLLM goes on for a moment, to nobody.
+            elif message["type"] == "http.response.body":
+                self._see(message)
+            elif message["type"] == "http.response.start":
+                message = self._begin_answer(message)
+            await send(message)
+
+        return receive_watched, send_watched
+
+    def describe_end(self) -> str:
+        """Say how it ended: 'complete', 'left' if the client did not wait, or 'failed'."""
+        return "complete" if self.complete else "left" if self.left else "failed"
+
+    def describe_status(self) -> str:
+        """Return the status as a label: its class if the answer is whole."""
+        return f"{self.status // 100}xx" if self.status and self.complete else self.describe_end()
+
+    @property
+    def first_seconds(self) -> float | None:
+        """Seconds to the first token, which can be told only of a stream."""
+        return self.first - self.began if self.first is not None and self.streamed else None
+
+    def describe(self, seconds: float) -> dict[str, object]:
+        """Return the line of the access log."""
+        prompt_tokens, completion_tokens = read_usage(reversed(self.last_chunks))
+        first = self.first_seconds
+        return {
+            "schema_version": 1,
+            "at": datetime.fromtimestamp(self.at, UTC).isoformat(timespec="milliseconds"),
+            "id": self.id,
+            "client_id": self.client_id,
+            "trace_id": self.trace_id,
+            "key": self.caller or None,
+            "client": self.client,
+            "route": _shorten(self.route),
+            "status": self.status,
+            "ended": self.describe_end(),
+            "refused": self.refused,
+            "field": self.field,
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "chunks": self.chunks if self.streamed else None,
+            "seconds": round(seconds, 4),
+            "first_seconds": None if first is None else round(first, 4),
+            "body_bytes": self.body_bytes,
+            "answer_bytes": self.answer_bytes,
+        }
+
+    def _begin_answer(self, message: Message) -> Message:
+        self.status = message["status"]
+        headers = [header for header in message.get("headers", ()) if header[0] != HEADER]
+        kind = dict(headers).get(b"content-type", b"")
+        self.streamed = kind.startswith(b"text/event-stream")
+        shown = (self.client_id or self.id).encode()
+        return {**message, "headers": [*headers, (HEADER, shown)]}
+
+    def _see(self, message: Message) -> None:
+        """Look at a part of the answer, in the way of every token: nothing here reads it."""
+        if body := message.get("body"):
+            if self.first is None and not body.startswith(BEFORE_TOKENS):
+                self.first = time.monotonic()
+            self.chunks += 1
+            self.answer_bytes += len(body)
+            self.last_chunks.append(body)
+        if not message.get("more_body"):
+            self.complete = True
+
+
+class Visits:
+    """Follows requests, and counts and logs those that ended; `quiet` routes are only counted."""
+
+    def __init__(self, settings: Settings, quiet: Iterable[str]) -> None:
+        self._quiet = frozenset(quiet)
+        self._known = self._quiet | {*settings.routes}
+        self._metrics = open_metrics()
+        self._log = AccessLog(
+            settings.access_log,
+            limit_bytes=settings.access_log_bytes,
+            older=settings.access_logs_kept,
+            drop=self._metrics.dropped_lines.inc,
+        )
+        self._connections: Any = ()
+
+    def start(self, scope: Scope) -> None:
+        """Find the connections of uvicorn, in which vLLM's app runs."""
+        server = getattr(getattr(scope.get("app"), "state", None), "server", None)
+        self._connections = getattr(getattr(server, "server_state", None), "connections", ())
+
+    def close(self) -> None:
+        """Write what is still to be written."""
+        self._log.close()
+
+    async def follow(self, judge: App, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have a request judged and answered, with its visit in the scope."""
+        visit = Visit(scope)
+        receive, send = visit.watch(receive, send)
+        self._metrics.waiting.inc()
+        self._metrics.connections.set(len(self._connections))
+        try:
+            await judge({**scope, VISIT: visit}, receive, send)
+        except Exception:
+            if visit.status is None:
+                fault = Refusal(500, "the server failed, for which the request is not to blame")
+                await send_refusal(send, fault, method=visit.method)
+            raise
+        finally:
+            self._end(visit)
+
+    def hand_over(self, app: App) -> App:
+        """Wrap the engine's app: what reaches it is counted as such, and has an id of ours."""
+
+        async def take(scope: Scope, receive: Receive, send: Send) -> None:
+            if (visit := scope.get(VISIT)) is not None:
+                visit.handed_over = True
+                self._metrics.waiting.dec()
+                self._metrics.in_flight.inc()
+                named = [*scope["headers"], (HEADER, visit.id.encode())]
+                scope = {name: value for name, value in scope.items() if name != VISIT}
+                scope["headers"] = named
+            await app(scope, receive, send)
+
+        return take
+
+    def _end(self, visit: Visit) -> None:
+        metrics, seconds = self._metrics, time.monotonic() - visit.began
+        route = visit.route if visit.route in self._known else OTHER
+        (metrics.in_flight if visit.handed_over else metrics.waiting).dec()
+        metrics.count_request(route, visit.describe_status(), visit.caller)
+        if visit.body_bytes:
+            metrics.body_bytes.observe(visit.body_bytes)
+        if visit.refused is not None:
+            metrics.count_refusal(visit.refused, visit.caller)
+        elif visit.handed_over:
+            metrics.observe_seconds(route, seconds, visit.first_seconds)
+        quiet = visit.route in self._quiet and visit.refused is None
+        if not quiet and visit.caller != SUPERVISOR.id:
+            self._log.add(visit.describe(seconds))
+
+
+def read_usage(chunks: Iterable[bytes]) -> tuple[int | None, int | None]:
+    """Find the tokens of prompt and answer in the last parts of an answer, the newest first.
+
+    Within a string quotes are escaped, so what is found is a key and nothing that was said.
+    """
+    for chunk in chunks:
+        start = chunk.rfind(b'"usage":', max(0, len(chunk) - USAGE_WITHIN_BYTES))
+        if start < 0:
+            continue
+        text = chunk[start + 8 :][:USAGE_BYTES].decode("latin-1").lstrip()
+        try:
+            usage, _ = json.JSONDecoder().raw_decode(text)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(usage, dict):
+            return _read_count(usage, "prompt_tokens", "input_tokens"), _read_count(
+                usage, "completion_tokens", "output_tokens"
+            )
+    return None, None
+
+
+def _read_count(usage: dict[str, Any], *names: str) -> int | None:
+    counts = [count for name in names if isinstance(count := usage.get(name), int)]
+    return counts[0] if counts else None
+
+
+def _shorten(text: str) -> str:
+    """Leave of a client's text what harms no log and no terminal."""
+    kept = text[:TEXT_CHARACTERS]
+    safe = "".join(sign if sign.isascii() and sign.isprintable() else "?" for sign in kept)
+    return safe if len(kept) == len(text) else f"{safe}..."
