@@ -109,8 +109,10 @@ class EngineLife:
                 if task.done() and not task.cancelled():
                     await task
         finally:
-            for task in (self._rising, *fates, *([self._probe] if self._probe else [])):
+            for task in (self._rising, *fates):
                 task.cancel()
+            if self._probe is not None:
+                self._probe.cancel()
             await asyncio.gather(self._rising, *fates, return_exceptions=True)
 
     def leave(self) -> None:

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 PR_SET_CHILD_SUBREAPER = 36
 FOUND_AGAIN_SECONDS = 0.01
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SUCCEED_AFTER_SECONDS = 1.0
 # An owner that lived so long was not killed over and over.
 LASTING_SECONDS = 600.0
@@ -28,7 +29,7 @@ def main() -> NoReturn:
     """Run the order's command until it ends or the owner does."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     # A handler, and not SIG_IGN, which the command would inherit: it gets these signals itself.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in SIGNALS:
         signal.signal(number, lambda *_: None)
     order, began = json.loads(sys.stdin.buffer.readline()), time.monotonic()
     child = subprocess.Popen(
@@ -97,8 +98,10 @@ def _find_others() -> list[int]:
 
 
 def _succeed(successor: list[str], wait_seconds: float) -> None:
-    """Become the owner's successor after a while, if it named one."""
+    """Become the owner's successor after a while, if it named one and nobody says otherwise."""
     if successor:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
         time.sleep(max(SUCCEED_AFTER_SECONDS, wait_seconds))
         os.execv(successor[0], successor)
     os._exit(1)
