@@ -116,8 +116,8 @@ def test_a_killed_process_costs_only_what_was_in_flight(service: Service, victim
 
 
 def ask_for(service: Service, model: str) -> int:
-    body = {"model": model, "prompt": "Once", "max_tokens": 1}
-    return httpx.post(f"{service.url}/v1/completions", json=body, timeout=60).status_code
+    body = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+    return httpx.post(f"{service.url}/v1/chat/completions", json=body, timeout=60).status_code
 
 
 def test_a_frozen_engine_is_unready_in_time_and_replaced(service: Service) -> None:

@@ -17,6 +17,11 @@ EXAMPLES = {
     "responses": HEAD.format("WARNING", "utils.py:361")
     + "Previous assistant message has unknown tool_calls format. Call {}",
     "template": HEAD.format("WARNING", "hf.py:839") + "Chat template rejected the request: {}",
+    "dialect": HEAD.format("WARNING", "mistral.py:518")
+    + "Named tool '{}' not found in tools list; skipping guided schema injection.",
+    "dump": "(EngineCore pid=9) ERROR 11-16 04:47:11 [dump_input.py:79] Dumping scheduler output "
+    "for model execution: SchedulerOutput(scheduled_new_reqs=[NewRequestData(req_id=cmpl-1,"
+    "sampling_params=SamplingParams(stop=['{}']))])",
     "tokenization": HEAD.format("WARNING", "params.py:324")
     + "The following tokenization arguments are not supported by vLLM Renderer: {}",
     "tools": HEAD.format("ERROR", "granite_20b_fc_tool_parser.py:109")
