@@ -96,10 +96,11 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         terms = terms.model_copy(update={"keys_file": folder.path / "keys.json"})
     bind = _find_bind(options, plan, host, has_key=any(key.is_valid(now) for key in keys))
     plan = put_behind_gate(listen_at(plan, bind, options.port), folder)
-    address = Address.of(plan)
-    address.require_free()
+    address, successions = Address.of(plan), _list_successions(options, now)
+    if not successions:  # A successor waits until it is free.
+        address.require_free()
     require_key_for(address.socket or address.host, keys, now=now)
-    begun = _describe_run(folder, plan, host, terms, _list_successions(options, now))
+    begun = _describe_run(folder, plan, host, terms, successions)
     chronicle = Chronicle(folder, begun, lambda event: _show_event(event, screen))
     with stopping_early(chronicle):
         folder.begin(begun)

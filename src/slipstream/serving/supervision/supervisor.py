@@ -59,7 +59,8 @@ class Supervisor:
         self._stop, self._now = asyncio.Event(), asyncio.Event()
         self._history: list[Crash] = []
         self._findings: tuple[Finding, ...] = ()
-        self._has_served = False
+        # A successor follows a supervisor that was killed, not one whose engine failed.
+        self._has_served = bool(chronicle.run.successions)
         self._chance = Random()
 
     async def serve(self) -> None:

@@ -117,6 +117,25 @@ def test_a_stranger_that_takes_the_port_of_a_dead_engine_gets_no_byte(
     assert (stage.run.restarts, stage.run.rungs) == (1, ())
 
 
+def test_a_successor_waits_for_an_address_that_somebody_else_has(
+    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "ADDRESS_WAIT_SECONDS", 0.1)
+    stage = Stage(tmp_path, host)
+    stage.chronicle.update(successions=(stage.run.began_at,))
+
+    async def until_ready(stage: Stage) -> None:
+        await asyncio.sleep(0.5)
+        stranger.leave()
+        await stage.reach("ready")
+
+    with stranger_at(stage) as stranger:
+        stranger.listens.wait(10)
+        stage.serve(until_ready)
+    assert "it starts when the address is free" in stage.messages()
+    assert stranger.received == b""
+
+
 def test_every_engine_has_a_key_of_its_own_and_health_is_asked_without_one(
     tmp_path: Path, host: Host
 ) -> None:

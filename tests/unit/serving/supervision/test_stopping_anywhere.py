@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Coroutine
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from slipstream.hardware import Host
 from slipstream.serving.run import Terms, read_process
 from slipstream.serving.supervision import generation, ladder, supervisor
 from tests.unit.serving.supervision.fake_engine import Stage
+from tests.unit.serving.supervision.test_own_key import stranger_at
 from tests.unit.serving.supervision.test_supervisor import (
     ILLEGAL,
     crash,
@@ -77,6 +79,13 @@ async def while_stepping_down(stage: Stage) -> None:
     await until_said(stage, "the plan was stepped down")
 
 
+async def while_somebody_else_has_the_address(stage: Stage) -> None:
+    await stage.reach("ready")
+    with stranger_at(stage):
+        os.kill(stage.pid(), signal.SIGKILL)
+        await until_said(stage, "it starts when the address is free")
+
+
 CRASHES = crash(ILLEGAL)
 
 
@@ -90,6 +99,7 @@ CRASHES = crash(ILLEGAL)
         (when_ready, (), 0, ["ready", "draining", "stopping", "stopped"]),
         (while_draining, (), 0, ["ready", "draining", "stopping", "stopped"]),
         (between_starts, (CRASHES,), 60, ["starting", "stopping", "stopped"]),
+        (while_somebody_else_has_the_address, (), 0, ["starting", "stopping", "stopped"]),
         (while_stepping_down, (CRASHES,), 0, ["starting", "stopping", "stopped"]),
     ],
 )
@@ -111,7 +121,7 @@ def test_a_run_stops_in_every_state(
     began = time.monotonic()
     stage.serve(act)
     assert time.monotonic() - began < 15
-    seen = list(dict.fromkeys(event.state for event in stage.events))
+    seen = [state for state, _ in groupby(event.state for event in stage.events)]
     assert seen[-len(states) :] == states
     assert stage.folder.read().state == "stopped"
     assert stage.folder.read().engine is None
