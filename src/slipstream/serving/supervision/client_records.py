@@ -8,6 +8,7 @@ none, so there everything up to the next record is left out.
 import re
 from pathlib import Path
 
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _PROCESS = r"(?:\([^)\n]* pid=\d+[^)\n]*\) )*"
 # What is logged in calm may quote a prompt. Only a wait for a worker is worth reading there.
 _CALM = re.compile(rf"{_PROCESS}(?:DEBUG|INFO)\b(?!.*\[shm_broadcast\.py)")
@@ -38,9 +39,9 @@ _QUOTING = {name: re.compile(pattern) for name, pattern in QUOTING.items()}
 
 
 def drop_quotes(log_text: str, *, calm: bool = True) -> str:
-    """Leave out the records of a log that quote a request, with all their lines, and calm ones."""
+    """Leave out records that quote a request, with all their lines, calm ones, and colours."""
     kept, quoting, in_traceback = list[str](), set[str](), False
-    for line in log_text.split("\n"):
+    for line in _COLOUR.sub("", log_text).split("\n"):
         parts = list[str]()
         # What follows a carriage return within a quoting record is quoted, too.
         for part in line.split("\r") if "\r" in line else (line,):
@@ -62,9 +63,13 @@ def drop_quotes(log_text: str, *, calm: bool = True) -> str:
 
 
 def read_end(path: Path, most_bytes: int, healthy_bytes: int | None = None) -> str:
-    """Read the end of a log from its last healthy moment on; of one that was begun anew, all."""
+    """Read the end of a log from its last healthy moment on; of one that was begun anew, all.
+
+    Half a line at its beginning is left out: without its prefix nobody knows whose it is.
+    """
     with path.open("rb") as file:
         size = path.stat().st_size
         begin = healthy_bytes if healthy_bytes is not None and healthy_bytes <= size else 0
-        file.seek(max(begin, size - most_bytes))
-        return file.read().decode(errors="replace")
+        file.seek(max(0, max(begin, size - most_bytes) - 1))
+        read = file.read() if file.tell() else b"\n" + file.read()
+    return read.partition(b"\n")[2].decode(errors="replace")

@@ -42,7 +42,6 @@ Cause = Literal[
 # What says why, what says only of which kind, and what a dying engine adds.
 Standing = Literal["cause", "general", "echo"]
 
-_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _PROCESS = r"^(?:\([^)\n]* pid=\d+[^)\n]*\) )*"
 _PREFIX = re.compile(rf"{_PROCESS}(?:[A-Z]+ [\d-]+ [\d:]+ \[[^]\n]+\] )?", re.MULTILINE)
 
@@ -130,7 +129,9 @@ def diagnose(log_text: str, *, exit_code: int | None = None) -> tuple[Finding, .
     `exit_code` is the engine's own, negative for a signal; leave out one that we gave it. An
     engine that one signal ended was not ended by another, whatever its log says.
     """
-    text = _clean(log_text[-READ_BYTES:])
+    if len(log_text) > READ_BYTES:
+        log_text = log_text[-READ_BYTES - 1 :].partition("\n")[2]
+    text = _clean(log_text)
     met = [
         sighting
         for signature in load_signatures()
@@ -167,8 +168,8 @@ def _load(path: Path) -> SignatureFile:
 
 
 def _clean(text: str) -> str:
-    """Drop colours, what is calm or quotes a request, and the process that each line names."""
-    return _PREFIX.sub("", drop_quotes(_COLOUR.sub("", text)).replace("\r", "\n"))
+    """Drop what is calm or quotes a request, and the process that each line names."""
+    return _PREFIX.sub("", drop_quotes(text).replace("\r", "\n"))
 
 
 def _look_for(signature: Signature, text: str, exit_code: int | None) -> _Sighting | None:

@@ -125,13 +125,17 @@ class Supervisor:
 
     async def _await_address(self) -> None:
         """Refuse an address that is taken; a run that has served waits until it is free again."""
+        is_reported = False
         while not self._stop.is_set():
             try:
                 return self._address.require_free()
             except InvalidInputError as fault:
                 if not self._has_served:
                     raise
-                self._chronicle.note(f"it starts when the address is free: {fault.message}")
+                if not is_reported:
+                    message = f"it starts when the address is free: {fault.message}"
+                    self._chronicle.note(f"{message}; {self._address.explain_owner()}")
+                is_reported = True
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), ADDRESS_WAIT_SECONDS)
 

@@ -1,8 +1,10 @@
 """Whatever a client has the engine write into its log, it is not why the engine died."""
 
+from pathlib import Path
+
 import pytest
 
-from slipstream.serving.supervision.client_records import QUOTING, drop_quotes
+from slipstream.serving.supervision.client_records import QUOTING, drop_quotes, read_end
 from slipstream.serving.supervision.diagnosis import diagnose
 
 HEAD = "(APIServer pid=7) {} 11-16 04:47:11 [{}] "
@@ -72,6 +74,21 @@ def test_what_the_engine_says_after_it_is_kept(kind: str) -> None:
     said = "(EngineCore pid=9) ERROR 11-16 04:47:12 [core.py:1512] OSError: [Errno 24] Too many"
     log = f"{EXAMPLES[kind]}\n{said}\nKilled\n"
     assert drop_quotes(log).endswith(f"{said}\nKilled\n")
+
+
+@pytest.mark.parametrize("most_bytes", range(1, 120))
+def test_half_a_quoting_record_is_no_cause(tmp_path: Path, most_bytes: int) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text(EXAMPLES["model"].replace("{}", "Illegal instruction") + "\nKilled\n")
+    for read in (read_end(log, most_bytes), read_end(log, 10**6, log.stat().st_size - most_bytes)):
+        assert diagnose(read) in ((), diagnose("Killed"))
+        assert drop_quotes(read) in ("", "Killed\n")
+    assert read_end(log, 10**6) == log.read_text()
+    assert read_end(log, len("Killed\n")) == "Killed\n"
+
+
+def test_colours_hide_no_record() -> None:
+    assert drop_quotes("\x1b[0;36m" + EXAMPLES["model"]) == ""
 
 
 def test_a_progress_bar_before_it_does_not_hide_where_a_record_begins() -> None:

@@ -184,3 +184,18 @@ def test_health_tells_a_refusal_from_silence() -> None:
     }
     for engine, expected in answers.items():
         assert asyncio.run(make_asker(engine).is_healthy()) is expected
+
+
+def test_health_is_asked_without_a_key_until_one_is_needed() -> None:
+    keys = list[str | None]()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        keys.append(request.headers.get("authorization"))
+        return httpx.Response(200 if keys[-1] else 401)
+
+    async def ask_twice() -> list[bool | None]:
+        asker = make_asker(answer)
+        return [await asker.is_healthy() for _ in range(2)]
+
+    assert asyncio.run(ask_twice()) == [True, True]
+    assert keys == [None, "Bearer key", "Bearer key"]
