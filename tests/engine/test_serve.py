@@ -30,6 +30,13 @@ from tests.engine.service import (
 pytestmark = pytest.mark.engine
 
 CLIENTS, REQUESTS = 10, 20
+FATAL_WORDS = (
+    "Illegal instruction",
+    "Bus error",
+    "[Errno 28] No space left on device",
+    "CUDA error: an illegal memory access was encountered",
+    "out of memory",
+)
 PHASES = ["boot", "engine", "weights", "drafter", "cache", "server"]
 # A fault that this engine does not have, put before the real one; without drafts it stays away.
 CRASH = """
@@ -87,6 +94,8 @@ def test_a_killed_process_costs_only_what_was_in_flight(service: Service, victim
 
     def kill(outcome: Outcome) -> None:
         service.wait_for(lambda: outcome.answered >= CLIENTS * REQUESTS // 4)
+        if victim == "core":  # What clients have the log say is not why it dies.
+            assert [ask_for(service, model) for model in FATAL_WORDS] == [404] * len(FATAL_WORDS)
         os.kill(pid, signal.SIGKILL)
         took["down"] = service.wait_for(lambda: not service.is_ready())
         took["gone"] = service.wait_for(lambda: count_alive(list(processes.values())) == 0, 60)
@@ -99,6 +108,16 @@ def test_a_killed_process_costs_only_what_was_in_flight(service: Service, victim
     assert outcome.answered == CLIENTS * REQUESTS
     assert outcome.cut_off <= CLIENTS
     assert took["gone"] <= 10
+    if victim == "core":
+        folder, run = service.newest
+        assert (run.restarts, run.rungs) == (1, ())
+        assert "Illegal instruction" in (folder.path / "engine-1.log").read_text()
+        assert not any("AVX2" in event.message for event in folder.read_events())
+
+
+def ask_for(service: Service, model: str) -> int:
+    body = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+    return httpx.post(f"{service.url}/v1/chat/completions", json=body, timeout=60).status_code
 
 
 def test_a_frozen_engine_is_unready_in_time_and_replaced(service: Service) -> None:

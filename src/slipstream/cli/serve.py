@@ -39,13 +39,17 @@ from slipstream.serving.run import (
     name_run,
     read_process,
 )
+from slipstream.serving.run_status import find_standing
 from slipstream.serving.served_plan import listen_at, put_behind_gate
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.detaching import detach, follow_to_ready
+from slipstream.serving.supervision.early_stop import stopping_early
 from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.serving.supervision.supervisor import Supervisor
 from slipstream.serving.systemd import Service, render_unit
 from slipstream.user_folders import model_cache, slipstream_cache
+
+MOST_SUCCESSIONS = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,20 +96,22 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         terms = terms.model_copy(update={"keys_file": folder.path / "keys.json"})
     bind = _find_bind(options, plan, host, has_key=any(key.is_valid(now) for key in keys))
     plan = put_behind_gate(listen_at(plan, bind, options.port), folder)
-    address = Address.of(plan)
-    address.require_free()
+    address, successions = Address.of(plan), _list_successions(options, now)
+    if not successions:  # A successor waits until it is free.
+        address.require_free()
     require_key_for(address.socket or address.host, keys, now=now)
-    begun = _describe_run(folder, plan, host, terms)
-    folder.begin(begun)
-    if handed is not None:
-        write_key(folder.path / "keys.json", handed)
-    if options.detach and detach(folder.supervisor_log):
-        return follow_to_ready(folder, lambda event: _show_event(event, screen))
+    begun = _describe_run(folder, plan, host, terms, successions)
     chronicle = Chronicle(folder, begun, lambda event: _show_event(event, screen))
-    chronicle.update(supervisor=read_process(os.getpid()))
-    kept = without_key(environment)
-    weights = Weights(screen, kept, options.accept_changes, chronicle.note)
-    return _supervise(chronicle, kept, weights)
+    with stopping_early(chronicle):
+        folder.begin(begun)
+        if handed is not None:
+            write_key(folder.path / "keys.json", handed)
+        if not (options.detach and detach(folder.supervisor_log)):
+            chronicle.update(supervisor=read_process(os.getpid()))
+            kept = without_key(environment)
+            weights = Weights(screen, kept, options.accept_changes, chronicle.note)
+            return _supervise(chronicle, kept, weights)
+    return follow_to_ready(folder, lambda event: _show_event(event, screen))
 
 
 def _find_plan(options: argparse.Namespace, host: Host) -> tuple[LaunchPlan, Terms]:
@@ -125,6 +131,17 @@ def _find_plan(options: argparse.Namespace, host: Host) -> tuple[LaunchPlan, Ter
     if target.is_file():
         _refuse_wishes(options, "a saved plan is taken as it is", PLAN_HINT)
     return take_plan(options, host), _read_terms(options, terms)
+
+
+def _list_successions(options: argparse.Namespace, now: datetime) -> tuple[datetime, ...]:
+    """Return when killed supervisors were succeeded, down to this run if it succeeds one."""
+    earlier = Path(options.target or "") / "run.json"
+    if not (options.target and earlier.is_file()):
+        return ()
+    run = RunFolder(earlier.parent).read()
+    if find_standing(run) != "supervisor gone":
+        return ()
+    return (*run.successions, now)[-MOST_SUCCESSIONS:]
 
 
 def _refuse_wishes(options: argparse.Namespace, why: str, hint: str) -> None:
@@ -175,7 +192,13 @@ def _read_terms(options: argparse.Namespace, terms: Terms) -> Terms:
     )
 
 
-def _describe_run(folder: RunFolder, plan: LaunchPlan, host: Host, terms: Terms) -> Run:
+def _describe_run(
+    folder: RunFolder,
+    plan: LaunchPlan,
+    host: Host,
+    terms: Terms,
+    successions: tuple[datetime, ...],
+) -> Run:
     here = read_process(os.getpid())
     assert here is not None
     return Run(
@@ -187,6 +210,7 @@ def _describe_run(folder: RunFolder, plan: LaunchPlan, host: Host, terms: Terms)
         terms=terms,
         argv=tuple(plan.argv()),
         supervisor=here,
+        successions=successions,
     )
 
 

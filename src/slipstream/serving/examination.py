@@ -24,7 +24,7 @@ from slipstream.serving.advisories import find_holes, parse_version
 from slipstream.serving.run import Run, RunFolder
 from slipstream.serving.run_status import find_standing
 from slipstream.serving.supervision.diagnosis import Finding, diagnose_file
-from slipstream.serving.supervision.engine_process import read_reasons
+from slipstream.serving.supervision.engine_process import name_end, read_reasons
 from slipstream.serving.supervision.engine_session import list_session
 from slipstream.serving.supervision.memory_guard import LEAST_AVAILABLE_BYTES, WATCHED_BELOW_BYTES
 from slipstream.units import show_bytes
@@ -105,18 +105,26 @@ def examine(site: Site) -> Examination:
     return Examination(checks=checks, diagnosis=diagnosis)
 
 
-def diagnose_log(log: Path, *, exit_code: int | None = None) -> Diagnosis:
-    """Name the known failures of a log, or else return its last words."""
-    findings = diagnose_file(log, exit_code=exit_code)
+def diagnose_log(
+    log: Path, *, exit_code: int | None = None, healthy_bytes: int | None = None
+) -> Diagnosis:
+    """Name the known failures of a log, or else return how its engine ended and its last words."""
+    findings = diagnose_file(log, exit_code=exit_code, healthy_bytes=healthy_bytes)
+    ending = () if exit_code is None else (f"the engine {name_end(exit_code)}",)
     return Diagnosis(
-        log=str(log), findings=findings, last_words=() if findings else read_reasons(log)
+        log=str(log),
+        findings=findings,
+        last_words=() if findings else (*ending, *read_reasons(log, healthy_bytes)),
     )
 
 
 def diagnose_run(folder: RunFolder) -> Diagnosis:
     """Diagnose a run, by its last event if its engine never said anything."""
     if folder.engine_log.exists():
-        return diagnose_log(folder.engine_log, exit_code=folder.read().exit_code)
+        run = folder.read()
+        return diagnose_log(
+            folder.engine_log, exit_code=run.exit_code, healthy_bytes=run.healthy_log_bytes
+        )
     last = tuple(event.message for event in folder.read_events()[-1:])
     return Diagnosis(log=str(folder.engine_log), findings=(), last_words=last)
 

@@ -30,7 +30,7 @@ State = Literal[_Rising, _Ending]
 # An engine that crashed or hung is replaced: that leads back to starting. A ready one that
 # falls silent has to prove itself again, which is warming.
 TRANSITIONS: dict[State, tuple[State, ...]] = {
-    "planned": ("downloading", "starting", "stopped", "failed"),
+    "planned": ("downloading", "starting", "stopping", "stopped", "failed"),
     "downloading": ("starting", "stopping", "failed"),
     "starting": ("starting", "warming", "stopping", "failed"),
     "warming": ("ready", "starting", "draining", "stopping", "failed"),
@@ -88,6 +88,10 @@ class Run(Record):
     rungs: tuple[Rung, ...] = ()
     restarts: int = 0
     exit_code: int | None = None
+    # Of the engine's log when it was last seen in good health, None if it never was ready.
+    healthy_log_bytes: int | None = None
+    # When supervisors that were killed were succeeded, down to this run.
+    successions: tuple[AwareDatetime, ...] = ()
     phase_seconds: dict[Phase, float] = Field(default_factory=dict)
     measurements: dict[str, float] = Field(default_factory=dict)
 

@@ -238,7 +238,8 @@ def run_command(command: Sequence[str], log: Path, environment: Mapping[str, str
         with log.open("ab") as file:
             child = subprocess.Popen(
                 command,
-                env=dict(environment),
+                # Its processes import nothing from the working directory.
+                env={**environment, "PYTHONSAFEPATH": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

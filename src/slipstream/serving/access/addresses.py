@@ -31,6 +31,15 @@ class Address:
         host = settings.host.value if settings.host else ""
         return cls(f"http://{find_host(plan)}:{port}", host, port)
 
+    def __str__(self) -> str:
+        return self.socket or f"{self.host or '*'} port {self.port}"
+
+    def explain_owner(self) -> str:
+        """Return what to type to see who listens here, and to listen elsewhere."""
+        if self.socket is not None:
+            return f"ss -lxp src {self.socket}; or another socket with -- --uds PATH"
+        return f"ss -ltnp 'sport = :{self.port}'; or another port with --port"
+
     def require_free(self) -> None:
         """Refuse an address that another server has; a socket that nobody serves is removed."""
         if self.socket is not None:
@@ -44,7 +53,7 @@ class Address:
                 probe.listen(1)
             except (OSError, OverflowError) as fault:
                 raise InvalidInputError(
-                    f"the engine cannot listen at {self.host or '*'} port {self.port}: "
+                    f"the engine cannot listen at {self}: "
                     f"{getattr(fault, 'strerror', None) or fault}",
                     hint="choose another with --port, or look who runs: slipstream status",
                 ) from fault

@@ -88,7 +88,7 @@ class GateSettings(Record):
         "GET /v1/models",
     )
     keys_file: Path | None = None
-    # The hash of the supervisor's own key, which passes while draining and is not recorded.
+    # The hash of the supervisor's own key, another one for each engine and for probes only.
     probe_sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
     state_file: Path | None = None
     accounting_folder: Path | None = None

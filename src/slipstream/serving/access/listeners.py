@@ -1,13 +1,15 @@
-"""Who of this machine's processes can be reached from others, as the kernel tells it."""
+"""Who listens on this machine, and who of it can be reached from others, by the kernel's tables."""
 
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 from slipstream.hardware.text_files import read_text
+
+IPAddress = IPv4Address | IPv6Address
 
 _LISTENING = "0A"
 _ENGINE = re.compile(r"^VLLM::|(?:^|[/\0])vllm(?:\.entrypoints\.|\0|$)")
@@ -26,8 +28,7 @@ def list_open_listeners(pids: Iterable[int], proc: Path) -> tuple[Listener, ...]
     """Give the ports of these processes that not only this machine reaches."""
     sockets = {
         inode: (address, port)
-        for table in ("tcp", "tcp6")
-        for inode, address, port in parse_sockets(read_text(proc / "net" / table) or "")
+        for inode, address, port in _read_sockets(proc)
         if not _is_loopback(address)
     }
     return tuple(
@@ -38,6 +39,20 @@ def list_open_listeners(pids: Iterable[int], proc: Path) -> tuple[Listener, ...]
     )
 
 
+def find_listening(addresses: Collection[IPAddress], port: int, proc: Path) -> frozenset[int]:
+    """Return the sockets that could take a connection to a port at one of these addresses."""
+    return frozenset(
+        inode
+        for inode, listening, at in _read_sockets(proc)
+        if at == port and any(_takes(listening, address) for address in addresses)
+    )
+
+
+def list_held_sockets(pids: Iterable[int], proc: Path) -> frozenset[int]:
+    """Return the sockets that these processes hold."""
+    return frozenset(inode for pid in pids for inode in _list_sockets(pid, proc))
+
+
 def list_engines(user: int, proc: Path) -> Iterator[int]:
     """Find this user's processes that call themselves vLLM, whoever started them."""
     for cmdline in proc.glob("[0-9]*/cmdline"):
@@ -45,7 +60,7 @@ def list_engines(user: int, proc: Path) -> Iterator[int]:
             yield int(cmdline.parent.name)
 
 
-def parse_sockets(text: str) -> Iterator[tuple[int, IPv4Address | IPv6Address, int]]:
+def parse_sockets(text: str) -> Iterator[tuple[int, IPAddress, int]]:
     """Read the listening sockets of /proc/net/tcp or tcp6: inode, address and port."""
     for line in text.splitlines()[1:]:
         fields = line.split()
@@ -54,14 +69,27 @@ def parse_sockets(text: str) -> Iterator[tuple[int, IPv4Address | IPv6Address, i
             yield int(fields[9]), _parse_address(address), int(port, 16)
 
 
-def _parse_address(text: str) -> IPv4Address | IPv6Address:
+def _read_sockets(proc: Path) -> Iterator[tuple[int, IPAddress, int]]:
+    for table in ("tcp", "tcp6"):
+        yield from parse_sockets(read_text(proc / "net" / table) or "")
+
+
+def _takes(listening: IPAddress, address: IPAddress) -> bool:
+    """Say whether a listener at one address is reached by the other; :: may take IPv4, too."""
+    mapped = listening.ipv4_mapped if isinstance(listening, IPv6Address) else None
+    if listening.is_unspecified:
+        return listening.version in (6, address.version)
+    return address in (listening, mapped)
+
+
+def _parse_address(text: str) -> IPAddress:
     """Read an address that the kernel wrote in words of its own byte order."""
     words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
     raw = struct.pack(f"={len(words)}I", *words)
     return IPv4Address(raw) if len(raw) == 4 else IPv6Address(raw)
 
 
-def _is_loopback(address: IPv4Address | IPv6Address) -> bool:
+def _is_loopback(address: IPAddress) -> bool:
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return (mapped or address).is_loopback
 

@@ -1,7 +1,8 @@
-"""Why an engine died or would not start: known failures, found in its log by their words.
+"""Why an engine died or would not start: its exit first, then known failures in its log.
 
 The signatures are TOML, written by hand; each has an excerpt that a test holds it to. A dying
-vLLM says why once, and in every process that it dies: the first cause comes first.
+vLLM says why once, and in every process that it dies: the first cause comes first. What a
+request can write into the log is never a cause.
 """
 
 import re
@@ -17,10 +18,12 @@ from pydantic import Field, ValidationError, model_validator
 
 from slipstream.errors import InvalidInputError
 from slipstream.records import Record, describe_faults
+from slipstream.serving.supervision.client_records import drop_quotes, read_end
 
 SHIPPED = Path(__file__).parent / "signatures"
 READ_BYTES = 4 << 20
 LINE_CHARACTERS = 400
+SHELL_SIGNALS = 128
 
 Cause = Literal[
     "illegal-access",
@@ -39,10 +42,7 @@ Cause = Literal[
 # What says why, what says only of which kind, and what a dying engine adds.
 Standing = Literal["cause", "general", "echo"]
 
-_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _PROCESS = r"^(?:\([^)\n]* pid=\d+[^)\n]*\) )*"
-# What is logged in calm may quote a prompt. Only a wait for a worker is worth reading there.
-_CALM = re.compile(rf"{_PROCESS}(?:DEBUG|INFO)\b(?!.*\[shm_broadcast\.py).*\n?", re.MULTILINE)
 _PREFIX = re.compile(rf"{_PROCESS}(?:[A-Z]+ [\d-]+ [\d:]+ \[[^]\n]+\] )?", re.MULTILINE)
 
 
@@ -126,9 +126,12 @@ def load_signatures(folder: Path = SHIPPED) -> tuple[Signature, ...]:
 def diagnose(log_text: str, *, exit_code: int | None = None) -> tuple[Finding, ...]:
     """Name the known failures in a log, the first cause first.
 
-    `exit_code` is the engine's own, negative for a signal; leave out one that we gave it.
+    `exit_code` is the engine's own, negative for a signal; leave out one that we gave it. An
+    engine that one signal ended was not ended by another, whatever its log says.
     """
-    text = _clean(log_text[-READ_BYTES:])
+    if len(log_text) > READ_BYTES:
+        log_text = log_text[-READ_BYTES - 1 :].partition("\n")[2]
+    text = _clean(log_text)
     met = [
         sighting
         for signature in load_signatures()
@@ -138,12 +141,12 @@ def diagnose(log_text: str, *, exit_code: int | None = None) -> tuple[Finding, .
     return tuple(_make_finding(sighting) for sighting in told)
 
 
-def diagnose_file(path: Path, *, exit_code: int | None = None) -> tuple[Finding, ...]:
-    """Diagnose the end of a log file."""
+def diagnose_file(
+    path: Path, *, exit_code: int | None = None, healthy_bytes: int | None = None
+) -> tuple[Finding, ...]:
+    """Diagnose the end of a log file, of which so many bytes were written in good health."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - READ_BYTES))
-            text = file.read().decode(errors="replace")
+        text = read_end(path, READ_BYTES, healthy_bytes)
     except OSError as fault:
         raise InvalidInputError(
             f"cannot read {path}: {fault.strerror or fault}", hint="give the engine's log"
@@ -165,12 +168,13 @@ def _load(path: Path) -> SignatureFile:
 
 
 def _clean(text: str) -> str:
-    """Drop colours, calm lines and the process that each line names."""
-    plain = _COLOUR.sub("", text.replace("\r", "\n"))
-    return _PREFIX.sub("", _CALM.sub("", plain))
+    """Drop what is calm or quotes a request, and the process that each line names."""
+    return _PREFIX.sub("", drop_quotes(text).replace("\r", "\n"))
 
 
 def _look_for(signature: Signature, text: str, exit_code: int | None) -> _Sighting | None:
+    if signature.exit_codes and _is_signal(exit_code) and exit_code not in signature.exit_codes:
+        return None
     pattern = re.compile(signature.pattern, re.MULTILINE)
     if match := pattern.search(text):
         figures = {name: value or "unknown" for name, value in match.groupdict().items()}
@@ -179,6 +183,11 @@ def _look_for(signature: Signature, text: str, exit_code: int | None) -> _Sighti
         figures = dict.fromkeys(pattern.groupindex, "unknown")
         return _Sighting(signature, len(text), f"exit code {exit_code}", figures)
     return None
+
+
+def _is_signal(exit_code: int | None) -> bool:
+    """Say whether a signal ended a process, as its parent sees it or as a shell reports it."""
+    return exit_code is not None and (exit_code < 0 or exit_code > SHELL_SIGNALS)
 
 
 def _find_line(text: str, end: int) -> str:

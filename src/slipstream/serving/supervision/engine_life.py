@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import time
+from collections import deque
 from pathlib import Path
 
 from slipstream.atomic_files import write_atomically
@@ -31,6 +32,10 @@ EXIT_FOLLOWS_SECONDS = 5.0
 # A start takes up to 40 minutes: one refused health check is no reason for another.
 FAILED_HEALTH_CHECKS = 3
 HEALTH_FAILING_SECONDS = 5.0
+# A worker that dies says why up to a few health checks before one fails.
+KEPT_MARKS = 3
+# A listener that comes and goes before the engine's own is no reason to end a start.
+STRANGER_SECONDS = 2.0
 DEFAULT_CONTEXT = 4096
 # Of a request's body: more than most texts have, so that patience is not too short.
 BYTES_A_TOKEN = 3
@@ -52,16 +57,23 @@ _TOLD: dict[Phase, str] = {
 
 
 class Death(Exception):
-    """An end that nobody asked for; the cause is None if log and exit code have to show it.
+    """An end that nobody asked for; the cause is None if exit code and log have to show it.
 
     The exit code is None while the engine still runs: how it ends then is our doing.
     """
 
-    def __init__(self, cause: Cause | None, message: str, exit_code: int | None = None) -> None:
+    def __init__(
+        self,
+        cause: Cause | None,
+        message: str,
+        exit_code: int | None = None,
+        hint: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.cause = cause
         self.message = message
         self.exit_code = exit_code
+        self.hint = hint
 
 
 class EngineLife:
@@ -79,20 +91,34 @@ class EngineLife:
         self._failed_checks: list[float] = []
         self._last_probe_at: float | None = None
         self._probe: asyncio.Task[bool] | None = None
+        self._rising: asyncio.Task[None] | None = None
+        self._marks = deque[int](maxlen=KEPT_MARKS)
+        self._stranger_since: float | None = None
 
     async def live(self, guard: MemoryGuard) -> None:
         """Live until death."""
-        tasks = [
-            asyncio.create_task(part)
-            for part in (self._rise_and_work(), self._await_exit(), self._guard_memory(guard))
+        self._rising = asyncio.create_task(self._rise_and_work())
+        fates = [
+            asyncio.create_task(part) for part in (self._await_exit(), self._guard_memory(guard))
         ]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            await done.pop()
+            await asyncio.wait((self._rising, *fates), return_when=asyncio.FIRST_COMPLETED)
+            if self._rising.cancelled():
+                await asyncio.wait(fates, return_when=asyncio.FIRST_COMPLETED)
+            for task in (*fates, self._rising):
+                if task.done() and not task.cancelled():
+                    await task
         finally:
-            for task in (*tasks, *([self._probe] if self._probe else [])):
+            for task in (self._rising, *fates):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._probe is not None:
+                self._probe.cancel()
+            await asyncio.gather(self._rising, *fates, return_exceptions=True)
+
+    def leave(self) -> None:
+        """Warm, prove and watch no more: what is left to do is to end."""
+        if self._rising is not None:
+            self._rising.cancel()
 
     def count_in_flight(self) -> int:
         """Give how many requests of others are under way."""
@@ -111,6 +137,11 @@ class EngineLife:
     def healthy_seconds(self) -> float:
         """Give how long the engine has been ready, 0 if it never was."""
         return 0.0 if self.ready_at is None else time.monotonic() - self.ready_at
+
+    @property
+    def healthy_log_bytes(self) -> int | None:
+        """The size of the log when the engine was last healthy, None if it never was ready."""
+        return min(self._marks) if self.ready_at is not None else None
 
     async def _rise_and_work(self) -> None:
         try:
@@ -143,7 +174,7 @@ class EngineLife:
         told = self._began
         self._tell_phase(tracker.reached, told, expected.get("boot"))
         with chronicle.folder.engine_log.open(errors="replace") as log:
-            while not await self.asker.is_healthy():
+            while not await self._is_up():
                 now = time.monotonic()
                 if now - self._began > START_WITHIN_SECONDS:
                     raise Death("hang", f"the engine did not start in {START_WITHIN_SECONDS:g} s")
@@ -163,6 +194,22 @@ class EngineLife:
         took = tracker.seconds_by_phase(time.monotonic())
         chronicle.update(phase_seconds={**took})
         self._measure(start_seconds=time.monotonic() - self._began)
+
+    async def _is_up(self) -> bool:
+        """Ask the engine for its health; nobody else who listens at its address is asked."""
+        listener, now = self.asker.listener, time.monotonic()
+        owner = listener.find_owner()
+        if owner != "stranger":
+            self._stranger_since = None
+            return owner == "engine" and bool(await self.asker.is_healthy())
+        self._stranger_since = self._stranger_since or now
+        if now - self._stranger_since > STRANGER_SECONDS:
+            raise Death(
+                "port",
+                f"another program listens at {listener.address}, and got no key",
+                hint=listener.address.explain_owner(),
+            )
+        return False
 
     def _tell_phase(self, mark: PhaseMark, now: float, expected: float | None) -> None:
         figures = {"elapsed": now - self._began}
@@ -203,6 +250,8 @@ class EngineLife:
         self.ready_at = self._probed_well_at = time.monotonic()
         figures["ready_seconds"] = self.ready_at - self._began
         self._measure(**figures)
+        self._marks.append(self._measure_log())
+        self.chronicle.update(healthy_log_bytes=self.healthy_log_bytes)
         self._become_ready(f"ready at {self.chronicle.run.url}: {speed}", **figures)
 
     def _become_ready(self, message: str, **figures: float) -> None:
@@ -213,13 +262,21 @@ class EngineLife:
         """Look once a second whether the engine still generates."""
         while True:
             await asyncio.sleep(WATCH_EVERY_SECONDS)
-            self._count_health_check(await self.asker.is_healthy())
+            log_bytes = self._measure_log()
+            self._count_health_check(await self.asker.is_healthy(), log_bytes)
             await self._judge()
 
-    def _count_health_check(self, healthy: bool | None) -> None:
+    def _measure_log(self) -> int:
+        try:
+            return self.chronicle.folder.engine_log.stat().st_size
+        except OSError:
+            return 0
+
+    def _count_health_check(self, healthy: bool | None, log_bytes: int) -> None:
         """End an engine whose health check keeps failing; one without an answer says nothing."""
         if healthy:
             self._failed_checks = []
+            self._marks.append(log_bytes)
         elif healthy is False:
             self._failed_checks.append(time.monotonic())
             count, seconds = len(self._failed_checks), time.monotonic() - self._failed_checks[0]

@@ -22,6 +22,7 @@ from slipstream.errors import EngineError, InvalidInputError
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
 from slipstream.serving.supervision import warden
+from slipstream.serving.supervision.client_records import drop_quotes, read_end
 
 READY_WITHIN_SECONDS = 3600
 GRACE_SECONDS = 30
@@ -61,7 +62,7 @@ def run_engine(
     port = choose_port(port or (asked.value if asked else None))
     plan = plan.change(port=Choice(port, "default", "free on this machine"))
     url = f"http://{find_host(plan)}:{port}"
-    command = [sys.executable, *plan.argv()[1:]]
+    command = make_command(plan)
     with run_group(command, make_environment(plan, environment), log) as process:
         on_start(process.pid)
         try:
@@ -76,6 +77,11 @@ def run_engine(
             if is_healthy(url):
                 raise
             raise _make_error("the engine stopped answering while it was in use", log) from fault
+
+
+def make_command(plan: LaunchPlan) -> list[str]:
+    """Return what starts a plan's engine; a vllm.py in the working directory is not it."""
+    return [sys.executable, "-P", *plan.argv()[1:]]
 
 
 @contextmanager
@@ -96,12 +102,18 @@ def start_group(
     log: Path,
     *,
     successor: Sequence[str] = (),
+    successor_wait_seconds: float = 0.0,
 ) -> subprocess.Popen[bytes]:
     """Start a command under a warden, which leads its group and ends as the command does.
 
     If this process dies first, the warden ends the group and becomes the successor.
     """
-    order = {"command": command, "environment": dict(environment), "successor": successor}
+    order = {
+        "command": command,
+        "environment": dict(environment),
+        "successor": successor,
+        "successor_wait_seconds": successor_wait_seconds,
+    }
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as file:
         process = subprocess.Popen(
@@ -169,20 +181,26 @@ def choose_port(wanted: int | None) -> int:
 
 
 def make_environment(plan: LaunchPlan, environment: Mapping[str, str]) -> dict[str, str]:
-    """Add what the plan sets; an engine downloads nothing and reports to nobody."""
+    """Add what the plan sets; an engine downloads nothing and reports to nobody.
+
+    Nor does it, or a process that it starts, import from the working directory: an empty entry
+    of PYTHONPATH would be that.
+    """
     decided = {name: choice.value for name, choice in plan.environment.items()}
-    return {**environment, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **decided}
+    made = {**environment, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **decided}
+    paths = [path for path in made.pop("PYTHONPATH", "").split(os.pathsep) if path]
+    search = {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
+    return {**made, **search, "PYTHONSAFEPATH": "1"}
 
 
-def read_reasons(log: Path) -> tuple[str, ...]:
+def read_reasons(log: Path, healthy_bytes: int | None = None) -> tuple[str, ...]:
     """Give the last lines of a log that name an error, or else its last lines.
 
     A dying vLLM says why in the middle: tracebacks of its other processes follow, and a
-    page of leaked objects.
+    page of leaked objects. What requests wrote is no reason.
     """
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - TAIL_BYTES))
-        lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    text = drop_quotes(read_end(log, TAIL_BYTES, healthy_bytes), calm=False)
+    lines = [line for line in text.splitlines() if line.strip()]
     told = [_PREFIX.sub("", line) for line in lines if not _CALM.match(line)]
     reasons = [line for line in told if _REASON.search(line) and not _FRAME.match(line)]
     shown = reasons or [_PREFIX.sub("", line) for line in lines]
@@ -210,7 +228,7 @@ def _wait_until_healthy(
     started = time.monotonic()
     while (waited := time.monotonic() - started) < within_seconds:
         if (code := process.poll()) is not None:
-            raise _make_error(f"the engine {_name_end(code)} before it was ready", log)
+            raise _make_error(f"the engine {name_end(code)} before it was ready", log)
         if is_healthy(url):
             return
         on_wait(waited)
@@ -218,7 +236,8 @@ def _wait_until_healthy(
     raise _make_error(f"the engine was not ready within {within_seconds:g} s", log)
 
 
-def _name_end(code: int) -> str:
+def name_end(code: int) -> str:
+    """Say how a process ended, as its parent sees it."""
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with exit code {code}"

@@ -13,6 +13,7 @@ import httpx
 
 from slipstream.engines.prometheus import add_up, parse_metrics
 from slipstream.errors import EngineError
+from slipstream.serving.access.own_listener import OwnListener
 
 STORY = "The lighthouse keeper wrote in the log that night: the wind came from the north, and"
 PROOFS = (
@@ -82,17 +83,19 @@ class WarmUpTimes:
 
 
 class Asker:
-    """The supervisor's own client, with the key that passes the gate whatever its state."""
+    """The supervisor's own client, with a key for probes that only our engine ever receives."""
 
-    def __init__(self, url: str, model: str, key: str, socket: str | None = None) -> None:
-        self._model = model
+    def __init__(self, listener: OwnListener, model: str, key: str) -> None:
+        self.listener, self._model = listener, model
+        self._key = {"authorization": f"Bearer {key}"}
+        self._health_headers: dict[str, str] = {}
+        address = listener.address
         self._client = httpx.AsyncClient(
-            base_url=url,
-            headers={"authorization": f"Bearer {key}"},
+            base_url=address.url,
             timeout=ANSWER_SECONDS,
             trust_env=False,
             verify=False,  # There is no certificate on the way to an engine of this machine.
-            transport=httpx.AsyncHTTPTransport(uds=socket) if socket else None,
+            transport=httpx.AsyncHTTPTransport(uds=address.socket) if address.socket else None,
         )
 
     async def close(self) -> None:
@@ -110,11 +113,25 @@ class Asker:
         return answer.status_code == httpx.codes.OK
 
     async def _check_health(self) -> httpx.Response:
-        """Ask, and ask once more if the connection was closed meanwhile."""
+        """Ask, and ask once more if the connection was closed meanwhile or a key is needed."""
         try:
-            return await self._client.get("/health", timeout=PROBE_SECONDS)
+            answer = await self._ask_health()
         except _CLOSED:
-            return await self._client.get("/health", timeout=PROBE_SECONDS)
+            answer = await self._ask_health()
+        if answer.status_code == httpx.codes.UNAUTHORIZED and not self._health_headers:
+            self._health_headers = self._key
+            answer = await self._ask_health()
+        return answer
+
+    async def _ask_health(self) -> httpx.Response:
+        return await self._ask("GET", "/health", self._health_headers, timeout=PROBE_SECONDS)
+
+    async def _ask(
+        self, method: str, path: str, headers: Mapping[str, str], **how: Any
+    ) -> httpx.Response:
+        """Send a request, over connections of which each is known to lead to our engine."""
+        trace = {"trace": self.listener.watch()}
+        return await self._client.request(method, path, headers=headers, extensions=trace, **how)
 
     async def probe(self) -> bool:
         """Have one token made, and say whether it came in time; a closed connection is retried."""
@@ -147,7 +164,9 @@ class Asker:
         }
         began = time.monotonic()
         try:
-            answer = await self._client.post("/v1/completions", json=body, timeout=timeout)
+            answer = await self._ask(
+                "POST", "/v1/completions", self._key, json=body, timeout=timeout
+            )
             answer.raise_for_status()
             usage = answer.json()["usage"]
             counted = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
@@ -161,7 +180,7 @@ class Asker:
     async def count_drafts(self) -> tuple[int, int]:
         """Read from the engine's metrics how many drafts it made and tokens it accepted."""
         try:
-            answer = await self._client.get("/metrics")
+            answer = await self._ask("GET", "/metrics", self._key)
             answer.raise_for_status()
         except httpx.HTTPError as fault:
             raise EngineError("the engine tells no metrics", hint="slipstream logs") from fault

@@ -6,6 +6,8 @@ the caller begins a new history. The ladder has an end, so crashing does too.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
 from math import ceil
 from random import Random
 from typing import Literal, TypeVar
@@ -17,7 +19,7 @@ from slipstream.planning.settings import SCHEDULE, Choice
 Value = TypeVar("Value")
 
 Cause = Literal[
-    "illegal-access", "out-of-memory", "configuration", "hang", "no-acceptance", "other"
+    "illegal-access", "out-of-memory", "configuration", "hang", "no-acceptance", "port", "other"
 ]
 Rung = Literal["eager", "short-drafts", "no-speculation", "less-memory"]
 
@@ -38,6 +40,7 @@ _LADDERS: dict[Cause, tuple[Rung, ...]] = {
     "out-of-memory": ("less-memory",),
     "configuration": (),
     "no-acceptance": ("no-speculation",),
+    "port": (),
     "other": ("no-speculation",),
 }
 _TOLD: dict[Cause, str] = {
@@ -46,6 +49,7 @@ _TOLD: dict[Cause, str] = {
     "configuration": "a setting that the engine refuses",
     "hang": "hanging",
     "no-acceptance": "drafts of which none was accepted",
+    "port": "another program at its address",
     "other": "repeated crashes",
 }
 _NOT_MENDED_BY_WAITING: tuple[Cause, ...] = ("configuration", "no-acceptance")
@@ -64,19 +68,34 @@ def may_restart(history: Sequence[Crash], now: float, chance: Random) -> float |
     """Give the seconds to wait before the same plan starts again, or None if it must not.
 
     Three starts in a row that fail count as three crashes in the window: one start takes
-    longer than that on a GB10.
+    longer than that on a GB10. That somebody else had the address says nothing of the plan.
     """
     streak = _find_streak(history)
     if not streak:
         return 0.0
-    recent = [crash for crash in streak if now - crash.at <= WINDOW_SECONDS]
-    unready = [crash for crash in streak[-CRASHES_A_PLAN:] if crash.healthy_seconds == 0]
+    crashes = [crash for crash in streak if crash.cause != "port"]
+    recent = [crash for crash in crashes if now - crash.at <= WINDOW_SECONDS]
+    unready = [crash for crash in crashes[-CRASHES_A_PLAN:] if crash.healthy_seconds == 0]
     spent = max(len(recent), len(unready)) >= CRASHES_A_PLAN
     if spent or streak[-1].cause in _NOT_MENDED_BY_WAITING:
         return None
-    doublings = min(len(streak) - 1, 10)
-    wait = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS << doublings)
-    return wait * chance.uniform(0.75, 1)
+    return _double_wait(len(streak) - 1) * chance.uniform(0.75, 1)
+
+
+def decide_succession_wait(successions: Sequence[datetime]) -> float:
+    """Return the seconds after which a killed supervisor is succeeded, longer each time.
+
+    Those count that came soon after the one before. The wait has a bound, and no end.
+    """
+    streak = 0
+    for before, after in pairwise((*successions[:1], *successions)):
+        soon = (after - before).total_seconds() <= HEALTHY_SECONDS + LONGEST_WAIT_SECONDS
+        streak = streak + 1 if soon else 1
+    return _double_wait(streak - 1) if streak else 0.0
+
+
+def _double_wait(times: int) -> float:
+    return min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS << min(times, 10))
 
 
 def _find_streak(history: Sequence[Crash]) -> list[Crash]:

@@ -15,8 +15,9 @@ from hashlib import sha256
 from random import Random
 from typing import NoReturn
 
-from slipstream.errors import EngineError
+from slipstream.errors import EngineError, InvalidInputError
 from slipstream.serving.access.addresses import Address
+from slipstream.serving.access.own_listener import OwnListener
 from slipstream.serving.run import read_process
 from slipstream.serving.served_plan import describe_gate
 from slipstream.serving.supervision.chronicle import Chronicle
@@ -26,18 +27,27 @@ from slipstream.serving.supervision.engine_process import (
     GRACE_SECONDS,
     LOADING_GRACE_SECONDS,
     end_group,
+    make_command,
     make_environment,
     signal_group,
     start_group,
 )
+from slipstream.serving.supervision.engine_session import list_session
 from slipstream.serving.supervision.generation import Asker
-from slipstream.serving.supervision.ladder import Cause, Crash, may_restart, step_down
+from slipstream.serving.supervision.ladder import (
+    Cause,
+    Crash,
+    decide_succession_wait,
+    may_restart,
+    step_down,
+)
 from slipstream.serving.supervision.memory_guard import guard_host
 
 LOOK_EVERY_SECONDS = 0.1
 # The gate looks for a new state four times a second, and shows a request within half of one.
 SETTLED_SECONDS = 1.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+ADDRESS_WAIT_SECONDS = 5.0
 
 
 class Supervisor:
@@ -46,9 +56,11 @@ class Supervisor:
     def __init__(self, chronicle: Chronicle, environment: Mapping[str, str]) -> None:
         self._chronicle, self._environment = chronicle, environment
         self._address = Address.of(chronicle.run.plan)
-        self._key = secrets.token_urlsafe(32)
         self._stop, self._now = asyncio.Event(), asyncio.Event()
         self._history: list[Crash] = []
+        self._findings: tuple[Finding, ...] = ()
+        # A successor follows a supervisor that was killed, not one whose engine failed.
+        self._has_served = bool(chronicle.run.successions)
         self._chance = Random()
 
     async def serve(self) -> None:
@@ -76,9 +88,13 @@ class Supervisor:
     async def _live_once(self) -> Death | None:
         """Run one engine, and give what ended it, or None if it was asked to."""
         chronicle = self._chronicle
-        self._prepare_folder()
-        self._address.require_free()
-        life = self._start_engine()
+        key = secrets.token_urlsafe(32)
+        self._prepare_folder(key)
+        await self._await_address()
+        if self._stop.is_set():
+            chronicle.move("stopping", "asked to stop before the next start")
+            return None
+        life = self._start_engine(key)
         living = asyncio.create_task(life.live(guard_host(chronicle.run.host)))
         stopping = asyncio.create_task(self._stop.wait())
         death: Death | None = None
@@ -107,7 +123,23 @@ class Supervisor:
             return None
         return death
 
-    def _prepare_folder(self) -> None:
+    async def _await_address(self) -> None:
+        """Refuse an address that is taken; a run that has served waits until it is free again."""
+        is_reported = False
+        while not self._stop.is_set():
+            try:
+                return self._address.require_free()
+            except InvalidInputError as fault:
+                if not self._has_served:
+                    raise
+                if not is_reported:
+                    message = f"it starts when the address is free: {fault.message}"
+                    self._chronicle.note(f"{message}; {self._address.explain_owner()}")
+                is_reported = True
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), ADDRESS_WAIT_SECONDS)
+
+    def _prepare_folder(self, key: str) -> None:
         """Keep the log of the engine before, and forget what its gate counted."""
         folder, run = self._chronicle.folder, self._chronicle.run
         if folder.engine_log.exists():
@@ -115,28 +147,33 @@ class Supervisor:
         folder.accounting.mkdir(mode=0o700, exist_ok=True)
         for file in folder.accounting.iterdir():
             file.unlink()
-        digest = sha256(self._key.encode()).hexdigest()
+        digest = sha256(key.encode()).hexdigest()
         describe_gate(run.plan, run.terms, folder, digest).write(folder.gate)
 
-    def _start_engine(self) -> EngineLife:
+    def _start_engine(self, key: str) -> EngineLife:
         chronicle, plan = self._chronicle, self._chronicle.run.plan
-        command = [sys.executable, *plan.argv()[1:]]
-        again = [sys.executable, "-m", "slipstream", "serve", str(chronicle.folder.path)]
+        command = make_command(plan)
+        again = [sys.executable, "-P", "-m", "slipstream", "serve", str(chronicle.folder.path)]
         process = start_group(
             command,
             make_environment(plan, self._environment),
             chronicle.folder.engine_log,
             successor=[*again, "--detach"] if chronicle.run.terms.detached else (),
+            successor_wait_seconds=decide_succession_wait(chronicle.run.successions),
         )
-        model = plan.settings.list_served_names()[0]
-        asker = Asker(self._address.url, model, self._key, self._address.socket)
-        life = EngineLife(chronicle, process, asker)
         chronicle.update(
-            engine=read_process(process.pid),
+            engine=(engine := read_process(process.pid)),
             url=self._address.url,
             argv=tuple(command),
             exit_code=None,
+            healthy_log_bytes=None,
         )
+        listener = OwnListener(
+            self._address,
+            lambda: [one.pid for one in list_session(engine)] if engine is not None else [],
+        )
+        asker = Asker(listener, plan.settings.list_served_names()[0], key)
+        life = EngineLife(chronicle, process, asker)
         life.tell_gate("starting")
         chronicle.move("starting", f"vLLM {plan.engine_version} starts, process {process.pid}")
         return life
@@ -148,6 +185,7 @@ class Supervisor:
             return
         patience = chronicle.run.terms.drain_seconds
         began = time.monotonic()
+        life.leave()
         chronicle.move("draining", f"no new requests; those under way get {patience} s")
         life.tell_gate("draining", "the server was asked to stop")
         while (waited := time.monotonic() - began) < patience and not self._now.is_set():
@@ -177,17 +215,25 @@ class Supervisor:
 
     def _remember(self, death: Death, life: EngineLife) -> None:
         """Find the cause, report it with its remedy, and count the crash."""
-        self._chronicle.update(exit_code=death.exit_code)
-        findings = self._diagnose(death)
-        for finding in findings[:1]:
+        healthy_bytes = life.healthy_log_bytes
+        self._chronicle.update(exit_code=death.exit_code, healthy_log_bytes=healthy_bytes)
+        self._findings = diagnose_file(
+            self._chronicle.folder.engine_log,
+            exit_code=death.exit_code,
+            healthy_bytes=healthy_bytes,
+        )
+        for finding in self._findings[:1]:
             self._chronicle.note(f"{finding.meaning} {finding.remedy}")
-        cause = death.cause or classify(findings)
+        self._has_served |= life.ready_at is not None
+        cause = death.cause or classify(self._findings, has_served=self._has_served)
         self._history.append(Crash(time.monotonic(), cause, life.healthy_seconds))
 
     async def _find_way_on(self, death: Death) -> None:
         """Wait for the next start, or step down, or give up."""
         chronicle, run = self._chronicle, self._chronicle.run
         wait = may_restart(self._history, time.monotonic(), self._chance)
+        if death.cause == "port" and not self._has_served:
+            self._give_up(death)
         if wait is not None:
             chronicle.move("starting", f"it starts again in {wait:.0f} s", wait=wait)
             with suppress(TimeoutError):
@@ -202,24 +248,24 @@ class Supervisor:
             chronicle.move("starting", plan.notes[-1])
         chronicle.update(restarts=run.restarts + 1)
 
-    def _diagnose(self, death: Death) -> tuple[Finding, ...]:
-        return diagnose_file(self._chronicle.folder.engine_log, exit_code=death.exit_code)
-
     def _give_up(self, death: Death) -> NoReturn:
-        findings = self._diagnose(death)
+        remedy = self._findings[0].remedy if self._findings else None
         raise EngineError(
             f"the engine does not stay up: {death.message}",
-            details=tuple(finding.meaning for finding in findings[:3]),
-            hint=findings[0].remedy if findings else f"slipstream logs {self._chronicle.run.id}",
+            details=tuple(finding.meaning for finding in self._findings[:3]),
+            hint=death.hint or remedy or f"slipstream logs {self._chronicle.run.id}",
         )
 
 
-def classify(findings: tuple[Finding, ...]) -> Cause:
-    """Give the ladder's cause for what a log tells first."""
+def classify(findings: tuple[Finding, ...], *, has_served: bool = False) -> Cause:
+    """Give the ladder's cause for what a log tells first.
+
+    Settings with which it has served are not refused, so nothing in a log forbids a restart.
+    """
     if not findings or findings[0].cause == "request":
         return "other"
     first = findings[0]
-    if not first.retry:
+    if not first.retry and not has_served:
         return "configuration"
     if first.cause in ("illegal-access", "out-of-memory", "hang"):
         return first.cause

@@ -19,16 +19,19 @@ from typing import NoReturn
 
 PR_SET_CHILD_SUBREAPER = 36
 FOUND_AGAIN_SECONDS = 0.01
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SUCCEED_AFTER_SECONDS = 1.0
+# An owner that lived so long was not killed over and over.
+LASTING_SECONDS = 600.0
 
 
 def main() -> NoReturn:
     """Run the order's command until it ends or the owner does."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     # A handler, and not SIG_IGN, which the command would inherit: it gets these signals itself.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in SIGNALS:
         signal.signal(number, lambda *_: None)
-    order = json.loads(sys.stdin.buffer.readline())
+    order, began = json.loads(sys.stdin.buffer.readline()), time.monotonic()
     child = subprocess.Popen(
         order["command"], env=order["environment"], stdin=subprocess.DEVNULL, close_fds=True
     )
@@ -38,7 +41,8 @@ def main() -> NoReturn:
     code = child.wait()
     _end_others()
     if not is_owned:
-        _succeed(order["successor"])
+        lasted = time.monotonic() - began >= LASTING_SECONDS
+        _succeed(order["successor"], 0.0 if lasted else order["successor_wait_seconds"])
     if code < 0:
         _die_of(-code)
     os._exit(code)
@@ -93,10 +97,12 @@ def _find_others() -> list[int]:
     return sorted(found - {own})
 
 
-def _succeed(successor: list[str]) -> None:
-    """Become the owner's successor, if it named one."""
+def _succeed(successor: list[str], wait_seconds: float) -> None:
+    """Become the owner's successor after a while, if it named one and nobody says otherwise."""
     if successor:
-        time.sleep(SUCCEED_AFTER_SECONDS)
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        time.sleep(max(SUCCEED_AFTER_SECONDS, wait_seconds))
         os.execv(successor[0], successor)
     os._exit(1)
 

@@ -31,6 +31,11 @@ from slipstream.vllm_plugin.gate.key_ring import (
     KeyRing,
     is_loopback,
 )
+from slipstream.vllm_plugin.gate.probe_rules import (
+    MOST_REQUESTS,
+    require_probe,
+    require_probe_route,
+)
 from slipstream.vllm_plugin.gate.recording import Recorder
 from slipstream.vllm_plugin.gate.refusal_pace import RefusalPace
 from slipstream.vllm_plugin.gate.request_body import add_salt, read_body, replay
@@ -137,6 +142,8 @@ class Gate:
             caller = self._keys.require_caller(headers)
             scope[VISIT].caller = caller.id
             try:
+                if caller is SUPERVISOR:
+                    require_probe_route(route)
                 await self._admit(_settle(scope, path), headers, caller, receive, send)
             except Refusal as refusal:
                 refusal.caller = caller.id
@@ -165,6 +172,8 @@ class Gate:
     ) -> None:
         """Give a request to the engine, if its body keeps the rules, and count it."""
         path, document = scope["path"], parse_body(body, self.settings.limits)
+        if caller is SUPERVISOR:
+            require_probe(body, document)
         came = body
         if warnings := apply_policy(document, body, path, self.settings):
             body = json.dumps(document).encode()
@@ -180,11 +189,8 @@ class Gate:
 
     def _require_room(self, caller: Caller) -> None:
         """Keep one key from taking the whole server; without keys all are one, and unlimited."""
-        most = self.settings.requests_per_key
-        if (
-            caller not in (ANYONE, SUPERVISOR)
-            and self._accounting.count_under_way(caller.id) >= most
-        ):
+        most = MOST_REQUESTS if caller is SUPERVISOR else self.settings.requests_per_key
+        if caller is not ANYONE and self._accounting.count_under_way(caller.id) >= most:
             raise self._try_later(429, f"{most} requests of this key are under way")
 
     def _try_later(self, status: int, message: str) -> Refusal:

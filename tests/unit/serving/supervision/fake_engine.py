@@ -27,7 +27,7 @@ folder = Path(os.environ["FAKE"])
 started = len(list(folder.glob("start-*")))
 (folder / f"start-{started}").write_text(json.dumps([os.getpid(), *sys.argv[1:]]))
 rules = json.loads((folder / "rules").read_text())
-drafts = 0
+drafts, model = 0, None
 
 def find(name):
     """Give the rule of a name that this command line meets."""
@@ -63,14 +63,25 @@ class Handler(BaseHTTPRequestHandler):
             (folder / "asked").open("a").write("x")
             self.close_connection = True
         else:
+            if "authorization" in self.headers:
+                (folder / "key-for-health").touch()
             self.answer(b"")
 
     def do_POST(self):
-        global drafts
+        global drafts, model
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        with (folder / "keys").open("a") as keys:
+            keys.write(self.headers.get("authorization", "none") + "\\n")
+        model = model or body["model"]
+        if body["model"] != model:
+            print(f"(APIServer pid={os.getpid()}) ERROR 11-16 04:47:11 [serving.py:274] Error with "
+                  f"model error=ErrorInfo(message='The model `{body['model']}` does not exist.')",
+                  flush=True)
+            self.send_error(404)
+            return
         if rule := find("request"):
             die(rule)
-        while (folder / "hang").exists():
+        while (folder / "hang").exists() and body["max_tokens"] >= int(os.environ.get("HANG", 0)):
             time.sleep(0.01)
         if "--speculative-config" in " ".join(sys.argv):
             drafts += 1
@@ -151,6 +162,14 @@ class Stage:
         """Give the arguments of each start of the engine."""
         files = sorted(self.fake.glob("start-*"))
         return [json.loads(file.read_text())[1:] for file in files]
+
+    def count_starts(self) -> int:
+        return len(list(self.fake.glob("start-*")))
+
+    def set_rules(self, *rules: dict[str, Any]) -> None:
+        """Have the engines that start from now on fail otherwise."""
+        (self.fake / "new").write_text(json.dumps(rules))
+        (self.fake / "new").rename(self.fake / "rules")
 
     def pid(self) -> int:
         """Give the process of the last start."""

@@ -290,7 +290,7 @@ def test_an_engine_that_is_still_loading_gets_little_grace(tmp_path: Path) -> No
 
 
 def test_an_engine_stays_off_the_network() -> None:
-    offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "PYTHONSAFEPATH": "1"}
     asked = {"A": "1", "HF_HUB_OFFLINE": "0"}
     assert make_environment(bare_plan(), asked) == {"A": "1", **offline}
 
@@ -325,3 +325,10 @@ def test_without_an_error_in_the_log_its_last_lines_are_shown(tmp_path: Path) ->
     log = tmp_path / "engine.log"
     log.write_text("".join(f"(A pid=1) INFO 11-15 04:47:11 [a.py:1] step {n}\n" for n in range(9)))
     assert read_reasons(log) == tuple(f"step {number}" for number in range(3, 9))
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [("", None), (":", None), (":/a::/b:", "/a:/b"), ("/a", "/a")]
+)
+def test_no_entry_of_the_search_path_is_the_working_directory(given: str, kept: str | None) -> None:
+    assert make_environment(bare_plan(), {"PYTHONPATH": given}).get("PYTHONPATH") == kept

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from contextlib import suppress
 from typing import Any
 
@@ -9,6 +10,8 @@ import httpx
 import pytest
 
 from slipstream.errors import EngineError
+from slipstream.serving.access.addresses import Address
+from slipstream.serving.access.own_listener import OwnListener
 from slipstream.serving.supervision import generation
 from slipstream.serving.supervision.generation import Asker, is_flat, prove, warm_up
 
@@ -18,11 +21,11 @@ class Engine:
 
     def __init__(self, *, accepted: list[int] | None = None, refuse: str = "") -> None:
         self.asked: list[dict[str, Any]] = []
-        self.keys: set[str] = set()
+        self.keys: set[str | None] = set()
         self.accepted, self.refuse = accepted or [], refuse
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.keys.add(request.headers["authorization"])
+        self.keys.add(request.headers.get("authorization"))
         if request.url.path == "/metrics":
             done = len(self.asked)
             text = (
@@ -42,11 +45,16 @@ class Engine:
         )
 
 
+def listen_here(port: int) -> OwnListener:
+    """Give an address of this machine, at which the engine is this process."""
+    address = Address(f"http://127.0.0.1:{port}", "127.0.0.1", port)
+    return OwnListener(address, lambda: [os.getpid()])
+
+
 def make_asker(engine: Any) -> Asker:
-    asker = Asker("http://engine", "model", "key")
+    asker = Asker(listen_here(0), "model", "key")
     asker._client = httpx.AsyncClient(
         base_url="http://engine",
-        headers=asker._client.headers,
         transport=httpx.MockTransport(engine),
     )
     return asker
@@ -117,7 +125,7 @@ async def ask_a_server_that_closes(ask: str) -> list[bool | None]:
         writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    asker = Asker(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "model", "key")
+    asker = Asker(listen_here(server.sockets[0].getsockname()[1]), "model", "key")
     answers = [await getattr(asker, ask)() for _ in range(2)]
     await asker.close()
     server.close()
@@ -176,3 +184,18 @@ def test_health_tells_a_refusal_from_silence() -> None:
     }
     for engine, expected in answers.items():
         assert asyncio.run(make_asker(engine).is_healthy()) is expected
+
+
+def test_health_is_asked_without_a_key_until_one_is_needed() -> None:
+    keys = list[str | None]()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        keys.append(request.headers.get("authorization"))
+        return httpx.Response(200 if keys[-1] else 401)
+
+    async def ask_twice() -> list[bool | None]:
+        asker = make_asker(answer)
+        return [await asker.is_healthy() for _ in range(2)]
+
+    assert asyncio.run(ask_twice()) == [True, True]
+    assert keys == [None, "Bearer key", "Bearer key"]

@@ -1,6 +1,7 @@
 """A crashed engine starts again, later each time; then with less; and in the end no more."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import get_args
 
@@ -13,7 +14,14 @@ from slipstream.hardware import load_host
 from slipstream.planning.plan import Decision, LaunchPlan
 from slipstream.planning.planner import make_plan
 from slipstream.planning.wishes import Wishes
-from slipstream.serving.supervision.ladder import Cause, Crash, Rung, may_restart, step_down
+from slipstream.serving.supervision.ladder import (
+    Cause,
+    Crash,
+    Rung,
+    decide_succession_wait,
+    may_restart,
+    step_down,
+)
 from tests.unit.planning.pieces import DRAFTER, TARGET
 
 CAUSES: tuple[Cause, ...] = get_args(Cause)
@@ -221,3 +229,30 @@ def test_an_engine_that_never_gets_ready_is_given_up(causes: list[Cause], start:
             ended = True
             break
     assert ended
+
+
+def test_an_address_that_somebody_else_has_is_waited_for_without_end() -> None:
+    taken = [Crash(float(at), "port", 0.0) for at in range(9)]
+    waits = [may_restart(taken[:count], 9.0, Random(1)) for count in (1, 2, 9)]
+    assert all(wait is not None and wait > 0 for wait in waits)
+    assert may_restart([crash(0), crash(1), crash(2), *taken], 9.0, Random(1)) is None
+
+
+@pytest.mark.parametrize(
+    ("minutes", "wait"),
+    [
+        ([], 0),
+        ([0], 5),
+        ([0, 1], 10),
+        ([0, 0.1, 0.2, 0.3], 40),
+        ([minute * 5 for minute in range(10)], 300),
+        ([0, 1, 2, 60], 5),
+        ([0, 1, 2, 60, 61], 10),
+        ([5, 4, 3], 20),
+    ],
+)
+def test_a_supervisor_that_is_killed_over_and_over_is_succeeded_later_each_time(
+    minutes: list[float], wait: float
+) -> None:
+    began = datetime(2026, 11, 16, tzinfo=UTC)
+    assert decide_succession_wait([began + timedelta(minutes=at) for at in minutes]) == wait

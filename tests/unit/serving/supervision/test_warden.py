@@ -11,6 +11,7 @@ import pytest
 
 from slipstream.serving.run import read_process
 from slipstream.serving.supervision.engine_process import end_group, run_group, start_group
+from slipstream.serving.supervision.warden import SUCCEED_AFTER_SECONDS
 
 FAMILY = """
 import os, subprocess, sys, time
@@ -120,3 +121,42 @@ def test_the_environment_is_in_no_command_line(tmp_path: Path) -> None:
     lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids]
     end_group(process, grace_seconds=5)
     assert all(b"a-secret" not in line for line in lines)
+
+
+def test_a_warden_that_waits_to_succeed_can_be_stopped(tmp_path: Path) -> None:
+    log, told = tmp_path / "log", tmp_path / "successor"
+    program = f"open({str(told)!r}, 'w').write('here')"
+    owner_program = OWNER.replace(
+        "successor=successor", "successor=successor, successor_wait_seconds=60"
+    )
+    command = [sys.executable, "-c", owner_program, STAYS, str(log), sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        warden = int(owner.stdout.readline())
+        pids = [int(word) for word in read_when_written(log, 3)]
+        owner.kill()
+    wait_until_gone(pids)
+    deadline = time.monotonic() + 10
+    while read_process(warden):
+        assert time.monotonic() < deadline
+        os.kill(warden, signal.SIGTERM)
+        time.sleep(0.05)
+    assert not told.exists()
+
+
+@pytest.mark.parametrize(("wait", "least"), [(0.0, SUCCEED_AFTER_SECONDS), (2.0, 2.0)])
+def test_a_successor_comes_after_the_wait_that_the_owner_set(
+    tmp_path: Path, wait: float, least: float
+) -> None:
+    log, told = tmp_path / "log", tmp_path / "successor"
+    program = f"import time; open({str(told)!r}, 'w').write(str(time.monotonic()))"
+    owner_program = OWNER.replace(
+        "successor=successor", f"successor=successor, successor_wait_seconds={wait}"
+    )
+    command = [sys.executable, "-c", owner_program, STAYS, str(log), sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as owner:
+        read_when_written(log, 3)
+        owner.kill()
+        killed = time.monotonic()
+        (began,) = read_when_written(told, 1)
+    assert float(began) - killed >= least

@@ -12,6 +12,7 @@ from slipstream.vllm_plugin.gate import watched_file
 from tests.unit.vllm_plugin.gate.pieces import (
     CHAT,
     HELLO,
+    REMOTE,
     Engine,
     ask,
     ask_async,
@@ -19,6 +20,8 @@ from tests.unit.vllm_plugin.gate.pieces import (
     make_gate,
 )
 from tests.unit.vllm_plugin.gate.test_key_ring import new_key
+
+PROBE = {"model": "m", "prompt": "Once", "max_tokens": 1}
 
 
 @pytest.fixture(autouse=True)
@@ -114,6 +117,54 @@ def test_the_supervisor_has_a_key_of_its_own(tmp_path: Path) -> None:
         state_file=state,
         probe_sha256=sha256(b"probe").hexdigest(),
     )
-    assert ask_chat(gate, key="probe").status_code == 200
+    assert ask(gate, "/v1/completions", key="probe", json=PROBE).status_code == 200
     assert ask_chat(gate, key=secret).status_code == 503
     assert ask_chat(gate, key="other").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "status"),
+    [
+        ("/v1/completions", {}, 200),
+        ("/v1/completions", {"max_tokens": 64, "temperature": 0.8, "top_p": 0.9, "seed": 1}, 200),
+        ("/v1/completions", {"max_tokens": 65}, 400),
+        ("/v1/completions", {"max_tokens": None}, 403),
+        ("/v1/completions", {"max_tokens": True, "n": 8}, 403),
+        ("/v1/completions", {"stream": True}, 403),
+        ("/v1/completions", {"prompt": ["a", "b"]}, 403),
+        ("/v1/completions", {"prompt": "x" * 2**14}, 403),
+        (CHAT, HELLO, 403),
+        ("/v1/models", None, 403),
+        ("/metrics", None, 200),
+        ("/health", None, 200),
+        ("/v1/embeddings", {}, 404),
+    ],
+)
+def test_the_supervisors_key_does_what_a_probe_does_and_no_more(
+    tmp_path: Path, path: str, fields: dict[str, Any] | None, status: int
+) -> None:
+    file, engine = tmp_path / "keys.json", Engine()
+    new_key(file)
+    gate = make_gate(tmp_path, engine, keys_file=file, probe_sha256=sha256(b"probe").hexdigest())
+    content = {} if fields is None else {"json": PROBE | fields}
+    assert ask(gate, path, key="probe", client=REMOTE, **content).status_code == status
+    assert len(engine.scopes) == (status == 200)
+
+
+def test_the_supervisors_key_has_a_limit_of_its_own(tmp_path: Path) -> None:
+    async def ask_many() -> list[int]:
+        held = asyncio.Event()
+        gate = make_gate(
+            tmp_path,
+            Engine(before_each=held.wait),
+            probe_sha256=sha256(b"probe").hexdigest(),
+        )
+        path = "/v1/completions"
+        asked = [
+            asyncio.create_task(ask_async(gate, path, key="probe", json=PROBE)) for _ in range(6)
+        ]
+        await asyncio.sleep(0.1)
+        held.set()
+        return sorted([(await task).status_code for task in asked])
+
+    assert asyncio.run(ask_many()) == [200] * 4 + [429] * 2

@@ -236,9 +236,10 @@ def test_refused_requests_and_the_supervisors_are_not_recorded(tmp_path: Path) -
     gate = make_recorder(
         tmp_path,
         probe_sha256=sha256(b"probe").hexdigest(),
-        routes=["POST /tokenize", f"POST {CHAT}"],
+        routes=["POST /tokenize", f"POST {CHAT}", "POST /v1/completions"],
     )
     ask_chat(gate, n=1000)
-    ask_chat(gate, key="probe")
+    probe = {"prompt": "Once", "max_tokens": 1}
+    assert ask(gate, "/v1/completions", key="probe", json=probe).status_code == 200
     ask(gate, "/tokenize", json={"prompt": "x"})
     assert read_lines(tmp_path) == []
