@@ -94,6 +94,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     plan = put_behind_gate(listen_at(plan, bind, options.port), folder)
     address = Address.of(plan)
     address.require_free()
+    warnings = address.certificate.check(now) if address.certificate else ()
     require_key_for(address.socket or address.host, keys, now=now)
     begun = _describe_run(folder, plan, host, terms)
     folder.begin(begun)
@@ -103,6 +104,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         return follow_to_ready(folder, lambda event: _show_event(event, screen))
     chronicle = Chronicle(folder, begun, lambda event: _show_event(event, screen))
     chronicle.update(supervisor=read_process(os.getpid()))
+    for warning in warnings:
+        chronicle.note(warning)
     kept = without_key(environment)
     weights = Weights(screen, kept, options.accept_changes, chronicle.note)
     return _supervise(chronicle, kept, weights)

@@ -4,6 +4,7 @@ The first requests after vLLM calls itself healthy are slow: kernels are compile
 that its own warm-up did not meet, 30 s for the first one on a GB10.
 """
 
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -84,15 +85,22 @@ class WarmUpTimes:
 class Asker:
     """The supervisor's own client, with the key that passes the gate whatever its state."""
 
-    def __init__(self, url: str, model: str, key: str, socket: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        key: str,
+        socket: str | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._model = model
         self._client = httpx.AsyncClient(
             base_url=url,
             headers={"authorization": f"Bearer {key}"},
             timeout=ANSWER_SECONDS,
             trust_env=False,
-            verify=False,  # There is no certificate on the way to an engine of this machine.
-            transport=httpx.AsyncHTTPTransport(uds=socket) if socket else None,
+            verify=tls or False,
+            transport=httpx.AsyncHTTPTransport(uds=socket, verify=tls or False) if socket else None,
         )
 
     async def close(self) -> None:

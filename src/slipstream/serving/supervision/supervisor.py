@@ -46,6 +46,8 @@ class Supervisor:
     def __init__(self, chronicle: Chronicle, environment: Mapping[str, str]) -> None:
         self._chronicle, self._environment = chronicle, environment
         self._address = Address.of(chronicle.run.plan)
+        certificate = self._address.certificate
+        self._tls = certificate.pin() if certificate else None
         self._key = secrets.token_urlsafe(32)
         self._stop, self._now = asyncio.Event(), asyncio.Event()
         self._history: list[Crash] = []
@@ -129,7 +131,7 @@ class Supervisor:
             successor=[*again, "--detach"] if chronicle.run.terms.detached else (),
         )
         model = plan.settings.list_served_names()[0]
-        asker = Asker(self._address.url, model, self._key, self._address.socket)
+        asker = Asker(self._address.url, model, self._key, self._address.socket, self._tls)
         life = EngineLife(chronicle, process, asker)
         chronicle.update(
             engine=read_process(process.pid),

@@ -325,3 +325,12 @@ def test_without_an_error_in_the_log_its_last_lines_are_shown(tmp_path: Path) ->
     log = tmp_path / "engine.log"
     log.write_text("".join(f"(A pid=1) INFO 11-15 04:47:11 [a.py:1] step {n}\n" for n in range(9)))
     assert read_reasons(log) == tuple(f"step {number}" for number in range(3, 9))
+
+
+def test_an_engine_that_is_only_measured_needs_no_certificate(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "print(sys.argv[1:], flush=True); serve()")
+    plan = bare_plan("--ssl-certfile", "c", "--ssl-keyfile", "k", "--seed", "1")
+    with run_engine(plan, log=bench.log, environment=bench.environment) as url:
+        assert url.startswith("http://")
+    assert "--ssl" not in bench.log.read_text()
+    assert "--seed" in bench.log.read_text()
