@@ -153,6 +153,13 @@ def test_a_profile_is_one_confined_server(profile: str) -> None:
     assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
 
 
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_final_verdict_is_not_restarted_for_ever(profile: str) -> None:
+    service = read_compose()["services"][profile]
+    assert service["restart"] == "unless-stopped"
+    assert "--hold" in service["command"]
+
+
 def test_the_volume_is_the_one_that_the_error_names() -> None:
     assert read_compose()["volumes"]["slipstream"] == {"name": "slipstream"}
 

@@ -33,6 +33,7 @@ from slipstream.serving.supervision.engine_process import (
 from slipstream.serving.supervision.generation import Asker
 from slipstream.serving.supervision.ladder import Cause, Crash, may_restart, step_down
 from slipstream.serving.supervision.memory_guard import guard_host
+from slipstream.serving.supervision.service_manager import ServiceManager
 
 LOOK_EVERY_SECONDS = 0.1
 # The gate looks for a new state four times a second, and shows a request within half of one.
@@ -52,6 +53,8 @@ class Supervisor:
         self._stop, self._now = asyncio.Event(), asyncio.Event()
         self._history: list[Crash] = []
         self._chance = Random()
+        self._manager = ServiceManager(environment)
+        chronicle.listen(self._manager.report)
 
     async def serve(self) -> None:
         """Run to the end; one that nobody asked for is an EngineError."""
@@ -59,6 +62,7 @@ class Supervisor:
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
                 loop.add_signal_handler(number, self._ask_to_stop)
+        beating = asyncio.create_task(self._manager.beat())
         try:
             while (death := await self._live_once()) is not None:
                 await self._find_way_on(death)
@@ -68,6 +72,8 @@ class Supervisor:
         except BaseException as fault:
             self._chronicle.move("failed", f"given up: {fault}")
             raise
+        finally:
+            beating.cancel()
         self._chronicle.move("stopped", "nothing of it runs any more")
 
     def _ask_to_stop(self) -> None:
