@@ -3,6 +3,7 @@
 import os
 import shutil
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from slipstream.hardware import Host, load_host
 from slipstream.hardware.host import Engine
 from slipstream.serving.access.gate_file import GateSettings
+from slipstream.serving.advisories import KnownAdvisory, Lookup, load_advisories
 from slipstream.serving.examination import (
     Check,
     Examination,
@@ -51,6 +53,7 @@ def site(tmp_path: Path, proc: FakeProc, monkeypatch: pytest.MonkeyPatch) -> Sit
         user=tmp_path.stat().st_uid,
         runs=(),
         runs_root=tmp_path / "runs",
+        today=load_advisories().compiled,
         proc=proc.path,
     )
 
@@ -114,7 +117,7 @@ def test_the_engine_has_to_be_the_one_that_is_planned_for(
     assert all(check.hint == "pip install 'slipstream[vllm]'" for check in found)
 
 
-def test_an_old_engine_is_told_with_its_holes(site: Site) -> None:
+def test_an_old_engine_is_told_with_its_advisories(site: Site) -> None:
     old = Engine(distribution="vllm", version="0.30.0")
     (check,) = find(replace(site, host=change(SOUND, "software", engine=old)), "engine")
     assert [detail.split(":")[0] for detail in check.details] == [
@@ -310,3 +313,28 @@ def test_a_refused_request_is_no_fault(log: str, fault: bool) -> None:
     diagnosis = diagnose_log(EXCERPTS / log)
     assert diagnosis.findings
     assert diagnosis.is_fault is fault
+
+
+def test_an_old_list_of_advisories_is_a_warning(site: Site) -> None:
+    compiled = load_advisories().compiled
+    assert find(replace(site, today=compiled + timedelta(days=90)), "advisories") == []
+    (check,) = find(replace(site, today=compiled + timedelta(days=91)), "advisories")
+    assert check.verdict == "warning"
+    assert "91 days old" in check.message
+    assert check.hint is not None
+    assert "slipstream doctor --advisories" in check.hint
+
+
+def test_what_was_looked_up_is_a_check_and_not_having_looked_is_never_ok(site: Site) -> None:
+    known = KnownAdvisory(package="torch", version="2.13.0", id="CVE-1", summary="bad")
+    expected = {
+        "ok": Lookup(asked=9),
+        "warning": Lookup(asked=9, failure="ConnectError: no network"),
+        "fault": Lookup(asked=9, advisories=(known,)),
+    }
+    for verdict, lookup in expected.items():
+        checks = examine(replace(site, lookup=lookup)).checks
+        (check,) = [one for one in checks if one.subject == "advisories"]
+        assert check.verdict == verdict
+        assert (check.hint is None) == (verdict == "ok")
+    assert check.details == ("torch 2.13.0: CVE-1: bad",)
