@@ -101,9 +101,11 @@ def test_further_pages_are_read_even_after_an_empty_one(service: Service, first:
     assert {one.id for one in known} == {"CVE-2026-3", *(["CVE-2026-1"] if first else [])}
 
 
-def test_pages_without_end_are_no_all_clear(service: Service) -> None:
+def test_pages_without_end_are_no_all_clear(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     endless = {"vulns": [{"id": "PYSEC-2019-1"}], "next_page_token": "more"}
-    service.find = lambda _: endless  # type: ignore[method-assign]
+    monkeypatch.setattr(service, "find", lambda _: endless)
     assert "pages" in str(look_up(INSTALLED, service.url).failure)
 
 
