@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
             user=os.getuid(),
             runs=tuple(list_runs(root)),
             runs_root=root,
-            today=datetime.now(UTC).date(),
+            now=datetime.now(UTC),
             lookup=_look_up() if options.advisories else None,
         )
     )

@@ -7,7 +7,7 @@ Nothing heavy is imported and no program is run: it answers within a second.
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ from slipstream.records import Record, read_record
 from slipstream.serving.access.gate_file import GateSettings, is_loopback
 from slipstream.serving.access.keys import find_key_file, read_keys
 from slipstream.serving.access.listeners import Listener, list_engines, list_open_listeners
+from slipstream.serving.access.tls import Certificate
 from slipstream.serving.advisories import (
     OLD_AFTER,
     Lookup,
@@ -28,7 +29,7 @@ from slipstream.serving.advisories import (
     load_advisories,
     parse_version,
 )
-from slipstream.serving.run import Run, RunFolder
+from slipstream.serving.run import Run, RunFolder, is_alive
 from slipstream.serving.run_status import find_standing
 from slipstream.serving.supervision.diagnosis import Finding, diagnose_file
 from slipstream.serving.supervision.engine_process import read_reasons
@@ -88,7 +89,7 @@ class Site:
     user: int
     runs: tuple[tuple[RunFolder, Run], ...]
     runs_root: Path
-    today: date
+    now: datetime
     lookup: Lookup | None = None
     proc: Path = Path("/proc")
 
@@ -109,6 +110,7 @@ def examine(site: Site) -> Examination:
             "keys and runs are private, and caches are nobody else's to write",
         ),
         *_or_fine(_check_listeners(site), "network", "no engine is open to other machines"),
+        *_check_certificates(site),
         *_or_fine(_check_stale(site), "runs", f"{len(site.runs)} kept, no supervisor is missing"),
         _check_newest(site, diagnosis),
     )
@@ -185,8 +187,9 @@ def _check_advisories(site: Site) -> Iterator[Check]:
     """Report what OSV said if it was asked, or else that the shipped list is old."""
     lookup, compiled = site.lookup, load_advisories().compiled
     if lookup is None:
-        if site.today - compiled > OLD_AFTER:
-            message = f"the list of advisories is {(site.today - compiled).days} days old"
+        age = site.now.date() - compiled
+        if age > OLD_AFTER:
+            message = f"the list of advisories is {age.days} days old"
             yield Check(
                 subject="advisories",
                 verdict="warning",
@@ -363,6 +366,22 @@ def _asks_for_keys(folder: RunFolder) -> bool:
     except InvalidInputError:
         return False
     return not is_loopback(gate.host) or (gate.keys_file is not None and gate.keys_file.exists())
+
+
+def _check_certificates(site: Site) -> Iterator[Check]:
+    """Find the certificates of live runs that end soon, or that the next start would refuse."""
+    for _, run in site.runs:
+        if not is_alive(run.supervisor, site.proc):
+            continue
+        try:
+            certificate = Certificate.of(run.plan)
+            warnings = certificate.check(site.now) if certificate else ()
+        except InvalidInputError as fault:
+            yield Check(subject="network", verdict="fault", message=fault.message, hint=fault.hint)
+            continue
+        for warning in warnings:
+            hint = f"renew it; {run.id} takes a new one only with -- --enable-ssl-refresh"
+            yield Check(subject="network", verdict="warning", message=warning, hint=hint)
 
 
 def _check_stale(site: Site) -> Iterator[Check]:
