@@ -25,6 +25,7 @@ from slipstream.measuring.client.load import run_closed_loop
 from slipstream.measuring.machine_watch import make_watch
 from slipstream.reporting.pages.bench import render_bench_html, render_bench_markdown
 from slipstream.reporting.text.bench import render_bench_text, render_cell_line
+from slipstream.serving.access.tls import Certificate
 from slipstream.serving.run import Run, find_live, find_runs_root
 from slipstream.serving.supervision.engine_session import measure_session
 
@@ -54,7 +55,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
             hint=f"slipstream bench --rate {options.rate:g}",
         )
     url, served = _find_server(options.server)
-    endpoint = Endpoint(url, key=read_key(options.key, os.environ))
+    certificate = Certificate.of(served.plan) if served else None
+    endpoint = Endpoint(url, key=read_key(options.key, os.environ), certificate=certificate)
     model, context = _read_model(endpoint)
     workload = read_workload(options, context)
     bench = Bench(

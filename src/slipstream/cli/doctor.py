@@ -10,6 +10,7 @@ from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
 from slipstream.hardware import read_host, this_machine
 from slipstream.reporting.text.doctor import render_diagnosis, render_examination
+from slipstream.serving.advisories import Lookup
 from slipstream.serving.examination import Site, diagnose_log, diagnose_run, examine
 from slipstream.serving.run import find_runs_root, list_runs
 from slipstream.serving.selection import choose_run
@@ -22,6 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN|LOGFILE",
         nargs="?",
         help="tell only why this one ended; default: this machine and its newest run",
+    )
+    parser.add_argument(
+        "--advisories",
+        action="store_true",
+        help="ask osv.dev for advisories of every installed package",
     )
 
 
@@ -43,7 +49,16 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
             user=os.getuid(),
             runs=tuple(list_runs(root)),
             runs_root=root,
+            now=datetime.now(UTC),
+            lookup=_look_up() if options.advisories else None,
         )
     )
     screen.show_data(text=render_examination(examination), document=examination.to_json())
     return ExitCode.EXPECTED_FAILURE if examination.count("fault") else ExitCode.DONE
+
+
+def _look_up() -> Lookup:
+    """Ask for advisories; a client of HTTP is loaded only for this."""
+    from slipstream.serving.advisories_online import list_installed, look_up
+
+    return look_up(list_installed())

@@ -2,9 +2,9 @@
 
 import argparse
 import asyncio
-import getpass
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from slipstream.cli.plan import PLAN_HINT, add_wishes, make_plan, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.engines.installed import find_versions
-from slipstream.errors import ExitCode, UsageError
+from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
 from slipstream.planning import LaunchPlan, Wishes
 from slipstream.reporting.text.plan import render_plan
@@ -23,6 +23,7 @@ from slipstream.reporting.text.run import render_event
 from slipstream.serving.access.addresses import Address
 from slipstream.serving.access.gate_file import GateRecording, require_key_for
 from slipstream.serving.access.keys import find_key_file, read_keys
+from slipstream.serving.access.tls import Certificate
 from slipstream.serving.container import (
     decide_bind,
     read_variable_key,
@@ -45,9 +46,9 @@ from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.detaching import detach, follow_to_ready
 from slipstream.serving.supervision.early_stop import stopping_early
 from slipstream.serving.supervision.engine_process import require_accepted
-from slipstream.serving.supervision.supervisor import Supervisor
-from slipstream.serving.systemd import Service, render_unit
-from slipstream.user_folders import model_cache, slipstream_cache
+from slipstream.serving.supervision.supervisor import SIGNALS, Supervisor
+from slipstream.serving.systemd import USER, Service, is_hidden, render_unit
+from slipstream.user_folders import model_cache
 
 MOST_SUCCESSIONS = 10
 
@@ -73,6 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--record", metavar="FOLDER", type=Path, help="keep requests, for train")
     parser.add_argument("--redact", metavar="PATTERN", nargs="+", help="struck out of what is kept")
     add_accept_changes(parser)
+    parser.add_argument(
+        "--hold",
+        action="store_true",
+        help="after giving up, stay without an engine until stopped: for restart policies",
+    )
     parser.add_argument("--unit", action="store_true", help="print a systemd unit for a saved plan")
     parser.usage = "slipstream serve TARGET [options] [-- ENGINE ARGUMENTS]"
 
@@ -83,7 +89,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     host = read_host(this_machine(environment, datetime.now(UTC)))
     plan, terms = _find_plan(options, host)
     if options.unit:
-        return _show_unit(options, terms, screen)
+        return _show_unit(options, plan, terms, screen)
     if options.from_env:
         screen.show_progress(render_plan(plan, explain=False))
     require_accepted(plan)
@@ -99,6 +105,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     address, successions = Address.of(plan), _list_successions(options, now)
     if not successions:  # A successor waits until it is free.
         address.require_free()
+    warnings = address.certificate.check(now) if address.certificate else ()
     require_key_for(address.socket or address.host, keys, now=now)
     begun = _describe_run(folder, plan, host, terms, successions)
     chronicle = Chronicle(folder, begun, lambda event: _show_event(event, screen))
@@ -108,9 +115,11 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
             write_key(folder.path / "keys.json", handed)
         if not (options.detach and detach(folder.supervisor_log)):
             chronicle.update(supervisor=read_process(os.getpid()))
+            for warning in warnings:
+                chronicle.note(warning)
             kept = without_key(environment)
             weights = Weights(screen, kept, options.accept_changes, chronicle.note)
-            return _supervise(chronicle, kept, weights)
+            return _supervise(chronicle, kept, weights, hold=options.hold)
     return follow_to_ready(folder, lambda event: _show_event(event, screen))
 
 
@@ -214,15 +223,26 @@ def _describe_run(
     )
 
 
-def _supervise(chronicle: Chronicle, environment: Mapping[str, str], weights: Weights) -> ExitCode:
+def _supervise(
+    chronicle: Chronicle, environment: Mapping[str, str], weights: Weights, *, hold: bool
+) -> ExitCode:
     """Have the weights here and checked, then keep an engine up."""
+    supervisor = Supervisor(chronicle, environment)
     chronicle.move("downloading", "the weights are fetched, or checked if they are here")
     try:
         chronicle.update(plan=weights.localize(chronicle.run.plan))
     except BaseException as fault:
         chronicle.move("failed", f"given up: {fault}")
         raise
-    asyncio.run(Supervisor(chronicle, environment).serve())
+    try:
+        asyncio.run(supervisor.serve())
+    except EngineError as fault:
+        if not hold:
+            raise
+        chronicle.note(f"{fault.message}; it is not tried again until this is restarted")
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        signal.sigwait(SIGNALS)
+        raise
     return ExitCode.DONE
 
 
@@ -233,16 +253,18 @@ def _show_event(event: Event, screen: Screen) -> None:
         screen.show_progress(render_event(event))
 
 
-def _show_unit(options: argparse.Namespace, terms: Terms, screen: Screen) -> ExitCode:
-    plan = Path(options.target or "").resolve()
-    if not plan.is_file():
+def _show_unit(
+    options: argparse.Namespace, plan: LaunchPlan, terms: Terms, screen: Screen
+) -> ExitCode:
+    file = Path(options.target or "").resolve()
+    if not file.is_file():
         raise UsageError("a unit needs a saved plan", hint="slipstream plan TARGET --json > PLAN")
-    if options.detach or options.accept_changes:
+    if options.detach or options.accept_changes or options.hold:
         raise UsageError(
-            "a unit neither detaches nor accepts changed files",
-            hint="slipstream serve PLAN --unit, without --detach and --accept-changes",
+            "a unit neither detaches nor holds nor accepts changed files",
+            hint="slipstream serve PLAN --unit, without --detach, --hold and --accept-changes",
         )
-    command = shutil.which("slipstream") or sys.argv[0]
+    command = Path(shutil.which("slipstream") or sys.argv[0]).absolute()
     recording = terms.recording
     given = {
         "--bind": options.bind,
@@ -253,18 +275,39 @@ def _show_unit(options: argparse.Namespace, terms: Terms, screen: Screen) -> Exi
     words = [word for flag, value in given.items() if value is not None for word in (flag, value)]
     if recording and recording.redact:
         words += ["--redact", *recording.redact]
-    keys = terms.keys_file if terms.keys_file and terms.keys_file.exists() else None
+    keys, models = os.environ.get("SLIPSTREAM_KEYS"), model_cache(os.environ)
     service = Service(
-        command=Path(command).resolve(),
-        plan=plan,
-        user=getpass.getuser(),
-        state=find_runs_root(os.environ).parents[1],
-        cache=slipstream_cache(os.environ),
-        models=model_cache(os.environ),
+        command=command,
+        plan=file,
         drain_seconds=terms.drain_seconds,
         options=tuple(map(str, words)),
-        keys=keys,
+        keys=Path(keys).expanduser().absolute() if keys else None,
+        models=None if is_hidden(models) else models,
         recording=recording.folder if recording else None,
+        read=(*_list_programs(command), *_list_files(plan)),
     )
     screen.output.write(render_unit(service))
+    screen.show_progress(
+        f"it runs as user {USER}, with keys of its own: docs/howto-secure.md has the commands"
+    )
     return ExitCode.DONE
+
+
+def _list_programs(command: Path) -> tuple[Path, ...]:
+    """Return the folders that hold the command, its packages and its interpreter."""
+    return (command.parent, Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[2])
+
+
+def _list_files(plan: LaunchPlan) -> tuple[Path, ...]:
+    """Return what a plan takes from this disk: local models, and the folders of certificates."""
+    settings, certificate = plan.settings, Certificate.of(plan)
+    drafter = settings.speculation.drafter if settings.speculation else None
+    models = [Path(one.value) for one in (settings.model, drafter) if one is not None]
+    files = [certificate.file, certificate.key] if certificate else []
+    if relative := [str(file) for file in files if file and not file.is_absolute()]:
+        raise InvalidInputError(
+            f"a service starts in another folder, and does not find {', '.join(relative)}",
+            hint="plan again with the whole path of the certificate and its key",
+        )
+    folders = [file.parent for file in files if file is not None]
+    return (*(path for path in models if path.is_absolute()), *folders)

@@ -1,7 +1,11 @@
-"""The published holes that an installed engine has, by its version."""
+"""The published advisories of an installed engine, by its version, as far as they are shipped.
+
+The list is the floor for a machine without a network; it ages, and says so.
+"""
 
 import re
 import tomllib
+from datetime import date, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -9,10 +13,11 @@ from typing import Literal
 from slipstream.records import Record
 
 SHIPPED = Path(__file__).with_name("advisories.toml")
+OLD_AFTER = timedelta(days=90)
 
 
 class Advisory(Record):
-    """A published hole: what it lets others do, and which versions have it."""
+    """A published advisory: what it lets others do, and which versions have it."""
 
     id: str
     danger: str
@@ -21,24 +26,42 @@ class Advisory(Record):
 
 
 class AdvisoryFile(Record):
-    """The holes that are known."""
+    """The advisories that are known, and since when no newer ones are."""
 
     schema_version: Literal[1]
+    compiled: date
     advisories: tuple[Advisory, ...]
 
 
+class KnownAdvisory(Record):
+    """A published advisory for an installed package."""
+
+    package: str
+    version: str
+    id: str
+    summary: str
+
+
+class Lookup(Record):
+    """What came of asking a service; `failure` says why nothing is known."""
+
+    asked: int
+    advisories: tuple[KnownAdvisory, ...] = ()
+    failure: str | None = None
+
+
 @cache
-def load_advisories() -> tuple[Advisory, ...]:
+def load_advisories() -> AdvisoryFile:
     """Read the shipped list."""
-    return AdvisoryFile.model_validate(tomllib.loads(SHIPPED.read_text())).advisories
+    return AdvisoryFile.model_validate(tomllib.loads(SHIPPED.read_text()))
 
 
-def find_holes(version: str) -> tuple[Advisory, ...]:
-    """Give the holes of a version."""
+def find_advisories(version: str) -> tuple[Advisory, ...]:
+    """Return the advisories of a version."""
     found = parse_version(version)
     return tuple(
         advisory
-        for advisory in load_advisories()
+        for advisory in load_advisories().advisories
         if parse_version(advisory.since) <= found < parse_version(advisory.fixed)
     )
 

@@ -7,6 +7,7 @@ Nothing heavy is imported and no program is run: it answers within a second.
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -20,8 +21,15 @@ from slipstream.records import Record, read_record
 from slipstream.serving.access.gate_file import GateSettings, is_loopback
 from slipstream.serving.access.keys import find_key_file, read_keys
 from slipstream.serving.access.listeners import Listener, list_engines, list_open_listeners
-from slipstream.serving.advisories import find_holes, parse_version
-from slipstream.serving.run import Run, RunFolder
+from slipstream.serving.access.tls import Certificate
+from slipstream.serving.advisories import (
+    OLD_AFTER,
+    Lookup,
+    find_advisories,
+    load_advisories,
+    parse_version,
+)
+from slipstream.serving.run import Run, RunFolder, is_alive
 from slipstream.serving.run_status import find_standing
 from slipstream.serving.supervision.diagnosis import Finding, diagnose_file
 from slipstream.serving.supervision.engine_process import name_end, read_reasons
@@ -81,6 +89,8 @@ class Site:
     user: int
     runs: tuple[tuple[RunFolder, Run], ...]
     runs_root: Path
+    now: datetime
+    lookup: Lookup | None = None
     proc: Path = Path("/proc")
 
 
@@ -91,6 +101,7 @@ def examine(site: Site) -> Examination:
     checks = (
         _check_machine(site.host),
         _check_engine(site.host),
+        *_check_advisories(site),
         *_or_fine(_check_memory(site.host), "memory", _describe_memory(site.host)),
         *_or_fine(_check_disk(site), "disk", _describe_disk(cache)),
         *_or_fine(
@@ -99,6 +110,7 @@ def examine(site: Site) -> Examination:
             "keys and runs are private, and caches are nobody else's to write",
         ),
         *_or_fine(_check_listeners(site), "network", "no engine is open to other machines"),
+        *_check_certificates(site),
         *_or_fine(_check_stale(site), "runs", f"{len(site.runs)} kept, no supervisor is missing"),
         _check_newest(site, diagnosis),
     )
@@ -167,16 +179,53 @@ def _check_engine(host: Host) -> Check:
     name = f"{engine.distribution} {engine.version}"
     found, needed = parse_version(engine.version)[:2], parse_version(vllm.VERSION)[:2]
     if found < needed:
-        holes = tuple(f"{hole.id}: {hole.danger}" for hole in find_holes(engine.version))
-        message = f"{name} is older than {vllm.VERSION}, and has published holes"
+        known = tuple(f"{one.id}: {one.danger}" for one in find_advisories(engine.version))
+        message = f"{name} is older than {vllm.VERSION}, and has published vulnerabilities"
         return Check(
-            subject="engine", verdict="fault", message=message, details=holes, hint=install
+            subject="engine", verdict="fault", message=message, details=known, hint=install
         )
     if found > needed:
         message = f"{name} is newer than {vllm.VERSION}, which plans are made for"
         return Check(subject="engine", verdict="warning", message=message, hint=install)
-    message = f"{name}, no published hole is known"
+    message = f"{name}, without an advisory in the list of {load_advisories().compiled}"
     return Check(subject="engine", verdict="ok", message=message)
+
+
+def _check_advisories(site: Site) -> Iterator[Check]:
+    """Report what OSV said if it was asked, or else that the shipped list is old."""
+    lookup, compiled = site.lookup, load_advisories().compiled
+    if lookup is None:
+        age = site.now.date() - compiled
+        if age > OLD_AFTER:
+            message = f"the list of advisories is {age.days} days old"
+            yield Check(
+                subject="advisories",
+                verdict="warning",
+                message=f"{message}, of {compiled}",
+                hint="slipstream doctor --advisories, and pip install --upgrade slipstream",
+            )
+    elif lookup.failure is not None:
+        yield Check(
+            subject="advisories",
+            verdict="warning",
+            message=f"could not look: nothing newer than {compiled} is known",
+            details=(lookup.failure,),
+            hint="slipstream doctor --advisories, where https://api.osv.dev can be reached",
+        )
+    elif lookup.advisories:
+        packages = sorted({one.package for one in lookup.advisories})
+        yield Check(
+            subject="advisories",
+            verdict="fault",
+            message=f"OSV has {len(lookup.advisories)} for what is installed",
+            details=tuple(
+                f"{one.package} {one.version}: {one.id}: {one.summary}" for one in lookup.advisories
+            ),
+            hint=f"pip install --upgrade {' '.join(packages)}, as far as vLLM allows",
+        )
+    else:
+        message = f"OSV has none for {lookup.asked} installed packages, asked just now"
+        yield Check(subject="advisories", verdict="ok", message=message)
 
 
 def _check_memory(host: Host) -> Iterator[Check]:
@@ -325,6 +374,22 @@ def _asks_for_keys(folder: RunFolder) -> bool:
     except InvalidInputError:
         return False
     return not is_loopback(gate.host) or (gate.keys_file is not None and gate.keys_file.exists())
+
+
+def _check_certificates(site: Site) -> Iterator[Check]:
+    """Find the certificates of live runs that end soon, or that the next start would refuse."""
+    for _, run in site.runs:
+        if not is_alive(run.supervisor, site.proc):
+            continue
+        try:
+            certificate = Certificate.of(run.plan)
+            warnings = certificate.check(site.now) if certificate else ()
+        except InvalidInputError as fault:
+            yield Check(subject="network", verdict="fault", message=fault.message, hint=fault.hint)
+            continue
+        for warning in warnings:
+            hint = f"renew it; {run.id} takes a new one only with -- --enable-ssl-refresh"
+            yield Check(subject="network", verdict="warning", message=warning, hint=hint)
 
 
 def _check_stale(site: Site) -> Iterator[Check]:

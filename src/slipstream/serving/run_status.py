@@ -5,11 +5,14 @@ from collections.abc import Iterable
 from itertools import takewhile
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import AwareDatetime
 
+from slipstream.errors import InvalidInputError
 from slipstream.records import Record
 from slipstream.serving.access.gate_file import read_counts
+from slipstream.serving.access.tls import Certificate
 from slipstream.serving.run import (
     TRANSITIONS,
     Event,
@@ -140,4 +143,23 @@ def _ask_for_models(run: Run) -> list[str]:
     path = ["--unix-socket", socket.value] if socket else []
     keys = run.terms.keys_file
     key = ["-H", "Authorization: Bearer KEY"] if keys and keys.exists() else []
-    return ["curl", *path, *key, f"{run.url}/v1/models"]
+    trust, base = _trust(run)
+    return ["curl", *path, *trust, *key, f"{base}/v1/models"]
+
+
+def _trust(run: Run) -> tuple[list[str], str]:
+    """Return curl's words for a certificate, and the URL under a name that it is for."""
+    url, certificate = run.url or "", Certificate.of(run.plan)
+    if certificate is None:
+        return [], url
+    words = ["--cacert", str(certificate.file.absolute())]
+    parts = urlsplit(url)
+    try:
+        names = certificate.read_names()
+    except InvalidInputError:
+        return words, url
+    if not names or parts.hostname in names or "*" in names[0]:
+        return words, url
+    there = parts.netloc if parts.port else f"{parts.netloc}:"
+    port = f":{parts.port}" if parts.port else ""
+    return [*words, "--connect-to", f"::{there}"], f"https://{names[0]}{port}"

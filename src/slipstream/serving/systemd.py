@@ -1,49 +1,94 @@
-"""A systemd unit that runs the same command as a person does.
+"""A systemd unit that runs the same command as a person does, as a user of its own.
 
-What hides devices or forbids memory that is written and then run is left out on purpose: the
-first hides the GPU, the second stops compiled kernels. The set-user-id nvidia-modprobe does
-not work either under `NoNewPrivileges`, so the driver's own service comes first.
+The user is a fixed one and not systemd's dynamic one: the key file and the cache of models belong
+to somebody, and are handled from outside (`sudo -Hu slipstream slipstream keys new`). The key file
+is read where it lies and not copied as a credential: a revoked key is refused within a second.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.errors import ExitCode, InvalidInputError
 from slipstream.serving.supervision.engine_process import GRACE_SECONDS
+from slipstream.serving.supervision.service_manager import EXTEND_SECONDS
 
+USER = "slipstream"
 # For what comes after a drain and the engine's grace: KILL, the last records, our own exit.
 STOP_MARGIN_SECONDS = 15
 RESTART_SECONDS = 5
+# The loop that beats does nothing that takes long; a full disk's fsync may take some seconds.
+WATCHDOG_SECONDS = 60
 # The supervisor has tried what there is to try: only its own death is worth another start.
 _FINAL = (ExitCode.EXPECTED_FAILURE, ExitCode.USAGE, ExitCode.ENGINE, ExitCode.GATE_MISSED)
-# What an engine compiles and keeps goes where it may write.
-_CACHES = {
-    "VLLM_CACHE_ROOT": "vllm",
-    "CUDA_CACHE_PATH": "cuda",
-    "TRITON_CACHE_DIR": "triton",
-    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+# Which the service does not see, or sees empty.
+_HIDDEN = tuple(map(Path, ("/home", "/root", "/run/user", "/tmp", "/var/tmp")))
+# What an engine compiles and keeps goes where it may write; %S and %C are systemd's folders.
+_FOLDERS = {
+    "HOME": "%S/slipstream",
+    "SLIPSTREAM_CACHE": "%C/slipstream",
+    "VLLM_CACHE_ROOT": "%C/slipstream/vllm",
+    "CUDA_CACHE_PATH": "%C/slipstream/cuda",
+    "TRITON_CACHE_DIR": "%C/slipstream/triton",
+    "FLASHINFER_WORKSPACE_BASE": "%C/slipstream/flashinfer",
 }
+_CONFINEMENT = """\
+# Left open on purpose. PrivateDevices, DeviceAllow: a GPU's nodes may appear after the start.
+# ProtectClock: before systemd 252 it closes all devices (systemd#18142); the filter and the empty
+# capability set forbid the same. MemoryDenyWriteExecute: kernels are compiled. ProcSubset: memory
+# is read from /proc/meminfo. PrivateNetwork, IPAddressDeny: clients and the hub are elsewhere.
+NoNewPrivileges=yes
+CapabilityBoundingSet=
+AmbientCapabilities=
+ProtectSystem=strict
+ProtectHome=tmpfs
+PrivateTmp=yes
+ProtectProc=invisible
+ProtectControlGroups=yes
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectKernelLogs=yes
+ProtectHostname=yes
+LockPersonality=yes
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+RemoveIPC=yes
+# Netlink: NCCL and Python list the network's interfaces.
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallFilter=~@privileged
+# PyTorch's workers share GPU memory through it.
+SystemCallFilter=pidfd_getfd
+SystemCallErrorNumber=EPERM
+UMask=0077
+# A dump would hold prompts.
+LimitCORE=0
+# The keys are made and revoked from outside.
+ReadOnlyPaths=-%S/slipstream/.config"""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What a unit file needs to know; `keys` is read by systemd, so its owner may be root."""
+    """What a unit file needs to know.
+
+    `keys` and `models` are None for the service's own; `read` is all else that it must see.
+    """
 
     command: Path
     plan: Path
-    user: str
-    state: Path
-    cache: Path
-    models: Path
     drain_seconds: int
     options: tuple[str, ...] = ()
     keys: Path | None = None
+    models: Path | None = None
     recording: Path | None = None
+    read: tuple[Path, ...] = ()
 
 
 def render_unit(service: Service) -> str:
     """Write the unit file."""
-    lines = [*_describe(service), "", *_serve(service), "", *_confine(service)]
+    lines = [*_describe(service), "", *_serve(service), "", _CONFINEMENT, *_open(service)]
     return "\n".join([*lines, "", "[Install]", "WantedBy=multi-user.target", ""])
 
 
@@ -52,11 +97,17 @@ def count_stop_seconds(drain_seconds: int) -> int:
     return drain_seconds + GRACE_SECONDS + STOP_MARGIN_SECONDS
 
 
+def is_hidden(path: Path) -> bool:
+    """Say whether a service does not see what a person sees there."""
+    return any(path.is_relative_to(folder) for folder in _HIDDEN)
+
+
 def _describe(service: Service) -> list[str]:
     return [
         "[Unit]",
         f"Description=Slipstream serves {_escape(service.plan.stem)}",
         "Wants=network-online.target",
+        # The set-user-id nvidia-modprobe does not work under NoNewPrivileges.
         "After=network-online.target nvidia-persistenced.service",
         "StartLimitIntervalSec=900",
         "StartLimitBurst=3",
@@ -64,25 +115,28 @@ def _describe(service: Service) -> list[str]:
 
 
 def _serve(service: Service) -> list[str]:
-    caches = {name: service.cache / folder for name, folder in _CACHES.items()}
-    folders = {
-        "XDG_STATE_HOME": service.state,
-        "SLIPSTREAM_CACHE": service.cache,
-        "HF_HUB_CACHE": service.models,
-        **caches,
-    }
     # A dollar would be a variable.
     quoted = (_quote(service.plan), *map(_quote, service.options))
     words = [word.replace("$", "$$") for word in quoted]
+    models = "%C/slipstream/models" if service.models is None else _escape(service.models)
+    named = {**_FOLDERS, "HF_HUB_CACHE": models}
+    if service.keys is not None:
+        named["SLIPSTREAM_KEYS"] = _escape(service.keys)
     return [
         "[Service]",
-        "Type=exec",
-        f"User={_escape(service.user)}",
+        "Type=notify",
+        f"User={USER}",
         f"ExecStart={_quote(service.command)} serve {' '.join(words)}",
-        *(f"Environment={_quote(f'{name}={path}')}" for name, path in folders.items()),
-        *_load_keys(service),
+        *(f"Environment={_wrap(f'{name}={path}')}" for name, path in named.items()),
+        f"StateDirectory={USER}",
+        "StateDirectoryMode=0700",
+        f"CacheDirectory={USER}",
+        "CacheDirectoryMode=0700",
         "KillMode=mixed",
+        "# Ready may take 40 minutes: the supervisor asks for more time as long as it gets on.",
+        f"TimeoutStartSec={EXTEND_SECONDS}",
         f"TimeoutStopSec={count_stop_seconds(service.drain_seconds)}",
+        f"WatchdogSec={WATCHDOG_SECONDS}",
         "Restart=on-failure",
         f"RestartSec={RESTART_SECONDS}",
         f"RestartPreventExitStatus={' '.join(str(code.value) for code in _FINAL)}",
@@ -92,29 +146,28 @@ def _serve(service: Service) -> list[str]:
     ]
 
 
-def _load_keys(service: Service) -> list[str]:
-    """Hand the keys over as a file that only this service sees."""
-    if service.keys is None:
-        return []
+def _open(service: Service) -> list[str]:
+    """Name what the service may see or write besides its own folders."""
+    writable = [path for path in (service.models, service.recording) if path is not None]
+    # The folder, as files in it are replaced.
+    keys = () if service.keys is None else (service.keys.parent,)
+    seen = [path for path in (service.plan, *keys, *service.read) if is_hidden(path)]
+    named = {
+        "ReadWritePaths": [path for path in writable if not is_hidden(path)],
+        "BindPaths": [path for path in writable if is_hidden(path)],
+        "BindReadOnlyPaths": _drop_inner(seen),
+    }
     return [
-        f"LoadCredential=keys:{_escape(service.keys)}",
-        "Environment=SLIPSTREAM_KEYS=%d/keys",
+        f"{name}={' '.join(_quote(path) for path in dict.fromkeys(paths))}"
+        for name, paths in named.items()
+        if paths
     ]
 
 
-def _confine(service: Service) -> list[str]:
-    folders = (service.state, service.cache, service.models, service.recording)
-    writable = dict.fromkeys(folder for folder in folders if folder is not None)
-    return [
-        "# No PrivateDevices: it hides the GPU. No MemoryDenyWriteExecute: kernels are compiled.",
-        "NoNewPrivileges=yes",
-        "ProtectSystem=strict",
-        f"ReadWritePaths={' '.join(_quote(path) for path in writable)}",
-        "PrivateTmp=yes",
-        "ProtectControlGroups=yes",
-        "RestrictSUIDSGID=yes",
-        "UMask=0077",
-    ]
+def _drop_inner(paths: Iterable[Path]) -> list[Path]:
+    """Leave out what lies below another one."""
+    unique = list(dict.fromkeys(paths))
+    return [one for one in unique if not any(other in one.parents for other in unique)]
 
 
 def _escape(value: str | Path) -> str:
@@ -130,7 +183,10 @@ def _escape(value: str | Path) -> str:
 
 def _quote(value: str | Path) -> str:
     """Make one word of a value, whatever is in it."""
-    text = _escape(value)
+    return _wrap(_escape(value))
+
+
+def _wrap(text: str) -> str:
     if not set(text) & set(" '\";\\"):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

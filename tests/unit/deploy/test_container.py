@@ -106,8 +106,9 @@ def test_both_images_end_the_same_way() -> None:
 def test_every_version_is_named() -> None:
     stages = read_stages()
     images = dict(line.split("=") for line in find(stages[""], "ARG"))
-    assert images["VLLM_IMAGE"] == "vllm/vllm-openai:v0.32.0"
-    assert re.fullmatch(r"python:3\.11\.\d+-slim-\w+", images["PYTHON_IMAGE"])
+    digest = r"(?:@sha256:[0-9a-f]{64})?"
+    assert re.fullmatch(rf"vllm/vllm-openai:v0\.32\.0{digest}", images["VLLM_IMAGE"])
+    assert re.fullmatch(rf"python:3\.11\.\d+-slim-\w+{digest}", images["PYTHON_IMAGE"])
     bases = [line for steps in stages.values() for line in find(steps, "FROM")]
     assert len(bases) == 4
     assert all("${VLLM_IMAGE}" in base or "${PYTHON_IMAGE}" in base for base in bases)
@@ -132,6 +133,7 @@ def test_no_secret_is_in_the_image() -> None:
         for word in line.split()[:-1]
         if not word.startswith("--")
     }
+    copied |= set(re.findall(r"type=bind,source=([^,\s]+)", text))
     assert {line[1:] for line in allowed} == copied
     assert all((REPOSITORY / name).exists() for name in copied)
 
@@ -151,6 +153,13 @@ def test_a_profile_is_one_confined_server(profile: str) -> None:
     assert mounts == [STATE_FOLDER[1:], CACHE_FOLDER[1:], "models:ro"]
     (device,) = service["deploy"]["resources"]["reservations"]["devices"]
     assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_final_verdict_is_not_restarted_for_ever(profile: str) -> None:
+    service = read_compose()["services"][profile]
+    assert service["restart"] == "unless-stopped"
+    assert "--hold" in service["command"]
 
 
 def test_the_volume_is_the_one_that_the_error_names() -> None:

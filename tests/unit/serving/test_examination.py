@@ -3,6 +3,7 @@
 import os
 import shutil
 from dataclasses import replace
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from slipstream.hardware import Host, load_host
 from slipstream.hardware.host import Engine
 from slipstream.serving.access.gate_file import GateSettings
+from slipstream.serving.advisories import KnownAdvisory, Lookup, load_advisories
 from slipstream.serving.examination import (
     Check,
     Examination,
@@ -21,11 +23,14 @@ from slipstream.serving.examination import (
     examine,
 )
 from slipstream.serving.run import Process, RunFolder
+from tests.unit.planning.bare_plans import bare_plan
+from tests.unit.serving.access.certificates import make_pair
 from tests.unit.serving.access.test_listeners import HEAD, LINE
-from tests.unit.serving.kept_runs import ENGINE, SUPERVISOR, FakeProc, happen, keep
+from tests.unit.serving.kept_runs import ENGINE, PLAN, SUPERVISOR, FakeProc, happen, keep
 
 GIB = 1 << 30
 EXCERPTS = Path(__file__).parent / "supervision" / "excerpts"
+COMPILED = datetime.combine(load_advisories().compiled, time(), UTC)
 VLLM = Engine(distribution="vllm", version="0.32.0")
 
 
@@ -51,6 +56,7 @@ def site(tmp_path: Path, proc: FakeProc, monkeypatch: pytest.MonkeyPatch) -> Sit
         user=tmp_path.stat().st_uid,
         runs=(),
         runs_root=tmp_path / "runs",
+        now=COMPILED,
         proc=proc.path,
     )
 
@@ -114,7 +120,7 @@ def test_the_engine_has_to_be_the_one_that_is_planned_for(
     assert all(check.hint == "pip install 'slipstream[vllm]'" for check in found)
 
 
-def test_an_old_engine_is_told_with_its_holes(site: Site) -> None:
+def test_an_old_engine_is_told_with_its_advisories(site: Site) -> None:
     old = Engine(distribution="vllm", version="0.30.0")
     (check,) = find(replace(site, host=change(SOUND, "software", engine=old)), "engine")
     assert [detail.split(":")[0] for detail in check.details] == [
@@ -310,3 +316,43 @@ def test_a_refused_request_is_no_fault(log: str, fault: bool) -> None:
     diagnosis = diagnose_log(EXCERPTS / log)
     assert diagnosis.findings
     assert diagnosis.is_fault is fault
+
+
+def test_an_old_list_of_advisories_is_a_warning(site: Site) -> None:
+    assert find(replace(site, now=COMPILED + timedelta(days=90)), "advisories") == []
+    (check,) = find(replace(site, now=COMPILED + timedelta(days=91)), "advisories")
+    assert check.verdict == "warning"
+    assert "91 days old" in check.message
+    assert check.hint is not None
+    assert "slipstream doctor --advisories" in check.hint
+
+
+def test_what_was_looked_up_is_a_check_and_not_having_looked_is_never_ok(site: Site) -> None:
+    known = KnownAdvisory(package="torch", version="2.13.0", id="CVE-1", summary="bad")
+    expected = {
+        "ok": Lookup(asked=9),
+        "warning": Lookup(asked=9, failure="ConnectError: no network"),
+        "fault": Lookup(asked=9, advisories=(known,)),
+    }
+    for verdict, lookup in expected.items():
+        checks = examine(replace(site, lookup=lookup)).checks
+        (check,) = [one for one in checks if one.subject == "advisories"]
+        assert check.verdict == verdict
+        assert (check.hint is None) == (verdict == "ok")
+    assert check.details == ("torch 2.13.0: CVE-1: bad",)
+
+
+def test_a_certificate_that_ends_or_is_gone_is_told_while_its_run_lives(
+    site: Site, proc: FakeProc, tmp_path: Path
+) -> None:
+    pair = make_pair(tmp_path / "tls", days=5)
+    plan = PLAN.change(rest=bare_plan(*pair.flags).settings.rest)
+    runs = (keep(site.runs_root, plan=plan, url="https://127.0.0.1:8000"),)
+    secured = replace(site, runs=runs, now=datetime.now(UTC))
+    assert find(secured, "network") == []
+    proc.add(SUPERVISOR)
+    (check,) = find(secured, "network")
+    assert (check.verdict, "expires on" in check.message) == ("warning", True)
+    pair.file.unlink()
+    (check,) = find(secured, "network")
+    assert (check.verdict, "cannot read the certificate" in check.message) == ("fault", True)

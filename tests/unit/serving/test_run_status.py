@@ -1,5 +1,6 @@
 """A run is shown as it is: by its processes where its folder has only its last word."""
 
+import shlex
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from slipstream.serving.run_status import (
     list_statuses,
     read_status,
 )
+from tests.unit.planning.bare_plans import bare_plan
+from tests.unit.serving.access.certificates import make_pair
 from tests.unit.serving.kept_runs import (
     AT,
     ENGINE,
@@ -151,3 +154,24 @@ def test_live_runs_come_first_and_old_ones_are_left_out(tmp_path: Path, proc: Fa
     assert [one.id for one in listed.runs] == ["live", "old-8", "old-7", "old-6", "old-5", "old-4"]
     assert len(listed.runs) == 1 + SHOWN_ENDED
     assert StatusList.model_validate_json(listed.to_json()) == listed
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("llm.example.org", ["--connect-to", "::127.0.0.1:8000", "https://llm.example.org:8000"]),
+        ("127.0.0.1", ["https://127.0.0.1:8000"]),
+    ],
+)
+def test_the_next_command_trusts_the_certificate_under_a_name_of_its_own(
+    tmp_path: Path, proc: FakeProc, name: str, words: list[str]
+) -> None:
+    pair = make_pair(tmp_path / "tls", name)
+    rest = bare_plan(*pair.flags).settings.rest
+    folder, _ = keep(tmp_path, plan=PLAN.change(rest=rest), url="https://127.0.0.1:8000")
+    proc.add_engine()
+    proc.add(SUPERVISOR)
+    status = look(folder, proc)
+    assert status.url == "https://127.0.0.1:8000"
+    expected = ["curl", "--cacert", str(pair.file), *words[:-1], f"{words[-1]}/v1/models"]
+    assert shlex.split(status.next_command) == expected

@@ -1,5 +1,6 @@
 """Where a server is, who asks it and under which model name; and the calls that are not timed."""
 
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import httpx
 
 from slipstream.errors import EngineError, InvalidInputError
+from slipstream.serving.access.tls import Certificate
 
 KEY_VARIABLE = "SLIPSTREAM_API_KEY"
 SILENCE_SECONDS = 600
@@ -15,16 +17,21 @@ CONNECT_SECONDS = 10
 BODY_CHARACTERS = 2000
 
 _HINT = "look into the server's log"
+_CERTIFICATE_HINT = "export SSL_CERT_FILE=CERTIFICATE, with the server's or its authority's in PEM"
 _KEY_HINT = f"put the server's key into a file or into {KEY_VARIABLE}"
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server's address, with or without /v1; without a model, its first one is asked."""
+    """A server's address, with or without /v1; without a model, its first one is asked.
+
+    A run of ours is known by its own certificate, every other server by an authority.
+    """
 
     url: str
     key: str | None = field(default=None, repr=False)
     model: str | None = None
+    certificate: Certificate | None = None
 
     @property
     def base(self) -> httpx.URL:
@@ -44,6 +51,13 @@ class Endpoint:
     def headers(self) -> dict[str, str]:
         """Give the headers that say who asks."""
         return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
+
+    def make_context(self) -> ssl.SSLContext | None:
+        """Return what TLS trusts, None without it; SSL_CERT_FILE names a private authority."""
+        if self.base.scheme != "https":
+            return None
+        # Reading all authorities takes 50 ms.
+        return self.certificate.pin() if self.certificate else httpx.create_ssl_context()
 
 
 def read_key(file: Path | None, environment: Mapping[str, str]) -> str | None:
@@ -66,8 +80,7 @@ def open_client(endpoint: Endpoint) -> httpx.AsyncClient:
         timeout=httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS),
         limits=httpx.Limits(max_connections=None),
         trust_env=False,  # a proxy would be measured along
-        # SSL_CERT_FILE names a private authority. Reading all of them takes 50 ms.
-        verify=httpx.create_ssl_context() if endpoint.base.scheme == "https" else False,
+        verify=endpoint.make_context() or False,
     )
 
 
@@ -121,4 +134,5 @@ async def send(
 def no_answer(base: httpx.URL, fault: Exception) -> EngineError:
     """Make the error for a server that is not there."""
     why = f"{type(fault).__name__} {fault}".strip()
-    return EngineError(f"no answer from {base}: {why}", hint=_HINT)
+    hint = _CERTIFICATE_HINT if "CERTIFICATE_VERIFY_FAILED" in why else _HINT
+    return EngineError(f"no answer from {base}: {why}", hint=hint)

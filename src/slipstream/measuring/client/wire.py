@@ -165,7 +165,7 @@ class Wire:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._base = endpoint.base
-        self._ssl = httpx.create_ssl_context() if self._base.scheme == "https" else None
+        self._ssl = endpoint.make_context()
         self._idle: list[Connection] = []
         # One for all: what a read brings is used up before the next.
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))

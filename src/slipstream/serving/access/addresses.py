@@ -7,6 +7,7 @@ from pathlib import Path
 
 from slipstream.errors import InvalidInputError
 from slipstream.planning.plan import LaunchPlan
+from slipstream.serving.access.tls import Certificate
 from slipstream.serving.supervision.engine_process import find_host
 
 ANSWER_SECONDS = 0.5
@@ -20,16 +21,18 @@ class Address:
     host: str
     port: int
     socket: str | None = None
+    certificate: Certificate | None = None
 
     @classmethod
     def of(cls, plan: LaunchPlan) -> "Address":
         """Read the address that a plan gives its engine."""
-        settings = plan.settings
+        settings, certificate = plan.settings, Certificate.of(plan)
+        scheme = "http" if certificate is None else "https"
         if settings.uds is not None:
-            return cls("http://localhost", "", 0, settings.uds.value)
+            return cls(f"{scheme}://localhost", "", 0, settings.uds.value, certificate)
         port = settings.port.value if settings.port else 0
         host = settings.host.value if settings.host else ""
-        return cls(f"http://{find_host(plan)}:{port}", host, port)
+        return cls(f"{scheme}://{find_host(plan)}:{port}", host, port, certificate=certificate)
 
     def __str__(self) -> str:
         return self.socket or f"{self.host or '*'} port {self.port}"

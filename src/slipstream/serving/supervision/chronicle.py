@@ -13,7 +13,11 @@ class Chronicle:
 
     def __init__(self, folder: RunFolder, run: Run, tell: Callable[[Event], None]) -> None:
         self.folder, self.run = folder, run
-        self._tell = tell
+        self._listeners = [tell]
+
+    def listen(self, hear: Callable[[Event], None]) -> None:
+        """Have somebody else told every event from now on."""
+        self._listeners.append(hear)
 
     def move(self, state: State, message: str, **figures: float) -> None:
         """Take the run to its next state."""
@@ -37,7 +41,8 @@ class Chronicle:
             figures=dict(figures or {}),
         )
         self.folder.append(event)
-        self._tell(event)
+        for hear in self._listeners:
+            hear(event)
 
     def update(self, **changes: Any) -> None:
         """Save other facts of the run."""

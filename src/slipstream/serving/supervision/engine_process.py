@@ -21,6 +21,7 @@ from urllib.request import ProxyHandler, build_opener
 from slipstream.errors import EngineError, InvalidInputError
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
+from slipstream.serving.access.tls import TLS_FLAGS
 from slipstream.serving.supervision import warden
 from slipstream.serving.supervision.client_records import drop_quotes, read_end
 
@@ -34,6 +35,13 @@ DETAIL_CHARACTERS = 400
 TAIL_BYTES = 1 << 18
 
 _EVERYWHERE = ("0.0.0.0", "::")
+# What opens something elsewhere; an engine has its files here and calls nobody.
+_SECRET = re.compile(
+    r"(?:AWS|AZURE|GOOGLE|S3)_.*|SSH_AUTH_SOCK|KUBECONFIG"
+    r"|(?:.*_)?(?:TOKEN|TOKEN_PATH|SECRET|PASSWORD|CREDENTIALS|(?:API|ACCESS|SECRET|PRIVATE)_?KEY)"
+)
+# What is between the supervisor and systemd.
+_SUPERVISORS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 _PREFIX = re.compile(r"^\([^)]* pid=\d+\) (?:[A-Z]+ [\d-]+ [\d:]+ \[[^]]+\] )?")
 _CALM = re.compile(r"^(?:\([^)]* pid=\d+\) )?(?:DEBUG|INFO|WARNING)\b")
 _FRAME = re.compile(r"^(?: {4}|  File )")
@@ -60,7 +68,9 @@ def run_engine(
     require_accepted(plan)
     asked = plan.settings.port
     port = choose_port(port or (asked.value if asked else None))
-    plan = plan.change(port=Choice(port, "default", "free on this machine"))
+    # Nobody else asks it, so it needs no certificate.
+    rest = {flag: one for flag, one in plan.settings.rest.items() if flag not in TLS_FLAGS}
+    plan = plan.change(port=Choice(port, "default", "free on this machine"), rest=rest)
     url = f"http://{find_host(plan)}:{port}"
     command = make_command(plan)
     with run_group(command, make_environment(plan, environment), log) as process:
@@ -181,13 +191,18 @@ def choose_port(wanted: int | None) -> int:
 
 
 def make_environment(plan: LaunchPlan, environment: Mapping[str, str]) -> dict[str, str]:
-    """Add what the plan sets; an engine downloads nothing and reports to nobody.
+    """Add what the plan sets; an engine downloads nothing, reports to nobody, has no secrets.
 
     Nor does it, or a process that it starts, import from the working directory: an empty entry
     of PYTHONPATH would be that.
     """
     decided = {name: choice.value for name, choice in plan.environment.items()}
-    made = {**environment, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **decided}
+    kept = {
+        name: text
+        for name, text in environment.items()
+        if not _SECRET.fullmatch(name.upper()) and name not in _SUPERVISORS
+    }
+    made = {**kept, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **decided}
     paths = [path for path in made.pop("PYTHONPATH", "").split(os.pathsep) if path]
     search = {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
     return {**made, **search, "PYTHONSAFEPATH": "1"}

@@ -4,6 +4,7 @@ The first requests after vLLM calls itself healthy are slow: kernels are compile
 that its own warm-up did not meet, 30 s for the first one on a GB10.
 """
 
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -85,17 +86,22 @@ class WarmUpTimes:
 class Asker:
     """The supervisor's own client, with a key for probes that only our engine ever receives."""
 
-    def __init__(self, listener: OwnListener, model: str, key: str) -> None:
+    def __init__(
+        self, listener: OwnListener, model: str, key: str, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.listener, self._model = listener, model
         self._key = {"authorization": f"Bearer {key}"}
         self._health_headers: dict[str, str] = {}
         address = listener.address
+        verify: ssl.SSLContext | bool = tls or False
         self._client = httpx.AsyncClient(
             base_url=address.url,
             timeout=ANSWER_SECONDS,
             trust_env=False,
-            verify=False,  # There is no certificate on the way to an engine of this machine.
-            transport=httpx.AsyncHTTPTransport(uds=address.socket) if address.socket else None,
+            verify=verify,
+            transport=httpx.AsyncHTTPTransport(uds=address.socket, verify=verify)
+            if address.socket
+            else None,
         )
 
     async def close(self) -> None:

@@ -42,6 +42,7 @@ from slipstream.serving.supervision.ladder import (
     step_down,
 )
 from slipstream.serving.supervision.memory_guard import guard_host
+from slipstream.serving.supervision.service_manager import ServiceManager
 
 LOOK_EVERY_SECONDS = 0.1
 # The gate looks for a new state four times a second, and shows a request within half of one.
@@ -56,12 +57,16 @@ class Supervisor:
     def __init__(self, chronicle: Chronicle, environment: Mapping[str, str]) -> None:
         self._chronicle, self._environment = chronicle, environment
         self._address = Address.of(chronicle.run.plan)
+        certificate = self._address.certificate
+        self._tls = certificate.pin() if certificate else None
         self._stop, self._now = asyncio.Event(), asyncio.Event()
         self._history: list[Crash] = []
         self._findings: tuple[Finding, ...] = ()
         # A successor follows a supervisor that was killed, not one whose engine failed.
         self._has_served = bool(chronicle.run.successions)
         self._chance = Random()
+        self._manager = ServiceManager(environment)
+        chronicle.listen(self._manager.report)
 
     async def serve(self) -> None:
         """Run to the end; one that nobody asked for is an EngineError."""
@@ -69,6 +74,7 @@ class Supervisor:
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
                 loop.add_signal_handler(number, self._ask_to_stop)
+        beating = asyncio.create_task(self._manager.beat())
         try:
             while (death := await self._live_once()) is not None:
                 await self._find_way_on(death)
@@ -78,6 +84,8 @@ class Supervisor:
         except BaseException as fault:
             self._chronicle.move("failed", f"given up: {fault}")
             raise
+        finally:
+            beating.cancel()
         self._chronicle.move("stopped", "nothing of it runs any more")
 
     def _ask_to_stop(self) -> None:
@@ -172,7 +180,7 @@ class Supervisor:
             self._address,
             lambda: [one.pid for one in list_session(engine)] if engine is not None else [],
         )
-        asker = Asker(listener, plan.settings.list_served_names()[0], key)
+        asker = Asker(listener, plan.settings.list_served_names()[0], key, self._tls)
         life = EngineLife(chronicle, process, asker)
         life.tell_gate("starting")
         chronicle.move("starting", f"vLLM {plan.engine_version} starts, process {process.pid}")

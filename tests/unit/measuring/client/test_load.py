@@ -21,6 +21,7 @@ from slipstream.measuring.client.completions import Request
 from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.client.load import draw_arrivals, run_closed_loop, run_open_loop
 from slipstream.measuring.client.sample import Sample
+from slipstream.serving.access.tls import Certificate
 from tests.unit.measuring.client.stream_server import (
     CHUNKED,
     LAST_CHUNK,
@@ -35,6 +36,7 @@ from tests.unit.measuring.client.stream_server import (
     say,
     write_events,
 )
+from tests.unit.serving.access.certificates import make_pair
 
 
 def make_requests(number: int, **more: Any) -> list[Request]:
@@ -317,3 +319,20 @@ def test_a_server_behind_tls_is_measured_too(
         monkeypatch.setenv("SSL_CERT_FILE", str(own))
         sample = measure_one(server.url)
     assert (sample.error, sample.text == long) == (None, True)
+
+
+def test_a_run_is_measured_over_tls_by_its_own_certificate(tmp_path: Path) -> None:
+    pair, other = make_pair(tmp_path / "ours"), make_pair(tmp_path / "other")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.file, pair.key)
+
+    def measure(certificate: Certificate | None) -> Sample:
+        endpoint = Endpoint(server.url, certificate=certificate)
+        return run_closed_loop(endpoint, make_requests(1), concurrency=1)[0]
+
+    with run_stream_server(lambda _: answer_plainly(), context) as server:
+        assert measure(Certificate(pair.file, pair.key)).error is None
+        for certificate in (None, Certificate(other.file, other.key)):
+            with pytest.raises(EngineError, match="CERTIFICATE_VERIFY_FAILED") as caught:
+                measure(certificate)
+            assert "SSL_CERT_FILE=" in caught.value.hint

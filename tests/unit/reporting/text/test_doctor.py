@@ -11,7 +11,7 @@ CHECKS = (
     Check(
         subject="engine",
         verdict="fault",
-        message="vllm 0.31.0 is older than 0.32.0, and has published holes",
+        message="vllm 0.31.0 is older than 0.32.0, and has published vulnerabilities",
         details=(HOLE,),
         hint="pip install 'slipstream[vllm]'",
     ),

@@ -19,13 +19,14 @@ from tests.unit.planning.bare_plans import bare_plan
 from tests.unit.serving.test_run import RUN
 
 PROGRAM = '''
-import json, os, signal, sys, time
+import json, os, signal, ssl, sys, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 folder = Path(os.environ["FAKE"])
 started = len(list(folder.glob("start-*")))
 (folder / f"start-{started}").write_text(json.dumps([os.getpid(), *sys.argv[1:]]))
+(folder / "environment").write_text(json.dumps(dict(os.environ)))
 rules = json.loads((folder / "rules").read_text())
 drafts, model = 0, None
 
@@ -97,7 +98,13 @@ if rule := find("say"):
 if find("stay"):
     time.sleep(60)
 port = int(sys.argv[sys.argv.index("--port") + 1])
-ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+if "--ssl-certfile" in sys.argv:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    files = ("--ssl-certfile", "--ssl-keyfile")
+    context.load_cert_chain(*(sys.argv[sys.argv.index(flag) + 1] for flag in files))
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+server.serve_forever()
 '''
 
 
@@ -105,7 +112,12 @@ class Stage:
     """A run with a fake engine, and what was told of it."""
 
     def __init__(
-        self, folder: Path, host: Host, *rules: dict[str, Any], terms: Terms | None = None
+        self,
+        folder: Path,
+        host: Host,
+        *rules: dict[str, Any],
+        terms: Terms | None = None,
+        words: tuple[str, ...] = (),
     ) -> None:
         self.fake = folder / "fake"
         package = self.fake / "vllm" / "entrypoints" / "openai"
@@ -120,7 +132,8 @@ class Stage:
             "FAKE": str(self.fake),
         }
         self.folder = RunFolder(folder / "runs" / "one")
-        changes = {"plan": make_plan(choose_port(None)), "host": host, "terms": terms or Terms()}
+        plan = make_plan(choose_port(None), *words)
+        changes = {"plan": plan, "host": host, "terms": terms or Terms()}
         run = RUN.model_copy(update=changes)
         self.folder.begin(run)
         self.events: list[Event] = []
@@ -184,8 +197,8 @@ class Stage:
         return "\n".join(f"{event.state}: {event.message}" for event in self.events)
 
 
-def make_plan(port: int) -> LaunchPlan:
+def make_plan(port: int, *more: str) -> LaunchPlan:
     """Make the plan of a target with a drafter, on a CPU."""
-    words = ("--host", "127.0.0.1", "--port", str(port), "--max-model-len", "8192")
+    words = ("--host", "127.0.0.1", "--port", str(port), "--max-model-len", "8192", *more)
     made = bare_plan(*words, "--spec-tokens", "7", drafter="drafter")
     return RUN.plan.model_copy(update={"settings": made.settings, "environment": {}})

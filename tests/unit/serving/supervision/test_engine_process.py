@@ -332,3 +332,12 @@ def test_without_an_error_in_the_log_its_last_lines_are_shown(tmp_path: Path) ->
 )
 def test_no_entry_of_the_search_path_is_the_working_directory(given: str, kept: str | None) -> None:
     assert make_environment(bare_plan(), {"PYTHONPATH": given}).get("PYTHONPATH") == kept
+
+
+def test_an_engine_that_is_only_measured_needs_no_certificate(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "print(sys.argv[1:], flush=True); serve()")
+    plan = bare_plan("--ssl-certfile", "c", "--ssl-keyfile", "k", "--seed", "1")
+    with run_engine(plan, log=bench.log, environment=bench.environment) as url:
+        assert url.startswith("http://")
+    assert "--ssl" not in bench.log.read_text()
+    assert "--seed" in bench.log.read_text()

@@ -30,7 +30,7 @@ from tests.unit.vllm_plugin.gate.pieces import (
     read_all,
 )
 from tests.unit.vllm_plugin.gate.test_access_log import wait_until
-from tests.unit.vllm_plugin.gate.test_request_heads import Living, serve_as_vllm
+from tests.unit.vllm_plugin.gate.test_connections import Living, serve_as_vllm
 from tests.unit.vllm_plugin.gate.test_sockets import connect, start_post
 from tests.unit.vllm_plugin.gate.test_visits import EVENTS, Streaming
 

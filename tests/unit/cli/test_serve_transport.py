@@ -1,0 +1,97 @@
+"""`serve` with a certificate, and in the hands of a restart policy."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import slipstream
+from slipstream.cli.main import run
+from slipstream.errors import ExitCode
+from slipstream.serving.supervision.engine_process import choose_port
+from tests.unit.cli.test_serve import find_runs, pair, serve_until_ready
+from tests.unit.serving.access.certificates import make_pair
+
+__all__ = ["pair"]
+
+
+def test_a_certificate_is_served_with(
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, port = make_pair(tmp_path / "tls", days=3), str(choose_port(None))
+    assert serve_until_ready(*pair, "--port", port, "--", *made.flags) == 0
+    told = capsys.readouterr().err
+    assert f"the certificate {made.file} expires on" in told
+    assert f"ready at https://127.0.0.1:{port}" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--ssl-certfile", "none.pem"), "cannot read the certificate none.pem"),
+        (("--ssl-certfile", "tls/cert.pem", "--ssl-keyfile", "other/key.pem"), "mismatch"),
+        (("--ssl-certfile", "tls/cert.pem", "--ssl-cert-reqs", "2"), "the supervisor has none"),
+        (("--ssl-keyfile", "tls/key.pem"), "without a certificate"),
+    ],
+)
+def test_files_that_cannot_be_served_with_start_nothing(
+    pair: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    message: str,
+) -> None:
+    for name in ("tls", "other"):
+        make_pair(tmp_path / name)
+    assert run(["serve", *pair, "--port", str(choose_port(None)), "--", *words], os.environ) == 1
+    told = capsys.readouterr().err
+    assert message in told
+    assert "hint:" in told
+    assert find_runs() == []
+
+
+def test_a_unit_wants_the_whole_path_of_a_certificate(
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, saved = make_pair(tmp_path / "tls"), tmp_path / "plan.json"
+    for flags, code in ((made.flags, 0), (("--ssl-certfile", "tls/cert.pem"), 1)):
+        assert run(["plan", *pair, "--json", "--", *flags], os.environ) == 0
+        saved.write_text(capsys.readouterr().out)
+        assert run(["serve", str(saved), "--unit"], os.environ) == code
+        if code == 0:
+            assert str(made.file.parent) in capsys.readouterr().out
+    assert "does not find tls/cert.pem" in capsys.readouterr().err
+
+
+def test_after_its_final_verdict_it_can_stay_without_an_engine(
+    pair: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Path(slipstream.__file__).parents[1]
+    monkeypatch.setenv("PYTHONPATH", f"{source}:{tmp_path / 'fake'}")
+    words = "api_server.py: error: unrecognized arguments: --warp-speed"
+    rule = {"at": "start", "words": words, "with": []}
+    (tmp_path / "fake" / "rules").write_text(json.dumps([rule]))
+    command = [sys.executable, "-m", "slipstream", "serve", *pair]
+    port = ("--port", str(choose_port(None)))
+    ended = subprocess.run([*command, *port], capture_output=True, text=True, check=False)
+    assert ended.returncode == ExitCode.ENGINE
+    held = subprocess.Popen([*command, *port, "--hold"], stderr=subprocess.PIPE, text=True)
+    assert held.stderr is not None
+    try:
+        for line in held.stderr:
+            if "it is not tried again until this is restarted" in line:
+                break
+        time.sleep(0.5)
+        assert held.poll() is None
+        assert len(list((tmp_path / "fake").glob("start-*"))) == 2
+        held.send_signal(signal.SIGTERM)
+        assert held.wait(10) == ExitCode.ENGINE
+    finally:
+        held.kill()
+        held.stderr.close()
+        held.wait()
