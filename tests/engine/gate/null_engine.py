@@ -47,6 +47,7 @@ def measure_gate(folder: Path, words: int) -> Cost:
             state_file=folder / "state.json",
             accounting_folder=folder / "accounting",
             speculation=True,
+            seats=8,
             limits={"max_tokens": 256},
         )
 

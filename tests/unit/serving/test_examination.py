@@ -20,7 +20,7 @@ from slipstream.serving.examination import (
     diagnose_run,
     examine,
 )
-from slipstream.serving.run import Process, RunFolder
+from slipstream.serving.run import Process, RunFolder, Terms
 from tests.unit.serving.access.test_listeners import HEAD, LINE
 from tests.unit.serving.kept_runs import ENGINE, SUPERVISOR, FakeProc, happen, keep
 
@@ -310,3 +310,12 @@ def test_a_refused_request_is_no_fault(log: str, fault: bool) -> None:
     diagnosis = diagnose_log(EXCERPTS / log)
     assert diagnosis.findings
     assert diagnosis.is_fault is fault
+
+
+def test_a_run_without_the_gate_is_named(site: Site, proc: FakeProc) -> None:
+    proc.add(SUPERVISOR)
+    proc.add_engine()
+    run = keep(site.runs_root, terms=Terms(gated=False))
+    (check,) = find(replace(site, runs=(run,)), "network")
+    assert (check.verdict, "runs without the gate" in check.message) == ("warning", True)
+    assert "without --no-gate" in (check.hint or "")
