@@ -85,18 +85,25 @@ def test_with_a_key_only_the_listed_routes_answer(gated: Gated, paths: list[str]
     sys.stdout.write(f"\nwith a key: {', '.join(served)}\n")
 
 
-@pytest.mark.parametrize("path", sorted(FOR_THIS_MACHINE))
-def test_the_engines_own_figures_are_for_this_machine_or_a_key(gated: Gated, path: str) -> None:
-    assert gated.ask(path).status == 200
+def test_health_is_for_this_machine_or_a_key_and_metrics_for_a_key_of_their_own(
+    gated: Gated,
+) -> None:
+    keys = (None, gated.attacker, gated.monitor)
+    assert gated.ask(HEALTH).status == 200
     for header in (
+        "CF-Connecting-IP: 192.0.2.7",
+        "X-Forwarded-Host: example.org",
         "X-Forwarded-For: 127.0.0.1",
         "X-Forwarded-For: 192.0.2.7",
         "Forwarded: for=127.0.0.1",
         "Via: 1.1 proxy",
         "X-Real-IP: ::1",
     ):
-        assert (header, gated.ask(path, headers=(header,)).status) == (header, 401)
-        assert gated.ask(path, headers=(header,), key=gated.attacker).status == 200
+        asked = [gated.ask(METRICS, headers=(header,), key=key).status for key in keys]
+        assert (header, asked) == (header, [401, 403, 200])
+    for header in ("X-Forwarded-For: 127.0.0.1", "Forwarded: for=127.0.0.1", "X-Real-IP: ::1"):
+        assert (header, gated.ask(HEALTH, headers=(header,)).status) == (header, 401)
+        assert gated.ask(HEALTH, headers=(header,), key=gated.attacker).status == 200
 
 
 def spell(path: str) -> list[str]:

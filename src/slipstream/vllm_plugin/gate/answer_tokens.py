@@ -18,13 +18,14 @@ class AnswerTokens:
     """Counts the tokens of one answer as it passes."""
 
     def __init__(self) -> None:
+        self.seated = False  # Before that, the engine has done nothing.
         self.prompt: int | None = None
         self._answer: int | None = None
         self._chunks = self._characters = 0
 
     @property
     def answer(self) -> int:
-        """Give the tokens so far."""
+        """Return the tokens so far."""
         if self._answer is not None:
             return self._answer
         return max(self._chunks, self._characters // CHARACTERS_A_TOKEN)

@@ -26,7 +26,7 @@ class _Bucket:
         self.level, self._at = full, now
 
     def wait_for(self, amount: float, per_minute: int, now: float) -> float:
-        """Give the seconds until an amount is there; of more than a minute's, a full minute's."""
+        """Return the seconds until an amount is there, or a minute's if it is more than that."""
         self.level = min(per_minute, self.level + (now - self._at) * per_minute / 60)
         self._at = now
         return max(0.0, (min(amount, per_minute) - self.level) * 60 / per_minute)
@@ -64,7 +64,7 @@ class CallerLimits:
 
     @contextmanager
     def pay(self, caller: Caller, size: int, answer: float | None) -> Iterator[AnswerTokens | None]:
-        """Take the tokens of a body and of the longest answer to it; give what counts them."""
+        """Take the tokens of a body and of the longest answer; yield what counts the real ones."""
         per_minute = caller.terms.tokens_per_minute
         if per_minute is None:
             yield None
@@ -78,13 +78,15 @@ class CallerLimits:
         try:
             yield used
         finally:
-            usual = self._usual_tokens[caller.id]
-            self._usual_tokens[caller.id] = usual + _LATEST * (used.answer - usual)
-            actual = (prompt if used.prompt is None else used.prompt) + used.answer
+            actual = 0
+            if used.seated:
+                usual = self._usual_tokens[caller.id]
+                self._usual_tokens[caller.id] = usual + _LATEST * (used.answer - usual)
+                actual = (prompt if used.prompt is None else used.prompt) + used.answer
             self._tokens[caller.id].level += asked - actual
 
     def _take(self, buckets: dict[str, _Bucket], key: str, amount: float, most: int) -> float:
-        """Take an amount, or nothing; then give the seconds until it could be taken."""
+        """Take an amount, or nothing and return the seconds until it could be taken."""
         now = self._clock()
         bucket = buckets.setdefault(key, _Bucket(most, now))
         wait = bucket.wait_for(amount, most, now)

@@ -160,6 +160,8 @@ class FairShares:
 
     def _hand_out(self) -> None:
         """Seat those whose turn it is."""
+        if not any(share.waiting for share in self._shares.values()):
+            return
         now = self._clock()
         for share in self._shares.values():
             share.note_peak(now)

@@ -207,6 +207,8 @@ class Gate:
             seat = await self._find_seat(caller, judged, receive)
             if seat is None:
                 return
+            if tokens is not None:
+                tokens.seated = True
             with seat, self._accounting.count(caller.id, size):
                 watched = self._watch(replay(judged.body, receive), send, judged.warnings, tokens)
                 await self.app(scope, *watched)

@@ -6,6 +6,7 @@ import resource
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,13 @@ class Clock:
         return self.now
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def find_wait(refusal: Refusal) -> int:
     return int(dict(refusal.headers)[b"retry-after"])
 
@@ -74,9 +82,11 @@ def test_tokens_are_paid_as_estimated_and_set_right_at_the_end() -> None:
         with pytest.raises(Refusal, match="600 tokens a minute, and this request about 200") as no:
             limits.pay(caller, 400, 100).__enter__()
         assert find_wait(no.value) == 20
+        used.seated = True
         used.see(b'{"usage": {"prompt_tokens": 90, "completion_tokens": 10}}')
     with limits.pay(caller, 0, 500) as used:
         assert used is not None
+        used.seated = True
         used.see(b'{"usage": {"prompt_tokens": 0, "completion_tokens": 1100}}')
     with pytest.raises(Refusal) as no:
         limits.pay(caller, 0, 1).__enter__()
@@ -89,12 +99,12 @@ def test_a_request_for_more_than_a_minutes_tokens_takes_a_full_minute() -> None:
     clock = Clock()
     limits = CallerLimits(clock=clock)
     caller = Caller("a", terms=KeyTerms(tokens_per_minute=60))
-    with limits.pay(caller, 0, 1000):
-        pass
-    clock.now += 1
+    with limits.pay(caller, 400, 1000):
+        """Its client left before there was a seat: it costs nothing."""
     for answer in (1000, 60):
         with limits.pay(caller, 0, answer) as used:
             assert used is not None
+            used.seated = True
             used.see(b'data: {"usage":{"output_tokens":60}}')
         with pytest.raises(Refusal) as no:
             limits.pay(caller, 0, 60).__enter__()
@@ -145,7 +155,7 @@ def test_a_keys_longest_answer_counts_where_it_is_the_shorter(tmp_path: Path) ->
 def test_half_bodies_have_a_seat_each_and_the_next_is_refused_at_once(tmp_path: Path) -> None:
     """80 half bodies on one key: memory is bounded by the 64 that are let in."""
     file, engine = tmp_path / "keys.json", Engine()
-    (_, key), (_, other) = new_key(file), new_key(file)
+    (identity, key), (_, other) = new_key(file), new_key(file)
     head = (
         f"POST {CHAT} HTTP/1.1\r\nHost: engine\r\nContent-Length: {2 * HALF}\r\n"
         f"Authorization: Bearer {key}\r\n\r\n"
@@ -157,7 +167,7 @@ def test_half_bodies_have_a_seat_each_and_the_next_is_refused_at_once(tmp_path: 
         for _ in range(64):
             waiting.append(open_sockets.enter_context(connect(port)))
             waiting[-1].sendall(head + b"x" * HALF)
-        time.sleep(0.5)
+        wait_until(lambda: gate._limits._inside[identity] == 64)
         times = []
         for _ in range(16):
             late = open_sockets.enter_context(connect(port))
@@ -188,7 +198,7 @@ def test_half_bodies_have_a_seat_each_and_the_next_is_refused_at_once(tmp_path: 
         )
         assert status_of(free.recv(65536)) == 200
         waiting.pop().close()
-        time.sleep(0.2)
+        wait_until(lambda: gate._limits._inside[identity] == 63)
         again = open_sockets.enter_context(connect(port))
         again.sendall(head)
         again.settimeout(0.3)
@@ -253,7 +263,7 @@ def test_a_list_of_models_keeps_its_length(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("field", ["session_id", "stream_interval", "mm_payload", "priority"])
 def test_what_chooses_for_the_server_is_refused(tmp_path: Path, field: str) -> None:
-    answer = ask_chat(make_gate(tmp_path, Engine()), **{field: 1})
+    answer = ask(make_gate(tmp_path, Engine()), json={**HELLO, field: 1})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
 
 

@@ -1,12 +1,12 @@
 """Keys share the engine's seats by weight, and nobody waits because of somebody else.
 
-The engine in its place has seats and a queue, as the real one, and gives its tokens by the clock.
+The engine in its place has seats and a queue, as the real one, and gives its tokens by the clock,
+which is virtual: what these tests find does not depend on the machine.
 """
 
 import asyncio
 import json
 import sys
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -20,6 +20,7 @@ from slipstream.vllm_plugin.gate.answers import Message, Receive, Scope, Send
 from slipstream.vllm_plugin.gate.middleware import Gate
 from tests.unit.vllm_plugin.gate.pieces import CHAT, HELLO, make_gate, make_scope, read_all
 from tests.unit.vllm_plugin.gate.test_key_ring import new_key
+from tests.unit.vllm_plugin.gate.virtual_time import now, run_virtually
 
 FIRST_TOKEN_SECONDS = 0.05
 ANSWER_SECONDS = 0.25
@@ -65,14 +66,14 @@ class Client:
 
     async def ask(self) -> "Client":
         headers = [(b"x-api-key", self._key.encode())]
-        began = time.monotonic()
+        began = now()
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self.status = message["status"]
                 self.headers = dict(message["headers"])
             elif not self.first_token:
-                self.first_token = time.monotonic() - began
+                self.first_token = now() - began
 
         scope = make_scope(CHAT.encode(), method="POST", headers=headers)
         await self._gate(scope, self._receive, send)
@@ -93,11 +94,12 @@ def share_out(
     secrets = [new_key(file, **terms)[1] for terms in keys]
     engine = SeatedEngine(seats)
     gate = make_gate(folder, engine, keys_file=file, seats=seats, **settings)
+    gate._shares._clock = now
     return gate, secrets, engine
 
 
 async def keep_asking(gate: Gate, key: str, until: float, done: Counter[str]) -> None:
-    while time.monotonic() < until:
+    while now() < until:
         client = await Client(gate, key).ask()
         assert client.status == 200
         done[key] += 1
@@ -109,17 +111,17 @@ def measure_neighbour(folder: Path, **settings: Any) -> tuple[list[float], list[
     async def measure() -> tuple[list[float], list[float], int]:
         gate, (crowd, single), engine = share_out(folder, 8, [{}, {}], **settings)
         alone = [(await Client(gate, single).ask()).first_token for _ in range(8)]
-        until = time.monotonic() + 3.5
+        until = now() + 20
         done: Counter[str] = Counter()
         others = [asyncio.create_task(keep_asking(gate, crowd, until, done)) for _ in range(64)]
         await asyncio.sleep(0.1)
         beside = []
-        while time.monotonic() < until - 1:
+        while now() < until - 1:
             beside.append((await Client(gate, single).ask()).first_token)
         await asyncio.gather(*others)
         return alone, beside, engine.most_inside
 
-    return asyncio.run(measure())
+    return run_virtually(measure())
 
 
 def test_a_key_with_one_request_does_not_feel_a_key_with_sixty_four(tmp_path: Path) -> None:
@@ -135,21 +137,19 @@ def test_a_key_with_one_request_does_not_feel_a_key_with_sixty_four(tmp_path: Pa
 
 
 @pytest.mark.parametrize("seats", [4, 5, 1])
-def test_weights_are_what_keys_get(
-    tmp_path: Path, seats: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_are_what_keys_get(tmp_path: Path, seats: int) -> None:
     """Three to one in whole seats, in parts of one, and with a single seat in turns."""
 
     async def measure() -> float:
         gate, (heavy, light), engine = share_out(tmp_path, seats, [{"weight": 3}, {}])
         engine.seconds = 0.06
-        until, done = time.monotonic() + 3, Counter[str]()
+        until, done = now() + 20, Counter[str]()
         asking = [keep_asking(gate, key, until, done) for _ in range(10) for key in (light, heavy)]
         await asyncio.gather(*asking)
         # What was still waiting at the end was answered too, ten of each.
         return (done[heavy] - 10) / (done[light] - 10)
 
-    found = asyncio.run(measure())
+    found = run_virtually(measure())
     sys.stdout.write(f"\n{seats} seats, weights 3:1: {found:.2f} to 1\n")
     assert found == pytest.approx(3, rel=0.1)
 
@@ -157,11 +157,11 @@ def test_weights_are_what_keys_get(
 def test_a_key_alone_has_every_seat(tmp_path: Path) -> None:
     async def measure() -> float:
         gate, (one, _), _ = share_out(tmp_path, 4, [{}, {}])
-        began = time.monotonic()
+        began = now()
         await asyncio.gather(*(Client(gate, one).ask() for _ in range(8)))
-        return time.monotonic() - began
+        return now() - began
 
-    assert asyncio.run(measure()) < 3 * ANSWER_SECONDS
+    assert run_virtually(measure()) < 3 * ANSWER_SECONDS
 
 
 def test_a_request_for_several_answers_takes_several_seats(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_request_for_several_answers_takes_several_seats(tmp_path: Path) -> No
         await asyncio.gather(*crowd)
         return engine.most_inside, first
 
-    inside, first = asyncio.run(measure())
+    inside, first = run_virtually(measure())
     assert inside <= 4
     assert first < 2 * FIRST_TOKEN_SECONDS
 
@@ -185,7 +185,7 @@ def test_a_request_for_more_answers_than_seats_gets_them_in_turns(tmp_path: Path
         asked = [Client(gate, key, n=8) for key in (one, other, one)]
         return [client.status for client in await asyncio.gather(*(one.ask() for one in asked))]
 
-    assert asyncio.run(measure()) == [200, 200, 200]
+    assert run_virtually(measure()) == [200, 200, 200]
 
 
 def run_beside(
@@ -201,7 +201,7 @@ def run_beside(
         await act(gate, key, engine)
         await asyncio.gather(*others)
 
-    asyncio.run(run())
+    run_virtually(run())
 
 
 def test_one_who_leaves_while_waiting_never_reaches_the_engine(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_what_is_kept_for_one_who_stays_away_is_given_out(
         await asyncio.wait_for(asyncio.gather(*(client.ask() for client in clients)), 2)
         return [client.status for client in clients]
 
-    assert asyncio.run(measure()) == [200, 200]
+    assert run_virtually(measure()) == [200, 200]
 
 
 def test_without_keys_the_engine_queues(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_without_keys_the_engine_queues(tmp_path: Path) -> None:
         await asyncio.gather(*(Client(gate, "").ask() for _ in range(6)))
         return engine.most_inside
 
-    assert asyncio.run(measure()) == 6
+    assert run_virtually(measure()) == 6
 
 
 @pytest.mark.parametrize(("used", "sent"), [(True, b"-3"), (False, None)])
@@ -297,5 +297,5 @@ def test_the_priority_is_the_keys_and_only_where_the_engine_orders_by_it(
         scope = make_scope(CHAT.encode(), method="POST", headers=headers)
         await gate(scope, Client(gate, key)._receive, lambda _: asyncio.sleep(0))
 
-    asyncio.run(ask())
+    run_virtually(ask())
     assert heard[0].get(b"x-vllm-priority") == sent
