@@ -58,7 +58,7 @@ _HOSTED = {
     *("web_search_options", "container", "context_management", "mcp_servers"),
 }
 FIELDS = frozenset({*_PROMPTS, *_SAMPLING, *_LENGTHS, *_TOOLS, *_ANSWERS, *_HOSTED, *THE_SERVERS})
-SHOWN = 8
+MOST_DROPPED = 16
 
 
 def keep_known_fields(document: Document, path: str) -> list[str]:
@@ -69,9 +69,11 @@ def keep_known_fields(document: Document, path: str) -> list[str]:
     if path not in ROUTES or document.keys() <= FIELDS:
         return []
     dropped = [field for field in document if field not in FIELDS]
+    if len(dropped) > MOST_DROPPED:
+        raise Refusal(400, f"the body has {len(dropped)} fields that are not of this API")
     for field in dropped:
         del document[field]
-    return [f"{_show(field)} dropped: not a field of this API" for field in dropped[:SHOWN]]
+    return [f"{_show(field)} dropped: not a field of this API" for field in dropped]
 
 
 def _show(field: str) -> str:

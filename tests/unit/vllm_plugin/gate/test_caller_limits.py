@@ -283,3 +283,10 @@ def test_a_session_is_not_chosen_by_a_header_either(tmp_path: Path) -> None:
     gate = make_gate(tmp_path, engine)
     ask(gate, CHAT, json=HELLO, headers={"x-session-id": "another's"})
     assert b"x-session-id" not in engine.headers
+
+
+def test_a_body_of_odd_fields_only_is_refused(tmp_path: Path) -> None:
+    odd: dict[str, Any] = {f"field{number}": 1 for number in range(17)}
+    refused = ask_chat(make_gate(tmp_path, Engine()), **odd)
+    assert refused.status_code == 400
+    assert read_error(refused) == "the body has 17 fields that are not of this API"
