@@ -203,7 +203,7 @@ def test_the_published_requests_are_answered(container: Container) -> None:
     status, answer = container.ask("/v1/chat/completions", asked, KEY)
     assert status == 200
     assert json.loads(answer)["choices"][0]["message"]["content"]
-    metrics = container.ask("/metrics")[1]
+    metrics = container.ask("/metrics", key=KEY)[1]
     accepted = re.search(r"^vllm:spec_decode_num_accepted_tokens_total.* (\S+)$", metrics, re.M)
     assert accepted
     assert float(accepted[1]) > 0

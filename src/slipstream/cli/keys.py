@@ -1,34 +1,105 @@
-"""`slipstream keys`: who may ask a server."""
+"""`slipstream keys`: who may ask a server, for what and how much."""
 
 import argparse
 import os
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import get_args
 
-from slipstream.cli.arguments import whole_number
+from slipstream.cli.arguments import positive_number, whole_number
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
 from slipstream.reporting.text.keys import describe_end, render_keys
-from slipstream.serving.access.keys import KeyList, find_key_file, make_key, read_keys, revoke_key
+from slipstream.serving.access.keys import (
+    KeyList,
+    KeyTerms,
+    NewKey,
+    Scope,
+    find_key_file,
+    make_key,
+    read_keys,
+    revoke_key,
+    rotate_key,
+)
 
 MOST_DAYS = 36_500
+OVERLAP = timedelta(hours=24)
+_UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `keys` takes."""
-    parser.add_argument("action", choices=("new", "list", "revoke"))
-    parser.add_argument("id", metavar="ID", nargs="?", help="of the key to revoke")
-    parser.add_argument("--name", default="", help="of the new key's user")
+    parser.add_argument("action", choices=("new", "list", "rotate", "revoke"))
+    parser.add_argument("id", metavar="ID", nargs="?", help="of the key to rotate or revoke")
+    parser.add_argument("--name", help="of the new key's user")
     parser.add_argument("--days", type=_days, help="until the new key expires; default never")
+    parser.add_argument(
+        "--overlap",
+        type=_span,
+        metavar="TIME",
+        help="for which a rotated key still counts, as 30m, 24h or 7d; default 24h",
+    )
+    _add_terms(parser)
+
+
+def _add_terms(parser: argparse.ArgumentParser) -> None:
+    terms = parser.add_argument_group(
+        "what a new key may do", "Without these, the defaults of gate.toml."
+    )
+    terms.add_argument(
+        "--routes",
+        nargs="+",
+        choices=get_args(Scope),
+        metavar="ROUTE",
+        help=f"among {', '.join(get_args(Scope))}; default all but metrics",
+    )
+    terms.add_argument(
+        "--models", nargs="+", metavar="NAME", help="served names it may ask for; default all"
+    )
+    terms.add_argument(
+        "--at-once", type=whole_number, metavar="N", help="concurrent requests; default 64"
+    )
+    terms.add_argument(
+        "--requests-per-minute", type=whole_number, metavar="N", help="default no limit"
+    )
+    terms.add_argument(
+        "--tokens-per-minute",
+        type=whole_number,
+        metavar="N",
+        help="tokens of prompts and answers; default no limit",
+    )
+    terms.add_argument(
+        "--max-tokens", type=whole_number, metavar="N", help="tokens per answer; default no limit"
+    )
+    terms.add_argument(
+        "--weight",
+        type=positive_number,
+        metavar="W",
+        help="share of the engine's seats beside other keys; default 1",
+    )
+    terms.add_argument(
+        "--priority",
+        type=int,
+        metavar="P",
+        help="order in the engine, lowest first, with --scheduling-policy priority; default 0",
+    )
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Make, list or revoke keys; a running server follows within a second."""
+    """Make, list, rotate or revoke keys; a running server follows within a second."""
     file, now = find_key_file(os.environ), datetime.now(UTC).replace(microsecond=0)
-    if (options.id is not None) != (options.action == "revoke"):
-        raise UsageError("an ID goes with revoke, and only with it", hint="slipstream keys list")
+    _require_fitting(options)
     if options.action == "new":
-        _make(file, options, now, screen)
+        expires = None if options.days is None else now + timedelta(days=options.days)
+        name, terms = options.name or "", _read_terms(options)
+        made = make_key(file, name, now=now, expires=expires, terms=terms)
+        _show_secret(made, file, now, screen)
+    elif options.action == "rotate":
+        overlap = OVERLAP if options.overlap is None else options.overlap
+        made = rotate_key(file, options.id, now=now, overlap=overlap)
+        screen.show_progress(f"the old secret counts until {now + overlap:%Y-%m-%d %H:%M} UTC")
+        _show_secret(made, file, now, screen)
     elif options.action == "list":
         listed = KeyList(file=str(file), keys=read_keys(file))
         screen.show_data(text=render_keys(listed, now), document=listed.to_json())
@@ -38,16 +109,51 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     return ExitCode.DONE
 
 
+def _require_fitting(options: argparse.Namespace) -> None:
+    """Refuse what the action has no use for."""
+    if (options.id is not None) != (options.action in ("rotate", "revoke")):
+        raise UsageError(
+            "an ID goes with rotate and revoke, and only with them", hint="slipstream keys list"
+        )
+    named = {"--name": options.name, "--days": options.days}
+    named |= {f"--{name.replace('_', '-')}": getattr(options, name) for name in _TERMS}
+    given = [flag for flag, value in named.items() if value is not None]
+    if given and options.action != "new":
+        raise UsageError(f"{given[0]} goes with new", hint=f"slipstream keys new {given[0]} ...")
+    if options.overlap is not None and options.action != "rotate":
+        raise UsageError("--overlap goes with rotate", hint="slipstream keys rotate ID --overlap")
+
+
+_TERMS = {
+    "routes": "routes",
+    "models": "models",
+    "at_once": "requests_at_once",
+    "requests_per_minute": "requests_per_minute",
+    "tokens_per_minute": "tokens_per_minute",
+    "max_tokens": "max_tokens",
+    "weight": "weight",
+    "priority": "priority",
+}
+
+
+def _read_terms(options: argparse.Namespace) -> KeyTerms:
+    return KeyTerms(**{name: getattr(options, option) for option, name in _TERMS.items()})
+
+
 def _days(text: str) -> int:
     if (days := whole_number(text)) > MOST_DAYS:
         raise argparse.ArgumentTypeError(f"'{text}' is more than {MOST_DAYS} days")
     return days
 
 
-def _make(file: Path, options: argparse.Namespace, now: datetime, screen: Screen) -> None:
+def _span(text: str) -> timedelta:
+    if not (found := re.fullmatch(r"(\d{1,5})([mhd])", text)):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a time such as 30m, 24h or 7d")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _show_secret(made: NewKey, file: Path, now: datetime, screen: Screen) -> None:
     """Print the key alone on stdout, so that a script can take it."""
-    expires = None if options.days is None else now + timedelta(days=options.days)
-    made = make_key(file, options.name, now=now, expires=expires)
     screen.show_progress(
         f"key {made.key.id}, expires {describe_end(made.key, now)}; hash in {file}"
     )

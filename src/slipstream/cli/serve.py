@@ -22,6 +22,7 @@ from slipstream.reporting.text.plan import render_plan
 from slipstream.reporting.text.run import render_event
 from slipstream.serving.access.addresses import Address
 from slipstream.serving.access.gate_file import GateRecording, require_key_for
+from slipstream.serving.access.gate_rules import read_rules
 from slipstream.serving.access.keys import find_key_file, read_keys
 from slipstream.serving.access.tls import Certificate
 from slipstream.serving.container import (
@@ -41,7 +42,7 @@ from slipstream.serving.run import (
     read_process,
 )
 from slipstream.serving.run_status import find_standing
-from slipstream.serving.served_plan import listen_at, put_behind_gate
+from slipstream.serving.served_plan import leave_without_gate, listen_at, put_behind_gate
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.detaching import detach, follow_to_ready
 from slipstream.serving.supervision.early_stop import stopping_early
@@ -73,6 +74,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--record", metavar="FOLDER", type=Path, help="keep requests, for train")
     parser.add_argument("--redact", metavar="PATTERN", nargs="+", help="struck out of what is kept")
+    parser.add_argument(
+        "--gate", metavar="FILE", type=Path, help="TOML file of routes, limits and key defaults"
+    )
+    parser.add_argument(
+        "--no-gate",
+        action="store_true",
+        help="serve bare vLLM, without keys and limits, to this machine only",
+    )
     add_accept_changes(parser)
     parser.add_argument(
         "--hold",
@@ -100,13 +109,17 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     if handed is not None:
         keys = (handed,)
         terms = terms.model_copy(update={"keys_file": folder.path / "keys.json"})
+    if keys or (terms.keys_file and terms.keys_file.exists()):
+        terms = terms.model_copy(update={"keys_required": True})
     bind = _find_bind(options, plan, host, has_key=any(key.is_valid(now) for key in keys))
-    plan = put_behind_gate(listen_at(plan, bind, options.port), folder)
+    plan = listen_at(plan, bind, options.port)
+    plan = put_behind_gate(plan, folder) if terms.gated else leave_without_gate(plan)
     address, successions = Address.of(plan), _list_successions(options, now)
     if not successions:  # A successor waits until it is free.
         address.require_free()
     warnings = address.certificate.check(now) if address.certificate else ()
-    require_key_for(address.socket or address.host, keys, now=now)
+    if terms.gated:
+        require_key_for(address.socket or address.host, keys, now=now)
     begun = _describe_run(folder, plan, host, terms, successions)
     chronicle = Chronicle(folder, begun, lambda event: _show_event(event, screen))
     with stopping_early(chronicle):
@@ -195,10 +208,30 @@ def _read_terms(options: argparse.Namespace, terms: Terms) -> Terms:
             limit_bytes=recording.limit_bytes,
             redact=tuple(options.redact),
         )
+    gate = _read_gate(options, terms)
     drain = terms.drain_seconds if options.drain is None else options.drain
     return terms.model_copy(
-        update={"drain_seconds": drain, "recording": recording, "detached": options.detach}
+        update={
+            "drain_seconds": drain,
+            "recording": recording,
+            "detached": options.detach,
+            **gate,
+        }
     )
+
+
+def _read_gate(options: argparse.Namespace, terms: Terms) -> dict[str, object]:
+    """Read the gate's rules, unless there is to be no gate."""
+    gated = not options.no_gate and (terms.gated or options.gate is not None)
+    if not gated and (options.gate or options.record or options.redact):
+        raise UsageError(
+            "--gate, --record and --redact are for the gate, and there is to be none",
+            hint="slipstream serve TARGET --no-gate, without them",
+        )
+    if options.gate is None:
+        return {"gated": gated}
+    file = options.gate.expanduser().resolve()
+    return {"gated": True, "gate_file": file, "gate_rules": read_rules(file)}
 
 
 def _describe_run(
@@ -270,11 +303,13 @@ def _show_unit(
         "--bind": options.bind,
         "--port": options.port,
         "--drain": options.drain,
+        "--gate": terms.gate_file,
         "--record": recording.folder if recording else None,
     }
     words = [word for flag, value in given.items() if value is not None for word in (flag, value)]
     if recording and recording.redact:
         words += ["--redact", *recording.redact]
+    words += [] if terms.gated else ["--no-gate"]
     keys, models = os.environ.get("SLIPSTREAM_KEYS"), model_cache(os.environ)
     service = Service(
         command=command,

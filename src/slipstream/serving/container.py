@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
+from typing import get_args
 
 from slipstream.atomic_files import write_atomically
 from slipstream.errors import InvalidInputError
 from slipstream.hardware import Host
-from slipstream.serving.access.keys import Key
+from slipstream.serving.access.keys import Key, Scope
 
 KEY_VARIABLE = "VLLM_API_KEY"
 SHORTEST_KEY = 16
@@ -68,8 +69,8 @@ def read_variable_key(environment: Mapping[str, str], now: datetime) -> Key | No
             f"{KEY_VARIABLE} has {len(secret)} characters: it can be guessed",
             hint=f"export {KEY_VARIABLE}=$(openssl rand -hex 32)",
         )
-    digest = sha256(secret.encode()).hexdigest()
-    return Key(id="variable", name=KEY_VARIABLE, sha256=digest, created=now)
+    digest, routes = sha256(secret.encode()).hexdigest(), get_args(Scope)
+    return Key(id="variable", name=KEY_VARIABLE, sha256=digest, created=now, routes=routes)
 
 
 def write_key(file: Path, key: Key) -> None:

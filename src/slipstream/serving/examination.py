@@ -335,6 +335,15 @@ def _check_listeners(site: Site) -> Iterator[Check]:
         for process in list_session(run.engine, site.proc)
     }
     pids = {*owners, *list_engines(site.user, site.proc)}
+    for _, run in site.runs:
+        if not run.terms.gated and run.engine and list_session(run.engine, site.proc):
+            yield Check(
+                subject="network",
+                verdict="warning",
+                message=f"{run.id} runs without the gate: "
+                "programs of every user of this machine may ask it anything",
+                hint=f"slipstream stop {run.id}, then serve it without --no-gate",
+            )
     for listener in list_open_listeners(pids, site.proc):
         yield from _judge_listener(listener, owners.get(listener.pid))
 
@@ -373,7 +382,8 @@ def _asks_for_keys(folder: RunFolder) -> bool:
         gate = read_record(folder.gate, GateSettings, hint="slipstream serve TARGET")
     except InvalidInputError:
         return False
-    return not is_loopback(gate.host) or (gate.keys_file is not None and gate.keys_file.exists())
+    has_keys = gate.keys_file is not None and gate.keys_file.exists()
+    return not is_loopback(gate.host) or gate.keys_required or has_keys
 
 
 def _check_certificates(site: Site) -> Iterator[Check]:

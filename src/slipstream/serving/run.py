@@ -21,7 +21,7 @@ from slipstream.errors import InvalidInputError
 from slipstream.hardware import Host
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record, describe_faults, read_record
-from slipstream.serving.access.gate_file import GateRecording
+from slipstream.serving.access.gate_file import GateRecording, GateRules
 from slipstream.serving.supervision.ladder import Rung
 
 _Rising = Literal["planned", "downloading", "starting", "warming", "ready"]
@@ -65,6 +65,12 @@ class Terms(Record):
     """How a plan is served, as far as the plan itself does not say."""
 
     keys_file: Path | None = None
+    # Once there were keys, nobody gets in without one, whatever becomes of their file.
+    keys_required: bool = False
+    gated: bool = True
+    gate_file: Path | None = None
+    # As they were when they could last be read.
+    gate_rules: GateRules | None = None
     drain_seconds: NonNegativeInt = 30
     recording: GateRecording | None = None
     detached: bool = False

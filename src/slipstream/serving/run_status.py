@@ -51,7 +51,9 @@ class RunStatus(Record):
     rungs: tuple[Rung, ...]
     notes: tuple[str, ...]
     measurements: dict[str, float]
+    gated: bool = True
     in_flight: int | None
+    waiting: int = 0
     last_token_seconds_ago: float | None
     next_command: str
 
@@ -77,7 +79,7 @@ def read_status(folder: RunFolder, run: Run, monotonic: float, proc: Path = _PRO
     """Look at a run; `monotonic` is the machine's clock, by which its gate tells the time."""
     state, events = find_standing(run, proc), folder.read_events()
     engine = () if run.engine is None else list_session(run.engine, proc)
-    in_flight, last_token = _count(folder, {process.pid for process in engine})
+    in_flight, waiting, last_token = _count(folder, {process.pid for process in engine})
     return RunStatus(
         id=run.id,
         folder=str(folder.path),
@@ -95,7 +97,9 @@ def read_status(folder: RunFolder, run: Run, monotonic: float, proc: Path = _PRO
         rungs=run.rungs,
         notes=run.plan.notes,
         measurements=run.measurements,
+        gated=run.terms.gated,
         in_flight=in_flight,
+        waiting=waiting,
         last_token_seconds_ago=None if last_token is None else max(0.0, monotonic - last_token),
         next_command=_find_next(folder, run, state, lives=bool(engine)),
     )
@@ -115,15 +119,15 @@ def _find_since(run: Run, events: tuple[Event, ...], state: Standing) -> AwareDa
     return min((event.at for event in last), default=run.began_at)
 
 
-def _count(folder: RunFolder, engine: set[int]) -> tuple[int | None, float | None]:
-    """Add up what the living API processes have under way for others, and find the last token."""
+def _count(folder: RunFolder, engine: set[int]) -> tuple[int | None, int, float | None]:
+    """Add up what the living API processes have for others, and find the last token."""
     counts = [one for one in read_counts(folder.accounting) if one.pid in engine]
     if not counts:
-        return None, None
+        return None, 0, None
     tokens = [one.last_token for one in counts if one.last_token is not None]
     callers = [caller for one in counts for caller in one.by_key.items()]
     in_flight = sum(caller.in_flight for name, caller in callers if name != "supervisor")
-    return in_flight, max(tokens, default=None)
+    return in_flight, sum(one.waiting for one in counts), max(tokens, default=None)
 
 
 def _find_next(folder: RunFolder, run: Run, state: Standing, *, lives: bool) -> str:
@@ -141,8 +145,9 @@ def _find_next(folder: RunFolder, run: Run, state: Standing, *, lives: bool) -> 
 def _ask_for_models(run: Run) -> list[str]:
     socket = run.plan.settings.uds
     path = ["--unix-socket", socket.value] if socket else []
-    keys = run.terms.keys_file
-    key = ["-H", "Authorization: Bearer KEY"] if keys and keys.exists() else []
+    terms, keys = run.terms, run.terms.keys_file
+    needed = terms.gated and (terms.keys_required or (keys is not None and keys.exists()))
+    key = ["-H", "Authorization: Bearer KEY"] if needed else []
     trust, base = _trust(run)
     return ["curl", *path, *trust, *key, f"{base}/v1/models"]
 

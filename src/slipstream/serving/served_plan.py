@@ -2,13 +2,25 @@
 
 from collections.abc import Callable
 
+from pydantic import JsonValue
+
+from slipstream.errors import InvalidInputError
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
-from slipstream.serving.access.gate_file import GATE_CLASS, GATE_VARIABLE, GateSettings
+from slipstream.serving.access.gate_file import (
+    GATE_CLASS,
+    GATE_VARIABLE,
+    GateRules,
+    GateSettings,
+    is_loopback,
+)
+from slipstream.serving.access.gate_rules import apply_rules
 from slipstream.serving.run import RunFolder, Terms
 from slipstream.serving.weights.lock import LocalModel
 
 PORT = 8000
+QUEUE = "--max-num-queued-reqs"
+QUEUED = 1024
 _TOKENIZER_REVISION = "--tokenizer-revision"
 
 Obtain = Callable[[str, str | None], LocalModel]
@@ -63,10 +75,25 @@ def put_behind_gate(plan: LaunchPlan, folder: RunFolder) -> LaunchPlan:
     others = tuple(one for one in asked.value if one != GATE_CLASS) if asked else ()
     because = "vLLM's own key check leaves routes open; the last is the outermost"
     plan = plan.change(middleware=Choice((*others, GATE_CLASS), "default", because))
-    if plan.settings.uds is None and plan.settings.port is None:
-        plan = plan.change(port=Choice(PORT, "default", "vLLM's usual one; --port names another"))
+    plan = _bound_queue(_have_port(plan))
     gate = Choice(str(folder.gate), "default", "the gate's settings; no key is in it")
     return plan.change_variables({GATE_VARIABLE: gate})
+
+
+def leave_without_gate(plan: LaunchPlan) -> LaunchPlan:
+    """Have the engine answer by itself, which is for callers on this machine only."""
+    asked = plan.settings.middleware
+    others = tuple(one for one in asked.value if one != GATE_CLASS) if asked else ()
+    kept = Choice(others, asked.source, asked.because) if asked and others else None
+    plan = _have_port(plan.change(middleware=kept)).change_variables({GATE_VARIABLE: None})
+    address = plan.settings.uds or plan.settings.host
+    if not is_loopback(address.value if address else ""):
+        raise InvalidInputError(
+            f"other machines can reach {(address and address.value) or 'every address'}, "
+            "and nothing would keep them out without the gate",
+            hint="--no-gate goes with --bind 127.0.0.1 or -- --uds PATH",
+        )
+    return plan
 
 
 def describe_gate(
@@ -74,9 +101,12 @@ def describe_gate(
 ) -> GateSettings:
     """Write down what the gate must know."""
     address, media = plan.settings.uds or plan.settings.host, plan.settings.media_limits
-    return GateSettings(
+    settings = GateSettings(
         host=address.value if address else "",
         keys_file=terms.keys_file,
+        served_names=plan.settings.list_served_names(),
+        seats=_count_seats(plan),
+        priorities=_find_rest(plan, "--scheduling-policy") == "priority",
         probe_sha256=probe_sha256,
         state_file=folder.gate_state,
         accounting_folder=folder.accounting,
@@ -84,6 +114,40 @@ def describe_gate(
         speculation=plan.speculation is not None,
         text_only=not (media and any(media.value.values())),
         recording=terms.recording,
+    )
+    rules = terms.gate_rules or GateRules()
+    return apply_rules(settings, rules, keys_required=terms.keys_required)
+
+
+def _count_seats(plan: LaunchPlan) -> int | None:
+    """Count the requests that the engine works on at the same time, for each API process."""
+    settings, processes = plan.settings, _find_rest(plan, "--api-server-count")
+    if settings.sequences is None:
+        return None
+    ranks = settings.data_parallel.value if settings.data_parallel else 1
+    servers = processes if isinstance(processes, int) else 1
+    return max(1, settings.sequences.value * ranks // max(1, servers))
+
+
+def _find_rest(plan: LaunchPlan, flag: str) -> JsonValue:
+    choice = plan.settings.rest.get(flag)
+    return choice.value if choice else None
+
+
+def _have_port(plan: LaunchPlan) -> LaunchPlan:
+    if plan.settings.uds is None and plan.settings.port is None:
+        plan = plan.change(port=Choice(PORT, "default", "vLLM's usual one; --port names another"))
+    return plan
+
+
+def _bound_queue(plan: LaunchPlan) -> LaunchPlan:
+    """Have the engine refuse what it would otherwise queue without end."""
+    seats = _count_seats(plan)
+    if seats is None or QUEUE in plan.settings.rest:
+        return plan
+    because = f"{QUEUED} beside its {seats} seats; vLLM's own queue has no end"
+    return plan.change(
+        rest={**plan.settings.rest, QUEUE: Choice(seats + QUEUED, "default", because)}
     )
 
 

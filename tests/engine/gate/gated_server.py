@@ -23,7 +23,7 @@ from slipstream.serving.access.gate_file import (
     GateSettings,
     read_counts,
 )
-from slipstream.serving.access.keys import make_key
+from slipstream.serving.access.keys import KeyTerms, make_key
 from slipstream.serving.supervision.engine_process import run_engine
 from tests.engine.gate.wire import Answer, exchange, make_request
 
@@ -40,6 +40,7 @@ class Gated:
     folder: Path
     attacker: str
     neighbour: str
+    monitor: str
     settings: GateSettings
     arguments: tuple[str, ...]
 
@@ -64,7 +65,7 @@ class Gated:
 
     def read_metric(self, name: str) -> float:
         """Add up a metric of vLLM over its labels."""
-        text = self.ask("/metrics").body.decode()
+        text = self.ask("/metrics", key=self.monitor).body.decode()
         return sum(map(float, re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)))
 
     def list_processes(self) -> set[int]:
@@ -94,6 +95,9 @@ def run_gated(target: Path, folder: Path) -> Iterator[Gated]:
         make_key(keys, name, now=datetime.now(UTC), expires=None).secret
         for name in ("attacker", "neighbour")
     )
+    scraping = KeyTerms(routes=("metrics",))
+    now = datetime.now(UTC)
+    monitor = make_key(keys, "monitor", now=now, expires=None, terms=scraping).secret
     (folder / "state.json").write_text('{"state": "ready"}')
     settings = GateSettings(
         keys_file=keys,
@@ -101,6 +105,8 @@ def run_gated(target: Path, folder: Path) -> Iterator[Gated]:
         accounting_folder=folder / "accounting",
         access_log=folder / "access.jsonl",
         speculation=True,
+        seats=SEATS,
+        served_names=("target",),
         limits=GateLimits(max_tokens=LONGEST_ANSWER),
     )
     settings.write(folder / "gate.json")
@@ -110,7 +116,7 @@ def run_gated(target: Path, folder: Path) -> Iterator[Gated]:
         port = urlsplit(url).port
         assert port is not None
         arguments = tuple(plan.argv()[3:])
-        yield Gated(port, folder, attacker, neighbour, settings, arguments)
+        yield Gated(port, folder, attacker, neighbour, monitor, settings, arguments)
 
 
 def _make_plan(target: Path) -> LaunchPlan:

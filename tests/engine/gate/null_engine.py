@@ -48,6 +48,7 @@ def measure_gate(folder: Path, words: int) -> Cost:
             accounting_folder=folder / "accounting",
             access_log=folder / "access.jsonl",
             speculation=True,
+            seats=8,
             limits={"max_tokens": 256},
         )
 

@@ -39,6 +39,12 @@ def count_of(gated: Gated) -> tuple[int, int]:
     return gated.read_counts().in_flight, int(running + waiting)
 
 
+def count_inside(gated: Gated) -> int:
+    """Give what the engine has and what waits for a seat in it."""
+    counts = gated.read_counts()
+    return counts.in_flight + counts.waiting
+
+
 def leave_at_the_first_token(gated: Gated) -> None:
     """Open a wave of long streams and drop each one as soon as it gives something."""
     sent = make_stream(gated, CHAT, messages=[HELLO], max_tokens=LONGEST_ANSWER, ignore_eos=True)
@@ -137,8 +143,8 @@ def start_slow_senders(gated: Gated) -> list[SlowSenders]:
 def be_slow(gated: Gated) -> Window:
     """Let clients be slow until the server has closed all that it does not have to wait for."""
     with slow_readers(gated) as readers:
-        wait_until(lambda: gated.read_counts().in_flight >= SLOW, within_seconds=10)
-        wait_until(lambda: gated.read_counts().in_flight <= 1, within_seconds=60)
+        wait_until(lambda: count_inside(gated) >= SLOW, within_seconds=10)
+        wait_until(lambda: count_inside(gated) <= 1, within_seconds=60)
         bodies, heads = senders = start_slow_senders(gated)
         started = time.monotonic()
         while any(group.are_waiting for group in senders):

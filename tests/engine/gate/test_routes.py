@@ -1,5 +1,6 @@
 """Every path that vLLM serves, asked for in every way: only the listed ones answer."""
 
+import json
 import sys
 from collections import Counter
 from http import HTTPMethod
@@ -13,7 +14,7 @@ from tests.engine.gate.wire import exchange, make_request
 pytestmark = pytest.mark.engine
 
 OPEN = {"/livez", "/readyz"}
-FOR_THIS_MACHINE = {"/metrics", "/health"}
+HEALTH, METRICS = "/health", "/metrics"
 METHODS = [str(method) for method in HTTPMethod if method != "CONNECT"]
 QUESTIONS = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1},
@@ -38,7 +39,7 @@ def paths(gated: Gated, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 def list_handlers(gated: Gated) -> set[str]:
     """List the paths that vLLM itself says it has served."""
-    counted = gated.ask("/metrics").body.decode().splitlines()
+    counted = gated.ask(METRICS, key=gated.monitor).body.decode().splitlines()
     lines = [line for line in counted if line.startswith("http_requests_total{")]
     return {line.partition('handler="')[2].partition('"')[0] for line in lines}
 
@@ -46,8 +47,10 @@ def list_handlers(gated: Gated) -> set[str]:
 def expect_without_key(gated: Gated, method: str, path: str) -> int:
     if path in OPEN and method in ("GET", "HEAD"):
         return 200
-    if path in FOR_THIS_MACHINE and method == "GET":
+    if path == HEALTH and method == "GET":
         return 200
+    if path == METRICS and method == "GET":
+        return 401
     return 401 if f"{method} {path}" in gated.settings.routes else 404
 
 
@@ -61,7 +64,7 @@ def test_without_a_key_nothing_answers(gated: Gated, paths: list[str]) -> None:
             assert (method, path, status) == (method, path, expected)
             seen[status] += 1
     assert gated.read_counts().total == before
-    assert list_handlers(gated) - handlers <= FOR_THIS_MACHINE
+    assert list_handlers(gated) - handlers <= {HEALTH, METRICS}
     sys.stdout.write(f"\nno key: {len(paths)} paths of vLLM, by status {dict(seen)}\n")
 
 
@@ -71,26 +74,36 @@ def test_with_a_key_only_the_listed_routes_answer(gated: Gated, paths: list[str]
         for method in METHODS:
             body = {"model": "target", **QUESTIONS.get(path, {})} if method == "POST" else None
             answer = gated.ask(path, method=method, key=gated.attacker, body=body)
-            if answer.status != 404:
+            if answer.status not in (403, 404):
                 assert answer.status == 200, answer.body
                 served.append(f"{method} {path}")
-    assert {*served} == {*gated.settings.routes, "GET /metrics", "GET /health"}
-    assert list_handlers(gated) <= {*QUESTIONS, "/v1/models", *FOR_THIS_MACHINE}
+    assert {*served} == {*gated.settings.routes, "GET /health"}
+    assert list_handlers(gated) <= {*QUESTIONS, "/v1/models", HEALTH, METRICS}
+    assert gated.ask(METRICS, key=gated.attacker).status == 403
+    listed = json.loads(gated.ask("/v1/models", key=gated.attacker).body)
+    assert [(one["id"], one["root"]) for one in listed["data"]] == [("target", "target")]
     sys.stdout.write(f"\nwith a key: {', '.join(served)}\n")
 
 
-@pytest.mark.parametrize("path", sorted(FOR_THIS_MACHINE))
-def test_the_engines_own_figures_are_for_this_machine_or_a_key(gated: Gated, path: str) -> None:
-    assert gated.ask(path).status == 200
+def test_health_is_for_this_machine_or_a_key_and_metrics_for_a_key_of_their_own(
+    gated: Gated,
+) -> None:
+    keys = (None, gated.attacker, gated.monitor)
+    assert gated.ask(HEALTH).status == 200
     for header in (
+        "CF-Connecting-IP: 192.0.2.7",
+        "X-Forwarded-Host: example.org",
         "X-Forwarded-For: 127.0.0.1",
         "X-Forwarded-For: 192.0.2.7",
         "Forwarded: for=127.0.0.1",
         "Via: 1.1 proxy",
         "X-Real-IP: ::1",
     ):
-        assert (header, gated.ask(path, headers=(header,)).status) == (header, 401)
-        assert gated.ask(path, headers=(header,), key=gated.attacker).status == 200
+        asked = [gated.ask(METRICS, headers=(header,), key=key).status for key in keys]
+        assert (header, asked) == (header, [401, 403, 200])
+    for header in ("X-Forwarded-For: 127.0.0.1", "Forwarded: for=127.0.0.1", "X-Real-IP: ::1"):
+        assert (header, gated.ask(HEALTH, headers=(header,)).status) == (header, 401)
+        assert gated.ask(HEALTH, headers=(header,), key=gated.attacker).status == 200
 
 
 def spell(path: str) -> list[str]:

@@ -47,11 +47,11 @@ def test_keys_are_listed_without_themselves(capsys: pytest.CaptureFixture[str], 
     file.write_text(file.read_text() + json.dumps(expired | {"id": "old"}) + "\n")
     assert run(["keys", "list"], {}) == 0
     header, first, second, third = capsys.readouterr().out.splitlines()
-    assert header.split() == ["ID", "CREATED", "EXPIRES", "NAME"]
+    assert header.split() == ["ID", "CREATED", "EXPIRES", "TERMS", "NAME"]
     today = f"{made[0].key.created:%Y-%m-%d}"
-    assert first.split() == [made[0].key.id, today, "never", "ann"]
-    assert second.split() == [made[1].key.id, today, f"{made[1].key.expires:%Y-%m-%d}"]
-    assert third.split() == ["old", today, "expired", "2020-01-02", "ann"]
+    assert first.split() == [made[0].key.id, today, "never", "default", "ann"]
+    assert second.split() == [made[1].key.id, today, f"{made[1].key.expires:%Y-%m-%d}", "default"]
+    assert third.split() == ["old", today, "expired", "2020-01-02", "default", "ann"]
     assert run(["keys", "list", "--json"], {}) == 0
     document = capsys.readouterr().out
     assert KeyList.model_validate_json(document).keys == read_keys(file)
@@ -76,9 +76,14 @@ def test_a_key_is_revoked(capsys: pytest.CaptureFixture[str], file: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["revoke"], "an ID goes with revoke, and only with it"),
-        (["new", "ab12"], "an ID goes with revoke, and only with it"),
-        (["list", "ab12"], "an ID goes with revoke, and only with it"),
+        (["revoke"], "an ID goes with rotate and revoke, and only with them"),
+        (["new", "ab12"], "an ID goes with rotate and revoke, and only with them"),
+        (["list", "ab12"], "an ID goes with rotate and revoke, and only with them"),
+        (["rotate"], "an ID goes with rotate and revoke, and only with them"),
+        (["rotate", "ab12", "--weight", "2"], "--weight goes with new"),
+        (["revoke", "ab12", "--overlap", "1h"], "--overlap goes with rotate"),
+        (["rotate", "ab12", "--overlap", "soon"], "argument --overlap: 'soon' is not a time"),
+        (["new", "--routes", "docs"], "argument --routes: invalid choice: 'docs'"),
         ([], "the following arguments are required: action"),
         (["lend"], "argument action: invalid choice: 'lend'"),
         (["new", "--days", "0"], "argument --days: '0' is not a whole number above zero"),
@@ -91,3 +96,39 @@ def test_a_misuse_is_a_usage_error(
     assert run(["keys", *arguments], {}) == 2
     assert capsys.readouterr().err.startswith(f"error: {message}")
     assert not file.exists()
+
+
+def test_a_key_has_terms_that_are_kept_and_listed(
+    capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    words = ("--routes", "chat", "metrics", "--models", "m", "--at-once", "4", "--weight", "2.5")
+    made = new(capsys, *words, "--tokens-per-minute", "9000", "--priority", "-1")
+    (kept,) = read_keys(file)
+    assert kept == made.key
+    assert (kept.routes, kept.models, kept.requests_at_once) == (("chat", "metrics"), ("m",), 4)
+    assert (kept.weight, kept.tokens_per_minute, kept.priority) == (2.5, 9000, -1)
+    assert run(["keys", "list"], {}) == 0
+    terms = "routes=chat+metrics,models=m,requests_at_once=4,tokens_per_minute=9000,weight=2.5"
+    assert f"{terms},priority=-1" in capsys.readouterr().out
+
+
+def test_a_key_is_rotated_and_the_old_one_ends_by_itself(
+    capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    made = new(capsys, "--name", "ann", "--days", "30", "--routes", "chat")
+    assert run(["keys", "rotate", made.key.id, "--overlap", "2h", "--json"], {}) == 0
+    again = NewKey.model_validate_json(capsys.readouterr().out)
+    old, fresh = read_keys(file)
+    assert again.key == fresh
+    assert again.secret != made.secret
+    assert (fresh.id, fresh.name, fresh.routes) == (old.id, "ann", ("chat",))
+    assert fresh.expires is not None
+    assert (fresh.expires - fresh.created).days == 30
+    assert old.expires is not None
+    assert (old.expires - fresh.created).total_seconds() == 2 * 3600
+    assert run(["keys", "rotate", made.key.id, "--overlap", "0m"], {}) == 0
+    capsys.readouterr()
+    assert [key.is_valid(fresh.created) for key in read_keys(file)] == [False, False, True]
+    assert run(["keys", "revoke", made.key.id], {}) == 0
+    assert read_keys(file) == ()
+    assert run(["keys", "rotate", made.key.id], {}) == 1

@@ -266,3 +266,51 @@ def test_requests_are_recorded_only_where_asked_for(pair: list[str], tmp_path: P
     recording = find_runs()[0].terms.recording
     assert recording is not None
     assert (recording.folder, recording.redact) == (tmp_path / "kept", (r"\d{16}",))
+
+
+def test_the_gate_has_the_users_rules_from_the_start(
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*pair, "--port", str(choose_port(None)), "--gate", "gate.toml")
+    assert run(["serve", *words], os.environ) == 1
+    assert "docs/gate.md" in capsys.readouterr().err
+    (tmp_path / "gate.toml").write_text("[limit]\nn = 2\n")
+    assert run(["serve", *words], os.environ) == 1
+    assert "limit: Extra inputs are not permitted; is limits meant?" in capsys.readouterr().err
+    assert find_runs() == []
+    (tmp_path / "gate.toml").write_text("[limits]\nn = 2\n")
+    assert serve_until_ready(*words) == 0
+    (served,) = find_runs()
+    assert served.terms.gate_file == tmp_path / "gate.toml"
+    settings = json.loads((find_runs_root(os.environ) / served.id / "gate.json").read_text())
+    assert (settings["limits"]["n"], settings["keys_required"]) == (2, False)
+
+
+def test_keys_are_required_for_as_long_as_a_run_is_served(pair: list[str], tmp_path: Path) -> None:
+    port = ("--port", str(choose_port(None)))
+    assert run(["keys", "new"], os.environ) == 0
+    assert serve_until_ready(*pair, *port) == 0
+    (served,) = find_runs()
+    assert served.terms.keys_required
+    assert served.terms.keys_file is not None
+    served.terms.keys_file.unlink()
+    time.sleep(1)  # A run is named after its second and its process, and this is one process.
+    assert serve_until_ready(str(find_runs_root(os.environ) / served.id)) == 0
+    folder = find_runs_root(os.environ) / find_runs()[0].id
+    assert json.loads((folder / "gate.json").read_text())["keys_required"]
+
+
+def test_a_run_without_the_gate_is_for_this_machine_and_shown_as_such(
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = ("--port", str(choose_port(None)))
+    assert run(["serve", *pair, *port, "--no-gate", "--bind", "0.0.0.0"], os.environ) == 1
+    assert "nothing would keep them out without the gate" in capsys.readouterr().err
+    assert run(["serve", *pair, *port, "--no-gate", "--record", "kept"], os.environ) == 2
+    assert find_runs() == []
+    assert serve_until_ready(*pair, *port, "--no-gate") == 0
+    assert "without the gate: every route of vLLM answers" in capsys.readouterr().err
+    (served,) = find_runs()
+    assert "middleware" not in " ".join(served.argv)
+    run(["status", served.id], os.environ)
+    assert "gate          none: whoever is on this machine" in capsys.readouterr().out

@@ -22,7 +22,7 @@ from slipstream.serving.examination import (
     diagnose_run,
     examine,
 )
-from slipstream.serving.run import Process, RunFolder
+from slipstream.serving.run import Process, RunFolder, Terms
 from tests.unit.planning.bare_plans import bare_plan
 from tests.unit.serving.access.certificates import make_pair
 from tests.unit.serving.access.test_listeners import HEAD, LINE
@@ -356,3 +356,12 @@ def test_a_certificate_that_ends_or_is_gone_is_told_while_its_run_lives(
     pair.file.unlink()
     (check,) = find(secured, "network")
     assert (check.verdict, "cannot read the certificate" in check.message) == ("fault", True)
+
+
+def test_a_run_without_the_gate_is_named(site: Site, proc: FakeProc) -> None:
+    proc.add(SUPERVISOR)
+    proc.add_engine()
+    run = keep(site.runs_root, terms=Terms(gated=False))
+    (check,) = find(replace(site, runs=(run,)), "network")
+    assert (check.verdict, "runs without the gate" in check.message) == ("warning", True)
+    assert "without --no-gate" in (check.hint or "")

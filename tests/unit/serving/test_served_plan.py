@@ -5,10 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from slipstream.errors import InvalidInputError
 from slipstream.planning.plan import Decision, LaunchPlan
-from slipstream.serving.access.gate_file import GATE_CLASS
+from slipstream.serving.access.gate_file import GATE_CLASS, GateRules
 from slipstream.serving.run import RunFolder, Terms
-from slipstream.serving.served_plan import describe_gate, listen_at, localize, put_behind_gate
+from slipstream.serving.served_plan import (
+    describe_gate,
+    leave_without_gate,
+    listen_at,
+    localize,
+    put_behind_gate,
+)
 from slipstream.serving.weights.obtaining import LocalModel
 from tests.unit.planning.bare_plans import bare_plan
 
@@ -154,3 +161,44 @@ def test_traces_go_where_the_user_says() -> None:
 def test_the_gate_logs_into_the_runs_folder() -> None:
     gate = describe_gate(bare_plan(), Terms(), FOLDER, "a" * 64)
     assert gate.access_log == FOLDER.path / "access.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("words", "seats", "most"),
+    [
+        ((), None, None),
+        (("--max-num-seqs", "8"), 8, "1032"),
+        (("--max-num-seqs", "8", "-dp", "2"), 16, "1040"),
+        (("--max-num-seqs", "8", "--api-server-count", "2"), 4, "1028"),
+        (("--max-num-seqs", "8", "--max-num-queued-reqs", "9"), 8, "9"),
+    ],
+)
+def test_the_gate_knows_the_engines_seats_and_the_engines_queue_has_an_end(
+    words: tuple[str, ...], seats: int | None, most: str | None
+) -> None:
+    plan = put_behind_gate(bare_plan(*words), FOLDER)
+    assert describe_gate(plan, Terms(), FOLDER, "a" * 64).seats == seats
+    assert value(plan, "--max-num-queued-reqs") == most
+    assert put_behind_gate(plan, FOLDER) == plan
+
+
+def test_the_gate_has_the_users_rules_and_the_models_names() -> None:
+    rules = GateRules(retry_after_seconds=9)
+    plan = bare_plan("--served-model-name", "house", "--scheduling-policy", "priority")
+    gate = describe_gate(plan, Terms(gate_rules=rules, keys_required=True), FOLDER, "a" * 64)
+    assert (gate.retry_after_seconds, gate.keys_required) == (9, True)
+    assert (gate.served_names, gate.priorities) == (("house",), True)
+    plain = describe_gate(bare_plan(), Terms(), FOLDER, "a" * 64)
+    assert (plain.keys_required, plain.priorities) == (False, False)
+
+
+def test_without_a_gate_only_this_machine_is_served() -> None:
+    gated = put_behind_gate(bare_plan("--host", "127.0.0.1", "--middleware", "a.B"), FOLDER)
+    plan = leave_without_gate(gated)
+    assert value(plan, "--middleware") == "a.B"
+    assert value(plan, "SLIPSTREAM_GATE") is None
+    assert leave_without_gate(bare_plan("--uds", "/run/it")).settings.middleware is None
+    for words in (("--host", "0.0.0.0"), ()):
+        with pytest.raises(InvalidInputError, match="nothing would keep them out") as refused:
+            leave_without_gate(bare_plan(*words))
+        assert "--bind 127.0.0.1" in refused.value.hint

@@ -22,6 +22,7 @@ def render_status(status: RunStatus, now: datetime) -> str:
         ("state", f"{status.state} for {age}, since {status.since:%Y-%m-%d %H:%M:%S} UTC"),
         ("last", status.message or "nothing happened yet"),
         ("url", status.url or "none"),
+        *([] if status.gated else [("gate", "none: whoever is on this machine may ask anything")]),
         ("target", status.target),
         ("drafter", status.drafter or "none: plain decoding"),
         ("processes", _describe_processes(status)),
@@ -82,7 +83,8 @@ def _describe_requests(status: RunStatus) -> str:
         return UNKNOWN
     ago = status.last_token_seconds_ago
     last = "no token yet" if ago is None else f"the last token {ago:.1f} s ago"
-    return f"{status.in_flight} in flight, {last}"
+    waiting = f", {status.waiting} wait for a seat" if status.waiting else ""
+    return f"{status.in_flight} in flight{waiting}, {last}"
 
 
 def _describe_measurements(status: RunStatus) -> str:

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from datetime import datetime
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from slipstream.atomic_files import write_atomically
 from slipstream.errors import InvalidInputError
 from slipstream.records import Record, read_record
-from slipstream.serving.access.keys import Key
+from slipstream.serving.access.keys import Key, Scope
 
 GATE_VARIABLE = "SLIPSTREAM_GATE"
 GATE_CLASS = "slipstream.vllm_plugin.gate.middleware.Gate"
@@ -30,6 +30,9 @@ Route = Literal[
     "POST /detokenize",
     "GET /v1/models",
 ]
+# Under the names that keys have for them.
+ROUTES: dict[str, Route] = {one.split("/")[-1]: one for one in get_args(Route)}
+ROUTES["chat"], ROUTES["completions"] = "POST /v1/chat/completions", "POST /v1/completions"
 
 
 class GateLimits(Record):
@@ -76,38 +79,73 @@ class GateRecording(Record):
         return patterns
 
 
-class GateSettings(Record):
-    """All that the gate is told; `host` is where the engine listens, or its socket's path."""
+class KeyDefaults(Record):
+    """What a key may do that does not say otherwise; None is no limit."""
 
-    schema_version: Literal[1] = 1
-    host: str = "127.0.0.1"
+    routes: tuple[Scope, ...] = tuple(one for one in get_args(Scope) if one != "metrics")
+    models: tuple[str, ...] | None = None
+    requests_at_once: PositiveInt = 64
+    requests_per_minute: PositiveInt | None = None
+    tokens_per_minute: PositiveInt | None = None
+    max_tokens: PositiveInt | None = None
+    weight: PositiveFloat = 1
+    priority: int = 0
+
+
+class GateRules(Record):
+    """What is the user's to decide: the content of `gate.toml`, each key with its default."""
+
     routes: tuple[Route, ...] = (
         "POST /v1/chat/completions",
         "POST /v1/completions",
         "POST /v1/responses",
         "GET /v1/models",
     )
-    keys_file: Path | None = None
-    # The hash of the supervisor's own key, another one for each engine and for probes only.
-    probe_sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
-    state_file: Path | None = None
-    accounting_folder: Path | None = None
-    # A line a request; a file that is full is moved aside, and so many of those are kept.
-    access_log: Path | None = None
-    access_log_bytes: PositiveInt = 32 * 2**20
-    access_logs_kept: NonNegativeInt = 3
-    requests_per_key: PositiveInt = 64
+    # Even if there is no key file, or no longer: then nobody gets in.
+    keys_required: bool = False
+    # For a seat in the engine: how many requests of all keys, with how large bodies, how long.
+    waiting_requests: PositiveInt = 512
+    waiting_bytes: PositiveInt = 256 * 2**20
+    waiting_seconds: PositiveFloat = 300
     # Of one caller, after the first hundred: a refusal costs about 2 ms of a core.
     refusals_per_second: PositiveFloat = 50
     retry_after_seconds: PositiveInt = 5
-    speculation: bool = False
     unsupported_sampling: Literal["drop", "refuse"] = "drop"
     long_answers: Literal["clamp", "refuse"] = "refuse"
-    text_only: bool = True
     # Some grammars and patterns stop the engine for everybody: "any" is for callers one trusts.
     constraints: Literal["plain", "any"] = "plain"
     template_arguments: tuple[str, ...] = ("enable_thinking", "thinking")
     limits: GateLimits = Field(default_factory=GateLimits)
+    keys: KeyDefaults = Field(default_factory=KeyDefaults)
+
+    @field_validator("routes", mode="before")
+    @classmethod
+    def name_routes(cls, routes: Any) -> Any:
+        """Take a route by its short name, too."""
+        return [ROUTES.get(one, one) for one in routes] if isinstance(routes, list) else routes
+
+
+class GateSettings(GateRules):
+    """All that the gate is told; `host` is where the engine listens, or its socket's path."""
+
+    schema_version: Literal[1] = 1
+    host: str = "127.0.0.1"
+    keys_file: Path | None = None
+    # A line a request; a file that is full is moved aside, and so many of those are kept.
+    access_log: Path | None = None
+    access_log_bytes: PositiveInt = 32 * 2**20
+    access_logs_kept: NonNegativeInt = 3
+    served_names: tuple[str, ...] = ()
+    # How many requests the engine works on at the same time; None shares nothing out.
+    seats: PositiveInt | None = None
+    # Whether the engine orders requests by priority; otherwise it refuses one.
+    priorities: bool = False
+    # The hash of the supervisor's own key, which passes while draining and is not recorded.
+    probe_sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
+    state_file: Path | None = None
+    accounting_folder: Path | None = None
+    speculation: bool = False
+    text_only: bool = True
     recording: GateRecording | None = None
 
     def write(self, path: Path) -> None:
@@ -116,10 +154,11 @@ class GateSettings(Record):
 
 
 class CallerCounts(Record):
-    """The requests of one key."""
+    """The requests of one key; those in flight are the engine's, the others wait for a seat."""
 
     in_flight: int
     total: int
+    waiting: int = 0
 
 
 class GateCounts(Record):
@@ -131,6 +170,7 @@ class GateCounts(Record):
     in_flight: int
     total: int
     longest_body_bytes: int = 0
+    waiting: int = 0
     by_key: dict[str, CallerCounts]
 
 

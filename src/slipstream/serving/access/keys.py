@@ -10,12 +10,12 @@ import secrets
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
-from pydantic import AwareDatetime, ValidationError
+from pydantic import AwareDatetime, PositiveFloat, PositiveInt, ValidationError
 
 from slipstream.errors import InvalidInputError
 from slipstream.records import Record, describe_faults
@@ -23,7 +23,34 @@ from slipstream.records import Record, describe_faults
 KEYS_HINT = "slipstream keys list"
 
 
-class Key(Record):
+# What a key may be used for: a route each, and what reads the engine's metrics.
+Scope = Literal[
+    "chat",
+    "completions",
+    "responses",
+    "messages",
+    "embeddings",
+    "tokenize",
+    "detokenize",
+    "models",
+    "metrics",
+]
+
+
+class KeyTerms(Record):
+    """What a key may do; where it says nothing, the gate's defaults for keys count."""
+
+    routes: tuple[Scope, ...] | None = None
+    models: tuple[str, ...] | None = None
+    requests_at_once: PositiveInt | None = None
+    requests_per_minute: PositiveInt | None = None
+    tokens_per_minute: PositiveInt | None = None
+    max_tokens: PositiveInt | None = None
+    weight: PositiveFloat | None = None
+    priority: int | None = None
+
+
+class Key(KeyTerms):
     """What is kept of a key."""
 
     id: str
@@ -86,25 +113,69 @@ def read_keys(file: Path) -> tuple[Key, ...]:
     return tuple(keys)
 
 
-def make_key(file: Path, name: str, *, now: datetime, expires: datetime | None) -> NewKey:
+def make_key(
+    file: Path,
+    name: str,
+    *,
+    now: datetime,
+    expires: datetime | None,
+    terms: KeyTerms | None = None,
+) -> NewKey:
     """Make a key and keep its hash."""
-    secret = secrets.token_urlsafe(32)
-    digest = sha256(secret.encode()).hexdigest()
-    key = Key(id=secrets.token_hex(4), name=name, sha256=digest, created=now, expires=expires)
+    secret, digest = _make_secret()
+    key = Key(
+        **(terms or KeyTerms()).model_dump(),
+        id=secrets.token_hex(4),
+        name=name,
+        sha256=digest,
+        created=now,
+        expires=expires,
+    )
     with _locked_folder(file):
         _replace(file, (*read_keys(file), key))
     return NewKey(secret=secret, key=key)
 
 
-def revoke_key(file: Path, identity: str) -> Key:
-    """Take a key out of the file."""
+def rotate_key(file: Path, identity: str, *, now: datetime, overlap: timedelta) -> NewKey:
+    """Make a new secret for a key; the old one still counts for a while, and not a moment longer.
+
+    A key that expires lives as long again as it did before.
+    """
+    secret, digest = _make_secret()
     with _locked_folder(file):
         keys = read_keys(file)
-        for key in keys:
-            if key.id == identity:
-                _replace(file, [one for one in keys if one is not key])
-                return key
-    raise InvalidInputError(f"there is no key {identity} in {file}", hint=KEYS_HINT)
+        old = _find_last(keys, identity, file)
+        expires = None if old.expires is None else now + (old.expires - old.created)
+        new = old.model_copy(update={"sha256": digest, "created": now, "expires": expires})
+        kept = [one for one in keys if one.id != identity or one.is_valid(now)]
+        ending = [_end_by(one, now + overlap) if one.id == identity else one for one in kept]
+        _replace(file, (*ending, new))
+    return NewKey(secret=secret, key=new)
+
+
+def revoke_key(file: Path, identity: str) -> Key:
+    """Take a key out of the file, with those that it has replaced."""
+    with _locked_folder(file):
+        keys = read_keys(file)
+        key = _find_last(keys, identity, file)
+        _replace(file, [one for one in keys if one.id != identity])
+    return key
+
+
+def _make_secret() -> tuple[str, str]:
+    secret = secrets.token_urlsafe(32)
+    return secret, sha256(secret.encode()).hexdigest()
+
+
+def _find_last(keys: Sequence[Key], identity: str, file: Path) -> Key:
+    found = [key for key in keys if key.id == identity]
+    if not found:
+        raise InvalidInputError(f"there is no key {identity} in {file}", hint=KEYS_HINT)
+    return found[-1]
+
+
+def _end_by(key: Key, end: datetime) -> Key:
+    return key.model_copy(update={"expires": min(key.expires or end, end)})
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import re
 import subprocess
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
 from slipstream.atomic_files import write_atomically
@@ -90,6 +91,7 @@ class EngineLife:
         self._failures: list[float] = []
         self._failed_checks: list[float] = []
         self._last_probe_at: float | None = None
+        self._tokens: int | None = None
         self._probe: asyncio.Task[bool] | None = None
         self._rising: asyncio.Task[None] | None = None
         self._marks = deque[int](maxlen=KEPT_MARKS)
@@ -285,6 +287,8 @@ class EngineLife:
                 raise Death(None, message, self.process.poll())
 
     async def _judge(self) -> None:
+        if not self.chronicle.run.terms.gated:
+            await self._look_at_metrics()
         seen = self._observe()
         self._follow_probe(seen)
         health = judge(seen)
@@ -296,6 +300,16 @@ class EngineLife:
             self.tell_gate("warming", health.reason)
         elif health.ready and self.chronicle.run.state == "warming":
             self._become_ready(f"ready again: {health.reason}")
+
+    async def _look_at_metrics(self) -> None:
+        """Without a gate's counts, what the engine counts is the sign that it works.
+
+        A probe waits behind the requests of others, and nobody here knows of them.
+        """
+        with suppress(EngineError):
+            tokens = await self.asker.count_tokens()
+            if tokens != self._tokens:
+                self._tokens, self._probed_well_at = tokens, time.monotonic()
 
     def _follow_probe(self, seen: Observation) -> None:
         """Take up a probe's answer, and send the next one if it is time."""

@@ -36,6 +36,7 @@ ANSWER_SECONDS = 600.0
 # What a client sees when a server closes a connection that it kept, just as a request goes out.
 _CLOSED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 _DRAFTS = "vllm:spec_decode_num_drafts_total"
+_TOKENS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
 _ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 
 
@@ -185,13 +186,21 @@ class Asker:
 
     async def count_drafts(self) -> tuple[int, int]:
         """Read from the engine's metrics how many drafts it made and tokens it accepted."""
+        found = await self._read_metrics(ANSWER_SECONDS)
+        return int(found.get(_DRAFTS, 0)), int(found.get(_ACCEPTED, 0))
+
+    async def count_tokens(self) -> int:
+        """Read from the engine's metrics how many tokens it read and wrote."""
+        found = await self._read_metrics(PROBE_SECONDS)
+        return int(sum(found.get(name, 0) for name in _TOKENS))
+
+    async def _read_metrics(self, timeout: float) -> dict[str, float]:
         try:
-            answer = await self._ask("GET", "/metrics", self._key)
+            answer = await self._ask("GET", "/metrics", self._key, timeout=timeout)
             answer.raise_for_status()
         except httpx.HTTPError as fault:
             raise EngineError("the engine tells no metrics", hint="slipstream logs") from fault
-        found = add_up(parse_metrics(answer.text))
-        return int(found.get(_DRAFTS, 0)), int(found.get(_ACCEPTED, 0))
+        return add_up(parse_metrics(answer.text))
 
 
 async def warm_up(asker: Asker, context: int, report: Callable[[str], None]) -> WarmUpTimes:

@@ -33,6 +33,7 @@ from slipstream.serving.supervision.engine_process import (
     start_group,
 )
 from slipstream.serving.supervision.engine_session import list_session
+from slipstream.serving.supervision.gate_following import GateFollowing
 from slipstream.serving.supervision.generation import Asker
 from slipstream.serving.supervision.ladder import (
     Cause,
@@ -59,6 +60,7 @@ class Supervisor:
         self._address = Address.of(chronicle.run.plan)
         certificate = self._address.certificate
         self._tls = certificate.pin() if certificate else None
+        self._gate = GateFollowing(chronicle)
         self._stop, self._now = asyncio.Event(), asyncio.Event()
         self._history: list[Crash] = []
         self._findings: tuple[Finding, ...] = ()
@@ -105,6 +107,7 @@ class Supervisor:
         life = self._start_engine(key)
         living = asyncio.create_task(life.live(guard_host(chronicle.run.host)))
         stopping = asyncio.create_task(self._stop.wait())
+        following = asyncio.create_task(self._gate.follow())
         death: Death | None = None
         try:
             await asyncio.wait((living, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -117,9 +120,9 @@ class Supervisor:
             chronicle.note(end.message)
             life.tell_gate("failed", end.message)
         finally:
-            for task in (living, stopping):
+            for task in (living, stopping, following):
                 task.cancel()
-            await asyncio.gather(living, stopping, return_exceptions=True)
+            await asyncio.gather(living, stopping, following, return_exceptions=True)
             if death is None and chronicle.run.state != "stopping":
                 chronicle.move("stopping", "the engine is asked to end")
             await life.asker.close()
@@ -155,6 +158,11 @@ class Supervisor:
         folder.accounting.mkdir(mode=0o700, exist_ok=True)
         for file in folder.accounting.iterdir():
             file.unlink()
+        if not run.terms.gated:
+            self._chronicle.note("without the gate: every route of vLLM answers, and needs no key")
+            return
+        self._gate.look()
+        run = self._chronicle.run
         digest = sha256(key.encode()).hexdigest()
         describe_gate(run.plan, run.terms, folder, digest).write(folder.gate)
 
@@ -190,6 +198,9 @@ class Supervisor:
         """Let no more requests in, and wait for those under way."""
         chronicle = self._chronicle
         if chronicle.run.state not in ("ready", "warming"):
+            return
+        if not chronicle.run.terms.gated:
+            chronicle.move("stopping", "nobody counts requests without the gate: they are cut off")
             return
         patience = chronicle.run.terms.drain_seconds
         began = time.monotonic()

@@ -28,16 +28,13 @@ class Accounting:
         self._folder = None if folder is None else Path(folder)
         self._under_way: Counter[str] = Counter()
         self._begun: Counter[str] = Counter()
+        self._waiting: Counter[str] = Counter()
         self._sizes: list[int] = []
         self._last_token: float | None = None
         self._written = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._failed = False
-
-    def count_under_way(self, caller: str) -> int:
-        """Give how many requests of a caller are under way."""
-        return self._under_way[caller]
 
     @contextmanager
     def count(self, caller: str, body_bytes: int) -> Iterator[None]:
@@ -57,6 +54,17 @@ class Accounting:
                 self.write()
             else:
                 self._tell_within(WHEN_IDLE_SECONDS)
+
+    @contextmanager
+    def wait(self, caller: str) -> Iterator[None]:
+        """Count a request that waits for a seat in the engine, as long as the block lasts."""
+        self._waiting[caller] += 1
+        self._tell_within(WRITE_EVERY_SECONDS)
+        try:
+            yield
+        finally:
+            self._waiting[caller] -= 1
+            self._tell_within(WRITE_EVERY_SECONDS)
 
     def see_token(self) -> None:
         """Note that the engine gave something."""
@@ -103,9 +111,14 @@ class Accounting:
             "last_token": self._last_token,
             "in_flight": self._under_way.total(),
             "total": self._begun.total(),
+            "waiting": self._waiting.total(),
             "longest_body_bytes": max(self._sizes, default=0),
             "by_key": {
-                caller: {"in_flight": self._under_way[caller], "total": total}
-                for caller, total in self._begun.items()
+                caller: {
+                    "in_flight": self._under_way[caller],
+                    "total": self._begun[caller],
+                    "waiting": self._waiting[caller],
+                }
+                for caller in self._begun | self._waiting
             },
         }

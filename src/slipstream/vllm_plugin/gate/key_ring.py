@@ -1,7 +1,7 @@
 """Who asks: the keys of the key file, of which only hashes are known.
 
-The file may be replaced at any time. Without one, a gate on the loopback is open; but a gate
-that has seen keys never opens again because their file went away.
+The file may be replaced at any time. Without one, a gate on the loopback is open, unless keys are
+required; a gate that has seen keys never opens again because their file went away.
 """
 
 import hmac
@@ -10,7 +10,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from hashlib import sha256
 from hmac import compare_digest
@@ -18,7 +18,8 @@ from ipaddress import ip_address
 from typing import Any
 
 from slipstream.vllm_plugin.gate.answers import Refusal
-from slipstream.vllm_plugin.gate.settings import Settings
+from slipstream.vllm_plugin.gate.probe_rules import MOST_REQUESTS
+from slipstream.vllm_plugin.gate.settings import KeyTerms, Settings
 from slipstream.vllm_plugin.gate.watched_file import WatchedFile
 
 Headers = Mapping[bytes, bytes]
@@ -29,14 +30,37 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The one who asks, and the salt that keeps its prefix cache from the others'."""
+    """The one who asks, the salt that keeps its prefix cache from the others', and what it may."""
 
     id: str
     cache_salt: str | None = None
+    terms: KeyTerms = field(default_factory=KeyTerms)
 
 
+# What a key may be for.
+SCOPES = {
+    "POST /v1/chat/completions": "chat",
+    "POST /v1/completions": "completions",
+    "POST /v1/responses": "responses",
+    "POST /v1/messages": "messages",
+    "POST /v1/embeddings": "embeddings",
+    "POST /tokenize": "tokenize",
+    "POST /detokenize": "detokenize",
+    "GET /v1/models": "models",
+    "GET /metrics": "metrics",
+}
+TERMS = {
+    "routes": tuple,
+    "models": tuple,
+    "requests_at_once": int,
+    "requests_per_minute": int,
+    "tokens_per_minute": int,
+    "max_tokens": int,
+    "weight": float,
+    "priority": int,
+}
 ANYONE = Caller("anyone")
-SUPERVISOR = Caller("supervisor")
+SUPERVISOR = Caller("supervisor", terms=KeyTerms(requests_at_once=MOST_REQUESTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +69,7 @@ class _Key:
     digest: bytes
     expires: float | None
     cache_salt: str
+    terms: dict[str, Any]
 
 
 class KeyRing:
@@ -52,9 +77,23 @@ class KeyRing:
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
         self._may_be_open = is_loopback(settings.host)
+        self._defaults = settings.keys
+        self.follow(settings)
         self._probe = bytes.fromhex(settings.probe_sha256 or "")
         self._file = WatchedFile(settings.keys_file, _parse_keys, absent=None)
         self._clock = clock
+
+    def follow(self, settings: Settings) -> None:
+        """Take what a key may do from newer settings; a gate that needs keys stays so."""
+        self._defaults = settings.keys
+        self._may_be_open = self._may_be_open and not settings.keys_required
+
+    @property
+    def is_open(self) -> bool:
+        """Say whether one needs no key here."""
+        if self._file.read() is not None:
+            self._may_be_open = False
+        return self._may_be_open
 
     def require_caller(self, headers: Headers) -> Caller:
         """Give the caller, or refuse one without a valid key."""
@@ -62,18 +101,18 @@ class KeyRing:
         digest = sha256(given or b"").digest()
         if compare_digest(digest, self._probe):
             return SUPERVISOR
-        keys = self._file.read()
-        if keys is not None:
-            self._may_be_open = False
-        elif self._may_be_open:
+        if self.is_open:
             _require_no_foreign_page(headers)
             return ANYONE
-        found = self._find(keys or (), digest)
+        keys = self._file.read() or ()
+        found = self._find(keys, digest)
         if given is None or found is None:
             what = "a key is needed" if given is None else "this key is not known, or has expired"
             challenge = ((b"www-authenticate", b"Bearer"),)
             raise Refusal(401, f"{what}: Authorization: Bearer KEY", headers=challenge)
-        return Caller(found.id, found.cache_salt if len(keys or ()) > 1 else None)
+        several = len({key.id for key in keys}) > 1
+        terms = replace(self._defaults, **found.terms) if found.terms else self._defaults
+        return Caller(found.id, found.cache_salt if several else None, terms)
 
     def _find(self, keys: tuple[_Key, ...], digest: bytes) -> _Key | None:
         """Compare with every key, whichever is found, so that time tells nothing."""
@@ -83,6 +122,13 @@ class KeyRing:
             if compare_digest(key.digest, digest) & valid:
                 found = key
         return found
+
+
+def require_scope(caller: Caller, route: str) -> None:
+    """Refuse a key that is for other routes."""
+    allowed = caller.terms.routes
+    if allowed is not None and SCOPES.get(route) not in allowed:
+        raise Refusal(403, f"this key is not for {route}; it is for {', '.join(allowed)}")
 
 
 def is_loopback(address: str) -> bool:
@@ -125,4 +171,15 @@ def _make_key(line: dict[str, Any]) -> _Key:
         digest=digest,
         expires=None if expires is None else datetime.fromisoformat(expires).timestamp(),
         cache_salt=hmac.digest(digest, b"prefix cache", "sha256").hex(),
+        terms={name: _read_term(name, line[name]) for name in TERMS if line.get(name) is not None},
     )
+
+
+def _read_term(name: str, value: Any) -> Any:
+    kind = TERMS[name]
+    if kind is tuple and isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return tuple(value)
+    numbers = (int, float) if kind is float else (int,)
+    if kind is not tuple and type(value) in numbers and (value > 0 or name == "priority"):
+        return value
+    raise ValueError(f"{name} is {value!r}")

@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 
 from slipstream.vllm_plugin.gate.accounting import Accounting
+from slipstream.vllm_plugin.gate.answer_tokens import AnswerTokens
 from slipstream.vllm_plugin.gate.answers import (
     App,
     Message,
@@ -22,7 +23,9 @@ from slipstream.vllm_plugin.gate.answers import (
     send_refusal,
     try_later,
 )
+from slipstream.vllm_plugin.gate.caller_limits import CallerLimits
 from slipstream.vllm_plugin.gate.connections import bound_connections, give_way, hold_place
+from slipstream.vllm_plugin.gate.fair_shares import FairShares, Seat
 from slipstream.vllm_plugin.gate.key_ring import (
     ANYONE,
     SUPERVISOR,
@@ -30,27 +33,36 @@ from slipstream.vllm_plugin.gate.key_ring import (
     Headers,
     KeyRing,
     is_loopback,
+    require_scope,
 )
-from slipstream.vllm_plugin.gate.probe_rules import (
-    MOST_REQUESTS,
-    require_probe,
-    require_probe_route,
-)
+from slipstream.vllm_plugin.gate.model_list import show_names_only
+from slipstream.vllm_plugin.gate.probe_rules import require_probe, require_probe_route
 from slipstream.vllm_plugin.gate.recording import Recorder
 from slipstream.vllm_plugin.gate.refusal_pace import RefusalPace
 from slipstream.vllm_plugin.gate.request_body import add_salt, read_body, replay
-from slipstream.vllm_plugin.gate.request_policy import ANSWER_FIELDS, apply_policy, parse_body
-from slipstream.vllm_plugin.gate.settings import read_settings
+from slipstream.vllm_plugin.gate.request_limits import Document, count_sequences
+from slipstream.vllm_plugin.gate.request_policy import (
+    ANSWER_FIELDS,
+    apply_policy,
+    find_longest_answer,
+    parse_body,
+)
+from slipstream.vllm_plugin.gate.settings import VARIABLE, Settings, make_settings, read_settings
 from slipstream.vllm_plugin.gate.visits import VISIT, Visits
 from slipstream.vllm_plugin.gate.watched_file import WatchedFile
 
 ALIVE = ("GET /livez", "HEAD /livez")
 READY = ("GET /readyz", "HEAD /readyz")
-FOR_THIS_MACHINE = ("GET /metrics", "GET /health")
+HEALTH = "GET /health"
+METRICS = "GET /metrics"
 LEAVING = ("draining", "stopping")
+PRIORITY = b"x-vllm-priority"
 # The key is the gate's affair. The others would choose a request's id, rank and place in the queue.
 DROPPED_HEADERS = frozenset(
-    {b"authorization", b"x-api-key", b"x-request-id", b"x-vllm-priority", b"x-data-parallel-rank"}
+    {
+        *(b"authorization", b"x-api-key", b"x-request-id", b"x-session-id"),
+        *(PRIORITY, b"x-data-parallel-rank"),
+    }
 )
 FORWARDED = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip"})
 WARNING = b"x-slipstream-warning"
@@ -70,6 +82,16 @@ class _State:
     reasons: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A request that may pass: its body, and what it asks of the engine."""
+
+    body: bytes
+    warnings: list[str]
+    sequences: int
+    answer_tokens: float | None
+
+
 UNKNOWN = _State("unknown", ("no word from the supervisor",))
 
 
@@ -78,11 +100,14 @@ class Gate:
 
     def __init__(self, app: App) -> None:
         self.settings = read_settings(os.environ)
-        self._visits = Visits(self.settings, quiet=(*ALIVE, *READY, *FOR_THIS_MACHINE))
+        self._visits = Visits(self.settings, quiet=(*ALIVE, *READY, HEALTH, METRICS))
         self.app = self._visits.hand_over(app)
+        self._newer = WatchedFile(os.environ[VARIABLE], self._read_newer, absent=self.settings)
         self._keys = KeyRing(self.settings)
         self._state = WatchedFile(self.settings.state_file, _parse_state, absent=UNKNOWN)
         self._accounting = Accounting(self.settings.accounting_folder)
+        self._limits = CallerLimits()
+        self._shares = FairShares(self.settings.seats, self._accounting)
         self._recorder = Recorder(self.settings.recording)
         self._pace = RefusalPace(self.settings.refusals_per_second)
 
@@ -124,17 +149,38 @@ class Gate:
         finally:
             self._visits.close()
 
+    def _read_newer(self, content: bytes) -> Settings:
+        """Take over what may change; faulty settings change nothing."""
+        try:
+            return self.settings.follow(make_settings(content))
+        except (ValueError, TypeError, LookupError, AttributeError) as fault:
+            _log.error("the gate keeps its settings, for the new ones are faulty: %s", fault)
+            return self.settings
+
+    def _follow(self) -> None:
+        if (newer := self._newer.read()) is not self.settings:
+            self.settings = newer
+            self._keys.follow(newer)
+            self._pace.follow(newer.refusals_per_second)
+
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = (scope.get("raw_path") or b"").partition(b"?")[0].decode("latin-1")
         route = f"{scope['method']} {path}"
         headers = dict(scope["headers"])
+        self._follow()
         if route in ALIVE:
             await send_json(send, 200, {"state": "alive"})
         elif route in READY:
             await self._tell_state(send)
-        elif route in FOR_THIS_MACHINE:
+        elif route == HEALTH:
             if not _is_from_here(scope, headers):
                 scope[VISIT].caller = self._keys.require_caller(headers).id
+            await self.app(_settle(scope, path), receive, send)
+        elif route == METRICS:
+            if not (self._keys.is_open and _is_from_here(scope, headers)):
+                caller = self._keys.require_caller(headers)
+                scope[VISIT].caller = caller.id
+                require_scope(caller, route)
             await self.app(_settle(scope, path), receive, send)
         elif route not in self.settings.routes:
             raise Refusal(404, "there is nothing here")
@@ -144,6 +190,7 @@ class Gate:
             try:
                 if caller is SUPERVISOR:
                     require_probe_route(route)
+                require_scope(caller, route)
                 await self._admit(_settle(scope, path), headers, caller, receive, send)
             except Refusal as refusal:
                 refusal.caller = caller.id
@@ -156,10 +203,11 @@ class Gate:
             raise self._try_later(503, "the server is about to stop")
         if not hold_place(scope, spare=caller is SUPERVISOR):
             raise self._try_later(503, "the server has all the connections that it can serve")
-        if scope["method"] == "GET":
-            await self.app(scope, receive, send)
-        elif (body := await read_body(headers, receive, self.settings.limits)) is not None:
-            await self._pass_on(scope, body, caller, receive, send)
+        with self._limits.enter(caller, self.settings.retry_after_seconds):
+            if scope["method"] == "GET":
+                await self.app(scope, receive, show_names_only(send, caller.terms.models))
+            elif (body := await read_body(headers, receive, self.settings.limits)) is not None:
+                await self._pass_on(scope, body, caller, receive, send)
 
     async def _tell_state(self, send: Send) -> None:
         state = self._state.read()
@@ -170,33 +218,53 @@ class Gate:
     async def _pass_on(
         self, scope: Scope, body: bytes, caller: Caller, receive: Receive, send: Send
     ) -> None:
-        """Give a request to the engine, if its body keeps the rules, and count it."""
-        path, document = scope["path"], parse_body(body, self.settings.limits)
+        """Give a request to the engine when there is a seat for it, and count it."""
+        judged = self._judge_body(body, caller, scope["path"])
+        if judged.body is not body:
+            scope["headers"] = _with_length(scope["headers"], len(judged.body))
+        if self.settings.priorities and caller.terms.priority:
+            scope["headers"].append((PRIORITY, str(caller.terms.priority).encode()))
+        size = len(judged.body)
+        with self._limits.pay(caller, size, judged.answer_tokens) as tokens:
+            seat = await self._find_seat(caller, judged, receive)
+            if seat is None:
+                return
+            if tokens is not None:
+                tokens.seated = True
+            with seat, self._accounting.count(caller.id, size):
+                watched = self._watch(replay(judged.body, receive), send, judged.warnings, tokens)
+                await self.app(scope, *watched)
+
+    def _judge_body(self, body: bytes, caller: Caller, path: str) -> _Judged:
+        """Have the body keep the rules; its document, which is large, does not leave this."""
+        settings = self.settings.limit_answers(caller.terms.max_tokens)
+        document = parse_body(body, settings.limits)
         if caller is SUPERVISOR:
             require_probe(body, document)
-        came = body
-        if warnings := apply_policy(document, body, path, self.settings):
+        if warnings := apply_policy(document, body, path, settings):
             body = json.dumps(document).encode()
         if caller.cache_salt is not None and document:
             body = add_salt(body, caller.cache_salt + (document.get("cache_salt") or ""))
-        if body is not came:
-            scope["headers"] = _with_length(scope["headers"], len(body))
-        self._require_room(caller)
+        _require_model(document, caller, settings.served_names)
         if caller is not SUPERVISOR and path in ANSWER_FIELDS:
             self._recorder.record(document)
-        with self._accounting.count(caller.id, len(body)):
-            await self.app(scope, *self._watch(replay(body, receive), send, warnings))
+        sequences = count_sequences(document)
+        answer = find_longest_answer(document, path)
+        return _Judged(body, warnings, sequences, answer and answer * sequences)
 
-    def _require_room(self, caller: Caller) -> None:
-        """Keep one key from taking the whole server; without keys all are one, and unlimited."""
-        most = MOST_REQUESTS if caller is SUPERVISOR else self.settings.requests_per_key
-        if caller is not ANYONE and self._accounting.count_under_way(caller.id) >= most:
-            raise self._try_later(429, f"{most} requests of this key are under way")
+    async def _find_seat(self, caller: Caller, judged: _Judged, receive: Receive) -> Seat | None:
+        """Wait for a seat beside the other keys; without keys all are one, and the engine's."""
+        if caller in (ANYONE, SUPERVISOR):
+            return Seat()
+        size = len(judged.body)
+        return await self._shares.take(caller, judged.sequences, size, receive, self.settings)
 
     def _try_later(self, status: int, message: str) -> Refusal:
         return try_later(status, message, self.settings.retry_after_seconds)
 
-    def _watch(self, receive: Receive, send: Send, warnings: list[str]) -> tuple[Receive, Send]:
+    def _watch(
+        self, receive: Receive, send: Send, warnings: list[str], tokens: AnswerTokens | None
+    ) -> tuple[Receive, Send]:
         """Note when the engine gives something, and add the warnings to its headers.
 
         After a client has left, vLLM answers nobody with 200: that is no sign of life.
@@ -218,6 +286,8 @@ class Gate:
                     message = {**message, "headers": [*message.get("headers", ()), *warning]}
             elif succeeds and not has_left:
                 self._accounting.see_token()
+                if tokens is not None:
+                    tokens.see(message.get("body", b""))
             await send(message)
 
         return receive_watched, send_watched
@@ -227,6 +297,14 @@ def _settle(scope: Scope, path: str) -> Scope:
     """Leave the engine no other path to route by, and none of the headers that it must not see."""
     kept = [header for header in scope["headers"] if header[0] not in DROPPED_HEADERS]
     return {**scope, "path": path, "raw_path": path.encode(), "root_path": "", "headers": kept}
+
+
+def _require_model(document: Document, caller: Caller, served: tuple[str, ...]) -> None:
+    """Refuse a model that the key is not for; without a name the first is meant."""
+    allowed = caller.terms.models
+    model = document.get("model") or (served[0] if served else None)
+    if allowed is not None and model not in allowed:
+        raise Refusal(404, f"this key is for {', '.join(allowed)}", field="model")
 
 
 def _with_length(headers: list[tuple[bytes, bytes]], length: int) -> list[tuple[bytes, bytes]]:

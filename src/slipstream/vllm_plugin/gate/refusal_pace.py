@@ -16,6 +16,10 @@ class RefusalPace:
         self._clock = clock
         self._next: dict[str, float] = {}
 
+    def follow(self, per_second: float) -> None:
+        """Refuse at another pace from now on."""
+        self._seconds_each = 1 / per_second
+
     def place(self, caller: str) -> float:
         """Give the seconds that the next refusal of a caller has to wait."""
         now = self._clock()

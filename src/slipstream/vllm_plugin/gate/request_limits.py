@@ -99,13 +99,21 @@ def _require_shallow(document: Document, body: bytes, most: int) -> None:
     raise Refusal(400, f"the body is nested more than {most} deep")
 
 
-def _require_few_sequences(document: Document, limits: Limits) -> None:
+def count_sequences(document: Document) -> int:
+    """Count the answers that a request asks for, each of which takes a seat in the engine."""
+    return _count_prompts(document) * max(1, int(document.get("n") or 1))
+
+
+def _count_prompts(document: Document) -> int:
     prompt = document.get("prompt")
     several = isinstance(prompt, list) and not (prompt and isinstance(prompt[0], int))
-    prompts = len(prompt) if several and prompt else 1
+    return len(prompt) if several and prompt else 1
+
+
+def _require_few_sequences(document: Document, limits: Limits) -> None:
+    prompts = _count_prompts(document)
     _require_most(prompts, limits.prompts, "prompts", "prompt")
-    sequences = prompts * max(1, document.get("n") or 1)
-    _require_most(sequences, limits.sequences, "answers in one request", "n")
+    _require_most(count_sequences(document), limits.sequences, "answers in one request", "n")
 
 
 def _require_few_stops(document: Document, field: str, limits: Limits) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from slipstream.vllm_plugin.gate.answers import Refusal
 from slipstream.vllm_plugin.gate.request_constraints import drop_patterns, require_plain_constraints
+from slipstream.vllm_plugin.gate.request_fields import keep_known_fields
 from slipstream.vllm_plugin.gate.request_limits import (
     CONTAINERS,
     Document,
@@ -18,17 +19,6 @@ from slipstream.vllm_plugin.gate.request_limits import (
 )
 from slipstream.vllm_plugin.gate.settings import Limits, Settings
 
-THE_SERVERS = (
-    "chat_template",
-    "kv_transfer_params",
-    "ec_transfer_params",
-    "mm_processor_kwargs",
-    "media_io_kwargs",
-    "priority",
-    "request_id",
-    "vllm_xargs",
-    "prompt_embeds",
-)
 # vLLM 0.32 refuses the first two while it speculates, and the third ends the engine (vllm#42592).
 NOT_WITH_SPECULATION = ("min_p", "logit_bias", "logprob_token_ids")
 MEDIA = frozenset(
@@ -51,7 +41,8 @@ ANSWER_FIELDS = {
     "/v1/responses": ("max_output_tokens",),
     "/v1/messages": ("max_tokens",),
 }
-BY_DEFAULT_SHORT = "/v1/completions"  # 16 tokens, unless it says null.
+BY_DEFAULT_SHORT = "/v1/completions"
+SHORT_TOKENS = 16  # Unless it says null.
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -78,14 +69,12 @@ def parse_body(body: bytes, limits: Limits) -> Document:
 def apply_policy(document: Document, body: bytes, path: str, settings: Settings) -> list[str]:
     """Refuse or change the document; give what was changed."""
     require_within_limits(document, body, settings.limits)
-    for field in THE_SERVERS:
-        if document.get(field) is not None:
-            raise Refusal(400, f"{field} is for the server to decide", field=field)
+    warnings = keep_known_fields(document, path)
     require_short_salt(document)
     _require_known_template_arguments(document, settings.template_arguments)
     if settings.text_only:
         _require_text(document)
-    warnings = _bound_answer(document, path, settings)
+    warnings += _bound_answer(document, path, settings)
     if settings.constraints == "plain":
         require_plain_constraints(document, settings.limits.grammar_characters)
         warnings += drop_patterns(document, settings.limits.grammar_characters)
@@ -145,6 +134,14 @@ def _bound_answer(document: Document, path: str, settings: Settings) -> list[str
             document[field] = most
             changed.append(f"{field} lowered to {most}")
     return changed
+
+
+def find_longest_answer(document: Document, path: str) -> float | None:
+    """Give the most tokens that an answer may have, None if the request does not say."""
+    asked = [document.get(field) for field in ANSWER_FIELDS.get(path, ())]
+    named = [most for most in asked if isinstance(most, int | float)]
+    short = [SHORT_TOKENS] if path == BY_DEFAULT_SHORT and "max_tokens" not in document else []
+    return min(named or short, default=None)
 
 
 def _drop_unsupported(document: Document, policy: str) -> list[str]:

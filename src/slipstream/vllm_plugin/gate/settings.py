@@ -6,7 +6,7 @@ and no other may be: an engine with half a gate does not start. The file holds n
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,20 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyTerms:
+    """What a key may do; None is no limit, and of the priorities the lowest comes first."""
+
+    routes: tuple[str, ...] | None = None
+    models: tuple[str, ...] | None = None
+    requests_at_once: int | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    max_tokens: int | None = None
+    weight: float = 1.0
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Recording:
     """Where requests are kept, how many bytes of them, and what is struck out."""
 
@@ -56,13 +70,19 @@ class Settings:
     host: str
     routes: tuple[str, ...]
     keys_file: str | None
+    keys_required: bool
+    served_names: tuple[str, ...]
+    seats: int | None
+    priorities: bool
     probe_sha256: str | None
     state_file: str | None
     accounting_folder: str | None
     access_log: str | None
     access_log_bytes: int
     access_logs_kept: int
-    requests_per_key: int
+    waiting_requests: int
+    waiting_bytes: int
+    waiting_seconds: float
     refusals_per_second: float
     retry_after_seconds: int
     speculation: bool
@@ -71,8 +91,28 @@ class Settings:
     text_only: bool
     constraints: str
     template_arguments: tuple[str, ...]
+    keys: KeyTerms
     limits: Limits
     recording: Recording | None
+
+    def limit_answers(self, most: int | None) -> "Settings":
+        """Return the settings for a key whose answers may not be longer."""
+        if most is None:
+            return self
+        own = min(most, self.limits.max_tokens or most)
+        return replace(self, limits=replace(self.limits, max_tokens=own))
+
+    def follow(self, newer: "Settings") -> "Settings":
+        """Take over what may change while the engine runs."""
+        return replace(self, **{name: getattr(newer, name) for name in FOLLOWED})
+
+
+# The rest is of the engine that was started. Bounds of request heads are set when it starts.
+FOLLOWED = (
+    *("routes", "keys_required", "waiting_requests", "waiting_bytes", "waiting_seconds"),
+    *("refusals_per_second", "retry_after_seconds", "unsupported_sampling", "long_answers"),
+    *("constraints", "template_arguments", "keys", "limits"),
+)
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -81,18 +121,21 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
     if not path:
         raise RuntimeError(f"{VARIABLE} does not name the gate's settings file")
     try:
-        return _make_settings(json.loads(Path(path).read_bytes()))
+        return make_settings(Path(path).read_bytes())
     except (OSError, ValueError, TypeError, LookupError) as fault:
         raise RuntimeError(f"the gate cannot use its settings in {path}: {fault}") from fault
 
 
-def _make_settings(document: dict[str, Any]) -> Settings:
+def make_settings(content: bytes) -> Settings:
+    """Read the settings from a file's content."""
+    document = json.loads(content)
     if (version := document.pop("schema_version")) != SCHEMA_VERSION:
         raise ValueError(f"schema_version is {version!r}, not {SCHEMA_VERSION}")
     limits = Limits(**document.pop("limits"))
+    keys = KeyTerms(**_freeze(document.pop("keys")))
     if (recording := document.pop("recording")) is not None:
         recording = Recording(**_freeze(recording))
-    return Settings(**_freeze(document), limits=limits, recording=recording)
+    return Settings(**_freeze(document), keys=keys, limits=limits, recording=recording)
 
 
 def _freeze(document: dict[str, Any]) -> dict[str, Any]:

@@ -58,7 +58,10 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         if self.path == "/metrics":
             accepted = 0 if find("drafts") else drafts
-            self.answer(f"vllm:spec_decode_num_drafts_total{{}} {drafts}.0\\n"
+            tokens = folder / "tokens"
+            written = tokens.read_text() if tokens.exists() else drafts
+            self.answer(f"vllm:generation_tokens_total{{}} {written or 0}\\n"
+                        f"vllm:spec_decode_num_drafts_total{{}} {drafts}.0\\n"
                         f"vllm:spec_decode_num_accepted_tokens_total{{}} {accepted}.0\\n".encode())
         elif (folder / "sick").exists():
             (folder / "asked").open("a").write("x")

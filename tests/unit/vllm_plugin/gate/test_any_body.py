@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from slipstream.serving.access.gate_file import GateRecording
 from slipstream.training.prompts import read_prompts
 from slipstream.vllm_plugin.gate.recording import PARAMETERS
+from slipstream.vllm_plugin.gate.request_fields import THE_SERVERS
 from slipstream.vllm_plugin.gate.request_limits import LISTS, SCHEMAS
-from slipstream.vllm_plugin.gate.request_policy import NOT_WITH_SPECULATION, SPOKEN, THE_SERVERS
+from slipstream.vllm_plugin.gate.request_policy import NOT_WITH_SPECULATION, SPOKEN
 from tests.unit.vllm_plugin.gate.pieces import CHAT, Engine, call, make_gate, make_scope
 
 FIELDS = (

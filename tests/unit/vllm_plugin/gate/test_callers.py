@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from slipstream.serving.access.gate_file import KeyDefaults
 from slipstream.vllm_plugin.gate import watched_file
 from tests.unit.vllm_plugin.gate.pieces import (
     CHAT,
@@ -80,7 +81,10 @@ def test_a_key_has_a_limit_of_requests_at_once(tmp_path: Path) -> None:
     async def ask_three_times() -> list[tuple[int, str | None]]:
         held = asyncio.Event()
         gate = make_gate(
-            tmp_path, Engine(before_each=held.wait), keys_file=file, requests_per_key=2
+            tmp_path,
+            Engine(before_each=held.wait),
+            keys_file=file,
+            keys=KeyDefaults(requests_at_once=2),
         )
         kept = [asyncio.create_task(ask_async(gate, key=one, json=HELLO)) for _ in range(2)]
         await asyncio.sleep(0.05)
@@ -99,7 +103,7 @@ def test_a_key_has_a_limit_of_requests_at_once(tmp_path: Path) -> None:
 
 def test_an_open_gate_has_no_such_limit(tmp_path: Path) -> None:
     async def ask_many() -> list[int]:
-        gate = make_gate(tmp_path, Engine(), requests_per_key=1)
+        gate = make_gate(tmp_path, Engine(), keys=KeyDefaults(requests_at_once=1))
         answers = await asyncio.gather(*(ask_async(gate, json=HELLO) for _ in range(5)))
         return [answer.status_code for answer in answers]
 

@@ -4,16 +4,19 @@ import hmac
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from slipstream.serving.access.keys import make_key, revoke_key
+from slipstream.serving.access.gate_file import KeyDefaults
+from slipstream.serving.access.keys import KeyTerms, make_key, revoke_key, rotate_key
 from slipstream.vllm_plugin.gate import key_ring, watched_file
 from slipstream.vllm_plugin.gate.answers import Refusal
 from slipstream.vllm_plugin.gate.key_ring import KeyRing, is_loopback
 from tests.unit.vllm_plugin.gate.pieces import (
     CHAT,
     HELLO,
+    LOCAL,
     REMOTE,
     Engine,
     ask,
@@ -30,8 +33,8 @@ def _look_always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched_file, "LOOK_EVERY_SECONDS", 0.0)
 
 
-def new_key(file: Path, expires: datetime | None = None) -> tuple[str, str]:
-    made = make_key(file, "someone", now=NOW, expires=expires)
+def new_key(file: Path, expires: datetime | None = None, **terms: Any) -> tuple[str, str]:
+    made = make_key(file, "someone", now=NOW, expires=expires, terms=KeyTerms(**terms))
     return made.key.id, made.secret
 
 
@@ -83,11 +86,73 @@ def test_the_key_stays_at_the_gate(tmp_path: Path) -> None:
     assert secret.encode() not in repr(engine.scopes).encode() + b"".join(engine.bodies)
 
 
-def test_a_key_lets_other_machines_read_the_metrics(tmp_path: Path) -> None:
-    _, secret = new_key(tmp_path / "keys.json")
-    gate = make_gate(tmp_path, Engine(), host="0.0.0.0", keys_file=tmp_path / "keys.json")
-    assert ask(gate, "/metrics", client=REMOTE).status_code == 401
-    assert ask(gate, "/metrics", client=REMOTE, key=secret).status_code == 200
+@pytest.mark.parametrize("client", [LOCAL, REMOTE])
+def test_where_there_are_keys_the_metrics_need_one_that_is_for_them(
+    tmp_path: Path, client: tuple[str, int]
+) -> None:
+    """A proxy on this machine passes strangers on, and need not say so in any header."""
+    file, engine = tmp_path / "keys.json", Engine()
+    (_, ordinary), (_, scraper) = new_key(file), new_key(file, routes=("metrics",))
+    gate = make_gate(tmp_path, engine, keys_file=file)
+    statuses = [
+        ask(gate, "/metrics", client=client, key=key).status_code
+        for key in (None, ordinary, scraper)
+    ]
+    assert statuses == [401, 403, 200]
+    assert ask_chat(gate, key=scraper).status_code == 403
+    assert engine.paths == ["/metrics"]
+    assert ask(gate, "/health").status_code == 200
+
+
+def test_keys_that_were_required_are_required_after_their_file_is_gone(tmp_path: Path) -> None:
+    file, engine = tmp_path / "keys.json", Engine()
+    _, secret = new_key(file)
+    file.unlink()
+    gate = make_gate(tmp_path, engine, keys_file=file, keys_required=True)
+    assert [ask_chat(gate, key=key).status_code for key in (None, secret)] == [401, 401]
+    assert ask(gate, "/metrics").status_code == 401
+    assert engine.scopes == []
+
+
+def test_a_rotated_key_counts_beside_its_successor_for_a_while(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    identity, old = new_key(file, routes=("chat",), weight=3)
+    new = rotate_key(file, identity, now=NOW, overlap=timedelta(hours=1)).secret
+    settings = make_gate(tmp_path, Engine(), keys_file=file).settings
+    rings = [
+        KeyRing(settings, clock=(NOW + timedelta(minutes=minutes)).timestamp)
+        for minutes in (59, 60)
+    ]
+    callers = [ring.require_caller({b"x-api-key": new.encode()}) for ring in rings]
+    callers.append(rings[0].require_caller({b"x-api-key": old.encode()}))
+    assert {caller.id for caller in callers} == {identity}
+    assert {caller.terms.weight for caller in callers} == {3}
+    assert {caller.cache_salt for caller in callers} == {None}
+    with pytest.raises(Refusal, match="has expired"):
+        rings[1].require_caller({b"x-api-key": old.encode()})
+    gate = make_gate(tmp_path, Engine(), keys_file=file)
+    revoke_key(file, identity)
+    assert [ask_chat(gate, key=key).status_code for key in (old, new)] == [401, 401]
+
+
+def test_a_key_is_for_some_models(tmp_path: Path) -> None:
+    file, engine = tmp_path / "keys.json", Engine()
+    _, secret = new_key(file, models=("m",))
+    gate = make_gate(tmp_path, engine, keys_file=file, served_names=("other", "m"))
+    statuses = [ask_chat(gate, key=secret, model=model).status_code for model in ("m", "x", None)]
+    assert statuses == [200, 404, 404]
+    assert len(engine.bodies) == 1
+
+
+def test_a_key_without_terms_has_the_gates_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    (_, plain), (_, own) = new_key(file), new_key(file, requests_at_once=9, priority=-2)
+    keys = KeyDefaults(requests_at_once=3, tokens_per_minute=1000, priority=5)
+    ring = KeyRing(make_gate(tmp_path, Engine(), keys_file=file, keys=keys).settings)
+    terms = [ring.require_caller({b"x-api-key": key.encode()}).terms for key in (plain, own)]
+    assert [one.requests_at_once for one in terms] == [3, 9]
+    assert [one.priority for one in terms] == [5, -2]
+    assert [one.tokens_per_minute for one in terms] == [1000, 1000]
 
 
 def test_keys_come_and_go_without_a_restart(tmp_path: Path) -> None:
@@ -168,6 +233,9 @@ def test_an_open_gate_shuts_when_a_key_is_made_and_never_opens_again(tmp_path: P
         '{"id": "a", "sha256": "zz"}',
         '{"id": "a", "sha256": 3}',
         '{"id": "a", "sha256": "00", "expires": "soon"}',
+        '{"id": "a", "sha256": "00", "routes": "chat"}',
+        '{"id": "a", "sha256": "00", "weight": 0}',
+        '{"id": "a", "sha256": "00", "tokens_per_minute": "many"}',
     ],
 )
 def test_a_key_file_that_cannot_be_used_lets_nobody_in(tmp_path: Path, content: str) -> None:

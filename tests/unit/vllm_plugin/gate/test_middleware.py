@@ -20,7 +20,7 @@ from tests.unit.vllm_plugin.gate.pieces import (
 )
 
 ODD_BODY = (
-    b'  {"model" :"m","messages":[{"role":"user", "content":"\\u00e9 \xc3\xa9 1.50"}],"t":1.50}\n'
+    b'  {"model" :"m","messages":[{"role":"user", "content":"\\u00e9 \xc3\xa9 1.50"}],"n":1.0}\n'
 )
 
 

@@ -171,7 +171,7 @@ def test_a_body_that_is_no_sound_json_is_refused(tmp_path: Path, body: bytes, me
 
 def test_a_body_may_be_as_deep_as_the_limit(tmp_path: Path) -> None:
     engine = Engine()
-    body = b'{"a": ' + b"[" * 63 + b"]" * 63 + b', "b": [[], [], {}]}'
+    body = b'{"metadata": ' + b"[" * 63 + b"]" * 63 + b', "tools": [[], [], {}]}'
     assert ask(make_gate(tmp_path, engine), CHAT, content=body).status_code == 200
     assert engine.bodies == [body]
 
@@ -197,7 +197,7 @@ def test_a_body_has_a_largest_size(tmp_path: Path, declared: bool) -> None:
     gate = make_gate(tmp_path, engine, limits={"body_bytes": 1000})
 
     def send(size: int) -> tuple[int, str | None]:
-        body = b'{"a": "' + b"x" * (size - 9) + b'"}'
+        body = b'{"user": "' + b"x" * (size - 12) + b'"}'
 
         async def parts() -> Any:
             for start in range(0, size, 100):

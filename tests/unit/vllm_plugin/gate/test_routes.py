@@ -241,7 +241,7 @@ def test_programs_of_this_machine_read_the_metrics(
     tmp_path: Path, client: tuple[str, int] | None
 ) -> None:
     engine = Engine()
-    gate = make_gate(tmp_path, engine, host="0.0.0.0")
+    gate = make_gate(tmp_path, engine)
     assert ask_metrics(gate, client) == 200
     assert engine.paths == ["/metrics"]
 

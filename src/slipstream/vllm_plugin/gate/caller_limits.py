@@ -1,0 +1,100 @@
+"""What one key may do at once and by the minute; past it, a 429 that says when to come back.
+
+A minute's amount fills up steadily. Tokens are paid for beforehand as estimated and set right
+when the answer has ended: a key that took more than it had owes the rest.
+"""
+
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from slipstream.vllm_plugin.gate.answer_tokens import AnswerTokens
+from slipstream.vllm_plugin.gate.answers import Refusal, try_later
+from slipstream.vllm_plugin.gate.key_ring import Caller
+
+BYTES_A_TOKEN = 4
+USUAL_ANSWER_TOKENS = 256.0
+_LATEST = 0.1
+
+
+class _Bucket:
+    """A minute's amount of something."""
+
+    def __init__(self, full: float, now: float) -> None:
+        self.level, self._at = full, now
+
+    def wait_for(self, amount: float, per_minute: int, now: float) -> float:
+        """Return the seconds until an amount is there, or a minute's if it is more than that."""
+        self.level = min(per_minute, self.level + (now - self._at) * per_minute / 60)
+        self._at = now
+        return max(0.0, (min(amount, per_minute) - self.level) * 60 / per_minute)
+
+
+class CallerLimits:
+    """Counts for every key what it has at once and what it used in the last minute."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._inside: Counter[str] = Counter()
+        self._requests: dict[str, _Bucket] = {}
+        self._tokens: dict[str, _Bucket] = {}
+        self._usual_tokens: defaultdict[str, float] = defaultdict(lambda: USUAL_ANSWER_TOKENS)
+
+    @contextmanager
+    def enter(self, caller: Caller, retry_after_seconds: int) -> Iterator[None]:
+        """Let a request in, before its body is read, for as long as the block lasts."""
+        most, per_minute = caller.terms.requests_at_once, caller.terms.requests_per_minute
+        if most is not None and self._inside[caller.id] >= most:
+            what = f"{most} requests of this key are under way"
+            raise _before_the_body(try_later(429, what, retry_after_seconds))
+        if per_minute is not None and (
+            wait := self._take(self._requests, caller.id, 1, per_minute)
+        ):
+            what = f"this key may ask {per_minute} times a minute"
+            raise _before_the_body(try_later(429, what, math.ceil(wait)))
+        self._inside[caller.id] += 1
+        try:
+            yield
+        finally:
+            self._inside[caller.id] -= 1
+            if not self._inside[caller.id]:
+                del self._inside[caller.id]
+
+    @contextmanager
+    def pay(self, caller: Caller, size: int, answer: float | None) -> Iterator[AnswerTokens | None]:
+        """Take the tokens of a body and of the longest answer; yield what counts the real ones."""
+        per_minute = caller.terms.tokens_per_minute
+        if per_minute is None:
+            yield None
+            return
+        prompt = size // BYTES_A_TOKEN
+        asked = prompt + (self._usual_tokens[caller.id] if answer is None else answer)
+        if wait := self._take(self._tokens, caller.id, asked, per_minute):
+            what = f"this key may use {per_minute} tokens a minute, and this request about"
+            raise try_later(429, f"{what} {asked:.0f}", math.ceil(wait))
+        used = AnswerTokens()
+        try:
+            yield used
+        finally:
+            actual = 0
+            if used.seated:
+                usual = self._usual_tokens[caller.id]
+                self._usual_tokens[caller.id] = usual + _LATEST * (used.answer - usual)
+                actual = (prompt if used.prompt is None else used.prompt) + used.answer
+            self._tokens[caller.id].level += asked - actual
+
+    def _take(self, buckets: dict[str, _Bucket], key: str, amount: float, most: int) -> float:
+        """Take an amount, or nothing and return the seconds until it could be taken."""
+        now = self._clock()
+        bucket = buckets.setdefault(key, _Bucket(most, now))
+        wait = bucket.wait_for(amount, most, now)
+        if not wait:
+            bucket.level -= amount
+        return wait
+
+
+def _before_the_body(refusal: Refusal) -> Refusal:
+    refusal.headers += ((b"connection", b"close"),)
+    return refusal

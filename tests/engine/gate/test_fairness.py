@@ -1,0 +1,75 @@
+"""A key with one request after another does not feel a key with 64 at the same time."""
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import inf
+
+import pytest
+
+from tests.engine.gate.corpus import CHAT, HELLO
+from tests.engine.gate.gated_server import SEATS, Gated, wait_until
+from tests.engine.gate.neighbour import Neighbour, Sample
+from tests.engine.gate.percentiles import MOST_TIMES, percentile
+
+pytestmark = pytest.mark.engine
+
+CROWD = 64
+SECONDS = 10
+ATTEMPTS = 2
+SHORT_ANSWER = 8
+
+
+@contextmanager
+def crowd(gated: Gated) -> Iterator[Counter[int]]:
+    """Have 64 callers with one key ask all the time; give the statuses of their answers."""
+    over, statuses = threading.Event(), Counter[int]()
+    body = {
+        "model": "target",
+        "messages": [HELLO],
+        "max_tokens": SHORT_ANSWER,
+        "ignore_eos": True,
+    }
+
+    def ask() -> None:
+        while not over.is_set():
+            answer = gated.ask(CHAT, method="POST", key=gated.attacker, body=body)
+            statuses[answer.status] += 1
+
+    threads = [threading.Thread(target=ask) for _ in range(CROWD)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield statuses
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def find_p99(samples: list[Sample]) -> float:
+    assert {one.status for one in samples} == {200}
+    return percentile([one.first_token for one in samples], 0.99)
+
+
+def test_one_request_beside_sixty_four(gated: Gated, neighbour: Neighbour) -> None:
+    times = inf
+    for _ in range(ATTEMPTS):
+        alone = neighbour.during([neighbour.watch(SECONDS)])
+        with crowd(gated) as statuses:
+            wait_until(lambda: gated.read_counts().waiting > SEATS, within_seconds=10)
+            beside = neighbour.during([neighbour.watch(SECONDS)])
+            counts = gated.read_counts()
+        sys.stdout.write(
+            f"\nfirst token, p99: alone {find_p99(alone) * 1000:.0f} ms of {len(alone)},"
+            f" beside {CROWD} of another key {find_p99(beside) * 1000:.0f} ms of {len(beside)};"
+            f" {counts.in_flight} in flight, {counts.waiting} waiting, crowd {dict(statuses)}\n"
+        )
+        assert {*statuses} == {200}
+        assert counts.in_flight <= SEATS
+        times = min(times, find_p99(beside) / find_p99(alone))
+        if times < MOST_TIMES:
+            break
+    assert times < MOST_TIMES

@@ -1,0 +1,84 @@
+"""gate.toml says what the gate allows; a word that it does not know is refused."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from slipstream.errors import InvalidInputError
+from slipstream.serving.access.gate_file import ROUTES, GateRules, GateSettings, KeyDefaults
+from slipstream.serving.access.gate_rules import apply_rules, read_rules
+from slipstream.serving.access.keys import KeyTerms
+from slipstream.vllm_plugin.gate.key_ring import SCOPES, TERMS
+
+PAGE = Path(__file__).parents[4] / "docs" / "gate.md"
+
+
+def write(folder: Path, text: str) -> Path:
+    (folder / "gate.toml").write_text(text)
+    return folder / "gate.toml"
+
+
+def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
+    assert read_rules(write(tmp_path, "")) == GateRules()
+
+
+def test_routes_go_by_their_short_names(tmp_path: Path) -> None:
+    text = """
+        routes = ["chat", "models", "POST /tokenize"]
+        [limits]
+        max_tokens = 2048
+        [keys]
+        routes = ["chat", "metrics"]
+        tokens_per_minute = 100_000
+    """
+    rules = read_rules(write(tmp_path, text))
+    assert rules.routes == ("POST /v1/chat/completions", "GET /v1/models", "POST /tokenize")
+    assert rules.limits.max_tokens == 2048
+    assert (rules.keys.routes, rules.keys.tokens_per_minute) == (("chat", "metrics"), 100_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("rotues = []", "rotues: Extra inputs are not permitted; is routes meant?"),
+        ("[limits]\nmax_token = 3", "limits.max_token: Extra inputs .*; is max_tokens meant?"),
+        ("[keys]\nwieght = 3", "keys.wieght: Extra inputs .*; is weight meant?"),
+        ("[limits]\nn = 0", "limits.n: Input should be greater than 0"),
+        ('constraints = "some"', "constraints: Input should be 'plain' or 'any'"),
+        ('routes = ["docs"]', r"routes\[0\]: Input should be 'POST /v1/chat/completions'"),
+        ('host = "0.0.0.0"', "host: Extra inputs are not permitted"),
+        ("routes = [", "is not TOML"),
+    ],
+)
+def test_what_cannot_be_rules_is_refused_by_its_key(tmp_path: Path, text: str, fault: str) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        read_rules(write(tmp_path, text))
+    assert re.search(fault, "\n".join((refused.value.message, *refused.value.details)))
+    assert "docs/gate.md" in refused.value.hint
+
+
+def test_without_the_file_there_are_no_rules(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="cannot read"):
+        read_rules(tmp_path / "none.toml")
+
+
+def test_rules_change_what_is_the_users_and_keys_stay_required() -> None:
+    before = GateSettings(host="/run/a", keys_required=True, seats=3)
+    after = apply_rules(before, GateRules(retry_after_seconds=9), keys_required=True)
+    assert after == before.model_copy(update={"retry_after_seconds": 9})
+
+
+def test_the_page_shows_every_key_with_its_default(tmp_path: Path) -> None:
+    (shown,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    written = re.sub(r"^# (\w+ = )", r"\1", shown, flags=re.MULTILINE)
+    assert read_rules(write(tmp_path, shown)) == GateRules()
+    for kind in (GateRules, type(GateRules().limits), KeyDefaults):
+        for name in kind.model_fields:
+            assert re.search(rf"^(?:\[{name}\]|{name} = )", written, re.MULTILINE), name
+
+
+def test_the_gate_and_the_command_have_the_same_words() -> None:
+    assert {*ROUTES} | {"metrics"} == {*SCOPES.values()}
+    assert all(SCOPES[route] == name for name, route in ROUTES.items())
+    assert {*TERMS} == {*KeyTerms.model_fields} == {*KeyDefaults.model_fields}

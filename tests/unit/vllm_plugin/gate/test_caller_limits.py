@@ -1,0 +1,292 @@
+"""A key has limits of its own, at once and by the minute, and is told when to come back."""
+
+import asyncio
+import json
+import resource
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipstream.vllm_plugin.gate.answer_tokens import AnswerTokens
+from slipstream.vllm_plugin.gate.answers import Receive, Refusal, Scope, Send
+from slipstream.vllm_plugin.gate.caller_limits import CallerLimits
+from slipstream.vllm_plugin.gate.key_ring import Caller
+from slipstream.vllm_plugin.gate.settings import KeyTerms
+from tests.unit.vllm_plugin.gate.pieces import (
+    CHAT,
+    HELLO,
+    Engine,
+    ask,
+    ask_async,
+    ask_chat,
+    make_gate,
+    read_error,
+)
+from tests.unit.vllm_plugin.gate.test_key_ring import new_key
+from tests.unit.vllm_plugin.gate.test_sockets import connect, serve, status_of
+
+HALF = 2**19
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def find_wait(refusal: Refusal) -> int:
+    return int(dict(refusal.headers)[b"retry-after"])
+
+
+def test_requests_by_the_minute_come_back_when_they_are_told_to() -> None:
+    clock = Clock()
+    limits = CallerLimits(clock=clock)
+    caller = Caller("a", terms=KeyTerms(requests_per_minute=6))
+    for _ in range(6):
+        with limits.enter(caller, 5):
+            pass
+    with pytest.raises(Refusal, match="6 times a minute") as refused, limits.enter(caller, 5):
+        pass
+    assert (refused.value.status, find_wait(refused.value)) == (429, 10)
+    with limits.enter(Caller("b", terms=caller.terms), 5):
+        pass
+    clock.now += 9.5
+    with pytest.raises(Refusal) as refused, limits.enter(caller, 5):
+        pass
+    clock.now += find_wait(refused.value)
+    with limits.enter(caller, 5):
+        pass
+
+
+def test_tokens_are_paid_as_estimated_and_set_right_at_the_end() -> None:
+    clock = Clock()
+    limits = CallerLimits(clock=clock)
+    caller = Caller("a", terms=KeyTerms(tokens_per_minute=600))
+    with limits.pay(caller, 400, 500) as used:
+        assert used is not None
+        with pytest.raises(Refusal, match="600 tokens a minute, and this request about 200") as no:
+            limits.pay(caller, 400, 100).__enter__()
+        assert find_wait(no.value) == 20
+        used.seated = True
+        used.see(b'{"usage": {"prompt_tokens": 90, "completion_tokens": 10}}')
+    with limits.pay(caller, 0, 500) as used:
+        assert used is not None
+        used.seated = True
+        used.see(b'{"usage": {"prompt_tokens": 0, "completion_tokens": 1100}}')
+    with pytest.raises(Refusal) as no:
+        limits.pay(caller, 0, 1).__enter__()
+    clock.now += find_wait(no.value)
+    with limits.pay(caller, 0, 1):
+        pass
+
+
+def test_a_request_for_more_than_a_minutes_tokens_takes_a_full_minute() -> None:
+    clock = Clock()
+    limits = CallerLimits(clock=clock)
+    caller = Caller("a", terms=KeyTerms(tokens_per_minute=60))
+    with limits.pay(caller, 400, 1000):
+        """Its client left before there was a seat: it costs nothing."""
+    for answer in (1000, 60):
+        with limits.pay(caller, 0, answer) as used:
+            assert used is not None
+            used.seated = True
+            used.see(b'data: {"usage":{"output_tokens":60}}')
+        with pytest.raises(Refusal) as no:
+            limits.pay(caller, 0, 60).__enter__()
+        assert find_wait(no.value) == 60
+        clock.now += 60
+
+
+@pytest.mark.parametrize(
+    ("parts", "tokens"),
+    [
+        ([b'data: {"choices":[{"delta":{"content":" word"}}]}\n\n'] * 5, 6),
+        ([b'data: {"choices":[{"text":" a long text of six tokens"}]}\n\n'] * 2, 13),
+        ([b'data: {"choices":[{"delta":{"content":"a \\"completion_tokens\\": 9 b"}}]}'], 7),
+        ([b'data: {"choices":[{"delta":{"content":"a"}}]}', b'{"completion_tokens": 40}'], 40),
+        ([b'{"choices":[{"message":{"content":"a"}}],"usage":{"completion_tokens":3}}'], 3),
+        ([b"data: [DONE]\n\n", b""], 0),
+    ],
+)
+def test_the_tokens_of_an_answer_are_counted_as_it_passes(parts: list[bytes], tokens: int) -> None:
+    seen = AnswerTokens()
+    for part in parts:
+        seen.see(part)
+    assert seen.answer == tokens
+
+
+def test_a_key_at_its_limit_of_tokens_is_told_so_through_the_gate(tmp_path: Path) -> None:
+    file, engine = tmp_path / "keys.json", Engine(chunks=(b'{"completion_tokens": 100}',))
+    _, key = new_key(file, tokens_per_minute=200)
+    gate = make_gate(tmp_path, engine, keys_file=file)
+    first = ask_chat(gate, key=key, max_tokens=150)
+    second = ask_chat(gate, key=key, max_tokens=150)
+    assert (first.status_code, second.status_code) == (200, 429)
+    # 200, less the 19 of its body and 100 of its answer: 88 more at 200 a minute.
+    assert int(second.headers["retry-after"]) in range(20, 30)
+    assert read_error(second).startswith("this key may use 200 tokens a minute")
+    assert ask_chat(gate, key=key, max_tokens=20).status_code == 200
+
+
+def test_a_keys_longest_answer_counts_where_it_is_the_shorter(tmp_path: Path) -> None:
+    file, engine = tmp_path / "keys.json", Engine()
+    _, key = new_key(file, max_tokens=50)
+    gate = make_gate(tmp_path, engine, keys_file=file, limits={"max_tokens": 100})
+    assert ask_chat(gate, key=key, max_tokens=51).status_code == 400
+    assert ask_chat(gate, key=key).status_code == 200
+    assert json.loads(engine.bodies[-1])["max_completion_tokens"] == 50
+
+
+def test_half_bodies_have_a_seat_each_and_the_next_is_refused_at_once(tmp_path: Path) -> None:
+    """80 half bodies on one key: memory is bounded by the 64 that are let in."""
+    file, engine = tmp_path / "keys.json", Engine()
+    (identity, key), (_, other) = new_key(file), new_key(file)
+    head = (
+        f"POST {CHAT} HTTP/1.1\r\nHost: engine\r\nContent-Length: {2 * HALF}\r\n"
+        f"Authorization: Bearer {key}\r\n\r\n"
+    ).encode()
+    gate = make_gate(tmp_path, engine, keys_file=file)
+    with serve(gate) as port, ExitStack() as open_sockets:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        waiting = []
+        for _ in range(64):
+            waiting.append(open_sockets.enter_context(connect(port)))
+            waiting[-1].sendall(head + b"x" * HALF)
+        wait_until(lambda: gate._limits._inside[identity] == 64)
+        times = []
+        for _ in range(16):
+            late = open_sockets.enter_context(connect(port))
+            began = time.monotonic()
+            late.sendall(head)
+            answer = late.recv(65536)
+            times.append(time.monotonic() - began)
+            assert status_of(answer) == 429
+            assert b"retry-after: 5" in answer
+            assert b"connection: close" in answer
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        sys.stdout.write(
+            f"\n80 half bodies: 64 wait, 16 refused within {max(times) * 1000:.0f} ms,"
+            f" {grown:.0f} MiB more\n"
+        )
+        assert max(times) < 2
+        for one in waiting:
+            one.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                one.recv(1)
+        content = json.dumps(HELLO).encode()
+        free = open_sockets.enter_context(connect(port))
+        free.sendall(
+            head.replace(key.encode(), other.encode()).replace(
+                str(2 * HALF).encode(), str(len(content)).encode()
+            )
+            + content
+        )
+        assert status_of(free.recv(65536)) == 200
+        waiting.pop().close()
+        wait_until(lambda: gate._limits._inside[identity] == 63)
+        again = open_sockets.enter_context(connect(port))
+        again.sendall(head)
+        again.settimeout(0.3)
+        with pytest.raises(socket.timeout):
+            again.recv(1)
+    assert len(engine.bodies) == 1
+
+
+def test_an_open_gate_lets_in_what_comes(tmp_path: Path) -> None:
+    async def ask_many() -> list[int]:
+        gate = make_gate(tmp_path, Engine())
+        answers = await asyncio.gather(*(ask_async(gate, json=HELLO) for _ in range(80)))
+        return [answer.status_code for answer in answers]
+
+    assert asyncio.run(ask_many()) == [200] * 80
+
+
+LISTED = {
+    "object": "list",
+    "data": [
+        {"id": name, "root": f"/home/someone/models/{name}", "max_model_len": 512}
+        for name in ("one", "two")
+    ],
+}
+
+
+@pytest.mark.parametrize(("models", "shown"), [(None, ["one", "two"]), (("two",), ["two"])])
+def test_models_are_listed_by_name_and_not_by_their_folder(
+    tmp_path: Path, models: tuple[str, ...] | None, shown: list[str]
+) -> None:
+    file, listed = tmp_path / "keys.json", json.dumps(LISTED).encode()
+    _, key = new_key(file, models=models)
+    engine = Engine(chunks=(listed[:20], listed[20:]))
+    answer = ask(make_gate(tmp_path, engine, keys_file=file), "/v1/models", key=key)
+    assert "/home" not in answer.text
+    assert [(one["id"], one["root"]) for one in answer.json()["data"]] == [
+        (name, name) for name in shown
+    ]
+    assert answer.json()["data"][0]["max_model_len"] == 512
+
+
+@pytest.mark.parametrize("body", [b"", b"no list", b'{"data": 3}', b"x" * 3 * 2**20])
+def test_what_is_no_list_of_models_passes(tmp_path: Path, body: bytes) -> None:
+    chunks = tuple(body[start : start + 2**19] for start in range(0, len(body), 2**19))
+    gate = make_gate(tmp_path, Engine(chunks=chunks))
+    assert ask(gate, "/v1/models").content == body
+    gate = make_gate(tmp_path, Engine(status=500, chunks=(json.dumps(LISTED).encode(),)))
+    assert ask(gate, "/v1/models").json() == LISTED
+
+
+def test_a_list_of_models_keeps_its_length(tmp_path: Path) -> None:
+    body = json.dumps(LISTED).encode()
+
+    async def engine(scope: Scope, receive: Receive, send: Send) -> None:
+        length = (b"content-length", str(len(body)).encode())
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await send({"type": "http.response.body", "body": body})
+
+    answer = ask(make_gate(tmp_path, engine), "/v1/models")
+    assert int(answer.headers["content-length"]) == len(answer.content) < len(body)
+
+
+@pytest.mark.parametrize("field", ["session_id", "stream_interval", "mm_payload", "priority"])
+def test_what_chooses_for_the_server_is_refused(tmp_path: Path, field: str) -> None:
+    answer = ask(make_gate(tmp_path, Engine()), json={**HELLO, field: 1})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+
+
+def test_a_field_that_nobody_knows_is_dropped_with_a_warning(tmp_path: Path) -> None:
+    engine = Engine()
+    fields: dict[str, Any] = {"tempreature": 1, "caf\u00e9\r\nx: y": 2, "seed": 3}
+    answer = ask_chat(make_gate(tmp_path, engine), **fields)
+    assert answer.status_code == 200
+    assert engine.document == HELLO | {"seed": 3}
+    assert answer.headers["x-slipstream-warning"] == (
+        "tempreature dropped: not a field of this API; caf???x: y dropped: not a field of this API"
+    )
+
+
+def test_a_session_is_not_chosen_by_a_header_either(tmp_path: Path) -> None:
+    engine = Engine()
+    gate = make_gate(tmp_path, engine)
+    ask(gate, CHAT, json=HELLO, headers={"x-session-id": "another's"})
+    assert b"x-session-id" not in engine.headers
+
+
+def test_a_body_of_odd_fields_only_is_refused(tmp_path: Path) -> None:
+    odd: dict[str, Any] = {f"field{number}": 1 for number in range(17)}
+    refused = ask_chat(make_gate(tmp_path, Engine()), **odd)
+    assert refused.status_code == 400
+    assert read_error(refused) == "the body has 17 fields that are not of this API"
