@@ -67,9 +67,10 @@ class Refusal(Exception):
         return self.with_traceback(None)
 
 
-def try_later(status: int, message: str, seconds: int) -> Refusal:
+def try_later(status: int, message: str, seconds: int, *, reason: str | None = None) -> Refusal:
     """Make a refusal that says when to come back."""
-    return Refusal(status, message, headers=((b"retry-after", str(seconds).encode()),))
+    headers = ((b"retry-after", str(seconds).encode()),)
+    return Refusal(status, message, reason=reason, headers=headers)
 
 
 async def send_refusal(send: Send, refusal: Refusal, *, method: str) -> None:

@@ -48,12 +48,12 @@ class CallerLimits:
         most, per_minute = caller.terms.requests_at_once, caller.terms.requests_per_minute
         if most is not None and self._inside[caller.id] >= most:
             what = f"{most} requests of this key are under way"
-            raise _before_the_body(try_later(429, what, retry_after_seconds))
+            raise _before_the_body(try_later(429, what, retry_after_seconds, reason="at_once"))
         if per_minute is not None and (
             wait := self._take(self._requests, caller.id, 1, per_minute)
         ):
             what = f"this key may ask {per_minute} times a minute"
-            raise _before_the_body(try_later(429, what, math.ceil(wait)))
+            raise _before_the_body(try_later(429, what, math.ceil(wait), reason="a_minute"))
         self._inside[caller.id] += 1
         try:
             yield
@@ -73,7 +73,8 @@ class CallerLimits:
         asked = prompt + (self._usual_tokens[caller.id] if answer is None else answer)
         if wait := self._take(self._tokens, caller.id, asked, per_minute):
             what = f"this key may use {per_minute} tokens a minute, and this request about"
-            raise try_later(429, f"{what} {asked:.0f}", math.ceil(wait))
+            what = f"{what} {asked:.0f}"
+            raise try_later(429, what, math.ceil(wait), reason="tokens_a_minute")
         used = AnswerTokens()
         try:
             yield used

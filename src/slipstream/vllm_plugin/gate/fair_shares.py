@@ -127,7 +127,7 @@ class FairShares:
             or self._waiting_bytes + size > settings.waiting_bytes
         ):
             what = f"{self._waiting} requests wait for a seat, which is as many as may"
-            raise try_later(503, what, settings.retry_after_seconds)
+            raise try_later(503, what, settings.retry_after_seconds, reason="full_queue")
 
     async def _wait(
         self, place: _Place, size: int, receive: Receive, settings: Settings
@@ -156,7 +156,7 @@ class FairShares:
         if left:
             return None
         what = f"no seat became free within {settings.waiting_seconds:g} s"
-        raise try_later(503, what, settings.retry_after_seconds)
+        raise try_later(503, what, settings.retry_after_seconds, reason="no_seat")
 
     def _hand_out(self) -> None:
         """Seat those whose turn it is."""

@@ -128,7 +128,8 @@ def require_scope(caller: Caller, route: str) -> None:
     """Refuse a key that is for other routes."""
     allowed = caller.terms.routes
     if allowed is not None and SCOPES.get(route) not in allowed:
-        raise Refusal(403, f"this key is not for {route}; it is for {', '.join(allowed)}")
+        what = f"this key is not for {route}; it is for {', '.join(allowed)}"
+        raise Refusal(403, what, reason="scope")
 
 
 def is_loopback(address: str) -> bool:

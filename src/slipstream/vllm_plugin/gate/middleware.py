@@ -202,7 +202,8 @@ class Gate:
         if caller is not SUPERVISOR and self._state.read().name in LEAVING:
             raise self._try_later(503, "the server is about to stop")
         if not hold_place(scope, spare=caller is SUPERVISOR):
-            raise self._try_later(503, "the server has all the connections that it can serve")
+            what = "the server has all the connections that it can serve"
+            raise try_later(503, what, self.settings.retry_after_seconds, reason="connections")
         with self._limits.enter(caller, self.settings.retry_after_seconds):
             if scope["method"] == "GET":
                 await self.app(scope, receive, show_names_only(send, caller.terms.models))
@@ -304,7 +305,8 @@ def _require_model(document: Document, caller: Caller, served: tuple[str, ...]) 
     allowed = caller.terms.models
     model = document.get("model") or (served[0] if served else None)
     if allowed is not None and model not in allowed:
-        raise Refusal(404, f"this key is for {', '.join(allowed)}", field="model")
+        what = f"this key is for {', '.join(allowed)}"
+        raise Refusal(404, what, field="model", reason="scope")
 
 
 def _with_length(headers: list[tuple[bytes, bytes]], length: int) -> list[tuple[bytes, bytes]]:

@@ -19,7 +19,7 @@ FIELDS = frozenset(
 def require_probe_route(route: str) -> None:
     """Refuse every route but the one that a probe takes."""
     if route != ROUTE:
-        raise Refusal(403, "this key is for probes only")
+        raise Refusal(403, "this key is for probes only", reason="scope")
 
 
 def require_probe(body: bytes, document: Document) -> None:

@@ -205,9 +205,10 @@ def test_what_comes_behind_a_request_does_not_get_into_its_answer(
     tmp_path: Path, junk: bytes
 ) -> None:
     engine = Living(chunks=(b"one", b"two"), before_each=lambda: asyncio.sleep(0.1))
-    asked = request("/v1/models").replace(b"Connection: close\r\n", b"")
+    body = b'{"prompt": "a"}'
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: e\r\nContent-Length: {len(body)}\r\n\r\n"
     with serve_as_vllm(make_living_gate(tmp_path, engine)) as port:
-        given = send_raw(port, asked + junk)
+        given = send_raw(port, head.encode() + body + junk)
     assert given.count(b"HTTP/1.1") == 1
     assert given.endswith(b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")
 

@@ -225,7 +225,10 @@ def test_the_supervisor_gets_through_a_full_house(tmp_path: Path) -> None:
         assert statuses == [200] * 14 + [503] * 6
         assert status_of(send_raw(served.port, request("/livez"))) == 200
         asking = stack.enter_context(connect(served.port))
-        asking.sendall(STREAM + b"Authorization: Bearer probe\r\n\r\n" + BODY)
+        probe = b'{"model": "m", "prompt": "a", "max_tokens": 1}'
+        head = STREAM.replace(CHAT.encode(), b"/v1/completions")
+        head = head.replace(b"%d" % len(BODY), b"%d" % len(probe))
+        asking.sendall(head + b"Authorization: Bearer probe\r\n\r\n" + probe)
         assert status_of(asking.recv(65536)) == 200
 
 

@@ -69,7 +69,8 @@ def parse(text: str) -> list[Sample]:
 
 def read_samples(port: int) -> dict[tuple[str, ...], float]:
     """Read the gate's metrics, by name and labels."""
-    text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+    headers = {"Authorization": "Bearer probe"}
+    text = httpx.get(f"http://127.0.0.1:{port}/metrics", headers=headers).text
     return {
         (one.name.removeprefix(PREFIX), *one.labels.values()): one.value
         for one in parse(text)
@@ -81,7 +82,7 @@ def test_requests_refusals_and_times_are_counted(tmp_path: Path) -> None:
     keys = tmp_path / "keys" / "keys.json"
     made = make_key(keys, "alice", now=datetime.now(UTC), expires=None)
     key = {"Authorization": f"Bearer {made.secret}"}
-    gate = make_gate(tmp_path, serve_metrics(Living(chunks=(b"{}",))), keys_file=keys)
+    gate = make_gate(tmp_path, serve_metrics(Living(chunks=(b"{}",))), keys_file=keys, probe_sha256=PROBE)
     with (
         serve_as_vllm(gate) as port,
         httpx.Client(base_url=f"http://127.0.0.1:{port}") as client,
@@ -109,7 +110,7 @@ def test_requests_refusals_and_times_are_counted(tmp_path: Path) -> None:
         ("requests_total", "none", chat, "4xx"): 1,
         ("requests_total", "none", "other", "4xx"): 1,
         ("requests_total", "none", "GET /livez", "2xx"): 1,
-        ("requests_total", "none", "GET /metrics", "2xx"): 1,
+        ("requests_total", "supervisor", "GET /metrics", "2xx"): 1,
         ("refusals_total", alice, "bad_request"): 1,
         ("refusals_total", "none", "no_valid_key"): 1,
         ("refusals_total", "none", "no_such_route"): 1,

@@ -172,8 +172,7 @@ def test_the_life_of_the_app_is_the_apps_own(tmp_path: Path) -> None:
         await send({"type": "lifespan.startup.complete"})
 
     gate = make_gate(tmp_path, app, accounting_folder=tmp_path / "counts")
-    protocol = type("Protocol", (), {"on_headers_complete": None})
-    config = SimpleNamespace(http_protocol_class=protocol)
+    config = SimpleNamespace(http_protocol_class=HttpToolsProtocol)
     server = SimpleNamespace(state=SimpleNamespace(server=SimpleNamespace(config=config)))
     scope = {"type": "lifespan", "app": server}
     sent = asyncio.run(call(gate, scope, {"type": "lifespan.startup"}))
