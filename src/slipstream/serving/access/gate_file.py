@@ -52,6 +52,8 @@ class GateLimits(Record):
     regex_characters: PositiveInt = 2048
     grammar_characters: PositiveInt = 2**14
     schema_bytes: PositiveInt = 2**16
+    # Of compiling: about a millisecond of a core each (vllm_plugin/gate/schema_cost.py).
+    schema_units: PositiveInt = 3000
 
 
 class GateRecording(Record):
@@ -89,6 +91,9 @@ class GateSettings(Record):
     state_file: Path | None = None
     accounting_folder: Path | None = None
     requests_per_key: PositiveInt = 64
+    # Of one key; schemas that the engine has seen lately are free.
+    new_schemas_per_minute: PositiveInt = 30
+    schema_units_per_minute: PositiveInt = 6000
     # Of one caller, after the first hundred: a refusal costs about 2 ms of a core.
     refusals_per_second: PositiveFloat = 50
     retry_after_seconds: PositiveInt = 5

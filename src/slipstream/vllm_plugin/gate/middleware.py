@@ -22,6 +22,7 @@ from slipstream.vllm_plugin.gate.answers import (
     send_refusal,
     try_later,
 )
+from slipstream.vllm_plugin.gate.compiled_constraints import list_forms
 from slipstream.vllm_plugin.gate.key_ring import (
     ANYONE,
     SUPERVISOR,
@@ -34,7 +35,9 @@ from slipstream.vllm_plugin.gate.recording import Recorder
 from slipstream.vllm_plugin.gate.refusal_pace import RefusalPace
 from slipstream.vllm_plugin.gate.request_body import add_salt, read_body, replay
 from slipstream.vllm_plugin.gate.request_heads import bound_heads
+from slipstream.vllm_plugin.gate.request_limits import Document
 from slipstream.vllm_plugin.gate.request_policy import ANSWER_FIELDS, apply_policy, parse_body
+from slipstream.vllm_plugin.gate.schema_pace import Release, SchemaPace, hold_nothing
 from slipstream.vllm_plugin.gate.settings import read_settings
 from slipstream.vllm_plugin.gate.watched_file import WatchedFile
 
@@ -78,6 +81,7 @@ class Gate:
         self._accounting = Accounting(self.settings.accounting_folder)
         self._recorder = Recorder(self.settings.recording)
         self._pace = RefusalPace(self.settings.refusals_per_second)
+        self._schema_pace = SchemaPace(self.settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one connection of a server."""
@@ -156,10 +160,11 @@ class Gate:
         if body is not came:
             scope["headers"] = _with_length(scope["headers"], len(body))
         self._require_room(caller)
+        release = self._admit_forms(caller, document)
         if caller is not SUPERVISOR and path in ANSWER_FIELDS:
             self._recorder.record(document)
         with self._accounting.count(caller.id, len(body)):
-            await self.app(scope, *self._watch(replay(body, receive), send, warnings))
+            await self.app(scope, *self._watch(replay(body, receive), send, warnings, release))
 
     def _require_room(self, caller: Caller) -> None:
         """Keep one key from taking the whole server; without keys all are one, and unlimited."""
@@ -170,10 +175,18 @@ class Gate:
         ):
             raise self._try_later(429, f"{most} requests of this key are under way")
 
+    def _admit_forms(self, caller: Caller, document: Document) -> Release:
+        """Count what the engine has to compile for a key; give what ends the count."""
+        paced = self.settings.constraints == "plain" and caller not in (ANYONE, SUPERVISOR)
+        forms = list_forms(document) if paced else []
+        return self._schema_pace.admit(caller.id, forms) if forms else hold_nothing
+
     def _try_later(self, status: int, message: str) -> Refusal:
         return try_later(status, message, self.settings.retry_after_seconds)
 
-    def _watch(self, receive: Receive, send: Send, warnings: list[str]) -> tuple[Receive, Send]:
+    def _watch(
+        self, receive: Receive, send: Send, warnings: list[str], release: Release
+    ) -> tuple[Receive, Send]:
         """Note when the engine gives something, and add the warnings to its headers.
 
         After a client has left, vLLM answers nobody with 200: that is no sign of life.
@@ -195,6 +208,7 @@ class Gate:
                     message = {**message, "headers": [*message.get("headers", ()), *warning]}
             elif succeeds and not has_left:
                 self._accounting.see_token()
+                release()
             await send(message)
 
         return receive_watched, send_watched

@@ -35,6 +35,7 @@ class Limits:
     regex_characters: int
     grammar_characters: int
     schema_bytes: int
+    schema_units: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ class Settings:
     state_file: str | None
     accounting_folder: str | None
     requests_per_key: int
+    new_schemas_per_minute: int
+    schema_units_per_minute: int
     refusals_per_second: float
     retry_after_seconds: int
     speculation: bool
