@@ -202,10 +202,10 @@ SCHEMAS_PAST_LIMITS = (
     call("a call with like alternatives", COSTLY["three hundred like arrays"]),
     strict_call("a strict call with a thousand properties", record(names(1000))),
     chat(
-        "a thousand tools to choose from",
+        "four hundred tools to choose from",
         tools=[
             {"type": "function", "function": {"name": f"t{n}", "parameters": record(names(9))}}
-            for n in range(1000)
+            for n in range(400)
         ],
         tool_choice="required",
     ),

@@ -9,13 +9,14 @@ merely offers are text in the prompt. `guided_json` and its kin are ignored by t
 import json
 from collections.abc import Iterator
 from hashlib import sha256
+from math import inf
 from typing import Any, NamedTuple
 
 from slipstream.vllm_plugin.gate.answers import Refusal
 from slipstream.vllm_plugin.gate.request_limits import SCHEMAS, Document, walk
 from slipstream.vllm_plugin.gate.schema_cost import (
+    COSTLY_FORMAT,
     LENGTHS,
-    UNAFFORDABLE_FORMAT,
     Cost,
     weigh,
     weigh_choices,
@@ -31,11 +32,11 @@ class Form(NamedTuple):
     field: str
     value: Any
 
-    def weigh(self) -> Cost:
-        """Give what the engine pays for it."""
+    def weigh(self, most: float = inf) -> Cost:
+        """Give what the engine pays for it; past `most` it is enough to know that."""
         if self.field == "regex":
             return weigh_regex(str(self.value))
-        return weigh_choices(self.value) if self.field == "choice" else weigh(self.value)
+        return weigh_choices(self.value) if self.field == "choice" else weigh(self.value, most)
 
 
 def list_forms(document: Document) -> list[Form]:
@@ -61,47 +62,34 @@ def digest_forms(forms: list[Form]) -> bytes:
 
 
 def require_affordable_forms(document: Document, most: int) -> list[str]:
-    """Refuse what costs the engine too much; tools lose their lengths first. Give what was lost."""
-    dropped = _lighten_tools(document, most)
+    """Refuse what costs the engine too much; tools lose their lengths first; give what was lost."""
+    dropped: list[str] = []
     units = 0
     for form in list_forms(document):
-        _require_no_costly_format(form)
-        cost = form.weigh()
+        cost = form.weigh(most)
+        if form.field == "tools" and cost.units > most and (count := _lighten(form.value)):
+            what = f"{count} lengths and formats dropped from tools"
+            dropped.append(f"{what}: at least {cost.units} units, up to {most}")
+            cost = form.weigh(most)
         units += cost.units
         if units > most:
-            what = (
-                f"{form.field}: compiling this costs {units} units, most of them for {cost.mostly}"
-            )
-            raise Refusal(400, f"{what}; this server allows up to {most}", field=form.field)
+            what = f"{form.field}: compiling this costs at least {units} units"
+            why = f"most of them for {cost.mostly}; this server allows up to {most}"
+            raise Refusal(400, f"{what}, {why}", field=form.field)
     return dropped
 
 
-def _lighten_tools(document: Document, most: int) -> list[str]:
-    """Take out what a tool means something without, as long as it is too much."""
-    tools = list(_find_compiled_tools(document))
-    parts = [part for part in walk(tools) if isinstance(part, dict)]
-    formats = [part for part in parts if part.get("format") == UNAFFORDABLE_FORMAT]
-    for part in formats:
-        del part["format"]
-    warnings = [f"{len(formats)} formats dropped from tools: {UNAFFORDABLE_FORMAT}"] * bool(formats)
-    if (units := weigh(tools).units) <= most:
-        return warnings
-    lengths = [(part, name) for part in parts for name in LENGTHS if _is_number(part.get(name))]
-    for part, name in lengths:
-        del part[name]
-    if lengths:
-        warnings.append(f"{len(lengths)} lengths dropped from tools: {units} units, up to {most}")
-    return warnings
-
-
-def _require_no_costly_format(form: Form) -> None:
-    for part in walk(form.value):
-        if isinstance(part, dict) and part.get("format") == UNAFFORDABLE_FORMAT:
-            what = (
-                f"{form.field}: the format {UNAFFORDABLE_FORMAT} takes up to 59 ms for every token"
-            )
-            hint = "this server takes the formats that take up to 1 ms"
-            raise Refusal(400, f"{what}; {hint}", field=form.field)
+def _lighten(tools: list[dict[str, Any]]) -> int:
+    """Take out what a tool means something without, too; give how much it was."""
+    dropped = 0
+    for part in walk(tools):
+        if isinstance(part, dict):
+            costly = [name for name in LENGTHS if isinstance(part.get(name), int | float)]
+            costly += ["format"] * (part.get("format") == COSTLY_FORMAT)
+            for name in costly:
+                del part[name]
+            dropped += len(costly)
+    return dropped
 
 
 def _find_compiled_tools(document: Document) -> Iterator[dict[str, Any]]:
@@ -141,7 +129,3 @@ def _parse(schema: Any) -> Any:
         return json.loads(schema) if isinstance(schema, str) else schema
     except (ValueError, RecursionError):
         return schema
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)

@@ -14,6 +14,7 @@ xgrammar 0.2.8:
 | a further alternative that the first property does not tell | 30 |
 | a set of characters in a pattern, for each repeat | 0.1 to 6 by its letters, 18 with a space |
 | format email, uri, uri-reference / hostname, ipv6 / others | 50 / 20 / 5 |
+| format uri-template | 20,000, which is never allowed by default |
 | a character of an enum, a const, a choice or a property's name | 0.01 |
 | each object of the schema | 0.2 |
 
@@ -24,15 +25,15 @@ one array of 100,000 compiles in 20 ms, but 200 arrays of 100 take 1.4 s.
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
+from math import inf
 from typing import Any, NamedTuple
 
 from slipstream.vllm_plugin.gate.patterns import list_patterns, weigh_pattern
 from slipstream.vllm_plugin.gate.request_limits import walk
 
 LENGTHS = ("minLength", "maxLength")
-# 16 to 59 ms of the engine's loop for every token; the other formats take 0.02 to 1.
-UNAFFORDABLE_FORMAT = "uri-template"
 MIN_LENGTH_UNITS = 15
 MAX_LENGTH_UNITS = 25
 OPEN_PROPERTY_UNITS = 25
@@ -44,10 +45,27 @@ OPTIONAL_FOR_ONE_UNIT = 3
 OPTIONAL_PAIRS_FOR_ONE_UNIT = 15
 ITEM_UNITS_PER_OBJECT = 0.00018
 MOST_ITEMS_COUNTED = 128
-FORMAT_UNITS = {"email": 50, "uri": 50, "uri-reference": 50, "hostname": 20, "ipv6": 20}
+# 16 to 59 ms of the engine's loop for every token; the other formats take 0.02 to 1.
+COSTLY_FORMAT, COSTLY_FORMAT_UNITS = "uri-template", 20_000
+FORMAT_UNITS = {
+    **{"email": 50, "uri": 50, "uri-reference": 50, "hostname": 20, "ipv6": 20},
+    COSTLY_FORMAT: COSTLY_FORMAT_UNITS,
+}
 OTHER_FORMAT_UNITS = 5
+COSTLY_KEYS = frozenset(
+    {
+        *LENGTHS,
+        *("minItems", "maxItems", "minProperties", "maxProperties"),
+        *("properties", "patternProperties", "pattern", "format"),
+        *("anyOf", "oneOf", "enum", "const"),
+    }
+)
 # A bound that is no sound number is the engine's to refuse, and a large one is large enough.
 MOST_COUNTED = 10**6
+MOST_BRANCHES_READ = 500
+
+
+Definitions = Callable[[], dict[str, Any]]
 
 
 class Cost(NamedTuple):
@@ -57,9 +75,9 @@ class Cost(NamedTuple):
     mostly: str
 
 
-def weigh(constraint: Any) -> Cost:
-    """Add up what a schema compiles to."""
-    return _add_up(_weigh_parts(constraint))
+def weigh(constraint: Any, most: float = inf) -> Cost:
+    """Add up what a schema compiles to, and stop counting soon after it is too much."""
+    return _add_up(_weigh_parts(constraint, most))
 
 
 def weigh_choices(choices: Any) -> Cost:
@@ -76,29 +94,31 @@ def _add_up(parts: Mapping[str, float]) -> Cost:
     return Cost(round(sum(parts.values())), max(parts, key=lambda name: parts[name]))
 
 
-def _weigh_parts(constraint: Any) -> dict[str, float]:
+def _weigh_parts(constraint: Any, most: float) -> dict[str, float]:
     parts: dict[str, float] = defaultdict(float)
-    definitions = _find_definitions(constraint)
+    definitions = cache(lambda: _find_definitions(constraint))
     lengths: set[tuple[int, int]] = set()
     objects = items = 0
     for part in walk(constraint):
-        if not isinstance(part, dict):
+        objects += isinstance(part, dict)
+        if not isinstance(part, dict) or COSTLY_KEYS.isdisjoint(part):
             continue
-        objects += 1
         items += _count_items(part)
         lengths.add(_read_bounds(part, *LENGTHS))
         parts["properties"] += _weigh_properties(part)
         parts["alternatives"] += _weigh_alternatives(part, definitions)
-        parts["formats"] += _weigh_format(part)
+        parts["formats (uri-template is the costliest)"] += _weigh_format(part)
         parts["patterns"] += _weigh_patterns(part)
         parts["enum and const"] += sum(
             _weigh_text(part[name]) for name in ("enum", "const") if name in part
         )
+        if sum(parts.values()) > most:
+            break
     parts["objects"] = OBJECT_UNITS * objects
     parts["minItems and maxItems"] = ITEM_UNITS_PER_OBJECT * items * objects
     parts["minLength and maxLength"] = sum(
-        MIN_LENGTH_UNITS * least + MAX_LENGTH_UNITS * max(0, most - least)
-        for least, most in lengths
+        MIN_LENGTH_UNITS * shortest + MAX_LENGTH_UNITS * max(0, longest - shortest)
+        for shortest, longest in lengths
     )
     return parts
 
@@ -124,18 +144,21 @@ def _weigh_properties(part: dict[str, Any]) -> float:
 
 def _count_items(part: dict[str, Any]) -> int:
     """Count what the grammar counts out: items, and the properties of an object without names."""
-    bounds = _read_bounds(part, "minItems", "maxItems")
+    most = max(_read_bounds(part, "minItems", "maxItems"))
     if not part.get("properties"):
-        bounds += _read_bounds(part, "minProperties", "maxProperties")
-    return min(MOST_ITEMS_COUNTED, max(bounds))
+        most = max(most, *_read_bounds(part, "minProperties", "maxProperties"))
+    return min(MOST_ITEMS_COUNTED, most)
 
 
-def _weigh_alternatives(part: dict[str, Any], definitions: dict[str, Any]) -> float:
+def _weigh_alternatives(part: dict[str, Any], definitions: Definitions) -> float:
     """Charge for the branches of a union that are alike at their start, beyond the first."""
     alike = 0
     for name in ("anyOf", "oneOf"):
         branches = part.get(name)
         if not isinstance(branches, list):
+            continue
+        if len(branches) > MOST_BRANCHES_READ:
+            alike += len(branches)
             continue
         told: set[str] = set()
         open_branches = 0
@@ -147,10 +170,10 @@ def _weigh_alternatives(part: dict[str, Any], definitions: dict[str, Any]) -> fl
     return alike * ALTERNATIVE_UNITS
 
 
-def _read_start(branch: Any, definitions: dict[str, Any]) -> str | None:
+def _read_start(branch: Any, definitions: Definitions) -> str | None:
     """Give what tells a branch from the others at once, if anything does."""
     if isinstance(branch, dict) and isinstance(reference := branch.get("$ref"), str):
-        branch = definitions.get(reference.rpartition("/")[2])
+        branch = definitions().get(reference.rpartition("/")[2])
     if not isinstance(branch, dict):
         return None
     if branch.get("type") in ("null", "boolean"):
@@ -176,8 +199,9 @@ def _find_definitions(constraint: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for part in walk(constraint):
         for key in ("$defs", "definitions") if isinstance(part, dict) else ():
-            for name, schema in part[key].items() if isinstance(part.get(key), dict) else ():
-                found[name] = schema if found.get(name, schema) == schema else None
+            if isinstance(named := part.get(key), dict):
+                for name, schema in named.items():
+                    found[name] = schema if found.get(name, schema) == schema else None
     return found
 
 
