@@ -4,85 +4,28 @@
 sound requests; `ENGINE` pass the gate, and the engine has to cope with them.
 """
 
-import json
-from dataclasses import dataclass
-from typing import Any
-
-from tests.engine.gate.wire import make_request
-
-CHAT = "/v1/chat/completions"
-TEXT = "/v1/completions"
-RESPONSES = "/v1/responses"
-HELLO = {"role": "user", "content": "Say hello."}
-OBJECT = {"type": "json_object"}
-DEEP = 50_000
-PAST_THE_VOCABULARY = 10**6
-
-
-@dataclass(frozen=True, slots=True)
-class Hostile:
-    """A request by name; `raw` has the key's place as {key}."""
-
-    name: str
-    raw: bytes
-    expected: tuple[int, ...] = (400,)
-
-    def with_key(self, key: str) -> bytes:
-        """Give the bytes to send."""
-        return self.raw.replace(b"{key}", key.encode(), 1)
-
-
-def chat(name: str, *expected: int, **fields: Any) -> Hostile:
-    """Make a chat of a few tokens with these fields."""
-    whole = {"model": "target", "messages": [HELLO], "max_tokens": 4, **fields}
-    return post(name, CHAT, whole, *expected)
-
-
-def text(name: str, *expected: int, **fields: Any) -> Hostile:
-    """Make a completion of a few tokens with these fields."""
-    whole = {"model": "target", "prompt": "One, two,", "max_tokens": 4, **fields}
-    return post(name, TEXT, whole, *expected)
-
-
-def respond(name: str, *expected: int, **fields: Any) -> Hostile:
-    """Make a response of a few tokens with these fields."""
-    whole = {"model": "target", "input": "Say hello.", "max_output_tokens": 4, **fields}
-    return post(name, RESPONSES, whole, *expected)
-
-
-def post(name: str, path: str, body: Any, *expected: int, headers: tuple[str, ...] = ()) -> Hostile:
-    """Make a request of a document, or of the bytes of a body."""
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    raw = make_request(path, method="POST", key="{key}", body=content, headers=headers)
-    return Hostile(name, raw, expected or (400,))
-
-
-def wire(name: str, head: tuple[str, ...], body: bytes, *expected: int) -> Hostile:
-    """Make a request whose head says something else than its body."""
-    lines = (f"POST {CHAT} HTTP/1.1", "Host: engine", "Authorization: Bearer {key}", *head, "", "")
-    return Hostile(name, "\r\n".join(lines).encode() + body, expected or (400,))
-
-
-def constrain(name: str, *expected: int, **constraint: Any) -> Hostile:
-    """Make a chat whose answer has to have a form."""
-    return chat(name, *expected, structured_outputs=constraint)
-
-
-def schema(name: str, *expected: int, **content: Any) -> Hostile:
-    """Make a chat whose answer has to keep a JSON schema."""
-    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": content}}
-    return chat(name, *expected, response_format=form)
-
-
-def say(name: str, *parts: Any) -> Hostile:
-    """Make a chat of parts that are not text."""
-    return chat(name, messages=[{"role": "user", "content": list(parts)}])
-
-
-def chunked(size: int) -> bytes:
-    """Make a body in chunks."""
-    return (b"10000\r\n" + b"x" * 65536 + b"\r\n") * (size // 65536) + b"0\r\n\r\n"
-
+from tests.engine.gate.corpus_of_schemas import (
+    SCHEMAS_FOR_THE_ENGINE,
+    SCHEMAS_PAST_LIMITS,
+    SCHEMAS_THAT_FAIL,
+)
+from tests.engine.gate.corpus_of_texts import ODD_TEXTS
+from tests.engine.gate.hostile import (
+    CHAT,
+    DEEP,
+    OBJECT,
+    PAST_THE_VOCABULARY,
+    Hostile,
+    chat,
+    chunked,
+    constrain,
+    post,
+    respond,
+    say,
+    schema,
+    text,
+    wire,
+)
 
 LIMITS = (
     chat("n of a thousand", n=1000),
@@ -141,6 +84,7 @@ LIMITS = (
     ),
     say("a file as sound", {"type": "audio_url", "audio_url": {"url": "file:///etc/passwd"}}),
     say("a film", {"type": "video_url", "video_url": {"url": "http://10.0.0.1/"}}),
+    *SCHEMAS_PAST_LIMITS,
 )
 
 BROKEN = (
@@ -163,6 +107,7 @@ BROKEN = (
     wire("a chunk of no size", ("Transfer-Encoding: chunked",), b"zz\r\n{}\r\n0\r\n\r\n"),
     wire("a header without a name", ("Content-Length: 2", ": x"), b"{}"),
     post("no JSON by its own word", CHAT, b"{}", headers=("Content-Type: text/plain",)),
+    *ODD_TEXTS,
 )
 
 ENGINE = (
@@ -226,16 +171,16 @@ ENGINE = (
     chat("options of a stream without one", stream_options={"include_usage": True}),
     chat("a tool that is not there", tool_choice={"type": "function", "function": {"name": "x"}}),
     chat("a tool without a name", tools=[{"type": "function", "function": {}}]),
-    constrain("a pattern with a zero byte", regex="a\x00"),
+    constrain("a pattern with a zero byte", 400, 429, regex="a\x00"),
     chat("a form that is a word", structured_outputs="regex"),
     chat("a form that is a list", structured_outputs=["a"]),
-    constrain("a plain pattern", 200, regex="[a-z]+( [a-z]+)*"),
-    constrain("two forms at once", regex="a", choice=["a"]),
-    constrain("an empty choice", choice=[]),
-    schema("a schema of itself", 400, 500, **{"$ref": "#"}),
-    schema("a schema of elsewhere", 200, 400, **{"$ref": "http://10.0.0.1/schema.json"}),
-    schema("a type that does not exist", 200, 400, type="matrix"),
-    schema("a bound on the wrong side", 200, 400, type="integer", minimum=5, maximum=1),
+    constrain("a plain pattern", 200, 429, regex="[a-z]+( [a-z]+)*"),
+    constrain("two forms at once", 400, 429, regex="a", choice=["a"]),
+    constrain("an empty choice", 400, 429, choice=[]),
+    schema("a schema of itself", 400, 429, 500, **{"$ref": "#"}),
+    schema("a schema of elsewhere", 200, 400, 429, **{"$ref": "http://10.0.0.1/schema.json"}),
+    schema("a type that does not exist", 200, 400, 429, type="matrix"),
+    schema("a bound on the wrong side", 200, 400, 429, type="integer", minimum=5, maximum=1),
     respond("an answer in the background", background=True, store=True),
     respond("an answer to nobody", 400, 404, previous_response_id="resp_x"),
     respond(
@@ -245,6 +190,7 @@ ENGINE = (
         tools=[{"type": "mcp", "server_label": "x", "server_url": "http://10.0.0.1"}],
     ),
     respond("an input of nothing", 200, 400, input=[]),
+    *SCHEMAS_FOR_THE_ENGINE,
 )
 
 # Answers of 500 and more that are known, and why.
@@ -252,6 +198,7 @@ KNOWN = {
     "a schema of itself": "xgrammar accepts it and then refuses to compile it, in the engine;"
     " vLLM fails this one request",
     "tokens that the form forbids": "no token is left to choose, and vLLM fails this one request",
+    **SCHEMAS_THAT_FAIL,
 }
 
 CORPUS = (*LIMITS, *BROKEN, *ENGINE)

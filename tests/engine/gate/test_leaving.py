@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.engine.gate.corpus import CHAT, HELLO, TEXT
 from tests.engine.gate.gated_server import LONGEST_ANSWER, Gated, wait_until
+from tests.engine.gate.hostile import CHAT, HELLO, TEXT
 from tests.engine.gate.neighbour import Neighbour, Window
 from tests.engine.gate.percentiles import MOST_TIMES, Comparison, compare_neighbour
 from tests.engine.gate.wire import connect, make_request

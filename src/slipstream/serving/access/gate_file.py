@@ -59,6 +59,8 @@ class GateLimits(Record):
     regex_characters: PositiveInt = 2048
     grammar_characters: PositiveInt = 2**14
     schema_bytes: PositiveInt = 2**16
+    # Of compiling: about a millisecond of a core each (vllm_plugin/gate/schema_cost.py).
+    schema_units: PositiveInt = 3000
 
 
 class GateRecording(Record):
@@ -107,6 +109,9 @@ class GateRules(Record):
     waiting_requests: PositiveInt = 512
     waiting_bytes: PositiveInt = 256 * 2**20
     waiting_seconds: PositiveFloat = 300
+    # Of one key; schemas that the engine has seen lately are free.
+    new_schemas_per_minute: PositiveInt = 30
+    schema_units_per_minute: PositiveInt = 6000
     # Of one caller, after the first hundred: a refusal costs about 2 ms of a core.
     refusals_per_second: PositiveFloat = 50
     retry_after_seconds: PositiveInt = 5

@@ -24,6 +24,7 @@ from slipstream.vllm_plugin.gate.answers import (
     try_later,
 )
 from slipstream.vllm_plugin.gate.caller_limits import CallerLimits
+from slipstream.vllm_plugin.gate.compiled_constraints import list_forms
 from slipstream.vllm_plugin.gate.connections import bound_connections, give_way, hold_place
 from slipstream.vllm_plugin.gate.fair_shares import FairShares, Seat
 from slipstream.vllm_plugin.gate.key_ring import (
@@ -47,6 +48,7 @@ from slipstream.vllm_plugin.gate.request_policy import (
     find_longest_answer,
     parse_body,
 )
+from slipstream.vllm_plugin.gate.schema_pace import Release, SchemaPace, hold_nothing
 from slipstream.vllm_plugin.gate.settings import VARIABLE, Settings, make_settings, read_settings
 from slipstream.vllm_plugin.gate.visits import VISIT, Visits
 from slipstream.vllm_plugin.gate.watched_file import WatchedFile
@@ -90,6 +92,7 @@ class _Judged:
     warnings: list[str]
     sequences: int
     answer_tokens: float | None
+    release: Release
 
 
 UNKNOWN = _State("unknown", ("no word from the supervisor",))
@@ -110,6 +113,7 @@ class Gate:
         self._shares = FairShares(self.settings.seats, self._accounting)
         self._recorder = Recorder(self.settings.recording)
         self._pace = RefusalPace(self.settings.refusals_per_second)
+        self._schema_pace = SchemaPace(self.settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one connection of a server."""
@@ -162,6 +166,7 @@ class Gate:
             self.settings = newer
             self._keys.follow(newer)
             self._pace.follow(newer.refusals_per_second)
+            self._schema_pace.follow(newer)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = (scope.get("raw_path") or b"").partition(b"?")[0].decode("latin-1")
@@ -233,8 +238,8 @@ class Gate:
             if tokens is not None:
                 tokens.seated = True
             with seat, self._accounting.count(caller.id, size):
-                watched = self._watch(replay(judged.body, receive), send, judged.warnings, tokens)
-                await self.app(scope, *watched)
+                again = replay(judged.body, receive)
+                await self.app(scope, *self._watch(judged, again, send, tokens))
 
     def _judge_body(self, body: bytes, caller: Caller, path: str) -> _Judged:
         """Have the body keep the rules; its document, which is large, does not leave this."""
@@ -247,11 +252,12 @@ class Gate:
         if caller.cache_salt is not None and document:
             body = add_salt(body, caller.cache_salt + (document.get("cache_salt") or ""))
         _require_model(document, caller, settings.served_names)
+        release = self._admit_forms(caller, document)
         if caller is not SUPERVISOR and path in ANSWER_FIELDS:
             self._recorder.record(document)
         sequences = count_sequences(document)
         answer = find_longest_answer(document, path)
-        return _Judged(body, warnings, sequences, answer and answer * sequences)
+        return _Judged(body, warnings, sequences, answer and answer * sequences, release)
 
     async def _find_seat(self, caller: Caller, judged: _Judged, receive: Receive) -> Seat | None:
         """Wait for a seat beside the other keys; without keys all are one, and the engine's."""
@@ -260,17 +266,23 @@ class Gate:
         size = len(judged.body)
         return await self._shares.take(caller, judged.sequences, size, receive, self.settings)
 
+    def _admit_forms(self, caller: Caller, document: Document) -> Release:
+        """Count what the engine has to compile for a key; give what ends the count."""
+        paced = self.settings.constraints == "plain" and caller not in (ANYONE, SUPERVISOR)
+        forms = list_forms(document) if paced else []
+        return self._schema_pace.admit(caller.id, forms) if forms else hold_nothing
+
     def _try_later(self, status: int, message: str) -> Refusal:
         return try_later(status, message, self.settings.retry_after_seconds)
 
     def _watch(
-        self, receive: Receive, send: Send, warnings: list[str], tokens: AnswerTokens | None
+        self, judged: _Judged, receive: Receive, send: Send, tokens: AnswerTokens | None
     ) -> tuple[Receive, Send]:
         """Note when the engine gives something, and add the warnings to its headers.
 
         After a client has left, vLLM answers nobody with 200: that is no sign of life.
         """
-        warning = [(WARNING, "; ".join(warnings).encode())] if warnings else []
+        warning = [(WARNING, "; ".join(judged.warnings).encode())] if judged.warnings else []
         succeeds = has_left = False
 
         async def receive_watched() -> Message:
@@ -287,6 +299,7 @@ class Gate:
                     message = {**message, "headers": [*message.get("headers", ()), *warning]}
             elif succeeds and not has_left:
                 self._accounting.see_token()
+                judged.release()
                 if tokens is not None:
                     tokens.see(message.get("body", b""))
             await send(message)

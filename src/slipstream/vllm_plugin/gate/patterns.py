@@ -3,17 +3,25 @@
 vLLM walks a pattern in the engine's own loop, for all requests at once. On an ambiguous one it
 keeps every way of reading the answer, and '(.*){1,100}x' stops the engine for everybody
 within four tokens. A pattern is plain if the next character always says where in the pattern
-one is (a deterministic expression, as in XML schemas), and it does not count far.
+one is (a deterministic expression, as in XML schemas), and it does not count far. A plain one still
+has a cost: repeats are written out, and each set of letters is held against most tokens.
 """
 
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ASCII = 128
-# Past 128, xgrammar 0.2 counts repetitions in a way that takes up to half a second a token.
+# Past 128, xgrammar 0.2 counts repetitions in a way that takes up to half a second a token, and
+# '.{1000}' takes a second to read besides.
 MOST_REPEATS = 100
+# The cost of a place in a pattern, in units of `schema_cost`: most tokens are letters, and most of
+# those begin with a space.
+LEAST_UNITS = 0.1
+LETTER_UNITS = 0.5
+MOST_LETTER_UNITS = 6.0
+TIMES_WITH_SPACE = 3
 _OTHER = 1 << ASCII  # One bit stands for every character beyond ASCII.
 _ANY = (_OTHER << 1) - 1
 
@@ -24,6 +32,7 @@ def _bits(characters: str) -> int:
 
 _DIGITS = _bits("0123456789")
 _WORD = _bits("_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_LETTERS = _WORD & ~_DIGITS
 _SPACE = _bits(" \t\n\r\f\v")
 _CLASSES = {
     **{"d": _DIGITS, "w": _WORD, "s": _SPACE | _OTHER},
@@ -40,24 +49,42 @@ class _Ambiguous(Exception):
 
 
 class _Part(NamedTuple):
-    """What a part of a pattern can begin with, and the places where it can end."""
+    """What a part of a pattern can begin with, the places where it can end, and its cost."""
 
     first: int = 0
     nullable: bool = True
     last: tuple[int, ...] = ()
+    units: float = 0
 
 
 _NOTHING = _Part()
 
 
-@lru_cache(maxsize=1024)
 def is_plain(pattern: str) -> bool:
     """Say whether a pattern leaves one way to go on at every character."""
+    return _weigh_plain(pattern) is not None
+
+
+def weigh_pattern(pattern: str) -> float:
+    """Give the cost of a plain pattern, in units of `schema_cost`."""
+    return _weigh_plain(pattern) or 0
+
+
+def list_patterns(schema: dict[str, Any]) -> list[str]:
+    """List the patterns of one object of a schema."""
+    named = schema.get("patternProperties")
+    patterns = [*named] if isinstance(named, dict) else []
+    if isinstance(pattern := schema.get("pattern"), str):
+        patterns.append(pattern)
+    return patterns
+
+
+@lru_cache(maxsize=1024)
+def _weigh_plain(pattern: str) -> float | None:
     try:
-        _Reader(pattern).read()
+        return _Reader(pattern).read().units
     except _Ambiguous:
-        return False
-    return True
+        return None
 
 
 @dataclass(slots=True)
@@ -68,7 +95,7 @@ class _Reader:
     at: int = 0
     follow: list[int] = field(default_factory=list)
 
-    def read(self) -> None:
+    def read(self) -> _Part:
         outer: list[tuple[_Part | None, _Part]] = []
         ways: _Part | None = None
         sequence = _NOTHING
@@ -91,7 +118,7 @@ class _Reader:
                     sequence = self._join(sequence, self._repeat(part))
         if outer:
             raise _Ambiguous
-        _either(ways, sequence)
+        return _either(ways, sequence)
 
     def _take(self) -> str:
         if self.at >= len(self.pattern):
@@ -108,7 +135,9 @@ class _Reader:
 
     def _place(self, characters: int) -> _Part:
         self.follow.append(0)
-        return _Part(characters, nullable=False, last=(len(self.follow) - 1,))
+        return _Part(
+            characters, nullable=False, last=(len(self.follow) - 1,), units=_weigh_set(characters)
+        )
 
     def _join(self, left: _Part, right: _Part) -> _Part:
         for place in left.last:
@@ -117,6 +146,7 @@ class _Reader:
             first=_disjoint(left.first, right.first) if left.nullable else left.first,
             nullable=left.nullable and right.nullable,
             last=left.last + right.last if right.nullable else right.last,
+            units=left.units + right.units,
         )
 
     def _repeat(self, part: _Part) -> _Part:
@@ -127,7 +157,8 @@ class _Reader:
         if _QUANTIFIER.match(self.pattern, self.at):
             raise _Ambiguous
         least, most = _read_bounds(found)
-        if most is not None and least != most and most > MOST_REPEATS:
+        repeats = least + 1 if most is None else most
+        if repeats > MOST_REPEATS:
             raise _Ambiguous
         if most is None or most > 1:
             if part.nullable:
@@ -136,7 +167,7 @@ class _Reader:
                 again = _disjoint(self.follow[place], part.first)
                 if least != most:  # Else the count says when it is over.
                     self.follow[place] = again
-        return _Part(part.first, part.nullable or least == 0, part.last)
+        return _Part(part.first, part.nullable or least == 0, part.last, part.units * repeats)
 
     def _read_set(self, character: str) -> int:
         if character == ".":
@@ -182,13 +213,21 @@ def _read_bounds(quantifier: re.Match[str]) -> tuple[int, int | None]:
     return int(least), None if most is None else int(most)
 
 
+def _weigh_set(characters: int) -> float:
+    units = min(MOST_LETTER_UNITS, LETTER_UNITS * (characters & _LETTERS).bit_count())
+    return max(LEAST_UNITS, units * (TIMES_WITH_SPACE if characters & _bits(" ") else 1))
+
+
 def _either(one: _Part | None, other: _Part) -> _Part:
     if one is None:
         return other
     if one.nullable and other.nullable:
         raise _Ambiguous
     return _Part(
-        _disjoint(one.first, other.first), one.nullable or other.nullable, one.last + other.last
+        _disjoint(one.first, other.first),
+        one.nullable or other.nullable,
+        one.last + other.last,
+        one.units + other.units,
     )
 
 

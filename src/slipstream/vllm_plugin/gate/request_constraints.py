@@ -1,7 +1,7 @@
-"""The forms that an answer may be held to: those that cost the engine next to nothing a token.
+"""The forms that an answer may be held to: those that have a cost which can be told beforehand.
 
-A JSON schema is such a form, and so is a list of choices. A grammar need not be, and of the
-patterns only the plain ones are (see `patterns`).
+A JSON schema and a list of choices have one (see `schema_cost`). A grammar has none, and of the
+patterns only the plain ones do (see `patterns`).
 """
 
 import json
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from slipstream.vllm_plugin.gate.answers import Refusal
-from slipstream.vllm_plugin.gate.patterns import is_plain
+from slipstream.vllm_plugin.gate.patterns import is_plain, list_patterns
 from slipstream.vllm_plugin.gate.request_limits import SCHEMAS, Document, walk
 
 GRAMMARS = ("grammar", "structural_tag")
@@ -57,7 +57,7 @@ def _require_plain_schema(schema: Any, name: str, most_characters: int) -> None:
         except ValueError:
             return  # The engine will say so.
     for part in _find_patterns(schema, name, most_characters):
-        for pattern in _patterns_of(part):
+        for pattern in list_patterns(part):
             _require_plain(pattern, name)
 
 
@@ -66,19 +66,11 @@ def _find_patterns(schema: Any, name: str, most_characters: int) -> Iterator[dic
     read = 0
     for part in walk(schema):
         if isinstance(part, dict):
-            read += sum(map(len, _patterns_of(part)))
+            read += sum(map(len, list_patterns(part)))
             if read > most_characters:
                 what = f"{name}: this server allows up to {most_characters} characters of patterns"
                 raise Refusal(400, what, field=name)
             yield part
-
-
-def _patterns_of(part: dict[str, Any]) -> list[str]:
-    named = part.get("patternProperties")
-    patterns = [*named] if isinstance(named, dict) else []
-    if isinstance(pattern := part.get("pattern"), str):
-        patterns.append(pattern)
-    return patterns
 
 
 def _require_plain(pattern: str, name: str) -> None:

@@ -38,6 +38,7 @@ class Limits:
     regex_characters: int
     grammar_characters: int
     schema_bytes: int
+    schema_units: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,8 @@ class Settings:
     waiting_requests: int
     waiting_bytes: int
     waiting_seconds: float
+    new_schemas_per_minute: int
+    schema_units_per_minute: int
     refusals_per_second: float
     retry_after_seconds: int
     speculation: bool
@@ -110,6 +113,7 @@ class Settings:
 # The rest is of the engine that was started. Bounds of request heads are set when it starts.
 FOLLOWED = (
     *("routes", "keys_required", "waiting_requests", "waiting_bytes", "waiting_seconds"),
+    *("new_schemas_per_minute", "schema_units_per_minute"),
     *("refusals_per_second", "retry_after_seconds", "unsupported_sampling", "long_answers"),
     *("constraints", "template_arguments", "keys", "limits"),
 )

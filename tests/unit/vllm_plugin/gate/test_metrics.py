@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 
 import httpx
@@ -35,6 +36,7 @@ from tests.unit.vllm_plugin.gate.test_sockets import connect, start_post
 from tests.unit.vllm_plugin.gate.test_visits import EVENTS, Streaming
 
 PREFIX = "slipstream_gate_"
+PROBE = sha256(b"probe").hexdigest()
 # Two API processes, whose values are added up as vLLM does it.
 SEVERAL = """
 import asyncio, os, sys
@@ -82,7 +84,9 @@ def test_requests_refusals_and_times_are_counted(tmp_path: Path) -> None:
     keys = tmp_path / "keys" / "keys.json"
     made = make_key(keys, "alice", now=datetime.now(UTC), expires=None)
     key = {"Authorization": f"Bearer {made.secret}"}
-    gate = make_gate(tmp_path, serve_metrics(Living(chunks=(b"{}",))), keys_file=keys, probe_sha256=PROBE)
+    gate = make_gate(
+        tmp_path, serve_metrics(Living(chunks=(b"{}",))), keys_file=keys, probe_sha256=PROBE
+    )
     with (
         serve_as_vllm(gate) as port,
         httpx.Client(base_url=f"http://127.0.0.1:{port}") as client,

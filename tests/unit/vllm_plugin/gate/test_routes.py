@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from slipstream.vllm_plugin.gate.answers import Message, Receive, Scope, Send
 from slipstream.vllm_plugin.gate.middleware import Gate

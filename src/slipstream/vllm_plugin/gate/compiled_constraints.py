@@ -1,0 +1,131 @@
+"""The parts of a request that the engine compiles into a grammar, and whether it can afford them.
+
+vLLM 0.32 compiles tools only where it holds the answer to them: `tool_choice` is "required" or
+names a tool (`get_json_schema_from_tools` in vllm/tool_parsers/utils.py), or a tool is `strict`
+(`resolve_tool_strictness` in vllm/tool_parsers/structural_tag_registry.py). The tools that an agent
+merely offers are text in the prompt. `guided_json` and its kin are ignored by this engine.
+"""
+
+import json
+from collections.abc import Iterator
+from hashlib import sha256
+from math import inf
+from typing import Any, NamedTuple
+
+from slipstream.vllm_plugin.gate.answers import Refusal
+from slipstream.vllm_plugin.gate.request_limits import SCHEMAS, Document, walk
+from slipstream.vllm_plugin.gate.schema_cost import (
+    COSTLY_FORMAT,
+    LENGTHS,
+    Cost,
+    weigh,
+    weigh_choices,
+    weigh_regex,
+)
+
+NOT_COMPILED = (None, "text", "json_object")
+
+
+class Form(NamedTuple):
+    """What an answer is held to, by the field that asks for it."""
+
+    field: str
+    value: Any
+
+    def weigh(self, most: float = inf) -> Cost:
+        """Give what the engine pays for it; past `most` it is enough to know that."""
+        if self.field == "regex":
+            return weigh_regex(str(self.value))
+        return weigh_choices(self.value) if self.field == "choice" else weigh(self.value, most)
+
+
+def list_forms(document: Document) -> list[Form]:
+    """List what the engine will compile for a request."""
+    forms = []
+    asked = document.get("structured_outputs")
+    if isinstance(asked, dict):
+        for field in ("json", "regex", "choice"):
+            if asked.get(field) is not None:
+                forms.append(Form(field, _parse(asked[field]) if field == "json" else asked[field]))
+    for field in SCHEMAS:
+        value = document.get(field)
+        if isinstance(value, dict) and _read_kind(value) not in NOT_COMPILED:
+            forms.append(Form(field, value))
+    if tools := list(_find_compiled_tools(document)):
+        forms.append(Form("tools", tools))
+    return forms
+
+
+def digest_forms(forms: list[Form]) -> bytes:
+    """Tell one constraint from another, as the engine's cache of grammars does."""
+    return sha256(json.dumps(forms).encode()).digest()
+
+
+def require_affordable_forms(document: Document, most: int) -> list[str]:
+    """Refuse what costs the engine too much; tools lose their lengths first; give what was lost."""
+    dropped: list[str] = []
+    units = 0
+    for form in list_forms(document):
+        cost = form.weigh(most)
+        if form.field == "tools" and cost.units > most and (count := _lighten(form.value)):
+            what = f"{count} lengths and formats dropped from tools"
+            dropped.append(f"{what}: at least {cost.units} units, up to {most}")
+            cost = form.weigh(most)
+        units += cost.units
+        if units > most:
+            what = f"{form.field}: compiling this costs at least {units} units"
+            why = f"most of them for {cost.mostly}; this server allows up to {most}"
+            raise Refusal(400, f"{what}, {why}", field=form.field, reason="costly_schema")
+    return dropped
+
+
+def _lighten(tools: list[dict[str, Any]]) -> int:
+    """Take out what a tool means something without, too; give how much it was."""
+    dropped = 0
+    for part in walk(tools):
+        if isinstance(part, dict):
+            costly = [name for name in LENGTHS if isinstance(part.get(name), int | float)]
+            costly += ["format"] * (part.get("format") == COSTLY_FORMAT)
+            for name in costly:
+                del part[name]
+            dropped += len(costly)
+    return dropped
+
+
+def _find_compiled_tools(document: Document) -> Iterator[dict[str, Any]]:
+    tools = document.get("tools")
+    tools = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    choice = document.get("tool_choice")
+    kind = choice.get("type") if isinstance(choice, dict) else choice
+    if kind == "none":
+        return
+    if kind in (None, "auto"):
+        yield from filter(_is_strict, tools)
+        return
+    name = _read_function(choice).get("name") if isinstance(choice, dict) else None
+    named = [tool for tool in tools if _read_function(tool).get("name") == name]
+    yield from named if name is not None and named else tools
+
+
+def _read_function(tool: dict[str, Any]) -> dict[str, Any]:
+    """Give the part with the name: OpenAI's chats have it one level deeper than the others."""
+    function = tool.get("function")
+    return function if isinstance(function, dict) else tool
+
+
+def _is_strict(tool: dict[str, Any]) -> bool:
+    """Say whether a tool's arguments are held to its schema; the engine takes "true" and 1, too."""
+    return any(part.get("strict") not in (None, False) for part in (tool, _read_function(tool)))
+
+
+def _read_kind(value: dict[str, Any]) -> Any:
+    inner = value.get("format")
+    return value.get("type") or (inner.get("type") if isinstance(inner, dict) else None)
+
+
+def _parse(schema: Any) -> Any:
+    """Read a schema that came as text; one that cannot be read is the engine's to refuse."""
+    try:
+        return json.loads(schema) if isinstance(schema, str) else schema
+    except (ValueError, RecursionError):
+        return schema

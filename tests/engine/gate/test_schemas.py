@@ -1,0 +1,98 @@
+"""Schemas that take long to compile, from a client that leaves: nobody else waits for them."""
+
+import json
+import sys
+import time
+from collections import Counter
+from itertools import count
+from typing import Any
+
+import pytest
+
+from tests.engine.gate.corpus_of_schemas import COSTLY
+from tests.engine.gate.gated_server import Gated
+from tests.engine.gate.hostile import CHAT, HELLO
+from tests.engine.gate.wire import connect, make_request
+
+pytestmark = pytest.mark.engine
+
+LEAVES_AFTER_SECONDS = 0.5
+ATTEMPTS = 10
+# The longest compile that passes, on this machine beside an engine at work, and no queue of them.
+MOST_SECONDS_MORE = 6
+_numbers = count()
+
+
+def make_chat(schema: dict[str, Any] | None) -> dict[str, Any]:
+    document: dict[str, Any] = {"model": "target", "messages": [HELLO], "max_tokens": 16}
+    if schema is not None:
+        form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+        document["response_format"] = form
+    return document
+
+
+def make_ordinary() -> dict[str, Any]:
+    """Make an ordinary schema that nobody has sent."""
+    name = f"p{next(_numbers)}"
+    return {"type": "object", "properties": {name: {"type": "string"}}, "required": [name]}
+
+
+def ask(gated: Gated, schema: dict[str, Any] | None) -> float:
+    """Have the neighbour ask, and give the seconds that the answer took."""
+    answer = gated.ask(CHAT, method="POST", key=gated.neighbour, body=make_chat(schema))
+    assert answer.status == 200, answer.body[:200]
+    return answer.seconds
+
+
+def send_and_leave(gated: Gated, schema: dict[str, Any]) -> int | None:
+    """Send as the attacker, leave soon, and give the status if there was an answer by then."""
+    body = json.dumps(make_chat(schema)).encode()
+    with connect(gated.port) as connection:
+        connection.sendall(make_request(CHAT, method="POST", key=gated.attacker, body=body))
+        connection.settimeout(LEAVES_AFTER_SECONDS)
+        try:
+            return int(connection.recv(64).split()[1])
+        except TimeoutError:
+            return None
+
+
+def measure(gated: Gated) -> tuple[float, float]:
+    """Give the seconds of the neighbour's new schema and of its plain answer."""
+    return ask(gated, make_ordinary()), ask(gated, None)
+
+
+def tell(what: str, seconds: tuple[float, float]) -> None:
+    sys.stdout.write(f"\n{what}: schema {seconds[0]:.2f} s, plain answer {seconds[1]:.2f} s\n")
+
+
+def test_the_schema_that_stalled_the_engine_never_reaches_it(gated: Gated) -> None:
+    """It took 27 s of processor time, and the neighbour waited for 12 to 14 s."""
+    measure(gated)
+    alone = measure(gated)
+    attack = COSTLY["ten lengths in 401 bytes"]
+    started = time.monotonic()
+    statuses = {send_and_leave(gated, attack) for _ in range(ATTEMPTS)}
+    refused_within = (time.monotonic() - started) / ATTEMPTS
+    beside = measure(gated)
+    tell("alone", alone)
+    tell(f"after {ATTEMPTS} attacks, each refused in {refused_within * 1000:.0f} ms", beside)
+    assert statuses == {400}
+    assert refused_within < LEAVES_AFTER_SECONDS
+    assert beside[0] < 2 * alone[0] + 1
+    assert beside[1] < 2 * alone[1] + 1
+
+
+def test_the_costliest_that_passes_is_compiled_once_and_not_ten_times(gated: Gated) -> None:
+    measure(gated)
+    alone = measure(gated)
+    statuses = Counter(
+        send_and_leave(gated, {"type": "string", "maxLength": 119, "title": str(number)})
+        for number in range(ATTEMPTS)
+    )
+    beside = measure(gated)
+    tell("alone", alone)
+    tell(f"after {ATTEMPTS} attacks, by status {dict(statuses)}", beside)
+    assert statuses[429] >= ATTEMPTS - 2
+    assert beside[0] < alone[0] + MOST_SECONDS_MORE
+    assert beside[1] < alone[1] + MOST_SECONDS_MORE
+    assert gated.ask("/health").status == 200
