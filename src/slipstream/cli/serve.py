@@ -15,7 +15,7 @@ from slipstream.cli.plan import PLAN_HINT, add_wishes, make_plan, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.engines.installed import find_versions
-from slipstream.errors import ExitCode, UsageError
+from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
 from slipstream.planning import LaunchPlan, Wishes
 from slipstream.reporting.text.plan import render_plan
@@ -30,6 +30,7 @@ from slipstream.serving.container import (
     without_key,
     write_key,
 )
+from slipstream.serving.pruning import prune_runs
 from slipstream.serving.run import (
     Event,
     Run,
@@ -39,6 +40,7 @@ from slipstream.serving.run import (
     name_run,
     read_process,
 )
+from slipstream.serving.run_status import find_standing
 from slipstream.serving.served_plan import listen_at, put_behind_gate
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.detaching import detach, follow_to_ready
@@ -91,18 +93,28 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         keys = (handed,)
         terms = terms.model_copy(update={"keys_file": folder.path / "keys.json"})
     bind = _find_bind(options, plan, host, has_key=any(key.is_valid(now) for key in keys))
-    plan = put_behind_gate(listen_at(plan, bind, options.port), folder)
-    address = Address.of(plan)
+    plan = listen_at(plan, bind, options.port)
+    address = Address.of(put_behind_gate(plan, folder))
     address.require_free()
     require_key_for(address.socket or address.host, keys, now=now)
-    begun = _describe_run(folder, plan, host, terms)
-    folder.begin(begun)
+    earlier = RunFolder(Path(options.target).absolute()) if options.target else None
+    pruned = prune_runs(folder.path.parent, now=now, spared=earlier and earlier.path)
+    begun = _describe_run(folder, put_behind_gate(plan, folder), host, terms)
+    try:
+        folder.begin(begun)
+    except InvalidInputError:
+        if earlier is None or not _was_cut_off(earlier):
+            raise
+        folder = earlier  # A full disk leaves no room for another folder: this one has some.
+        begun = _describe_run(folder, put_behind_gate(plan, folder), host, terms)
     if handed is not None:
         write_key(folder.path / "keys.json", handed)
     if options.detach and detach(folder.supervisor_log):
         return follow_to_ready(folder, lambda event: _show_event(event, screen))
     chronicle = Chronicle(folder, begun, lambda event: _show_event(event, screen))
     chronicle.update(supervisor=read_process(os.getpid()))
+    if pruned.names:
+        chronicle.note(str(pruned))
     kept = without_key(environment)
     weights = Weights(screen, kept, options.accept_changes, chronicle.note)
     return _supervise(chronicle, kept, weights)
@@ -125,6 +137,11 @@ def _find_plan(options: argparse.Namespace, host: Host) -> tuple[LaunchPlan, Ter
     if target.is_file():
         _refuse_wishes(options, "a saved plan is taken as it is", PLAN_HINT)
     return take_plan(options, host), _read_terms(options, terms)
+
+
+def _was_cut_off(folder: RunFolder) -> bool:
+    """Say whether a run's supervisor was killed, so that this is its successor."""
+    return folder.record.is_file() and find_standing(folder.read()) == "supervisor gone"
 
 
 def _refuse_wishes(options: argparse.Namespace, why: str, hint: str) -> None:

@@ -10,6 +10,8 @@ from slipstream.serving.weights.lock import LocalModel
 
 PORT = 8000
 _TOKENIZER_REVISION = "--tokenizer-revision"
+_NO_ACCESS_LOG = "--disable-uvicorn-access-log"
+_ACCESS_LOG_FLAGS = {_NO_ACCESS_LOG, "--disable-access-log-for-endpoints"}
 
 Obtain = Callable[[str, str | None], LocalModel]
 
@@ -63,6 +65,11 @@ def put_behind_gate(plan: LaunchPlan, folder: RunFolder) -> LaunchPlan:
     others = tuple(one for one in asked.value if one != GATE_CLASS) if asked else ()
     because = "vLLM's own key check leaves routes open; the last is the outermost"
     plan = plan.change(middleware=Choice((*others, GATE_CLASS), "default", because))
+    if not _ACCESS_LOG_FLAGS & plan.settings.rest.keys():
+        quiet = Choice(
+            True, "default", "a line per request and per health check would fill the disk"
+        )
+        plan = plan.change(rest={**plan.settings.rest, _NO_ACCESS_LOG: quiet})
     if plan.settings.uds is None and plan.settings.port is None:
         plan = plan.change(port=Choice(PORT, "default", "vLLM's usual one; --port names another"))
     gate = Choice(str(folder.gate), "default", "the gate's settings; no key is in it")

@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from slipstream.errors import InvalidInputError
 from slipstream.records import Record, describe_faults
+from slipstream.serving.kept_logs import read_tail
 
 SHIPPED = Path(__file__).parent / "signatures"
 READ_BYTES = 4 << 20
@@ -141,14 +142,13 @@ def diagnose(log_text: str, *, exit_code: int | None = None) -> tuple[Finding, .
 def diagnose_file(path: Path, *, exit_code: int | None = None) -> tuple[Finding, ...]:
     """Diagnose the end of a log file."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - READ_BYTES))
-            text = file.read().decode(errors="replace")
+        path.stat()
+        tail = read_tail(path, READ_BYTES)
     except OSError as fault:
         raise InvalidInputError(
             f"cannot read {path}: {fault.strerror or fault}", hint="give the engine's log"
         ) from fault
-    return diagnose(text, exit_code=exit_code)
+    return diagnose(tail.decode(errors="replace"), exit_code=exit_code)
 
 
 def _load(path: Path) -> SignatureFile:

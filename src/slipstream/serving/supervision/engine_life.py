@@ -9,19 +9,28 @@ import json
 import re
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 
-from slipstream.atomic_files import write_atomically
+from slipstream.atomic_files import write_even_if_full
 from slipstream.engines.vllm_log import Phase, PhaseMark, PhaseTracker
 from slipstream.errors import EngineError
 from slipstream.planning.plan import LaunchPlan
 from slipstream.serving.access.gate_file import GateCounts, read_counts
+from slipstream.serving.following import GrowingFile
+from slipstream.serving.kept_logs import read_tail
 from slipstream.serving.run import expected_phases
 from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.serving.supervision.diagnosis import READ_BYTES
 from slipstream.serving.supervision.generation import Asker, prove, warm_up
 from slipstream.serving.supervision.ladder import Cause
 from slipstream.serving.supervision.memory_guard import LOOK_EVERY_SECONDS, MemoryGuard
-from slipstream.serving.supervision.watchdog import Observation, judge, should_probe
+from slipstream.serving.supervision.watchdog import (
+    STUCK_AFTER_SECONDS,
+    Observation,
+    judge,
+    should_probe,
+)
 
 START_WITHIN_SECONDS = 3600.0
 READ_LOG_EVERY_SECONDS = 0.25
@@ -79,6 +88,8 @@ class EngineLife:
         self._failed_checks: list[float] = []
         self._last_probe_at: float | None = None
         self._probe: asyncio.Task[bool] | None = None
+        self._gate_state: bytes | None = None
+        self._last_count: tuple[float, int] | None = None
 
     async def live(self, guard: MemoryGuard) -> None:
         """Live until death."""
@@ -104,8 +115,19 @@ class EngineLife:
 
     def tell_gate(self, state: str, *reasons: str) -> None:
         """Have the gate know the state, for /readyz and for who may enter."""
-        document = json.dumps({"state": state, "reasons": reasons})
-        write_atomically(self.chronicle.folder.gate_state, document.encode())
+        self._gate_state = json.dumps({"state": state, "reasons": reasons}).encode()
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Write what could not be written when it was new."""
+        try:
+            if self._gate_state is not None:
+                write_even_if_full(self.chronicle.engine_folder.gate_state, self._gate_state)
+                self._gate_state = None
+        except OSError as fault:
+            self.chronicle.report(f"cannot write the gate's state: {fault.strerror or fault}")
+        else:
+            self.chronicle.save()
 
     @property
     def healthy_seconds(self) -> float:
@@ -142,13 +164,14 @@ class EngineLife:
         tracker = PhaseTracker(started_at=self._began, drafts=drafts)
         told = self._began
         self._tell_phase(tracker.reached, told, expected.get("boot"))
-        with chronicle.folder.engine_log.open(errors="replace") as log:
+        with closing(GrowingFile(chronicle.engine_folder.engine_log)) as log:
             while not await self.asker.is_healthy():
                 now = time.monotonic()
                 if now - self._began > START_WITHIN_SECONDS:
                     raise Death("hang", f"the engine did not start in {START_WITHIN_SECONDS:g} s")
                 before = tracker.reached.phase
-                marks = {mark.phase: mark for mark in tracker.feed(log.read(), now)}
+                added = log.read().decode(errors="replace")
+                marks = {mark.phase: mark for mark in tracker.feed(added, now)}
                 marks.pop(before, None)
                 if now - told > STILL_EVERY_SECONDS:
                     marks[tracker.reached.phase] = tracker.reached
@@ -156,9 +179,8 @@ class EngineLife:
                     self._tell_phase(mark, now, expected.get(mark.phase))
                     told = now
                 await asyncio.sleep(READ_LOG_EVERY_SECONDS)
-        for line in dict.fromkeys(
-            _UNPATCHED.findall(chronicle.folder.engine_log.read_text(errors="replace"))
-        ):
+        said = read_tail(log.path, READ_BYTES).decode(errors="replace")
+        for line in dict.fromkeys(_UNPATCHED.findall(said)):
             chronicle.note(f"{line}; what it repairs can happen (docs/patches.md)")
         took = tracker.seconds_by_phase(time.monotonic())
         chronicle.update(phase_seconds={**took})
@@ -213,6 +235,7 @@ class EngineLife:
         """Look once a second whether the engine still generates."""
         while True:
             await asyncio.sleep(WATCH_EVERY_SECONDS)
+            self._catch_up()
             self._count_health_check(await self.asker.is_healthy())
             await self._judge()
 
@@ -250,7 +273,20 @@ class EngineLife:
             self._probe = None
         if self._probe is None and should_probe(seen, self._last_probe_at):
             self._last_probe_at = seen.now
-            self._probe = asyncio.create_task(self.asker.probe())
+            self._probe = asyncio.create_task(self._look_for_life())
+
+    async def _look_for_life(self) -> bool:
+        """Probe; an engine too busy to answer in time shows by its own counts that it works.
+
+        The gate's counts would show that too, but not if it cannot write them.
+        """
+        if await self.asker.probe():
+            return True
+        before, self._last_count = self._last_count, None
+        if (counted := await self.asker.count_tokens()) is not None:
+            self._last_count = time.monotonic(), counted
+        recent = before is not None and time.monotonic() - before[0] <= STUCK_AFTER_SECONDS
+        return before is not None and recent and counted is not None and counted > before[1]
 
     def _observe(self) -> Observation:
         counts = self._read_counts()
@@ -278,7 +314,7 @@ class EngineLife:
         return self._plan.context or DEFAULT_CONTEXT
 
     def _read_counts(self) -> tuple[GateCounts, ...]:
-        return read_counts(self.chronicle.folder.accounting)
+        return read_counts(self.chronicle.engine_folder.accounting)
 
     def _measure(self, **figures: float) -> None:
         self.chronicle.update(measurements={**self.chronicle.run.measurements, **figures})

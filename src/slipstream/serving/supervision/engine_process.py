@@ -21,6 +21,7 @@ from urllib.request import ProxyHandler, build_opener
 from slipstream.errors import EngineError, InvalidInputError
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
+from slipstream.serving.kept_logs import read_tail
 from slipstream.serving.supervision import warden
 
 READY_WITHIN_SECONDS = 3600
@@ -28,6 +29,8 @@ GRACE_SECONDS = 30
 # vLLM does not end by a signal while it loads, and nobody is being answered yet.
 LOADING_GRACE_SECONDS = 2
 LOOK_EVERY_SECONDS = 0.25
+# Of the engine's log, before the warden begins it anew; it keeps three parts of this size more.
+LOG_BYTES = 32 << 20
 DETAIL_LINES = 6
 DETAIL_CHARACTERS = 400
 TAIL_BYTES = 1 << 18
@@ -83,6 +86,8 @@ def run_group(
     command: Sequence[str], environment: Mapping[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command in a session of its own, and end all of it with the block."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_bytes(b"")
     process = start_group(command, environment, log)
     try:
         yield process
@@ -101,16 +106,20 @@ def start_group(
 
     If this process dies first, the warden ends the group and becomes the successor.
     """
-    order = {"command": command, "environment": dict(environment), "successor": successor}
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", warden.__file__],
-            stdin=subprocess.PIPE,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    order = {
+        "command": command,
+        "environment": dict(environment),
+        "successor": successor,
+        "log": str(log.absolute()),
+        "log_bytes": LOG_BYTES,
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", warden.__file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     assert process.stdin is not None
     with suppress(BrokenPipeError):
         process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -180,9 +189,8 @@ def read_reasons(log: Path) -> tuple[str, ...]:
     A dying vLLM says why in the middle: tracebacks of its other processes follow, and a
     page of leaked objects.
     """
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - TAIL_BYTES))
-        lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    text = read_tail(log, TAIL_BYTES).decode(errors="replace")
+    lines = [line for line in text.splitlines() if line.strip()]
     told = [_PREFIX.sub("", line) for line in lines if not _CALM.match(line)]
     reasons = [line for line in told if _REASON.search(line) and not _FRAME.match(line)]
     shown = reasons or [_PREFIX.sub("", line) for line in lines]

@@ -35,6 +35,7 @@ ANSWER_SECONDS = 600.0
 _CLOSED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 _DRAFTS = "vllm:spec_decode_num_drafts_total"
 _ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
+_TOKENS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +162,23 @@ class Asker:
     async def count_drafts(self) -> tuple[int, int]:
         """Read from the engine's metrics how many drafts it made and tokens it accepted."""
         try:
-            answer = await self._client.get("/metrics")
-            answer.raise_for_status()
+            found = await self._read_metrics(ANSWER_SECONDS)
         except httpx.HTTPError as fault:
             raise EngineError("the engine tells no metrics", hint="slipstream logs") from fault
-        found = add_up(parse_metrics(answer.text))
         return int(found.get(_DRAFTS, 0)), int(found.get(_ACCEPTED, 0))
+
+    async def count_tokens(self) -> int | None:
+        """Read how many tokens the engine has seen and made; None if it does not say in time."""
+        try:
+            found = await self._read_metrics(PROBE_SECONDS)
+        except httpx.HTTPError:
+            return None
+        return int(sum(found.get(name, 0) for name in _TOKENS))
+
+    async def _read_metrics(self, timeout: float) -> dict[str, float]:
+        answer = await self._client.get("/metrics", timeout=timeout)
+        answer.raise_for_status()
+        return add_up(parse_metrics(answer.text))
 
 
 async def warm_up(asker: Asker, context: int, report: Callable[[str], None]) -> WarmUpTimes:

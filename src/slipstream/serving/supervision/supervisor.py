@@ -12,15 +12,20 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
+from os import W_OK, access
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import NoReturn
 
-from slipstream.errors import EngineError
+from slipstream.errors import EngineError, InvalidInputError
 from slipstream.serving.access.addresses import Address
-from slipstream.serving.run import read_process
+from slipstream.serving.access.gate_file import GATE_VARIABLE
+from slipstream.serving.kept_logs import set_aside
+from slipstream.serving.run import RunFolder, read_process
 from slipstream.serving.served_plan import describe_gate
 from slipstream.serving.supervision.chronicle import Chronicle
-from slipstream.serving.supervision.diagnosis import Finding, diagnose_file
+from slipstream.serving.supervision.diagnosis import Finding, diagnose, diagnose_file
 from slipstream.serving.supervision.engine_life import Death, EngineLife
 from slipstream.serving.supervision.engine_process import (
     GRACE_SECONDS,
@@ -37,6 +42,7 @@ from slipstream.serving.supervision.memory_guard import guard_host
 LOOK_EVERY_SECONDS = 0.1
 # The gate looks for a new state four times a second, and shows a request within half of one.
 SETTLED_SECONDS = 1.0
+SHARED_MEMORY = "/dev/shm"
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -49,6 +55,7 @@ class Supervisor:
         self._key = secrets.token_urlsafe(32)
         self._stop, self._now = asyncio.Event(), asyncio.Event()
         self._history: list[Crash] = []
+        self._spare: TemporaryDirectory[str] | None = None
         self._chance = Random()
 
     async def serve(self) -> None:
@@ -66,6 +73,9 @@ class Supervisor:
         except BaseException as fault:
             self._chronicle.move("failed", f"given up: {fault}")
             raise
+        finally:
+            if self._spare is not None:
+                self._spare.cleanup()
         self._chronicle.move("stopped", "nothing of it runs any more")
 
     def _ask_to_stop(self) -> None:
@@ -108,24 +118,50 @@ class Supervisor:
         return death
 
     def _prepare_folder(self) -> None:
-        """Keep the log of the engine before, and forget what its gate counted."""
-        folder, run = self._chronicle.folder, self._chronicle.run
-        if folder.engine_log.exists():
-            folder.engine_log.rename(folder.path / f"engine-{run.restarts}.log")
-        folder.accounting.mkdir(mode=0o700, exist_ok=True)
+        """Have a folder for the engine's files, in memory if the run's own cannot be written."""
+        chronicle = self._chronicle
+        try:
+            self._fill_folder(chronicle.folder)
+            chronicle.engine_folder = chronicle.folder
+        except OSError as fault:
+            chronicle.engine_folder = RunFolder(self._make_spare_folder())
+            self._fill_folder(chronicle.engine_folder)
+            chronicle.note(
+                f"cannot write {chronicle.folder.path}: {fault.strerror or fault}; "
+                f"the engine's log and the gate's files are in {chronicle.engine_folder.path}"
+            )
+
+    def _fill_folder(self, folder: RunFolder) -> None:
+        """Keep the log of the engine before, forget what its gate counted, tell the next one."""
+        run = self._chronicle.run
+        folder.accounting.mkdir(mode=0o700, parents=True, exist_ok=True)
+        set_aside(folder.engine_log)
         for file in folder.accounting.iterdir():
             file.unlink()
         digest = sha256(self._key.encode()).hexdigest()
         describe_gate(run.plan, run.terms, folder, digest).write(folder.gate)
 
+    def _make_spare_folder(self) -> Path:
+        """Make a folder that lasts as long as the supervisor, for a run whose own is read-only."""
+        if self._spare is None:
+            runtime = self._environment.get("XDG_RUNTIME_DIR")
+            memory = next(
+                (one for one in (runtime, SHARED_MEMORY) if one and access(one, W_OK)), None
+            )
+            self._spare = TemporaryDirectory(prefix="slipstream-", dir=memory)
+        return Path(self._spare.name)
+
     def _start_engine(self) -> EngineLife:
         chronicle, plan = self._chronicle, self._chronicle.run.plan
         command = [sys.executable, *plan.argv()[1:]]
         again = [sys.executable, "-m", "slipstream", "serve", str(chronicle.folder.path)]
+        environment = make_environment(plan, self._environment)
+        if chronicle.engine_folder != chronicle.folder:
+            environment[GATE_VARIABLE] = str(chronicle.engine_folder.gate)
         process = start_group(
             command,
-            make_environment(plan, self._environment),
-            chronicle.folder.engine_log,
+            environment,
+            chronicle.engine_folder.engine_log,
             successor=[*again, "--detach"] if chronicle.run.terms.detached else (),
         )
         model = plan.settings.list_served_names()[0]
@@ -203,7 +239,11 @@ class Supervisor:
         chronicle.update(restarts=run.restarts + 1)
 
     def _diagnose(self, death: Death) -> tuple[Finding, ...]:
-        return diagnose_file(self._chronicle.folder.engine_log, exit_code=death.exit_code)
+        try:
+            log = self._chronicle.engine_folder.engine_log
+            return diagnose_file(log, exit_code=death.exit_code)
+        except InvalidInputError:  # The log is gone; the exit code is not.
+            return diagnose("", exit_code=death.exit_code)
 
     def _give_up(self, death: Death) -> NoReturn:
         findings = self._diagnose(death)

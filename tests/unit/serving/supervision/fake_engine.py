@@ -35,6 +35,10 @@ def find(name):
         if rule["at"] == name and all(word in " ".join(sys.argv) for word in rule["with"]):
             return rule
 
+def count_tokens():
+    """Grow as long as the engine is only busy."""
+    return time.monotonic() if (folder / "busy").exists() else 0
+
 def die(rule):
     if rule["words"]:
         print(rule["words"], flush=True)
@@ -58,7 +62,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/metrics":
             accepted = 0 if find("drafts") else drafts
             self.answer(f"vllm:spec_decode_num_drafts_total{{}} {drafts}.0\\n"
-                        f"vllm:spec_decode_num_accepted_tokens_total{{}} {accepted}.0\\n".encode())
+                        f"vllm:spec_decode_num_accepted_tokens_total{{}} {accepted}.0\\n"
+                        f"vllm:generation_tokens_total{{}} {count_tokens()}\\n".encode())
         elif (folder / "sick").exists():
             (folder / "asked").open("a").write("x")
             self.close_connection = True
@@ -70,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if rule := find("request"):
             die(rule)
-        while (folder / "hang").exists():
+        while (folder / "hang").exists() or (folder / "busy").exists():
             time.sleep(0.01)
         if "--speculative-config" in " ".join(sys.argv):
             drafts += 1
