@@ -98,7 +98,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     address.require_free()
     require_key_for(address.socket or address.host, keys, now=now)
     earlier = RunFolder(Path(options.target).absolute()) if options.target else None
-    pruned = prune_runs(folder.path.parent, now=now, spared=earlier and earlier.path)
+    pruned = prune_runs(folder.path.parent, now=now, spared=earlier.path if earlier else None)
     begun = _describe_run(folder, put_behind_gate(plan, folder), host, terms)
     try:
         folder.begin(begun)

@@ -34,12 +34,11 @@ class GrowingFile:
 
     def read_parts(self) -> Iterator[bytes]:
         """Read what earlier parts of a rotated log hold, then go on with the file itself."""
-        *earlier, last = open_parts(self.path) or [None]
-        for part in earlier:
-            with part:
-                while added := part.read(CHUNK_BYTES):
-                    yield added
-        self._file = last
+        for part in open_parts(self.path):
+            self.close()
+            self._file = part
+            while added := part.read(CHUNK_BYTES):
+                yield added
 
     def skip(self) -> None:
         """Leave out what is there by now."""

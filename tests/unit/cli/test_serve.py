@@ -13,11 +13,21 @@ import pytest
 
 from slipstream.cli.main import run
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
-from slipstream.serving.run import Run, find_runs_root, list_runs
+from slipstream.serving.run import (
+    Process,
+    Run,
+    RunFolder,
+    find_runs_root,
+    list_runs,
+    read_process,
+)
 from slipstream.serving.supervision.engine_process import GRACE_SECONDS, choose_port
+from tests.unit.full_disk import FILLER, fill
 from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
 from tests.unit.serving.supervision.fake_engine import PROGRAM
 from tests.unit.serving.weights.pieces import make_shard
+
+NOBODY = Process(pid=1 << 30, start_ticks=1)
 
 
 @pytest.fixture(autouse=True)
@@ -49,12 +59,12 @@ def find_runs() -> list[Run]:
 
 def serve_until_ready(*words: str) -> int:
     """Serve, and ask to stop once a run is ready that was not there before."""
-    before, over = len(find_runs()), threading.Event()
+    before, over = {found.id for found in find_runs()}, threading.Event()
 
     def stop() -> None:
         while not over.wait(0.05):
             runs = find_runs()
-            if len(runs) > before and runs[0].state == "ready":
+            if runs and runs[0].id not in before and runs[0].state == "ready":
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
 
@@ -266,3 +276,70 @@ def test_requests_are_recorded_only_where_asked_for(pair: list[str], tmp_path: P
     recording = find_runs()[0].terms.recording
     assert recording is not None
     assert (recording.folder, recording.redact) == (tmp_path / "kept", (r"\d{16}",))
+
+
+@pytest.fixture
+def served(pair: list[str], small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """Give a run, on a small disk, whose supervisor was killed."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(small_disk))
+    assert serve_until_ready(*pair, "--port", str(choose_port(None))) == 0
+    ((folder, ended),) = list_runs(find_runs_root(os.environ))
+    cut_off = {"state": "ready", "supervisor": NOBODY}
+    folder.write(ended.model_copy(update=cut_off))
+    return folder
+
+
+def test_a_successor_on_a_full_disk_goes_on_in_the_folder_that_is_there(
+    served: RunFolder, small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(small_disk)
+    here, over = read_process(os.getpid()), threading.Event()
+
+    def stop() -> None:
+        while not over.wait(0.05):
+            now = served.read()
+            if now.supervisor == here and now.state == "ready":
+                (small_disk / FILLER).unlink()
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    try:
+        assert run(["serve", str(served.path)], os.environ) == 0
+    finally:
+        over.set()
+        thread.join()
+    assert [found.id for found in find_runs()] == [served.path.name]
+    assert served.read().state == "stopped"
+    assert "disk_full: there is no room left to write" in capsys.readouterr().err
+
+
+def test_a_new_run_on_a_full_disk_is_refused_before_an_engine_starts(
+    served: RunFolder, pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(tmp_path / "disk")
+    started = len(list((tmp_path / "fake").glob("start-*")))
+    assert run(["serve", *pair, "--port", str(choose_port(None))], os.environ) == 1
+    shown = capsys.readouterr().err
+    assert "error: disk_full: " in shown
+    assert "hint: df -h " in shown
+    assert [path.name for path in served.path.parent.iterdir()] == [served.path.name]
+    assert len(list((tmp_path / "fake").glob("start-*"))) == started
+
+
+def test_old_runs_are_removed_when_another_begins_and_this_is_said(
+    pair: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slipstream.serving.pruning.KEPT_RUNS", 1)
+    port = str(choose_port(None))
+    for _ in range(2):
+        assert serve_until_ready(*pair, "--port", port) == 0
+        time.sleep(1)  # A run is named by its second.
+    assert " old run" not in capsys.readouterr().err
+    for folder, ended in list_runs(find_runs_root(os.environ)):
+        folder.write(ended.model_copy(update={"supervisor": NOBODY}))
+    first = find_runs()[1].id
+    assert serve_until_ready(*pair, "--port", port) == 0
+    assert "1 old run of " in capsys.readouterr().err
+    assert first not in [found.id for found in find_runs()]

@@ -141,3 +141,21 @@ def test_the_gate_learns_the_address_the_drafts_and_the_terms() -> None:
     assert gate.accounting_folder == FOLDER.accounting
     plain = describe_gate(bare_plan("--uds", "/run/it"), terms, FOLDER, "a" * 64)
     assert (plain.host, plain.speculation) == ("/run/it", False)
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ((), "--disable-uvicorn-access-log"),
+        (("--no-disable-uvicorn-access-log",), "--no-disable-uvicorn-access-log"),
+        (
+            ("--disable-access-log-for-endpoints", "/health"),
+            "--disable-access-log-for-endpoints /health",
+        ),
+    ],
+)
+def test_the_engine_logs_no_line_per_request_unless_it_is_asked_to(
+    words: tuple[str, ...], shown: str
+) -> None:
+    argv = put_behind_gate(bare_plan(*words), FOLDER).argv()
+    assert [word for word in " ".join(argv).split(" --") if "access-log" in word] == [shown[2:]]

@@ -37,7 +37,7 @@ def find(name):
 
 def count_tokens():
     """Grow as long as the engine is only busy."""
-    return time.monotonic() if (folder / "busy").exists() else 0
+    return int(1000 * time.monotonic()) if (folder / "busy").exists() else 0
 
 def die(rule):
     if rule["words"]:

@@ -5,17 +5,15 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from slipstream.errors import InvalidInputError
 from slipstream.hardware import Host, load_host
-from slipstream.serving.run import Process, RunFolder, read_process
+from slipstream.serving.run import RunFolder, read_process
 from slipstream.serving.supervision import (
     chronicle,
     engine_life,
@@ -25,9 +23,8 @@ from slipstream.serving.supervision import (
     watchdog,
 )
 from slipstream.serving.supervision.engine_process import run_group
+from tests.unit.full_disk import fill
 from tests.unit.serving.supervision.fake_engine import Stage
-
-NOBODY = Process(pid=1 << 30, start_ticks=1)
 
 
 @pytest.fixture
@@ -50,27 +47,6 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setattr(module, name, seconds)
     monkeypatch.setattr("slipstream.serving.supervision.generation.PROBE_SECONDS", 0.1)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """Give a disk of 24 MiB for the runs of a stage."""
-    place = tmp_path / "runs"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "slipstream-test", str(place)]
-    tried = subprocess.run(mount, capture_output=True, text=True)
-    if tried.returncode:
-        pytest.skip(f"no file system can be mounted here: {tried.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
-def fill(disk: Path) -> None:
-    """Leave no room on a disk."""
-    with (disk / "filler").open("wb", buffering=0) as file, suppress(OSError):
-        while file.write(bytes(4096)):
-            pass
-    assert shutil.disk_usage(disk).free == 0
 
 
 def refuse_writing(_: Stage) -> Callable[[], None]:
@@ -202,13 +178,16 @@ def test_an_engine_that_dies_over_an_unwritable_folder_is_replaced(
     assert f"the engine's log and the gate's files are in {spare[0].path}" in stage.messages()
 
 
-def test_a_full_disk_costs_no_engine_and_the_run_says_how_it_stands(disk: Path, host: Host) -> None:
-    stage = Stage(disk.parent, host)
+def test_a_full_disk_costs_no_engine_and_the_run_says_how_it_stands(
+    small_disk: Path, tmp_path: Path, host: Host
+) -> None:
+    (tmp_path / "runs").symlink_to(small_disk)
+    stage = Stage(tmp_path, host)
     seen = []
 
     async def act(stage: Stage) -> None:
         await stage.reach("ready")
-        fill(disk)
+        fill(small_disk)
         first = stage.pid()
         await fall_silent(stage)
         assert stage.pid() == first
@@ -220,7 +199,7 @@ def test_a_full_disk_costs_no_engine_and_the_run_says_how_it_stands(disk: Path, 
         await stage.reach("ready", times=3)
         seen.append(stage.folder.read())
         assert '"ready"' in read(stage.folder.gate_state)
-        (disk / "filler").unlink()
+        (small_disk / "filler").unlink()
         await asyncio.sleep(0.3)
 
     stage.serve(act)
@@ -236,10 +215,13 @@ def read(path: Path) -> str:
     return path.read_text()
 
 
-def test_a_new_run_on_a_full_disk_is_refused_and_leaves_nothing(disk: Path, host: Host) -> None:
-    stage = Stage(disk.parent, host)
-    fill(disk)
-    other = RunFolder(disk / "two")
+def test_a_new_run_on_a_full_disk_is_refused_and_leaves_nothing(
+    small_disk: Path, tmp_path: Path, host: Host
+) -> None:
+    (tmp_path / "runs").symlink_to(small_disk)
+    stage = Stage(tmp_path, host)
+    fill(small_disk)
+    other = RunFolder(small_disk / "two")
     with pytest.raises(InvalidInputError, match=r"^disk_full: ") as caught:
         other.begin(stage.run)
     assert caught.value.hint == f"df -h {other.path.parent}"
@@ -289,14 +271,14 @@ def test_a_command_goes_on_when_its_log_cannot_be_written(
 def test_a_log_is_kept_in_parts_of_a_bounded_size_and_no_line_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_process, "LOG_BYTES", 20_000)
-    lines = "for n in range(5000): print(f'line {n:05}', flush=n % 50 == 0)"
+    monkeypatch.setattr(engine_process, "LOG_BYTES", 100_000)
+    lines = "for n in range(60000): print(f'line {n:05}', flush=n % 500 == 0)"
     with run_group([sys.executable, "-c", lines], os.environ, tmp_path / "log") as process:
         assert process.wait(timeout=20) == 0
     files = sorted(tmp_path.iterdir(), reverse=True)
     assert [file.name for file in files] == ["log.3", "log.2", "log.1", "log"]
-    assert all(file.stat().st_size <= 20_000 for file in files)
+    assert all(file.stat().st_size <= 100_000 for file in files)
     kept = "".join(file.read_text() for file in files).splitlines()[1:]
-    assert kept == [f"line {number:05}" for number in range(5000 - len(kept), 5000)]
-    assert len(kept) > 4000
+    assert kept == [f"line {number:05}" for number in range(60000 - len(kept), 60000)]
+    assert len(kept) > 9000
     assert read_process(process.pid) is None
