@@ -2,6 +2,7 @@
 
 import random
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,7 +43,7 @@ def test_days_of_points_become_a_few_hundred_with_the_same_slope() -> None:
     assert it.find_slope(thin) == pytest.approx(0.05)
 
 
-def grow(per_hour: float, *, seconds: int = 3600, **more: Any) -> dict[str, Any]:
+def grow(per_hour: float, *, seconds: int = 3600, **more: Any) -> Iterator[dict[str, Any]]:
     """Make samples of an engine that first takes its memory, and then grows by a share an hour."""
     for at in range(0, seconds, 5):
         early = min(1.0, 0.5 + at / 600)
@@ -152,23 +153,27 @@ def test_files_are_added_up_and_logs_among_them(tmp_path: Path) -> None:
     assert it.measure_files(tmp_path) == {"folder": 33, "logs": 30}
 
 
+def write_samples(folder: Path, per_hour: float, **more: Any) -> None:
+    lines = [it.json.dumps({**sample, "rungs": [], **more}) for sample in grow(per_hour)]
+    (folder / "samples.jsonl").write_text("\n".join(lines))
+
+
 def test_what_is_missed_is_listed(tmp_path: Path) -> None:
-    lines = [
-        it.json.dumps({**sample, "restarts": 3, "rungs": [], "files": {"folder": 500 * MIB}})
-        for sample in grow(0.5)
-    ]
-    (tmp_path / "samples.jsonl").write_text("\n".join(lines))
+    write_samples(tmp_path, 0.5, restarts=3, files={"folder": 1 << 30})
     counts = it.Counter({"unexplained": 2, "kills": 2, "answered": 9})
     missed = it.summarize(tmp_path, counts, left=1)["missed"]
     assert [line.split(":")[0] for line in missed] == [
         "it grows",
         "2 errors that nobody caused, see errors.jsonl",
         "1 restarts that nobody asked for",
-        "the run's files took 500.0 MiB",
+        "the run's files took 1.0 GiB",
         "1 processes were left after the stop",
     ]
-    (tmp_path / "samples.jsonl").write_text(
-        "\n".join(line.replace("500", "1") for line in lines[:1])
-    )
-    counts = it.Counter({"kills": 3, "answered": 9})
-    assert it.summarize(tmp_path, counts, left=0)["missed"] == []
+
+
+def test_nothing_is_missed_where_nothing_grows(tmp_path: Path) -> None:
+    write_samples(tmp_path, 0.0, restarts=2, files={"folder": 1 << 20})
+    summary = it.summarize(tmp_path, it.Counter({"kills": 2, "answered": 9}), left=0)
+    assert summary["missed"] == []
+    assert summary["judged"] == 4
+    assert summary["hours"] == pytest.approx(1, rel=0.01)
