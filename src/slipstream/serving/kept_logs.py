@@ -48,6 +48,13 @@ def read_tail(path: Path, limit_bytes: int) -> bytes:
     return tail
 
 
+def begin_log(path: Path) -> None:
+    """Have an empty log at `path`, without parts of an earlier one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"")
+    _remove_parts(path)
+
+
 def set_aside(log: Path) -> None:
     """Keep the end of an engine's log under a number, beside those of the engines before it."""
     kept = sorted(_find_numbers(log))
@@ -56,8 +63,7 @@ def set_aside(log: Path) -> None:
         for number in (0, 1):
             with suppress(FileNotFoundError):
                 Path(name_part(str(log), number)).rename(_name_aside(log, kept[-1], number))
-    for number in range(1, KEPT_PARTS + 1):
-        Path(name_part(str(log), number)).unlink(missing_ok=True)
+    _remove_parts(log)
     for old in kept[:-KEPT_ENGINES]:
         for number in (0, 1):
             Path(_name_aside(log, old, number)).unlink(missing_ok=True)
@@ -71,6 +77,11 @@ def cut_own_log(path: Path) -> None:
             with suppress(OSError):
                 shutil.copyfile(path, name_part(str(path), 1))
             os.truncate(path, 0)
+
+
+def _remove_parts(path: Path) -> None:
+    for number in range(1, KEPT_PARTS + 1):
+        Path(name_part(str(path), number)).unlink(missing_ok=True)
 
 
 def _find_numbers(log: Path) -> set[int]:

@@ -5,6 +5,8 @@ import os
 import shlex
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -343,3 +345,25 @@ def test_old_runs_are_removed_when_another_begins_and_this_is_said(
     assert serve_until_ready(*pair, "--port", port) == 0
     assert "1 old run of " in capsys.readouterr().err
     assert first not in [found.id for found in find_runs()]
+
+
+def test_a_detached_supervisor_that_is_killed_on_a_full_disk_has_a_successor(
+    pair: list[str], small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(small_disk))
+    paths = [os.environ["PYTHONPATH"], *filter(None, sys.path)]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    command = [sys.executable, "-m", "slipstream"]
+    served = [*command, "serve", *pair, "--port", str(choose_port(None)), "--detach"]
+    subprocess.run(served, check=True, capture_output=True, timeout=120)
+    ((folder, first),) = list_runs(find_runs_root(os.environ))
+    fill(small_disk)
+    os.kill(first.supervisor.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while (now := folder.read()).supervisor == first.supervisor or now.state != "ready":
+        assert time.monotonic() < deadline, now.state
+        time.sleep(0.1)
+    assert [found.id for found in find_runs()] == [first.id]
+    subprocess.run([*command, "stop"], check=True, capture_output=True, timeout=60)
+    assert read_process(now.supervisor.pid) is None
+    assert folder.read().state == "stopped"

@@ -21,7 +21,7 @@ from urllib.request import ProxyHandler, build_opener
 from slipstream.errors import EngineError, InvalidInputError
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
-from slipstream.serving.kept_logs import read_tail
+from slipstream.serving.kept_logs import begin_log, read_tail
 from slipstream.serving.supervision import warden
 
 READY_WITHIN_SECONDS = 3600
@@ -86,8 +86,7 @@ def run_group(
     command: Sequence[str], environment: Mapping[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command in a session of its own, and end all of it with the block."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_bytes(b"")
+    begin_log(log)
     process = start_group(command, environment, log)
     try:
         yield process
