@@ -4,6 +4,7 @@ A folder is built under a temporary name beside its final one, under a lock, and
 when it is complete: two processes that want the same folder build it once.
 """
 
+import errno
 import fcntl
 import os
 import shutil
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import get_ident
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -24,6 +27,19 @@ def write_atomically(path: Path, content: bytes) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_even_if_full(path: Path, document: bytes) -> None:
+    """Put a JSON document at `path` in one step, or on a full disk into the room the old one has.
+
+    The old one's blocks are kept, so a later document that is no longer than they are fits; it
+    is filled up with spaces.
+    """
+    try:
+        write_atomically(path, document)
+    except OSError as fault:
+        if fault.errno not in DISK_FULL or not _overwrite(path, document):
+            raise
 
 
 def make_folder_once(folder: Path, build: Callable[[Path], None]) -> Path:
@@ -43,6 +59,24 @@ def make_folder_once(folder: Path, build: Callable[[Path], None]) -> Path:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return folder
+
+
+def _overwrite(path: Path, document: bytes) -> bool:
+    """Write over a file without asking for room, and say whether there was enough of it."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        held = os.fstat(descriptor)
+        if len(document) > held.st_blocks * 512:
+            return False
+        filled = document.ljust(held.st_size)
+        return os.pwrite(descriptor, filled, 0) == len(filled)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -1,12 +1,14 @@
 """Files and folders are whole or absent, and made once."""
 
+import json
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from slipstream.atomic_files import make_folder_once, write_atomically
+from slipstream.atomic_files import make_folder_once, write_atomically, write_even_if_full
+from tests.unit.full_disk import fill
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -24,6 +26,22 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
         write_atomically(path, "text")  # type: ignore[arg-type]
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_full_disk_has_room_for_a_document_in_the_place_of_the_old_one(small_disk: Path) -> None:
+    path = small_disk / "a.json"
+    write_even_if_full(path, b'{"state": "starting", "reasons": ["long"]}')
+    fill(small_disk)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(path, b'{"state": "ready"}')
+    for state in ("ready", "a longer one than there was before, but within the same block"):
+        write_even_if_full(path, json.dumps({"state": state, "more": state}).encode())
+        assert json.loads(path.read_bytes()) == {"state": state, "more": state}
+    with pytest.raises(OSError, match="No space left"):
+        write_even_if_full(path, json.dumps(["x" * 9000]).encode())
+    assert json.loads(path.read_bytes())["state"] == state
+    with pytest.raises(OSError, match="No space left"):
+        write_even_if_full(small_disk / "new.json", b"{}")
 
 
 def test_a_build_that_fails_half_way_leaves_no_folder(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from slipstream.serving.container import (
     without_key,
     write_key,
 )
+from slipstream.serving.pruning import prune_runs
 from slipstream.serving.run import (
     Event,
     Run,
@@ -113,17 +114,29 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         terms = terms.model_copy(update={"keys_required": True})
     bind = _find_bind(options, plan, host, has_key=any(key.is_valid(now) for key in keys))
     plan = listen_at(plan, bind, options.port)
-    plan = put_behind_gate(plan, folder) if terms.gated else leave_without_gate(plan)
+    plan = _set_gate(plan, terms, folder)
     address, successions = Address.of(plan), _list_successions(options, now)
     if not successions:  # A successor waits until it is free.
         address.require_free()
-    warnings = address.certificate.check(now) if address.certificate else ()
+    warnings = [*address.certificate.check(now)] if address.certificate else []
     if terms.gated:
         require_key_for(address.socket or address.host, keys, now=now)
+    earlier = RunFolder(Path(options.target).absolute()) if options.target else None
+    pruned = prune_runs(folder.path.parent, now=now, spared=earlier.path if earlier else None)
+    warnings += [str(pruned)] if pruned.names else []
     begun = _describe_run(folder, plan, host, terms, successions)
     chronicle = Chronicle(folder, begun, lambda event: _show_event(event, screen))
     with stopping_early(chronicle):
-        folder.begin(begun)
+        try:
+            folder.begin(begun)
+        except InvalidInputError:
+            if earlier is None or not successions:
+                raise
+            folder = earlier  # A full disk leaves no room for another folder: this one has some.
+            if handed is not None:
+                terms = terms.model_copy(update={"keys_file": folder.path / "keys.json"})
+            plan = _set_gate(plan, terms, folder)
+            chronicle.go_on_in(folder, _describe_run(folder, plan, host, terms, successions))
         if handed is not None:
             write_key(folder.path / "keys.json", handed)
         if not (options.detach and detach(folder.supervisor_log)):
@@ -153,6 +166,11 @@ def _find_plan(options: argparse.Namespace, host: Host) -> tuple[LaunchPlan, Ter
     if target.is_file():
         _refuse_wishes(options, "a saved plan is taken as it is", PLAN_HINT)
     return take_plan(options, host), _read_terms(options, terms)
+
+
+def _set_gate(plan: LaunchPlan, terms: Terms, folder: RunFolder) -> LaunchPlan:
+    """Put the engine behind the gate of a run's folder, unless there is to be none."""
+    return put_behind_gate(plan, folder) if terms.gated else leave_without_gate(plan)
 
 
 def _list_successions(options: argparse.Namespace, now: datetime) -> tuple[datetime, ...]:

@@ -29,6 +29,7 @@ from slipstream.serving.advisories import (
     load_advisories,
     parse_version,
 )
+from slipstream.serving.kept_logs import LogPlace
 from slipstream.serving.run import Run, RunFolder, is_alive
 from slipstream.serving.run_status import find_standing
 from slipstream.serving.supervision.diagnosis import Finding, diagnose_file
@@ -118,15 +119,15 @@ def examine(site: Site) -> Examination:
 
 
 def diagnose_log(
-    log: Path, *, exit_code: int | None = None, healthy_bytes: int | None = None
+    log: Path, *, exit_code: int | None = None, healthy: LogPlace | None = None
 ) -> Diagnosis:
     """Name the known failures of a log, or else return how its engine ended and its last words."""
-    findings = diagnose_file(log, exit_code=exit_code, healthy_bytes=healthy_bytes)
+    findings = diagnose_file(log, exit_code=exit_code, healthy=healthy)
     ending = () if exit_code is None else (f"the engine {name_end(exit_code)}",)
     return Diagnosis(
         log=str(log),
         findings=findings,
-        last_words=() if findings else (*ending, *read_reasons(log, healthy_bytes)),
+        last_words=() if findings else (*ending, *read_reasons(log, healthy)),
     )
 
 
@@ -134,9 +135,7 @@ def diagnose_run(folder: RunFolder) -> Diagnosis:
     """Diagnose a run, by its last event if its engine never said anything."""
     if folder.engine_log.exists():
         run = folder.read()
-        return diagnose_log(
-            folder.engine_log, exit_code=run.exit_code, healthy_bytes=run.healthy_log_bytes
-        )
+        return diagnose_log(folder.engine_log, exit_code=run.exit_code, healthy=run.healthy_log)
     last = tuple(event.message for event in folder.read_events()[-1:])
     return Diagnosis(log=str(folder.engine_log), findings=(), last_words=last)
 

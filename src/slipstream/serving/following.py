@@ -1,4 +1,4 @@
-"""What a run goes on to say: its logs and its events, read as they grow."""
+"""What a run goes on to say: its logs and its events, read as they grow and are rotated."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from slipstream.serving.access.access_lines import AccessLine, read_access_line
+from slipstream.serving.kept_logs import open_if_there, open_parts
 from slipstream.serving.run import Event, RunFolder
 
 LOOK_EVERY_SECONDS = 0.25
@@ -26,9 +27,26 @@ class GrowingFile:
         added = b"" if self._file is None else self._file.read(CHUNK_BYTES)
         if added or not self._is_another():
             return added
+        # What was added to the old file while we looked for another is still read from it.
+        if self._file is not None and (added := self._file.read(CHUNK_BYTES)):
+            return added
         self.close()
-        self._file = self.path.open("rb")
-        return self._file.read(CHUNK_BYTES)
+        self._file = open_if_there(self.path)
+        return b"" if self._file is None else self._file.read(CHUNK_BYTES)
+
+    def read_parts(self) -> Iterator[bytes]:
+        """Read what earlier parts of a rotated log hold, then go on with the file itself."""
+        for part in open_parts(self.path):
+            self.close()
+            self._file = part
+            while added := part.read(CHUNK_BYTES):
+                yield added
+
+    def skip(self) -> None:
+        """Leave out what is there by now."""
+        self._file = open_if_there(self.path)
+        if self._file is not None:
+            self._file.seek(0, os.SEEK_END)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -49,11 +67,19 @@ class GrowingFile:
 
 
 def follow_file(
-    path: Path, is_over: Callable[[], bool], wait: Callable[[float], None]
+    path: Path,
+    is_over: Callable[[], bool],
+    wait: Callable[[float], None],
+    *,
+    only_new: bool = False,
 ) -> Iterator[bytes]:
-    """Give what a file holds and what is added to it until it is over."""
+    """Give what a file and its earlier parts hold, unless only what is new, until it is over."""
     file = GrowingFile(path)
     try:
+        if only_new:
+            file.skip()
+        else:
+            yield from file.read_parts()
         while True:
             over = is_over()  # Asked first: what came before the end is still read.
             while added := file.read():
@@ -66,18 +92,19 @@ def follow_file(
 
 
 def follow_events(
-    folder: RunFolder, is_over: Callable[[], bool], wait: Callable[[float], None]
+    folder: RunFolder,
+    is_over: Callable[[], bool],
+    wait: Callable[[float], None],
+    *,
+    only_new: bool = False,
 ) -> Iterator[Event]:
-    """Give the events of a run and those that come until it is over."""
-    told = 0
-    while True:
-        over = is_over()
-        events = folder.read_events()
-        yield from events[told:]
-        told = len(events)
-        if over:
-            return
-        wait(LOOK_EVERY_SECONDS)
+    """Give the events of a run, unless only those that are new, until it is over."""
+    rest = b""
+    for added in follow_file(folder.events, is_over, wait, only_new=only_new):
+        *lines, rest = (rest + added).split(b"\n")
+        for line in lines:
+            if line and (event := folder.read_event(line)) is not None:
+                yield event
 
 
 def follow_accesses(

@@ -4,7 +4,7 @@ The supervisor alone writes the folder and everyone else reads it. A run is live
 its supervisor is, whatever run.json says: a killed one leaves its last word behind.
 """
 
-import errno
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,14 +15,20 @@ from typing import Literal
 
 from pydantic import AwareDatetime, Field, NonNegativeInt, ValidationError
 
-from slipstream.atomic_files import write_atomically
+from slipstream.atomic_files import DISK_FULL, write_even_if_full
 from slipstream.engines.vllm_log import PHASES, Phase
 from slipstream.errors import InvalidInputError
 from slipstream.hardware import Host
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record, describe_faults, read_record
 from slipstream.serving.access.gate_file import GateRecording, GateRules
+from slipstream.serving.kept_logs import LogPlace
 from slipstream.serving.supervision.ladder import Rung
+from slipstream.units import show_bytes
+
+# For a run that begins: its logs take more than that within a day.
+LEAST_FREE_BYTES = 16 << 20
+EVENTS_BYTES = 1 << 20
 
 _Rising = Literal["planned", "downloading", "starting", "warming", "ready"]
 _Ending = Literal["draining", "stopping", "stopped", "failed"]
@@ -94,8 +100,8 @@ class Run(Record):
     rungs: tuple[Rung, ...] = ()
     restarts: int = 0
     exit_code: int | None = None
-    # Of the engine's log when it was last seen in good health, None if it never was ready.
-    healthy_log_bytes: int | None = None
+    # How far the engine's log was when it was last in good health, None if it never was ready.
+    healthy_log: LogPlace | None = None
     # When supervisors that were killed were succeeded, down to this run.
     successions: tuple[AwareDatetime, ...] = ()
     phase_seconds: dict[Phase, float] = Field(default_factory=dict)
@@ -160,12 +166,22 @@ class RunFolder:
         """What the gate is told while it runs."""
         return self.path / "state.json"
 
+    @property
+    def earlier_events(self) -> Path:
+        """What happened before the events that `events` has room for."""
+        return self.path / "events.jsonl.1"
+
     def begin(self, run: Run) -> None:
-        """Make the folder, for this run alone."""
+        """Make the folder, for this run alone; what a full disk leaves of it is removed."""
         with _writing(self.path):
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.mkdir(mode=0o700)
-        self.write(run)
+        try:
+            self._require_room()
+            self.write(run)
+        except InvalidInputError:
+            shutil.rmtree(self.path, ignore_errors=True)
+            raise
 
     def read(self) -> Run:
         """Read the record."""
@@ -174,23 +190,31 @@ class RunFolder:
     def write(self, run: Run) -> None:
         """Save the record."""
         with _writing(self.record):
-            write_atomically(self.record, run.to_json().encode())
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_even_if_full(self.record, run.to_json().encode())
 
     def append(self, event: Event) -> None:
         """Add an event, on a line of its own even after one that was cut off."""
-        with _writing(self.events), self.events.open("ab+") as file:
-            file.seek(max(0, file.tell() - 1))
-            torn = file.read(1) not in (b"", b"\n")
-            file.write(b"\n" * torn + event.model_dump_json().encode() + b"\n")
+        with _writing(self.events):
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self.events.open("ab+") as file:
+                file.seek(max(0, file.tell() - 1))
+                torn = file.read(1) not in (b"", b"\n")
+                file.write(b"\n" * torn + event.model_dump_json().encode() + b"\n")
+                full = file.tell() > EVENTS_BYTES
+            if full:
+                self.events.replace(self.earlier_events)
 
     def read_events(self) -> tuple[Event, ...]:
         """Read all events but those that a full disk or a sudden end cut off."""
-        if not self.events.exists():
-            return ()
-        lines = self.events.read_bytes().splitlines()
-        return tuple(event for line in lines if (event := self._read_event(line)) is not None)
+        lines: list[bytes] = []
+        for file in (self.earlier_events, self.events):
+            with suppress(FileNotFoundError):
+                lines += file.read_bytes().splitlines()
+        return tuple(event for line in lines if (event := self.read_event(line)) is not None)
 
-    def _read_event(self, line: bytes) -> Event | None:
+    def read_event(self, line: bytes) -> Event | None:
+        """Read an event's line, None if it was cut off."""
         try:
             return Event.model_validate_json(line)
         except ValidationError as fault:
@@ -199,6 +223,15 @@ class RunFolder:
             message = f"{self.events} has an event that this version does not read"
             hint = f"remove {self.events}"
             raise InvalidInputError(message, details=describe_faults(fault), hint=hint) from fault
+
+    def _require_room(self) -> None:
+        free = shutil.disk_usage(self.path).free
+        if free < LEAST_FREE_BYTES:
+            raise InvalidInputError(
+                f"disk_full: {show_bytes(free)} are free for {self.path}, and a run needs "
+                f"{show_bytes(LEAST_FREE_BYTES)}",
+                hint=f"df -h {self.path.parent}",
+            )
 
 
 def find_runs_root(environment: Mapping[str, str]) -> Path:
@@ -255,7 +288,7 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as fault:
-        if fault.errno in (errno.ENOSPC, errno.EDQUOT):
+        if fault.errno in DISK_FULL:
             message, hint = f"disk_full: there is no room left to write {path}", "df -h"
         else:
             message, hint = f"cannot write {path}: {fault.strerror or fault}", "ls -ld"

@@ -22,6 +22,8 @@ PORT = 8000
 QUEUE = "--max-num-queued-reqs"
 QUEUED = 1024
 _TOKENIZER_REVISION = "--tokenizer-revision"
+_NO_ACCESS_LOG = "--disable-uvicorn-access-log"
+_ACCESS_LOG_FLAGS = {_NO_ACCESS_LOG, "--disable-access-log-for-endpoints"}
 
 Obtain = Callable[[str, str | None], LocalModel]
 
@@ -75,6 +77,11 @@ def put_behind_gate(plan: LaunchPlan, folder: RunFolder) -> LaunchPlan:
     others = tuple(one for one in asked.value if one != GATE_CLASS) if asked else ()
     because = "vLLM's own key check leaves routes open; the last is the outermost"
     plan = plan.change(middleware=Choice((*others, GATE_CLASS), "default", because))
+    if not _ACCESS_LOG_FLAGS & plan.settings.rest.keys():
+        quiet = Choice(
+            True, "default", "a line per request and per health check would fill the disk"
+        )
+        plan = plan.change(rest={**plan.settings.rest, _NO_ACCESS_LOG: quiet})
     plan = _bound_queue(_have_port(plan))
     gate = Choice(str(folder.gate), "default", "the gate's settings; no key is in it")
     return plan.change_variables({GATE_VARIABLE: gate})

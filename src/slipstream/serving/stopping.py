@@ -31,9 +31,7 @@ def stop_run(
                 means.send(run.supervisor.pid, signal.SIGTERM)
         return False
 
-    told = len(folder.read_events())
-    for number, event in enumerate(follow_events(folder, is_gone, means.wait)):
-        if number >= told:
-            tell(event)
+    for event in follow_events(folder, is_gone, means.wait, only_new=True):
+        tell(event)
     if (engine := folder.read().engine) is not None:
         end_session(engine, means)

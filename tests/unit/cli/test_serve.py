@@ -5,6 +5,8 @@ import os
 import shlex
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -13,11 +15,21 @@ import pytest
 
 from slipstream.cli.main import run
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
-from slipstream.serving.run import Run, find_runs_root, list_runs
+from slipstream.serving.run import (
+    Process,
+    Run,
+    RunFolder,
+    find_runs_root,
+    list_runs,
+    read_process,
+)
 from slipstream.serving.supervision.engine_process import GRACE_SECONDS, choose_port
+from tests.unit.full_disk import FILLER, fill
 from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
 from tests.unit.serving.supervision.fake_engine import PROGRAM
 from tests.unit.serving.weights.pieces import make_shard
+
+NOBODY = Process(pid=1 << 30, start_ticks=1)
 
 
 @pytest.fixture(autouse=True)
@@ -49,12 +61,12 @@ def find_runs() -> list[Run]:
 
 def serve_until_ready(*words: str) -> int:
     """Serve, and ask to stop once a run is ready that was not there before."""
-    before, over = len(find_runs()), threading.Event()
+    before, over = {found.id for found in find_runs()}, threading.Event()
 
     def stop() -> None:
         while not over.wait(0.05):
             runs = find_runs()
-            if len(runs) > before and runs[0].state == "ready":
+            if runs and runs[0].id not in before and runs[0].state == "ready":
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
 
@@ -314,3 +326,92 @@ def test_a_run_without_the_gate_is_for_this_machine_and_shown_as_such(
     assert "middleware" not in " ".join(served.argv)
     run(["status", served.id], os.environ)
     assert "gate          none: whoever is on this machine" in capsys.readouterr().out
+
+
+@pytest.fixture
+def served(pair: list[str], small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """Give a run, on a small disk, whose supervisor was killed."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(small_disk))
+    assert serve_until_ready(*pair, "--port", str(choose_port(None))) == 0
+    ((folder, ended),) = list_runs(find_runs_root(os.environ))
+    cut_off = {"state": "ready", "supervisor": NOBODY}
+    folder.write(ended.model_copy(update=cut_off))
+    return folder
+
+
+def test_a_successor_on_a_full_disk_goes_on_in_the_folder_that_is_there(
+    served: RunFolder, small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(small_disk)
+    here, over = read_process(os.getpid()), threading.Event()
+
+    def stop() -> None:
+        while not over.wait(0.05):
+            now = served.read()
+            if now.supervisor == here and now.state == "ready":
+                (small_disk / FILLER).unlink()
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    try:
+        assert run(["serve", str(served.path)], os.environ) == 0
+    finally:
+        over.set()
+        thread.join()
+    assert [found.id for found in find_runs()] == [served.path.name]
+    assert served.read().state == "stopped"
+    assert "disk_full: there is no room left to write" in capsys.readouterr().err
+
+
+def test_a_new_run_on_a_full_disk_is_refused_before_an_engine_starts(
+    served: RunFolder, pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(tmp_path / "disk")
+    started = len(list((tmp_path / "fake").glob("start-*")))
+    assert run(["serve", *pair, "--port", str(choose_port(None))], os.environ) == 1
+    shown = capsys.readouterr().err
+    assert "error: disk_full: " in shown
+    assert "hint: df -h " in shown
+    assert [path.name for path in served.path.parent.iterdir()] == [served.path.name]
+    assert len(list((tmp_path / "fake").glob("start-*"))) == started
+
+
+def test_old_runs_are_removed_when_another_begins_and_this_is_said(
+    pair: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slipstream.serving.pruning.KEPT_RUNS", 1)
+    port = str(choose_port(None))
+    for _ in range(2):
+        assert serve_until_ready(*pair, "--port", port) == 0
+        time.sleep(1)  # A run is named by its second.
+    assert " old run" not in capsys.readouterr().err
+    for folder, ended in list_runs(find_runs_root(os.environ)):
+        folder.write(ended.model_copy(update={"supervisor": NOBODY}))
+    first = find_runs()[1].id
+    assert serve_until_ready(*pair, "--port", port) == 0
+    assert "1 old run of " in capsys.readouterr().err
+    assert first not in [found.id for found in find_runs()]
+
+
+def test_a_detached_supervisor_that_is_killed_on_a_full_disk_has_a_successor(
+    pair: list[str], small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(small_disk))
+    paths = [os.environ["PYTHONPATH"], *filter(None, sys.path)]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    command = [sys.executable, "-m", "slipstream"]
+    served = [*command, "serve", *pair, "--port", str(choose_port(None)), "--detach"]
+    subprocess.run(served, check=True, capture_output=True, timeout=120)
+    ((folder, first),) = list_runs(find_runs_root(os.environ))
+    fill(small_disk)
+    os.kill(first.supervisor.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while (now := folder.read()).supervisor == first.supervisor or now.state != "ready":
+        assert time.monotonic() < deadline, now.state
+        time.sleep(0.1)
+    assert [found.id for found in find_runs()] == [first.id]
+    subprocess.run([*command, "stop"], check=True, capture_output=True, timeout=60)
+    assert read_process(now.supervisor.pid) is None
+    assert folder.read().state == "stopped"

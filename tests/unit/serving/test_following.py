@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.serving import following
+from slipstream.serving import following, run
 from slipstream.serving.following import (
     GrowingFile,
     follow_accesses,
     follow_events,
     follow_file,
 )
+from slipstream.serving.supervision.warden import shift_parts
 from tests.unit.serving.kept_runs import access, happen, keep
 
 
@@ -102,3 +103,59 @@ def test_requests_are_given_through_rotation_the_oldest_first(tmp_path: Path) ->
 
     given = [line.id for line in follow_accesses(folder, lambda: not left, wait)]
     assert given == ["older-10", "older-2", "older-1", "one", "two", "three"]
+
+
+def test_a_log_is_followed_through_its_rotation_and_from_its_oldest_part(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    parts = {".3": "one\n", ".2": "two\n", ".1": "thr", "": "ee\n"}
+    for name, text in parts.items():
+        log.with_name(f"engine.log{name}").write_text(text)
+    left = ["four\n", "five\n", "six\n"]
+
+    def rotate(_: float) -> None:
+        with log.open("a") as file:
+            file.write(left.pop(0))
+        shift_parts(str(log))
+        log.rename(log.with_name("engine.log.1"))
+        log.write_text(left.pop(0) if left else "")
+
+    told = b"".join(follow_file(log, lambda: not left, rotate))
+    assert told.decode().split() == ["one", "two", "three", "four", "five", "six"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("engine.log", "engine.log.1", "engine.log.2", "engine.log.3")
+    ]
+
+
+def test_events_are_followed_through_their_rotation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = keep(tmp_path)
+    monkeypatch.setattr(run, "EVENTS_BYTES", 2000)
+    left = [f"number {number}" for number in range(60)]
+    wanted = list(left)
+
+    def go_on(_: float) -> None:
+        for _ in range(min(5, len(left))):
+            happen(folder, "ready", left.pop(0))
+
+    told = follow_events(folder, lambda: not left, go_on)
+    assert [event.message for event in told] == wanted
+    kept = [event.message for event in folder.read_events()]
+    assert kept == wanted[-len(kept) :]
+    assert 20 < len(kept) < 60
+    sizes = [path.stat().st_size for path in tmp_path.glob("one/events.jsonl*")]
+    assert len(sizes) == 2
+    assert sum(sizes) < 5000
+
+
+def test_only_new_events_are_given_where_the_old_ones_are_known(tmp_path: Path) -> None:
+    folder, _ = keep(tmp_path)
+    happen(folder, "starting", "old")
+    left = ["new"]
+    told = follow_events(
+        folder,
+        lambda: not left,
+        lambda _: (happen(folder, "ready", left.pop(0)), None)[1],
+        only_new=True,
+    )
+    assert [event.message for event in told] == ["new"]

@@ -157,7 +157,7 @@ def test_a_full_disk_is_called_by_its_name(
     def refuse(path: Path, content: bytes) -> NoReturn:
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
-    monkeypatch.setattr(run_module, "write_atomically", refuse)
+    monkeypatch.setattr(run_module, "write_even_if_full", refuse)
     with pytest.raises(InvalidInputError, match=r"^disk_full: .*run\.json"):
         folder.write(RUN)
     assert folder.read() == RUN

@@ -202,3 +202,21 @@ def test_without_a_gate_only_this_machine_is_served() -> None:
         with pytest.raises(InvalidInputError, match="nothing would keep them out") as refused:
             leave_without_gate(bare_plan(*words))
         assert "--bind 127.0.0.1" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ((), "--disable-uvicorn-access-log"),
+        (("--no-disable-uvicorn-access-log",), "--no-disable-uvicorn-access-log"),
+        (
+            ("--disable-access-log-for-endpoints", "/health"),
+            "--disable-access-log-for-endpoints /health",
+        ),
+    ],
+)
+def test_the_engine_logs_no_line_per_request_unless_it_is_asked_to(
+    words: tuple[str, ...], shown: str
+) -> None:
+    argv = put_behind_gate(bare_plan(*words), FOLDER).argv()
+    assert [word for word in " ".join(argv).split(" --") if "access-log" in word] == [shown[2:]]

@@ -5,6 +5,7 @@ The defaults are here; `slipstream.vllm_plugin.gate.settings` reads the file bac
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from ipaddress import ip_address
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
-from slipstream.atomic_files import write_atomically
+from slipstream.atomic_files import write_even_if_full
 from slipstream.errors import InvalidInputError
 from slipstream.records import Record, read_record
 from slipstream.serving.access.keys import Key, Scope
@@ -155,7 +156,7 @@ class GateSettings(GateRules):
 
     def write(self, path: Path) -> None:
         """Put the settings where the engine will find them."""
-        write_atomically(path, self.to_json().encode())
+        write_even_if_full(path, self.to_json().encode())
 
 
 class CallerCounts(Record):
@@ -180,9 +181,12 @@ class GateCounts(Record):
 
 
 def read_counts(folder: Path) -> tuple[GateCounts, ...]:
-    """Read what every API process wrote, the ended ones too."""
-    hint = "give every start of the engine a folder of its own"
-    return tuple(read_record(file, GateCounts, hint=hint) for file in sorted(folder.glob("*.json")))
+    """Read what every API process wrote, the ended ones too; what cannot be read is left out."""
+    found = []
+    for file in sorted(folder.glob("*.json")):
+        with suppress(InvalidInputError):
+            found.append(read_record(file, GateCounts, hint=f"remove {file}"))
+    return tuple(found)
 
 
 def require_key_for(host: str, keys: Sequence[Key], *, now: datetime) -> None:

@@ -1,28 +1,52 @@
-"""The one writer of a run: every change is saved, added to the events and told."""
+"""The one writer of a run: every change is saved, added to the events and told.
 
+A disk that refuses to be written to ends no engine: the run in memory counts, the trouble is
+told once, and what is not written yet is written as soon as it can be.
+"""
+
+from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
 from slipstream.engines.vllm_log import Phase
+from slipstream.errors import InvalidInputError
+from slipstream.serving.kept_logs import cut_own_log
 from slipstream.serving.run import Event, Run, RunFolder, State
+
+KEPT_EVENTS = 1000
 
 
 class Chronicle:
-    """A run as it stands, and the way to change it."""
+    """A run as it stands, and the way to change it.
+
+    The engine's own files (its log, the gate's) are in `engine_folder`, which is the run's
+    unless that could not be written when the engine started.
+    """
 
     def __init__(self, folder: RunFolder, run: Run, tell: Callable[[Event], None]) -> None:
         self.folder, self.run = folder, run
+        self.engine_folder = folder
         self._listeners = [tell]
+        self._is_saved = True
+        self._unwritten = deque[Event](maxlen=KEPT_EVENTS)
+        self._trouble: str | None = None
 
     def listen(self, hear: Callable[[Event], None]) -> None:
         """Have somebody else told every event from now on."""
         self._listeners.append(hear)
 
+    def go_on_in(self, folder: RunFolder, run: Run) -> None:
+        """Write another run, into another folder, from now on."""
+        self.folder = self.engine_folder = folder
+        self.run, self._is_saved = run, False
+        self.save()
+
     def move(self, state: State, message: str, **figures: float) -> None:
         """Take the run to its next state."""
         self.run = self.run.move(state)
-        self.folder.write(self.run)
+        self._is_saved = False
         self.note(message, figures=figures)
 
     def note(
@@ -33,6 +57,35 @@ class Chronicle:
         figures: Mapping[str, float] | None = None,
     ) -> None:
         """Tell something that is no change of state."""
+        self._add(message, phase, figures)
+        self.save()
+
+    def update(self, **changes: Any) -> None:
+        """Save other facts of the run."""
+        self.run = self.run.model_copy(update=changes)
+        self._is_saved = False
+        self.save()
+
+    def save(self) -> None:
+        """Write what is not written yet, if the disk takes it."""
+        try:
+            self._write()
+            if self._trouble is not None:
+                self._trouble = None
+                self._add("the run's folder can be written again")
+                self._write()
+        except InvalidInputError as fault:
+            self.report(fault.message)
+
+    def report(self, trouble: str) -> None:
+        """Tell that something cannot be written, once until it can be again."""
+        if self._trouble is None:
+            self._trouble = trouble
+            self._add(f"{trouble}; the engine goes on")
+
+    def _add(
+        self, message: str, phase: Phase | None = None, figures: Mapping[str, float] | None = None
+    ) -> None:
         event = Event(
             at=datetime.now(UTC),
             state=self.run.state,
@@ -40,11 +93,16 @@ class Chronicle:
             message=message,
             figures=dict(figures or {}),
         )
-        self.folder.append(event)
+        self._unwritten.append(event)
+        cut_own_log(self.folder.supervisor_log)
         for hear in self._listeners:
-            hear(event)
+            with suppress(OSError):  # A terminal that went away, or a log on a full disk.
+                hear(event)
 
-    def update(self, **changes: Any) -> None:
-        """Save other facts of the run."""
-        self.run = self.run.model_copy(update=changes)
-        self.folder.write(self.run)
+    def _write(self) -> None:
+        if not self._is_saved:
+            self.folder.write(self.run)
+            self._is_saved = True
+        while self._unwritten:
+            self.folder.append(self._unwritten[0])
+            self._unwritten.popleft()

@@ -6,7 +6,6 @@ none, so there everything up to the next record is left out.
 """
 
 import re
-from pathlib import Path
 
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _PROCESS = r"(?:\([^)\n]* pid=\d+[^)\n]*\) )*"
@@ -60,16 +59,3 @@ def drop_quotes(log_text: str, *, calm: bool = True) -> str:
             parts.append(part)
         kept.append("\r".join(parts))
     return "\n".join(kept)
-
-
-def read_end(path: Path, most_bytes: int, healthy_bytes: int | None = None) -> str:
-    """Read the end of a log from its last healthy moment on; of one that was begun anew, all.
-
-    Half a line at its beginning is left out: without its prefix nobody knows whose it is.
-    """
-    with path.open("rb") as file:
-        size = path.stat().st_size
-        begin = healthy_bytes if healthy_bytes is not None and healthy_bytes <= size else 0
-        file.seek(max(0, max(begin, size - most_bytes) - 1))
-        read = file.read() if file.tell() else b"\n" + file.read()
-    return read.partition(b"\n")[2].decode(errors="replace")

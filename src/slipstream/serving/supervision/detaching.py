@@ -7,8 +7,10 @@ from pathlib import Path
 
 from slipstream.errors import EngineError, ExitCode
 from slipstream.serving.following import follow_events
+from slipstream.serving.kept_logs import read_end
 from slipstream.serving.run import Event, RunFolder, is_alive
 
+SAID_BYTES = 1 << 14
 _DECIDED = ("ready", "stopped", "failed")
 
 
@@ -21,7 +23,10 @@ def detach(log: Path) -> bool:
     if os.fork():
         os._exit(0)
     silent = os.open(os.devnull, os.O_RDWR)
-    kept = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        kept = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError:  # The run says so itself, where it can.
+        kept = silent
     for descriptor, target in ((silent, 0), (silent, 1), (kept, 2)):
         os.dup2(descriptor, target)
     return False
@@ -41,8 +46,9 @@ def follow_to_ready(folder: RunFolder, tell: Callable[[Event], None]) -> ExitCod
     run = folder.read()
     if run.state == "ready":
         return ExitCode.DONE
+    said = read_end(folder.supervisor_log, SAID_BYTES)
     raise EngineError(
         f"the run {run.id} did not get ready: {run.state}",
-        details=tuple(folder.supervisor_log.read_text().splitlines()[-6:]),
+        details=tuple(said.splitlines()[-6:]),
         hint=f"slipstream doctor {run.id}",
     )

@@ -18,7 +18,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from slipstream.errors import InvalidInputError
 from slipstream.records import Record, describe_faults
-from slipstream.serving.supervision.client_records import drop_quotes, read_end
+from slipstream.serving.kept_logs import LogPlace, read_end
+from slipstream.serving.supervision.client_records import drop_quotes
 
 SHIPPED = Path(__file__).parent / "signatures"
 READ_BYTES = 4 << 20
@@ -142,11 +143,13 @@ def diagnose(log_text: str, *, exit_code: int | None = None) -> tuple[Finding, .
 
 
 def diagnose_file(
-    path: Path, *, exit_code: int | None = None, healthy_bytes: int | None = None
+    path: Path, *, exit_code: int | None = None, healthy: LogPlace | None = None
 ) -> tuple[Finding, ...]:
-    """Diagnose the end of a log file, of which so many bytes were written in good health."""
+    """Diagnose the end of a log file; what is before a place was written in good health."""
     try:
-        text = read_end(path, READ_BYTES, healthy_bytes)
+        text = read_end(path, READ_BYTES, healthy)
+        if not text:
+            path.stat()
     except OSError as fault:
         raise InvalidInputError(
             f"cannot read {path}: {fault.strerror or fault}", hint="give the engine's log"

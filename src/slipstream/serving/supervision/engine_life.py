@@ -10,20 +10,28 @@ import re
 import subprocess
 import time
 from collections import deque
-from contextlib import suppress
+from contextlib import closing
 from pathlib import Path
 
-from slipstream.atomic_files import write_atomically
+from slipstream.atomic_files import write_even_if_full
 from slipstream.engines.vllm_log import Phase, PhaseMark, PhaseTracker
 from slipstream.errors import EngineError
 from slipstream.planning.plan import LaunchPlan
 from slipstream.serving.access.gate_file import GateCounts, read_counts
+from slipstream.serving.following import GrowingFile
+from slipstream.serving.kept_logs import LogPlace, find_place, read_end
 from slipstream.serving.run import expected_phases
 from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.serving.supervision.diagnosis import READ_BYTES
 from slipstream.serving.supervision.generation import Asker, prove, warm_up
 from slipstream.serving.supervision.ladder import Cause
 from slipstream.serving.supervision.memory_guard import LOOK_EVERY_SECONDS, MemoryGuard
-from slipstream.serving.supervision.watchdog import Observation, judge, should_probe
+from slipstream.serving.supervision.watchdog import (
+    STUCK_AFTER_SECONDS,
+    Observation,
+    judge,
+    should_probe,
+)
 
 START_WITHIN_SECONDS = 3600.0
 READ_LOG_EVERY_SECONDS = 0.25
@@ -91,11 +99,12 @@ class EngineLife:
         self._failures: list[float] = []
         self._failed_checks: list[float] = []
         self._last_probe_at: float | None = None
-        self._tokens: int | None = None
+        self._counted: tuple[float, int] | None = None
         self._probe: asyncio.Task[bool] | None = None
         self._rising: asyncio.Task[None] | None = None
-        self._marks = deque[int](maxlen=KEPT_MARKS)
+        self._marks = deque[LogPlace](maxlen=KEPT_MARKS)
         self._stranger_since: float | None = None
+        self._gate_state: bytes | None = None
 
     async def live(self, guard: MemoryGuard) -> None:
         """Live until death."""
@@ -132,8 +141,19 @@ class EngineLife:
 
     def tell_gate(self, state: str, *reasons: str) -> None:
         """Have the gate know the state, for /readyz and for who may enter."""
-        document = json.dumps({"state": state, "reasons": reasons})
-        write_atomically(self.chronicle.folder.gate_state, document.encode())
+        self._gate_state = json.dumps({"state": state, "reasons": reasons}).encode()
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Write what could not be written when it was new."""
+        try:
+            if self._gate_state is not None:
+                write_even_if_full(self.chronicle.engine_folder.gate_state, self._gate_state)
+                self._gate_state = None
+        except OSError as fault:
+            self.chronicle.report(f"cannot write the gate's state: {fault.strerror or fault}")
+        else:
+            self.chronicle.save()
 
     @property
     def healthy_seconds(self) -> float:
@@ -141,9 +161,9 @@ class EngineLife:
         return 0.0 if self.ready_at is None else time.monotonic() - self.ready_at
 
     @property
-    def healthy_log_bytes(self) -> int | None:
-        """The size of the log when the engine was last healthy, None if it never was ready."""
-        return min(self._marks) if self.ready_at is not None else None
+    def healthy_log(self) -> LogPlace | None:
+        """The end of the log when the engine was last healthy, None if it never was ready."""
+        return self._marks[0] if self._marks else None
 
     async def _rise_and_work(self) -> None:
         try:
@@ -175,13 +195,14 @@ class EngineLife:
         tracker = PhaseTracker(started_at=self._began, drafts=drafts)
         told = self._began
         self._tell_phase(tracker.reached, told, expected.get("boot"))
-        with chronicle.folder.engine_log.open(errors="replace") as log:
+        with closing(GrowingFile(chronicle.engine_folder.engine_log)) as log:
             while not await self._is_up():
                 now = time.monotonic()
                 if now - self._began > START_WITHIN_SECONDS:
                     raise Death("hang", f"the engine did not start in {START_WITHIN_SECONDS:g} s")
                 before = tracker.reached.phase
-                marks = {mark.phase: mark for mark in tracker.feed(log.read(), now)}
+                added = log.read().decode(errors="replace")
+                marks = {mark.phase: mark for mark in tracker.feed(added, now)}
                 marks.pop(before, None)
                 if now - told > STILL_EVERY_SECONDS:
                     marks[tracker.reached.phase] = tracker.reached
@@ -189,9 +210,8 @@ class EngineLife:
                     self._tell_phase(mark, now, expected.get(mark.phase))
                     told = now
                 await asyncio.sleep(READ_LOG_EVERY_SECONDS)
-        for line in dict.fromkeys(
-            _UNPATCHED.findall(chronicle.folder.engine_log.read_text(errors="replace"))
-        ):
+        said = read_end(log.path, READ_BYTES)
+        for line in dict.fromkeys(_UNPATCHED.findall(said)):
             chronicle.note(f"{line}; what it repairs can happen (docs/patches.md)")
         took = tracker.seconds_by_phase(time.monotonic())
         chronicle.update(phase_seconds={**took})
@@ -252,8 +272,8 @@ class EngineLife:
         self.ready_at = self._probed_well_at = time.monotonic()
         figures["ready_seconds"] = self.ready_at - self._began
         self._measure(**figures)
-        self._marks.append(self._measure_log())
-        self.chronicle.update(healthy_log_bytes=self.healthy_log_bytes)
+        self._mark(find_place(self.chronicle.engine_folder.engine_log))
+        self.chronicle.update(healthy_log=self.healthy_log)
         self._become_ready(f"ready at {self.chronicle.run.url}: {speed}", **figures)
 
     def _become_ready(self, message: str, **figures: float) -> None:
@@ -264,21 +284,21 @@ class EngineLife:
         """Look once a second whether the engine still generates."""
         while True:
             await asyncio.sleep(WATCH_EVERY_SECONDS)
-            log_bytes = self._measure_log()
-            self._count_health_check(await self.asker.is_healthy(), log_bytes)
+            self._catch_up()
+            place = find_place(self.chronicle.engine_folder.engine_log)
+            self._count_health_check(await self.asker.is_healthy(), place)
             await self._judge()
 
-    def _measure_log(self) -> int:
-        try:
-            return self.chronicle.folder.engine_log.stat().st_size
-        except OSError:
-            return 0
+    def _mark(self, place: LogPlace | None) -> None:
+        """Remember how far the log was in good health; of one that is not there, how far it was."""
+        if place is not None:
+            self._marks.append(place)
 
-    def _count_health_check(self, healthy: bool | None, log_bytes: int) -> None:
+    def _count_health_check(self, healthy: bool | None, place: LogPlace | None) -> None:
         """End an engine whose health check keeps failing; one without an answer says nothing."""
         if healthy:
             self._failed_checks = []
-            self._marks.append(log_bytes)
+            self._mark(place)
         elif healthy is False:
             self._failed_checks.append(time.monotonic())
             count, seconds = len(self._failed_checks), time.monotonic() - self._failed_checks[0]
@@ -287,8 +307,9 @@ class EngineLife:
                 raise Death(None, message, self.process.poll())
 
     async def _judge(self) -> None:
-        if not self.chronicle.run.terms.gated:
-            await self._look_at_metrics()
+        # A probe waits behind the requests of others, and without a gate nobody knows of them.
+        if not self.chronicle.run.terms.gated and await self._has_made_tokens():
+            self._probed_well_at = time.monotonic()
         seen = self._observe()
         self._follow_probe(seen)
         health = judge(seen)
@@ -301,16 +322,6 @@ class EngineLife:
         elif health.ready and self.chronicle.run.state == "warming":
             self._become_ready(f"ready again: {health.reason}")
 
-    async def _look_at_metrics(self) -> None:
-        """Without a gate's counts, what the engine counts is the sign that it works.
-
-        A probe waits behind the requests of others, and nobody here knows of them.
-        """
-        with suppress(EngineError):
-            tokens = await self.asker.count_tokens()
-            if tokens != self._tokens:
-                self._tokens, self._probed_well_at = tokens, time.monotonic()
-
     def _follow_probe(self, seen: Observation) -> None:
         """Take up a probe's answer, and send the next one if it is time."""
         if self._probe is not None and self._probe.done():
@@ -321,7 +332,23 @@ class EngineLife:
             self._probe = None
         if self._probe is None and should_probe(seen, self._last_probe_at):
             self._last_probe_at = seen.now
-            self._probe = asyncio.create_task(self.asker.probe())
+            self._probe = asyncio.create_task(self._look_for_life())
+
+    async def _look_for_life(self) -> bool:
+        """Probe; an engine too busy to answer in time shows by its own counts that it works.
+
+        The gate's counts would show that too, but not if it cannot write them.
+        """
+        return await self.asker.probe() or await self._has_made_tokens()
+
+    async def _has_made_tokens(self) -> bool:
+        """Say whether the engine counts more tokens than when it was last asked, not long ago."""
+        try:
+            counted = time.monotonic(), await self.asker.count_tokens()
+        except EngineError:
+            return False
+        before, self._counted = self._counted or counted, counted
+        return counted[0] - before[0] <= STUCK_AFTER_SECONDS and counted[1] > before[1]
 
     def _observe(self) -> Observation:
         counts = self._read_counts()
@@ -349,7 +376,7 @@ class EngineLife:
         return self._plan.context or DEFAULT_CONTEXT
 
     def _read_counts(self) -> tuple[GateCounts, ...]:
-        return read_counts(self.chronicle.folder.accounting)
+        return read_counts(self.chronicle.engine_folder.accounting)
 
     def _measure(self, **figures: float) -> None:
         self.chronicle.update(measurements={**self.chronicle.run.measurements, **figures})

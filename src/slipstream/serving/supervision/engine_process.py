@@ -22,14 +22,17 @@ from slipstream.errors import EngineError, InvalidInputError
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
 from slipstream.serving.access.tls import TLS_FLAGS
+from slipstream.serving.kept_logs import LogPlace, begin_log, read_end
 from slipstream.serving.supervision import warden
-from slipstream.serving.supervision.client_records import drop_quotes, read_end
+from slipstream.serving.supervision.client_records import drop_quotes
 
 READY_WITHIN_SECONDS = 3600
 GRACE_SECONDS = 30
 # vLLM does not end by a signal while it loads, and nobody is being answered yet.
 LOADING_GRACE_SECONDS = 2
 LOOK_EVERY_SECONDS = 0.25
+# Of the engine's log, before the warden begins it anew; it keeps three parts of this size more.
+LOG_BYTES = 32 << 20
 DETAIL_LINES = 6
 DETAIL_CHARACTERS = 400
 TAIL_BYTES = 1 << 18
@@ -99,6 +102,7 @@ def run_group(
     command: Sequence[str], environment: Mapping[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command in a session of its own, and end all of it with the block."""
+    begin_log(log)
     process = start_group(command, environment, log)
     try:
         yield process
@@ -123,16 +127,16 @@ def start_group(
         "environment": dict(environment),
         "successor": successor,
         "successor_wait_seconds": successor_wait_seconds,
+        "log": str(log.absolute()),
+        "log_bytes": LOG_BYTES,
     }
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", warden.__file__],
-            stdin=subprocess.PIPE,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", warden.__file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     assert process.stdin is not None
     with suppress(BrokenPipeError):
         process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -208,13 +212,13 @@ def make_environment(plan: LaunchPlan, environment: Mapping[str, str]) -> dict[s
     return {**made, **search, "PYTHONSAFEPATH": "1"}
 
 
-def read_reasons(log: Path, healthy_bytes: int | None = None) -> tuple[str, ...]:
+def read_reasons(log: Path, healthy: LogPlace | None = None) -> tuple[str, ...]:
     """Give the last lines of a log that name an error, or else its last lines.
 
     A dying vLLM says why in the middle: tracebacks of its other processes follow, and a
     page of leaked objects. What requests wrote is no reason.
     """
-    text = drop_quotes(read_end(log, TAIL_BYTES, healthy_bytes), calm=False)
+    text = drop_quotes(read_end(log, TAIL_BYTES, healthy), calm=False)
     lines = [line for line in text.splitlines() if line.strip()]
     told = [_PREFIX.sub("", line) for line in lines if not _CALM.match(line)]
     reasons = [line for line in told if _REASON.search(line) and not _FRAME.match(line)]

@@ -23,14 +23,18 @@ class GateFollowing:
     def __init__(self, chronicle: Chronicle) -> None:
         self._chronicle = chronicle
         self._seen: tuple[int, int, int] | None = None
+        self._is_told = True
 
     async def follow(self) -> None:
         """Look once a second; what cannot be written now is tried again."""
         while True:
             await asyncio.sleep(LOOK_EVERY_SECONDS)
-            with suppress(InvalidInputError):
+            with suppress(InvalidInputError, OSError):
                 if self.look():
+                    self._is_told = False
+                if not self._is_told:
                     self._tell_gate()
+                    self._is_told = True
 
     def look(self) -> bool:
         """Take over what has changed, and say whether anything has."""
@@ -69,7 +73,7 @@ class GateFollowing:
             return None
 
     def _tell_gate(self) -> None:
-        run, path = self._chronicle.run, self._chronicle.folder.gate
+        run, path = self._chronicle.run, self._chronicle.engine_folder.gate
         settings = read_record(path, GateSettings, hint="slipstream stop, then serve again")
         rules = run.terms.gate_rules or GateRules()
         apply_rules(settings, rules, keys_required=run.terms.keys_required).write(path)

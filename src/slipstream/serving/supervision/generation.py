@@ -36,8 +36,8 @@ ANSWER_SECONDS = 600.0
 # What a client sees when a server closes a connection that it kept, just as a request goes out.
 _CLOSED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 _DRAFTS = "vllm:spec_decode_num_drafts_total"
-_TOKENS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
 _ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
+_TOKENS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,21 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
+from os import W_OK, access
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 from slipstream.errors import EngineError, InvalidInputError
 from slipstream.serving.access.addresses import Address
+from slipstream.serving.access.gate_file import GATE_VARIABLE
 from slipstream.serving.access.own_listener import OwnListener
-from slipstream.serving.run import read_process
+from slipstream.serving.kept_logs import LogPlace, set_aside
+from slipstream.serving.run import RunFolder, read_process
 from slipstream.serving.served_plan import describe_gate
 from slipstream.serving.supervision.chronicle import Chronicle
-from slipstream.serving.supervision.diagnosis import Finding, diagnose_file
+from slipstream.serving.supervision.diagnosis import Finding, diagnose, diagnose_file
 from slipstream.serving.supervision.engine_life import Death, EngineLife
 from slipstream.serving.supervision.engine_process import (
     GRACE_SECONDS,
@@ -48,6 +53,7 @@ from slipstream.serving.supervision.service_manager import ServiceManager
 LOOK_EVERY_SECONDS = 0.1
 # The gate looks for a new state four times a second, and shows a request within half of one.
 SETTLED_SECONDS = 1.0
+SHARED_MEMORY = "/dev/shm"
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 ADDRESS_WAIT_SECONDS = 5.0
 
@@ -66,6 +72,7 @@ class Supervisor:
         self._findings: tuple[Finding, ...] = ()
         # A successor follows a supervisor that was killed, not one whose engine failed.
         self._has_served = bool(chronicle.run.successions)
+        self._spare: TemporaryDirectory[str] | None = None
         self._chance = Random()
         self._manager = ServiceManager(environment)
         chronicle.listen(self._manager.report)
@@ -88,6 +95,8 @@ class Supervisor:
             raise
         finally:
             beating.cancel()
+            if self._spare is not None:
+                self._spare.cleanup()
         self._chronicle.move("stopped", "nothing of it runs any more")
 
     def _ask_to_stop(self) -> None:
@@ -151,29 +160,54 @@ class Supervisor:
                 await asyncio.wait_for(self._stop.wait(), ADDRESS_WAIT_SECONDS)
 
     def _prepare_folder(self, key: str) -> None:
-        """Keep the log of the engine before, and forget what its gate counted."""
-        folder, run = self._chronicle.folder, self._chronicle.run
-        if folder.engine_log.exists():
-            folder.engine_log.rename(folder.path / f"engine-{run.restarts}.log")
-        folder.accounting.mkdir(mode=0o700, exist_ok=True)
+        """Have a folder for the engine's files, in memory if the run's own cannot be written."""
+        chronicle = self._chronicle
+        if not chronicle.run.terms.gated:
+            chronicle.note("without the gate: every route of vLLM answers, and needs no key")
+        self._gate.look()
+        try:
+            self._fill_folder(chronicle.folder, key)
+            chronicle.engine_folder = chronicle.folder
+        except OSError as fault:
+            chronicle.engine_folder = RunFolder(self._make_spare_folder())
+            self._fill_folder(chronicle.engine_folder, key)
+            chronicle.note(
+                f"cannot write {chronicle.folder.path}: {fault.strerror or fault}; "
+                f"the engine's log and the gate's files are in {chronicle.engine_folder.path}"
+            )
+
+    def _fill_folder(self, folder: RunFolder, key: str) -> None:
+        """Keep the log of the engine before, forget what its gate counted, tell the next one."""
+        run = self._chronicle.run
+        folder.accounting.mkdir(mode=0o700, parents=True, exist_ok=True)
+        set_aside(folder.engine_log)
         for file in folder.accounting.iterdir():
             file.unlink()
-        if not run.terms.gated:
-            self._chronicle.note("without the gate: every route of vLLM answers, and needs no key")
-            return
-        self._gate.look()
-        run = self._chronicle.run
-        digest = sha256(key.encode()).hexdigest()
-        describe_gate(run.plan, run.terms, folder, digest).write(folder.gate)
+        if run.terms.gated:
+            digest = sha256(key.encode()).hexdigest()
+            describe_gate(run.plan, run.terms, folder, digest).write(folder.gate)
+
+    def _make_spare_folder(self) -> Path:
+        """Make a folder that lasts as long as the supervisor, for a run whose own is read-only."""
+        if self._spare is None:
+            runtime = self._environment.get("XDG_RUNTIME_DIR")
+            memory = next(
+                (one for one in (runtime, SHARED_MEMORY) if one and access(one, W_OK)), None
+            )
+            self._spare = TemporaryDirectory(prefix="slipstream-", dir=memory)
+        return Path(self._spare.name)
 
     def _start_engine(self, key: str) -> EngineLife:
         chronicle, plan = self._chronicle, self._chronicle.run.plan
         command = make_command(plan)
         again = [sys.executable, "-P", "-m", "slipstream", "serve", str(chronicle.folder.path)]
+        environment = make_environment(plan, self._environment)
+        if chronicle.run.terms.gated and chronicle.engine_folder != chronicle.folder:
+            environment[GATE_VARIABLE] = str(chronicle.engine_folder.gate)
         process = start_group(
             command,
-            make_environment(plan, self._environment),
-            chronicle.folder.engine_log,
+            environment,
+            chronicle.engine_folder.engine_log,
             successor=[*again, "--detach"] if chronicle.run.terms.detached else (),
             successor_wait_seconds=decide_succession_wait(chronicle.run.successions),
         )
@@ -182,7 +216,7 @@ class Supervisor:
             url=self._address.url,
             argv=tuple(command),
             exit_code=None,
-            healthy_log_bytes=None,
+            healthy_log=None,
         )
         listener = OwnListener(
             self._address,
@@ -234,13 +268,8 @@ class Supervisor:
 
     def _remember(self, death: Death, life: EngineLife) -> None:
         """Find the cause, report it with its remedy, and count the crash."""
-        healthy_bytes = life.healthy_log_bytes
-        self._chronicle.update(exit_code=death.exit_code, healthy_log_bytes=healthy_bytes)
-        self._findings = diagnose_file(
-            self._chronicle.folder.engine_log,
-            exit_code=death.exit_code,
-            healthy_bytes=healthy_bytes,
-        )
+        self._chronicle.update(exit_code=death.exit_code, healthy_log=life.healthy_log)
+        self._findings = self._diagnose(death, life.healthy_log)
         for finding in self._findings[:1]:
             self._chronicle.note(f"{finding.meaning} {finding.remedy}")
         self._has_served |= life.ready_at is not None
@@ -266,6 +295,13 @@ class Supervisor:
             chronicle.update(plan=plan, rungs=(*run.rungs, rung))
             chronicle.move("starting", plan.notes[-1])
         chronicle.update(restarts=run.restarts + 1)
+
+    def _diagnose(self, death: Death, healthy: LogPlace | None) -> tuple[Finding, ...]:
+        log = self._chronicle.engine_folder.engine_log
+        try:
+            return diagnose_file(log, exit_code=death.exit_code, healthy=healthy)
+        except InvalidInputError:  # The log is gone; the exit code is not.
+            return diagnose("", exit_code=death.exit_code)
 
     def _give_up(self, death: Death) -> NoReturn:
         remedy = self._findings[0].remedy if self._findings else None

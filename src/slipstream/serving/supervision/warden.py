@@ -3,6 +3,9 @@
 Run as a script, without our packages. The order comes as one line of JSON on the standard
 input, which then stays open: it closes when the owner dies. The warden leads the session,
 and orphans within it become its children, so it finds them wherever they went.
+
+The command's output comes through a pipe, and the warden writes it down in parts of a bounded
+size: a disk that is full costs lines, and never the command that wrote them.
 """
 
 import ctypes
@@ -23,6 +26,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SUCCEED_AFTER_SECONDS = 1.0
 # An owner that lived so long was not killed over and over.
 LASTING_SECONDS = 600.0
+KEPT_PARTS = 3
+CHUNK_BYTES = 1 << 16
 
 
 def main() -> NoReturn:
@@ -32,14 +37,25 @@ def main() -> NoReturn:
     for number in SIGNALS:
         signal.signal(number, lambda *_: None)
     order, began = json.loads(sys.stdin.buffer.readline()), time.monotonic()
+    log = KeptLog(order["log"], order["log_bytes"])
+    output, written = os.pipe()
+    os.set_blocking(output, False)
     child = subprocess.Popen(
-        order["command"], env=order["environment"], stdin=subprocess.DEVNULL, close_fds=True
+        order["command"],
+        env=order["environment"],
+        stdin=subprocess.DEVNULL,
+        stdout=written,
+        stderr=written,
+        close_fds=True,
     )
-    is_owned = _wait(child)
+    os.close(written)
+    is_owned = _wait(child, output, log)
     if not is_owned:
         child.kill()
     code = child.wait()
     _end_others()
+    while log.take(output):
+        pass
     if not is_owned:
         lasted = time.monotonic() - began >= LASTING_SECONDS
         _succeed(order["successor"], 0.0 if lasted else order["successor_wait_seconds"])
@@ -48,17 +64,74 @@ def main() -> NoReturn:
     os._exit(code)
 
 
-def _wait(child: subprocess.Popen[bytes]) -> bool:
+class KeptLog:
+    """A file that begins anew when it is long; where it is, is where this process writes, too."""
+
+    def __init__(self, path: str, limit_bytes: int) -> None:
+        self._path, self._limit_bytes = path, limit_bytes
+        self._is_open = False
+        with suppress(OSError):
+            self._open()
+
+    def take(self, output: int) -> bytes | None:
+        """Write down some of the command's output; None if there is none for now."""
+        try:
+            added = os.read(output, CHUNK_BYTES)
+        except BlockingIOError:
+            return None
+        with suppress(OSError):
+            self._write(added)
+        return added
+
+    def _write(self, added: bytes) -> None:
+        if self._is_open and os.fstat(1).st_size + len(added) > self._limit_bytes:
+            self._begin_anew()
+        if not self._is_open:
+            self._open()
+        os.write(1, added)
+
+    def _open(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        file = os.open(self._path, flags, 0o600)
+        for descriptor in (1, 2):
+            os.dup2(file, descriptor)
+        os.close(file)
+        self._is_open = True
+
+    def _begin_anew(self) -> None:
+        try:
+            shift_parts(self._path)
+            Path(self._path).rename(name_part(self._path, 1))
+            self._is_open = False
+        except OSError:
+            os.ftruncate(1, 0)
+
+
+def name_part(path: str, number: int) -> str:
+    """Name a part of a log: itself, or one that came so many before it."""
+    return f"{path}.{number}" if number else path
+
+
+def shift_parts(path: str) -> None:
+    """Make room for a first earlier part of a log; the last one goes."""
+    for number in reversed(range(1, KEPT_PARTS)):
+        with suppress(FileNotFoundError):
+            Path(name_part(path, number)).replace(name_part(path, number + 1))
+
+
+def _wait(child: subprocess.Popen[bytes], output: int, log: KeptLog) -> bool:
     """Wait for the child's end, and say whether the owner was there to see it."""
     ended = os.pidfd_open(child.pid)
     watched = select.poll()
-    watched.register(ended, select.POLLIN)
-    watched.register(sys.stdin.fileno(), select.POLLIN)
+    for descriptor in (ended, sys.stdin.fileno(), output):
+        watched.register(descriptor, select.POLLIN)
     while True:
         ready = [descriptor for descriptor, _ in watched.poll()]
+        if output in ready and log.take(output) == b"":
+            watched.unregister(output)
         if ended in ready:
             return True
-        if not os.read(sys.stdin.fileno(), 4096):
+        if sys.stdin.fileno() in ready and not os.read(sys.stdin.fileno(), 4096):
             return False
 
 

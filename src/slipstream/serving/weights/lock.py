@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from slipstream.atomic_files import write_atomically
+from slipstream.atomic_files import write_even_if_full
 from slipstream.errors import InvalidInputError
 from slipstream.records import Record, read_record
 from slipstream.serving.weights.progress import ByteProgress, Report
@@ -79,7 +79,7 @@ def save_lock(path: Path, lock: WeightsLock) -> None:
     """Write a lock."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, lock.to_json().encode())
+        write_even_if_full(path, lock.to_json().encode())
     except OSError as fault:
         raise InvalidInputError(
             f"cannot write {path}: {fault.strerror}",

@@ -6,6 +6,7 @@ Times are of the monotonic clock, which all processes of a machine share.
 """
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -99,10 +100,17 @@ class Accounting:
         self._timer = asyncio.get_running_loop().call_later(wait, self.write)
 
     def _replace(self, path: Path) -> None:
+        document = json.dumps(self._describe()).encode()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.partial")
-        partial.write_text(json.dumps(self._describe()))
-        partial.replace(path)
+        try:
+            partial.write_bytes(document)
+            partial.replace(path)
+        except OSError as fault:
+            partial.unlink(missing_ok=True)
+            if fault.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            _overwrite(path, document)
 
     def _describe(self) -> dict[str, object]:
         return {
@@ -122,3 +130,12 @@ class Accounting:
                 for caller in self._begun | self._waiting
             },
         }
+
+
+def _overwrite(path: Path, document: bytes) -> None:
+    """Write over the file, filled up with spaces: on a full disk its own room is still there."""
+    with path.open("r+b", buffering=0) as file:
+        held = os.fstat(file.fileno())
+        if len(document) > held.st_blocks * 512:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        file.write(document.ljust(held.st_size))

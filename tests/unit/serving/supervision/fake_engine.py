@@ -36,6 +36,18 @@ def find(name):
         if rule["at"] == name and all(word in " ".join(sys.argv) for word in rule["with"]):
             return rule
 
+def count_tokens():
+    """Give as many as the test says; they grow as long as the engine is only busy."""
+    if (folder / "busy").exists():
+        return int(1000 * time.monotonic())
+    tokens = folder / "tokens"
+    return (tokens.read_text() if tokens.exists() else drafts) or 0
+
+def is_waiting(tokens):
+    """Say whether an answer of so many tokens has to wait: forever, or behind others."""
+    hangs = (folder / "hang").exists() and tokens >= int(os.environ.get("HANG", 0))
+    return hangs or (folder / "busy").exists()
+
 def die(rule):
     if rule["words"]:
         print(rule["words"], flush=True)
@@ -58,9 +70,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         if self.path == "/metrics":
             accepted = 0 if find("drafts") else drafts
-            tokens = folder / "tokens"
-            written = tokens.read_text() if tokens.exists() else drafts
-            self.answer(f"vllm:generation_tokens_total{{}} {written or 0}\\n"
+            self.answer(f"vllm:generation_tokens_total{{}} {count_tokens()}\\n"
                         f"vllm:spec_decode_num_drafts_total{{}} {drafts}.0\\n"
                         f"vllm:spec_decode_num_accepted_tokens_total{{}} {accepted}.0\\n".encode())
         elif (folder / "sick").exists():
@@ -85,7 +95,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         if rule := find("request"):
             die(rule)
-        while (folder / "hang").exists() and body["max_tokens"] >= int(os.environ.get("HANG", 0)):
+        while is_waiting(body["max_tokens"]):
             time.sleep(0.01)
         if "--speculative-config" in " ".join(sys.argv):
             drafts += 1

@@ -11,6 +11,8 @@ import pytest
 
 from slipstream.hardware import Host
 from slipstream.serving.examination import diagnose_run
+from slipstream.serving.kept_logs import find_place
+from slipstream.serving.supervision import engine_process
 from slipstream.serving.supervision.diagnosis import diagnose, diagnose_file
 from slipstream.serving.supervision.supervisor import classify
 from tests.unit.serving.supervision.fake_engine import Stage
@@ -82,7 +84,19 @@ def test_what_was_logged_in_good_health_is_not_why_an_engine_died(
     stage.serve(die_once)
     assert stage.run.restarts == 1
     assert FINAL in (stage.folder.path / "engine-1.log").read_text()
-    assert "unrecognized" not in stage.messages()
+    assert "does not know --warp-speed" not in stage.messages()
+
+
+def test_what_was_logged_in_good_health_is_no_cause_after_a_rotation_either(
+    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_process, "LOG_BYTES", 200)
+    stage = Stage(tmp_path, host, rule("say", FINAL))
+    stage.serve(lambda _: die_once(stage, lambda: ask_for(stage, MODELS[0])))
+    assert stage.run.restarts == 1
+    assert FINAL in (stage.folder.path / "engine-1.log.1").read_text()
+    assert MODELS[0] in (stage.folder.path / "engine-1.log").read_text()
+    assert "does not know --warp-speed" not in stage.messages()
 
 
 def test_an_engine_that_served_is_started_again_even_after_what_is_final_at_a_start(
@@ -122,7 +136,13 @@ def test_an_engine_that_one_signal_ended_was_not_ended_by_another() -> None:
 
 def test_a_log_that_was_begun_anew_is_read_from_its_beginning(tmp_path: Path) -> None:
     log = tmp_path / "engine.log"
+    log.write_text("calm\n" * 2000)
+    before = find_place(log)
+    log.write_text("")
+    begun = find_place(log)
     log.write_text(f"{ILLEGAL}\n")
-    assert diagnose_file(log, healthy_bytes=10_000)
-    assert diagnose_file(log, healthy_bytes=0)
-    assert diagnose_file(log, healthy_bytes=len(ILLEGAL) + 1) == ()
+    assert diagnose_file(log, healthy=before)
+    assert diagnose_file(log, healthy=begun)
+    assert diagnose_file(log, healthy=find_place(log)) == ()
+    log.write_text(f"{ILLEGAL}\n" + "calm\n" * 3000)
+    assert diagnose_file(log, healthy=before), "it is as long again, and another"

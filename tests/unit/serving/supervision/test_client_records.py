@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.serving.supervision.client_records import QUOTING, drop_quotes, read_end
+from slipstream.serving.kept_logs import find_place, read_end
+from slipstream.serving.supervision.client_records import QUOTING, drop_quotes
 from slipstream.serving.supervision.diagnosis import diagnose
 
 HEAD = "(APIServer pid=7) {} 11-16 04:47:11 [{}] "
@@ -79,8 +80,11 @@ def test_what_the_engine_says_after_it_is_kept(kind: str) -> None:
 @pytest.mark.parametrize("most_bytes", range(1, 120))
 def test_half_a_quoting_record_is_no_cause(tmp_path: Path, most_bytes: int) -> None:
     log = tmp_path / "engine.log"
-    log.write_text(EXAMPLES["model"].replace("{}", "Illegal instruction") + "\nKilled\n")
-    for read in (read_end(log, most_bytes), read_end(log, 10**6, log.stat().st_size - most_bytes)):
+    text = EXAMPLES["model"].replace("{}", "Illegal instruction") + "\nKilled\n"
+    log.write_text(text[:-most_bytes])
+    place = find_place(log)
+    log.write_text(text)
+    for read in (read_end(log, most_bytes), read_end(log, 10**6, place)):
         assert diagnose(read) in ((), diagnose("Killed"))
         assert drop_quotes(read) in ("", "Killed\n")
     assert read_end(log, 10**6) == log.read_text()

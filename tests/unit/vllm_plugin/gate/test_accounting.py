@@ -11,6 +11,7 @@ from slipstream.serving.access.gate_file import GateCounts, read_counts
 from slipstream.serving.access.keys import make_key
 from slipstream.vllm_plugin.gate import accounting
 from slipstream.vllm_plugin.gate.answers import Receive, Scope, Send
+from tests.unit.full_disk import fill
 from tests.unit.vllm_plugin.gate.pieces import (
     HELLO,
     Engine,
@@ -213,3 +214,26 @@ def test_the_longest_body_under_way_is_told(tmp_path: Path) -> None:
     during, after = asyncio.run(watch())
     assert during > 5000
     assert after == 0
+
+
+def test_counts_stay_true_on_a_full_disk(small_disk: Path) -> None:
+    folder = small_disk / "counts"
+    counting = accounting.Accounting(str(folder))
+    counting.write()
+
+    async def watch() -> list[GateCounts]:
+        with counting.count("anyone", 7):
+            counting.write()
+            fill(small_disk)
+            seen = [read_one(folder)]
+            with counting.count("another", 9):
+                counting.see_token()
+                counting.write()
+                seen.append(read_one(folder))
+        counting.write()
+        return [*seen, read_one(folder)]
+
+    one, two, none = asyncio.run(watch())
+    assert (one.in_flight, two.in_flight, none.in_flight) == (1, 2, 0)
+    assert two.last_token is not None
+    assert [path.name for path in folder.iterdir()] == [f"{os.getpid()}.json"]

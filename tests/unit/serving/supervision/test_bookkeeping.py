@@ -1,0 +1,320 @@
+"""A disk that is full, read-only or gone costs lines in a file, and never an engine."""
+
+import asyncio
+import os
+import resource
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slipstream.errors import InvalidInputError
+from slipstream.hardware import Host, load_host
+from slipstream.serving.run import RunFolder, Terms, read_process
+from slipstream.serving.supervision import (
+    chronicle,
+    engine_life,
+    engine_process,
+    gate_following,
+    ladder,
+    supervisor,
+    watchdog,
+)
+from slipstream.serving.supervision.engine_process import run_group
+from tests.unit.full_disk import fill
+from tests.unit.serving.supervision.fake_engine import Stage
+
+
+@pytest.fixture
+def host() -> Host:
+    """Give a machine without unified memory: nothing guards it."""
+    return load_host("gb10").model_copy(update={"accelerators": ()})
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the watchdog look, and lose its patience, within a second."""
+    for module, name, seconds in (
+        (ladder, "FIRST_WAIT_SECONDS", 0),
+        (ladder, "LONGEST_WAIT_SECONDS", 0),
+        (engine_life, "WATCH_EVERY_SECONDS", 0.05),
+        (engine_life, "READ_LOG_EVERY_SECONDS", 0.02),
+        (supervisor, "SETTLED_SECONDS", 0.1),
+        (watchdog, "READY_WITHIN_SECONDS", 0.6),
+        (watchdog, "PROBE_EVERY_SECONDS", 0.2),
+    ):
+        monkeypatch.setattr(module, name, seconds)
+    monkeypatch.setattr("slipstream.serving.supervision.generation.PROBE_SECONDS", 0.3)
+
+
+def refuse_writing(_: Stage) -> Callable[[], None]:
+    """Have every write of this process fail with EFBIG, as a full disk has it fail."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def put_a_file_there(stage: Stage) -> Callable[[], None]:
+    """Put a file in the folder's place: nothing can be written there, not even by root."""
+    moved = stage.folder.path.rename(stage.folder.path.with_name("moved"))
+    stage.folder.path.touch()
+
+    def undo() -> None:
+        stage.folder.path.unlink()
+        moved.rename(stage.folder.path)
+
+    return undo
+
+
+def remove_it(stage: Stage) -> Callable[[], None]:
+    """Remove the folder."""
+    shutil.rmtree(stage.folder.path)
+    return lambda: None
+
+
+async def fall_silent(stage: Stage) -> None:
+    """Have the engine hang for long enough to be unready, and come back."""
+    warmed, ready = stage.count("warming"), stage.count("ready")
+    (stage.fake / "hang").touch()
+    await stage.reach("warming", times=warmed + 1)
+    (stage.fake / "hang").unlink()
+    await stage.reach("ready", times=ready + 1)
+
+
+@pytest.mark.parametrize("spoil", [refuse_writing, put_a_file_there, remove_it])
+def test_a_run_that_cannot_be_written_down_goes_on(
+    tmp_path: Path, host: Host, spoil: Callable[[Stage], Callable[[], None]]
+) -> None:
+    stage = Stage(tmp_path, host)
+    pids = []
+
+    async def act(stage: Stage) -> None:
+        await stage.reach("ready")
+        pids.append(stage.pid())
+        undo = spoil(stage)
+        try:
+            await fall_silent(stage)
+        finally:
+            undo()
+        await asyncio.sleep(0.3)
+        assert stage.folder.read() == stage.run
+        assert f'"{stage.run.state}"' in stage.folder.gate_state.read_text()
+        pids.append(stage.pid())
+
+    stage.serve(act)
+    assert pids[0] == pids[1]
+    assert stage.run.restarts == 0
+    told = [event.message for event in stage.events]
+    written = [event.message for event in stage.folder.read_events()]
+    if spoil is remove_it:  # It is made anew, without what happened before.
+        assert written == told[-len(written) :]
+        assert any(message.startswith("not ready") for message in written)
+        return
+    assert written == told
+    (trouble,) = [number for number, message in enumerate(told) if "the engine goes on" in message]
+    again = told.index("the run's folder can be written again")
+    assert trouble < again
+
+
+def test_what_is_told_may_fail_too(tmp_path: Path, host: Host) -> None:
+    stage = Stage(tmp_path, host)
+
+    def refuse(event: object) -> None:
+        raise BrokenPipeError
+
+    lonely = chronicle.Chronicle(stage.folder, stage.run, refuse)
+    lonely.move("downloading", "the terminal is gone")
+    assert stage.folder.read_events()[-1].message == "the terminal is gone"
+
+
+def test_unwritten_events_are_kept_up_to_a_number(
+    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chronicle, "KEPT_EVENTS", 3)
+    stage = Stage(tmp_path, host)
+    lonely = chronicle.Chronicle(stage.folder, stage.run, stage.events.append)
+    undo = put_a_file_there(stage)
+    for number in range(9):
+        lonely.note(f"note {number}")
+    undo()
+    lonely.save()
+    assert [event.message for event in stage.folder.read_events()] == [
+        *("note 6", "note 7", "note 8"),
+        "the run's folder can be written again",
+    ]
+
+
+def test_an_engine_that_dies_over_an_unwritable_folder_is_replaced(
+    tmp_path: Path, host: Host
+) -> None:
+    stage = Stage(tmp_path, host)
+    spare = []
+
+    async def act(stage: Stage) -> None:
+        await stage.reach("ready")
+        undo = put_a_file_there(stage)
+        try:
+            os.kill(stage.pid(), signal.SIGKILL)
+            await stage.reach("ready", times=2)
+            folder = stage.chronicle.engine_folder
+            assert folder.path.stat().st_mode & 0o077 == 0
+            assert folder.gate.exists()
+            assert '"ready"' in folder.gate_state.read_text()
+            spare.append(folder)
+        finally:
+            undo()
+        await asyncio.sleep(0.3)
+        os.kill(stage.pid(), signal.SIGKILL)
+        await stage.reach("ready", times=3)
+        assert stage.chronicle.engine_folder == stage.folder
+
+    stage.serve(act)
+    assert spare[0] != stage.folder
+    assert not spare[0].path.exists()
+    assert stage.run.state == "stopped"
+    assert f"the engine's log and the gate's files are in {spare[0].path}" in stage.messages()
+
+
+def test_a_gate_whose_file_could_not_be_written_gets_its_rules_later_and_in_the_spare_folder(
+    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate_following, "LOOK_EVERY_SECONDS", 0.02)
+    rules = tmp_path / "gate.toml"
+    rules.write_text("retry_after_seconds = 1\n")
+    stage = Stage(tmp_path, host, terms=Terms(gate_file=rules))
+
+    async def follow(seconds: int) -> None:
+        wanted = f'"retry_after_seconds": {seconds}'
+        async with asyncio.timeout(20):
+            while wanted not in read(stage.chronicle.engine_folder.gate):
+                await asyncio.sleep(0.02)
+
+    async def act(stage: Stage) -> None:
+        await stage.reach("ready")
+        await follow(1)
+        undo = put_a_file_there(stage)
+        try:
+            rules.write_text("retry_after_seconds = 22\n")
+            await asyncio.sleep(0.3)
+            undo()
+            await follow(22)
+            undo = put_a_file_there(stage)
+            os.kill(stage.pid(), signal.SIGKILL)
+            await stage.reach("ready", times=2)
+            assert stage.chronicle.engine_folder != stage.folder
+            rules.write_text("retry_after_seconds = 333\n")
+            await follow(333)
+        finally:
+            undo()
+
+    stage.serve(act)
+    assert stage.run.restarts == 1
+
+
+def test_a_full_disk_costs_no_engine_and_the_run_says_how_it_stands(
+    small_disk: Path, tmp_path: Path, host: Host
+) -> None:
+    (tmp_path / "runs").symlink_to(small_disk)
+    stage = Stage(tmp_path, host)
+    seen = []
+
+    async def act(stage: Stage) -> None:
+        await stage.reach("ready")
+        fill(small_disk)
+        first = stage.pid()
+        await fall_silent(stage)
+        assert stage.pid() == first
+        assert (stage.folder.read().state, '"ready"' in read(stage.folder.gate_state)) == (
+            "ready",
+            True,
+        )
+        os.kill(first, signal.SIGKILL)
+        await stage.reach("ready", times=3)
+        seen.append(stage.folder.read())
+        assert '"ready"' in read(stage.folder.gate_state)
+        (small_disk / "filler").unlink()
+        await asyncio.sleep(0.3)
+
+    stage.serve(act)
+    assert (seen[0].state, seen[0].restarts) == ("ready", 1)
+    assert stage.chronicle.engine_folder == stage.folder
+    assert [event.message for event in stage.folder.read_events()] == [
+        event.message for event in stage.events
+    ]
+    assert "disk_full: there is no room left to write" in stage.messages()
+
+
+def read(path: Path) -> str:
+    return path.read_text()
+
+
+def test_a_new_run_on_a_full_disk_is_refused_and_leaves_nothing(
+    small_disk: Path, tmp_path: Path, host: Host
+) -> None:
+    (tmp_path / "runs").symlink_to(small_disk)
+    stage = Stage(tmp_path, host)
+    fill(small_disk)
+    other = RunFolder(small_disk / "two")
+    with pytest.raises(InvalidInputError, match=r"^disk_full: ") as caught:
+        other.begin(stage.run)
+    assert caught.value.hint == f"df -h {other.path.parent}"
+    assert not other.path.exists()
+
+
+def test_a_busy_engine_whose_gate_cannot_write_its_counts_is_not_taken_for_dead(
+    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "STUCK_AFTER_SECONDS", 1.2)
+    stage = Stage(tmp_path, host)
+    stale = (
+        '{"pid": 1, "written": 1, "last_token": 1.0, "in_flight": 2, "total": 2,'
+        ' "by_key": {"anyone": {"in_flight": 2, "total": 2}}}'
+    )
+
+    async def act(stage: Stage) -> None:
+        await stage.reach("ready")
+        (stage.folder.accounting / "1.json").write_text(stale)
+        (stage.folder.accounting / "2.json").write_text('{"pid": 1, "writ')
+        (stage.fake / "busy").touch()
+        await asyncio.sleep(3)
+        (stage.folder.accounting / "1.json").unlink()
+        (stage.fake / "busy").unlink()
+
+    stage.serve(act)
+    assert stage.run.restarts == 0
+    assert stage.run.state == "stopped"
+
+
+def test_a_command_goes_on_when_its_log_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = "import os\nfor n in range(200): print('x' * 999, flush=True)\nos._exit(7)"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with run_group([sys.executable, "-c", "pass"], os.environ, tmp_path / "log") as process:
+        assert process.wait(timeout=20) == 0
+    monkeypatch.setattr(Path, "write_bytes", lambda *_: 0)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with run_group([sys.executable, "-c", program], os.environ, tmp_path / "log") as process:
+            assert process.wait(timeout=20) == 7
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_log_is_kept_in_parts_of_a_bounded_size_and_no_line_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_process, "LOG_BYTES", 100_000)
+    lines = "for n in range(60000): print(f'line {n:05}', flush=n % 500 == 0)"
+    with run_group([sys.executable, "-c", lines], os.environ, tmp_path / "log") as process:
+        assert process.wait(timeout=20) == 0
+    files = sorted(tmp_path.iterdir(), reverse=True)
+    assert [file.name for file in files] == ["log.3", "log.2", "log.1", "log"]
+    assert all(file.stat().st_size <= 100_000 for file in files)
+    kept = "".join(file.read_text() for file in files).splitlines()[1:]
+    assert kept == [f"line {number:05}" for number in range(60000 - len(kept), 60000)]
+    assert len(kept) > 9000
+    assert read_process(process.pid) is None
