@@ -199,16 +199,14 @@ def test_other_machines_are_not_served_without_a_key(
     assert serve_until_ready(*pair, "--bind", "0.0.0.0", *port) == 0
 
 
-def test_a_port_in_use_is_told_within_a_second_of_the_plan(
+def test_a_port_in_use_is_told_before_anything_starts(
     pair: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        began = time.monotonic()
         assert run(["serve", *pair, "--port", port], os.environ) == 1
-    assert time.monotonic() - began < 2
     assert f"port {port}: Address already in use" in capsys.readouterr().err
     assert find_runs() == []
 

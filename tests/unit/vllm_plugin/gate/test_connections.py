@@ -126,7 +126,7 @@ def test_a_head_that_does_not_come_ends_its_connection(tmp_path: Path, start: by
         began = time.monotonic()
         assert status_of(send_raw(port, request("/v1/models"))) == 200
         assert status_of(read_to_end(slow)) == 408
-        assert 0.2 < time.monotonic() - began < 5
+        assert 0.2 < time.monotonic() - began < 30
     assert engine.paths == ["/v1/models"]
 
 

@@ -103,6 +103,6 @@ def test_what_can_be_read_twice_is_refused_when_repeated_within_itself(
     ids=lambda pattern: pattern[:12],
 )
 def test_a_long_pattern_is_judged_in_milliseconds(pattern: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     is_plain(pattern)
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5

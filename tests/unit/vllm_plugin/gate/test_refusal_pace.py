@@ -1,7 +1,6 @@
 """One who is refused over and over waits, and nobody else does."""
 
 import asyncio
-import time
 from pathlib import Path
 
 from slipstream.vllm_plugin.gate.answers import Refusal
@@ -48,22 +47,18 @@ def test_nobody_is_held_for_long() -> None:
 
 
 def test_the_gate_holds_refusals_and_not_what_it_lets_pass(tmp_path: Path) -> None:
-    gate = make_gate(tmp_path, Engine(), refusals_per_second=5)
+    gate = make_gate(tmp_path, Engine(), refusals_per_second=0.01)
 
-    async def ask_all() -> tuple[float, float]:
+    async def ask_all() -> None:
         for _ in range(AT_ONCE):
             assert (await ask_async(gate, content=b"[]")).status_code == 400
-        started = time.monotonic()
         held = asyncio.create_task(ask_async(gate, content=b"[]"))
         await asyncio.sleep(0)
         assert (await ask_async(gate, content=b"{}")).status_code == 200
-        passed = time.monotonic() - started
-        assert (await held).status_code == 400
-        return passed, time.monotonic() - started
+        assert not held.done()
+        held.cancel()
 
-    passed, refused = asyncio.run(ask_all())
-    assert passed < 0.1
-    assert refused > 0.1
+    asyncio.run(ask_all())
 
 
 def test_a_refusal_that_waits_holds_no_frame_of_its_request() -> None:
