@@ -124,13 +124,13 @@ def test_a_hypervisor_that_takes_the_cores_is_named(proc: Path) -> None:
 
 
 def test_a_slower_computation_finds_what_proc_does_not_show(proc: Path) -> None:
-    watch = make(proc, 0.01, 0.02, 0.012, 0.011)
+    watch = make(proc, 0.01, 0.03, 0.012, 0.011)
     write_cpus(proc, (1000, 5000, 0), (1000, 5000, 0))
     before = watch.begin()
     write_cpus(proc, (1000, 5500, 0), (1000, 5500, 0))
     slow = watch.end(before)
     assert slow is not None
-    assert slow.describe() == "a fixed computation took 2.0 times its usual time"
+    assert slow.describe() == "a fixed computation took 3.0 times its usual time"
     again = watch.end(watch.begin())
     assert again is not None
     assert not again.is_busy
