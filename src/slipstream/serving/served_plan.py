@@ -23,6 +23,9 @@ QUEUE = "--max-num-queued-reqs"
 QUEUED = 1024
 _TOKENIZER_REVISION = "--tokenizer-revision"
 _NO_ACCESS_LOG = "--disable-uvicorn-access-log"
+_CONSTRAINTS = "--structured-outputs-config"
+# These listen beside the API server, where no gate is.
+_AROUND_THE_GATE = ("--grpc", "--grpc-port", "--headless")
 _ACCESS_LOG_FLAGS = {_NO_ACCESS_LOG, "--disable-access-log-for-endpoints"}
 
 Obtain = Callable[[str, str | None], LocalModel]
@@ -73,15 +76,25 @@ def put_behind_gate(plan: LaunchPlan, folder: RunFolder) -> LaunchPlan:
 
     vLLM adds middleware in order, and the last one added is the outermost.
     """
+    if around := [flag for flag in _AROUND_THE_GATE if _find_rest(plan, flag)]:
+        raise InvalidInputError(
+            f"{around[0]} has the engine listen where no gate is",
+            hint="leave it out, or serve bare vLLM to this machine only: --no-gate",
+        )
     asked = plan.settings.middleware
     others = tuple(one for one in asked.value if one != GATE_CLASS) if asked else ()
     because = "vLLM's own key check leaves routes open; the last is the outermost"
     plan = plan.change(middleware=Choice((*others, GATE_CLASS), "default", because))
-    if not _ACCESS_LOG_FLAGS & plan.settings.rest.keys():
+    rest = plan.settings.rest
+    if not _ACCESS_LOG_FLAGS & rest.keys():
         quiet = Choice(
             True, "default", "a line per request and per health check would fill the disk"
         )
-        plan = plan.change(rest={**plan.settings.rest, _NO_ACCESS_LOG: quiet})
+        rest = {**rest, _NO_ACCESS_LOG: quiet}
+    if _CONSTRAINTS not in rest:
+        because = "the gate prices schemas for it; the first request would choose one for all"
+        rest = {**rest, _CONSTRAINTS: Choice({"backend": "xgrammar"}, "default", because)}
+    plan = plan.change(rest=rest)
     plan = _bound_queue(_have_port(plan))
     gate = Choice(str(folder.gate), "default", "the gate's settings; no key is in it")
     return plan.change_variables({GATE_VARIABLE: gate})

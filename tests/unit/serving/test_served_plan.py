@@ -220,3 +220,22 @@ def test_the_engine_logs_no_line_per_request_unless_it_is_asked_to(
 ) -> None:
     argv = put_behind_gate(bare_plan(*words), FOLDER).argv()
     assert [word for word in " ".join(argv).split(" --") if "access-log" in word] == [shown[2:]]
+
+
+@pytest.mark.parametrize("words", [("--grpc",), ("--grpc-port", "9000"), ("--headless",)])
+def test_nothing_listens_beside_the_gate(words: tuple[str, ...]) -> None:
+    plan = bare_plan("--host", "127.0.0.1", *words)
+    with pytest.raises(InvalidInputError, match=f"{words[0]} has the engine listen") as refused:
+        put_behind_gate(plan, FOLDER)
+    assert "--no-gate" in refused.value.hint
+    assert words[0] in leave_without_gate(plan).argv()
+
+
+def test_one_backend_compiles_all_constraints_unless_another_is_asked_for() -> None:
+    assert value(put_behind_gate(bare_plan(), FOLDER), "--structured-outputs-config") == (
+        '{"backend": "xgrammar"}'
+    )
+    asked = put_behind_gate(
+        bare_plan("--structured-outputs-config", '{"backend": "guidance"}'), FOLDER
+    )
+    assert "guidance" in (value(asked, "--structured-outputs-config") or "")
