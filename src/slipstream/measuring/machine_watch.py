@@ -27,8 +27,8 @@ MOST_OTHER_SHARE = 0.10
 # Beside an accelerator the engine needs few of the cores.
 MOST_OTHER_SHARE_WITH_ACCELERATOR = 0.50
 MOST_STEAL_SHARE = 0.05
-# An idle virtual machine takes up to 2.4 times as long from one second to the next, by what others do
-# on the same core (7.9 to 19 ms). Only repetition helps there; more than that is a lower clock or quota.
+# An idle virtual machine took up to 2.4 times as long from one second to the next, by what others
+# did on the same core: against that only repetition helps. More is a lower clock or a quota.
 MOST_SLOWDOWN = 2.5
 # Ticks of 10 ms: over a shorter time the shares are too coarse to be held against a limit.
 LEAST_SECONDS = 0.5
