@@ -130,7 +130,10 @@ def _make_plan(target: Path) -> LaunchPlan:
             context=CONTEXT,
             draft_length=7,
             served_name="target",
-            raw=("--enforce-eager", "--middleware", GATE_CLASS),
+            raw=(
+                *("--enforce-eager", "--middleware", GATE_CLASS),
+                *("--structured-outputs-config", '{"backend": "xgrammar"}'),
+            ),
         ),
     )
 

@@ -9,8 +9,8 @@ from math import inf
 
 import pytest
 
-from tests.engine.gate.corpus import CHAT, HELLO
 from tests.engine.gate.gated_server import SEATS, Gated, wait_until
+from tests.engine.gate.hostile import CHAT, HELLO
 from tests.engine.gate.neighbour import Neighbour, Sample
 from tests.engine.gate.percentiles import MOST_TIMES, percentile
 
