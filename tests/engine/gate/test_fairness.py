@@ -1,4 +1,8 @@
-"""A key with one request after another does not feel a key with 64 at the same time."""
+"""A key with one request after another does not wait behind a key with 64 at the same time.
+
+It shares the engine's steps with those that have a seat, which on a processor takes time by itself:
+so 64 are held against as many as have a seat.
+"""
 
 import sys
 import threading
@@ -23,8 +27,8 @@ SHORT_ANSWER = 8
 
 
 @contextmanager
-def crowd(gated: Gated) -> Iterator[Counter[int]]:
-    """Have 64 callers with one key ask all the time; give the statuses of their answers."""
+def crowd(gated: Gated, count: int) -> Iterator[Counter[int]]:
+    """Have so many callers with one key ask all the time; give the statuses of their answers."""
     over, statuses = threading.Event(), Counter[int]()
     body = {
         "model": "target",
@@ -38,7 +42,7 @@ def crowd(gated: Gated) -> Iterator[Counter[int]]:
             answer = gated.ask(CHAT, method="POST", key=gated.attacker, body=body)
             statuses[answer.status] += 1
 
-    threads = [threading.Thread(target=ask) for _ in range(CROWD)]
+    threads = [threading.Thread(target=ask) for _ in range(count)]
     for thread in threads:
         thread.start()
     try:
@@ -57,19 +61,22 @@ def find_p99(samples: list[Sample]) -> float:
 def test_one_request_beside_sixty_four(gated: Gated, neighbour: Neighbour) -> None:
     times = inf
     for _ in range(ATTEMPTS):
-        alone = neighbour.during([neighbour.watch(SECONDS)])
-        with crowd(gated) as statuses:
+        alone = find_p99(neighbour.during([neighbour.watch(SECONDS)]))
+        with crowd(gated, SEATS - 1):
+            wait_until(lambda: gated.read_counts().in_flight >= SEATS - 1, within_seconds=10)
+            seated = find_p99(neighbour.during([neighbour.watch(SECONDS)]))
+        with crowd(gated, CROWD) as statuses:
             wait_until(lambda: gated.read_counts().waiting > SEATS, within_seconds=10)
-            beside = neighbour.during([neighbour.watch(SECONDS)])
+            beside = find_p99(neighbour.during([neighbour.watch(SECONDS)]))
             counts = gated.read_counts()
         sys.stdout.write(
-            f"\nfirst token, p99: alone {find_p99(alone) * 1000:.0f} ms of {len(alone)},"
-            f" beside {CROWD} of another key {find_p99(beside) * 1000:.0f} ms of {len(beside)};"
-            f" {counts.in_flight} in flight, {counts.waiting} waiting, crowd {dict(statuses)}\n"
+            f"\nfirst token, p99: alone {alone * 1000:.0f} ms, beside {SEATS - 1} of another key "
+            f"{seated * 1000:.0f} ms, beside {CROWD} {beside * 1000:.0f} ms; "
+            f"{counts.in_flight} in flight, {counts.waiting} waiting, crowd {dict(statuses)}\n"
         )
         assert {*statuses} == {200}
         assert counts.in_flight <= SEATS
-        times = min(times, find_p99(beside) / find_p99(alone))
+        times = min(times, beside / seated)
         if times < MOST_TIMES:
             break
     assert times < MOST_TIMES

@@ -1,5 +1,6 @@
 """Hostile requests: nothing dies, too much is refused at once, and neighbours do not feel it."""
 
+import os
 import random
 import sys
 from collections import Counter, defaultdict
@@ -18,7 +19,7 @@ from tests.engine.gate.wire import Answer, exchange
 
 pytestmark = pytest.mark.engine
 
-ROUNDS = 10
+ROUNDS = int(os.environ.get("CORPUS_ROUNDS", "3"))
 AT_ONCE_SECONDS = 0.05
 TURNS = 4
 TURN_SECONDS = 5
@@ -32,7 +33,7 @@ def send(gated: Gated, hostile: Hostile) -> Answer:
     return exchange(gated.port, hostile.with_key(gated.attacker))
 
 
-def test_ten_rounds_of_the_corpus_kill_nothing(gated: Gated) -> None:
+def test_rounds_of_the_corpus_kill_nothing(gated: Gated) -> None:
     assert len(CORPUS) >= 280
     assert len({hostile.name for hostile in CORPUS}) == len(CORPUS)
     processes = gated.list_processes()
