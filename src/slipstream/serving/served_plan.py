@@ -87,9 +87,8 @@ def put_behind_gate(plan: LaunchPlan, folder: RunFolder) -> LaunchPlan:
     plan = plan.change(middleware=Choice((*others, GATE_CLASS), "default", because))
     rest = plan.settings.rest
     if not _ACCESS_LOG_FLAGS & rest.keys():
-        quiet = Choice(
-            True, "default", "a line per request and per health check would fill the disk"
-        )
+        because = "a line per request and per health check would fill the disk"
+        quiet: Choice[JsonValue] = Choice(True, "default", because)
         rest = {**rest, _NO_ACCESS_LOG: quiet}
     if _CONSTRAINTS not in rest:
         because = "the gate prices schemas for it; the first request would choose one for all"
