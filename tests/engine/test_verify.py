@@ -110,7 +110,7 @@ def test_a_wrong_token_in_a_hundred_and_a_lost_temperature_are_caught(
 
 
 def read_dtype(plan: Path) -> str:
-    """Give the dtype that a saved plan names, or else the checkpoint's."""
+    """Return the dtype that a saved plan names, or else the checkpoint's."""
     decision = LaunchPlan.model_validate_json(plan.read_text()).find("--dtype")
     return decision.value or "" if decision else "bfloat16"
 

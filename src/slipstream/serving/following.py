@@ -73,7 +73,7 @@ def follow_file(
     *,
     only_new: bool = False,
 ) -> Iterator[bytes]:
-    """Give what a file and its earlier parts hold, unless only what is new, until it is over."""
+    """Yield what a file and its earlier parts hold, unless only what is new, until it is over."""
     file = GrowingFile(path)
     try:
         if only_new:
@@ -98,7 +98,7 @@ def follow_events(
     *,
     only_new: bool = False,
 ) -> Iterator[Event]:
-    """Give the events of a run, unless only those that are new, until it is over."""
+    """Yield the events of a run, unless only those that are new, until it is over."""
     rest = b""
     for added in follow_file(folder.events, is_over, wait, only_new=only_new):
         *lines, rest = (rest + added).split(b"\n")
@@ -110,7 +110,7 @@ def follow_events(
 def follow_accesses(
     folder: RunFolder, is_over: Callable[[], bool], wait: Callable[[float], None]
 ) -> Iterator[AccessLine]:
-    """Give the requests of a run, those in older files first, and those that come."""
+    """Yield the requests of a run, those in older files first, and those that come."""
     older = [follow_file(path, lambda: True, wait) for path in folder.list_older_access_logs()]
     begun = b""
     for added in chain(*older, follow_file(folder.access_log, is_over, wait)):

@@ -27,7 +27,7 @@ def names(root: Path) -> set[str]:
     return {path.name for path in root.iterdir()}
 
 
-def test_the_newest_twenty_stay_and_foretell_the_next_start(root: Path, proc: FakeProc) -> None:
+def test_the_newest_twenty_stay_and_predict_the_next_start(root: Path, proc: FakeProc) -> None:
     for number in range(25):
         began = AT + timedelta(hours=number)
         keep(root, f"run-{number}", began_at=began, phase_seconds={"weights": number})

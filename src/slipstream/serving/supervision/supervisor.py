@@ -313,7 +313,7 @@ class Supervisor:
 
 
 def classify(findings: tuple[Finding, ...], *, has_served: bool = False) -> Cause:
-    """Give the ladder's cause for what a log tells first.
+    """Return the ladder's cause for what a log tells first.
 
     Settings with which it has served are not refused, so nothing in a log forbids a restart.
     """

@@ -148,7 +148,7 @@ def _end_others() -> None:
 
 
 def _find_others() -> list[int]:
-    """Give the processes in this session and those that descend from this one, fetched or not."""
+    """Return the processes in this session and those that descend from this one, fetched or not."""
     own = os.getpid()
     parents: dict[int, int] = {}
     found = set()

@@ -33,7 +33,7 @@ class Form(NamedTuple):
     value: Any
 
     def weigh(self, most: float = inf) -> Cost:
-        """Give what the engine pays for it; past `most` it is enough to know that."""
+        """Return what the engine pays for it; past `most` it is enough to know that."""
         if self.field == "regex":
             return weigh_regex(str(self.value))
         return weigh_choices(self.value) if self.field == "choice" else weigh(self.value, most)
@@ -108,7 +108,7 @@ def _find_compiled_tools(document: Document) -> Iterator[dict[str, Any]]:
 
 
 def _read_function(tool: dict[str, Any]) -> dict[str, Any]:
-    """Give the part with the name: OpenAI's chats have it one level deeper than the others."""
+    """Return the part with the name: OpenAI's chats have it one level deeper than the others."""
     function = tool.get("function")
     return function if isinstance(function, dict) else tool
 

@@ -99,7 +99,7 @@ class FairShares:
     async def take(
         self, caller: Caller, sequences: int, size: int, receive: Receive, settings: Settings
     ) -> Seat | None:
-        """Give a request its seats when its turn comes; None if its client left before that."""
+        """Seat a request when its turn comes; None if its client left before that."""
         if self._seats is None:
             return Seat()
         share = self._shares.setdefault(caller.id, _Share())
@@ -185,7 +185,7 @@ class FairShares:
                 return
 
     def _look_again(self) -> None:
-        """Give out what was kept for somebody who did not come back."""
+        """Hand out what was kept for somebody who did not come back."""
         self._timer = None
         self._hand_out()
 

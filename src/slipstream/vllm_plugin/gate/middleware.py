@@ -224,7 +224,7 @@ class Gate:
     async def _pass_on(
         self, scope: Scope, body: bytes, caller: Caller, receive: Receive, send: Send
     ) -> None:
-        """Give a request to the engine when there is a seat for it, and count it."""
+        """Pass a request to the engine when there is a seat for it, and count it."""
         judged = self._judge_body(body, caller, scope["path"])
         if judged.body is not body:
             scope["headers"] = _with_length(scope["headers"], len(judged.body))

@@ -66,7 +66,7 @@ def is_plain(pattern: str) -> bool:
 
 
 def weigh_pattern(pattern: str) -> float:
-    """Give the cost of a plain pattern, in units of `schema_cost`."""
+    """Return the cost of a plain pattern, in units of `schema_cost`."""
     return _weigh_plain(pattern) or 0
 
 

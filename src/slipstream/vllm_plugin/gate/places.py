@@ -45,7 +45,7 @@ class Places(Generic[Connection]):
         return True
 
     def rest(self, connection: Connection) -> None:
-        """Give the connection's place to whoever needs it, if it comes to that."""
+        """Leave the connection's place to whoever needs it, if it comes to that."""
         if (address := self._addresses.get(connection)) is not None:
             self._forget(connection)
             self._resting.setdefault(address, {})[connection] = None

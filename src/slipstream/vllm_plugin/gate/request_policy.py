@@ -139,7 +139,7 @@ def _bound_answer(document: Document, path: str, settings: Settings) -> list[str
 
 
 def find_longest_answer(document: Document, path: str) -> float | None:
-    """Give the most tokens that an answer may have, None if the request does not say."""
+    """Return the most tokens that an answer may have, None if the request does not say."""
     asked = [document.get(field) for field in ANSWER_FIELDS.get(path, ())]
     named = [most for most in asked if isinstance(most, int | float)]
     short = [SHORT_TOKENS] if path == BY_DEFAULT_SHORT and "max_tokens" not in document else []

@@ -171,7 +171,7 @@ def _weigh_alternatives(part: dict[str, Any], definitions: Definitions) -> float
 
 
 def _read_start(branch: Any, definitions: Definitions) -> str | None:
-    """Give what tells a branch from the others at once, if anything does."""
+    """Return what tells a branch from the others at once, if anything does."""
     if isinstance(branch, dict) and isinstance(reference := branch.get("$ref"), str):
         branch = definitions().get(reference.rpartition("/")[2])
     if not isinstance(branch, dict):
