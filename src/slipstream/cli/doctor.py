@@ -11,9 +11,10 @@ from slipstream.errors import ExitCode
 from slipstream.hardware import read_host, this_machine
 from slipstream.reporting.text.doctor import render_diagnosis, render_examination
 from slipstream.serving.advisories import Lookup
-from slipstream.serving.examination import Site, diagnose_log, diagnose_run, examine
+from slipstream.serving.examination import diagnose_log, diagnose_run, examine
 from slipstream.serving.run import find_runs_root, list_runs
 from slipstream.serving.selection import choose_run
+from slipstream.serving.site import Site
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

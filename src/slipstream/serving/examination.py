@@ -5,54 +5,35 @@ Nothing heavy is imported and no program is run: it answers within a second.
 """
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
 from slipstream.engines import vllm
-from slipstream.errors import InvalidInputError
 from slipstream.hardware import Host, find_obstacle
 from slipstream.hardware.host import Disk
 from slipstream.hardware.surroundings import read_disk
-from slipstream.records import Record, read_record
-from slipstream.serving.access.gate_file import GateSettings, is_loopback
-from slipstream.serving.access.keys import find_key_file, read_keys
-from slipstream.serving.access.listeners import Listener, list_engines, list_open_listeners
-from slipstream.serving.access.tls import Certificate
+from slipstream.records import Record
+from slipstream.serving.access.exposure import check_certificates, check_listeners, check_modes
 from slipstream.serving.advisories import (
     OLD_AFTER,
-    Lookup,
     find_advisories,
     load_advisories,
     parse_version,
 )
 from slipstream.serving.kept_logs import LogPlace
-from slipstream.serving.run import Run, RunFolder, is_alive
+from slipstream.serving.run import RunFolder
 from slipstream.serving.run_status import find_standing
+from slipstream.serving.site import Check, Site, Verdict
 from slipstream.serving.supervision.diagnosis import Finding, diagnose_file
 from slipstream.serving.supervision.engine_process import name_end, read_reasons
 from slipstream.serving.supervision.engine_session import list_session
 from slipstream.serving.supervision.memory_guard import LEAST_AVAILABLE_BYTES, WATCHED_BELOW_BYTES
 from slipstream.units import show_bytes
-from slipstream.user_folders import model_cache, slipstream_cache
+from slipstream.user_folders import slipstream_cache
 
 SCARCE_DISK_BYTES = 20 << 30
 LEAST_DISK_BYTES = 1 << 30
-
-Verdict = Literal["ok", "warning", "fault"]
-
-
-class Check(Record):
-    """One thing that was looked at; what is not ok has a hint."""
-
-    subject: str
-    verdict: Verdict
-    message: str
-    details: tuple[str, ...] = ()
-    hint: str | None = None
 
 
 class Diagnosis(Record):
@@ -81,20 +62,6 @@ class Examination(Record):
         return sum(check.verdict == verdict for check in self.checks)
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """All that is examined; the newest run comes first."""
-
-    host: Host
-    environment: Mapping[str, str]
-    user: int
-    runs: tuple[tuple[RunFolder, Run], ...]
-    runs_root: Path
-    now: datetime
-    lookup: Lookup | None = None
-    proc: Path = Path("/proc")
-
-
 def examine(site: Site) -> Examination:
     """Look at everything once."""
     diagnosis = _diagnose_newest(site)
@@ -106,12 +73,12 @@ def examine(site: Site) -> Examination:
         *_or_fine(_check_memory(site.host), "memory", _describe_memory(site.host)),
         *_or_fine(_check_disk(site), "disk", _describe_disk(cache)),
         *_or_fine(
-            _check_modes(site),
+            check_modes(site),
             "files",
             "keys and runs are private, and caches are nobody else's to write",
         ),
-        *_or_fine(_check_listeners(site), "network", "no engine is open to other machines"),
-        *_check_certificates(site),
+        *_or_fine(check_listeners(site), "network", "no engine is open to other machines"),
+        *check_certificates(site),
         *_or_fine(_check_stale(site), "runs", f"{len(site.runs)} kept, no supervisor is missing"),
         _check_newest(site, diagnosis),
     )
@@ -275,130 +242,6 @@ def _read_disk(path: Path, site: Site) -> Disk:
 
 def _describe_disk(disk: Disk) -> str:
     return f"{show_bytes(disk.free_bytes)} free at {disk.path}"
-
-
-def _check_modes(site: Site) -> Iterator[Check]:
-    """Find what others may read or write, and a key file that nothing reads."""
-    keys = find_key_file(site.environment)
-    yield from _check_mode(keys, 0o077, 600, site.user)
-    for folder in (site.runs_root, *(folder.path for folder, _ in site.runs)):
-        yield from _check_mode(folder, 0o077, 700, site.user)
-    for folder in _list_caches(site.environment):
-        # What is compiled is kept as pickles: whoever writes there runs code in the engine.
-        yield from _check_mode(folder, 0o022, 700, site.user)
-    try:
-        read_keys(keys)
-    except InvalidInputError as fault:
-        yield Check(
-            subject="files",
-            verdict="fault",
-            message=fault.message,
-            details=fault.details,
-            hint=fault.hint,
-        )
-
-
-def _check_mode(path: Path, closed: int, mode: int, user: int) -> Iterator[Check]:
-    try:
-        status = path.stat()
-    except OSError:
-        return
-    if status.st_uid not in (user, 0):
-        message, hint = f"{path} is another user's", f"ls -ld {shlex.quote(str(path))}"
-        yield Check(subject="files", verdict="fault", message=message, hint=hint)
-    elif open_bits := status.st_mode & closed:
-        can = "write to" if open_bits & 0o022 else "read"
-        yield Check(
-            subject="files",
-            verdict="fault" if open_bits & 0o022 else "warning",
-            message=f"others can {can} {path}",
-            hint=f"chmod {mode} {shlex.quote(str(path))}",
-        )
-
-
-def _list_caches(environment: Mapping[str, str]) -> Iterator[Path]:
-    home = Path(environment.get("HOME") or Path.home())
-    cache = Path(environment.get("XDG_CACHE_HOME") or home / ".cache")
-    yield slipstream_cache(environment)
-    yield model_cache(environment)
-    yield Path(environment.get("VLLM_CACHE_ROOT") or cache / "vllm")
-    yield Path(environment.get("TRITON_CACHE_DIR") or home / ".triton" / "cache")
-
-
-def _check_listeners(site: Site) -> Iterator[Check]:
-    """Find engines that other machines reach past the gate."""
-    owners = {
-        process.pid: (folder, run)
-        for folder, run in site.runs
-        if run.engine is not None
-        for process in list_session(run.engine, site.proc)
-    }
-    pids = {*owners, *list_engines(site.user, site.proc)}
-    for _, run in site.runs:
-        if not run.terms.gated and run.engine and list_session(run.engine, site.proc):
-            yield Check(
-                subject="network",
-                verdict="warning",
-                message=f"{run.id} runs without the gate: "
-                "programs of every user of this machine may ask it anything",
-                hint=f"slipstream stop {run.id}, then serve it without --no-gate",
-            )
-    for listener in list_open_listeners(pids, site.proc):
-        yield from _judge_listener(listener, owners.get(listener.pid))
-
-
-def _judge_listener(listener: Listener, owner: tuple[RunFolder, Run] | None) -> Iterator[Check]:
-    where = f"{listener.address}:{listener.port}"
-    if owner is None:
-        yield Check(
-            subject="network",
-            verdict="warning",
-            message=f"process {listener.pid} is a vLLM without a gate on {where}: "
-            "even with --api-key some of its routes answer anybody",
-            hint="slipstream serve TARGET",
-        )
-        return
-    folder, run = owner
-    if urlsplit(run.url or "").port != listener.port:
-        yield Check(
-            subject="network",
-            verdict="warning",
-            message=f"{run.id} has an inner port on {where}, which no gate guards",
-            hint=f"let a firewall close port {listener.port} to other machines",
-        )
-    elif not _asks_for_keys(folder):
-        yield Check(
-            subject="network",
-            verdict="fault",
-            message=f"{run.id} answers other machines on {where}, and asks for no key",
-            hint=f"slipstream stop {run.id}",
-        )
-
-
-def _asks_for_keys(folder: RunFolder) -> bool:
-    """Say whether a run's gate is one that never stands open, or has keys to ask for."""
-    try:
-        gate = read_record(folder.gate, GateSettings, hint="slipstream serve TARGET")
-    except InvalidInputError:
-        return False
-    has_keys = gate.keys_file is not None and gate.keys_file.exists()
-    return not is_loopback(gate.host) or gate.keys_required or has_keys
-
-
-def _check_certificates(site: Site) -> Iterator[Check]:
-    """Find the certificates of live runs that end soon, or that the next start would refuse."""
-    for _, run in site.runs:
-        if not is_alive(run.supervisor, site.proc):
-            continue
-        try:
-            certificate = Certificate.of(run.plan)
-            warnings = certificate.check(site.now) if certificate else ()
-        except InvalidInputError as fault:
-            yield Check(subject="network", verdict="fault", message=fault.message, hint=fault.hint)
-            continue
-        for warning in warnings:
-            hint = f"renew it; {run.id} takes a new one only with -- --enable-ssl-refresh"
-            yield Check(subject="network", verdict="warning", message=warning, hint=hint)
 
 
 def _check_stale(site: Site) -> Iterator[Check]:

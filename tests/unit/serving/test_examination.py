@@ -14,15 +14,9 @@ from slipstream.hardware import Host, load_host
 from slipstream.hardware.host import Engine
 from slipstream.serving.access.gate_file import GateSettings
 from slipstream.serving.advisories import KnownAdvisory, Lookup, load_advisories
-from slipstream.serving.examination import (
-    Check,
-    Examination,
-    Site,
-    diagnose_log,
-    diagnose_run,
-    examine,
-)
+from slipstream.serving.examination import Examination, diagnose_log, diagnose_run, examine
 from slipstream.serving.run import Process, RunFolder, Terms
+from slipstream.serving.site import Check, Site
 from tests.unit.planning.bare_plans import bare_plan
 from tests.unit.serving.access.certificates import make_pair
 from tests.unit.serving.access.test_listeners import HEAD, LINE

@@ -1,7 +1,8 @@
 """An `Examination` as text, a line a check with what to do under it; and why an engine ended."""
 
 from slipstream.reporting.text.tables import align
-from slipstream.serving.examination import Check, Diagnosis, Examination, Verdict
+from slipstream.serving.examination import Diagnosis, Examination
+from slipstream.serving.site import Check, Verdict
 from slipstream.serving.supervision.diagnosis import Finding
 
 

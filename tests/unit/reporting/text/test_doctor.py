@@ -1,7 +1,8 @@
 """What `slipstream doctor` shows, word for word."""
 
 from slipstream.reporting.text.doctor import render_diagnosis, render_examination
-from slipstream.serving.examination import Check, Diagnosis, Examination, diagnose_log
+from slipstream.serving.examination import Diagnosis, Examination, diagnose_log
+from slipstream.serving.site import Check
 from tests.snapshots import read_snapshot
 from tests.unit.serving.test_examination import EXCERPTS
 

@@ -1,0 +1,38 @@
+"""What `doctor` looks at, and the form of what it finds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from slipstream.hardware import Host
+from slipstream.records import Record
+from slipstream.serving.advisories import Lookup
+from slipstream.serving.run import Run, RunFolder
+
+Verdict = Literal["ok", "warning", "fault"]
+
+
+class Check(Record):
+    """One thing that was looked at; what is not ok has a hint."""
+
+    subject: str
+    verdict: Verdict
+    message: str
+    details: tuple[str, ...] = ()
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """All that is examined; the newest run comes first."""
+
+    host: Host
+    environment: Mapping[str, str]
+    user: int
+    runs: tuple[tuple[RunFolder, Run], ...]
+    runs_root: Path
+    now: datetime
+    lookup: Lookup | None = None
+    proc: Path = Path("/proc")
