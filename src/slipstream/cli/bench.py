@@ -11,6 +11,7 @@ from slipstream.cli.measuring_options import (
     add_reports,
     add_workload,
     describe_conditions,
+    read_concurrencies,
     read_thinking,
     read_workload,
     require_writable,
@@ -18,11 +19,12 @@ from slipstream.cli.measuring_options import (
 )
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
-from slipstream.measuring.bench import Bench, BenchReport, PrefixCache
+from slipstream.measuring.bench import Bench, BenchReport, PrefixCache, ToolChoice
 from slipstream.measuring.client.completions import Request
 from slipstream.measuring.client.endpoint import Endpoint, call, open_client, read_key
 from slipstream.measuring.client.load import run_closed_loop
 from slipstream.measuring.machine_watch import make_watch
+from slipstream.measuring.workloads import Workload, names_tasks
 from slipstream.reporting.pages.bench import render_bench_html, render_bench_markdown
 from slipstream.reporting.text.bench import render_bench_text, render_cell_line
 from slipstream.serving.access.tls import Certificate
@@ -54,6 +56,11 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
             "--rate and --concurrency exclude each other",
             hint=f"slipstream bench --rate {options.rate:g}",
         )
+    if options.rate is not None and names_tasks(options.workload):
+        raise UsageError(
+            "the turns of a task follow one another and cannot arrive at a rate",
+            hint="slipstream bench --workload agent --concurrency 1 4",
+        )
     url, served = _find_server(options.server)
     certificate = Certificate.of(served.plan) if served else None
     endpoint = Endpoint(url, key=read_key(options.key, os.environ), certificate=certificate)
@@ -61,15 +68,17 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     workload = read_workload(options, context)
     bench = Bench(
         workload=workload,
-        concurrencies=options.concurrency,
+        concurrencies=read_concurrencies(options),
         thinking=read_thinking(options),
         arrivals_per_second=options.rate,
         seed=options.seed,
         prefix_cache=_find_cache_handling(endpoint),
+        tool_choice=_find_tool_choice(endpoint, workload, options.tool_choice),
         measure_memory=lambda: None if served is None else _measure(served),
         tell=lambda cell: screen.show_progress(render_cell_line(cell)),
     )
-    screen.show_progress(f"{len(workload.prompts)} prompts; warm-up")
+    what = "turns" if workload.has_tasks else "prompts"
+    screen.show_progress(f"{len(workload.prompts)} {what}; warm-up")
     warm = bench.warm_up(endpoint)
     watch = make_watch(served.host if served else None)
     # Of a server that somebody else started, it is not known which processes are its own.
@@ -133,6 +142,17 @@ def _find_cache_handling(endpoint: Endpoint) -> PrefixCache:
     request = Request(prompt_ids=(1, 2, 3), max_tokens=1, extra={"cache_salt": "slipstream"})
     (sample,) = run_closed_loop(endpoint, [request], concurrency=1)
     return "cold" if sample.error is None else "as it is"
+
+
+def _find_tool_choice(endpoint: Endpoint, workload: Workload, wanted: ToolChoice) -> ToolChoice:
+    """Ask for tool calls if the server parses them: vLLM refuses to be asked otherwise."""
+    calling = [prompt for prompt in workload.prompts if prompt.expected_tool]
+    if not calling:
+        return "none"
+    extra = {"tools": calling[0].extra["tools"], "tool_choice": "auto"}
+    request = Request(messages=({"role": "user", "content": "hi"},), max_tokens=1, extra=extra)
+    (sample,) = run_closed_loop(endpoint, [request], concurrency=1)
+    return wanted if sample.error is None else "none"
 
 
 def _measure(served: Run) -> int | None:

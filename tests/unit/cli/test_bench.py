@@ -68,6 +68,30 @@ def test_a_server_is_measured_and_the_report_loads_back(
     assert "the-model" in (here / "it.md").read_text()
 
 
+def test_tasks_are_measured_one_after_the_other_with_tools_if_the_server_parses_calls(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse_tools(body: dict[str, Any]) -> Iterable[bytes | None]:
+        asked = body.get("tool_choice", "none") != "none"
+        return refuse("400 Bad Request", b"no parser") if asked else answer(body)
+
+    words = ("--workload", "agent-2k", "--prompts", "2", "--json")
+    reports = []
+    for respond in (answer, refuse_tools):
+        with run_stream_server(respond) as server:
+            assert run(["bench", server.url, *words, "--html", "it.html"], {}) == 0
+        reports.append(BenchReport.model_validate_json(capsys.readouterr().out))
+    assert [report.conditions.tool_choice for report in reports] == ["auto", "none"]
+    for report in reports:
+        assert [(cell.kind, cell.concurrency, cell.failed) for cell in report.cells] == [
+            ("agent-2k", 1, 0)
+        ]
+        assert [sample.turn for sample in report.samples] == [1, 2, 3, 4, 5] * 2
+    calls = [report.cells[0].tasks.calls for report in reports if report.cells[0].tasks]
+    assert calls == [{"no call": 8}, {}]
+    assert "first token by turn" in (here / "it.html").read_text()
+
+
 def test_requests_can_arrive_at_a_rate(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--workload", "code", "prose", "--prompts", "6", "--max-tokens", "8", "--rate", "40")
     with run_stream_server(answer) as server:
@@ -143,11 +167,13 @@ def test_a_server_that_forbids_salts_is_measured_with_its_cache_as_it_is(
         (("bench", "http://127.0.0.1:9", "--html", "no/it.html"), 1, "there is no folder"),
         (("bench", "http://127.0.0.1:9"), 3, "no answer from http://127.0.0.1:9"),
         (("bench", "http://127.0.0.1:9", *FEW, "--rate", "2"), 2, "exclude each other"),
+        (("bench", "http://127.0.0.1:9", "--workload", "agent", "--rate", "2"), 2, "at a rate"),
         (("bench", "http://", *FEW), 1, "is not the address of a server"),
         (("compare", "nothing/here"), 1, "nothing/here"),
         (("tune", "nothing/here"), 1, "nothing/here"),
         (("tune", "nothing/here", "--goal", "ttft<1s@p95"), 2, "not about the time per token"),
         (("tune", "nothing/here", "--starts", "2"), 2, "--starts 2 is too few"),
+        (("tune", "nothing/here", "--workload", "agent-8k"), 2, "not of tasks"),
         (("tune", "nothing/here", "--save", "no/plan.json"), 1, "there is no folder"),
     ],
 )

@@ -118,3 +118,14 @@ def test_figures_from_a_busy_machine_say_so_first() -> None:
     quiet = busy.model_copy(update={"other_cpu_share": 0.01})
     told = render_bench_text(make_bench().model_copy(update={"machine": quiet}))
     assert "quiet: other processes used 0.02 of 2 cores" in told
+
+
+def test_the_tasks_of_a_server_are_shown_with_their_turns_cache_and_calls() -> None:
+    shown = render_bench_text(make_bench(tasks=True))
+    assert "32 of 32 parsed" in shown
+    assert "each call is asked for by its tool's name" in shown
+    assert "agent-8k" in render_bench_html(make_bench(tasks=True))
+    rows = [line.split() for line in shown.splitlines()]
+    cached = [row[-2:] for row in rows if row[:2] == ["agent-2k", "1"]]
+    assert ["80", "%"] in cached
+    assert ["0", "%"] in cached
