@@ -92,10 +92,18 @@ def _conclude(report: BenchReport, speeds: list[tuple[int, float]]) -> str:
     failed = sum(cell.failed for cell in report.cells)
     asked = sum(cell.requests for cell in report.cells)
     end = f"; {failed} of {asked} requests failed" if failed else ""
-    sentence = f"{report.conditions.model} gives {told}, over all kinds{end}."
+    sentence = f"{report.conditions.model} gives {told}, over all kinds{_tell_tasks(report)}{end}."
     if report.machine and _is_busy(report):
         return f"The machine was busy: {report.machine.describe()}. Meanwhile, {sentence}"
     return sentence
+
+
+def _tell_tasks(report: BenchReport) -> str:
+    """Tell the median wall time of each kind of task at the smallest concurrency."""
+    least = min(cell.concurrency for cell in report.cells)
+    cells = [cell for cell in report.cells if cell.tasks and cell.concurrency == least]
+    told = ", ".join(f"{cell.kind} {show(read_task_seconds(cell), 1, 's')}" for cell in cells)
+    return f"; wall time per task: {told}" if told else ""
 
 
 def _is_busy(report: BenchReport) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from slipstream.measuring.bench import BenchCell
-from slipstream.measuring.tasks import TaskFigures, TurnFigures
+from slipstream.measuring.tasks import TurnFigures
 from slipstream.reporting.pages.report import Row, Section, Table, show
 from slipstream.reporting.pages.sides import Side, find_mean, list_concurrencies, list_kinds
 from slipstream.units import UNKNOWN
@@ -38,7 +38,8 @@ def show_calls(cells: Sequence[BenchCell]) -> str:
     """Write how many of the tool calls could be parsed, and what became of the others."""
     counts: Counter[str] = Counter()
     for cell in cells:
-        counts.update(dict(cell.tasks.calls) if cell.tasks else {})
+        for outcome, count in cell.tasks.calls.items() if cell.tasks else ():
+            counts[outcome] += count
     if not counts:
         return "not asked for"
     others = [f"{counts[name]} {name}" for name in sorted(counts) if name != "parsed"]
@@ -110,6 +111,5 @@ def _describe_turn(sides: Sequence[Side], kind: str, concurrency: int, turn: int
 
 
 def _find_cached_share(cell: BenchCell) -> float | None:
-    tasks: TaskFigures | None = cell.tasks
-    told = tasks.cached_share if tasks else None
+    told = cell.tasks.cached_share if cell.tasks else None
     return cell.cache_hit_share if told is None else told

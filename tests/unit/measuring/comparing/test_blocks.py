@@ -55,7 +55,7 @@ def turn(task: str, number: int, seconds: float, **changes: object) -> Sample:
     """Make a turn that begins when the one before it has ended."""
     began = {"began_at": seconds * (number - 1), "seconds": seconds}
     named = {"prompt_id": f"{task}/{number}", "task": task, "turn": number}
-    return answer(task, **began, **named, **changes)
+    return answer(task).model_copy(update={**began, **named, **changes})
 
 
 def test_tasks_are_read_by_their_wall_time_and_throughput_has_what_failed_in_it() -> None:

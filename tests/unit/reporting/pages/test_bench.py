@@ -122,6 +122,7 @@ def test_figures_from_a_busy_machine_say_so_first() -> None:
 
 def test_the_tasks_of_a_server_are_shown_with_their_turns_cache_and_calls() -> None:
     shown = render_bench_text(make_bench(tasks=True))
+    assert "over all kinds; wall time per task: agent-2k 7.9 s, agent-8k 9.4 s." in shown
     assert "32 of 32 parsed" in shown
     assert "each call is asked for by its tool's name" in shown
     assert "agent-8k" in render_bench_html(make_bench(tasks=True))
