@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from slipstream.cli.main import run
-from slipstream.measuring.bench import BenchReport
+from slipstream.errors import InvalidInputError
+from slipstream.measuring.bench import BenchReport, Conditions
 from slipstream.measuring.client.load import draw_arrivals
+from slipstream.measuring.comparing.comparison import Contest
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from slipstream.vllm_plugin.gate.answers import Receive, Scope, Send
 from tests.unit.measuring.client.stream_server import (
@@ -191,13 +193,54 @@ def test_what_cannot_be_measured_is_told(
     assert "hint:" in shown
 
 
+def write_pair(folder: Path) -> None:
+    """Write the configurations of a target and its drafter."""
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET_CONFIG}
+    for name, content in (("target", config), ("drafter", drafter_config(config, DrafterShape()))):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(content))
+
+
+PARSER = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+
+
+@pytest.mark.parametrize(
+    ("words", "concurrencies", "tool_choice"),
+    [
+        ((), (1,), "none"),
+        (("--", *PARSER[1:]), (1,), "none"),
+        (("--", *PARSER), (1,), "auto"),
+        (("--tool-choice", "named", "--concurrency", "1", "4", "--", *PARSER), [1, 4], "named"),
+    ],
+)
+def test_compare_asks_one_task_at_a_time_and_for_calls_that_both_engines_parse(
+    words: tuple[str, ...],
+    concurrencies: Any,
+    tool_choice: str,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    contests: list[Contest] = []
+
+    def stop(contest: Contest, _: Conditions) -> None:
+        contests.append(contest)
+        raise InvalidInputError("enough", hint="none")
+
+    write_pair(here)
+    monkeypatch.setattr(Contest, "run", stop)
+    monkeypatch.setattr("slipstream.cli.compare.Weights.localize", lambda _, plan: plan)
+    wishes = ("target", "--drafter", "drafter", "--context", "2048", "--workload", "agent")
+    assert run(["compare", *wishes, *words], {}) == 1
+    (contest,) = contests
+    assert contest.bench.workload.kinds == ("agent-2k",)
+    assert (contest.bench.concurrencies, contest.bench.tool_choice) == (concurrencies, tool_choice)
+    assert [arm.plan.sequences for arm in contest.arms] == [max(concurrencies)] * 2
+
+
 @pytest.mark.parametrize("verb", ["compare", "tune"])
 def test_a_plan_without_drafts_has_nothing_to_compare_or_tune(
     verb: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET_CONFIG}
-    for name, content in (("target", config), ("drafter", drafter_config(config, DrafterShape()))):
-        (here / name).mkdir()
-        (here / name / "config.json").write_text(json.dumps(content))
+    write_pair(here)
     assert run([verb, "target", "--no-speculation"], {}) == 1
     assert f"has no drafter to {verb}" in capsys.readouterr().err
