@@ -174,7 +174,7 @@ def draw_turns(sides: Sequence[Side]) -> list[str]:
     panels = []
     for kind in list_kinds(sides) if has_tasks(sides) else ():
         turns = list_turns(sides, kind)
-        for concurrency in list_concurrencies(sides):
+        for concurrency in list_concurrencies(sides) if turns else ():
             lines: dict[Arm, Points] = {
                 side.arm: {
                     turn: values

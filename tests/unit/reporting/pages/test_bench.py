@@ -6,6 +6,7 @@ import pytest
 
 from slipstream.measuring.bench import BenchReport
 from slipstream.measuring.machine_watch import MachineLoad
+from slipstream.measuring.tasks import TaskFigures
 from slipstream.reporting.pages.bench import render_bench_html, render_bench_markdown
 from slipstream.reporting.text.bench import describe_bench, render_bench_text, render_cell_line
 from tests.snapshots import read_snapshot
@@ -130,3 +131,11 @@ def test_the_tasks_of_a_server_are_shown_with_their_turns_cache_and_calls() -> N
     cached = [row[-2:] for row in rows if row[:2] == ["agent-2k", "1"]]
     assert ["80", "%"] in cached
     assert ["0", "%"] in cached
+
+
+@pytest.mark.parametrize("render", RENDERERS)
+def test_tasks_that_all_failed_are_shown_without_turns(render: Any) -> None:
+    tasks = TaskFigures(tasks=8, failed=8, seconds=None, cached_share=None, calls={}, turns=())
+    shown = render(change_cells(make_bench(tasks=True), tasks=tasks, cache_hit_share=None))
+    assert "not asked for" in shown
+    assert "wall time per task: agent-2k unknown, agent-8k unknown" in shown
