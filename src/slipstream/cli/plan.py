@@ -43,10 +43,17 @@ def add_wishes(parser: argparse.ArgumentParser, *, goals: bool = True) -> None:
     parser.add_argument("--users", type=whole_number, help="sequences that run at once")
     if goals:
         parser.add_argument(
-            "--goal", choices=("latency", "throughput", "capacity"), default="latency"
+            "--goal",
+            choices=("latency", "throughput", "capacity", "agent"),
+            default="latency",
+            help="what is best (default latency); agent: long context, prefix cache, tool calls",
         )
     parser.add_argument("--k", type=whole_number, help="tokens to draft in a step")
     parser.add_argument("--no-speculation", action="store_true", help="plain decoding")
+    parser.add_argument(
+        "--thinking", choices=("on", "off"), help="have the model think before it answers, or not"
+    )
+    parser.add_argument("--pictures", action="store_true", help="take pictures, if the model sees")
     parser.add_argument("--from-env", action="store_true", help="read AEON-7's variables")
 
 
@@ -74,7 +81,7 @@ def take_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
     if not saved.is_file():
         return make_plan(options, host)
     wishes = (options.drafter, options.context, options.users, options.k, options.no_speculation)
-    if any(wishes) or options.raw:
+    if any(wishes) or options.thinking or options.pictures or options.raw:
         raise UsageError("a saved plan is taken as it is", hint=f"{PLAN_HINT} [options]")
     return read_record(saved, LaunchPlan, hint=PLAN_HINT)
 
@@ -129,12 +136,14 @@ def _read_wishes(options: argparse.Namespace, asked: ContainerWishes | None) -> 
         "context": options.context,
         "users": options.users,
         "draft_length": options.k,
+        "thinking": options.thinking,
     }
     given = {name: value for name, value in flags.items() if value is not None}
     wishes = wishes.model_copy(
         update={
             **given,
             "goal": options.goal,
+            "pictures": options.pictures,
             "raw": tuple(options.raw),
             "from_environment": tuple(
                 name for name in wishes.from_environment if name not in given

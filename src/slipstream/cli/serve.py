@@ -193,6 +193,8 @@ def _refuse_wishes(options: argparse.Namespace, why: str, hint: str) -> None:
         "--goal": options.goal != Wishes().goal,
         "--k": options.k,
         "--no-speculation": options.no_speculation,
+        "--thinking": options.thinking,
+        "--pictures": options.pictures,
         "--from-env": options.from_env,
         "--": options.raw,
     }
