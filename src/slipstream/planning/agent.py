@@ -8,6 +8,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.checkpoints.pairing import Fault
 from slipstream.planning.agent_turns import Course, Turn, count_seconds, find_break_even, rank
 from slipstream.planning.settings import Choice
@@ -46,6 +47,15 @@ def decide_agent_drafts(situation: Situation) -> tuple[Situation, Choice[bool] |
         "length": Choice(count_mtp_tokens(target.predicting_layers or 1), "default", PUBLISHED),
     }
     return replace(situation, drafter=None, asked=replace(asked, speculation=parts)), caching
+
+
+def note_dropped_drafter(
+    drafter: Checkpoint | None, situation: Situation, caching: Choice[bool] | None
+) -> tuple[str, ...]:
+    """Say which drafter gave way to the cache, and why."""
+    if drafter is None or caching is None or situation.drafter is not None:
+        return ()
+    return (f"{drafter.name} is not used: {caching.because}",)
 
 
 def insists_on_drafter(situation: Situation) -> bool:

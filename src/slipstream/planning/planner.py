@@ -8,7 +8,7 @@ from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.engines import vllm
 from slipstream.errors import UsageError
 from slipstream.hardware import Host
-from slipstream.planning.agent import decide_agent_drafts, find_agent_fault
+from slipstream.planning.agent import decide_agent_drafts, find_agent_fault, note_dropped_drafter
 from slipstream.planning.asked import AskedSettings, read_advised, read_asked
 from slipstream.planning.attention import (
     decide_drafter_backend,
@@ -114,6 +114,7 @@ def make_plan(
             *notes,
             *(() if load.eager else (note_compilation(situation),)),
             *_obsolete_notes(recipe),
+            *note_dropped_drafter(drafter, situation, caching),
             *list_conversation_notes(situation, settings),
         ),
         warnings=tuple(fault for fault in faults if fault.verdict == "warn"),

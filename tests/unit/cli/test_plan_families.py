@@ -15,7 +15,8 @@ JSON_CALLS = '{{ tools }}<tool_call>{"name": x, "arguments": y}</tool_call>'
 XML_CALLS = "{{ tools }}<tool_call><function=f><parameter=p></parameter></function></tool_call>"
 KEYED_CALLS = "{{ tools }}<tool_call>f<arg_key>k</arg_key><arg_value>v</arg_value></tool_call>"
 THINKS = "{% if enable_thinking %}<think>{% endif %}"
-DEEPSEEK_CALLS = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>"
+BAR = "\uff5c"
+DEEPSEEK_CALLS = f"<{BAR}tool▁calls▁begin{BAR}><{BAR}tool▁call▁begin{BAR}>"
 LLAMA_CALLS = '{{ tools }}<|start_header_id|>{"name": f, "parameters": dictionary}'
 MINIMAX_M3 = "{{ tools }}]<]minimax[>[<tool_call>{% if thinking_mode %}<mm:think>{% endif %}"
 SMOLLM2 = "{% for message in messages %}{{ '<|im_start|>' + message['content'] }}{% endfor %}"
@@ -30,7 +31,7 @@ FAMILIES: dict[str, tuple[str, str | None, str | None, str | None]] = {
     "Qwen3-VL": ("Qwen3VLForConditionalGeneration", JSON_CALLS, "qwen3_json", None),
     "Qwen2.5": ("Qwen2ForCausalLM", JSON_CALLS, "qwen3_json", None),
     "QwQ": ("Qwen2ForCausalLM", JSON_CALLS + "<think>", "qwen3_json", "deepseek_r1"),
-    "R1 distilled": ("Qwen2ForCausalLM", "<｜Assistant｜><think>", None, "deepseek_r1"),
+    "R1 distilled": ("Qwen2ForCausalLM", f"<{BAR}Assistant{BAR}><think>", None, "deepseek_r1"),
     "Gemma 4": (
         "Gemma4ForConditionalGeneration",
         "{{ tools }}<|tool_call>call:f{}<tool_call|><|channel>{{ enable_thinking }}",
@@ -127,7 +128,7 @@ FAMILIES: dict[str, tuple[str, str | None, str | None, str | None]] = {
         "seed_oss",
     ),
     "Step 3.5": ("Step3p5ForCausalLM", XML_CALLS + "<think>", "step3p5", "step3p5"),
-    "Step 3": ("Step3TextForCausalLM", "{{ tools }}<｜tool_calls_begin｜>", "step3", None),
+    "Step 3": ("Step3TextForCausalLM", f"tools <{BAR}tool_calls_begin{BAR}>", "step3", None),
     "SmolLM3": ("SmolLM3ForCausalLM", JSON_CALLS + THINKS, "hermes", "qwen3"),
     "SmolLM2": ("LlamaForCausalLM", SMOLLM2, None, None),
     "nobody's": ("NewForCausalLM", "{{ tools }}<call>", None, None),
