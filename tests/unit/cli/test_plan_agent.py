@@ -10,6 +10,7 @@ from slipstream.cli.main import run
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from slipstream.recipes.recipe import Evidence, Recipe
 from slipstream.user_folders import recipe_overlay
+from tests.unit.checkpoints.folders import write_safetensors
 from tests.unit.checkpoints.test_layers import QWEN3_NEXT
 from tests.unit.proving_ground.test_untrained_drafter import TARGET
 
@@ -86,17 +87,12 @@ def test_an_agents_cache_is_on_and_its_context_long(capsys: pytest.CaptureFixtur
 def test_a_context_that_does_not_fit_is_shortened(capsys: pytest.CaptureFixture[str]) -> None:
     heads = {"num_key_value_heads": 96, "head_dim": 128, "num_hidden_layers": 60}
     make_pair(hybrid=False, **heads)
-    Path("target/model.safetensors").write_bytes(make_empty_weights())
+    write_safetensors(Path("target/model.safetensors"), {"w": ("BF16", (1,))})
     made = plan(capsys, "--no-speculation")["settings"]["context"]
     assert 4096 <= made["value"] < 131072
     assert made["source"] == "hardware"
     asked = plan(capsys, "--no-speculation", "--context", "131072")["settings"]["context"]
     assert (asked["value"], asked["source"]) == (131072, "user")
-
-
-def make_empty_weights() -> bytes:
-    header = json.dumps({"w": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}}).encode()
-    return len(header).to_bytes(8, "little") + header + b"\0\0"
 
 
 def test_mtp_with_the_cache_takes_the_place_of_a_drafter_that_loses_it(
@@ -145,7 +141,7 @@ def test_mtp_layers_that_a_quantised_build_left_out_are_not_counted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     make_pair(hybrid=True, mtp_num_hidden_layers=1)
-    Path("target/model.safetensors").write_bytes(make_empty_weights())
+    write_safetensors(Path("target/model.safetensors"), {"w": ("BF16", (1,))})
     promote(tokens_per_s=24.0, plain_tokens_per_s=20.0)
     assert plan(capsys)["settings"]["speculation"] is None
 

@@ -1,10 +1,13 @@
 """The table of families is held against vLLM's own registries."""
 
+from pathlib import Path
+
 import pytest
 
 from slipstream.engines.parsers import read_parsers
 from slipstream.engines.vllm import VERSION
 from slipstream.planning.families import Family, find_family, load_families, load_template_faults
+from tests.snapshots import read_snapshot
 
 # Their calls are found without a tag: bare JSON or Python, or tokens of mistral-common.
 UNTAGGED = ("llama3_json", "llama4_pythonic", "mistral", "phi4_mini_json")
@@ -57,3 +60,28 @@ def test_every_template_fault_names_its_source_and_what_to_type() -> None:
     faults = load_template_faults()
     assert len({one.name for one in faults}) == len(faults) > 3
     assert all(one.hint and one.sources and one.message.endswith(".") for one in faults)
+
+
+def describe(family: Family) -> str:
+    """Write a family as a line of the page."""
+    classes = ", ".join(f"`{one}`" for one in family.classes) or "any"
+    markers = ", ".join(f"`` {one} ``" if "`" in one else f"`{one}`" for one in family.markers)
+    told = "vLLM's own prompts" if family.encoded else markers or "not looked at"
+    told = told.replace("|", r"\|")
+    thinking = ", ".join(family.thinking.off) if family.thinking else ""
+    off = " (off)" if family.thinking and not family.thinks_by_default else ""
+    parsers = [one or "" for one in (family.tool_parser, family.reasoning_parser)]
+    return f"| {family.name} | {classes} | {told} | {' | '.join(parsers)} | {thinking}{off} |"
+
+
+def test_the_page_shows_every_family() -> None:
+    page = Path(__file__).parents[3] / "docs/conversations.md"
+    head, title, _ = page.read_text().partition("## Families\n")
+    lines = [
+        "Thinking is switched by the template's argument; `(off)`: it is off unless switched on.\n",
+        "| family | class | template has | tool calls | reasoning | thinking |",
+        "| --- | --- | --- | --- | --- | --- |",
+        *map(describe, FAMILIES.values()),
+    ]
+    shown = f"{head}{title}\n" + "\n".join(lines) + "\n"
+    assert shown == read_snapshot(page.name, shown, page.parent)
