@@ -296,6 +296,16 @@ def test_the_gate_has_the_users_rules_from_the_start(
     assert (settings["limits"]["n"], settings["keys_required"]) == (2, False)
 
 
+def test_several_api_processes_would_each_allow_the_whole_of_a_limit(
+    pair: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["serve", *pair, "--", "--api-server-count", "2"], os.environ) == 1
+    told = capsys.readouterr().err
+    assert "--api-server-count 2: one API process answers" in told
+    assert "hint: leave --api-server-count out" in told
+    assert find_runs() == []
+
+
 @pytest.mark.parametrize("target", ["nowhere", "broken.json", "--from-env"])
 def test_faulty_rules_are_reported_before_anything_is_planned(
     target: str,
