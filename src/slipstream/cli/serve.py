@@ -151,14 +151,15 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 
 
 def _find_plan(options: argparse.Namespace, host: Host) -> tuple[LaunchPlan, Terms]:
-    """Take a run's plan, a saved one, or make it now."""
+    """Take a run's plan, a saved one, or make it now, which takes long: faulty terms come first."""
     terms = Terms(keys_file=find_key_file(os.environ))
     if options.target is None:
         if not (options.from_env and os.environ.get("MODEL_PATH")):
             hint = "slipstream serve TARGET; with --from-env MODEL_PATH names it"
             raise UsageError("no target was named", hint=hint)
         require_readable(os.environ)
-        return make_plan(options, host), _read_terms(options, terms)
+        terms = _read_terms(options, terms)
+        return make_plan(options, host), terms
     target = Path(options.target)
     if (target / "run.json").is_file():
         _refuse_wishes(options, "a run is served again as it was", "slipstream serve TARGET")
@@ -166,7 +167,8 @@ def _find_plan(options: argparse.Namespace, host: Host) -> tuple[LaunchPlan, Ter
         return earlier.plan, _read_terms(options, earlier.terms)
     if target.is_file():
         _refuse_wishes(options, "a saved plan is taken as it is", PLAN_HINT)
-    return take_plan(options, host), _read_terms(options, terms)
+    terms = _read_terms(options, terms)
+    return take_plan(options, host), terms
 
 
 def _set_gate(plan: LaunchPlan, terms: Terms, folder: RunFolder) -> LaunchPlan:

@@ -25,7 +25,11 @@ _TOKENIZER_REVISION = "--tokenizer-revision"
 _NO_ACCESS_LOG = "--disable-uvicorn-access-log"
 _CONSTRAINTS = "--structured-outputs-config"
 # These listen beside the API server, where no gate is.
-_AROUND_THE_GATE = ("--grpc", "--grpc-port", "--headless")
+_AROUND_THE_GATE = (
+    *("--grpc", "--grpc-port", "--headless"),
+    "--data-parallel-multi-port-external-lb",
+)
+_API_PROCESSES = "--api-server-count"
 _ACCESS_LOG_FLAGS = {_NO_ACCESS_LOG, "--disable-access-log-for-endpoints"}
 
 Obtain = Callable[[str, str | None], LocalModel]
@@ -80,6 +84,13 @@ def put_behind_gate(plan: LaunchPlan, folder: RunFolder) -> LaunchPlan:
         raise InvalidInputError(
             f"{around[0]} has the engine listen where no gate is",
             hint="leave it out, or serve bare vLLM to this machine only: --no-gate",
+        )
+    # `python -m vllm.entrypoints.openai.api_server` ignores it; `vllm serve` would multiply limits.
+    if (processes := _find_rest(plan, _API_PROCESSES)) not in (None, 1):
+        raise InvalidInputError(
+            f"{_API_PROCESSES} {processes}: one API process answers, whose gate counts what each "
+            "key may use",
+            hint=f"leave {_API_PROCESSES} out, or serve several engines behind a proxy",
         )
     asked = plan.settings.middleware
     others = tuple(one for one in asked.value if one != GATE_CLASS) if asked else ()
@@ -139,13 +150,12 @@ def describe_gate(
 
 
 def _count_seats(plan: LaunchPlan) -> int | None:
-    """Count the requests that the engine works on at the same time, for each API process."""
-    settings, processes = plan.settings, _find_rest(plan, "--api-server-count")
+    """Count the requests that the engine works on at the same time."""
+    settings = plan.settings
     if settings.sequences is None:
         return None
     ranks = settings.data_parallel.value if settings.data_parallel else 1
-    servers = processes if isinstance(processes, int) else 1
-    return max(1, settings.sequences.value * ranks // max(1, servers))
+    return settings.sequences.value * ranks
 
 
 def _find_rest(plan: LaunchPlan, flag: str) -> JsonValue:

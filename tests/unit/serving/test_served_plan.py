@@ -169,7 +169,7 @@ def test_the_gate_logs_into_the_runs_folder() -> None:
         ((), None, None),
         (("--max-num-seqs", "8"), 8, "1032"),
         (("--max-num-seqs", "8", "-dp", "2"), 16, "1040"),
-        (("--max-num-seqs", "8", "--api-server-count", "2"), 4, "1028"),
+        (("--max-num-seqs", "8", "--api-server-count", "1"), 8, "1032"),
         (("--max-num-seqs", "8", "--max-num-queued-reqs", "9"), 8, "9"),
     ],
 )
@@ -222,7 +222,15 @@ def test_the_engine_logs_no_line_per_request_unless_it_is_asked_to(
     assert [word for word in " ".join(argv).split(" --") if "access-log" in word] == [shown[2:]]
 
 
-@pytest.mark.parametrize("words", [("--grpc",), ("--grpc-port", "9000"), ("--headless",)])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--grpc",),
+        ("--grpc-port", "9000"),
+        ("--headless",),
+        ("--data-parallel-multi-port-external-lb",),
+    ],
+)
 def test_nothing_listens_beside_the_gate(words: tuple[str, ...]) -> None:
     plan = bare_plan("--host", "127.0.0.1", *words)
     with pytest.raises(InvalidInputError, match=f"{words[0]} has the engine listen") as refused:

@@ -39,7 +39,7 @@ ROUTES["chat"], ROUTES["completions"] = "POST /v1/chat/completions", "POST /v1/c
 class GateLimits(Record):
     """The most that one request may ask for."""
 
-    # Of one API process, in all; and how long a client may leave its answer unread.
+    # In all, with TLS handshakes; and how long a client may leave its answer unread.
     connections: PositiveInt = 1024
     stall_seconds: PositiveFloat = 60
     headers: PositiveInt = 100

@@ -22,6 +22,7 @@ from slipstream.vllm_plugin.gate.schema_cost import (
     weigh_choices,
     weigh_regex,
 )
+from slipstream.vllm_plugin.gate.schema_faults import require_sound
 
 NOT_COMPILED = (None, "text", "json_object")
 
@@ -37,6 +38,23 @@ class Form(NamedTuple):
         if self.field == "regex":
             return weigh_regex(str(self.value))
         return weigh_choices(self.value) if self.field == "choice" else weigh(self.value, most)
+
+    def require_sound(self) -> None:
+        """Refuse what the engine would fail to compile."""
+        for schema in self._list_schemas():
+            require_sound(schema, self.field)
+
+    def _list_schemas(self) -> Iterator[Any]:
+        if self.field == "json":
+            yield self.value
+        elif self.field == "tools":
+            functions = map(_read_function, self.value)
+            named = [function.get("parameters") for function in functions]
+            yield from (one for one in named if isinstance(one, dict))
+        elif isinstance(self.value, dict):
+            for holder in (self.value.get("json_schema"), self.value.get("format")):
+                if isinstance(holder, dict) and isinstance(holder.get("schema"), dict):
+                    yield holder["schema"]
 
 
 def list_forms(document: Document) -> list[Form]:
@@ -56,13 +74,22 @@ def list_forms(document: Document) -> list[Form]:
     return forms
 
 
+def require_tokens_left(document: Document) -> None:
+    """Refuse a choice of tokens beside a form: where both leave none, vLLM 0.32 answers 500."""
+    if not document.get("allowed_token_ids"):
+        return
+    if held := [*(form.field for form in list_forms(document)), *_find_json_objects(document)]:
+        what = f"allowed_token_ids beside {held[0]} can leave no token to choose"
+        raise Refusal(400, f"{what}; send one of them", field="allowed_token_ids")
+
+
 def digest_forms(forms: list[Form]) -> bytes:
     """Tell one constraint from another, as the engine's cache of grammars does."""
     return sha256(json.dumps(forms).encode()).digest()
 
 
 def require_affordable_forms(document: Document, most: int) -> list[str]:
-    """Refuse what costs the engine too much; tools lose their lengths first; give what was lost."""
+    """Refuse the faulty and the costly; tools lose their lengths first; give what was lost."""
     dropped: list[str] = []
     units = 0
     for form in list_forms(document):
@@ -76,6 +103,7 @@ def require_affordable_forms(document: Document, most: int) -> list[str]:
             what = f"{form.field}: compiling this costs at least {units} units"
             why = f"most of them for {cost.mostly}; this server allows up to {most}"
             raise Refusal(400, f"{what}, {why}", field=form.field, reason="costly_schema")
+        form.require_sound()
     return dropped
 
 
@@ -90,6 +118,17 @@ def _lighten(tools: list[dict[str, Any]]) -> int:
                 del part[name]
             dropped += len(costly)
     return dropped
+
+
+def _find_json_objects(document: Document) -> list[str]:
+    asked = document.get("structured_outputs")
+    named = ["json_object"] if isinstance(asked, dict) and asked.get("json_object") else []
+    values = {field: document.get(field) for field in SCHEMAS}
+    return named + [
+        field
+        for field, value in values.items()
+        if isinstance(value, dict) and _read_kind(value) == "json_object"
+    ]
 
 
 def _find_compiled_tools(document: Document) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,10 @@ import json
 from typing import Any, NoReturn
 
 from slipstream.vllm_plugin.gate.answers import Refusal
-from slipstream.vllm_plugin.gate.compiled_constraints import require_affordable_forms
+from slipstream.vllm_plugin.gate.compiled_constraints import (
+    require_affordable_forms,
+    require_tokens_left,
+)
 from slipstream.vllm_plugin.gate.request_constraints import drop_patterns, require_plain_constraints
 from slipstream.vllm_plugin.gate.request_fields import keep_known_fields
 from slipstream.vllm_plugin.gate.request_limits import (
@@ -76,6 +79,7 @@ def apply_policy(document: Document, body: bytes, path: str, settings: Settings)
     if settings.text_only:
         _require_text(document)
     warnings += _bound_answer(document, path, settings)
+    require_tokens_left(document)
     if settings.constraints == "plain":
         require_plain_constraints(document, settings.limits.grammar_characters)
         warnings += drop_patterns(document, settings.limits.grammar_characters)
