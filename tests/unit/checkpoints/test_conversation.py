@@ -81,6 +81,6 @@ def test_a_generation_config_that_is_no_json_is_an_error_of_the_file(tmp_path: P
 def test_mtp_layers_count_if_their_weights_are_there(
     stated: dict[str, Any], tensors: list[str] | None, layers: int, tmp_path: Path
 ) -> None:
-    shapes = {name: ("BF16", [1]) for name in tensors} if tensors else None
+    shapes = {name: ("BF16", (1,)) for name in tensors} if tensors else None
     folder = write_checkpoint(tmp_path, CONFIG | stated, tensors=shapes)
     assert read_checkpoint(str(folder)).predicting_layers == layers

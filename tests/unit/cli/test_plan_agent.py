@@ -38,7 +38,7 @@ def make_pair(*, hybrid: bool, context: int = 262144, **config: Any) -> None:
     Path("target/chat_template.jinja").write_text(TEMPLATE)
 
 
-def promote(**evidence: float) -> None:
+def promote(**evidence: Any) -> None:
     """Make a recipe of the user's own that knows the pair, and perhaps its speed."""
     overlay = recipe_overlay({"XDG_CONFIG_HOME": str(Path.cwd() / "config")})
     overlay.mkdir(parents=True)
