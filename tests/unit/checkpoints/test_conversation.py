@@ -51,7 +51,8 @@ def test_of_several_templates_the_one_for_tools_is_read(
 
 
 def test_sampling_is_what_vllm_would_take(tmp_path: Path) -> None:
-    config = {"temperature": 0.6, "top_k": 20, "do_sample": True, "top_p": None, "eos_token_id": 2}
+    config = {"temperature": 0.6, "top_k": 20, "top_p": None, "min_p": float("nan")}
+    config |= {"do_sample": True, "eos_token_id": 2}
     assert read(tmp_path, generation_config=config).sampling == {"temperature": 0.6, "top_k": 20}
 
 
