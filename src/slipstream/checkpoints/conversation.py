@@ -5,6 +5,7 @@ processor, then the tokenizer's own; of several named ones, that for tools.
 """
 
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any
 
 from pydantic import Field
@@ -70,5 +71,7 @@ def _parse_sampling(config: Mapping[str, Any]) -> dict[str, float]:
     return {
         name: value
         for name in SAMPLING
-        if isinstance(value := config.get(name), int | float) and not isinstance(value, bool)
+        if isinstance(value := config.get(name), int | float)
+        and not isinstance(value, bool)
+        and isfinite(value)
     }

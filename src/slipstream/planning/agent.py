@@ -30,12 +30,15 @@ _AGENTIC = ("agent", "code")
 def decide_agent_drafts(situation: Situation) -> tuple[Situation, Choice[bool] | None]:
     """Choose between drafter, MTP and neither; return what is left to plan, and the cache."""
     target, asked = situation.target, situation.asked
-    if situation.wishes.goal != "agent" or "prefix_caching" in asked.settings:
+    if situation.wishes.goal != "agent" or _is_cache_refused(situation):
         return situation, None
     if situation.draft is None or not target.is_hybrid:
         because = "every turn of an agent repeats the conversation so far"
         return situation, Choice(True, "default", f"{because}: only what is new is computed")
-    fastest, reason = rank(TURN, list_courses(situation))[0], explain_courses(situation)
+    courses = rank(TURN, list_courses(situation))
+    if "prefix_caching" in asked.settings:
+        courses = tuple(course for course in courses if course.cached)
+    fastest, reason = courses[0], explain_courses(situation)
     if not fastest.cached or insists_on_drafter(situation):
         because = f"drafts take it away on a hybrid target (vllm#54360); {reason}"
         return situation, Choice(False, "checkpoint", because)
@@ -47,6 +50,14 @@ def decide_agent_drafts(situation: Situation) -> tuple[Situation, Choice[bool] |
         "length": Choice(count_mtp_tokens(target.predicting_layers or 1), "default", PUBLISHED),
     }
     return replace(situation, drafter=None, asked=replace(asked, speculation=parts)), caching
+
+
+def _is_cache_refused(situation: Situation) -> bool:
+    """Return whether the user, or else the recipe, runs without the prefix cache."""
+    if (asked := situation.asked.settings.get("prefix_caching")) is not None:
+        return not asked.value
+    advised = situation.advice.prefix_caching
+    return advised is False and situation.recipe_fits_machine and not situation.target.is_hybrid
 
 
 def note_dropped_drafter(
@@ -123,9 +134,11 @@ def explain_courses(situation: Situation) -> str:
 
 def find_agent_fault(situation: Situation) -> list[Fault]:
     """Warn of a drafter that was asked for and costs an agent more than it gives."""
-    if situation.wishes.goal != "agent" or situation.draft is None:
+    if situation.wishes.goal != "agent" or _is_cache_refused(situation):
         return []
-    if not situation.target.is_hybrid or not rank(TURN, list_courses(situation))[0].cached:
+    if situation.draft is None or not situation.target.is_hybrid:
+        return []
+    if not rank(TURN, list_courses(situation))[0].cached:
         return []
     return [
         Fault(

@@ -81,7 +81,7 @@ def _explain(situation: Situation, family: Family, kind: str) -> str:
     else:
         how = f"its template has {' and '.join(own)}" if own else "by its class"
     because = f"{family.name}: {how} (vLLM's {family.source})"
-    if kind == "tool_parser" or _find_switch(situation) is None:
+    if kind == "tool_parser" or situation.wishes.thinking or _find_switch(situation) is None:
         return because
     default = "on, --thinking off" if family.thinks_by_default else "off, --thinking on"
     return f"{because}; thinking is {default} changes that"

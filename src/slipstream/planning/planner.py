@@ -157,19 +157,18 @@ def _decide_figures(situation: Situation) -> _Figures:
 
 
 def _fit_context(situation: Situation, figures: _Figures) -> _Figures:
-    """Shorten the context that no user chose for agents until two conversations fit."""
+    """Halve a context that no user chose for an agent until two conversations fit."""
     longest = figures.context
     if situation.wishes.goal != "agent" or longest.source in ("user", "environment"):
         return figures
-    context = longest.value
-    while context > DEFAULT_CONTEXT:
-        choice = Choice(context, "hardware", f"of {longest.value} the most with two conversations")
-        shorter = figures if context == longest.value else replace(figures, context=choice)
-        fit = make_budget(situation, _make_load(situation, shorter, "auto")).sequences_that_fit
+    because = f"two conversations of {longest.value} tokens do not fit"
+    while figures.context.value > DEFAULT_CONTEXT:
+        fit = _decide_cache(situation, figures)[2].sequences_that_fit
         if fit is None or fit >= MANY_CONVERSATIONS:
-            return shorter
-        context //= 2
-    return replace(figures, context=Choice(context, "hardware", "longer ones do not fit twice"))
+            break
+        shorter = Choice(figures.context.value // 2, "hardware", because)
+        figures = replace(figures, context=shorter)
+    return figures
 
 
 def _decide_cache(

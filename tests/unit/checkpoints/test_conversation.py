@@ -51,7 +51,8 @@ def test_of_several_templates_the_one_for_tools_is_read(
 
 
 def test_sampling_is_what_vllm_would_take(tmp_path: Path) -> None:
-    config = {"temperature": 0.6, "top_k": 20, "do_sample": True, "top_p": None, "eos_token_id": 2}
+    config = {"temperature": 0.6, "top_k": 20, "top_p": None, "min_p": float("nan")}
+    config |= {"do_sample": True, "eos_token_id": 2}
     assert read(tmp_path, generation_config=config).sampling == {"temperature": 0.6, "top_k": 20}
 
 
@@ -81,6 +82,6 @@ def test_a_generation_config_that_is_no_json_is_an_error_of_the_file(tmp_path: P
 def test_mtp_layers_count_if_their_weights_are_there(
     stated: dict[str, Any], tensors: list[str] | None, layers: int, tmp_path: Path
 ) -> None:
-    shapes = {name: ("BF16", [1]) for name in tensors} if tensors else None
+    shapes = {name: ("BF16", (1,)) for name in tensors} if tensors else None
     folder = write_checkpoint(tmp_path, CONFIG | stated, tensors=shapes)
     assert read_checkpoint(str(folder)).predicting_layers == layers

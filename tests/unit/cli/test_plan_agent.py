@@ -8,7 +8,7 @@ import pytest
 
 from slipstream.cli.main import run
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
-from slipstream.recipes.recipe import Evidence, Recipe
+from slipstream.recipes.recipe import Evidence, Recipe, Settings
 from slipstream.user_folders import recipe_overlay
 from tests.unit.checkpoints.folders import write_safetensors
 from tests.unit.checkpoints.test_layers import QWEN3_NEXT
@@ -38,7 +38,7 @@ def make_pair(*, hybrid: bool, context: int = 262144, **config: Any) -> None:
     Path("target/chat_template.jinja").write_text(TEMPLATE)
 
 
-def promote(**evidence: float) -> None:
+def promote(settings: dict[str, Any] | None = None, **evidence: Any) -> None:
     """Make a recipe of the user's own that knows the pair, and perhaps its speed."""
     overlay = recipe_overlay({"XDG_CONFIG_HOME": str(Path.cwd() / "config")})
     overlay.mkdir(parents=True)
@@ -59,6 +59,7 @@ def promote(**evidence: float) -> None:
         machines=("h100",),
         engine="vllm",
         engine_version="0.32.0",
+        settings=Settings(**(settings or {})),
         evidence=(measured,) if evidence else (),
     )
     (overlay / "ours.json").write_text(recipe.to_json())
@@ -164,9 +165,33 @@ def test_a_prefix_cache_that_was_turned_off_leaves_the_drafter(
 ) -> None:
     make_pair(hybrid=True, mtp_num_hidden_layers=1)
     promote()
-    made = plan(capsys, "--", "--no-enable-prefix-caching")["settings"]
-    assert made["speculation"]["method"]["value"] == "dflash"
-    assert made["prefix_caching"]["source"] == "user"
+    made = plan(capsys, "--", "--no-enable-prefix-caching")
+    assert made["settings"]["speculation"]["method"]["value"] == "dflash"
+    assert made["settings"]["prefix_caching"]["source"] == "user"
+    assert "agent-drafts" not in list_codes(made)
+
+
+def test_a_prefix_cache_that_was_asked_for_leaves_no_drafter_however_fast(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make_pair(hybrid=True)
+    promote(tokens_per_s=100.0, plain_tokens_per_s=20.0)
+    made = plan(capsys, "--", "--enable-prefix-caching")["settings"]
+    assert made["speculation"] is None
+    assert (made["prefix_caching"]["value"], made["prefix_caching"]["source"]) == (True, "user")
+
+
+def test_a_recipe_without_the_cache_is_followed(capsys: pytest.CaptureFixture[str]) -> None:
+    make_pair(hybrid=False)
+    promote(settings={"prefix_caching": False})
+    caching = plan(capsys)["settings"]["prefix_caching"]
+    assert (caching["value"], caching["source"]) == (False, "recipe")
+
+
+def test_a_short_model_keeps_its_own_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    make_pair(hybrid=False, context=8192)
+    context = plan(capsys, "--drafter", "drafter")["settings"]["context"]
+    assert (context["value"], context["source"]) == (8192, "checkpoint")
 
 
 def test_an_agent_without_a_tool_parser_is_warned(capsys: pytest.CaptureFixture[str]) -> None:
