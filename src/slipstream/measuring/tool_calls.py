@@ -41,9 +41,9 @@ def _fits(value: Any, shape: Mapping[str, Any]) -> bool:
             and all(_fits(part, shape["items"]) for part in value)
         )
     if kind == "string":
-        allowed = shape.get("enum")
+        allowed, longest = shape.get("enum"), shape.get("maxLength")
         return isinstance(value, str) and (
-            value in allowed if allowed else len(value) <= shape["maxLength"]
+            value in allowed if allowed else longest is None or len(value) <= longest
         )
     if kind == "boolean":
         return isinstance(value, bool)

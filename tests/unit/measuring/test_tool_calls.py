@@ -17,6 +17,7 @@ TOOLS = [
                     "kind": {"type": "string", "enum": ["text", "regex"]},
                     "lines": {"type": "integer", "minimum": 1, "maximum": 9},
                     "all": {"type": "boolean"},
+                    "text": {"type": "string"},
                     "parts": {
                         "type": "array",
                         "items": {"type": "string", "maxLength": 2},
@@ -38,6 +39,7 @@ TOOLS = [
     [
         ('{"path": "a.py"}', "parsed"),
         ('{"path": "", "kind": "text", "lines": 9, "all": false, "parts": ["é"]}', "parsed"),
+        ('{"path": "a", "text": "as long as one likes"}', "parsed"),
         ('{"path": "a.py"', "not JSON"),
         ("", "not JSON"),
         ("[" * 100_000, "not JSON"),

@@ -3,7 +3,8 @@
 Each turn's request is the conversation so far: system prompt, tools, files, results of tools, short
 answers. What the assistant said and called in earlier turns is scripted. So every server is sent
 the same prompts whatever it answers, and what its prefix cache holds of them is its own doing. The
-grammar is `data/agent.toml`, the tools are `data/agent-tools.json`.
+grammar is `data/agent.toml`, the tools are `data/agent-tools.json`. Arguments that are texts have a
+short greatest length, so that a poor model's call ends, and all the same, which compiles once.
 """
 
 import json
