@@ -25,15 +25,31 @@ Route = Literal[
     "POST /v1/chat/completions",
     "POST /v1/completions",
     "POST /v1/responses",
+    "GET /v1/responses/{id}",
+    "POST /v1/responses/{id}/cancel",
     "POST /v1/messages",
+    "POST /v1/messages/count_tokens",
     "POST /v1/embeddings",
     "POST /tokenize",
     "POST /detokenize",
     "GET /v1/models",
 ]
 # Under the names that keys have for them.
-ROUTES: dict[str, Route] = {one.split("/")[-1]: one for one in get_args(Route)}
-ROUTES["chat"], ROUTES["completions"] = "POST /v1/chat/completions", "POST /v1/completions"
+ROUTES: dict[str, tuple[Route, ...]] = {
+    "chat": ("POST /v1/chat/completions",),
+    "completions": ("POST /v1/completions",),
+    "responses": (
+        "POST /v1/responses",
+        "GET /v1/responses/{id}",
+        "POST /v1/responses/{id}/cancel",
+    ),
+    "messages": ("POST /v1/messages", "POST /v1/messages/count_tokens"),
+    "embeddings": ("POST /v1/embeddings",),
+    "tokenize": ("POST /tokenize",),
+    "detokenize": ("POST /detokenize",),
+    "models": ("GET /v1/models",),
+}
+USUAL_ROUTES = ("chat", "completions", "responses", "messages", "models")
 
 
 class GateLimits(Record):
@@ -98,12 +114,7 @@ class KeyDefaults(Record):
 class GateRules(Record):
     """What is the user's to decide: the content of `gate.toml`, each key with its default."""
 
-    routes: tuple[Route, ...] = (
-        "POST /v1/chat/completions",
-        "POST /v1/completions",
-        "POST /v1/responses",
-        "GET /v1/models",
-    )
+    routes: tuple[Route, ...] = tuple(route for name in USUAL_ROUTES for route in ROUTES[name])
     # Even if there is no key file, or no longer: then nobody gets in.
     keys_required: bool = False
     # For a seat in the engine: how many requests of all keys, with how large bodies, how long.
@@ -127,8 +138,10 @@ class GateRules(Record):
     @field_validator("routes", mode="before")
     @classmethod
     def name_routes(cls, routes: Any) -> Any:
-        """Take a route by its short name, too."""
-        return [ROUTES.get(one, one) for one in routes] if isinstance(routes, list) else routes
+        """Take routes by their short names, too."""
+        if not isinstance(routes, list):
+            return routes
+        return [route for one in routes for route in ROUTES.get(one, (one,))]
 
 
 class GateSettings(GateRules):

@@ -19,6 +19,7 @@ from typing import Any
 
 from slipstream.vllm_plugin.gate.answers import Refusal
 from slipstream.vllm_plugin.gate.probe_rules import MOST_REQUESTS
+from slipstream.vllm_plugin.gate.routes import SCOPES
 from slipstream.vllm_plugin.gate.settings import KeyTerms, Settings
 from slipstream.vllm_plugin.gate.watched_file import WatchedFile
 
@@ -37,18 +38,6 @@ class Caller:
     terms: KeyTerms = field(default_factory=KeyTerms)
 
 
-# What a key may be for.
-SCOPES = {
-    "POST /v1/chat/completions": "chat",
-    "POST /v1/completions": "completions",
-    "POST /v1/responses": "responses",
-    "POST /v1/messages": "messages",
-    "POST /v1/embeddings": "embeddings",
-    "POST /tokenize": "tokenize",
-    "POST /detokenize": "detokenize",
-    "GET /v1/models": "models",
-    "GET /metrics": "metrics",
-}
 TERMS = {
     "routes": tuple,
     "models": tuple,

@@ -26,6 +26,7 @@ from slipstream.vllm_plugin.gate.answers import (
 from slipstream.vllm_plugin.gate.caller_limits import CallerLimits
 from slipstream.vllm_plugin.gate.compiled_constraints import list_forms
 from slipstream.vllm_plugin.gate.connections import bound_connections, give_way, hold_place
+from slipstream.vllm_plugin.gate.engine_errors import translate_errors
 from slipstream.vllm_plugin.gate.fair_shares import FairShares, Seat
 from slipstream.vllm_plugin.gate.key_ring import (
     ANYONE,
@@ -48,6 +49,7 @@ from slipstream.vllm_plugin.gate.request_policy import (
     find_longest_answer,
     parse_body,
 )
+from slipstream.vllm_plugin.gate.routes import CANCEL, MODELS, WITHOUT_ENGINE
 from slipstream.vllm_plugin.gate.schema_pace import Release, SchemaPace, hold_nothing
 from slipstream.vllm_plugin.gate.settings import VARIABLE, Settings, make_settings, read_settings
 from slipstream.vllm_plugin.gate.visits import VISIT, Visits
@@ -135,7 +137,7 @@ class Gate:
             # Outside of the block above, so that what waits here does not hold its body.
             give_way(scope)
             await self._pace.wait(refusal.caller)
-            await send_refusal(send, refusal, method=scope["method"])
+            await send_refusal(send, refusal, method=scope["method"], path=scope[VISIT].path)
         else:
             await send({"type": "websocket.close", "code": 1008})
 
@@ -169,8 +171,7 @@ class Gate:
             self._schema_pace.follow(newer)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = (scope.get("raw_path") or b"").partition(b"?")[0].decode("latin-1")
-        route = f"{scope['method']} {path}"
+        path, route = scope[VISIT].path, scope[VISIT].route
         headers = dict(scope["headers"])
         self._follow()
         if route in ALIVE:
@@ -196,7 +197,8 @@ class Gate:
                 if caller is SUPERVISOR:
                     require_probe_route(route)
                 require_scope(caller, route)
-                await self._admit(_settle(scope, path), headers, caller, receive, send)
+                settled = _settle(scope, path)
+                await self._admit(settled, headers, caller, receive, translate_errors(send, path))
             except Refusal as refusal:
                 refusal.caller = caller.id
                 raise
@@ -210,8 +212,10 @@ class Gate:
             what = "the server has all the connections that it can serve"
             raise try_later(503, what, self.settings.retry_after_seconds, reason="connections")
         with self._limits.enter(caller, self.settings.retry_after_seconds):
-            if scope["method"] == "GET":
+            if scope[VISIT].route == MODELS:
                 await self.app(scope, receive, show_names_only(send, caller.terms.models))
+            elif scope["method"] == "GET" or scope[VISIT].route == CANCEL:
+                await self.app(scope, receive, send)
             elif (body := await read_body(headers, receive, self.settings.limits)) is not None:
                 await self._pass_on(scope, body, caller, receive, send)
 
@@ -232,7 +236,7 @@ class Gate:
             scope["headers"].append((PRIORITY, str(caller.terms.priority).encode()))
         size = len(judged.body)
         with self._limits.pay(caller, size, judged.answer_tokens) as tokens:
-            seat = await self._find_seat(caller, judged, receive)
+            seat = await self._find_seat(caller, judged, scope["path"], receive)
             if seat is None:
                 return
             if tokens is not None:
@@ -256,12 +260,14 @@ class Gate:
         if caller is not SUPERVISOR and path in ANSWER_FIELDS:
             self._recorder.record(document)
         sequences = count_sequences(document)
-        answer = find_longest_answer(document, path)
+        answer = 0 if path in WITHOUT_ENGINE else find_longest_answer(document, path)
         return _Judged(body, warnings, sequences, answer and answer * sequences, release)
 
-    async def _find_seat(self, caller: Caller, judged: _Judged, receive: Receive) -> Seat | None:
+    async def _find_seat(
+        self, caller: Caller, judged: _Judged, path: str, receive: Receive
+    ) -> Seat | None:
         """Wait for a seat beside the other keys; without keys all are one, and the engine's."""
-        if caller in (ANYONE, SUPERVISOR):
+        if caller in (ANYONE, SUPERVISOR) or path in WITHOUT_ENGINE:
             return Seat()
         size = len(judged.body)
         return await self._shares.take(caller, judged.sequences, size, receive, self.settings)

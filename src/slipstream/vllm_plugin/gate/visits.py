@@ -29,6 +29,7 @@ from slipstream.vllm_plugin.gate.request_ids import (
     read_client_id,
     read_trace_id,
 )
+from slipstream.vllm_plugin.gate.routes import name_route
 from slipstream.vllm_plugin.gate.settings import Settings
 
 VISIT = "slipstream.visit"
@@ -67,6 +68,7 @@ class Visit:
         "last_chunks",
         "left",
         "method",
+        "path",
         "refused",
         "route",
         "status",
@@ -83,7 +85,7 @@ class Visit:
         self.trace_id = read_trace_id(headers)
         self.client = _shorten(client[0]) if client else None
         self.method = scope["method"]
-        self.route = f"{self.method} {path}"
+        self.path, self.route = path, name_route(self.method, path)
         self.caller = ""
         self.refused: str | None = None
         self.field: str | None = None
@@ -213,7 +215,7 @@ class Visits:
         except Exception:
             if visit.status is None:
                 fault = Refusal(500, "the server failed, for which the request is not to blame")
-                await send_refusal(send, fault, method=visit.method)
+                await send_refusal(send, fault, method=visit.method, path=visit.path)
             raise
         finally:
             self._end(visit)

@@ -2,14 +2,22 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from slipstream.errors import InvalidInputError
-from slipstream.serving.access.gate_file import ROUTES, GateRules, GateSettings, KeyDefaults
+from slipstream.serving.access.gate_file import (
+    ROUTES,
+    GateRules,
+    GateSettings,
+    KeyDefaults,
+    Route,
+)
 from slipstream.serving.access.gate_rules import apply_rules, read_rules
-from slipstream.serving.access.keys import KeyTerms
-from slipstream.vllm_plugin.gate.key_ring import SCOPES, TERMS
+from slipstream.serving.access.keys import KeyTerms, Scope
+from slipstream.vllm_plugin.gate.key_ring import TERMS
+from slipstream.vllm_plugin.gate.routes import SCOPES
 
 PAGE = Path(__file__).parents[4] / "docs" / "gate.md"
 
@@ -79,6 +87,8 @@ def test_the_page_shows_every_key_with_its_default(tmp_path: Path) -> None:
 
 
 def test_the_gate_and_the_command_have_the_same_words() -> None:
-    assert {*ROUTES} | {"metrics"} == {*SCOPES.values()}
-    assert all(SCOPES[route] == name for name, route in ROUTES.items())
+    named = {route: name for name, routes in ROUTES.items() for route in routes}
+    assert named | {"GET /metrics": "metrics"} == SCOPES
+    assert {*get_args(Scope)} == {*SCOPES.values()}
+    assert {*get_args(Route)} == {*named}
     assert {*TERMS} == {*KeyTerms.model_fields} == {*KeyDefaults.model_fields}
