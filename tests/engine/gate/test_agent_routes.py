@@ -87,11 +87,18 @@ def test_a_client_that_leaves_ends_its_answer(gated: Gated, path: str) -> None:
     said = {"messages": [HELLO]} if path == MESSAGES else {"input": "Say hello."}
     length = "max_tokens" if path == MESSAGES else "max_output_tokens"
     document = {"model": "target", "stream": True, length: LONGEST_ANSWER, **said}
-    sent = make_request(path, method="POST", key=gated.attacker, body=json.dumps(document).encode())
+    content, name = json.dumps(document).encode(), f"leaves-{path.rpartition('/')[2]}"
+    named = (f"X-Request-Id: {name}",)
     with connect(gated.port) as connection:
-        connection.sendall(sent)
+        connection.sendall(
+            make_request(path, method="POST", key=gated.attacker, body=content, headers=named)
+        )
         received = b""
         while b"delta" not in received:
             received += connection.recv(65536)
-    wait_until(lambda: gated.read_counts().in_flight == 0, within_seconds=10)
-    wait_until(lambda: gated.read_metric("vllm:num_requests_running") == 0, within_seconds=10)
+    wait_until(lambda: bool(find_lines(gated, name)), within_seconds=10)
+    (line,) = find_lines(gated, name)
+    assert line.ended == "left"
+    running = "vllm:num_requests_running"
+    wait_until(lambda: gated.read_metric(running) == 0, within_seconds=10)
+    assert gated.read_counts().in_flight == 0
