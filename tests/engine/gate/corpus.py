@@ -4,6 +4,7 @@
 sound requests; `ENGINE` pass the gate, and the engine has to cope with them.
 """
 
+from tests.engine.gate.corpus_of_agents import AGENTS_FOR_THE_ENGINE, AGENTS_PAST_LIMITS
 from tests.engine.gate.corpus_of_schemas import (
     FAULTY_SCHEMAS,
     SCHEMAS_FOR_THE_ENGINE,
@@ -85,6 +86,7 @@ LIMITS = (
     say("a file as sound", {"type": "audio_url", "audio_url": {"url": "file:///etc/passwd"}}),
     say("a film", {"type": "video_url", "video_url": {"url": "http://10.0.0.1/"}}),
     *SCHEMAS_PAST_LIMITS,
+    *AGENTS_PAST_LIMITS,
 )
 
 BROKEN = (
@@ -188,8 +190,6 @@ ENGINE = (
     schema("a schema of elsewhere", 200, 400, 429, **{"$ref": "http://10.0.0.1/schema.json"}),
     schema("a type that does not exist", 200, 400, 429, type="matrix"),
     schema("a bound on the wrong side", 200, 400, 429, type="integer", minimum=5, maximum=1),
-    respond("an answer in the background", background=True, store=True),
-    respond("an answer to nobody", 400, 404, previous_response_id="resp_x"),
     respond(
         "a tool at an inner host",
         200,
@@ -198,6 +198,7 @@ ENGINE = (
     ),
     respond("an input of nothing", 200, 400, input=[]),
     *SCHEMAS_FOR_THE_ENGINE,
+    *AGENTS_FOR_THE_ENGINE,
 )
 
 # Answers of 500 that are known, and why.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from slipstream.serving.access.keys import make_key
 from tests.engine.gate.corpus import CORPUS
+from tests.engine.gate.corpus_of_agents import AGENTS_PAST_LIMITS
 from tests.engine.gate.corpus_of_schemas import (
     FAULTY_SCHEMAS,
     SCHEMAS_FOR_THE_ENGINE,
@@ -33,7 +34,9 @@ def test_the_corpus_is_large_and_its_names_are_apart() -> None:
 
 
 def test_what_is_past_a_limit_or_no_request_never_reaches_the_engine(tmp_path: Path) -> None:
-    answers, engine = send_all(tmp_path, [*SCHEMAS_PAST_LIMITS, *FAULTY_SCHEMAS, *ODD_TEXTS])
+    agents = [one for one in AGENTS_PAST_LIMITS if one.expected == (400,)]
+    requests = [*SCHEMAS_PAST_LIMITS, *FAULTY_SCHEMAS, *agents, *ODD_TEXTS]
+    answers, engine = send_all(tmp_path, requests)
     assert {name: status for name, status in answers.items() if status != 400} == {}
     assert engine.scopes == []
 
