@@ -170,7 +170,9 @@ def _find_plan(options: argparse.Namespace, host: Host) -> tuple[LaunchPlan, Ter
 
 def _set_gate(plan: LaunchPlan, terms: Terms, folder: RunFolder) -> LaunchPlan:
     """Put the engine behind the gate of a run's folder, unless there is to be none."""
-    return put_behind_gate(plan, folder) if terms.gated else leave_without_gate(plan)
+    if not terms.gated:
+        return leave_without_gate(plan)
+    return put_behind_gate(plan, folder, terms.gate_rules)
 
 
 def _list_successions(options: argparse.Namespace, now: datetime) -> tuple[datetime, ...]:

@@ -15,6 +15,7 @@ from slipstream.serving.access.gate_file import (
     is_loopback,
 )
 from slipstream.serving.access.gate_rules import apply_rules
+from slipstream.serving.guarded_engine import guard_engine, takes_pictures
 from slipstream.serving.run import RunFolder, Terms
 from slipstream.serving.weights.lock import LocalModel
 
@@ -71,7 +72,9 @@ def listen_at(plan: LaunchPlan, host: str | None, port: int | None) -> LaunchPla
     )
 
 
-def put_behind_gate(plan: LaunchPlan, folder: RunFolder) -> LaunchPlan:
+def put_behind_gate(
+    plan: LaunchPlan, folder: RunFolder, rules: GateRules | None = None
+) -> LaunchPlan:
     """Have every request judged inside the API server, whatever other middleware is asked for.
 
     vLLM adds middleware in order, and the last one added is the outermost.
@@ -95,6 +98,7 @@ def put_behind_gate(plan: LaunchPlan, folder: RunFolder) -> LaunchPlan:
         rest = {**rest, _CONSTRAINTS: Choice({"backend": "xgrammar"}, "default", because)}
     plan = plan.change(rest=rest)
     plan = _bound_queue(_have_port(plan))
+    plan = guard_engine(plan, (rules or GateRules()).media)
     gate = Choice(str(folder.gate), "default", "the gate's settings; no key is in it")
     return plan.change_variables({GATE_VARIABLE: gate})
 
@@ -119,19 +123,21 @@ def describe_gate(
     plan: LaunchPlan, terms: Terms, folder: RunFolder, probe_sha256: str
 ) -> GateSettings:
     """Write down what the gate must know."""
-    address, media = plan.settings.uds or plan.settings.host, plan.settings.media_limits
+    address = plan.settings.uds or plan.settings.host
     settings = GateSettings(
         host=address.value if address else "",
         keys_file=terms.keys_file,
         served_names=plan.settings.list_served_names(),
         seats=_count_seats(plan),
+        context=plan.settings.context.value if plan.settings.context else None,
         priorities=_find_rest(plan, "--scheduling-policy") == "priority",
         probe_sha256=probe_sha256,
         state_file=folder.gate_state,
         accounting_folder=folder.accounting,
         access_log=folder.access_log,
         speculation=plan.speculation is not None,
-        text_only=not (media and any(media.value.values())),
+        generates=_find_rest(plan, "--runner") != "pooling",
+        text_only=not takes_pictures(plan),
         recording=terms.recording,
     )
     rules = terms.gate_rules or GateRules()

@@ -18,6 +18,10 @@ from slipstream.errors import InvalidInputError
 from slipstream.records import Record, read_record
 from slipstream.serving.access.keys import Key, Scope
 
+# With a letter in its last part: an address in digits is no name.
+_HOST = re.compile(r"(?:[a-z0-9-]{1,63}\.)+[a-z][a-z0-9-]{0,62}")
+_PRIVATE_ENDINGS = (".localhost", ".local", ".internal", ".lan", ".home.arpa")
+
 GATE_VARIABLE = "SLIPSTREAM_GATE"
 GATE_CLASS = "slipstream.vllm_plugin.gate.middleware.Gate"
 
@@ -30,6 +34,9 @@ Route = Literal[
     "POST /v1/messages",
     "POST /v1/messages/count_tokens",
     "POST /v1/embeddings",
+    "POST /v1/rerank",
+    "POST /v1/score",
+    "POST /pooling",
     "POST /tokenize",
     "POST /detokenize",
     "GET /v1/models",
@@ -45,11 +52,21 @@ ROUTES: dict[str, tuple[Route, ...]] = {
     ),
     "messages": ("POST /v1/messages", "POST /v1/messages/count_tokens"),
     "embeddings": ("POST /v1/embeddings",),
+    "rerank": ("POST /v1/rerank",),
+    "score": ("POST /v1/score",),
+    "pooling": ("POST /pooling",),
     "tokenize": ("POST /tokenize",),
     "detokenize": ("POST /detokenize",),
     "models": ("GET /v1/models",),
 }
 USUAL_ROUTES = ("chat", "completions", "responses", "messages", "models")
+# Of a model that gives vectors or scores, which has none of those that generate.
+POOLING = frozenset(
+    route for name in ("embeddings", "rerank", "score", "pooling") for route in ROUTES[name]
+)
+GENERATING = frozenset(
+    route for name in ("chat", "completions", "responses", "messages") for route in ROUTES[name]
+)
 
 
 class GateLimits(Record):
@@ -78,6 +95,27 @@ class GateLimits(Record):
     schema_bytes: PositiveInt = 2**16
     # Of compiling: about a millisecond of a core each (vllm_plugin/gate/schema_cost.py).
     schema_units: PositiveInt = 3000
+
+
+class GateMedia(Record):
+    """The pictures that one request may have; `waiting_bytes` is of all requests together."""
+
+    images: PositiveInt = 16
+    image_bytes: PositiveInt = 5 * 2**20
+    request_bytes: PositiveInt = 20 * 2**20
+    waiting_bytes: PositiveInt = 512 * 2**20
+    pixels: PositiveInt = 2**24
+    # Whose pictures the engine may fetch; without any, pictures come with the request only.
+    hosts: tuple[str, ...] = ()
+
+    @field_validator("hosts")
+    @classmethod
+    def require_public_names(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        """Take names of hosts, and no address of this machine or its network."""
+        for host in hosts:
+            if not _HOST.fullmatch(host) or host.endswith(_PRIVATE_ENDINGS):
+                raise ValueError(f"'{host}' is not the name of a public host, in lower case")
+        return hosts
 
 
 class GateRecording(Record):
@@ -133,6 +171,7 @@ class GateRules(Record):
     constraints: Literal["plain", "any"] = "plain"
     template_arguments: tuple[str, ...] = ("enable_thinking", "thinking")
     limits: GateLimits = Field(default_factory=GateLimits)
+    media: GateMedia = Field(default_factory=GateMedia)
     keys: KeyDefaults = Field(default_factory=KeyDefaults)
 
     @field_validator("routes", mode="before")
@@ -157,6 +196,7 @@ class GateSettings(GateRules):
     served_names: tuple[str, ...] = ()
     # How many requests the engine works on at the same time; None shares nothing out.
     seats: PositiveInt | None = None
+    context: PositiveInt | None = None
     # Whether the engine orders requests by priority; otherwise it refuses one.
     priorities: bool = False
     # The hash of the supervisor's own key, which passes while draining and is not recorded.
@@ -164,6 +204,8 @@ class GateSettings(GateRules):
     state_file: Path | None = None
     accounting_folder: Path | None = None
     speculation: bool = False
+    # Whether the model writes text; otherwise it gives vectors or scores.
+    generates: bool = True
     text_only: bool = True
     recording: GateRecording | None = None
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from slipstream.vllm_plugin.gate.answers import Refusal
 from slipstream.vllm_plugin.gate.request_limits import SCHEMAS, Document, walk
+from slipstream.vllm_plugin.gate.request_tools import list_tools
 from slipstream.vllm_plugin.gate.schema_cost import (
     COSTLY_FORMAT,
     LENGTHS,
@@ -49,7 +50,7 @@ def list_forms(document: Document) -> list[Form]:
                 forms.append(Form(field, _parse(asked[field]) if field == "json" else asked[field]))
     for field in SCHEMAS:
         value = document.get(field)
-        if isinstance(value, dict) and _read_kind(value) not in NOT_COMPILED:
+        if isinstance(value, dict) and _is_compiled(value):
             forms.append(Form(field, value))
     if tools := list(_find_compiled_tools(document)):
         forms.append(Form("tools", tools))
@@ -93,8 +94,7 @@ def _lighten(tools: list[dict[str, Any]]) -> int:
 
 
 def _find_compiled_tools(document: Document) -> Iterator[dict[str, Any]]:
-    tools = document.get("tools")
-    tools = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    tools = list_tools(document)
     choice = document.get("tool_choice")
     kind = choice.get("type") if isinstance(choice, dict) else choice
     if kind == "none":
@@ -118,9 +118,10 @@ def _is_strict(tool: dict[str, Any]) -> bool:
     return any(part.get("strict") not in (None, False) for part in (tool, _read_function(tool)))
 
 
-def _read_kind(value: dict[str, Any]) -> Any:
-    inner = value.get("format")
-    return value.get("type") or (inner.get("type") if isinstance(inner, dict) else None)
+def _is_compiled(value: dict[str, Any]) -> bool:
+    """Say whether a form is a schema; Anthropic's `output_config` need not name its kind."""
+    forms = [form for form in (value, value.get("format")) if isinstance(form, dict)]
+    return any(form.get("type") not in NOT_COMPILED or "schema" in form for form in forms)
 
 
 def _parse(schema: Any) -> Any:

@@ -16,13 +16,19 @@ SCOPES = {
     "POST /v1/messages": "messages",
     "POST /v1/messages/count_tokens": "messages",
     "POST /v1/embeddings": "embeddings",
+    "POST /v1/rerank": "rerank",
+    "POST /v1/score": "score",
+    "POST /pooling": "pooling",
     "POST /tokenize": "tokenize",
     "POST /detokenize": "detokenize",
     "GET /v1/models": "models",
     "GET /metrics": "metrics",
 }
 MODELS = "GET /v1/models"
+RESPONSES = "/v1/responses"
+MESSAGES = "/v1/messages"
 CANCEL = "POST /v1/responses/{id}/cancel"
+POOLING = frozenset({"/v1/embeddings", "/v1/rerank", "/v1/score", "/pooling"})
 # The API server answers these by itself: they take no seat in the engine and make no tokens.
 WITHOUT_ENGINE = frozenset({"/v1/messages/count_tokens", "/tokenize", "/detokenize"})
 _ANTHROPIC = re.compile(r"/v1/messages(?:/|$)")

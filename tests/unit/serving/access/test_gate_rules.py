@@ -9,6 +9,7 @@ import pytest
 from slipstream.errors import InvalidInputError
 from slipstream.serving.access.gate_file import (
     ROUTES,
+    GateMedia,
     GateRules,
     GateSettings,
     KeyDefaults,
@@ -55,6 +56,11 @@ def test_routes_go_by_their_short_names(tmp_path: Path) -> None:
         ("[limits]\nn = 0", "limits.n: Input should be greater than 0"),
         ('constraints = "some"', "constraints: Input should be 'plain' or 'any'"),
         ('routes = ["docs"]', r"routes\[0\]: Input should be 'POST /v1/chat/completions'"),
+        ('[media]\nhosts = ["10.0.0.1"]', "media.hosts: .*'10.0.0.1' is not the name of a public"),
+        ('[media]\nhosts = ["localhost"]', "media.hosts: .*'localhost' is not the name"),
+        ('[media]\nhosts = ["a.internal"]', "media.hosts: .*'a.internal' is not the name"),
+        ('[media]\nhosts = ["https://a.org"]', "media.hosts: .*'https://a.org' is not the name"),
+        ('[media]\nhosts = ["A.org"]', "media.hosts: .*'A.org' is not the name"),
         ('host = "0.0.0.0"', "host: Extra inputs are not permitted"),
         ("routes = [", "is not TOML"),
     ],
@@ -77,11 +83,27 @@ def test_rules_change_what_is_the_users_and_keys_stay_required() -> None:
     assert after == before.model_copy(update={"retry_after_seconds": 9})
 
 
+def test_a_model_that_generates_has_no_routes_for_vectors_and_the_other_way_round() -> None:
+    asked = GateRules(routes=("POST /v1/messages", "GET /v1/models", "POST /v1/rerank"))
+    both = (asked, GateRules())
+    generating = [apply_rules(GateSettings(), one, keys_required=False).routes for one in both]
+    assert generating == [("POST /v1/messages", "GET /v1/models"), GateRules().routes]
+    pooling = GateSettings(generates=False)
+    given = [apply_rules(pooling, one, keys_required=False).routes for one in both]
+    vectors = ("POST /pooling", "POST /v1/embeddings", "POST /v1/rerank", "POST /v1/score")
+    assert given == [("GET /v1/models", "POST /v1/rerank"), ("GET /v1/models", *vectors)]
+
+
+def test_hosts_are_names(tmp_path: Path) -> None:
+    rules = read_rules(write(tmp_path, '[media]\nhosts = ["a.example.org", "xn--p1ai.com"]'))
+    assert rules.media.hosts == ("a.example.org", "xn--p1ai.com")
+
+
 def test_the_page_shows_every_key_with_its_default(tmp_path: Path) -> None:
     (shown,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     written = re.sub(r"^# (\w+ = )", r"\1", shown, flags=re.MULTILINE)
     assert read_rules(write(tmp_path, shown)) == GateRules()
-    for kind in (GateRules, type(GateRules().limits), KeyDefaults):
+    for kind in (GateRules, type(GateRules().limits), GateMedia, KeyDefaults):
         for name in kind.model_fields:
             assert re.search(rf"^(?:\[{name}\]|{name} = )", written, re.MULTILINE), name
 
