@@ -9,8 +9,8 @@ from slipstream.records import Record
 from slipstream.serving.access.gate_file import GateRules
 
 PARSER_HINT = (
-    "slipstream serve TARGET -- --enable-auto-tool-choice --tool-call-parser PARSER, "
-    "where PARSER is the one of the model's family"
+    "slipstream serve TARGET -- --enable-auto-tool-choice --tool-call-parser PARSER; "
+    "docs/conversations.md has the parsers by family"
 )
 
 

@@ -26,10 +26,7 @@ from tests.unit.serving.kept_runs import PLAN, keep
 
 Capture = pytest.CaptureFixture[str]
 SECRET = "the-secret-of-alice"
-TOOLS = {
-    "--enable-auto-tool-choice": Choice(True, "user", "given after --"),
-    "--tool-call-parser": Choice("hermes", "user", "given after --"),
-}
+TOOLS = {"tool_parser": Choice("hermes", "user", "given after --")}
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +50,7 @@ def serve(home: Path, stand_in: StandIn | None = None, **changes: Any) -> None:
         "host": Choice("127.0.0.1", "user", ""),
         "served_names": Choice((f"org/{MODEL}", MODEL), "user", ""),
         "context": Choice(CONTEXT, "user", ""),
+        "tool_parser": None,
         **changes.pop("settings", {}),
     }
     plan = PLAN.change(**settings)
@@ -298,7 +296,7 @@ def test_a_folder_that_cannot_be_written_is_told(home: Path, capsys: Capture) ->
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_sound_server_passes_every_test(client: str, home: Path, capsys: Capture) -> None:
     with run_stand_in(home) as server:
-        serve(home, server, settings={"rest": TOOLS})
+        serve(home, server, settings=TOOLS)
         connection = read_connection(client, "--test", capsys=capsys)
         asked = server.read_requests()
     tested = {one.what: one.works for one in connection.checks}
@@ -323,7 +321,7 @@ def test_the_key_goes_where_the_client_puts_it(
 ) -> None:
     file = make_keys(home)
     with run_stand_in(home) as server:
-        serve(home, server, settings={"rest": TOOLS}, terms=Terms(keys_file=home / "keys.json"))
+        serve(home, server, settings=TOOLS, terms=Terms(keys_file=home / "keys.json"))
         read_connection(client, "--test", "--key", str(file), capsys=capsys)
         asked = server.read_requests()
     lower = [{name.lower(): told for name, told in one["headers"].items()} for one in asked]
@@ -353,7 +351,7 @@ def test_what_does_not_work_is_told_with_what_to_type(
     wrong: dict[str, Any], what: str, works: bool | None, message: str, home: Path, capsys: Capture
 ) -> None:
     with run_stand_in(home, **wrong) as server:
-        serve(home, server, settings={"rest": TOOLS})
+        serve(home, server, settings=TOOLS)
         code = 1 if works is False else 0
         checks = read_connection("claude", "--test", capsys=capsys, code=code).checks
     check = next(one for one in checks if one.what == what)
