@@ -19,13 +19,19 @@ SCHEMA = {
     "required": ["unit"],
     "additionalProperties": False,
 }
+# OpenAI's client reads the arguments of strict tools only.
+FUNCTION = {"name": "weather", "parameters": SCHEMA, "strict": True}
 TOKENS = 48
+_connections: dict[str, Any] = {}
 
 
 @contextmanager
 def connect(secured: Secured, client: str, key: str = "none") -> Iterator[str]:
     """Have this process's variables be those that `connect` names; give the model's name."""
-    told = json.loads(secured.service.command("connect", client, "--json").stdout)
+    if client not in _connections:
+        shown = secured.service.command("connect", client, "--json").stdout
+        _connections[client] = json.loads(shown)
+    told = _connections[client]
     # What a program of Node's is told to trust, a Python one has to be told as well.
     trust = dict.fromkeys(("SSL_CERT_FILE", *told["trust"]), str(secured.pair.file))
     variables = {**trust, **told["variables"], **dict.fromkeys(told["key_variables"], key)}
@@ -40,7 +46,7 @@ def call_by_chat(client: openai.OpenAI, model: str) -> tuple[str, Any]:
     with client.chat.completions.stream(
         model=model,
         messages=[{"role": "user", "content": QUESTION}],
-        tools=[{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}],
+        tools=[{"type": "function", "function": FUNCTION}],
         tool_choice={"type": "function", "function": {"name": "weather"}},
         max_tokens=TOKENS,
     ) as stream:
@@ -54,7 +60,7 @@ def call_by_responses(client: openai.OpenAI, model: str) -> tuple[str, Any]:
     with client.responses.stream(
         model=model,
         input=QUESTION,
-        tools=[{"type": "function", "name": "weather", "parameters": SCHEMA, "strict": True}],
+        tools=[{"type": "function", **FUNCTION}],
         tool_choice={"type": "function", "name": "weather"},
         max_output_tokens=TOKENS,
         store=False,

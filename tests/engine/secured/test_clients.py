@@ -69,9 +69,11 @@ def test_the_client_of_openai_streams_and_calls_tools(secured: Secured) -> None:
         assert text
         assert usage.completion_tokens <= TOKENS
         check_call(call_by_chat(client, model))
-        with client.responses.stream(model=model, input=QUESTION, max_output_tokens=16) as stream:
-            deltas = [one.delta for one in stream if one.type == "response.output_text.delta"]
-            assert "".join(deltas) == stream.get_final_response().output_text
+        asked = {"model": model, "input": QUESTION, "max_output_tokens": 16, "store": False}
+        events = list(client.responses.create(**asked, stream=True))
+        deltas = [one.delta for one in events if one.type == "response.output_text.delta"]
+        assert events[-1].type in ("response.completed", "response.incomplete")
+        assert "".join(deltas) == events[-1].response.output_text
         check_call(call_by_responses(client, model))
         with pytest.raises(openai.NotFoundError):
             client.responses.create(model="another", input=QUESTION)
