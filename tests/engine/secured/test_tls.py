@@ -3,55 +3,19 @@
 import json
 import shlex
 import socket
-import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
 
-from slipstream.measuring.bench import Bench
-from slipstream.measuring.client.endpoint import Endpoint
-from slipstream.measuring.workloads import load_workload
 from slipstream.serving.access.tls import Certificate
-from tests.engine.service import Service
-from tests.unit.serving.access.certificates import Pair, make_pair
+from tests.engine.secured.conftest import Secured
+from tests.unit.serving.access.certificates import make_pair
 
 pytestmark = pytest.mark.engine
-
-
-@dataclass(frozen=True)
-class Secured:
-    """A served run, and the certificate that it was started with."""
-
-    service: Service
-    pair: Pair
-
-    def ask(self, path: str) -> httpx.Response:
-        context = Certificate(self.pair.file, self.pair.key).pin()
-        with httpx.Client(verify=context, trust_env=False, timeout=30) as client:
-            return client.get(f"https://127.0.0.1:{self.service.port}{path}")
-
-    def read_certificate(self) -> str:
-        return ssl.get_server_certificate(("127.0.0.1", self.service.port))
-
-
-@pytest.fixture(scope="module")
-def secured(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    home = tmp_path_factory.mktemp("secured")
-    pair = make_pair(home / "tls")
-    service = Service(home, target, environment={"HF_TOKEN": "hf_secret", "AWS_REGION": "x"})
-    words = ("--no-speculation", "--context", "2048", "--port", str(service.port), "--detach")
-    engine = ("--enforce-eager", *pair.flags, "--enable-ssl-refresh")
-    calls = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
-    cached = ("--enable-prompt-tokens-details",)
-    service.command("serve", str(target), *words, "--", *engine, *calls, *cached)
-    yield Secured(service, pair)
-    service.end()
 
 
 def test_it_is_ready_and_the_next_command_works_as_it_is_printed(secured: Secured) -> None:
@@ -90,24 +54,6 @@ def test_a_run_is_measured_over_tls(secured: Secured) -> None:
     words = ("--prompts", "1", "--max-tokens", "8", "--concurrency", "1", "--json")
     report = json.loads(secured.service.command("bench", *words).stdout)
     assert all(sample["error"] is None for sample in report["samples"])
-
-
-def test_the_turns_of_a_task_find_their_earlier_ones_in_the_cache_and_call_tools(
-    secured: Secured,
-) -> None:
-    certificate = Certificate(secured.pair.file, secured.pair.key)
-    endpoint = Endpoint(f"https://127.0.0.1:{secured.service.port}", certificate=certificate)
-    workload = load_workload(["agent"], most_a_kind=1, context=2048)
-    (cell,), samples = Bench(workload, (1,), tool_choice="named").measure(endpoint)
-    assert [sample.error for sample in samples] == [None] * 5
-    assert cell.tasks is not None
-    assert cell.tasks.calls == {"parsed": 4}
-    shares = [turn.cached_share for turn in cell.tasks.turns]
-    sys.stdout.write(f"\n{cell.tasks}")
-    assert shares[0] == 0
-    assert min(share or 0 for share in shares[1:]) > 0
-    counted = cell.cache_hit_share
-    assert counted == cell.tasks.cached_share
 
 
 def test_a_renewed_certificate_counts_without_a_restart(secured: Secured) -> None:
