@@ -10,6 +10,7 @@ from typing import Any
 
 from slipstream.checkpoints.pairing import Fault
 from slipstream.engines.parsers import read_parsers
+from slipstream.errors import UsageError
 from slipstream.planning.asked import AskedSettings
 from slipstream.planning.families import Family, find_family, load_template_faults, reasons
 from slipstream.planning.settings import FLAGS, Choice, EngineSettings
@@ -125,9 +126,18 @@ def _decide_thinking(situation: Situation) -> Choice[dict[str, Any]] | None:
     wish, switch = situation.wishes.find("thinking"), _find_switch(situation)
     if wish is None or switch is None:
         return None
-    asked = situation.asked.settings.get("template_arguments")
-    merged = {**switch[wish.value], **(asked.value if asked else {})}
+    merged = _merge(situation, "template_arguments", switch[wish.value])
     return Choice(merged, wish.source, f"thinking {wish.value} was asked for")
+
+
+def _merge(situation: Situation, setting: str, decided: Mapping[str, Any]) -> dict[str, Any]:
+    """Put what was given for a setting over what a rule adds to it."""
+    asked = situation.asked.settings.get(setting)
+    if asked is not None and not isinstance(asked.value, dict):
+        raise UsageError(
+            f"{FLAGS[setting]} {asked.value} is no JSON object", hint=f"{FLAGS[setting]} '{{}}'"
+        )
+    return {**decided, **(asked.value if asked else {})}
 
 
 def _decide_generation(situation: Situation) -> Choice[str] | None:
@@ -149,9 +159,9 @@ def _decide_overrides(situation: Situation) -> Choice[dict[str, Any]] | None:
     source = asked.settings.get("generation_config")
     if not min_p or not drafts or (source is not None and source.value != "auto"):
         return None
-    given = asked.settings.get("generation_overrides")
     because = f"with its min_p {min_p:g} vLLM would refuse every request while drafts are on"
-    return Choice({"min_p": 0.0, **(given.value if given else {})}, "checkpoint", because)
+    merged = _merge(situation, "generation_overrides", {"min_p": 0.0})
+    return Choice(merged, "checkpoint", because)
 
 
 def list_conversation_notes(situation: Situation, settings: EngineSettings) -> tuple[str, ...]:

@@ -294,6 +294,16 @@ def test_the_users_template_arguments_are_kept_beside_thinking(
     assert find_value(plan(capsys, target, *own), "template_arguments") == {"tone": "plain"}
 
 
+def test_template_arguments_that_are_no_object_are_a_usage_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    target = make_target("Qwen3ForCausalLM", JSON_CALLS + THINKS)
+    own = ("--", "--default-chat-template-kwargs", "[1]")
+    words = ["plan", target, "--host", "h100", "--no-speculation", "--thinking", "off", *own]
+    assert run(words, {}) == 2
+    assert "--default-chat-template-kwargs [1] is no JSON object" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("family", ["GLM 5.3", "Kimi K2 Thinking", "gpt-oss", "SmolLM2"])
 def test_thinking_without_a_switch_is_warned_of(
     family: str, capsys: pytest.CaptureFixture[str]
