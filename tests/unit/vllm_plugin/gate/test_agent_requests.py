@@ -101,7 +101,7 @@ def test_what_the_engine_compiles_is_found_in_every_form(
 @pytest.mark.parametrize("schemas", ["parameters", "input_schema"])
 def test_a_faulty_schema_of_a_forced_tool_is_refused_under_each_name(schemas: str) -> None:
     tool = {"name": "a", schemas: {"type": "object", "properties": {"b": {"enum": []}}}}
-    with pytest.raises(Refusal, match="tools: .*enum"):
+    with pytest.raises(Refusal, match=r"tools: .*enum"):
         require_affordable_forms(
             {**MESSAGE, "tools": [tool], "tool_choice": {"type": "any"}}, 10**6
         )
