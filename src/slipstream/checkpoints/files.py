@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.checkpoints.hub import asking_hub, find_snapshot, require_hub_name
+from slipstream.checkpoints.model_card import keep_names, parse_base_models
 from slipstream.errors import InvalidInputError, MissingPartError
 
 INDEX = "model.safetensors.index.json"
@@ -40,6 +41,10 @@ class CheckpointFiles(ABC):
     @abstractmethod
     def read(self, file: str) -> bytes | None:
         """Give a small file whole, or None if there is none of this name."""
+
+    def read_base_models(self) -> tuple[str, ...] | None:
+        """Return the models that this one was made from, as its card names them."""
+        return parse_base_models(self.read("README.md"))
 
     @abstractmethod
     def read_tensors(self) -> tuple[Tensor, ...] | None:
@@ -124,6 +129,11 @@ class HubFiles(CheckpointFiles):
     """A checkpoint on the hub, read at one revision through metadata calls only."""
 
     present: frozenset[str]
+    base_models: tuple[str, ...] | None = None
+
+    def read_base_models(self) -> tuple[str, ...] | None:
+        """Return what the hub read in the card."""
+        return self.base_models
 
     def read(self, file: str) -> bytes | None:
         """Fetch one small file."""
@@ -200,4 +210,5 @@ def _open_hub(name: str, revision: str | None) -> CheckpointFiles:
         licence=getattr(info.card_data, "license", None),
         gated=None if info.gated is None else bool(info.gated),
         present=frozenset(sibling.rfilename for sibling in info.siblings or ()),
+        base_models=keep_names(getattr(info.card_data, "base_model", None)),
     )

@@ -75,6 +75,7 @@ def parse_checkpoint(files: CheckpointFiles, *, tokenizer: bool = True) -> Check
             kind for kind in ("vision", "audio") if config.get(f"{kind}_config") is not None
         ),
         tokenizer_sha256=_hash_tokenizer(files) if tokenizer else None,
+        base_models=files.read_base_models(),
         licence=files.licence,
         gated=files.gated,
         draft=parse_draft_part(config, names),

@@ -65,10 +65,11 @@ def make_plan(
     wishes: Wishes,
     *,
     known_bad: tuple[KnownBad, ...] = (),
+    found: Choice[str] | None = None,
     notes: tuple[str, ...] = (),
 ) -> LaunchPlan:
     """Decide everything, once, in the order in which one thing depends on another."""
-    situation = Situation(host, target, drafter, recipe, wishes, read_asked(wishes))
+    situation = Situation(host, target, drafter, recipe, wishes, read_asked(wishes), found)
     figures = _decide_figures(situation)
     kv, load, memory = _decide_cache(situation, figures)
     settings = _overlay(_decide_settings(situation, figures, kv, load, memory), situation)
@@ -260,7 +261,7 @@ def _decide_speculation(situation: Situation, figures: _Figures, load: Load) -> 
     if situation.recipe is not None and situation.recipe.drafter == drafter.name:
         named = situation.from_recipe(drafter.name)
     else:
-        named = Choice(drafter.name, "user", "asked for")
+        named = situation.found or Choice(drafter.name, "user", "asked for")
     decided: dict[str, Any] = {
         "method": Choice(
             vllm.name_method(draft),

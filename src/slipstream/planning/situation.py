@@ -25,7 +25,10 @@ _WISHES = {
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A machine, a target, perhaps a drafter and a recipe, and what is wished for."""
+    """A machine, a target, perhaps a drafter and a recipe, and what is wished for.
+
+    `found` is the drafter with why it was taken, if it was found in the index or on the hub.
+    """
 
     host: Host
     target: Checkpoint
@@ -33,6 +36,7 @@ class Situation:
     recipe: Recipe | None
     wishes: Wishes
     asked: AskedSettings = field(default_factory=AskedSettings)
+    found: Choice[str] | None = None
 
     @property
     def accelerator(self) -> Accelerator | None:
