@@ -37,6 +37,12 @@ class HubDrafter:
 
 def search_drafters(names: tuple[str, ...]) -> tuple[HubDrafter, ...]:
     """Ask the hub for drafters of models with these names; a target's own name comes first."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        raise MissingPartError(
+            "HF_HUB_OFFLINE is set, so only the index was searched", hint="unset HF_HUB_OFFLINE"
+        )
     known = [name for name in names if is_hub_name(name)][:MOST_NAMES]
     found: dict[str, HubDrafter] = {}
     for model in _within_time(lambda: list(_list_models(known)), known):

@@ -44,6 +44,7 @@ _ENGINE_KEYS = {
     "peagle": {"method": "eagle3", "parallel_drafting": True},
 }
 _USUAL_LENGTH = 3
+_AGREES = "what is published of it agrees"
 
 
 class ReadCheckpoint(Protocol):
@@ -106,7 +107,7 @@ def list_candidates(
             finds += islice(find_on_hub(target, bases, listed), MOST_FROM_HUB)
             hub = f"asked: {len(listed)} drafters listed"
         except MissingPartError as fault:
-            hub = f"not reached: {fault.message}"
+            hub = f"not asked: {fault.message}"
     makers = Counter(entry.maker for entry in library.drafters)
     judged = [
         _judge(target, find, machine=machine, library=library, read=read)
@@ -196,7 +197,7 @@ def _check_pair(
     if faults:
         return "does not fit", "; ".join(fault.message for fault in faults), drafter
     if not drafter.complete:
-        return "cannot tell", "files not here", drafter
+        return "cannot tell", f"files not here; {_AGREES}", drafter
     if not target.complete:
         return "cannot tell", "the target's files are not here", drafter
     return "fits", "its files agree with the target's", drafter
@@ -246,15 +247,18 @@ def _rank(candidate: Candidate, makers: Counter[str]) -> tuple[object, ...]:
     return (
         candidate.verdict == "does not fit",
         candidate.match == "shape",
+        candidate.match == "name" and candidate.obstacle is not None,
         not candidate.measured_here,
         not candidate.measured_elsewhere,
         candidate.verdict != "fits",
+        _AGREES not in candidate.because,
         MATCHES.index(candidate.match),
         candidate.obstacle is not None,
         candidate.found == "hub",
         candidate.maker.lower() != name_owner(candidate.made_for).lower(),
         -makers[candidate.maker],
         -len(candidate.sources),
+        candidate.draft_length is None,
         candidate.drafter or "",
     )
 

@@ -47,7 +47,15 @@ def find_by_name(target: Checkpoint, bases: tuple[str, ...], library: Library) -
     for entry in library.drafters:
         match = match_target(entry.target, target.name, bases)
         if match is not None:
-            yield Find(entry, match, "index")
+            yield Find(entry, match, "index", _find_build_obstacle(entry, match))
+
+
+def _find_build_obstacle(entry: PublishedDrafter, match: Match) -> str | None:
+    """Return what speaks against a drafter that was made for one build, if this is another."""
+    stem = entry.target.rpartition("/")[2].lower()
+    if match != "name" or stem == name_stem(entry.target):
+        return None
+    return f"it was made for another build, {entry.target}"
 
 
 def match_target(made_for: str, target: str, bases: tuple[str, ...]) -> Match | None:

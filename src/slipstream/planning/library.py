@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
-from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
+from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart, Family
 from slipstream.checkpoints.model_names import name_stem
 from slipstream.recipes.published import KnownModel, PublishedDrafter
 from slipstream.recipes.recipe import Recipe
@@ -25,10 +25,9 @@ class Library:
 
     def describe(self, name: str) -> Checkpoint | None:
         """Return what is known of a target or drafter by its name, None if that is nothing."""
-        lower = name.lower()
         for entry in self.drafters:
-            if entry.facts is not None and (entry.drafter or "").lower() == lower:
-                return entry.facts
+            if (entry.drafter or "").lower() == name.lower():
+                return entry.facts or _describe_bare(entry)
         by_stem = (model for model in self.models if name_stem(model.facts.name) == name_stem(name))
         known = next(by_stem, None)
         return None if known is None else known.describe(name)
@@ -50,6 +49,15 @@ class Library:
 
 
 NO_LIBRARY = Library()
+
+
+def _describe_bare(entry: PublishedDrafter) -> Checkpoint | None:
+    """Return what the index alone says of a drafter: how it drafts, and for what."""
+    family = "eagle3" if entry.method == "peagle" else entry.method
+    if entry.drafter is None or family not in get_args(Family):
+        return None
+    draft = DraftPart.model_validate({"family": family, "verifier": entry.target})
+    return Checkpoint(name=entry.drafter, source=entry.sources[0], draft=draft)
 
 
 def _list_shape(checkpoint: Checkpoint) -> tuple[object, ...]:

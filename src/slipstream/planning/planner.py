@@ -48,7 +48,7 @@ from slipstream.planning.scheduling import (
     decide_sequences,
 )
 from slipstream.planning.settings import Choice, EngineSettings, Speculation
-from slipstream.planning.situation import Situation
+from slipstream.planning.situation import FoundDrafter, Situation
 from slipstream.planning.wishes import Wishes
 from slipstream.recipes.recipe import KnownBad, Recipe
 
@@ -65,7 +65,7 @@ def make_plan(
     wishes: Wishes,
     *,
     known_bad: tuple[KnownBad, ...] = (),
-    found: Choice[str] | None = None,
+    found: FoundDrafter | None = None,
     notes: tuple[str, ...] = (),
 ) -> LaunchPlan:
     """Decide everything, once, in the order in which one thing depends on another."""
@@ -260,8 +260,10 @@ def _decide_speculation(situation: Situation, figures: _Figures, load: Load) -> 
         return Speculation.model_validate({**asked.speculation, "rest": asked.speculation_rest})
     if situation.recipe is not None and situation.recipe.drafter == drafter.name:
         named = situation.from_recipe(drafter.name)
+    elif situation.found is not None:
+        named = situation.found.drafter
     else:
-        named = situation.found or Choice(drafter.name, "user", "asked for")
+        named = Choice(drafter.name, "user", "asked for")
     decided: dict[str, Any] = {
         "method": Choice(
             vllm.name_method(draft),

@@ -17,6 +17,7 @@ from slipstream.planning.library import NO_LIBRARY, Library, complete_facts
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.planner import make_plan
 from slipstream.planning.settings import Choice
+from slipstream.planning.situation import FoundDrafter
 from slipstream.planning.wishes import Wishes
 from slipstream.recipes.recipe import KnownBad, Recipe
 
@@ -29,8 +30,7 @@ class Resolved:
     drafter: Checkpoint | None
     recipe: Recipe | None
     notes: tuple[str, ...]
-    # The drafter with why it was taken, where neither the user nor a recipe named one.
-    found: Choice[str] | None = None
+    found: FoundDrafter | None = None
 
 
 def plan_target(
@@ -88,7 +88,7 @@ def resolve(
         return Resolved(facts.find_target(target), None, recipe, tuple(facts.notes))
     if name is None:
         found = _choose_drafter(target, facts, machine, search)
-        name = found.value
+        name = found.drafter.value
     drafter = facts.find_drafter(name)
     comparable = drafter.tokenizer_sha256 is not None
     read_target = facts.find_target(target, tokenizer=comparable)
@@ -111,7 +111,7 @@ def find_drafters(
 
 def _choose_drafter(
     target: str, facts: "_Facts", machine: str | None, search: SearchHub | None
-) -> Choice[str]:
+) -> FoundDrafter:
     """Take the best candidate that may be taken, or name them all."""
     listed = list_candidates(
         facts.find_target(target),
@@ -125,7 +125,8 @@ def _choose_drafter(
         if candidate.drafter is not None and candidate.drafter == listed.chosen:
             licence = f"; licence {candidate.licence}" if candidate.licence else ""
             others = f"; slipstream drafters {target} lists {len(listed.candidates)}"
-            return Choice(candidate.drafter, "index", f"{candidate.why}{licence}{others}")
+            why = f"{candidate.why}{licence}{others}"
+            return FoundDrafter(Choice(candidate.drafter, "index", why), candidate.draft_length)
     if not listed.candidates:
         raise InvalidInputError(
             f"no drafter is known for {target} (hub {listed.hub})",
