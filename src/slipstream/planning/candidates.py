@@ -39,7 +39,7 @@ MOST_FROM_HUB = 8  # each is read, and anybody can be listed
 MOST_HOPS = 3
 RUNNABLE = ("dflash", "dflash2", "dspark")
 _PAIRED = (*RUNNABLE, "eagle3", "peagle")
-_ENGINE_KEYS = {
+_ENGINE_KEYS: dict[str, dict[str, object]] = {
     "dflash2": {"method": "dflash"},
     "peagle": {"method": "eagle3", "parallel_drafting": True},
 }

@@ -4,7 +4,7 @@ Recipes say what somebody ran; these files only say that a drafter exists, for w
 that is written, and which shape and size a target has while its own files cannot be read.
 """
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -74,7 +74,7 @@ class KnownModel(Record):
         if name.lower() == self.facts.name.lower():
             return self.facts
         build = next((build for build in self.builds if build.name.lower() == name.lower()), None)
-        shared = {
+        shared: dict[str, Any] = {
             "name": name,
             "source": f"shape of {self.facts.name}, of which it is a build: {self.facts.source}",
             "licence": None,
