@@ -4,6 +4,7 @@ A listing is what strangers wrote. Of it only names, tags and classes are kept, 
 are read later like those of any other checkpoint, as data, and code in them is never run.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -22,6 +23,7 @@ LONGEST_WAIT_S = 20.0
 # Stored in a way that vLLM does not load as a drafter.
 _FOREIGN = frozenset(("gguf", "mlx", "onnx", "openvino", "coreml"))
 _BASE_TAG = "base_model:"
+_LICENCE_TAG = re.compile(r"license:([\w.+-]{1,40})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ def _parse(model: Any) -> HubDrafter | None:
         return None
     files = [sibling.rfilename for sibling in model.siblings or ()]
     bases = (tag.rpartition(":")[2] for tag in tags.values() if tag.startswith(_BASE_TAG))
-    licences = [tag.removeprefix("license:") for tag in tags if tag.startswith("license:")]
+    licences = [match[1] for tag in tags if (match := _LICENCE_TAG.fullmatch(tag))]
     return HubDrafter(
         name=name,
         method=method,

@@ -37,6 +37,7 @@ SearchHub = Callable[[tuple[str, ...]], tuple[HubDrafter, ...]]
 
 MOST_FROM_HUB = 8  # each is read, and anybody can be listed
 MOST_HOPS = 3
+MOST_LETTERS = 400
 RUNNABLE = ("dflash", "dflash2", "dspark")
 _PAIRED = (*RUNNABLE, "eagle3", "peagle")
 _ENGINE_KEYS: dict[str, dict[str, object]] = {
@@ -149,7 +150,8 @@ def _judge(
     read: ReadCheckpoint,
 ) -> Candidate:
     entry = find.entry
-    verdict, because, drafter = _check_pair(target, entry, read)
+    verdict, stated, drafter = _check_pair(target, entry, read)
+    because = _clean(stated)
     here, elsewhere = _list_evidence(entry.drafter, machine, library)
     obstacle = _find_obstacle(find, verdict, because) or _find_engine_obstacle(
         target, drafter, on_cpu=machine == "cpu"
@@ -201,6 +203,12 @@ def _check_pair(
     if not target.complete:
         return "cannot tell", "the target's files are not here", drafter
     return "fits", "its files agree with the target's", drafter
+
+
+def _clean(text: str) -> str:
+    """Return a text in which strangers' values may stand as one that a terminal shows as it is."""
+    shown = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return shown if len(shown) <= MOST_LETTERS else f"{shown[:MOST_LETTERS]}..."
 
 
 def _list_evidence(

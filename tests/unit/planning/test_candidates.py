@@ -261,6 +261,14 @@ def test_a_stranger_on_the_hub_is_taken_only_if_it_names_the_target_and_fits(
     assert find(files=(rename("b/fits"),), listed=(hub("b/fits"),)).chosen == "b/fits"
 
 
+def test_what_a_stranger_wrote_does_not_reach_the_terminal_as_it_is() -> None:
+    hostile = rename("b/fits", draft=None, architecture="\x1b[2J" + "x" * 5000)
+    because = only(find(files=(hostile,), listed=(hub("b/fits"),))).because
+    assert "\x1b" not in because
+    assert because.isprintable()
+    assert len(because) < 500
+
+
 def test_few_of_the_hubs_answers_are_read() -> None:
     found = find(listed=tuple(hub(f"b/{at}") for at in range(100)))
     assert len(found.candidates) == 8
