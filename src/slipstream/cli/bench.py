@@ -1,32 +1,33 @@
 """`slipstream bench`: what a server gives, by kind of prompt and concurrency."""
 
 import argparse
-import asyncio
 import os
 from pathlib import Path
-from typing import Any
 
 from slipstream.cli.arguments import positive_number
 from slipstream.cli.measuring_options import (
     add_reports,
     add_workload,
     describe_conditions,
+    read_concurrencies,
     read_thinking,
     read_workload,
     require_writable,
     write_report,
 )
 from slipstream.cli.screen import Screen
-from slipstream.errors import ExitCode, InvalidInputError, UsageError
-from slipstream.measuring.bench import Bench, BenchReport, PrefixCache
+from slipstream.errors import ExitCode, UsageError
+from slipstream.measuring.bench import Bench, BenchReport, PrefixCache, ToolChoice
 from slipstream.measuring.client.completions import Request
-from slipstream.measuring.client.endpoint import Endpoint, call, open_client, read_key
+from slipstream.measuring.client.endpoint import Endpoint, read_key, read_served_model
 from slipstream.measuring.client.load import run_closed_loop
 from slipstream.measuring.machine_watch import make_watch
+from slipstream.measuring.workloads import Workload, names_tasks
 from slipstream.reporting.pages.bench import render_bench_html, render_bench_markdown
 from slipstream.reporting.text.bench import render_bench_text, render_cell_line
 from slipstream.serving.access.tls import Certificate
-from slipstream.serving.run import Run, find_live, find_runs_root
+from slipstream.serving.run import Run, find_runs_root
+from slipstream.serving.selection import find_server
 from slipstream.serving.supervision.engine_session import measure_session
 
 
@@ -54,22 +55,30 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
             "--rate and --concurrency exclude each other",
             hint=f"slipstream bench --rate {options.rate:g}",
         )
-    url, served = _find_server(options.server)
+    if options.rate is not None and names_tasks(options.workload):
+        raise UsageError(
+            "the turns of a task follow one another and cannot arrive at a rate",
+            hint="slipstream bench --workload agent --concurrency 1 4",
+        )
+    hint = "slipstream bench http://HOST:PORT, or slipstream serve"
+    url, served = find_server(find_runs_root(os.environ), options.server, hint=hint)
     certificate = Certificate.of(served.plan) if served else None
     endpoint = Endpoint(url, key=read_key(options.key, os.environ), certificate=certificate)
-    model, context = _read_model(endpoint)
+    model, context = read_served_model(endpoint)
     workload = read_workload(options, context)
     bench = Bench(
         workload=workload,
-        concurrencies=options.concurrency,
+        concurrencies=read_concurrencies(options),
         thinking=read_thinking(options),
         arrivals_per_second=options.rate,
         seed=options.seed,
         prefix_cache=_find_cache_handling(endpoint),
+        tool_choice=_find_tool_choice(endpoint, workload, options.tool_choice),
         measure_memory=lambda: None if served is None else _measure(served),
         tell=lambda cell: screen.show_progress(render_cell_line(cell)),
     )
-    screen.show_progress(f"{len(workload.prompts)} prompts; warm-up")
+    what = "turns" if workload.has_tasks else "prompts"
+    screen.show_progress(f"{len(workload.prompts)} {what}; warm-up")
     warm = bench.warm_up(endpoint)
     watch = make_watch(served.host if served else None)
     # Of a server that somebody else started, it is not known which processes are its own.
@@ -100,39 +109,22 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     return ExitCode.DONE
 
 
-def _find_server(name: str | None) -> tuple[str, Run | None]:
-    """Find a run by its id or its address, or take a URL of anybody's server."""
-    live = [found for _, found in find_live(find_runs_root(os.environ)) if found.url]
-    for found in live:
-        if name in (None, found.id, found.url):
-            return str(found.url), found
-    if name is None or "://" not in name:
-        what = "no run is live" if name is None else f"no run {name} is live"
-        raise InvalidInputError(what, hint="slipstream bench http://HOST:PORT, or slipstream serve")
-    return name, None
-
-
-def _read_model(endpoint: Endpoint) -> tuple[str, int | None]:
-    """Ask for the model's name, and for its context where the server says it."""
-
-    async def ask() -> Any:
-        async with open_client(endpoint) as client:
-            return await call(client, "GET", "/v1/models")
-
-    try:
-        first = asyncio.run(ask())["data"][0]
-        return str(first["id"]), first.get("max_model_len")
-    except (LookupError, TypeError, AttributeError) as fault:
-        raise InvalidInputError(
-            f"{endpoint.url} lists no model", hint="give the address of an OpenAI-compatible server"
-        ) from fault
-
-
 def _find_cache_handling(endpoint: Endpoint) -> PrefixCache:
     """Keep every request apart from the others in the prefix cache, if the server lets us."""
     request = Request(prompt_ids=(1, 2, 3), max_tokens=1, extra={"cache_salt": "slipstream"})
     (sample,) = run_closed_loop(endpoint, [request], concurrency=1)
     return "cold" if sample.error is None else "as it is"
+
+
+def _find_tool_choice(endpoint: Endpoint, workload: Workload, wanted: ToolChoice) -> ToolChoice:
+    """Ask for tool calls if the server parses them: vLLM refuses to be asked otherwise."""
+    calling = [prompt for prompt in workload.prompts if prompt.expected_tool]
+    if not calling:
+        return "none"
+    extra = {"tools": calling[0].extra["tools"], "tool_choice": "auto"}
+    request = Request(messages=({"role": "user", "content": "hi"},), max_tokens=1, extra=extra)
+    (sample,) = run_closed_loop(endpoint, [request], concurrency=1)
+    return wanted if sample.error is None else "none"
 
 
 def _measure(served: Run) -> int | None:

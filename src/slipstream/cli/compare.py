@@ -10,6 +10,7 @@ from slipstream.cli.measuring_options import (
     add_reports,
     add_workload,
     describe_conditions,
+    read_concurrencies,
     read_thinking,
     read_workload,
     require_writable,
@@ -21,7 +22,7 @@ from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.engines.installed import find_versions
 from slipstream.errors import ExitCode, InvalidInputError
 from slipstream.hardware import Host, read_host, this_machine
-from slipstream.measuring.bench import Bench
+from slipstream.measuring.bench import Bench, ToolChoice
 from slipstream.measuring.comparing.comparison import ComparedArm, Contest
 from slipstream.measuring.machine_watch import make_watch
 from slipstream.planning import LaunchPlan
@@ -60,8 +61,9 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     workload = read_workload(options, _find_context([arm.plan for arm in arms]))
     bench = Bench(
         workload=workload,
-        concurrencies=options.concurrency,
+        concurrencies=read_concurrencies(options),
         thinking=read_thinking(options),
+        tool_choice=_find_tool_choice([arm.plan for arm in arms], options.tool_choice),
         tell=lambda cell: screen.show_progress(render_cell_line(cell)),
     )
     conditions = describe_conditions(
@@ -97,7 +99,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 def _find_arms(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ComparedArm]:
     """Take the plan as B; A is the plan that it is held against, or that of --no-speculation."""
     if options.users is None and not Path(options.target).is_file():
-        options.users = max(options.concurrency)
+        options.users = max(read_concurrencies(options))
     plan = take_plan(options, host)
     if options.against is not None:
         other = read_record(options.against, LaunchPlan, hint=PLAN_HINT)
@@ -113,6 +115,13 @@ def _find_arms(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, Co
         ComparedArm(name="plain", plan=plan_plain(plan, host)),
         ComparedArm(name="drafted", plan=plan),
     )
+
+
+def _find_tool_choice(plans: list[LaunchPlan], wanted: ToolChoice) -> ToolChoice:
+    """Ask for tool calls if both engines parse them."""
+    needed = ("--enable-auto-tool-choice", "--tool-call-parser")
+    parse = all(plan.find(flag) is not None for plan in plans for flag in needed)
+    return wanted if parse else "none"
 
 
 def _find_context(plans: list[LaunchPlan]) -> int | None:

@@ -28,7 +28,7 @@ from slipstream.engines.installed import find_versions
 from slipstream.errors import ExitCode
 from slipstream.hardware import Host, read_host, this_machine
 from slipstream.measuring.bench import Conditions
-from slipstream.measuring.engine_start import tell_drafts
+from slipstream.measuring.engine_start import report_usage
 from slipstream.measuring.machine_watch import make_watch
 from slipstream.planning import LaunchPlan, Wishes, make_plan
 from slipstream.proving_ground import SHIPPED_DRAFTER, make_smollm2
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     )
     with stage.perform("plain", plain_plan) as (_, plain):
         pass
-    with stage.perform("drafted", tell_drafts(plan)) as (url, drafted):
+    with stage.perform("drafted", report_usage(plan)) as (url, drafted):
         conditions = _describe_conditions(options, stage, plan, host)
         demo = Demo(
             conditions=conditions,

@@ -3,6 +3,7 @@
 import argparse
 import shlex
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from slipstream.cli.screen import Screen
 from slipstream.errors import InvalidInputError
 from slipstream.hardware import Host
 from slipstream.measuring.bench import Bench, Conditions
-from slipstream.measuring.workloads import Workload, load_workload
+from slipstream.measuring.workloads import Workload, load_workload, names_tasks
 from slipstream.planning import LaunchPlan
 
 WORKLOAD = ("code", "reasoning", "dialogue", "prose")
@@ -24,7 +25,8 @@ def add_workload(parser: argparse.ArgumentParser, *, prompts: int, loads: bool =
         metavar="NAME|FILE",
         nargs="+",
         default=WORKLOAD,
-        help="classes of prompts, `all`, a JSONL file, a recording, or humaneval:FILE and the like",
+        help="classes of prompts, `all`, `agent` (tasks of several turns with tools), a JSONL "
+        "file, a recording, or humaneval:FILE and the like",
     )
     if loads:
         parser.add_argument(
@@ -32,13 +34,21 @@ def add_workload(parser: argparse.ArgumentParser, *, prompts: int, loads: bool =
             type=whole_number,
             nargs="+",
             default=(1, 4, 8),
-            help="concurrent requests, one load for each number (default 1 4 8)",
+            help="concurrent requests or tasks, one load for each number (default 1 4 8; 1 for "
+            "agent)",
+        )
+        parser.add_argument(
+            "--tool-choice",
+            choices=("auto", "named"),
+            default="auto",
+            help="how tasks ask for tool calls, of a server that parses them: auto as agents do, "
+            "or each by its name (default auto)",
         )
     parser.add_argument(
         "--prompts",
         type=whole_number,
         default=prompts,
-        help=f"prompts per class (default {prompts})",
+        help=f"prompts or tasks per class (default {prompts})",
     )
     parser.add_argument(
         "--max-tokens", type=whole_number, default=128, help="tokens per answer (default 128)"
@@ -66,6 +76,12 @@ def read_workload(options: argparse.Namespace, context: int | None) -> Workload:
         context=context,
         max_tokens=options.max_tokens,
     )
+
+
+def read_concurrencies(options: argparse.Namespace) -> Sequence[int]:
+    """Return the loads to measure; tasks are asked one after the other unless more are wanted."""
+    chosen: Sequence[int] = options.concurrency
+    return chosen if isinstance(chosen, list) or not names_tasks(options.workload) else (1,)
 
 
 def read_thinking(options: argparse.Namespace) -> bool | None:
@@ -100,6 +116,7 @@ def describe_conditions(
         prefix_cache=bench.prefix_cache,
         start_seconds=start_seconds,
         arrivals_per_second=bench.arrivals_per_second,
+        tool_choice=bench.tool_choice if bench.workload.has_tasks else None,
     )
 
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from slipstream.cli.arguments import natural_number, whole_number
-from slipstream.cli.plan import PLAN_HINT, add_wishes, make_plan, take_plan
+from slipstream.cli.plan import PLAN_HINT, add_chat_wishes, add_wishes, make_plan, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.engines.installed import find_versions
@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a folder, a hub model, a saved plan, or a run's folder",
     )
     add_wishes(parser)
+    add_chat_wishes(parser)
     parser.add_argument("--bind", metavar="ADDRESS", help="to listen at; default this machine only")
     parser.add_argument("--port", type=whole_number, help="default 8000")
     parser.add_argument("--detach", action="store_true", help="leave once it is ready")
@@ -150,14 +151,15 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 
 
 def _find_plan(options: argparse.Namespace, host: Host) -> tuple[LaunchPlan, Terms]:
-    """Take a run's plan, a saved one, or make it now."""
+    """Take a run's plan, a saved one, or make it now, which takes long: faulty terms come first."""
     terms = Terms(keys_file=find_key_file(os.environ))
     if options.target is None:
         if not (options.from_env and os.environ.get("MODEL_PATH")):
             hint = "slipstream serve TARGET; with --from-env MODEL_PATH names it"
             raise UsageError("no target was named", hint=hint)
         require_readable(os.environ)
-        return make_plan(options, host), _read_terms(options, terms)
+        terms = _read_terms(options, terms)
+        return make_plan(options, host), terms
     target = Path(options.target)
     if (target / "run.json").is_file():
         _refuse_wishes(options, "a run is served again as it was", "slipstream serve TARGET")
@@ -165,12 +167,15 @@ def _find_plan(options: argparse.Namespace, host: Host) -> tuple[LaunchPlan, Ter
         return earlier.plan, _read_terms(options, earlier.terms)
     if target.is_file():
         _refuse_wishes(options, "a saved plan is taken as it is", PLAN_HINT)
-    return take_plan(options, host), _read_terms(options, terms)
+    terms = _read_terms(options, terms)
+    return take_plan(options, host), terms
 
 
 def _set_gate(plan: LaunchPlan, terms: Terms, folder: RunFolder) -> LaunchPlan:
     """Put the engine behind the gate of a run's folder, unless there is to be none."""
-    return put_behind_gate(plan, folder) if terms.gated else leave_without_gate(plan)
+    if not terms.gated:
+        return leave_without_gate(plan)
+    return put_behind_gate(plan, folder, terms.gate_rules)
 
 
 def _list_successions(options: argparse.Namespace, now: datetime) -> tuple[datetime, ...]:
@@ -193,6 +198,8 @@ def _refuse_wishes(options: argparse.Namespace, why: str, hint: str) -> None:
         "--goal": options.goal != Wishes().goal,
         "--k": options.k,
         "--no-speculation": options.no_speculation,
+        "--thinking": options.default_thinking,
+        "--pictures": options.pictures,
         "--from-env": options.from_env,
         "--": options.raw,
     }

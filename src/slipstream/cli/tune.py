@@ -24,6 +24,7 @@ from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
 from slipstream.measuring.bench import Bench
 from slipstream.measuring.machine_watch import make_watch
+from slipstream.measuring.workloads import names_tasks
 from slipstream.planning import LaunchPlan
 from slipstream.reporting.pages.tuning import render_tuning_html, render_tuning_markdown
 from slipstream.reporting.text.bench import render_cell_line
@@ -69,6 +70,11 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         raise UsageError(
             f"--starts {options.starts} is too few to measure, hold against plain and confirm",
             hint=f"--starts {LEAST_STARTS}",
+        )
+    if names_tasks(options.workload):
+        raise UsageError(
+            "tune models the time of single requests, and not of tasks whose turns share a cache",
+            hint=f"slipstream compare {options.target} --workload agent",
         )
     require_writable(options.html, options.markdown, options.save)
     goal = parse_goal(options.goal)

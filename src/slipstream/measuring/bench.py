@@ -1,8 +1,7 @@
 """`BenchReport`: a server measured by kind of prompt and concurrency, with its conditions."""
 
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from statistics import fmean
@@ -23,6 +22,9 @@ from slipstream.measuring.client.load import (
 )
 from slipstream.measuring.client.sample import Sample
 from slipstream.measuring.machine_watch import MachineLoad
+from slipstream.measuring.percentiles import Percentiles, rank
+from slipstream.measuring.tasks import TaskFigures, describe_tasks
+from slipstream.measuring.tool_calls import judge_call
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
@@ -36,14 +38,7 @@ COUNTED_PER_PLACE = 2
 SALT_CHARACTERS = 128
 
 PrefixCache = Literal["cold", "as it is"]
-
-
-class Percentiles(Record):
-    """Seconds, by the share of requests that took no longer."""
-
-    p50: float
-    p90: float
-    p99: float
+ToolChoice = Literal["auto", "named", "none"]
 
 
 class BenchCell(Record):
@@ -51,7 +46,8 @@ class BenchCell(Record):
 
     `seconds` is the time that the requests took, divided by the places that they shared: all of
     them were busy all through. `per_token` is the time of each token after the first.
-    `by_position` is the share of drafts whose first, second, ... token was accepted.
+    `by_position` is the share of drafts whose first, second, ... token was accepted. `tasks` has
+    what only tasks of several turns have.
     """
 
     kind: str
@@ -70,6 +66,7 @@ class BenchCell(Record):
     cache_hit_share: float | None
     preemptions: int | None
     memory_bytes: int | None
+    tasks: TaskFigures | None = None
 
 
 class BenchWarmUp(Record):
@@ -84,7 +81,7 @@ class Conditions(Record):
     """All that a figure depends on, and the command that makes it again.
 
     With `arrivals_per_second`, requests arrived by the clock, and a concurrency is the most that
-    were in flight.
+    were in flight. `tool_choice` is how the turns of tasks asked for calls, None without tasks.
     """
 
     at: AwareDatetime
@@ -102,6 +99,7 @@ class Conditions(Record):
     prefix_cache: PrefixCache
     start_seconds: float | None = None
     arrivals_per_second: float | None = None
+    tool_choice: ToolChoice | None = None
 
 
 class BenchReport(Record):
@@ -122,9 +120,9 @@ class BenchReport(Record):
 class Bench:
     """How a server is measured: what is asked, how much of it at once, and what of the cache.
 
-    Every load is steady: each prompt is asked once, and again until each place served
-    `COUNTED_PER_PLACE` requests that count. `tell` gets each cell when it is done, `tick` every
-    request that counts.
+    Every load is steady: each prompt or task is asked once, and again until each place served
+    `COUNTED_PER_PLACE` of them that count. `tell` gets each cell when it is done, `tick` every
+    request that counts. `tool_choice` is how the turns of tasks ask for calls.
 
     With `arrivals_per_second`, each kind's prompts instead arrive by a Poisson process, one load,
     whatever is in flight; the seconds of a cell are then those of the clock.
@@ -136,6 +134,7 @@ class Bench:
     arrivals_per_second: float | None = None
     seed: int = 0
     prefix_cache: PrefixCache = "cold"
+    tool_choice: ToolChoice = "none"
     measure_memory: Callable[[], int | None] = lambda: None
     tell: Callable[[BenchCell], None] = lambda _: None
     tick: Callable[[str, int, int, int], None] = lambda *_: None
@@ -204,30 +203,46 @@ class Bench:
         )
 
     def _run_load(self, endpoint: Endpoint, kind: str, concurrency: int) -> list[Sample]:
-        prompts = [prompt for prompt in self.workload.prompts if prompt.kind == kind]
-        counted = max(len(prompts), COUNTED_PER_PLACE * concurrency if concurrency > 1 else 0)
+        units = self.workload.list_units(kind)
+        counted = max(len(units), COUNTED_PER_PLACE * concurrency if concurrency > 1 else 0)
+        requests = sum(len(units[number % len(units)]) for number in range(counted))
         done = 0
 
-        def make_request(number: int) -> Request:
-            again, at = divmod(number, len(prompts))
-            return self._make_request(prompts[at], f"{kind} {concurrency} {again}")
+        def make_requests(number: int) -> list[Request]:
+            again, at = divmod(number, len(units))
+            load = f"{kind} {concurrency} {again}"
+            return [self._make_request(prompt, load) for prompt in units[at]]
 
         def tick(_: Sample) -> None:
             nonlocal done
             done += 1
-            self.tick(kind, concurrency, done, counted)
+            self.tick(kind, concurrency, done, requests)
 
-        return run_steady_loop(
-            endpoint, make_request, counted=counted, concurrency=concurrency, on_sample=tick
+        samples = run_steady_loop(
+            endpoint, make_requests, counted=counted, concurrency=concurrency, on_sample=tick
         )
+        prompts = {prompt.id: prompt for unit in units for prompt in unit}
+        return [self._read_turn(sample, prompts[sample.prompt_id]) for sample in samples]
+
+    def _read_turn(self, sample: Sample, prompt: Prompt) -> Sample:
+        """Add to the sample which turn of which task it is, and what became of its tool call."""
+        if prompt.task is None:
+            return sample
+        call = None
+        if sample.error is None and prompt.expected_tool and self.tool_choice != "none":
+            expected = prompt.expected_tool if self.tool_choice == "named" else None
+            call = judge_call(sample.calls, expected, prompt.extra["tools"])
+        return sample.model_copy(update={"task": prompt.task, "turn": prompt.turn, "call": call})
 
     def _make_request(self, prompt: Prompt, load: str) -> Request:
         extra: dict[str, Any] = dict(prompt.extra)
         temperature = extra.pop("temperature", 0.0)
         if self.prefix_cache == "cold":
-            extra["cache_salt"] = make_salt(self.salt, load, prompt.id)
+            extra["cache_salt"] = make_salt(self.salt, load, prompt.unit)
         if self.thinking is not None and prompt.messages:
             extra["chat_template_kwargs"] = {"enable_thinking": self.thinking}
+        if prompt.task is not None:
+            extra["tool_choice"] = self._choose_tool(prompt.expected_tool)
         return Request(
             prompt_id=prompt.id,
             kind=prompt.kind,
@@ -237,6 +252,12 @@ class Bench:
             temperature=temperature,
             extra=extra,
         )
+
+    def _choose_tool(self, expected: str | None) -> str | dict[str, Any]:
+        """Leave the choice to the target as agents do, name the tool, or forbid calls."""
+        if self.tool_choice == "named" and expected is not None:
+            return {"type": "function", "function": {"name": expected}}
+        return "auto" if self.tool_choice == "auto" else "none"
 
 
 def summarize(
@@ -263,12 +284,13 @@ def summarize(
         seconds=seconds,
         output_tokens=tokens,
         tokens_per_second=tokens / seconds if seconds else 0.0,
-        first_token=_rank([one.first_token_seconds for one in good]),
-        per_token=_rank([one.seconds_per_token for one in good]),
-        whole=_rank([one.seconds for one in good]),
+        first_token=rank([one.first_token_seconds for one in good]),
+        per_token=rank([one.seconds_per_token for one in good]),
+        whole=rank([one.seconds for one in good]),
         cache_hit_share=counted.cache_hit_share,
         preemptions=counted.preemptions,
         memory_bytes=memory_bytes,
+        tasks=describe_tasks(samples),
         **drafts,
     )
 
@@ -288,7 +310,7 @@ def is_flat(times: Sequence[float]) -> bool:
 
 def _strip(sample: Sample) -> Sample:
     """Leave out the text."""
-    return sample.model_copy(update={"text": "", "token_ids": ()})
+    return sample.model_copy(update={"text": "", "token_ids": (), "calls": ()})
 
 
 def _add_drafts(samples: Sequence[Sample]) -> dict[str, Any]:
@@ -319,15 +341,3 @@ def _describe_drafts(
         "acceptance_rate": accepted / drafted if drafted else None,
         "by_position": tuple(count / drafts for count in by_position) if drafts else (),
     }
-
-
-def _rank(values: Sequence[float | None]) -> Percentiles | None:
-    """Take the nearest rank, which is always one that was measured."""
-    found = sorted(value for value in values if value is not None)
-    if not found:
-        return None
-    ranks: Mapping[str, float] = {
-        name: found[math.ceil(share * len(found)) - 1]
-        for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
-    }
-    return Percentiles(**ranks)

@@ -18,6 +18,8 @@ from slipstream.serving.run import read_process
 from slipstream.serving.supervision.engine_process import run_engine
 from slipstream.serving.supervision.engine_session import measure_session
 
+CACHED_TOKENS = "--enable-prompt-tokens-details"
+
 
 class StartFigures(NamedTuple):
     """What one start gave, and what else the machine did meanwhile."""
@@ -66,7 +68,7 @@ def _measure_once(
     took = [0.0]
     say("starts")
     with run_engine(
-        tell_drafts(plan),
+        report_usage(plan),
         log=log,
         environment=environment,
         on_start=pids.append,
@@ -82,8 +84,10 @@ def _measure_once(
     return StartFigures(took[-1], warm, tuple(cells), tuple(samples), machine)
 
 
-def tell_drafts(plan: LaunchPlan) -> LaunchPlan:
-    """Have an engine with drafts tell each request what became of them."""
+def report_usage(plan: LaunchPlan) -> LaunchPlan:
+    """Have an engine report to each request its cached tokens and what became of its drafts."""
+    cached = Choice(True, "default", "cached tokens by request")
+    plan = plan.change(rest={CACHED_TOKENS: cached, **plan.settings.rest})
     if plan.speculation is None or plan.settings.draft_metrics:
         return plan
     return plan.change(draft_metrics=Choice("summary", "default", "acceptance by request"))

@@ -25,6 +25,7 @@ from slipstream.serving.kept_logs import LogPlace
 from slipstream.serving.run import RunFolder
 from slipstream.serving.run_status import find_standing
 from slipstream.serving.site import Check, Site, Verdict
+from slipstream.serving.spare_folder import find_engine_folder, read_latest
 from slipstream.serving.supervision.diagnosis import Finding, diagnose_file
 from slipstream.serving.supervision.engine_process import name_end, read_reasons
 from slipstream.serving.supervision.engine_session import list_session
@@ -100,11 +101,12 @@ def diagnose_log(
 
 def diagnose_run(folder: RunFolder) -> Diagnosis:
     """Diagnose a run, by its last event if its engine never said anything."""
-    if folder.engine_log.exists():
-        run = folder.read()
-        return diagnose_log(folder.engine_log, exit_code=run.exit_code, healthy=run.healthy_log)
+    run = folder.read()
+    if (log := find_engine_folder(folder, run).engine_log).exists():
+        run = read_latest(folder, run)
+        return diagnose_log(log, exit_code=run.exit_code, healthy=run.healthy_log)
     last = tuple(event.message for event in folder.read_events()[-1:])
-    return Diagnosis(log=str(folder.engine_log), findings=(), last_words=last)
+    return Diagnosis(log=str(log), findings=(), last_words=last)
 
 
 def _or_fine(found: Iterable[Check], subject: str, message: str) -> tuple[Check, ...]:

@@ -9,7 +9,8 @@ from typing import BinaryIO
 
 from slipstream.serving.access.access_lines import AccessLine, read_access_line
 from slipstream.serving.kept_logs import open_if_there, open_parts
-from slipstream.serving.run import Event, RunFolder
+from slipstream.serving.run import Event, Run, RunFolder
+from slipstream.serving.spare_folder import find_engine_folder
 
 LOOK_EVERY_SECONDS = 0.25
 CHUNK_BYTES = 1 << 16
@@ -72,8 +73,12 @@ def follow_file(
     wait: Callable[[float], None],
     *,
     only_new: bool = False,
+    find_path: Callable[[], Path] | None = None,
 ) -> Iterator[bytes]:
-    """Yield what a file and its earlier parts hold, unless only what is new, until it is over."""
+    """Yield what a file and its earlier parts hold, unless only what is new, until it is over.
+
+    `find_path` returns where it goes on by now.
+    """
     file = GrowingFile(path)
     try:
         if only_new:
@@ -82,6 +87,7 @@ def follow_file(
             yield from file.read_parts()
         while True:
             over = is_over()  # Asked first: what came before the end is still read.
+            file.path = find_path() if find_path else path
             while added := file.read():
                 yield added
             if over:
@@ -89,6 +95,18 @@ def follow_file(
             wait(LOOK_EVERY_SECONDS)
     finally:
         file.close()
+
+
+def follow_engine_log(
+    folder: RunFolder, run: Run, is_over: Callable[[], bool], wait: Callable[[float], None]
+) -> Iterator[bytes]:
+    """Yield what a run's engines say, in the spare folder too, until it is over."""
+    return follow_file(
+        folder.engine_log,
+        is_over,
+        wait,
+        find_path=lambda: find_engine_folder(folder, run).engine_log,
+    )
 
 
 def follow_events(
@@ -108,11 +126,17 @@ def follow_events(
 
 
 def follow_accesses(
-    folder: RunFolder, is_over: Callable[[], bool], wait: Callable[[float], None]
+    folder: RunFolder, run: Run, is_over: Callable[[], bool], wait: Callable[[float], None]
 ) -> Iterator[AccessLine]:
     """Yield the requests of a run, those in older files first, and those that come."""
     older = [follow_file(path, lambda: True, wait) for path in folder.list_older_access_logs()]
     begun = b""
-    for added in chain(*older, follow_file(folder.access_log, is_over, wait)):
+    latest = follow_file(
+        folder.access_log,
+        is_over,
+        wait,
+        find_path=lambda: find_engine_folder(folder, run).access_log,
+    )
+    for added in chain(*older, latest):
         *lines, begun = (begun + added).split(b"\n")
         yield from (line for text in lines if (line := read_access_line(text)) is not None)

@@ -22,6 +22,7 @@ from slipstream.serving.run import (
     is_alive,
     list_runs,
 )
+from slipstream.serving.spare_folder import find_engine_folder, read_latest
 from slipstream.serving.supervision.engine_session import list_session, measure_session
 from slipstream.serving.supervision.ladder import Rung
 
@@ -37,6 +38,8 @@ class RunStatus(Record):
     schema_version: Literal[1] = 1
     id: str
     folder: str
+    # Where its log and its gate's files are while the run's folder cannot be written.
+    engine_folder: str | None = None
     state: Standing
     since: AwareDatetime
     began_at: AwareDatetime
@@ -77,12 +80,16 @@ def list_statuses(root: Path, monotonic: float, proc: Path = _PROC) -> StatusLis
 
 def read_status(folder: RunFolder, run: Run, monotonic: float, proc: Path = _PROC) -> RunStatus:
     """Look at a run; `monotonic` is the machine's clock, by which its gate tells the time."""
+    engine_folder, run = find_engine_folder(folder, run), read_latest(folder, run)
     state, events = find_standing(run, proc), folder.read_events()
+    if engine_folder != folder:
+        events += engine_folder.read_events()
     engine = () if run.engine is None else list_session(run.engine, proc)
-    in_flight, waiting, last_token = _count(folder, {process.pid for process in engine})
+    in_flight, waiting, last_token = _count(engine_folder, {process.pid for process in engine})
     return RunStatus(
         id=run.id,
         folder=str(folder.path),
+        engine_folder=None if engine_folder == folder else str(engine_folder.path),
         state=state,
         since=_find_since(run, events, state),
         began_at=run.began_at,
@@ -145,9 +152,7 @@ def _find_next(folder: RunFolder, run: Run, state: Standing, *, lives: bool) -> 
 def _ask_for_models(run: Run) -> list[str]:
     socket = run.plan.settings.uds
     path = ["--unix-socket", socket.value] if socket else []
-    terms, keys = run.terms, run.terms.keys_file
-    needed = terms.gated and (terms.keys_required or (keys is not None and keys.exists()))
-    key = ["-H", "Authorization: Bearer KEY"] if needed else []
+    key = ["-H", "Authorization: Bearer KEY"] if run.terms.needs_key else []
     trust, base = _trust(run)
     return ["curl", *path, *trust, *key, f"{base}/v1/models"]
 

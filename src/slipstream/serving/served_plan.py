@@ -15,6 +15,7 @@ from slipstream.serving.access.gate_file import (
     is_loopback,
 )
 from slipstream.serving.access.gate_rules import apply_rules
+from slipstream.serving.guarded_engine import guard_engine, takes_pictures
 from slipstream.serving.run import RunFolder, Terms
 from slipstream.serving.weights.lock import LocalModel
 
@@ -25,7 +26,11 @@ _TOKENIZER_REVISION = "--tokenizer-revision"
 _NO_ACCESS_LOG = "--disable-uvicorn-access-log"
 _CONSTRAINTS = "--structured-outputs-config"
 # These listen beside the API server, where no gate is.
-_AROUND_THE_GATE = ("--grpc", "--grpc-port", "--headless")
+_AROUND_THE_GATE = (
+    *("--grpc", "--grpc-port", "--headless"),
+    "--data-parallel-multi-port-external-lb",
+)
+_API_PROCESSES = "--api-server-count"
 _ACCESS_LOG_FLAGS = {_NO_ACCESS_LOG, "--disable-access-log-for-endpoints"}
 
 Obtain = Callable[[str, str | None], LocalModel]
@@ -71,7 +76,9 @@ def listen_at(plan: LaunchPlan, host: str | None, port: int | None) -> LaunchPla
     )
 
 
-def put_behind_gate(plan: LaunchPlan, folder: RunFolder) -> LaunchPlan:
+def put_behind_gate(
+    plan: LaunchPlan, folder: RunFolder, rules: GateRules | None = None
+) -> LaunchPlan:
     """Have every request judged inside the API server, whatever other middleware is asked for.
 
     vLLM adds middleware in order, and the last one added is the outermost.
@@ -80,6 +87,13 @@ def put_behind_gate(plan: LaunchPlan, folder: RunFolder) -> LaunchPlan:
         raise InvalidInputError(
             f"{around[0]} has the engine listen where no gate is",
             hint="leave it out, or serve bare vLLM to this machine only: --no-gate",
+        )
+    # `python -m vllm.entrypoints.openai.api_server` ignores it; `vllm serve` would multiply limits.
+    if (processes := _find_rest(plan, _API_PROCESSES)) not in (None, 1):
+        raise InvalidInputError(
+            f"{_API_PROCESSES} {processes}: one API process answers, whose gate counts what each "
+            "key may use",
+            hint=f"leave {_API_PROCESSES} out, or serve several engines behind a proxy",
         )
     asked = plan.settings.middleware
     others = tuple(one for one in asked.value if one != GATE_CLASS) if asked else ()
@@ -95,6 +109,7 @@ def put_behind_gate(plan: LaunchPlan, folder: RunFolder) -> LaunchPlan:
         rest = {**rest, _CONSTRAINTS: Choice({"backend": "xgrammar"}, "default", because)}
     plan = plan.change(rest=rest)
     plan = _bound_queue(_have_port(plan))
+    plan = guard_engine(plan, (rules or GateRules()).media)
     gate = Choice(str(folder.gate), "default", "the gate's settings; no key is in it")
     return plan.change_variables({GATE_VARIABLE: gate})
 
@@ -119,19 +134,21 @@ def describe_gate(
     plan: LaunchPlan, terms: Terms, folder: RunFolder, probe_sha256: str
 ) -> GateSettings:
     """Write down what the gate must know."""
-    address, media = plan.settings.uds or plan.settings.host, plan.settings.media_limits
+    address = plan.settings.uds or plan.settings.host
     settings = GateSettings(
         host=address.value if address else "",
         keys_file=terms.keys_file,
         served_names=plan.settings.list_served_names(),
         seats=_count_seats(plan),
+        context=plan.settings.context.value if plan.settings.context else None,
         priorities=_find_rest(plan, "--scheduling-policy") == "priority",
         probe_sha256=probe_sha256,
         state_file=folder.gate_state,
         accounting_folder=folder.accounting,
         access_log=folder.access_log,
         speculation=plan.speculation is not None,
-        text_only=not (media and any(media.value.values())),
+        generates=_find_rest(plan, "--runner") != "pooling",
+        text_only=not takes_pictures(plan),
         recording=terms.recording,
     )
     rules = terms.gate_rules or GateRules()
@@ -139,13 +156,12 @@ def describe_gate(
 
 
 def _count_seats(plan: LaunchPlan) -> int | None:
-    """Count the requests that the engine works on at the same time, for each API process."""
-    settings, processes = plan.settings, _find_rest(plan, "--api-server-count")
+    """Count the requests that the engine works on at the same time."""
+    settings = plan.settings
     if settings.sequences is None:
         return None
     ranks = settings.data_parallel.value if settings.data_parallel else 1
-    servers = processes if isinstance(processes, int) else 1
-    return max(1, settings.sequences.value * ranks // max(1, servers))
+    return settings.sequences.value * ranks
 
 
 def _find_rest(plan: LaunchPlan, flag: str) -> JsonValue:

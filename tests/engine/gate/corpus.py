@@ -4,10 +4,11 @@
 sound requests; `ENGINE` pass the gate, and the engine has to cope with them.
 """
 
+from tests.engine.gate.corpus_of_agents import AGENTS_FOR_THE_ENGINE, AGENTS_PAST_LIMITS
 from tests.engine.gate.corpus_of_schemas import (
+    FAULTY_SCHEMAS,
     SCHEMAS_FOR_THE_ENGINE,
     SCHEMAS_PAST_LIMITS,
-    SCHEMAS_THAT_FAIL,
 )
 from tests.engine.gate.corpus_of_texts import ODD_TEXTS
 from tests.engine.gate.hostile import (
@@ -85,6 +86,7 @@ LIMITS = (
     say("a file as sound", {"type": "audio_url", "audio_url": {"url": "file:///etc/passwd"}}),
     say("a film", {"type": "video_url", "video_url": {"url": "http://10.0.0.1/"}}),
     *SCHEMAS_PAST_LIMITS,
+    *AGENTS_PAST_LIMITS,
 )
 
 BROKEN = (
@@ -108,6 +110,7 @@ BROKEN = (
     wire("a header without a name", ("Content-Length: 2", ": x"), b"{}"),
     post("no JSON by its own word", CHAT, b"{}", headers=("Content-Type: text/plain",)),
     *ODD_TEXTS,
+    *FAULTY_SCHEMAS,
 )
 
 ENGINE = (
@@ -141,7 +144,14 @@ ENGINE = (
     chat("alternatives of the caller", 200, logprobs=True, logprob_token_ids=[5]),
     chat("few candidates", 200, temperature=1, top_k=7, top_p=0.9),
     chat("few candidates and no share of them", 200, temperature=1, top_k=7),
-    chat("tokens that the form forbids", 500, allowed_token_ids=[5], response_format=OBJECT),
+    chat("tokens that the form forbids", allowed_token_ids=[5], response_format=OBJECT),
+    chat(
+        "a choice of bad words",
+        500,
+        429,
+        structured_outputs={"choice": ["hello"]},
+        bad_words=["h", "he", "hel", "hell", "hello"],
+    ),
     chat("what speculation cannot do", 200, min_p=0.5, logit_bias={"5": 100}),
     chat("beams", 200, use_beam_search=True, n=2, max_tokens=2),
     chat("a watermark", 200, 400, watermarking=True),
@@ -177,12 +187,9 @@ ENGINE = (
     constrain("a plain pattern", 200, 429, regex="[a-z]+( [a-z]+)*"),
     constrain("two forms at once", 400, 429, regex="a", choice=["a"]),
     constrain("an empty choice", 400, 429, choice=[]),
-    schema("a schema of itself", 400, 429, 500, **{"$ref": "#"}),
     schema("a schema of elsewhere", 200, 400, 429, **{"$ref": "http://10.0.0.1/schema.json"}),
     schema("a type that does not exist", 200, 400, 429, type="matrix"),
     schema("a bound on the wrong side", 200, 400, 429, type="integer", minimum=5, maximum=1),
-    respond("an answer in the background", background=True, store=True),
-    respond("an answer to nobody", 400, 404, previous_response_id="resp_x"),
     respond(
         "a tool at an inner host",
         200,
@@ -191,14 +198,13 @@ ENGINE = (
     ),
     respond("an input of nothing", 200, 400, input=[]),
     *SCHEMAS_FOR_THE_ENGINE,
+    *AGENTS_FOR_THE_ENGINE,
 )
 
-# Answers of 500 and more that are known, and why.
+# Answers of 500 that are known, and why.
 KNOWN = {
-    "a schema of itself": "xgrammar accepts it and then refuses to compile it, in the engine;"
-    " vLLM fails this one request",
-    "tokens that the form forbids": "no token is left to choose, and vLLM fails this one request",
-    **SCHEMAS_THAT_FAIL,
+    "a choice of bad words": "which tokens bad words are, and which a form needs, only the engine "
+    "knows; most pairs leave some to choose, and of the others vLLM fails this one request",
 }
 
 CORPUS = (*LIMITS, *BROKEN, *ENGINE)

@@ -9,6 +9,7 @@ from tests.engine.gate.wire import make_request
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
 RESPONSES = "/v1/responses"
+MESSAGES = "/v1/messages"
 HELLO = {"role": "user", "content": "Say hello."}
 OBJECT = {"type": "json_object"}
 DEEP = 50_000
@@ -44,6 +45,12 @@ def respond(name: str, *expected: int, **fields: Any) -> Hostile:
     """Make a response of a few tokens with these fields."""
     whole = {"model": "target", "input": "Say hello.", "max_output_tokens": 4, **fields}
     return post(name, RESPONSES, whole, *expected)
+
+
+def message(name: str, *expected: int, **fields: Any) -> Hostile:
+    """Make a message of a few tokens, in Anthropic's form, with these fields."""
+    whole = {"model": "target", "messages": [HELLO], "max_tokens": 4, **fields}
+    return post(name, MESSAGES, whole, *expected)
 
 
 def post(name: str, path: str, body: Any, *expected: int, headers: tuple[str, ...] = ()) -> Hostile:

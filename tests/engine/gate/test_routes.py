@@ -7,6 +7,7 @@ from http import HTTPMethod
 
 import pytest
 
+from slipstream.vllm_plugin.gate.routes import name_route
 from tests.engine.arms.launch import run_script
 from tests.engine.gate.gated_server import Gated
 from tests.engine.gate.wire import exchange, make_request
@@ -20,6 +21,8 @@ QUESTIONS = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1},
     "/v1/completions": {"prompt": "Hello", "max_tokens": 1},
     "/v1/responses": {"input": "Hello", "max_output_tokens": 1},
+    "/v1/messages": {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "Hello"}]},
 }
 
 
@@ -51,7 +54,7 @@ def expect_without_key(gated: Gated, method: str, path: str) -> int:
         return 200
     if path == METRICS and method == "GET":
         return 401
-    return 401 if f"{method} {path}" in gated.settings.routes else 404
+    return 401 if name_route(method, path) in gated.settings.routes else 404
 
 
 def test_without_a_key_nothing_answers(gated: Gated, paths: list[str]) -> None:
@@ -77,8 +80,11 @@ def test_with_a_key_only_the_listed_routes_answer(gated: Gated, paths: list[str]
             if answer.status not in (403, 404):
                 assert answer.status == 200, answer.body
                 served.append(f"{method} {path}")
-    assert {*served} == {*gated.settings.routes, "GET /health"}
-    assert list_handlers(gated) <= {*QUESTIONS, "/v1/models", HEALTH, METRICS}
+    # Nothing is stored, so no response can be found by its id.
+    found = {route for route in gated.settings.routes if "{id}" not in route}
+    assert {*served} == {*found, "GET /health"}
+    stored = {"/v1/responses/{response_id}", "/v1/responses/{response_id}/cancel"}
+    assert list_handlers(gated) <= {*QUESTIONS, *stored, "/v1/models", HEALTH, METRICS}
     assert gated.ask(METRICS, key=gated.attacker).status == 403
     listed = json.loads(gated.ask("/v1/models", key=gated.attacker).body)
     assert [(one["id"], one["root"]) for one in listed["data"]] == [("target", "target")]

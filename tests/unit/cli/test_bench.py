@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from slipstream.cli.main import run
-from slipstream.measuring.bench import BenchReport
+from slipstream.errors import InvalidInputError
+from slipstream.measuring.bench import BenchReport, Conditions
 from slipstream.measuring.client.load import draw_arrivals
+from slipstream.measuring.comparing.comparison import Contest
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from slipstream.vllm_plugin.gate.answers import Receive, Scope, Send
 from tests.unit.measuring.client.stream_server import (
@@ -66,6 +68,30 @@ def test_a_server_is_measured_and_the_report_loads_back(
     assert report.conditions.plan is None
     assert "<svg" in (here / "it.html").read_text()
     assert "the-model" in (here / "it.md").read_text()
+
+
+def test_tasks_are_measured_one_after_the_other_with_tools_if_the_server_parses_calls(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse_tools(body: dict[str, Any]) -> Iterable[bytes | None]:
+        asked = body.get("tool_choice", "none") != "none"
+        return refuse("400 Bad Request", b"no parser") if asked else answer(body)
+
+    words = ("--workload", "agent-2k", "--prompts", "2", "--json")
+    reports = []
+    for respond in (answer, refuse_tools):
+        with run_stream_server(respond) as server:
+            assert run(["bench", server.url, *words, "--html", "it.html"], {}) == 0
+        reports.append(BenchReport.model_validate_json(capsys.readouterr().out))
+    assert [report.conditions.tool_choice for report in reports] == ["auto", "none"]
+    for report in reports:
+        assert [(cell.kind, cell.concurrency, cell.failed) for cell in report.cells] == [
+            ("agent-2k", 1, 0)
+        ]
+        assert [sample.turn for sample in report.samples] == [1, 2, 3, 4, 5] * 2
+    calls = [report.cells[0].tasks.calls for report in reports if report.cells[0].tasks]
+    assert calls == [{"no call": 8}, {}]
+    assert "first token by turn" in (here / "it.html").read_text()
 
 
 def test_requests_can_arrive_at_a_rate(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,11 +169,13 @@ def test_a_server_that_forbids_salts_is_measured_with_its_cache_as_it_is(
         (("bench", "http://127.0.0.1:9", "--html", "no/it.html"), 1, "there is no folder"),
         (("bench", "http://127.0.0.1:9"), 3, "no answer from http://127.0.0.1:9"),
         (("bench", "http://127.0.0.1:9", *FEW, "--rate", "2"), 2, "exclude each other"),
+        (("bench", "http://127.0.0.1:9", "--workload", "agent", "--rate", "2"), 2, "at a rate"),
         (("bench", "http://", *FEW), 1, "is not the address of a server"),
         (("compare", "nothing/here"), 1, "nothing/here"),
         (("tune", "nothing/here"), 1, "nothing/here"),
         (("tune", "nothing/here", "--goal", "ttft<1s@p95"), 2, "not about the time per token"),
         (("tune", "nothing/here", "--starts", "2"), 2, "--starts 2 is too few"),
+        (("tune", "nothing/here", "--workload", "agent-8k"), 2, "not of tasks"),
         (("tune", "nothing/here", "--save", "no/plan.json"), 1, "there is no folder"),
     ],
 )
@@ -165,13 +193,54 @@ def test_what_cannot_be_measured_is_told(
     assert "hint:" in shown
 
 
+def write_pair(folder: Path) -> None:
+    """Write the configurations of a target and its drafter."""
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET_CONFIG}
+    for name, content in (("target", config), ("drafter", drafter_config(config, DrafterShape()))):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(content))
+
+
+PARSER = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+
+
+@pytest.mark.parametrize(
+    ("words", "concurrencies", "tool_choice"),
+    [
+        ((), (1,), "none"),
+        (("--", *PARSER[1:]), (1,), "none"),
+        (("--", *PARSER), (1,), "auto"),
+        (("--tool-choice", "named", "--concurrency", "1", "4", "--", *PARSER), [1, 4], "named"),
+    ],
+)
+def test_compare_asks_one_task_at_a_time_and_for_calls_that_both_engines_parse(
+    words: tuple[str, ...],
+    concurrencies: Any,
+    tool_choice: str,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    contests: list[Contest] = []
+
+    def stop(contest: Contest, _: Conditions) -> None:
+        contests.append(contest)
+        raise InvalidInputError("enough", hint="none")
+
+    write_pair(here)
+    monkeypatch.setattr(Contest, "run", stop)
+    monkeypatch.setattr("slipstream.cli.compare.Weights.localize", lambda _, plan: plan)
+    wishes = ("target", "--drafter", "drafter", "--context", "2048", "--workload", "agent")
+    assert run(["compare", *wishes, *words], {}) == 1
+    (contest,) = contests
+    assert contest.bench.workload.kinds == ("agent-2k",)
+    assert (contest.bench.concurrencies, contest.bench.tool_choice) == (concurrencies, tool_choice)
+    assert [arm.plan.sequences for arm in contest.arms] == [max(concurrencies)] * 2
+
+
 @pytest.mark.parametrize("verb", ["compare", "tune"])
 def test_a_plan_without_drafts_has_nothing_to_compare_or_tune(
     verb: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET_CONFIG}
-    for name, content in (("target", config), ("drafter", drafter_config(config, DrafterShape()))):
-        (here / name).mkdir()
-        (here / name / "config.json").write_text(json.dumps(content))
+    write_pair(here)
     assert run([verb, "target", "--no-speculation"], {}) == 1
     assert f"has no drafter to {verb}" in capsys.readouterr().err

@@ -296,6 +296,33 @@ def test_the_gate_has_the_users_rules_from_the_start(
     assert (settings["limits"]["n"], settings["keys_required"]) == (2, False)
 
 
+def test_several_api_processes_would_each_allow_the_whole_of_a_limit(
+    pair: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["serve", *pair, "--", "--api-server-count", "2"], os.environ) == 1
+    told = capsys.readouterr().err
+    assert "--api-server-count 2: one API process answers" in told
+    assert "hint: leave --api-server-count out" in told
+    assert find_runs() == []
+
+
+@pytest.mark.parametrize("target", ["nowhere", "broken.json", "--from-env"])
+def test_faulty_rules_are_reported_before_anything_is_planned(
+    target: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "gate.toml").write_text("[limit]\nn = 2\n")
+    monkeypatch.setenv("MODEL_PATH", "nowhere")
+    monkeypatch.setattr("slipstream.cli.serve.require_readable", lambda _: None)
+    assert run(["serve", target], os.environ) != 0
+    assert "gate.toml" not in capsys.readouterr().err
+    assert run(["serve", target, "--gate", "gate.toml"], os.environ) == 1
+    assert "gate.toml cannot be the gate's rules" in capsys.readouterr().err
+
+
 def test_keys_are_required_for_as_long_as_a_run_is_served(pair: list[str], tmp_path: Path) -> None:
     port = ("--port", str(choose_port(None)))
     assert run(["keys", "new"], os.environ) == 0

@@ -139,6 +139,115 @@ def test_no_two_requests_share_a_prefix_when_the_cache_is_cold() -> None:
     assert all("cache_salt" not in body for body in server.bodies)
 
 
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "parameters": {
+            "type": "object",
+            "properties": {"path": {"type": "string", "maxLength": 9}},
+            "required": ["path"],
+        },
+    },
+}
+
+
+def make_task(name: str, turns: int = 3) -> tuple[Prompt, ...]:
+    """Make a task whose last turn expects an answer and whose others expect a call."""
+    return tuple(
+        Prompt(
+            id=f"{name}/{turn}",
+            kind="agent",
+            messages=({"role": "user", "content": f"{name} {turn}"},),
+            max_tokens=8,
+            extra={"tools": [TOOL], "tool_choice": "none"},
+            origin="here",
+            task=name,
+            turn=turn,
+            expected_tool="look" if turn < turns else None,
+        )
+        for turn in range(1, turns + 1)
+    )
+
+
+def call_part(**function: str) -> dict[str, Any]:
+    part = {"index": 0, "function": function}
+    return {"choices": [{"index": 0, "delta": {"tool_calls": [part]}, "finish_reason": None}]}
+
+
+def answer_with_call(body: dict[str, Any]) -> Iterable[bytes | None]:
+    """Call the tool in pieces if it is asked to; each turn after the first has a cached prefix."""
+    turn = int(body["messages"][0]["content"].split()[1])
+    called = [call_part(name="look", arguments='{"pa'), call_part(arguments='th": "a"}')]
+    said = [say("x"), say("y")]
+    usage = {"prompt_tokens_details": {"cached_tokens": 10 * (turn - 1)}}
+    events = said if body["tool_choice"] == "none" else called
+    return answer_with(ROLE, *events, STOP, count(10 * turn, 5, usage=usage))
+
+
+def test_the_turns_of_a_task_are_asked_in_order_and_share_a_prefix() -> None:
+    workload = Workload(name="agent", prompts=(*make_task("a"), *make_task("b")))
+    with run_stream_server(answer_with_call) as server:
+        bench = Bench(workload, (1,), salt="s", tool_choice="named")
+        (cell,), samples = bench.measure(Endpoint(server.url))
+    asked = [body["messages"][0]["content"] for body in server.bodies]
+    assert asked == ["a 1", "a 2", "a 3", "b 1", "b 2", "b 3"]
+    salts = [body["cache_salt"] for body in server.bodies]
+    assert salts == ["s agent 1 0 a"] * 3 + ["s agent 1 0 b"] * 3
+    named = {"type": "function", "function": {"name": "look"}}
+    assert [body["tool_choice"] for body in server.bodies] == [named, named, "none"] * 2
+    assert [(one.task, one.turn, one.call) for one in samples[:3]] == [
+        *(("a", 1, "parsed"), ("a", 2, "parsed"), ("a", 3, None))
+    ]
+    assert all(sample.calls == () for sample in samples)
+    assert cell.tasks is not None
+    assert (cell.tasks.tasks, cell.tasks.failed, cell.tasks.calls) == (2, 0, {"parsed": 4})
+    assert [turn.cached_share for turn in cell.tasks.turns] == [0, 10 / 20, 20 / 30]
+    assert cell.tasks.cached_share == 60 / 120
+
+
+@pytest.mark.parametrize(("choice", "sent"), [("auto", "auto"), ("none", "none")])
+def test_a_target_chooses_its_tools_or_is_asked_for_none(choice: Any, sent: str) -> None:
+    workload = Workload(name="agent", prompts=make_task("a"))
+    with run_stream_server(answer_with_call) as server:
+        bench = Bench(workload, (1,), tool_choice=choice)
+        (cell,), _ = bench.measure(Endpoint(server.url))
+    assert [body["tool_choice"] for body in server.bodies] == [sent] * 3
+    assert cell.tasks is not None
+    assert cell.tasks.calls == ({"parsed": 2} if choice == "auto" else {})
+
+
+def test_a_task_ends_with_the_turn_that_fails() -> None:
+    def fail_once(body: dict[str, Any]) -> Iterable[bytes | None]:
+        if body["messages"][0]["content"] == "a 2":
+            return refuse("500 Oops", b"no")
+        return answer_with_call(body)
+
+    workload = Workload(name="agent", prompts=(*make_task("a"), *make_task("b")))
+    with run_stream_server(fail_once) as server:
+        (cell,), samples = Bench(workload, (1,)).measure(Endpoint(server.url))
+    assert [one.prompt_id for one in samples] == ["a/1", "a/2", "b/1", "b/2", "b/3"]
+    assert cell.tasks is not None
+    assert (cell.tasks.tasks, cell.tasks.failed, cell.failed) == (2, 1, 1)
+
+
+def test_places_are_filled_with_parts_of_tasks_and_each_serves_two_that_count() -> None:
+    workload = Workload(name="agent", prompts=(*make_task("a"), *make_task("b")))
+    ticks: list[tuple[str, int, int, int]] = []
+    with run_stream_server(answer_with_call) as server:
+        bench = Bench(workload, (3,), salt="s", tick=lambda *tick: ticks.append(tick))
+        (cell,), samples = bench.measure(Endpoint(server.url))
+    assert cell.tasks is not None
+    assert (cell.tasks.tasks, len(samples)) == (6, 18)
+    assert ticks[-1] == ("agent", 3, 18, 18)
+    filling = [body for body in server.bodies if " -" in body["cache_salt"]]
+    assert [body["messages"][0]["content"].split()[1] for body in filling].count("1") == 3
+    assert len(filling) == 1 + 2 + 3
+    assert len({(body["cache_salt"], str(body["messages"])) for body in server.bodies}) == len(
+        server.bodies
+    )
+
+
 def test_a_salt_is_one_that_the_gate_takes() -> None:
     assert make_salt("1f", "code 8 0", "p 7") == "1f code 8 0 p 7"
     odd = [make_salt("1f", "code", name) for name in ("x" * 200, "y" * 200, "s\u00e4", "a\nb")]

@@ -108,24 +108,54 @@ def _serve(
     )
 
 
+def make_task_samples(arm: Arm, chance: Random, *, tasks: int = 8, turns: int = 5) -> list[Sample]:
+    """Serve tasks one after the other: arm B has a prefix cache and reads only what is new."""
+    start, clock, samples = chance.gauss(1, 0.012), 0.0, []
+    for kind, tokens in (("agent-2k", 400), ("agent-8k", 1600)):
+        for task in range(1, tasks + 1):
+            for turn in range(1, turns + 1):
+                cached = tokens * (turn - 1) if arm == "B" else 0
+                first = (tokens * turn - cached) / 4000 * start * chance.gauss(1, 0.03)
+                samples.append(
+                    Sample(
+                        prompt_id=f"{kind}-{task:02d}/{turn}",
+                        kind=kind,
+                        concurrency=1,
+                        began_at=clock,
+                        seconds=first + 1.5 * start,
+                        first_token_seconds=first,
+                        prompt_tokens=tokens * turn,
+                        cached_tokens=cached,
+                        output_tokens=41,
+                        task=f"{kind}-{task:02d}",
+                        turn=turn,
+                        call="parsed" if turn < turns else None,
+                    )
+                )
+                clock += samples[-1].seconds
+    return samples
+
+
 def _count_accepted(share: float, chance: Random) -> int:
     return next((n for n in range(POSITIONS) if chance.random() > share), POSITIONS)
 
 
 @cache
-def make_comparison(*, rounds: int = 2, draws: int = 200, **load: Any) -> Comparison:
+def make_comparison(
+    *, rounds: int = 2, draws: int = 200, tasks: bool = False, **load: Any
+) -> Comparison:
     """Compare the plain plan with the drafted one, in turns."""
     chance = Random(7)
     blocks: list[Block] = []
     reports: list[BlockReport] = []
     for number in range(rounds):
         for arm in ROUND:
-            samples = make_samples(arm, chance, **load)
+            samples = (make_task_samples if tasks else make_samples)(arm, chance, **load)
             blocks.append(Block(arm=arm, round=number, samples=tuple(samples)))
             reports.append(_report(arm, number, samples, chance))
     plans = make_plans()
     return Comparison(
-        conditions=make_conditions(),
+        conditions=make_conditions(**({"tool_choice": "named"} if tasks else {})),
         arms=(ComparedArm(name="plain", plan=plans[0]), ComparedArm(name="drafted", plan=plans[1])),
         reports=tuple(reports),
         blocks=tuple(blocks),
@@ -134,13 +164,14 @@ def make_comparison(*, rounds: int = 2, draws: int = 200, **load: Any) -> Compar
 
 
 @cache
-def make_bench(**load: Any) -> BenchReport:
+def make_bench(*, tasks: bool = False, **load: Any) -> BenchReport:
     """Measure the drafted server alone."""
     chance = Random(11)
-    samples = make_samples("B", chance, **load)
+    samples = (make_task_samples if tasks else make_samples)("B", chance, **load)
     report = _report("B", 0, samples, chance)
+    asked = {"tool_choice": "named"} if tasks else {}
     return BenchReport(
-        conditions=make_conditions(plan=make_plans()[1], start_seconds=412.0),
+        conditions=make_conditions(**asked, plan=make_plans()[1], start_seconds=412.0),
         warm_up=report.warm_up,
         cells=report.cells,
         samples=tuple(samples),

@@ -7,7 +7,7 @@ import pytest
 
 from slipstream.errors import InvalidInputError
 from slipstream.planning.plan import Decision, LaunchPlan
-from slipstream.serving.access.gate_file import GATE_CLASS, GateRules
+from slipstream.serving.access.gate_file import GATE_CLASS, GateMedia, GateRules
 from slipstream.serving.run import RunFolder, Terms
 from slipstream.serving.served_plan import (
     describe_gate,
@@ -129,6 +129,43 @@ def test_pictures_pass_only_where_the_user_lets_them_in() -> None:
     assert describe_gate(bare_plan(), Terms(), FOLDER, "a" * 64).text_only
 
 
+PICTURES = ("--limit-mm-per-prompt", '{"image": 4}')
+
+
+def test_the_engine_stores_no_responses() -> None:
+    assert value(put_behind_gate(bare_plan(), FOLDER), "VLLM_ENABLE_RESPONSES_API_STORE") == "0"
+
+
+def test_the_engine_fetches_pictures_from_the_listed_hosts_only_and_goes_nowhere_else() -> None:
+    rules = GateRules(media=GateMedia(hosts=("a.org", "b.org"), pixels=99))
+    plan = put_behind_gate(bare_plan(*PICTURES), FOLDER, rules)
+    argv = plan.argv()
+    at = argv.index("--allowed-media-domains")
+    assert argv[at + 1 : at + 3] == ["a.org", "b.org"]
+    assert value(plan, "VLLM_MEDIA_URL_ALLOW_REDIRECTS") == "0"
+    assert value(plan, "VLLM_MAX_IMAGE_PIXELS") == "99"
+    again = put_behind_gate(plan, FOLDER)
+    assert value(again, "--allowed-media-domains") == "none.invalid"
+    assert put_behind_gate(again, FOLDER) == again
+
+
+def test_a_list_of_the_users_own_stays_and_text_needs_none() -> None:
+    own = put_behind_gate(bare_plan(*PICTURES, "--allowed-media-domains", "c.org"), FOLDER)
+    assert value(own, "--allowed-media-domains") == "c.org"
+    text = put_behind_gate(bare_plan(), FOLDER)
+    assert text.find("--allowed-media-domains") is None
+    assert text.find("VLLM_MEDIA_URL_ALLOW_REDIRECTS") is None
+
+
+def test_the_gate_knows_the_context_and_whether_the_model_generates() -> None:
+    plan = bare_plan("--max-model-len", "4096", "--runner", "pooling")
+    gate = describe_gate(plan, Terms(), FOLDER, "a" * 64)
+    assert (gate.context, gate.generates) == (4096, False)
+    assert "POST /v1/embeddings" in gate.routes
+    plain = describe_gate(bare_plan(), Terms(), FOLDER, "a" * 64)
+    assert (plain.context, plain.generates) == (None, True)
+
+
 def test_a_socket_needs_no_port() -> None:
     assert put_behind_gate(bare_plan("--uds", "/run/it"), FOLDER).find("--port") is None
 
@@ -169,7 +206,7 @@ def test_the_gate_logs_into_the_runs_folder() -> None:
         ((), None, None),
         (("--max-num-seqs", "8"), 8, "1032"),
         (("--max-num-seqs", "8", "-dp", "2"), 16, "1040"),
-        (("--max-num-seqs", "8", "--api-server-count", "2"), 4, "1028"),
+        (("--max-num-seqs", "8", "--api-server-count", "1"), 8, "1032"),
         (("--max-num-seqs", "8", "--max-num-queued-reqs", "9"), 8, "9"),
     ],
 )
@@ -222,7 +259,15 @@ def test_the_engine_logs_no_line_per_request_unless_it_is_asked_to(
     assert [word for word in " ".join(argv).split(" --") if "access-log" in word] == [shown[2:]]
 
 
-@pytest.mark.parametrize("words", [("--grpc",), ("--grpc-port", "9000"), ("--headless",)])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--grpc",),
+        ("--grpc-port", "9000"),
+        ("--headless",),
+        ("--data-parallel-multi-port-external-lb",),
+    ],
+)
 def test_nothing_listens_beside_the_gate(words: tuple[str, ...]) -> None:
     plan = bare_plan("--host", "127.0.0.1", *words)
     with pytest.raises(InvalidInputError, match=f"{words[0]} has the engine listen") as refused:

@@ -51,49 +51,63 @@ def run_closed_loop(
 
 def run_steady_loop(
     endpoint: Endpoint,
-    make_request: Callable[[int], Request],
+    make_requests: Callable[[int], Sequence[Request]],
     *,
     counted: int,
     concurrency: int,
     on_sample: OnSample = lambda _: None,
 ) -> list[Sample]:
-    """Return the samples of the requests 0, 1, ... `counted`, each run with every place busy.
+    """Return the samples of the tasks 0, 1, ... `counted`, each run with every place busy.
 
-    Requests with negative numbers fill the places first, with answers of graded lengths, so that
-    the places do not start their next requests together. Requests from `counted` on keep the places
-    busy until the last one that counts has ended; then they are dropped.
+    A task is one request, or turns that are asked one after the other until one fails. Tasks with
+    negative numbers fill the places first, with graded lengths, so that the places do not start
+    their next tasks together. Tasks from `counted` on keep the places busy until the last one that
+    counts has ended; then they are dropped.
     """
 
     async def run() -> list[Sample]:
         numbers = count(-concurrency if concurrency > 1 else 0)
-        kept: dict[int, Sample] = {}
+        kept: dict[int, list[Sample]] = {}
         async with _Load(endpoint, (), math.inf, lambda _: None) as load:
 
             async def work() -> None:
                 for number in numbers:
-                    request = make_request(number)
+                    requests = make_requests(number)
                     if number < 0:
-                        request = _shorten(request, -number / concurrency)
-                    sample = await load.measure(request, concurrency)
-                    if 0 <= number < counted:
-                        kept[number] = sample
-                        on_sample(sample)
+                        requests = _shorten(requests, -number / concurrency)
+                    counts = 0 <= number < counted
+                    samples = await ask(requests, on_sample if counts else lambda _: None)
+                    if counts:
+                        kept[number] = samples
                     if len(kept) == counted:
                         for place in places:
                             place.cancel()
                         return
-                    if number >= counted and sample.error is not None:
+                    if number >= counted and samples[-1].error is not None:
                         return
+
+            async def ask(requests: Sequence[Request], on_sample: OnSample) -> list[Sample]:
+                samples: list[Sample] = []
+                for request in requests:
+                    samples.append(await load.measure(request, concurrency))
+                    on_sample(samples[-1])
+                    if samples[-1].error is not None:
+                        break
+                return samples
 
             places: list[asyncio.Task[None]] = []
             await work_together(concurrency, work, places)
-        return [kept[number] for number in sorted(kept)]
+        return [sample for number in sorted(kept) for sample in kept[number]]
 
     return asyncio.run(run())
 
 
-def _shorten(request: Request, share: float) -> Request:
-    return replace(request, max_tokens=max(1, math.ceil(request.max_tokens * share)))
+def _shorten(requests: Sequence[Request], share: float) -> Sequence[Request]:
+    """Return the first turns of a task, or a request with a shorter answer."""
+    if len(requests) > 1:
+        return requests[: math.ceil(len(requests) * share)]
+    (request,) = requests
+    return [replace(request, max_tokens=max(1, math.ceil(request.max_tokens * share)))]
 
 
 def run_open_loop(

@@ -1,6 +1,17 @@
 """`Sample`: one request as it was measured. Bench, compare and verify all stand on it."""
 
+from typing import Literal
+
 from slipstream.records import Record
+
+CallOutcome = Literal["parsed", "no call", "another tool", "not JSON", "against the schema"]
+
+
+class ToolCall(Record):
+    """A tool's name and arguments as the server streamed them."""
+
+    name: str
+    arguments: str
 
 
 class Sample(Record):
@@ -10,7 +21,8 @@ class Sample(Record):
     `concurrency` is what the load kept in flight or, where requests arrive by the clock, how
     many were then, with this one. Token counts are the server's: a chunk can hold several
     tokens. A failed request has an `error`, and of the rest what had come until then; a time
-    that the server gave no cause to take is None.
+    that the server gave no cause to take is None. A turn of a task has the task's name and its
+    number; `call` is what became of the tool call that was asked for, None where none was.
     """
 
     prompt_id: str
@@ -31,6 +43,10 @@ class Sample(Record):
     accepted: int = 0
     accepted_by_position: tuple[int, ...] = ()
     error: str | None = None
+    task: str | None = None
+    turn: int | None = None
+    calls: tuple[ToolCall, ...] = ()
+    call: CallOutcome | None = None
 
     @property
     def seconds_per_token(self) -> float | None:

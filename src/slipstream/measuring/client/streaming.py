@@ -13,7 +13,7 @@ import httpx
 
 from slipstream.measuring.client.completions import Drafts, Request, read_drafts
 from slipstream.measuring.client.endpoint import SILENCE_SECONDS
-from slipstream.measuring.client.sample import Sample
+from slipstream.measuring.client.sample import Sample, ToolCall
 from slipstream.measuring.client.wire import Connection, Wire
 
 ERROR_CHARACTERS = 300
@@ -33,6 +33,7 @@ class StreamReader:
         self.finish_reason: str | None = None
         self.usage: dict[str, Any] | None = None
         self.drafts = Drafts()
+        self._calls: dict[int, list[str]] = {}
         self._rest = b""
 
     def take(self, data: bytes, now: float) -> None:
@@ -66,7 +67,16 @@ class StreamReader:
             self.last_at = now
             self.texts.append(text or "")
             self.token_ids += ids or ()
+        for part in (delta or {}).get("tool_calls") or ():
+            self._take_call(part)
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
+
+    def _take_call(self, part: dict[str, Any]) -> None:
+        """Add to a call, which comes in parts: its name first, its arguments piece by piece."""
+        call = self._calls.setdefault(part.get("index") or 0, ["", ""])
+        told = part.get("function") or {}
+        call[0] += told.get("name") or ""
+        call[1] += told.get("arguments") or ""
 
     def describe(self, began: float) -> dict[str, Any]:
         """Give what was told so far as a sample has it."""
@@ -81,6 +91,10 @@ class StreamReader:
             "token_ids": tuple(self.token_ids),
             "text": "".join(self.texts),
             "finish_reason": self.finish_reason,
+            "calls": tuple(
+                ToolCall(name=name, arguments=arguments)
+                for _, (name, arguments) in sorted(self._calls.items())
+            ),
             **self.drafts._asdict(),
         }
 

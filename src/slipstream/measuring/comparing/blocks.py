@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 from statistics import fmean
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from slipstream.errors import InvalidInputError
 from slipstream.measuring.client.sample import Sample
 from slipstream.measuring.comparing.statistics import Cell, Design
+from slipstream.measuring.tasks import split_tasks
 from slipstream.records import Record
 
 Arm = Literal["A", "B"]
@@ -28,12 +29,21 @@ class Block(Record):
     samples: tuple[Sample, ...]
 
 
+class Timed(NamedTuple):
+    """What is compared: a request by its time per token, a task by its wall time."""
+
+    name: str
+    seconds: float
+    output_tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class Readings:
     """The logarithms of what was measured, with one value of each block, in their order.
 
     `speeds` is tokens per second of decoding, by cell and prompt; `throughputs` is tokens per
-    second of all places of a cell's load. Only prompts that every block answered are in `speeds`.
+    second of all places of a cell's load. Of tasks both are tasks per second. Only prompts or tasks
+    that every block answered are in `speeds`.
     """
 
     design: Design
@@ -77,21 +87,38 @@ def split_block(block: Block) -> dict[Cell, list[Sample]]:
     return cells
 
 
-def is_timed(sample: Sample) -> bool:
-    """Say whether a sample has a speed: an answer of two tokens, not all in one piece."""
-    return (sample.seconds_per_token or 0) > 0
+def has_tasks(blocks: Sequence[Block]) -> bool:
+    """Say whether the blocks were asked tasks, and not prompts on their own."""
+    return any(sample.task is not None for block in blocks for sample in block.samples)
+
+
+def list_timed(samples: Sequence[Sample]) -> list[Timed]:
+    """List the tasks of a load that were done, or its answers of two tokens in several pieces."""
+    if samples and samples[0].task is not None:
+        return [
+            Timed(run.name, run.seconds, run.output_tokens)
+            for run in split_tasks(samples)
+            if not run.failed and run.seconds > 0
+        ]
+    return [
+        Timed(sample.prompt_id, seconds, sample.output_tokens)
+        for sample in samples
+        if (seconds := sample.seconds_per_token or 0) > 0
+    ]
 
 
 def _read_speeds(samples: Sequence[Sample]) -> dict[str, float]:
-    """Give the speed of each prompt; of one that was asked more than once, the mean."""
+    """Return the speed of each prompt or task; of one that was asked more than once, the mean."""
     found: dict[str, list[float]] = {}
-    for sample in samples:
-        if (seconds := sample.seconds_per_token or 0) > 0:
-            found.setdefault(sample.prompt_id, []).append(-log(seconds))
+    for timed in list_timed(samples):
+        found.setdefault(timed.name, []).append(-log(timed.seconds))
     return {name: fmean(speeds) for name, speeds in found.items()}
 
 
 def _read_throughput(samples: Sequence[Sample]) -> float:
-    """Return the tokens per second of a load whose places were all busy all through."""
+    """Return the tokens or tasks per second of a load whose places were all busy all through."""
+    if samples[0].task is not None:
+        seconds = sum(run.seconds for run in split_tasks(samples))
+        return log(samples[0].concurrency * len(list_timed(samples)) / seconds)
     tokens = sum(sample.output_tokens for sample in samples)
     return log(samples[0].concurrency * tokens / sum(sample.seconds for sample in samples))

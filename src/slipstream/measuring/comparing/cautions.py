@@ -9,7 +9,14 @@ from math import exp, log
 from statistics import fmean
 from typing import Literal
 
-from slipstream.measuring.comparing.blocks import Arm, Block, Readings, is_timed, split_block
+from slipstream.measuring.comparing.blocks import (
+    Arm,
+    Block,
+    Readings,
+    has_tasks,
+    list_timed,
+    split_block,
+)
 from slipstream.measuring.comparing.statistics import Cell
 from slipstream.measuring.machine_watch import MachineLoad
 from slipstream.records import Record
@@ -47,7 +54,8 @@ def find_cautions(
     yield from _find_gaps(blocks, readings)
     few = sorted({len(prompts) for prompts in readings.speeds.values()})[0]
     if few < FEW_PROMPTS:
-        message = f"only {few} prompts of a kind could be compared; {FEW_PROMPTS} are advisable"
+        what = "tasks" if has_tasks(blocks) else "prompts"
+        message = f"only {few} {what} of a kind could be compared; {FEW_PROMPTS} are advisable"
         yield Caution(code="few-prompts", message=message)
     yield from _find_lengths(blocks, readings, names)
 
@@ -77,14 +85,15 @@ def _find_failures(blocks: Sequence[Block], names: Mapping[Arm, str]) -> Iterato
 
 def _find_gaps(blocks: Sequence[Block], readings: Readings) -> Iterator[Caution]:
     asked = {
-        (cell, sample.prompt_id)
+        (cell, sample.task or sample.prompt_id)
         for block in blocks
         for cell, samples in split_block(block).items()
         for sample in samples
     }
     kept = {(cell, name) for cell, prompts in readings.speeds.items() for name in prompts}
     if lost := len(asked - kept):
-        message = f"{lost} of {len(asked)} prompts were left out: not every block could time them"
+        what = "tasks" if has_tasks(blocks) else "prompts"
+        message = f"{lost} of {len(asked)} {what} were left out: not every block could time them"
         yield Caution(code="left-out", message=message, grave=2 * lost > len(asked))
     gone = sorted({cell for cell, _ in asked} - set(readings.speeds))
     if gone:
@@ -98,10 +107,10 @@ def _find_lengths(
     lengths: dict[tuple[Cell, str], dict[Arm, list[int]]] = {}
     for block in blocks:
         for cell, samples in split_block(block).items():
-            for sample in filter(is_timed, samples):
-                if sample.prompt_id in readings.speeds.get(cell, ()):
-                    by_arm = lengths.setdefault((cell, sample.prompt_id), {"A": [], "B": []})
-                    by_arm[block.arm].append(sample.output_tokens)
+            for timed in list_timed(samples):
+                if timed.name in readings.speeds.get(cell, ()):
+                    by_arm = lengths.setdefault((cell, timed.name), {"A": [], "B": []})
+                    by_arm[block.arm].append(timed.output_tokens)
     ratios = [log(fmean(found["B"]) / fmean(found["A"])) for found in lengths.values()]
     unlike = sum(abs(ratio) > log(SAME_LENGTH) for ratio in ratios)
     if unlike > MANY_UNLIKE * len(ratios):

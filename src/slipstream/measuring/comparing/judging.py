@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from math import exp, inf, log1p
 from random import Random
 
-from slipstream.measuring.comparing.blocks import Block, Readings, is_timed, read_blocks
+from slipstream.measuring.comparing.blocks import (
+    Block,
+    Readings,
+    has_tasks,
+    list_timed,
+    read_blocks,
+    split_block,
+)
 from slipstream.measuring.comparing.cautions import Caution, find_cautions, find_disturbance
 from slipstream.measuring.comparing.sentence import conclude, list_unclear
 from slipstream.measuring.comparing.statistics import (
@@ -27,6 +34,7 @@ from slipstream.measuring.comparing.statistics import (
 from slipstream.measuring.comparing.verdict import (
     EVEN,
     BreakEven,
+    Measure,
     Outcome,
     SpeedFinding,
     SpeedRatio,
@@ -72,7 +80,8 @@ def judge(
 
     `machines` has what else the machine did during each block. If it was busy, no outcome is drawn.
     """
-    live = [block for block in blocks if any(map(is_timed, block.samples))]
+    live = [block for block in blocks if any(map(list_timed, split_block(block).values()))]
+    measure: Measure = "wall time per task" if has_tasks(blocks) else "time per token"
     readings = read_blocks(live)
     speed = _reckon(readings.design, readings.speeds, Random(seed), draws)
     loads = {cell: {"load": row} for cell, row in readings.throughputs.items()}
@@ -85,11 +94,14 @@ def judge(
         *([] if disturbance is None else [disturbance]),
         *_find_silence(len(blocks) - len(live)),
         *find_cautions(blocks, readings, {"A": arms[0], "B": arms[1]}),
-        *_find_contradictions(findings),
+        *_find_contradictions(findings, measure),
     )
     more = _count_more_blocks(speed, list_unclear(findings), Random(seed), draws // 4)
     answer, sentence = conclude(findings, cautions, arms, more)
+    if measure == "wall time per task":
+        sentence = f"By wall time per task: {sentence[0].lower()}{sentence[1:]}"
     return Verdict(
+        measure=measure,
         arms=arms,
         blocks=len(live),
         findings=findings,
@@ -138,14 +150,14 @@ def _find_silence(count: int) -> list[Caution]:
     return [Caution(code="silent-block", message=message, grave=True)] if count else []
 
 
-def _find_contradictions(findings: Sequence[SpeedFinding]) -> list[Caution]:
+def _find_contradictions(findings: Sequence[SpeedFinding], measure: Measure) -> list[Caution]:
     against = [
         f"{found.kind or 'all kinds'} at concurrency {found.concurrency}"
         for found in findings
         if (found.outcome == "faster" and found.throughput.high < 1)
         or (found.outcome == "slower" and found.throughput.low > 1)
     ]
-    message = f"throughput says the opposite of time per token: {', '.join(against)}"
+    message = f"throughput says the opposite of {measure}: {', '.join(against)}"
     return [Caution(code="throughput", message=message, grave=True)] if against else []
 
 

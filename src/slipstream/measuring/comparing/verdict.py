@@ -10,6 +10,7 @@ from slipstream.records import Record
 
 EVEN = 0.05
 
+Measure = Literal["time per token", "wall time per task"]
 Outcome = Literal["faster", "slower", "even", "unclear"]
 Answer = Literal["use", "use for some", "do not use", "cannot tell"]
 
@@ -25,8 +26,8 @@ class SpeedRatio(Record):
 class SpeedFinding(Record):
     """What was found for a kind of prompt at a concurrency; of all kinds if `kind` is None.
 
-    `speed_up` is of the time per output token and stands for any prompts of the kind;
-    `throughput` is of the tokens per second and stands for these prompts. `noise` is the ratio
+    `speed_up` is of the verdict's measure and stands for any prompts or tasks of the kind;
+    `throughput` is of the tokens or tasks per second and stands for these. `noise` is the ratio
     by which an arm differs from itself after a restart. Even is known to differ by less than 5 %.
     """
 
@@ -56,6 +57,7 @@ class Verdict(Record):
     """Whether arm B is faster than arm A; of `arms`, A is the first."""
 
     schema_version: Literal[1] = 1
+    measure: Measure = "time per token"
     arms: tuple[str, str]
     blocks: int
     findings: tuple[SpeedFinding, ...]

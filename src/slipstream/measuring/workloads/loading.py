@@ -1,7 +1,7 @@
 """`load_workload`: names and files in, one workload out, the same for the same seed."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
@@ -11,7 +11,13 @@ from slipstream.errors import InvalidInputError, UsageError
 from slipstream.measuring.workloads.fitting import CountTokens, estimate_tokens, split_by_fit
 from slipstream.measuring.workloads.own_files import read_own_file
 from slipstream.measuring.workloads.published import SETS, read_published
-from slipstream.measuring.workloads.shipped import FAMILIES, KINDS, WARM_UPS_A_KIND, make_prompts
+from slipstream.measuring.workloads.shipped import (
+    FAMILIES,
+    KINDS,
+    TASK_KINDS,
+    WARM_UPS_A_KIND,
+    make_prompts,
+)
 from slipstream.measuring.workloads.workload import Prompt, Workload
 
 
@@ -32,12 +38,13 @@ def load_workload(
 ) -> Workload:
     """Gather the prompts of shipped classes, published sets (`gsm8k:PATH`) and own files.
 
-    Of each class at most `most_a_kind` are drawn by the seed, out of those which fit into the
-    context with answers of up to `max_tokens`.
+    Of each class at most `most_a_kind` prompts or tasks are drawn by the seed, out of those which
+    fit into the context with answers of up to `max_tokens`.
     """
     _require_positive(most_a_kind=most_a_kind, context=context, max_tokens=max_tokens)
     if not names:
         raise UsageError("no workload is named", hint=_list_names())
+    _require_alike(names)
     sources = [_open(name, count_tokens) for name in names]
     every = {one.id: _limit(one, max_tokens) for source in sources for one in source.prompts}
     spare = {one.id: _limit(one, max_tokens) for source in sources for one in source.warm_up}
@@ -47,7 +54,9 @@ def load_workload(
         fitting, others = split_by_fit(fitting, context, count_tokens)
         warm_up, _ = split_by_fit(warm_up, context, count_tokens)
         why = f"longer, with its answer, than a context of {context:,} tokens"
-        left_out |= {one.id: why for one in others}
+        gone = {one.unit for one in others}
+        fitting = [one for one in fitting if one.unit not in gone]
+        left_out |= dict.fromkeys(sorted(gone), why)
     if not fitting:
         raise _nothing_left(left_out)
     chosen = _choose(fitting, most_a_kind, seed)
@@ -59,12 +68,17 @@ def load_workload(
     )
 
 
+def names_tasks(names: Sequence[str]) -> bool:
+    """Say whether tasks of several turns are among what is named."""
+    return any(name == "agent" or name in TASK_KINDS for name in names)
+
+
 def _open(name: str, count_tokens: CountTokens) -> _Source:
     small_talk = make_prompts("dialogue", count_tokens, warm_up=True)
     set_name, colon, path = name.partition(":")
     if colon and set_name in SETS:
         return _Source(read_published(set_name, Path(path).expanduser()), small_talk, {})
-    if name in KINDS or name in FAMILIES:
+    if name in KINDS or name in TASK_KINDS or name in FAMILIES:
         kinds = FAMILIES.get(name, (name,))
         prompts = [one for kind in kinds for one in make_prompts(kind, count_tokens)]
         spare = [one for kind in kinds for one in make_prompts(kind, count_tokens, warm_up=True)]
@@ -87,16 +101,16 @@ def _limit(prompt: Prompt, max_tokens: int | None) -> Prompt:
 
 
 def _choose(prompts: Sequence[Prompt], most_a_kind: int | None, seed: int) -> tuple[Prompt, ...]:
-    """Draw up to so many of each class; more of them include the fewer."""
+    """Draw up to so many of each class, a task with all its turns; more include the fewer."""
     if most_a_kind is None:
         return tuple(prompts)
     chosen: set[str] = set()
     counts: Counter[str] = Counter()
-    for prompt in _shuffle(prompts, seed):
-        if counts[prompt.kind] < most_a_kind:
-            counts[prompt.kind] += 1
-            chosen.add(prompt.id)
-    return tuple(prompt for prompt in prompts if prompt.id in chosen)
+    for unit, kind in _shuffle({prompt.unit: prompt.kind for prompt in prompts}, seed):
+        if counts[kind] < most_a_kind:
+            counts[kind] += 1
+            chosen.add(unit)
+    return tuple(prompt for prompt in prompts if prompt.unit in chosen)
 
 
 def _find_unused(
@@ -109,8 +123,18 @@ def _find_unused(
     return _choose(unused, WARM_UPS_A_KIND, seed)
 
 
-def _shuffle(prompts: Iterable[Prompt], seed: int) -> list[Prompt]:
-    return sorted(prompts, key=lambda one: sha256(f"{seed}:{one.id}".encode()).hexdigest())
+def _shuffle(units: Mapping[str, str], seed: int) -> list[tuple[str, str]]:
+    return sorted(units.items(), key=lambda one: sha256(f"{seed}:{one[0]}".encode()).hexdigest())
+
+
+def _require_alike(names: Sequence[str]) -> None:
+    """Refuse tasks together with prompts: the ones are timed as wholes, the others by the token."""
+    tasks = [name for name in names if names_tasks([name])]
+    if tasks and len(tasks) < len(names):
+        raise UsageError(
+            f"{', '.join(tasks)} cannot be measured together with other prompts",
+            hint=f"--workload {' '.join(tasks)}",
+        )
 
 
 def _require_positive(**limits: int | None) -> None:
@@ -132,7 +156,7 @@ def _nothing_left(left_out: dict[str, str]) -> InvalidInputError:
 def _list_names(near: str = "") -> str:
     """Say what can be typed, the nearest first."""
     published = [f"{name}:PATH" for name in SETS]
-    names = [*KINDS, *FAMILIES, *published]
+    names = [*KINDS, *TASK_KINDS, *FAMILIES, *published]
     close = get_close_matches(near, names, n=1)
     meant = f"did you mean {close[0]}? " if close else ""
     return f"{meant}take {', '.join(names)} or the path of a JSONL file of prompts"

@@ -4,24 +4,20 @@ The grammar is `data/long.toml`. The same id gives the same document, as long as
 counted alike; no two documents begin alike, so no prefix cache can answer for another.
 """
 
-import re
 import tomllib
-from collections import defaultdict
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from slipstream.measuring.workloads.fitting import TEMPLATE_TOKENS, TURN_TOKENS, CountTokens
+from slipstream.measuring.workloads.template_writer import TemplateWriter
 from slipstream.measuring.workloads.workload import Prompt
 
 GRAMMAR = Path(__file__).parent / "data" / "long.toml"
 SIZES = {f"long-{size}k": size * 1024 for size in (4, 8, 16, 32)}
 MAX_TOKENS = 256
-
-_SLOT = re.compile(r"\{(?:(\d+)-(\d+)|(\w+))\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,70 +61,20 @@ def _write(
     genre: _Genre, task: _Task, budget: int, chance: Random, count_tokens: CountTokens
 ) -> str:
     """Write pieces up to the budget, with the task's own piece somewhere among them."""
-    writer = _Writer(genre, chance)
+    writer = TemplateWriter(
+        genre.words, genre.cast, chance, clock=genre.clock, step_seconds=genre.step_seconds
+    )
     document, question = writer.write(genre.title), f"\n\n{writer.write(task.ask)}"
     used = count_tokens(document) + count_tokens(question)
     plant_at, planted = budget * chance.uniform(0.1, 0.9), False
     while True:
         plants = not planted and used >= plant_at
-        piece = genre.joint + writer.write_piece(task.plant if plants else None)
+        piece = genre.joint + writer.write_piece((task.plant,) if plants else genre.pieces)
         used += count_tokens(piece)
         if used > budget:
             return document + question
         document += piece
         planted = planted or plants
-
-
-class _Writer:
-    """Fills templates; its clock moves on, and its cast stays and is drawn for nothing else."""
-
-    def __init__(self, genre: _Genre, chance: Random) -> None:
-        self._genre = genre
-        self._chance = chance
-        self._moment = datetime(2026, 1, 5, 6) + timedelta(seconds=chance.randrange(20_000_000))
-        self._number = 0
-        self._drawn: set[str] = set()
-        self._stacks: defaultdict[str, list[str]] = defaultdict(list)
-        self._cast: dict[str, str] = {}
-        for name, template in genre.cast.items():
-            self._cast[name] = self._fill(template)
-
-    def write_piece(self, template: str | None) -> str:
-        """Write the next numbered piece, later than the one before: this, or one drawn."""
-        self._number += 1
-        self._moment += timedelta(seconds=self._chance.randint(*self._genre.step_seconds))
-        return self.write(template or self._chance.choice(self._genre.pieces))
-
-    def write(self, template: str) -> str:
-        """Fill a template, drawing nothing twice if there is enough to draw from."""
-        self._drawn = set(self._cast.values())
-        return re.sub(r" +$", "", self._fill(template), flags=re.MULTILINE)
-
-    def _fill(self, template: str) -> str:
-        return _SLOT.sub(self._draw, template)
-
-    def _draw(self, slot: re.Match[str]) -> str:
-        low, high, name = slot.groups()
-        if name is None:
-            return str(self._chance.randint(int(low), int(high)))
-        if name == "n":
-            return str(self._number)
-        if name == "clock":
-            return self._moment.strftime(self._genre.clock)
-        if name in self._cast:
-            return self._cast[name]
-        text = self._fill(self._draw_word(name.lower()))
-        return text[:1].upper() + text[1:] if name[0].isupper() else text
-
-    def _draw_word(self, name: str) -> str:
-        """Draw as from a stack of cards: none comes again before it is shuffled anew."""
-        stack = self._stacks[name]
-        if not any(word not in self._drawn for word in stack):
-            stack[:] = self._chance.sample(words := self._genre.words[name], len(words))
-        word = next((word for word in stack if word not in self._drawn), stack[0])
-        stack.remove(word)
-        self._drawn.add(word)
-        return word
 
 
 @cache

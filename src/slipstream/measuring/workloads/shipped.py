@@ -1,5 +1,7 @@
 """The classes of prompts that ship, with fixed ids: written in `data/`, or made from a seed.
 
+The tasks of `agent` are measured by themselves, as wholes, and so are no part of `all`.
+
 Token ids drawn at random are the floor: no drafter foresees them, and no user sends them. So
 `random` is measured only by name, and `all` is all that people might ask.
 """
@@ -11,6 +13,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from slipstream.measuring.workloads import agent_tasks
+from slipstream.measuring.workloads.agent_tasks import make_agent_task
 from slipstream.measuring.workloads.fitting import CountTokens
 from slipstream.measuring.workloads.long_context import SIZES, make_long_prompt
 from slipstream.measuring.workloads.workload import Prompt
@@ -19,8 +23,10 @@ from slipstream.records import Record
 DATA = Path(__file__).parent / "data"
 WRITTEN = ("code", "reasoning", "dialogue", "prose", "json", "tools", "translation")
 KINDS = (*WRITTEN, *SIZES, "random")
-FAMILIES = {"all": (*WRITTEN, *SIZES), "long": tuple(SIZES)}
+TASK_KINDS = tuple(agent_tasks.SIZES)
+FAMILIES = {"all": (*WRITTEN, *SIZES), "long": tuple(SIZES), "agent": TASK_KINDS}
 MADE_A_KIND = 24
+TASKS_A_KIND = 8
 WARM_UPS_A_KIND = 4
 
 # Ordinary tokens in every vocabulary: Mistral's Tekken keeps its first 1,000 for other uses,
@@ -52,13 +58,18 @@ class _Written(Record):
 def make_prompts(
     kind: str, count_tokens: CountTokens, *, warm_up: bool = False
 ) -> tuple[Prompt, ...]:
-    """Give a class's prompts, or the others with which it is warmed up."""
+    """Return a class's prompts or tasks, or the others with which it is warmed up."""
     if kind in WRITTEN:
         folder = DATA / "warm-up" if warm_up else DATA
         lines = (folder / f"{kind}.jsonl").read_text().splitlines()
         return tuple(_make_written(kind, _Written.model_validate_json(line)) for line in lines)
     count, middle = (WARM_UPS_A_KIND, "warm-") if warm_up else (MADE_A_KIND, "")
+    if kind in TASK_KINDS:
+        count = 1 if warm_up else TASKS_A_KIND
     names = {number: f"{kind}-{middle}{number:02d}" for number in range(1, count + 1)}
+    if kind in TASK_KINDS:
+        tasks = (make_agent_task(kind, name, count_tokens) for name in names.values())
+        return tuple(turn for task in tasks for turn in task)
     if kind == "random":
         return tuple(_make_random(name) for name in names.values())
     return tuple(

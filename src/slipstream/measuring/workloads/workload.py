@@ -11,7 +11,9 @@ from slipstream.records import Record
 class Prompt(Record):
     """One request: messages for the chat template, or else token ids.
 
-    `extra` has the request's further fields: sampling parameters, tools, a response format.
+    `extra` has the request's further fields: sampling parameters, tools, a response format. The
+    prompts of a `task` are its turns, asked one after the other; `expected_tool` is what the target
+    is to call in this one.
     """
 
     id: str
@@ -21,6 +23,14 @@ class Prompt(Record):
     max_tokens: int = Field(ge=1)
     extra: dict[str, Any] = Field(default_factory=dict)
     origin: str
+    task: str | None = None
+    turn: int | None = None
+    expected_tool: str | None = None
+
+    @property
+    def unit(self) -> str:
+        """Name what is drawn, left out and timed as a whole: the task, or the prompt itself."""
+        return self.task or self.id
 
 
 class Workload(Record):
@@ -37,7 +47,22 @@ class Workload(Record):
         return tuple(dict.fromkeys(prompt.kind for prompt in self.prompts))
 
     @property
+    def has_tasks(self) -> bool:
+        """Say whether tasks are measured, and not prompts on their own."""
+        return any(prompt.task is not None for prompt in self.prompts)
+
+    def list_units(self, kind: str) -> list[tuple[Prompt, ...]]:
+        """List a kind's tasks with their turns, or its prompts, each on its own."""
+        units: dict[str, list[Prompt]] = {}
+        for prompt in self.prompts:
+            if prompt.kind == kind:
+                units.setdefault(prompt.unit, []).append(prompt)
+        return [tuple(turns) for turns in units.values()]
+
+    @property
     def sha256(self) -> str:
         """Name exactly what is asked, wherever it was read from."""
-        asked = (prompt.model_dump_json(exclude={"origin"}) for prompt in self.prompts)
+        asked = (
+            prompt.model_dump_json(exclude={"origin"}, exclude_none=True) for prompt in self.prompts
+        )
         return sha256("\n".join(asked).encode()).hexdigest()

@@ -20,6 +20,12 @@ from slipstream.reporting.pages.drawing import (
 from slipstream.reporting.pages.report import show
 from slipstream.reporting.pages.sides import Side, find_mean, list_concurrencies, list_kinds
 from slipstream.reporting.text.comparison import ALL_KINDS, show_estimate, show_load
+from slipstream.reporting.text.tasks import (
+    has_tasks,
+    list_turns,
+    read_first_token_ms,
+    read_turn,
+)
 from slipstream.units import UNKNOWN
 
 Points = Mapping[int, Sequence[float]]
@@ -160,6 +166,28 @@ def draw_acceptance(sides: Sequence[Side]) -> list[str]:
         steps = [side.average(lambda cell: cell.tokens_per_step, kind) for side in sides]
         note = " and ".join(show(step, 2) for step in steps) + " tokens a step"
         panels.append(_draw_panel(kind, "accepted up to a position", lines, axes, kind, note))
+    return panels
+
+
+def draw_turns(sides: Sequence[Side]) -> list[str]:
+    """Draw the time to the first token turn by turn, a panel a kind and concurrency."""
+    panels = []
+    for kind in list_kinds(sides) if has_tasks(sides) else ():
+        turns = list_turns(sides, kind)
+        for concurrency in list_concurrencies(sides) if turns else ():
+            lines: dict[Arm, Points] = {
+                side.arm: {
+                    turn: values
+                    for turn in turns
+                    if (values := read_turn(side, kind, concurrency, turn, read_first_token_ms))
+                }
+                for side in sides
+            }
+            values = [value for line in lines.values() for own in line.values() for value in own]
+            top = round_up(max(values, default=0.0))
+            axes = Axes(turns, top, f"{top:g}", lambda value: f"{value:.0f}", False)
+            note = show_load(concurrency)
+            panels.append(_draw_panel(kind, f"first token, {note}", lines, axes, kind, note))
     return panels
 
 

@@ -3,7 +3,12 @@
 from collections.abc import Sequence
 
 from slipstream.measuring.comparing.comparison import Comparison
-from slipstream.reporting.pages.charts import draw_acceptance, draw_by_concurrency, draw_speed_ups
+from slipstream.reporting.pages.charts import (
+    draw_acceptance,
+    draw_by_concurrency,
+    draw_speed_ups,
+    draw_turns,
+)
 from slipstream.reporting.pages.html_page import Figure, render_page
 from slipstream.reporting.pages.report import render_markdown
 from slipstream.reporting.pages.sides import (
@@ -30,11 +35,12 @@ def render_comparison_html(comparison: Comparison) -> str:
         Strip(names[report.arm], report.start_seconds, report.warm_up, block)
         for report, block in zip(comparison.reports, comparison.blocks, strict=True)
     ]
+    measure = comparison.verdict.measure
     speed_up = Figure(
         f"speed of {names['B']} against {names['A']}",
-        "Time per token, as a ratio, with an interval that holds for all rows together. The grey "
-        "band around 1 is what a restart alone does. A mark that points right is faster, left "
-        "slower; a square is even within 5 %; a hollow mark is unclear.",
+        f"{measure.capitalize()}, as a ratio, with an interval that holds for all rows together. "
+        "The grey band around 1 is what a restart alone does. A mark that points right is faster, "
+        "left slower; a square is even within 5 %; a hollow mark is unclear.",
         draw_speed_ups(comparison.verdict.findings),
         layout="broad",
     )
@@ -62,9 +68,19 @@ def draw_loads(sides: Sequence[Side]) -> list[Figure]:
         panels = [panel for figure in figures for panel in figure.panels]
         figures = [Figure("throughput and the median latencies", places, panels, sides)]
     return [
+        draw_first_tokens(sides),
         *figures,
         Figure("acceptance by position", accepted, draw_acceptance(drafting), drafting),
     ]
+
+
+def draw_first_tokens(sides: Sequence[Side]) -> Figure:
+    """Draw the time to the first token of tasks, turn by turn; nothing without tasks."""
+    caption = (
+        "The median over a kind's tasks. The conversation grows from turn to turn; a server whose "
+        "prefix cache holds the earlier turns reads only what is new."
+    )
+    return Figure("time to the first token by turn, ms", caption, draw_turns(sides), sides)
 
 
 def draw_run(strips: Sequence[Strip], sides: Sequence[Side]) -> Figure:

@@ -22,11 +22,11 @@ class Scale:
 
     def __call__(self, value: float) -> float:
         """Give the place of a value."""
-        if self.low == self.high:
-            return (self.start + self.end) / 2
         low, high, at = (
             (log(part) if self.logarithmic else part) for part in (self.low, self.high, value)
         )
+        if low == high:
+            return (self.start + self.end) / 2
         return self.start + (at - low) / (high - low) * (self.end - self.start)
 
     def clip(self, value: float) -> float:

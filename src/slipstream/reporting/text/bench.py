@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
-from slipstream.measuring.bench import BenchCell, BenchReport, BenchWarmUp, Percentiles
+from slipstream.measuring.bench import BenchCell, BenchReport, BenchWarmUp
+from slipstream.measuring.percentiles import Percentiles
 from slipstream.reporting.pages.report import Report, Row, Section, Table, clean, render_text, show
 from slipstream.reporting.pages.sides import (
     list_concurrencies,
@@ -13,6 +14,14 @@ from slipstream.reporting.pages.sides import (
 from slipstream.reporting.text.comparison import show_load
 from slipstream.reporting.text.conditions import describe_conditions, describe_plan
 from slipstream.reporting.text.machine import show_machine_load
+from slipstream.reporting.text.tasks import (
+    describe_turns,
+    has_tasks,
+    read_task_seconds,
+    show_cached,
+    show_calls,
+    show_share,
+)
 from slipstream.units import UNKNOWN, show_bytes
 
 
@@ -23,13 +32,14 @@ def render_bench_text(report: BenchReport) -> str:
 
 def render_cell_line(cell: BenchCell) -> str:
     """Write a cell on a line."""
+    task = "" if cell.tasks is None else f"  {show(read_task_seconds(cell), 1, 's')} a task"
     first, each = read_first_token(cell), read_per_token(cell)
     steps = "" if cell.tokens_per_step is None else f"  {cell.tokens_per_step:.2f} tokens a step"
     failed = f"  {cell.failed} of {cell.requests} failed" if cell.failed else ""
     return (
         f"{clean(cell.kind):<12} {cell.concurrency:>3} at once  {cell.tokens_per_second:>8.1f} "
         f"tokens/s  first token {show(first, 0, 'ms'):>8}  then {show(each, 1, 'ms'):>8} a token"
-        f"{steps}{failed}"
+        f"{steps}{task}{failed}"
     )
 
 
@@ -53,6 +63,7 @@ def describe_bench(report: BenchReport) -> Report:
             Section(
                 "speed, with the median, p90 and p99 of the requests", _tabulate(report, _SPEED)
             ),
+            *_describe_tasks(report),
             Section("drafts, cache and memory", _tabulate(report, _ENGINE)),
             *describe_conditions(
                 conditions,
@@ -66,6 +77,14 @@ def describe_bench(report: BenchReport) -> Report:
     )
 
 
+def _describe_tasks(report: BenchReport) -> list[Section]:
+    sides = [take_side(report)]
+    if not has_tasks(sides):
+        return []
+    title = "tasks, with the median, p90 and p99 of their wall time"
+    return [Section(title, _tabulate(report, _TASKS)), *describe_turns(sides)]
+
+
 def _conclude(report: BenchReport, speeds: list[tuple[int, float]]) -> str:
     if not speeds:
         return "Nothing was measured."
@@ -73,10 +92,18 @@ def _conclude(report: BenchReport, speeds: list[tuple[int, float]]) -> str:
     failed = sum(cell.failed for cell in report.cells)
     asked = sum(cell.requests for cell in report.cells)
     end = f"; {failed} of {asked} requests failed" if failed else ""
-    sentence = f"{report.conditions.model} gives {told}, over all kinds{end}."
+    sentence = f"{report.conditions.model} gives {told}, over all kinds{_tell_tasks(report)}{end}."
     if report.machine and _is_busy(report):
         return f"The machine was busy: {report.machine.describe()}. Meanwhile, {sentence}"
     return sentence
+
+
+def _tell_tasks(report: BenchReport) -> str:
+    """Tell the median wall time of each kind of task at the smallest concurrency."""
+    least = min(cell.concurrency for cell in report.cells)
+    cells = [cell for cell in report.cells if cell.tasks and cell.concurrency == least]
+    told = ", ".join(f"{cell.kind} {show(read_task_seconds(cell), 1, 's')}" for cell in cells)
+    return f"; wall time per task: {told}" if told else ""
 
 
 def _is_busy(report: BenchReport) -> bool:
@@ -116,10 +143,6 @@ def _show_ranks(ranks: Percentiles | None, factor: int, decimals: int) -> str:
     return " / ".join(f"{factor * seconds:.{decimals}f}" for seconds in told)
 
 
-def _show_share(share: float | None) -> str:
-    return UNKNOWN if share is None else f"{100 * share:.0f} %"
-
-
 def _describe_arrivals(report: BenchReport) -> list[Row]:
     rate = report.conditions.arrivals_per_second
     if rate is None:
@@ -150,11 +173,20 @@ _ENGINE: Mapping[str, Callable[[BenchCell], str]] = {
     "kind": lambda cell: cell.kind,
     "at once": lambda cell: str(cell.concurrency),
     "tokens a step": lambda cell: show(cell.tokens_per_step, 2),
-    "accepted": lambda cell: _show_share(cell.acceptance_rate),
-    "cache hits": lambda cell: _show_share(cell.cache_hit_share),
+    "accepted": lambda cell: show_share(cell.acceptance_rate),
+    "cache hits": lambda cell: show_share(cell.cache_hit_share),
     "preemptions": lambda cell: show(cell.preemptions, 0),
     "memory": lambda cell: show_bytes(cell.memory_bytes),
     "accepted by position, %": lambda cell: (
         " ".join(f"{100 * share:2.0f}" for share in cell.by_position) or UNKNOWN
     ),
+}
+_TASKS: Mapping[str, Callable[[BenchCell], str]] = {
+    "kind": lambda cell: cell.kind,
+    "at once": lambda cell: str(cell.concurrency),
+    "tasks": lambda cell: str(cell.tasks.tasks if cell.tasks else 0),
+    "failed": lambda cell: str(cell.tasks.failed if cell.tasks else 0),
+    "a task, s": lambda cell: _show_ranks(cell.tasks.seconds if cell.tasks else None, 1, 1),
+    "cached": lambda cell: show_cached([cell]),
+    "tool calls": lambda cell: show_calls([cell]),
 }

@@ -1,13 +1,21 @@
 """A `Comparison` in words: the verdict, each finding, the break-even, cautions and conditions."""
 
+from slipstream.measuring.bench import BenchCell
 from slipstream.measuring.comparing.comparison import Comparison
 from slipstream.measuring.comparing.verdict import BreakEven, SpeedFinding, SpeedRatio
-from slipstream.measuring.engine_start import tell_drafts
+from slipstream.measuring.engine_start import report_usage
 from slipstream.planning.difference import diff_plans
 from slipstream.reporting.pages.report import Report, Row, Section, Table, render_text, show
-from slipstream.reporting.pages.sides import Side, take_sides
+from slipstream.reporting.pages.sides import Side, list_concurrencies, list_kinds, take_sides
 from slipstream.reporting.text.conditions import describe_conditions, describe_plan
 from slipstream.reporting.text.machine import describe_machine_loads
+from slipstream.reporting.text.tasks import (
+    describe_turns,
+    has_tasks,
+    read_task_seconds,
+    show_cached,
+    show_calls,
+)
 
 ALL_KINDS = "all kinds"
 
@@ -23,7 +31,8 @@ def describe_comparison(comparison: Comparison) -> Report:
     first, second = verdict.arms
     main = find_main(comparison)
     kind = f"{main.kind or ALL_KINDS}, {show_load(main.concurrency)}"
-    note = f"the speed of {second} against {first}, {kind}"
+    by_task = " by wall time per task" if verdict.measure == "wall time per task" else ""
+    note = f"the speed of {second} against {first}{by_task}, {kind}"
     busy = any(caution.code == "busy-machine" for caution in verdict.cautions)
     return Report(
         title=f"{second} against {first}: {comparison.conditions.model}",
@@ -33,7 +42,8 @@ def describe_comparison(comparison: Comparison) -> Report:
         figure_note=f"{note}: the machine was busy" if busy else note,
         sentence=verdict.sentence,
         sections=[
-            Section(f"speed-up of B, {second}, against A, {first}", _tabulate(comparison)),
+            Section(f"speed-up of B, {second}, against A, {first}{by_task}", _tabulate(comparison)),
+            *_describe_tasks(comparison),
             *_describe_break_evens(comparison),
             *_describe_cautions(comparison),
             *describe_machine_loads(
@@ -69,11 +79,12 @@ def _tabulate(comparison: Comparison) -> Table:
     sides = take_sides(comparison)
     # Of an arm that never drafted there is nothing to tell.
     drafting = [side for side in sides if side.drafts] or [sides[1]]
+    unit = "s/task" if has_tasks(sides) else "tokens/s"
     header = (
         "kind",
         "at once",
         "speed-up",
-        *(f"{side.arm} tokens/s" for side in sides),
+        *(f"{side.arm} {unit}" for side in sides),
         "throughput",
         *(f"{side.arm} tokens/step" for side in drafting),
         "noise",
@@ -89,12 +100,39 @@ def _describe_finding(found: SpeedFinding, sides: tuple[Side, Side], drafting: l
         found.kind or ALL_KINDS,
         str(found.concurrency),
         show_estimate(found.speed_up),
-        *(show(side.average(lambda cell: cell.tokens_per_second, *place)) for side in sides),
+        *(show(side.average(_read_pace, *place)) for side in sides),
         show_estimate(found.throughput),
         *(show(side.average(lambda cell: cell.tokens_per_step, *place), 2) for side in drafting),
         f"{100 * (found.noise - 1):.1f} %",
         found.outcome,
     )
+
+
+def _read_pace(cell: BenchCell) -> float | None:
+    return cell.tokens_per_second if cell.tasks is None else read_task_seconds(cell)
+
+
+def _describe_tasks(comparison: Comparison) -> list[Section]:
+    """Tell the cache and the tool calls of tasks, and their first tokens turn by turn."""
+    sides = take_sides(comparison)
+    if not has_tasks(sides):
+        return []
+    header = ("kind", "at once", *(f"{side.arm} cached" for side in sides))
+    header += tuple(f"{side.arm} tool calls" for side in sides)
+    rows = [
+        (
+            kind,
+            str(concurrency),
+            *(show_cached(side.find(kind, concurrency)) for side in sides),
+            *(show_calls(side.find(kind, concurrency)) for side in sides),
+        )
+        for kind in list_kinds(sides)
+        for concurrency in list_concurrencies(sides)
+    ]
+    return [
+        Section("cached prompt tokens and tool calls", Table(header, rows)),
+        *describe_turns(sides),
+    ]
 
 
 def _describe_break_evens(comparison: Comparison) -> list[Section]:
@@ -149,5 +187,8 @@ def _describe_arms(comparison: Comparison) -> list[Section]:
     table = Table(header, rows, words=(0, 1, 2, 3)) if rows else None
     return [
         Section("differences between the plans", table, lines, in_full=True),
-        *(describe_plan(f"engine of {arm.name}", tell_drafts(arm.plan)) for arm in comparison.arms),
+        *(
+            describe_plan(f"engine of {arm.name}", report_usage(arm.plan))
+            for arm in comparison.arms
+        ),
     ]

@@ -12,6 +12,15 @@ _CACHE = {
     "cold": "cold: no request finds the prefix of another",
     "as it is": "as it is: a request may find the prefix of another",
 }
+_TASK_CACHE = {
+    "cold": "cold for each task: its turns find only its own earlier ones",
+    "as it is": "as it is: a task may find the prefix of another",
+}
+_TOOL_CHOICE = {
+    "auto": "the target chooses, as for an agent",
+    "named": "each call is asked for by its tool's name",
+    "none": "none asked for: the server does not parse them",
+}
 THINKING = {None: "as the template has it", True: "on", False: "off"}
 
 
@@ -26,7 +35,7 @@ def describe_conditions(conditions: Conditions, *more: Row) -> list[Section]:
         *(("left out", f"{name}: {why}") for name, why in conditions.left_out.items()),
         ("answers", f"{_describe_length(conditions)}, thinking {THINKING[conditions.thinking]}"),
         ("seed", str(conditions.seed)),
-        ("prefix cache", _CACHE[conditions.prefix_cache]),
+        *_describe_cache(conditions),
         *more,
     ]
     sections = [
@@ -50,6 +59,15 @@ def describe_machine(host: Host | None) -> str:
     names = [accelerator.name for accelerator in host.accelerators]
     parts = [host.product, *names, host.processor.model, show_bytes(host.memory.total_bytes)]
     return ", ".join(dict.fromkeys(part for part in parts if part))
+
+
+def _describe_cache(conditions: Conditions) -> list[Row]:
+    if conditions.tool_choice is None:
+        return [("prefix cache", _CACHE[conditions.prefix_cache])]
+    return [
+        ("prefix cache", _TASK_CACHE[conditions.prefix_cache]),
+        ("tool calls", _TOOL_CHOICE[conditions.tool_choice]),
+    ]
 
 
 def _describe_length(conditions: Conditions) -> str:

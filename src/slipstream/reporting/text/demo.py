@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from slipstream.demo.performance import Demo, count_tokens_per_step, find_step_seconds
 from slipstream.demo.recording import Take
-from slipstream.measuring.engine_start import tell_drafts
+from slipstream.measuring.engine_start import report_usage
 from slipstream.reporting.pages.report import Report, Row, Section, Table, render_text, show
 from slipstream.reporting.text.conditions import describe_conditions, describe_plan
 from slipstream.reporting.text.machine import describe_machine_loads
@@ -171,5 +171,5 @@ def _describe_engines(demo: Demo) -> list[Section]:
         return []
     return [
         describe_plan("engine of plain", demo.plain_plan),
-        describe_plan("engine of drafted", tell_drafts(plan)),
+        describe_plan("engine of drafted", report_usage(plan)),
     ]

@@ -18,6 +18,10 @@ from slipstream.errors import InvalidInputError
 from slipstream.records import Record, read_record
 from slipstream.serving.access.keys import Key, Scope
 
+# With a letter in its last part: an address in digits is no name.
+_HOST = re.compile(r"(?:[a-z0-9-]{1,63}\.)+[a-z][a-z0-9-]{0,62}")
+_PRIVATE_ENDINGS = (".localhost", ".local", ".internal", ".lan", ".home.arpa")
+
 GATE_VARIABLE = "SLIPSTREAM_GATE"
 GATE_CLASS = "slipstream.vllm_plugin.gate.middleware.Gate"
 
@@ -25,21 +29,50 @@ Route = Literal[
     "POST /v1/chat/completions",
     "POST /v1/completions",
     "POST /v1/responses",
+    "GET /v1/responses/{id}",
+    "POST /v1/responses/{id}/cancel",
     "POST /v1/messages",
+    "POST /v1/messages/count_tokens",
     "POST /v1/embeddings",
+    "POST /v1/rerank",
+    "POST /v1/score",
+    "POST /pooling",
     "POST /tokenize",
     "POST /detokenize",
     "GET /v1/models",
 ]
 # Under the names that keys have for them.
-ROUTES: dict[str, Route] = {one.split("/")[-1]: one for one in get_args(Route)}
-ROUTES["chat"], ROUTES["completions"] = "POST /v1/chat/completions", "POST /v1/completions"
+ROUTES: dict[str, tuple[Route, ...]] = {
+    "chat": ("POST /v1/chat/completions",),
+    "completions": ("POST /v1/completions",),
+    "responses": (
+        "POST /v1/responses",
+        "GET /v1/responses/{id}",
+        "POST /v1/responses/{id}/cancel",
+    ),
+    "messages": ("POST /v1/messages", "POST /v1/messages/count_tokens"),
+    "embeddings": ("POST /v1/embeddings",),
+    "rerank": ("POST /v1/rerank",),
+    "score": ("POST /v1/score",),
+    "pooling": ("POST /pooling",),
+    "tokenize": ("POST /tokenize",),
+    "detokenize": ("POST /detokenize",),
+    "models": ("GET /v1/models",),
+}
+USUAL_ROUTES = ("chat", "completions", "responses", "messages", "models")
+# Of a model that gives vectors or scores, which has none of those that generate.
+POOLING = frozenset(
+    route for name in ("embeddings", "rerank", "score", "pooling") for route in ROUTES[name]
+)
+GENERATING = frozenset(
+    route for name in ("chat", "completions", "responses", "messages") for route in ROUTES[name]
+)
 
 
 class GateLimits(Record):
     """The most that one request may ask for."""
 
-    # Of one API process, in all; and how long a client may leave its answer unread.
+    # In all, with TLS handshakes; and how long a client may leave its answer unread.
     connections: PositiveInt = 1024
     stall_seconds: PositiveFloat = 60
     headers: PositiveInt = 100
@@ -62,6 +95,27 @@ class GateLimits(Record):
     schema_bytes: PositiveInt = 2**16
     # Of compiling: about a millisecond of a core each (vllm_plugin/gate/schema_cost.py).
     schema_units: PositiveInt = 3000
+
+
+class GateMedia(Record):
+    """The pictures that one request may have; `waiting_bytes` is of all requests together."""
+
+    images: PositiveInt = 16
+    image_bytes: PositiveInt = 5 * 2**20
+    request_bytes: PositiveInt = 20 * 2**20
+    waiting_bytes: PositiveInt = 512 * 2**20
+    pixels: PositiveInt = 2**24
+    # Whose pictures the engine may fetch; without any, pictures come with the request only.
+    hosts: tuple[str, ...] = ()
+
+    @field_validator("hosts")
+    @classmethod
+    def require_public_names(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        """Take names of hosts, and no address of this machine or its network."""
+        for host in hosts:
+            if not _HOST.fullmatch(host) or host.endswith(_PRIVATE_ENDINGS):
+                raise ValueError(f"'{host}' is not the name of a public host, in lower case")
+        return hosts
 
 
 class GateRecording(Record):
@@ -98,12 +152,7 @@ class KeyDefaults(Record):
 class GateRules(Record):
     """What is the user's to decide: the content of `gate.toml`, each key with its default."""
 
-    routes: tuple[Route, ...] = (
-        "POST /v1/chat/completions",
-        "POST /v1/completions",
-        "POST /v1/responses",
-        "GET /v1/models",
-    )
+    routes: tuple[Route, ...] = tuple(route for name in USUAL_ROUTES for route in ROUTES[name])
     # Even if there is no key file, or no longer: then nobody gets in.
     keys_required: bool = False
     # For a seat in the engine: how many requests of all keys, with how large bodies, how long.
@@ -122,13 +171,16 @@ class GateRules(Record):
     constraints: Literal["plain", "any"] = "plain"
     template_arguments: tuple[str, ...] = ("enable_thinking", "thinking")
     limits: GateLimits = Field(default_factory=GateLimits)
+    media: GateMedia = Field(default_factory=GateMedia)
     keys: KeyDefaults = Field(default_factory=KeyDefaults)
 
     @field_validator("routes", mode="before")
     @classmethod
     def name_routes(cls, routes: Any) -> Any:
-        """Take a route by its short name, too."""
-        return [ROUTES.get(one, one) for one in routes] if isinstance(routes, list) else routes
+        """Take routes by their short names, too."""
+        if not isinstance(routes, list):
+            return routes
+        return [route for one in routes for route in ROUTES.get(one, (one,))]
 
 
 class GateSettings(GateRules):
@@ -144,6 +196,7 @@ class GateSettings(GateRules):
     served_names: tuple[str, ...] = ()
     # How many requests the engine works on at the same time; None shares nothing out.
     seats: PositiveInt | None = None
+    context: PositiveInt | None = None
     # Whether the engine orders requests by priority; otherwise it refuses one.
     priorities: bool = False
     # The hash of the supervisor's own key, which passes while draining and is not recorded.
@@ -151,6 +204,8 @@ class GateSettings(GateRules):
     state_file: Path | None = None
     accounting_folder: Path | None = None
     speculation: bool = False
+    # Whether the model writes text; otherwise it gives vectors or scores.
+    generates: bool = True
     text_only: bool = True
     recording: GateRecording | None = None
 

@@ -9,7 +9,13 @@ from pydantic import BaseModel, ValidationError
 
 from slipstream.errors import InvalidInputError
 from slipstream.records import describe_faults
-from slipstream.serving.access.gate_file import GateRules, GateSettings
+from slipstream.serving.access.gate_file import (
+    GENERATING,
+    POOLING,
+    GateRules,
+    GateSettings,
+    Route,
+)
 
 RULES_HINT = "docs/gate.md has every key with its default"
 
@@ -32,8 +38,17 @@ def read_rules(path: Path) -> GateRules:
 def apply_rules(settings: GateSettings, rules: GateRules, *, keys_required: bool) -> GateSettings:
     """Return a gate's settings with other rules; keys that were once required stay so."""
     changed = {name: getattr(rules, name) for name in GateRules.model_fields}
+    changed["routes"] = _choose_routes(rules.routes, generates=settings.generates)
     changed["keys_required"] = rules.keys_required or keys_required
     return settings.model_copy(update=changed)
+
+
+def _choose_routes(routes: tuple[Route, ...], *, generates: bool) -> tuple[Route, ...]:
+    """Return the routes that the model can answer; one of vectors has its own without asking."""
+    if generates:
+        return tuple(route for route in routes if route not in POOLING)
+    kept = tuple(route for route in routes if route not in GENERATING)
+    return kept if POOLING & {*kept} else (*kept, *sorted(POOLING))
 
 
 def _describe(fault: ValidationError) -> tuple[str, ...]:

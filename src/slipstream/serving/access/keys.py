@@ -23,13 +23,16 @@ from slipstream.records import Record, describe_faults
 KEYS_HINT = "slipstream keys list"
 
 
-# What a key may be used for: a route each, and what reads the engine's metrics.
+# What a key may be used for: an API each, and what reads the engine's metrics.
 Scope = Literal[
     "chat",
     "completions",
     "responses",
     "messages",
     "embeddings",
+    "rerank",
+    "score",
+    "pooling",
     "tokenize",
     "detokenize",
     "models",

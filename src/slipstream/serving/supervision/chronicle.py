@@ -22,7 +22,8 @@ class Chronicle:
     """A run as it stands, and the way to change it.
 
     The engine's own files (its log, the gate's) are in `engine_folder`, which is the run's
-    unless that could not be written when the engine started.
+    unless that could not be written when the engine started. Then what is not written yet is
+    there, too, for others to read.
     """
 
     def __init__(self, folder: RunFolder, run: Run, tell: Callable[[Event], None]) -> None:
@@ -70,12 +71,14 @@ class Chronicle:
         """Write what is not written yet, if the disk takes it."""
         try:
             self._write()
+            self._write_spare(None)
             if self._trouble is not None:
                 self._trouble = None
                 self._add("the run's folder can be written again")
                 self._write()
         except InvalidInputError as fault:
             self.report(fault.message)
+            self._write_spare(self.run)
 
     def report(self, trouble: str) -> None:
         """Tell that something cannot be written, once until it can be again."""
@@ -106,3 +109,17 @@ class Chronicle:
         while self._unwritten:
             self.folder.append(self._unwritten[0])
             self._unwritten.popleft()
+
+    def _write_spare(self, run: Run | None) -> None:
+        """Keep beside the engine's files what the run's folder does not take, or no longer."""
+        spare = self.engine_folder
+        if spare == self.folder:
+            return
+        with suppress(OSError, InvalidInputError):
+            if run is not None:
+                spare.write(run)
+                lines = [event.model_dump_json() + "\n" for event in self._unwritten]
+                spare.events.write_text("".join(lines))
+            else:
+                spare.record.unlink(missing_ok=True)
+                spare.events.unlink(missing_ok=True)

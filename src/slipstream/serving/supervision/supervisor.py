@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
-from os import W_OK, access
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -25,6 +24,7 @@ from slipstream.serving.access.own_listener import OwnListener
 from slipstream.serving.kept_logs import LogPlace, set_aside
 from slipstream.serving.run import RunFolder, read_process
 from slipstream.serving.served_plan import describe_gate
+from slipstream.serving.spare_folder import make_spare_folder
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.diagnosis import Finding, diagnose, diagnose_file
 from slipstream.serving.supervision.engine_life import Death, EngineLife
@@ -53,7 +53,6 @@ from slipstream.serving.supervision.service_manager import ServiceManager
 LOOK_EVERY_SECONDS = 0.1
 # The gate looks for a new state four times a second, and shows a request within half of one.
 SETTLED_SECONDS = 1.0
-SHARED_MEMORY = "/dev/shm"
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 ADDRESS_WAIT_SECONDS = 5.0
 
@@ -95,8 +94,7 @@ class Supervisor:
             raise
         finally:
             beating.cancel()
-            if self._spare is not None:
-                self._spare.cleanup()
+            self._remove_spare_folder()
         self._chronicle.move("stopped", "nothing of it runs any more")
 
     def _ask_to_stop(self) -> None:
@@ -168,8 +166,11 @@ class Supervisor:
         try:
             self._fill_folder(chronicle.folder, key)
             chronicle.engine_folder = chronicle.folder
+            self._remove_spare_folder()
         except OSError as fault:
-            chronicle.engine_folder = RunFolder(self._make_spare_folder())
+            if self._spare is None:
+                self._spare = make_spare_folder(chronicle.run.supervisor, self._environment)
+            chronicle.engine_folder = RunFolder(Path(self._spare.name))
             self._fill_folder(chronicle.engine_folder, key)
             chronicle.note(
                 f"cannot write {chronicle.folder.path}: {fault.strerror or fault}; "
@@ -187,15 +188,10 @@ class Supervisor:
             digest = sha256(key.encode()).hexdigest()
             describe_gate(run.plan, run.terms, folder, digest).write(folder.gate)
 
-    def _make_spare_folder(self) -> Path:
-        """Make a folder that lasts as long as the supervisor, for a run whose own is read-only."""
-        if self._spare is None:
-            runtime = self._environment.get("XDG_RUNTIME_DIR")
-            memory = next(
-                (one for one in (runtime, SHARED_MEMORY) if one and access(one, W_OK)), None
-            )
-            self._spare = TemporaryDirectory(prefix="slipstream-", dir=memory)
-        return Path(self._spare.name)
+    def _remove_spare_folder(self) -> None:
+        if self._spare is not None:
+            self._spare.cleanup()
+            self._spare = None
 
     def _start_engine(self, key: str) -> EngineLife:
         chronicle, plan = self._chronicle, self._chronicle.run.plan

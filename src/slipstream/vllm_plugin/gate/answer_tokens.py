@@ -5,13 +5,17 @@ A chunk of a stream has at least one token, and with drafts several: then its te
 
 import re
 
+from slipstream.vllm_plugin.gate.usage import BEFORE_TOKENS, read_usage
+
 CHARACTERS_A_TOKEN = 4
 # A quote within a text is written with a backslash, so no text can pass for these.
-_USAGE = re.compile(rb'"(prompt|input|completion|output)_tokens":\s*(\d+)')
 _TEXT = re.compile(
     rb'"(?:content|text|delta|reasoning|reasoning_content|arguments|thinking|partial_json)":\s*'
     rb'"((?:[^"\\]|\\.)+)"'
 )
+# Once a part is whole, a Responses stream repeats it, in several events.
+_RESPONSES, _DELTA = b"event: response.", b".delta"
+_EVENT_BYTES = 80
 
 
 class AnswerTokens:
@@ -32,11 +36,16 @@ class AnswerTokens:
 
     def see(self, body: bytes) -> None:
         """Count a part of the answer."""
-        for name, number in _USAGE.findall(body):
-            if name in (b"prompt", b"input"):
-                self.prompt = int(number)
-            else:
-                self._answer = int(number)
+        usage = read_usage(body)
+        self.prompt = self.prompt if usage.prompt is None else usage.prompt
+        self._answer = self._answer if usage.answer is None else usage.answer
+        if body.startswith(BEFORE_TOKENS) or _repeats(body):
+            return
         texts = _TEXT.findall(body)
         self._chunks += len(texts)
         self._characters += sum(map(len, texts))
+
+
+def _repeats(body: bytes) -> bool:
+    head = body[:_EVENT_BYTES].partition(b"\n")[0]
+    return head.startswith(_RESPONSES) and not head.endswith(_DELTA)

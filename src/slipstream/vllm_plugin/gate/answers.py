@@ -1,8 +1,10 @@
-"""What the gate says itself, in the form of the OpenAI API."""
+"""What the gate answers itself, in the form of the API that was asked."""
 
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Self
+
+from slipstream.vllm_plugin.gate.routes import is_anthropic
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -21,6 +23,7 @@ KINDS = {
     500: "server_error",
     503: "unavailable_error",
 }
+ANTHROPIC_KINDS = {**KINDS, 500: "api_error", 503: "overloaded_error"}
 # Logs and metrics say why by these codes: a message may quote the client.
 REASONS = {
     400: "bad_request",
@@ -73,18 +76,16 @@ def try_later(status: int, message: str, seconds: int, *, reason: str | None = N
     return Refusal(status, message, reason=reason, headers=headers)
 
 
-async def send_refusal(send: Send, refusal: Refusal, *, method: str) -> None:
+async def send_refusal(send: Send, refusal: Refusal, *, method: str, path: str) -> None:
     """Answer with the refusal; a connection with an unread body ends."""
-    error = {
-        "message": refusal.message,
-        "type": KINDS[refusal.status],
-        "param": refusal.field,
-        "code": refusal.status,
-    }
     headers = refusal.headers
     if method not in ("GET", "HEAD") and refusal.status not in KEEP_THE_CONNECTION:
         headers += ((b"connection", b"close"),)
-    await send_json(send, refusal.status, {"error": error}, headers)
+    if is_anthropic(path):
+        document = describe_anthropic_error(refusal.status, refusal.message)
+    else:
+        document = _describe_openai_error(refusal)
+    await send_json(send, refusal.status, document, headers)
 
 
 async def send_json(
@@ -96,3 +97,19 @@ async def send_json(
     own = [(b"content-type", b"application/json"), length, *headers]
     await send({"type": "http.response.start", "status": status, "headers": own})
     await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def describe_anthropic_error(status: int, message: str) -> dict[str, object]:
+    """Return an error as Anthropic's clients read it."""
+    kind = ANTHROPIC_KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def _describe_openai_error(refusal: Refusal) -> dict[str, object]:
+    error = {
+        "message": refusal.message,
+        "type": KINDS[refusal.status],
+        "param": refusal.field,
+        "code": refusal.status,
+    }
+    return {"error": error}

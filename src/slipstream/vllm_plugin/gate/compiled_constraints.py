@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from slipstream.vllm_plugin.gate.answers import Refusal
 from slipstream.vllm_plugin.gate.request_limits import SCHEMAS, Document, walk
+from slipstream.vllm_plugin.gate.request_tools import list_tools
 from slipstream.vllm_plugin.gate.schema_cost import (
     COSTLY_FORMAT,
     LENGTHS,
@@ -22,6 +23,7 @@ from slipstream.vllm_plugin.gate.schema_cost import (
     weigh_choices,
     weigh_regex,
 )
+from slipstream.vllm_plugin.gate.schema_faults import require_sound
 
 NOT_COMPILED = (None, "text", "json_object")
 
@@ -38,6 +40,23 @@ class Form(NamedTuple):
             return weigh_regex(str(self.value))
         return weigh_choices(self.value) if self.field == "choice" else weigh(self.value, most)
 
+    def require_sound(self) -> None:
+        """Refuse what the engine would fail to compile."""
+        for schema in self._list_schemas():
+            require_sound(schema, self.field)
+
+    def _list_schemas(self) -> Iterator[Any]:
+        if self.field == "json":
+            yield self.value
+        elif self.field == "tools":
+            functions = map(_read_function, self.value)
+            named = [function.get("parameters") for function in functions]
+            yield from (one for one in named if isinstance(one, dict))
+        elif isinstance(self.value, dict):
+            for holder in (self.value.get("json_schema"), self.value.get("format")):
+                if isinstance(holder, dict) and isinstance(holder.get("schema"), dict):
+                    yield holder["schema"]
+
 
 def list_forms(document: Document) -> list[Form]:
     """List what the engine will compile for a request."""
@@ -49,11 +68,20 @@ def list_forms(document: Document) -> list[Form]:
                 forms.append(Form(field, _parse(asked[field]) if field == "json" else asked[field]))
     for field in SCHEMAS:
         value = document.get(field)
-        if isinstance(value, dict) and _read_kind(value) not in NOT_COMPILED:
+        if isinstance(value, dict) and _is_compiled(value):
             forms.append(Form(field, value))
     if tools := list(_find_compiled_tools(document)):
         forms.append(Form("tools", tools))
     return forms
+
+
+def require_tokens_left(document: Document) -> None:
+    """Refuse a choice of tokens beside a form: where both leave none, vLLM 0.32 answers 500."""
+    if not document.get("allowed_token_ids"):
+        return
+    if held := [*(form.field for form in list_forms(document)), *_find_json_objects(document)]:
+        what = f"allowed_token_ids beside {held[0]} can leave no token to choose"
+        raise Refusal(400, f"{what}; send one of them", field="allowed_token_ids")
 
 
 def digest_forms(forms: list[Form]) -> bytes:
@@ -62,7 +90,7 @@ def digest_forms(forms: list[Form]) -> bytes:
 
 
 def require_affordable_forms(document: Document, most: int) -> list[str]:
-    """Refuse what costs the engine too much; tools lose their lengths first; give what was lost."""
+    """Refuse the faulty and the costly; tools lose their lengths first; give what was lost."""
     dropped: list[str] = []
     units = 0
     for form in list_forms(document):
@@ -76,6 +104,7 @@ def require_affordable_forms(document: Document, most: int) -> list[str]:
             what = f"{form.field}: compiling this costs at least {units} units"
             why = f"most of them for {cost.mostly}; this server allows up to {most}"
             raise Refusal(400, f"{what}, {why}", field=form.field, reason="costly_schema")
+        form.require_sound()
     return dropped
 
 
@@ -92,9 +121,19 @@ def _lighten(tools: list[dict[str, Any]]) -> int:
     return dropped
 
 
+def _find_json_objects(document: Document) -> list[str]:
+    asked = document.get("structured_outputs")
+    named = ["json_object"] if isinstance(asked, dict) and asked.get("json_object") else []
+    values = {field: document.get(field) for field in SCHEMAS}
+    return named + [
+        field
+        for field, value in values.items()
+        if isinstance(value, dict) and _read_kind(value) == "json_object"
+    ]
+
+
 def _find_compiled_tools(document: Document) -> Iterator[dict[str, Any]]:
-    tools = document.get("tools")
-    tools = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    tools = list_tools(document)
     choice = document.get("tool_choice")
     kind = choice.get("type") if isinstance(choice, dict) else choice
     if kind == "none":
@@ -118,9 +157,10 @@ def _is_strict(tool: dict[str, Any]) -> bool:
     return any(part.get("strict") not in (None, False) for part in (tool, _read_function(tool)))
 
 
-def _read_kind(value: dict[str, Any]) -> Any:
-    inner = value.get("format")
-    return value.get("type") or (inner.get("type") if isinstance(inner, dict) else None)
+def _is_compiled(value: dict[str, Any]) -> bool:
+    """Say whether a form is a schema; Anthropic's `output_config` need not name its kind."""
+    forms = [form for form in (value, value.get("format")) if isinstance(form, dict)]
+    return any(form.get("type") not in NOT_COMPILED or "schema" in form for form in forms)
 
 
 def _parse(schema: Any) -> Any:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from slipstream.vllm_plugin.gate.answers import Scope
+from slipstream.vllm_plugin.gate.handshakes import Handshake
 from slipstream.vllm_plugin.gate.places import Places
 from slipstream.vllm_plugin.gate.settings import Limits
 
@@ -45,8 +46,19 @@ def bound_connections(scope: Scope, limits: Limits) -> bool:
     most = limits.connections
     if files != resource.RLIM_INFINITY:
         most = min(most, files // 2)
-    own = {"limits": limits, "places": Places[BoundedConnection](most)}
-    config.http_protocol_class = type("Bounded", (BoundedConnection, protocol), own)
+    places = Places[Any](most)
+    own = {"limits": limits, "places": places}
+    bounded = type("Bounded", (BoundedConnection, protocol), own)
+    config.http_protocol_class = bounded
+    if (context := getattr(config, "ssl", None)) is not None:
+        config.ssl = None  # Of the loop; certificates that are renewed are put into the context.
+
+        def begin(**given: Any) -> Handshake:
+            connections = given["server_state"].connections
+            seconds = limits.head_seconds
+            return Handshake(lambda: bounded(**given), context, seconds, places, connections)
+
+        config.http_protocol_class = begin
     return True
 
 
@@ -71,7 +83,7 @@ class BoundedConnection(HttpToolsProtocol):
     """
 
     limits: Limits
-    places: "Places[BoundedConnection]"
+    places: Places[Any]
 
     _running: "RequestResponseCycle | None" = None
     _refused: "RequestResponseCycle | None" = None

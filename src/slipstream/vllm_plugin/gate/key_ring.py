@@ -19,6 +19,7 @@ from typing import Any
 
 from slipstream.vllm_plugin.gate.answers import Refusal
 from slipstream.vllm_plugin.gate.probe_rules import MOST_REQUESTS
+from slipstream.vllm_plugin.gate.routes import SCOPES
 from slipstream.vllm_plugin.gate.settings import KeyTerms, Settings
 from slipstream.vllm_plugin.gate.watched_file import WatchedFile
 
@@ -37,18 +38,6 @@ class Caller:
     terms: KeyTerms = field(default_factory=KeyTerms)
 
 
-# What a key may be for.
-SCOPES = {
-    "POST /v1/chat/completions": "chat",
-    "POST /v1/completions": "completions",
-    "POST /v1/responses": "responses",
-    "POST /v1/messages": "messages",
-    "POST /v1/embeddings": "embeddings",
-    "POST /tokenize": "tokenize",
-    "POST /detokenize": "detokenize",
-    "GET /v1/models": "models",
-    "GET /metrics": "metrics",
-}
 TERMS = {
     "routes": tuple,
     "models": tuple,
@@ -97,22 +86,23 @@ class KeyRing:
 
     def require_caller(self, headers: Headers) -> Caller:
         """Give the caller, or refuse one without a valid key."""
-        given = _read_given(headers)
-        digest = sha256(given or b"").digest()
-        if compare_digest(digest, self._probe):
+        given = _list_given(headers)
+        digests = [sha256(one).digest() for one in given]
+        if any([compare_digest(digest, self._probe) for digest in digests]):
             return SUPERVISOR
         if self.is_open:
             _require_no_foreign_page(headers)
             return ANYONE
         keys = self._file.read() or ()
-        found = self._find(keys, digest)
-        if given is None or found is None:
-            what = "a key is needed" if given is None else "this key is not known, or has expired"
+        found = [key for digest in digests if (key := self._find(keys, digest)) is not None]
+        if not found:
+            what = "this key is not known, or has expired" if given else "a key is needed"
             challenge = ((b"www-authenticate", b"Bearer"),)
-            raise Refusal(401, f"{what}: Authorization: Bearer KEY", headers=challenge)
+            how = "Authorization: Bearer KEY, or x-api-key: KEY"
+            raise Refusal(401, f"{what}: {how}", headers=challenge)
         several = len({key.id for key in keys}) > 1
-        terms = replace(self._defaults, **found.terms) if found.terms else self._defaults
-        return Caller(found.id, found.cache_salt if several else None, terms)
+        terms = replace(self._defaults, **found[0].terms) if found[0].terms else self._defaults
+        return Caller(found[0].id, found[0].cache_salt if several else None, terms)
 
     def _find(self, keys: tuple[_Key, ...], digest: bytes) -> _Key | None:
         """Compare with every key, whichever is found, so that time tells nothing."""
@@ -149,11 +139,14 @@ def _require_no_foreign_page(headers: Headers) -> None:
         raise Refusal(403, "a page of another site may not ask a server that needs no key")
 
 
-def _read_given(headers: Headers) -> bytes | None:
-    scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
-    if scheme.lower() == b"bearer" and key.strip():
-        return key.strip()
-    return headers.get(b"x-api-key")
+def _list_given(headers: Headers) -> list[bytes]:
+    """List the keys that a request brings, the one that counts first.
+
+    Anthropic's clients may send both headers, one of them with a key of Anthropic's own.
+    """
+    scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
+    keys = (bearer.strip() if scheme.lower() == b"bearer" else b"", headers.get(b"x-api-key", b""))
+    return [key for key in keys if key]
 
 
 def _parse_keys(content: bytes) -> tuple[_Key, ...] | None:

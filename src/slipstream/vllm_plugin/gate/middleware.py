@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 
 from slipstream.vllm_plugin.gate.accounting import Accounting
+from slipstream.vllm_plugin.gate.answer_lengths import ANSWER_FIELDS, find_longest_answer
 from slipstream.vllm_plugin.gate.answer_tokens import AnswerTokens
 from slipstream.vllm_plugin.gate.answers import (
     App,
@@ -26,6 +27,7 @@ from slipstream.vllm_plugin.gate.answers import (
 from slipstream.vllm_plugin.gate.caller_limits import CallerLimits
 from slipstream.vllm_plugin.gate.compiled_constraints import list_forms
 from slipstream.vllm_plugin.gate.connections import bound_connections, give_way, hold_place
+from slipstream.vllm_plugin.gate.engine_errors import translate_errors
 from slipstream.vllm_plugin.gate.fair_shares import FairShares, Seat
 from slipstream.vllm_plugin.gate.key_ring import (
     ANYONE,
@@ -36,18 +38,20 @@ from slipstream.vllm_plugin.gate.key_ring import (
     is_loopback,
     require_scope,
 )
+from slipstream.vllm_plugin.gate.media import estimate_prompt_bytes
 from slipstream.vllm_plugin.gate.model_list import show_names_only
 from slipstream.vllm_plugin.gate.probe_rules import require_probe, require_probe_route
 from slipstream.vllm_plugin.gate.recording import Recorder
 from slipstream.vllm_plugin.gate.refusal_pace import RefusalPace
-from slipstream.vllm_plugin.gate.request_body import add_salt, read_body, replay
-from slipstream.vllm_plugin.gate.request_limits import Document, count_sequences
-from slipstream.vllm_plugin.gate.request_policy import (
-    ANSWER_FIELDS,
-    apply_policy,
-    find_longest_answer,
-    parse_body,
+from slipstream.vllm_plugin.gate.request_body import (
+    BodyMemory,
+    append_fields,
+    read_body,
+    replay,
 )
+from slipstream.vllm_plugin.gate.request_limits import Document, count_sequences
+from slipstream.vllm_plugin.gate.request_policy import apply_policy, parse_body
+from slipstream.vllm_plugin.gate.routes import CANCEL, MODELS, RESPONSES, WITHOUT_ENGINE
 from slipstream.vllm_plugin.gate.schema_pace import Release, SchemaPace, hold_nothing
 from slipstream.vllm_plugin.gate.settings import VARIABLE, Settings, make_settings, read_settings
 from slipstream.vllm_plugin.gate.visits import VISIT, Visits
@@ -89,6 +93,7 @@ class _Judged:
     """A request that may pass: its body, and what it asks of the engine."""
 
     body: bytes
+    prompt_bytes: int
     warnings: list[str]
     sequences: int
     answer_tokens: float | None
@@ -110,6 +115,7 @@ class Gate:
         self._state = WatchedFile(self.settings.state_file, _parse_state, absent=UNKNOWN)
         self._accounting = Accounting(self.settings.accounting_folder)
         self._limits = CallerLimits()
+        self._memory = BodyMemory()
         self._shares = FairShares(self.settings.seats, self._accounting)
         self._recorder = Recorder(self.settings.recording)
         self._pace = RefusalPace(self.settings.refusals_per_second)
@@ -135,7 +141,7 @@ class Gate:
             # Outside of the block above, so that what waits here does not hold its body.
             give_way(scope)
             await self._pace.wait(refusal.caller)
-            await send_refusal(send, refusal, method=scope["method"])
+            await send_refusal(send, refusal, method=scope["method"], path=scope[VISIT].path)
         else:
             await send({"type": "websocket.close", "code": 1008})
 
@@ -169,8 +175,7 @@ class Gate:
             self._schema_pace.follow(newer)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = (scope.get("raw_path") or b"").partition(b"?")[0].decode("latin-1")
-        route = f"{scope['method']} {path}"
+        path, route = scope[VISIT].path, scope[VISIT].route
         headers = dict(scope["headers"])
         self._follow()
         if route in ALIVE:
@@ -196,7 +201,8 @@ class Gate:
                 if caller is SUPERVISOR:
                     require_probe_route(route)
                 require_scope(caller, route)
-                await self._admit(_settle(scope, path), headers, caller, receive, send)
+                settled = _settle(scope, path)
+                await self._admit(settled, headers, caller, receive, translate_errors(send, path))
             except Refusal as refusal:
                 refusal.caller = caller.id
                 raise
@@ -209,10 +215,15 @@ class Gate:
         if not hold_place(scope, spare=caller is SUPERVISOR):
             what = "the server has all the connections that it can serve"
             raise try_later(503, what, self.settings.retry_after_seconds, reason="connections")
-        with self._limits.enter(caller, self.settings.retry_after_seconds):
-            if scope["method"] == "GET":
+        with (
+            self._limits.enter(caller, self.settings.retry_after_seconds),
+            self._memory.hold() as grow,
+        ):
+            if scope[VISIT].route == MODELS:
                 await self.app(scope, receive, show_names_only(send, caller.terms.models))
-            elif (body := await read_body(headers, receive, self.settings.limits)) is not None:
+            elif scope["method"] == "GET" or scope[VISIT].route == CANCEL:
+                await self.app(scope, receive, send)
+            elif (body := await read_body(headers, receive, self.settings, grow)) is not None:
                 await self._pass_on(scope, body, caller, receive, send)
 
     async def _tell_state(self, send: Send) -> None:
@@ -225,14 +236,14 @@ class Gate:
         self, scope: Scope, body: bytes, caller: Caller, receive: Receive, send: Send
     ) -> None:
         """Pass a request to the engine when there is a seat for it, and count it."""
-        judged = self._judge_body(body, caller, scope["path"])
+        judged = self._judge_body(body, caller, scope["path"], scope[VISIT].id)
         if judged.body is not body:
             scope["headers"] = _with_length(scope["headers"], len(judged.body))
         if self.settings.priorities and caller.terms.priority:
             scope["headers"].append((PRIORITY, str(caller.terms.priority).encode()))
-        size = len(judged.body)
+        size = judged.prompt_bytes
         with self._limits.pay(caller, size, judged.answer_tokens) as tokens:
-            seat = await self._find_seat(caller, judged, receive)
+            seat = await self._find_seat(caller, judged, scope["path"], receive)
             if seat is None:
                 return
             if tokens is not None:
@@ -241,7 +252,7 @@ class Gate:
                 again = replay(judged.body, receive)
                 await self.app(scope, *self._watch(judged, again, send, tokens))
 
-    def _judge_body(self, body: bytes, caller: Caller, path: str) -> _Judged:
+    def _judge_body(self, body: bytes, caller: Caller, path: str, identity: str) -> _Judged:
         """Have the body keep the rules; its document, which is large, does not leave this."""
         settings = self.settings.limit_answers(caller.terms.max_tokens)
         document = parse_body(body, settings.limits)
@@ -249,19 +260,27 @@ class Gate:
             require_probe(body, document)
         if warnings := apply_policy(document, body, path, settings):
             body = json.dumps(document).encode()
-        if caller.cache_salt is not None and document:
-            body = add_salt(body, caller.cache_salt + (document.get("cache_salt") or ""))
+        own = {}
+        if caller.cache_salt is not None:
+            own["cache_salt"] = caller.cache_salt + (document.get("cache_salt") or "")
+        if path == RESPONSES:  # Here vLLM does not read the id from the header.
+            own["request_id"] = f"resp_{identity}"
+        if own and document:
+            body = append_fields(body, own)
         _require_model(document, caller, settings.served_names)
-        release = self._admit_forms(caller, document)
+        release = hold_nothing if path in WITHOUT_ENGINE else self._admit_forms(caller, document)
         if caller is not SUPERVISOR and path in ANSWER_FIELDS:
             self._recorder.record(document)
         sequences = count_sequences(document)
-        answer = find_longest_answer(document, path)
-        return _Judged(body, warnings, sequences, answer and answer * sequences, release)
+        answer = 0 if path in WITHOUT_ENGINE else find_longest_answer(document, path)
+        size = len(body) if settings.text_only else estimate_prompt_bytes(document, len(body))
+        return _Judged(body, size, warnings, sequences, answer and answer * sequences, release)
 
-    async def _find_seat(self, caller: Caller, judged: _Judged, receive: Receive) -> Seat | None:
+    async def _find_seat(
+        self, caller: Caller, judged: _Judged, path: str, receive: Receive
+    ) -> Seat | None:
         """Wait for a seat beside the other keys; without keys all are one, and the engine's."""
-        if caller in (ANYONE, SUPERVISOR):
+        if caller in (ANYONE, SUPERVISOR) or path in WITHOUT_ENGINE:
             return Seat()
         size = len(judged.body)
         return await self._shares.take(caller, judged.sequences, size, receive, self.settings)

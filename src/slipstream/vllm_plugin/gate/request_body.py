@@ -2,16 +2,53 @@
 
 import asyncio
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from slipstream.vllm_plugin.gate.answers import Message, Receive, Refusal
+from slipstream.vllm_plugin.gate.answers import Message, Receive, Refusal, try_later
 from slipstream.vllm_plugin.gate.key_ring import Headers
-from slipstream.vllm_plugin.gate.settings import Limits
+from slipstream.vllm_plugin.gate.settings import Settings
 
 
-async def read_body(headers: Headers, receive: Receive, limits: Limits) -> bytes | None:
+class BodyMemory:
+    """What bodies take that are larger than usual, of all requests together."""
+
+    def __init__(self) -> None:
+        self._taken = 0
+
+    @contextmanager
+    def hold(self) -> Iterator[Callable[[int, int], bool]]:
+        """Yield what takes more for one body, up to a limit, as long as the block lasts."""
+        held = 0
+
+        def grow(size: int, most: int) -> bool:
+            nonlocal held
+            self._taken += max(0, size - held)
+            held = max(held, size)
+            return self._taken <= most
+
+        try:
+            yield grow
+        finally:
+            self._taken -= held
+
+
+async def read_body(
+    headers: Headers, receive: Receive, settings: Settings, grow: Callable[[int, int], bool]
+) -> bytes | None:
     """Give the body, or None if the client left before its end."""
+    limits, longest = settings.limits, settings.longest_body
+
+    def require_room(size: int) -> None:
+        if size > longest:
+            raise Refusal(413, f"the body is larger than {longest} bytes")
+        beyond = size - limits.body_bytes
+        if beyond > 0 and not grow(beyond, settings.media.waiting_bytes):
+            what = "the server has all the pictures that it can hold"
+            raise try_later(503, what, settings.retry_after_seconds, reason="media")
+
     declared = headers.get(b"content-length", b"0")
-    _require_size(int(declared) if declared.isdigit() else 0, limits.body_bytes)
+    require_room(int(declared) if declared.isdigit() else 0)
     parts, size = [], 0
     try:
         async with asyncio.timeout(limits.body_seconds):
@@ -21,7 +58,7 @@ async def read_body(headers: Headers, receive: Receive, limits: Limits) -> bytes
                     return None
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
-                _require_size(size, limits.body_bytes)
+                require_room(size)
                 if not message.get("more_body", False):
                     return b"".join(parts)
     except TimeoutError as fault:
@@ -43,11 +80,6 @@ def replay(body: bytes, receive: Receive) -> Receive:
     return receive_again
 
 
-def add_salt(body: bytes, salt: str) -> bytes:
-    """Put a cache salt at the end of an object that is not empty: there it has the last word."""
-    return body.rstrip()[:-1] + b', "cache_salt": ' + json.dumps(salt).encode() + b"}"
-
-
-def _require_size(size: int, most: int) -> None:
-    if size > most:
-        raise Refusal(413, f"the body is larger than {most} bytes")
+def append_fields(body: bytes, fields: dict[str, str]) -> bytes:
+    """Put fields at the end of an object that is not empty: there they have the last word."""
+    return body.rstrip()[:-1] + b", " + json.dumps(fields).encode()[1:]

@@ -11,6 +11,7 @@ from typing import Any
 from slipstream.vllm_plugin.gate.answers import Refusal
 from slipstream.vllm_plugin.gate.patterns import is_plain, list_patterns
 from slipstream.vllm_plugin.gate.request_limits import SCHEMAS, Document, walk
+from slipstream.vllm_plugin.gate.request_tools import list_tools
 
 GRAMMARS = ("grammar", "structural_tag")
 PATTERNS = ("regex", "whitespace_pattern")
@@ -37,7 +38,7 @@ def require_plain_constraints(document: Document, most_characters: int) -> None:
 def drop_patterns(document: Document, most_characters: int) -> list[str]:
     """Take the patterns that are not plain out of the tools, which mean something without, too."""
     dropped = 0
-    for part in _find_patterns(document.get("tools"), "tools", most_characters):
+    for part in _find_patterns(list_tools(document), "tools", most_characters):
         if isinstance(pattern := part.get("pattern"), str) and not is_plain(pattern):
             del part["pattern"]
             dropped += 1

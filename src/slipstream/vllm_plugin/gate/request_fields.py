@@ -6,6 +6,7 @@ is dropped, with a warning: clients send odd things. What chooses for the server
 
 from slipstream.vllm_plugin.gate.answers import Refusal
 from slipstream.vllm_plugin.gate.request_limits import Document
+from slipstream.vllm_plugin.gate.routes import RESPONSES
 
 THE_SERVERS = (
     "chat_template",
@@ -23,7 +24,12 @@ THE_SERVERS = (
     "vllm_xargs",
     "prompt_embeds",
 )
-ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
+ROUTES = (
+    *("/v1/chat/completions", "/v1/completions", RESPONSES),
+    *("/v1/messages", "/v1/messages/count_tokens"),
+)
+# vLLM would keep answers in memory for these, and never remove one.
+STORED = ("background", "previous_response_id", "conversation")
 _PROMPTS = {
     *("model", "messages", "prompt", "input", "system", "instructions", "suffix", "documents"),
     *("previous_input_messages", "previous_response_id", "conversation", "add_generation_prompt"),
@@ -66,6 +72,10 @@ def keep_known_fields(document: Document, path: str) -> list[str]:
     for field in THE_SERVERS:
         if document.get(field) is not None:
             raise Refusal(400, f"{field} is for the server to decide", field=field)
+    for field in STORED if path == RESPONSES else ():
+        if document.get(field):
+            what = f"{field}: this server stores no responses; send the whole conversation as input"
+            raise Refusal(400, what, field=field)
     if path not in ROUTES or document.keys() <= FIELDS:
         return []
     dropped = [field for field in document if field not in FIELDS]

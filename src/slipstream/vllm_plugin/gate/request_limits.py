@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from slipstream.vllm_plugin.gate.answers import Refusal
+from slipstream.vllm_plugin.gate.request_tools import list_tools
 from slipstream.vllm_plugin.gate.settings import Limits
 
 Document = dict[str, Any]
 
 LISTS = ("stop_token_ids", "bad_words", "allowed_token_ids", "logprob_token_ids", "logit_bias")
+# Of the routes that give vectors and scores: a sequence each.
+POOLED_LISTS = ("documents", "queries", "items", "data_1", "data_2", "text_1", "text_2")
 # Whose values the engine makes grammars of.
 SCHEMAS = ("response_format", "text", "output_config")
 
@@ -44,6 +47,14 @@ def require_within_limits(document: Document, body: bytes, limits: Limits) -> No
         if isinstance(items := document.get(field), list | dict):
             _require_most(len(items), limits.list_items, "entries", field)
     _require_small_constraints(document, body, limits)
+
+
+def require_few_inputs(document: Document, limits: Limits) -> None:
+    """Refuse a list of too many texts; one of numbers is a single text in tokens."""
+    for field in ("input", *POOLED_LISTS):
+        items = document.get(field)
+        if isinstance(items, list) and not (items and isinstance(items[0], int)):
+            _require_most(len(items), limits.list_items, "texts", field)
 
 
 def require_number(
@@ -138,7 +149,7 @@ def _require_small_constraints(document: Document, body: bytes, limits: Limits) 
             _require_small_schema(asked.get(name), name, body, limits)
     for name in SCHEMAS:
         _require_small_schema(document.get(name), name, body, limits)
-    for tool in document["tools"] if isinstance(document.get("tools"), list) else ():
+    for tool in list_tools(document):
         _require_small_schema(tool, "tools", body, limits)
 
 

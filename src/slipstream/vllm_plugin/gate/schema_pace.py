@@ -2,7 +2,7 @@
 
 The engine keeps compiled grammars (512 MiB of them), so a constraint that was seen is free, whoever
 sent it. A compile outlives its client: what it costs counts as under way until the first token, or
-for ten times its estimate, however early the client leaves. Each API process paces by itself.
+for ten times its estimate, however early the client leaves.
 """
 
 import time

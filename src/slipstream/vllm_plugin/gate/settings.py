@@ -42,6 +42,18 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Media:
+    """The pictures that one request may have, and the hosts that they may come from."""
+
+    images: int
+    image_bytes: int
+    request_bytes: int
+    waiting_bytes: int
+    pixels: int
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class KeyTerms:
     """What a key may do; None is no limit, and of the priorities the lowest comes first."""
 
@@ -74,6 +86,7 @@ class Settings:
     keys_required: bool
     served_names: tuple[str, ...]
     seats: int | None
+    context: int | None
     priorities: bool
     probe_sha256: str | None
     state_file: str | None
@@ -89,6 +102,7 @@ class Settings:
     refusals_per_second: float
     retry_after_seconds: int
     speculation: bool
+    generates: bool
     unsupported_sampling: str
     long_answers: str
     text_only: bool
@@ -96,7 +110,14 @@ class Settings:
     template_arguments: tuple[str, ...]
     keys: KeyTerms
     limits: Limits
+    media: Media
     recording: Recording | None
+
+    @property
+    def longest_body(self) -> int:
+        """The bytes of a body with all the pictures that it may have, in base64."""
+        pictures = 0 if self.text_only else -(-self.media.request_bytes // 3) * 4
+        return self.limits.body_bytes + pictures
 
     def limit_answers(self, most: int | None) -> "Settings":
         """Return the settings for a key whose answers may not be longer."""
@@ -115,7 +136,7 @@ FOLLOWED = (
     *("routes", "keys_required", "waiting_requests", "waiting_bytes", "waiting_seconds"),
     *("new_schemas_per_minute", "schema_units_per_minute"),
     *("refusals_per_second", "retry_after_seconds", "unsupported_sampling", "long_answers"),
-    *("constraints", "template_arguments", "keys", "limits"),
+    *("constraints", "template_arguments", "keys", "limits", "media"),
 )
 
 
@@ -136,10 +157,12 @@ def make_settings(content: bytes) -> Settings:
     if (version := document.pop("schema_version")) != SCHEMA_VERSION:
         raise ValueError(f"schema_version is {version!r}, not {SCHEMA_VERSION}")
     limits = Limits(**document.pop("limits"))
+    media = Media(**_freeze(document.pop("media")))
     keys = KeyTerms(**_freeze(document.pop("keys")))
     if (recording := document.pop("recording")) is not None:
         recording = Recording(**_freeze(recording))
-    return Settings(**_freeze(document), keys=keys, limits=limits, recording=recording)
+    own = {"keys": keys, "limits": limits, "media": media, "recording": recording}
+    return Settings(**_freeze(document), **own)
 
 
 def _freeze(document: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ A `Visit` travels in the scope and is filled on the way. It holds no text of the
 `_shorten` leaves of an unknown path, and never a prompt, an answer or a key.
 """
 
-import json
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -29,22 +28,14 @@ from slipstream.vllm_plugin.gate.request_ids import (
     read_client_id,
     read_trace_id,
 )
+from slipstream.vllm_plugin.gate.routes import name_route
 from slipstream.vllm_plugin.gate.settings import Settings
+from slipstream.vllm_plugin.gate.usage import BEFORE_TOKENS, Usage, read_usage
 
 VISIT = "slipstream.visit"
 TEXT_CHARACTERS = 64
 # A stream's usage comes shortly before its end: '[DONE]' and an empty part may follow.
 LAST_CHUNKS = 4
-USAGE_WITHIN_BYTES = 1 << 16
-USAGE_BYTES = 1024
-# What the other APIs stream before there is a token.
-BEFORE_TOKENS = (
-    b"event: response.created",
-    b"event: response.queued",
-    b"event: response.in_progress",
-    b"event: message_start",
-    b"event: ping",
-)
 
 
 class Visit:
@@ -67,6 +58,7 @@ class Visit:
         "last_chunks",
         "left",
         "method",
+        "path",
         "refused",
         "route",
         "status",
@@ -83,7 +75,7 @@ class Visit:
         self.trace_id = read_trace_id(headers)
         self.client = _shorten(client[0]) if client else None
         self.method = scope["method"]
-        self.route = f"{self.method} {path}"
+        self.path, self.route = path, name_route(self.method, path)
         self.caller = ""
         self.refused: str | None = None
         self.field: str | None = None
@@ -134,7 +126,8 @@ class Visit:
 
     def describe(self, seconds: float) -> dict[str, object]:
         """Return the line of the access log."""
-        prompt_tokens, completion_tokens = read_usage(reversed(self.last_chunks))
+        usages = (read_usage(chunk) for chunk in reversed(self.last_chunks))
+        usage = next((usage for usage in usages if usage != Usage()), Usage())
         first = self.first_seconds
         return {
             "schema_version": 1,
@@ -149,8 +142,8 @@ class Visit:
             "ended": self.describe_end(),
             "refused": self.refused,
             "field": self.field,
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": completion_tokens,
+            "prompt_tokens": usage.prompt,
+            "completion_tokens": usage.answer,
             "chunks": self.chunks if self.streamed else None,
             "seconds": round(seconds, 4),
             "first_seconds": None if first is None else round(first, 4),
@@ -213,7 +206,7 @@ class Visits:
         except Exception:
             if visit.status is None:
                 fault = Refusal(500, "the server failed, for which the request is not to blame")
-                await send_refusal(send, fault, method=visit.method)
+                await send_refusal(send, fault, method=visit.method, path=visit.path)
             raise
         finally:
             self._end(visit)
@@ -247,32 +240,6 @@ class Visits:
         quiet = visit.route in self._quiet and visit.refused is None
         if not quiet and visit.caller != SUPERVISOR.id:
             self._log.add(visit.describe(seconds))
-
-
-def read_usage(chunks: Iterable[bytes]) -> tuple[int | None, int | None]:
-    """Find the tokens of prompt and answer in the last parts of an answer, the newest first.
-
-    Within a string quotes are escaped, so what is found is a key and nothing that was said.
-    """
-    for chunk in chunks:
-        start = chunk.rfind(b'"usage":', max(0, len(chunk) - USAGE_WITHIN_BYTES))
-        if start < 0:
-            continue
-        text = chunk[start + 8 :][:USAGE_BYTES].decode("latin-1").lstrip()
-        try:
-            usage, _ = json.JSONDecoder().raw_decode(text)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(usage, dict):
-            return _read_count(usage, "prompt_tokens", "input_tokens"), _read_count(
-                usage, "completion_tokens", "output_tokens"
-            )
-    return None, None
-
-
-def _read_count(usage: dict[str, Any], *names: str) -> int | None:
-    counts = [count for name in names if isinstance(count := usage.get(name), int)]
-    return counts[0] if counts else None
 
 
 def _shorten(text: str) -> str:

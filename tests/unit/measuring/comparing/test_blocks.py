@@ -51,6 +51,22 @@ def test_throughput_is_of_busy_places_with_what_failed_in_it() -> None:
     )
 
 
+def turn(task: str, number: int, seconds: float, **changes: object) -> Sample:
+    """Make a turn that begins when the one before it has ended."""
+    began = {"began_at": seconds * (number - 1), "seconds": seconds}
+    named = {"prompt_id": f"{task}/{number}", "task": task, "turn": number}
+    return answer(task).model_copy(update={**began, **named, **changes})
+
+
+def test_tasks_are_read_by_their_wall_time_and_throughput_has_what_failed_in_it() -> None:
+    done = [turn(task, number, 2.0) for task in "pq" for number in (1, 2, 3)]
+    lost = [turn("r", 1, 2.0), turn("r", 2, 2.0, error="reset")]
+    readings = read_blocks(make_round(*done, *lost))
+    assert set(readings.speeds["chat", 1]) == {"p", "q"}
+    assert readings.speeds["chat", 1]["p"] == pytest.approx([log(1 / 6)] * 4)
+    assert readings.throughputs["chat", 1] == pytest.approx([log(2 / (6 + 6 + 4))] * 4)
+
+
 @pytest.mark.parametrize(
     "bad",
     [

@@ -9,10 +9,11 @@ import pytest
 
 from slipstream.measuring.bench import Bench, Conditions
 from slipstream.measuring.comparing.comparison import ComparedArm, Contest
-from slipstream.measuring.engine_start import tell_drafts
+from slipstream.measuring.engine_start import report_usage
 from slipstream.measuring.machine_watch import Glance, MachineLoad, MachineWatch
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plan import LaunchPlan
+from slipstream.planning.settings import Choice
 from slipstream.reporting.text.comparison import describe_comparison, render_comparison_text
 from tests.unit.planning.bare_plans import bare_plan
 
@@ -194,14 +195,48 @@ def test_arms_take_turns_and_the_faster_one_is_ahead(
     assert said[0] == "block 1 of 4: plain starts"
 
 
+def test_tasks_are_judged_by_their_wall_time(
+    tmp_path: Path, plan: LaunchPlan, engine: dict[str, str]
+) -> None:
+    turns = tuple(
+        prompt.model_copy(update={"id": f"{task}/{turn}", "task": task, "turn": turn})
+        for task in ("p", "q")
+        for turn, prompt in enumerate(WORKLOAD.prompts[:2], 1)
+    )
+    contest = Contest(
+        arms=(
+            ComparedArm(name="plain", plan=plan.without_drafts()),
+            ComparedArm(name="drafted", plan=plan),
+        ),
+        bench=Bench(Workload(name="tasks", prompts=turns), (1,)),
+        rounds=1,
+        environment=engine,
+        logs=tmp_path / "logs",
+        say=lambda _: None,
+        watch=MachineWatch(proc=tmp_path / "proc"),
+    )
+    done = contest.run(CONDITIONS)
+    verdict = done.verdict
+    assert (verdict.measure, verdict.findings[0].prompts) == ("wall time per task", 2)
+    assert verdict.findings[0].speed_up.ratio > 1.3
+    assert verdict.sentence.startswith("By wall time per task: ")
+    assert "only 2 tasks of a kind could be compared" in verdict.sentence
+    assert [len(block.samples) for block in done.blocks] == [4] * 4
+
+
+def test_an_engine_reports_cached_tokens_unless_the_user_says_otherwise(plan: LaunchPlan) -> None:
+    assert report_usage(plan.without_drafts()).find("--enable-prompt-tokens-details") is not None
+    off = plan.change(rest={"--enable-prompt-tokens-details": Choice(False, "user", "asked")})
+    assert report_usage(off).find("--enable-prompt-tokens-details") is None
+
+
 def test_an_engine_with_drafts_tells_them_by_request_and_one_without_is_not_asked(
     plan: LaunchPlan,
 ) -> None:
-    told = tell_drafts(plan)
+    told = report_usage(plan)
     decision = told.find("--per-request-spec-decode-metrics")
     assert decision is not None
     assert decision.value == "summary"
-    assert tell_drafts(told) == told
-    plain = told.without_drafts()
-    assert tell_drafts(plain) == plain
+    assert report_usage(told) == told
+    plain = report_usage(told.without_drafts())
     assert plain.find("--per-request-spec-decode-metrics") is None

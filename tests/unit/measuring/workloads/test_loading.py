@@ -41,7 +41,7 @@ def test_classes_come_by_name_in_the_order_named() -> None:
 def test_a_family_is_all_its_classes(family: str) -> None:
     workload = load_workload([family], most_a_kind=1)
     assert workload.kinds == FAMILIES[family]
-    assert len(workload.prompts) == len(FAMILIES[family])
+    assert [len(workload.list_units(kind)) for kind in workload.kinds] == [1] * len(workload.kinds)
 
 
 def test_what_is_named_twice_comes_once() -> None:

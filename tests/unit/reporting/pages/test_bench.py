@@ -6,6 +6,7 @@ import pytest
 
 from slipstream.measuring.bench import BenchReport
 from slipstream.measuring.machine_watch import MachineLoad
+from slipstream.measuring.tasks import TaskFigures
 from slipstream.reporting.pages.bench import render_bench_html, render_bench_markdown
 from slipstream.reporting.text.bench import describe_bench, render_bench_text, render_cell_line
 from tests.snapshots import read_snapshot
@@ -118,3 +119,23 @@ def test_figures_from_a_busy_machine_say_so_first() -> None:
     quiet = busy.model_copy(update={"other_cpu_share": 0.01})
     told = render_bench_text(make_bench().model_copy(update={"machine": quiet}))
     assert "quiet: other processes used 0.02 of 2 cores" in told
+
+
+def test_the_tasks_of_a_server_are_shown_with_their_turns_cache_and_calls() -> None:
+    shown = render_bench_text(make_bench(tasks=True))
+    assert "over all kinds; wall time per task: agent-2k 7.9 s, agent-8k 9.4 s." in shown
+    assert "32 of 32 parsed" in shown
+    assert "each call is asked for by its tool's name" in shown
+    assert "agent-8k" in render_bench_html(make_bench(tasks=True))
+    rows = [line.split() for line in shown.splitlines()]
+    cached = [row[-2:] for row in rows if row[:2] == ["agent-2k", "1"]]
+    assert ["80", "%"] in cached
+    assert ["0", "%"] in cached
+
+
+@pytest.mark.parametrize("render", RENDERERS)
+def test_tasks_that_all_failed_are_shown_without_turns(render: Any) -> None:
+    tasks = TaskFigures(tasks=8, failed=8, seconds=None, cached_share=None, calls={}, turns=())
+    shown = render(change_cells(make_bench(tasks=True), tasks=tasks, cache_hit_share=None))
+    assert "not asked for" in shown
+    assert "wall time per task: agent-2k unknown, agent-8k unknown" in shown

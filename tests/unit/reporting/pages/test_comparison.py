@@ -320,3 +320,15 @@ def test_a_start_that_answered_nothing_keeps_its_place() -> None:
     )[-1]
     rows = timeline.findall("g")
     assert [len(row.findall("g")) for row in rows] == [4, 0, 4, 4, 4, 4, 4, 4]
+
+
+def test_tasks_are_shown_by_wall_time_and_turn_by_turn() -> None:
+    shown = render_comparison_text(make_comparison(tasks=True)) + "\n"
+    assert shown == read_snapshot("comparison-tasks.txt", shown)
+    loaded = Comparison.model_validate_json(make_comparison(tasks=True).to_json())
+    page = render_comparison_html(loaded)
+    titles = [drawing.findtext("title") or "" for drawing in find_drawings(page)]
+    for kind in ("agent-2k", "agent-8k"):
+        assert f"{kind}: first token, one at a time" in titles
+    assert "Wall time per task, as a ratio" in page
+    assert "first token by turn" not in render_comparison_html(make_comparison())

@@ -22,6 +22,8 @@ def test_a_logarithmic_scale_has_the_geometric_mean_in_its_middle() -> None:
     assert Scale(1, 16, 0, 100, logarithmic=True)(4) == pytest.approx(50)
     assert Scale(1, 16, 0, 100)(8.5) == pytest.approx(50)
     assert Scale(4, 4, 0, 100, logarithmic=True)(4) == 50
+    # Two speeds that differ by the last bit have the same logarithm.
+    assert Scale(27.064209376923795, 27.0642093769238, 0, 100, logarithmic=True)(27.0) == 50
 
 
 @given(POSITIVE)

@@ -76,6 +76,10 @@ def test_the_defaults_are_those_of_a_careful_server() -> None:
         "POST /v1/chat/completions",
         "POST /v1/completions",
         "POST /v1/responses",
+        "GET /v1/responses/{id}",
+        "POST /v1/responses/{id}/cancel",
+        "POST /v1/messages",
+        "POST /v1/messages/count_tokens",
         "GET /v1/models",
     )
 

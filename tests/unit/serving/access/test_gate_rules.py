@@ -2,14 +2,23 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from slipstream.errors import InvalidInputError
-from slipstream.serving.access.gate_file import ROUTES, GateRules, GateSettings, KeyDefaults
+from slipstream.serving.access.gate_file import (
+    ROUTES,
+    GateMedia,
+    GateRules,
+    GateSettings,
+    KeyDefaults,
+    Route,
+)
 from slipstream.serving.access.gate_rules import apply_rules, read_rules
-from slipstream.serving.access.keys import KeyTerms
-from slipstream.vllm_plugin.gate.key_ring import SCOPES, TERMS
+from slipstream.serving.access.keys import KeyTerms, Scope
+from slipstream.vllm_plugin.gate.key_ring import TERMS
+from slipstream.vllm_plugin.gate.routes import SCOPES
 
 PAGE = Path(__file__).parents[4] / "docs" / "gate.md"
 
@@ -47,6 +56,11 @@ def test_routes_go_by_their_short_names(tmp_path: Path) -> None:
         ("[limits]\nn = 0", "limits.n: Input should be greater than 0"),
         ('constraints = "some"', "constraints: Input should be 'plain' or 'any'"),
         ('routes = ["docs"]', r"routes\[0\]: Input should be 'POST /v1/chat/completions'"),
+        ('[media]\nhosts = ["10.0.0.1"]', "media.hosts: .*'10.0.0.1' is not the name of a public"),
+        ('[media]\nhosts = ["localhost"]', "media.hosts: .*'localhost' is not the name"),
+        ('[media]\nhosts = ["a.internal"]', "media.hosts: .*'a.internal' is not the name"),
+        ('[media]\nhosts = ["https://a.org"]', "media.hosts: .*'https://a.org' is not the name"),
+        ('[media]\nhosts = ["A.org"]', "media.hosts: .*'A.org' is not the name"),
         ('host = "0.0.0.0"', "host: Extra inputs are not permitted"),
         ("routes = [", "is not TOML"),
     ],
@@ -69,16 +83,34 @@ def test_rules_change_what_is_the_users_and_keys_stay_required() -> None:
     assert after == before.model_copy(update={"retry_after_seconds": 9})
 
 
+def test_a_model_that_generates_has_no_routes_for_vectors_and_the_other_way_round() -> None:
+    asked = GateRules(routes=("POST /v1/messages", "GET /v1/models", "POST /v1/rerank"))
+    both = (asked, GateRules())
+    generating = [apply_rules(GateSettings(), one, keys_required=False).routes for one in both]
+    assert generating == [("POST /v1/messages", "GET /v1/models"), GateRules().routes]
+    pooling = GateSettings(generates=False)
+    given = [apply_rules(pooling, one, keys_required=False).routes for one in both]
+    vectors = ("POST /pooling", "POST /v1/embeddings", "POST /v1/rerank", "POST /v1/score")
+    assert given == [("GET /v1/models", "POST /v1/rerank"), ("GET /v1/models", *vectors)]
+
+
+def test_hosts_are_names(tmp_path: Path) -> None:
+    rules = read_rules(write(tmp_path, '[media]\nhosts = ["a.example.org", "xn--p1ai.com"]'))
+    assert rules.media.hosts == ("a.example.org", "xn--p1ai.com")
+
+
 def test_the_page_shows_every_key_with_its_default(tmp_path: Path) -> None:
     (shown,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     written = re.sub(r"^# (\w+ = )", r"\1", shown, flags=re.MULTILINE)
     assert read_rules(write(tmp_path, shown)) == GateRules()
-    for kind in (GateRules, type(GateRules().limits), KeyDefaults):
+    for kind in (GateRules, type(GateRules().limits), GateMedia, KeyDefaults):
         for name in kind.model_fields:
             assert re.search(rf"^(?:\[{name}\]|{name} = )", written, re.MULTILINE), name
 
 
 def test_the_gate_and_the_command_have_the_same_words() -> None:
-    assert {*ROUTES} | {"metrics"} == {*SCOPES.values()}
-    assert all(SCOPES[route] == name for name, route in ROUTES.items())
+    named = {route: name for name, routes in ROUTES.items() for route in routes}
+    assert named | {"GET /metrics": "metrics"} == SCOPES
+    assert {*get_args(Scope)} == {*SCOPES.values()}
+    assert {*get_args(Route)} == {*named}
     assert {*TERMS} == {*KeyTerms.model_fields} == {*KeyDefaults.model_fields}

@@ -1,19 +1,24 @@
 """A disk that is full, read-only or gone costs lines in a file, and never an engine."""
 
 import asyncio
+import json
 import os
 import resource
 import shutil
 import signal
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from slipstream.cli.main import run
 from slipstream.errors import InvalidInputError
 from slipstream.hardware import Host, load_host
 from slipstream.serving.run import RunFolder, Terms, read_process
+from slipstream.serving.spare_folder import find_engine_folder, make_spare_folder
 from slipstream.serving.supervision import (
     chronicle,
     engine_life,
@@ -24,7 +29,8 @@ from slipstream.serving.supervision import (
     watchdog,
 )
 from slipstream.serving.supervision.engine_process import run_group
-from tests.unit.full_disk import fill
+from tests.unit.full_disk import fill, unmount_disk
+from tests.unit.serving.kept_runs import access
 from tests.unit.serving.supervision.fake_engine import Stage
 
 
@@ -82,6 +88,17 @@ async def fall_silent(stage: Stage) -> None:
     await stage.reach("warming", times=warmed + 1)
     (stage.fake / "hang").unlink()
     await stage.reach("ready", times=ready + 1)
+
+
+@contextmanager
+def read_only(disk: Path) -> Iterator[None]:
+    """Have nothing on a disk change that is not open already, not even for root."""
+    for words in (["--bind", str(disk), str(disk)], ["-o", "remount,bind,ro", str(disk)]):
+        subprocess.run(["mount", *words], check=True)
+    try:
+        yield
+    finally:
+        unmount_disk(disk)
 
 
 @pytest.mark.parametrize("spoil", [refuse_writing, put_a_file_there, remove_it])
@@ -176,6 +193,77 @@ def test_an_engine_that_dies_over_an_unwritable_folder_is_replaced(
     assert not spare[0].path.exists()
     assert stage.run.state == "stopped"
     assert f"the engine's log and the gate's files are in {spare[0].path}" in stage.messages()
+
+
+async def replace_engine(stage: Stage) -> None:
+    """Kill the engine and wait until the next one is ready."""
+    started = stage.count_starts()
+    os.kill(stage.pid(), signal.SIGKILL)
+    while stage.count_starts() == started:
+        await asyncio.sleep(0.01)
+    while stage.run.state != "ready":
+        await asyncio.sleep(0.01)
+
+
+def test_status_and_logs_follow_an_engine_to_the_folder_that_a_read_only_disk_forces(
+    small_disk: Path,
+    tmp_path: Path,
+    host: Host,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "state" / "slipstream").mkdir(parents=True)
+    for link in (tmp_path / "runs", tmp_path / "state" / "slipstream" / "runs"):
+        link.symlink_to(small_disk)
+    stage = Stage(tmp_path, host, {"at": "say", "with": [], "words": "an engine speaks"})
+
+    def ask(*words: str) -> str:
+        capsys.readouterr()
+        assert run(words, os.environ) == 0
+        return capsys.readouterr().out
+
+    async def act(stage: Stage) -> None:
+        stage.chronicle.update(supervisor=read_process(os.getpid()))
+        await stage.reach("ready")
+        assert ask("logs") == "an engine speaks\n"
+        assert "engine's files" not in ask("status", "one")
+        with read_only(small_disk):
+            await replace_engine(stage)
+            spare = stage.chronicle.engine_folder
+            assert ask("logs") == "an engine speaks\n" * 2
+            status = json.loads(ask("status", "one", "--json"))
+            assert status["restarts"] == stage.run.restarts == 1
+            assert stage.run.engine is not None
+            assert status["engine_pid"] == stage.run.engine.pid
+            assert status["message"] == stage.events[-1].message
+            assert status["engine_folder"] == str(spare.path)
+            spare.access_log.write_bytes(access("9f86d081884c7d65"))
+            assert "9f86d081884c7d65" in ask("logs", "--access")
+        await asyncio.sleep(0.3)
+        assert not spare.record.exists()
+        assert stage.folder.read() == stage.run
+        assert json.loads(ask("status", "one", "--json"))["engine_folder"] == str(spare.path)
+        await replace_engine(stage)
+        assert json.loads(ask("status", "one", "--json"))["engine_folder"] is None
+
+    stage.serve(act)
+
+
+def test_a_folder_of_somebody_else_in_shared_memory_is_not_a_runs(
+    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    stage = Stage(tmp_path, host)
+    with make_spare_folder(stage.run.supervisor, os.environ) as name:
+        assert find_engine_folder(stage.folder, stage.run) == RunFolder(Path(name))
+        if os.geteuid() == 0:
+            os.chown(name, 12345, -1)
+            assert find_engine_folder(stage.folder, stage.run) == stage.folder
+        moved = Path(name).rename(tmp_path / "moved")
+        Path(name).symlink_to(moved)
+        assert find_engine_folder(stage.folder, stage.run) == stage.folder
+        Path(name).unlink()
 
 
 def test_a_gate_whose_file_could_not_be_written_gets_its_rules_later_and_in_the_spare_folder(

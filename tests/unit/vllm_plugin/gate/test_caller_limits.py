@@ -112,15 +112,28 @@ def test_a_request_for_more_than_a_minutes_tokens_takes_a_full_minute() -> None:
         clock.now += 60
 
 
+DELTA = b'data: {"choices":[{"delta":{"content":"a"}}]}'
+STARTED = b'event: message_start\ndata: {"message":{"usage":{"input_tokens":5,"output_tokens":0}}}'
+WORD = b'event: content_block_delta\ndata: {"delta":{"type":"text_delta","text":"a"}}'
+# A client's own tool, which the stream repeats, must not make its answer cheap.
+CREATED = b'event: response.created\ndata: {"tools":[{"usage":{"output_tokens":0},"text":"abcd"}]}'
+SPOKEN = b'event: response.output_text.delta\ndata: {"delta":"a"}'
+WHOLE = b'event: response.output_text.done\ndata: {"text":"a text that was streamed before"}'
+
+
 @pytest.mark.parametrize(
     ("parts", "tokens"),
     [
         ([b'data: {"choices":[{"delta":{"content":" word"}}]}\n\n'] * 5, 6),
         ([b'data: {"choices":[{"text":" a long text of six tokens"}]}\n\n'] * 2, 13),
         ([b'data: {"choices":[{"delta":{"content":"a \\"completion_tokens\\": 9 b"}}]}'], 7),
-        ([b'data: {"choices":[{"delta":{"content":"a"}}]}', b'{"completion_tokens": 40}'], 40),
+        ([DELTA, b'data: {"usage":{"completion_tokens": 40}}'], 40),
         ([b'{"choices":[{"message":{"content":"a"}}],"usage":{"completion_tokens":3}}'], 3),
         ([b"data: [DONE]\n\n", b""], 0),
+        ([STARTED, *[WORD] * 3], 3),
+        ([STARTED, WORD, b'event: message_delta\ndata: {"usage":{"output_tokens":9}}'], 9),
+        ([CREATED, *[SPOKEN] * 3, WHOLE, WHOLE], 3),
+        ([CREATED, SPOKEN, WHOLE, b'event: response.completed\n{"usage":{"output_tokens":2}}'], 2),
     ],
 )
 def test_the_tokens_of_an_answer_are_counted_as_it_passes(parts: list[bytes], tokens: int) -> None:
@@ -131,7 +144,7 @@ def test_the_tokens_of_an_answer_are_counted_as_it_passes(parts: list[bytes], to
 
 
 def test_a_key_at_its_limit_of_tokens_is_told_so_through_the_gate(tmp_path: Path) -> None:
-    file, engine = tmp_path / "keys.json", Engine(chunks=(b'{"completion_tokens": 100}',))
+    file, engine = tmp_path / "keys.json", Engine(chunks=(b'{"usage":{"completion_tokens": 100}}',))
     _, key = new_key(file, tokens_per_minute=200)
     gate = make_gate(tmp_path, engine, keys_file=file)
     first = ask_chat(gate, key=key, max_tokens=150)

@@ -6,7 +6,12 @@ from pathlib import Path
 
 from slipstream.serving.access.keys import make_key
 from tests.engine.gate.corpus import CORPUS
-from tests.engine.gate.corpus_of_schemas import SCHEMAS_FOR_THE_ENGINE, SCHEMAS_PAST_LIMITS
+from tests.engine.gate.corpus_of_agents import AGENTS_PAST_LIMITS
+from tests.engine.gate.corpus_of_schemas import (
+    FAULTY_SCHEMAS,
+    SCHEMAS_FOR_THE_ENGINE,
+    SCHEMAS_PAST_LIMITS,
+)
 from tests.engine.gate.corpus_of_texts import ODD_TEXTS
 from tests.engine.gate.hostile import Hostile
 from tests.unit.vllm_plugin.gate.pieces import Engine, make_gate
@@ -29,14 +34,16 @@ def test_the_corpus_is_large_and_its_names_are_apart() -> None:
 
 
 def test_what_is_past_a_limit_or_no_request_never_reaches_the_engine(tmp_path: Path) -> None:
-    answers, engine = send_all(tmp_path, [*SCHEMAS_PAST_LIMITS, *ODD_TEXTS])
+    agents = [one for one in AGENTS_PAST_LIMITS if one.expected == (400,)]
+    requests = [*SCHEMAS_PAST_LIMITS, *FAULTY_SCHEMAS, *agents, *ODD_TEXTS]
+    answers, engine = send_all(tmp_path, requests)
     assert {name: status for name, status in answers.items() if status != 400} == {}
     assert engine.scopes == []
 
 
 def test_what_the_engine_has_to_cope_with_passes_or_waits(tmp_path: Path) -> None:
     answers, engine = send_all(tmp_path, SCHEMAS_FOR_THE_ENGINE)
-    assert set(answers.values()) == {200, 429}
+    assert set(answers.values()) <= {200, 429}
     waited = {name for name, status in answers.items() if status == 429}
     expected = {one.name: one.expected for one in SCHEMAS_FOR_THE_ENGINE}
     assert [name for name in waited if 429 not in expected[name]] == []

@@ -44,7 +44,7 @@ def test_with_a_key_file_a_key_is_needed_even_here(tmp_path: Path) -> None:
     gate = make_gate(tmp_path, engine, keys_file=file)
     without = ask(gate, "/v1/models")
     assert (without.status_code, without.headers["www-authenticate"]) == (401, "Bearer")
-    assert read_error(without) == "a key is needed: Authorization: Bearer KEY"
+    assert read_error(without) == "a key is needed: Authorization: Bearer KEY, or x-api-key: KEY"
     assert ask(gate, "/v1/models", key=secret).status_code == 200
     assert len(engine.scopes) == 1
 
@@ -57,6 +57,8 @@ def test_with_a_key_file_a_key_is_needed_even_here(tmp_path: Path) -> None:
         {"x-api-key": "{}"},
         {"authorization": "Basic abc", "x-api-key": "{}"},
         {"authorization": "Bearer ", "x-api-key": "{}"},
+        {"authorization": "Bearer sk-ant-other", "x-api-key": "{}"},
+        {"authorization": "Bearer {}", "x-api-key": "sk-ant-other"},
     ],
 )
 def test_a_key_is_given_in_either_header(tmp_path: Path, headers: dict[str, str]) -> None:
@@ -64,6 +66,15 @@ def test_a_key_is_given_in_either_header(tmp_path: Path, headers: dict[str, str]
     gate = make_gate(tmp_path, Engine(), keys_file=tmp_path / "keys.json")
     sent = {name: value.format(secret) for name, value in headers.items()}
     assert ask(gate, "/v1/models", headers=sent).status_code == 200
+
+
+def test_of_two_valid_keys_the_bearers_counts(tmp_path: Path) -> None:
+    file, engine = tmp_path / "keys.json", Engine()
+    (_, chatting), (_, listing) = new_key(file, routes=("chat",)), new_key(file, routes=("models",))
+    gate = make_gate(tmp_path, engine, keys_file=file)
+    both = {"x-api-key": listing}
+    assert ask(gate, "/v1/models", key=chatting, headers=both).status_code == 403
+    assert ask(gate, CHAT, key=chatting, headers=both, json=HELLO).status_code == 200
 
 
 def test_what_is_no_key_opens_nothing(tmp_path: Path) -> None:

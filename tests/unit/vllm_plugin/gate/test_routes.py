@@ -36,7 +36,17 @@ OTHER_ROUTES = [
     ("POST", "/collective_rpc"),
     ("POST", "/v1/embeddings"),
     ("POST", "/tokenize"),
-    ("GET", "/v1/responses/resp_1"),
+    ("GET", "/v1/responses"),
+    ("GET", "/v1/responses/1"),
+    ("GET", "/v1/responses/resp_"),
+    ("GET", "/v1/responses/resp_%2e"),
+    ("GET", "/v1/responses/{id}"),
+    ("GET", f"/v1/responses/resp_{'a' * 81}"),
+    ("GET", "/v1/responses/resp_1/cancel"),
+    ("POST", "/v1/responses/resp_1"),
+    ("DELETE", "/v1/responses/resp_1"),
+    ("POST", "/v1/responses/resp_1/cancel/"),
+    ("POST", "/v1/responses/render"),
     ("GET", "/openapi.json"),
     ("GET", "/docs"),
     ("GET", "/version"),
@@ -81,7 +91,16 @@ def test_every_other_route_is_not_there(tmp_path: Path, method: str, path: str) 
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("POST", CHAT), ("POST", "/v1/completions"), ("POST", "/v1/responses"), ("GET", "/v1/models")],
+    [
+        ("POST", CHAT),
+        ("POST", "/v1/completions"),
+        ("POST", "/v1/responses"),
+        ("GET", "/v1/responses/resp_1"),
+        ("POST", "/v1/responses/resp_1/cancel"),
+        ("POST", "/v1/messages"),
+        ("POST", "/v1/messages/count_tokens"),
+        ("GET", "/v1/models"),
+    ],
 )
 def test_the_allowed_routes_reach_the_engine(tmp_path: Path, method: str, path: str) -> None:
     engine = Engine()

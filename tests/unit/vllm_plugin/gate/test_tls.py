@@ -5,7 +5,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,9 @@ pytest.importorskip("httptools")
 
 
 @contextmanager
-def serve(gate: App, pair: Pair) -> Iterator[int]:
+def serve(gate: App, pair: Pair, *, loop: str = "auto") -> Iterator[int]:
     server = make_server(gate)
+    server.config.loop = loop
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.file, pair.key)
     server.config.ssl_certfile, server.config.ssl = pair.file, context
@@ -84,3 +85,87 @@ def test_a_slow_head_is_refused_and_its_connection_closed(
         took = time.monotonic() - began
     assert answer.startswith(b"HTTP/1.1 408")
     assert 0.3 <= took < 5
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def loop(request: pytest.FixtureRequest) -> str:
+    if request.param == "uvloop":
+        pytest.importorskip("uvloop")
+    return str(request.param)
+
+
+HELLO = bytes.fromhex("16030100c8010000c4")
+
+
+@pytest.mark.parametrize("start", [b"", HELLO])
+def test_a_handshake_without_an_end_is_ended(tmp_path: Path, loop: str, start: bytes) -> None:
+    """asyncio waits for 60 s."""
+    pair = make_pair(tmp_path / "tls")
+    gate = make_living_gate(tmp_path, Living(), head_seconds=0.3)
+    with (
+        serve(gate, pair, loop=loop) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=30) as connection,
+    ):
+        began = time.monotonic()
+        connection.sendall(start)
+        with suppress(ConnectionError):
+            assert connection.recv(1) == b""
+        assert time.monotonic() - began >= 0.2
+        assert ask(port, pair, MODELS).startswith(b"HTTP/1.1 200")
+
+
+def test_handshakes_under_way_have_places_like_other_connections(tmp_path: Path, loop: str) -> None:
+    pair, most = make_pair(tmp_path / "tls"), 8
+    gate = make_living_gate(tmp_path, Living(), head_seconds=600, connections=most)
+    with serve(gate, pair, loop=loop) as port, ExitStack() as opened:
+        idle = [
+            opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            for _ in range(5 * most)
+        ]
+        assert ask(port, pair, MODELS).startswith(b"HTTP/1.1 200")
+        closed = 0
+        for connection in idle[: 4 * most]:
+            with suppress(ConnectionError):
+                assert connection.recv(1) == b""
+            closed += 1
+        assert closed == 4 * most
+
+
+def test_whoever_does_not_speak_tls_or_leaves_early_disturbs_nobody(
+    tmp_path: Path, loop: str
+) -> None:
+    pair, engine = make_pair(tmp_path / "tls"), Living()
+    with serve(make_living_gate(tmp_path, engine), pair, loop=loop) as port:
+        for start in (MODELS, HELLO, b""):
+            with socket.create_connection(("127.0.0.1", port)) as connection:
+                connection.sendall(start)
+        assert ask(port, pair, MODELS).startswith(b"HTTP/1.1 200")
+    assert len(engine.scopes) == 1
+
+
+def test_a_request_that_comes_with_the_end_of_the_handshake_is_answered(
+    tmp_path: Path, loop: str
+) -> None:
+    pair = make_pair(tmp_path / "tls")
+    context = ssl.create_default_context(cafile=str(pair.file))
+    received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(received, sent, server_hostname="llm.example.org")
+    answer = b""
+    with (
+        serve(make_living_gate(tmp_path, Living()), pair, loop=loop) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=30) as connection,
+    ):
+        while True:
+            try:
+                client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                connection.sendall(sent.read())
+                received.write(connection.recv(65536))
+        client.write(MODELS)
+        connection.sendall(sent.read())
+        while b"\r\n" not in answer:
+            received.write(connection.recv(65536))
+            with suppress(ssl.SSLWantReadError):
+                answer += client.read(65536)
+    assert answer.startswith(b"HTTP/1.1 200")

@@ -15,7 +15,6 @@ from slipstream.serving.access.access_lines import AccessLine, read_access_line
 from slipstream.serving.access.keys import make_key
 from slipstream.vllm_plugin.gate.answers import Receive, Scope, Send
 from slipstream.vllm_plugin.gate.middleware import Gate
-from slipstream.vllm_plugin.gate.visits import read_usage
 from tests.unit.vllm_plugin.gate.pieces import CHAT, HELLO, Engine, make_gate, read_all
 from tests.unit.vllm_plugin.gate.test_access_log import wait_until
 from tests.unit.vllm_plugin.gate.test_sockets import (
@@ -239,28 +238,6 @@ def test_nothing_that_a_client_writes_breaks_a_line(tmp_path: Path) -> None:
     assert SECRET.encode() not in written
     assert SECRET.replace(" ", "+").encode() not in written
     assert {line.status for line in lines} == {200, 400, 404}
-
-
-@pytest.mark.parametrize(
-    ("chunks", "tokens"),
-    [
-        ([ANSWER], (12, 34)),
-        ([b"data: [DONE]", b'{"usage": {"prompt_tokens": 1, "completion_tokens": 2}}'], (1, 2)),
-        ([b'{"usage":null}', ANSWER], (12, 34)),
-        ([b'{"user":"usage","x":1,' + USAGE + b',"user":"usage"}'], (12, 34)),
-        ([b'{"content":"\\"usage\\":{\\"prompt_tokens\\":9}"}'], (None, None)),
-        ([b'{"usage":{"prompt_tokens":"9","completion_tokens":[]}}'], (None, None)),
-        ([b'{"usage":{"prompt_tok'], (None, None)),
-        ([b'{"usage":' + b"[" * 5000], (None, None)),
-        ([USAGE + b"x" * 100_000], (None, None)),
-        ([b"\xff\xfe" + USAGE], (12, 34)),
-        ([], (None, None)),
-    ],
-)
-def test_usage_is_read_from_the_end(
-    chunks: list[bytes], tokens: tuple[int | None, int | None]
-) -> None:
-    assert read_usage(chunks) == tokens
 
 
 def test_a_path_that_cannot_be_written_fails_no_request(tmp_path: Path) -> None:

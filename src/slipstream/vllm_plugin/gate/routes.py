@@ -1,0 +1,46 @@
+"""The routes that the gate knows, and what each asks of the engine.
+
+A route is a method and a path; an id within a path is written `{id}`, so that logs, metrics and
+scopes have one name for it.
+"""
+
+import re
+
+# By the scope that a key needs. `slipstream.serving.access.gate_file` has the same names.
+SCOPES = {
+    "POST /v1/chat/completions": "chat",
+    "POST /v1/completions": "completions",
+    "POST /v1/responses": "responses",
+    "GET /v1/responses/{id}": "responses",
+    "POST /v1/responses/{id}/cancel": "responses",
+    "POST /v1/messages": "messages",
+    "POST /v1/messages/count_tokens": "messages",
+    "POST /v1/embeddings": "embeddings",
+    "POST /v1/rerank": "rerank",
+    "POST /v1/score": "score",
+    "POST /pooling": "pooling",
+    "POST /tokenize": "tokenize",
+    "POST /detokenize": "detokenize",
+    "GET /v1/models": "models",
+    "GET /metrics": "metrics",
+}
+MODELS = "GET /v1/models"
+RESPONSES = "/v1/responses"
+MESSAGES = "/v1/messages"
+CANCEL = "POST /v1/responses/{id}/cancel"
+POOLING = frozenset({"/v1/embeddings", "/v1/rerank", "/v1/score", "/pooling"})
+# The API server answers these by itself: they take no seat in the engine and make no tokens.
+WITHOUT_ENGINE = frozenset({"/v1/messages/count_tokens", "/tokenize", "/detokenize"})
+_ANTHROPIC = re.compile(r"/v1/messages(?:/|$)")
+_RESPONSE = re.compile(r"/v1/responses/resp_[A-Za-z0-9_-]{1,80}(/cancel)?")
+
+
+def name_route(method: str, path: str) -> str:
+    """Return the route's name, which is what was asked for unless an id is in it."""
+    found = _RESPONSE.fullmatch(path)
+    return f"{method} /v1/responses/{{id}}{found[1] or ''}" if found else f"{method} {path}"
+
+
+def is_anthropic(path: str) -> bool:
+    """Say whether a path is of the Anthropic API, whose errors have their own form."""
+    return _ANTHROPIC.match(path) is not None
