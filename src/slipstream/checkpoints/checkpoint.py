@@ -130,6 +130,8 @@ class Checkpoint(Record):
     predicting_layers: int | None = None
     conversation: Conversation | None = None
     tokenizer_sha256: str | None = None
+    # What its card says that it was made from, by quantising, fine-tuning or merging.
+    base_models: tuple[str, ...] | None = None
     licence: str | None = None
     gated: bool | None = None
     draft: DraftPart | None = None

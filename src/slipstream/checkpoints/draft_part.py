@@ -23,6 +23,13 @@ _BY_SPECULATORS_TYPE: dict[str, Family] = {
     "peagle": "eagle3",
     "mtp": "mtp",
 }
+_MARKS: tuple[tuple[str, Family], ...] = (
+    ("dflash2", "dflash2"),
+    ("dspark", "dspark"),
+    ("eagle3", "eagle3"),
+    ("eagle-3", "eagle3"),
+    ("mtp", "mtp"),
+)
 
 
 def parse_draft_part(config: dict[str, Any], tensors: frozenset[str] | None) -> DraftPart | None:
@@ -37,14 +44,22 @@ def parse_draft_part(config: dict[str, Any], tensors: frozenset[str] | None) -> 
 def guess_family(name: str) -> Family:
     """Take a drafter that is known by its name only for what the name says."""
     lower = name.lower()
-    marks: tuple[tuple[str, Family], ...] = (
-        ("dflash2", "dflash2"),
-        ("dspark", "dspark"),
-        ("eagle3", "eagle3"),
-        ("eagle-3", "eagle3"),
-        ("mtp", "mtp"),
-    )
-    return next((family for mark, family in marks if mark in lower), "dflash")
+    return next((family for mark, family in _MARKS if mark in lower), "dflash")
+
+
+def guess_method(name: str, tags: frozenset[str], classes: list[str]) -> str | None:
+    """Return what a listing says that a model drafts by, None if it says nothing of drafting.
+
+    MTP is no sign of a drafter: whole models carry the tag for the heads in them.
+    """
+    family = _find_family({"architectures": classes})
+    if family not in (None, "mtp"):
+        return family
+    own = (mark for mark in _MARKS if mark[1] != "mtp")
+    marks = (*own, ("dflash", "dflash"), ("eagle", "eagle"))
+    lower = name.lower()
+    by_name = next((method for mark, method in marks if mark in lower), None)
+    return by_name or next((method for mark, method in marks if mark in tags), None)
 
 
 def _find_family(config: dict[str, Any]) -> Family | None:

@@ -7,14 +7,17 @@ JSON that they announce.
 import json
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from slipstream.checkpoints.hub import asking_hub, find_snapshot, require_hub_name
+from slipstream.checkpoints.model_card import keep_names, parse_base_models
 from slipstream.errors import InvalidInputError, MissingPartError
 
 INDEX = "model.safetensors.index.json"
+MOST_BYTES = 128 << 20  # of a config, a tokenizer or an index; the largest tokenizers have 35 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,10 @@ class CheckpointFiles(ABC):
     @abstractmethod
     def read(self, file: str) -> bytes | None:
         """Give a small file whole, or None if there is none of this name."""
+
+    def read_base_models(self) -> tuple[str, ...] | None:
+        """Return the models that this one was made from, as its card names them."""
+        return parse_base_models(self.read("README.md"))
 
     @abstractmethod
     def read_tensors(self) -> tuple[Tensor, ...] | None:
@@ -123,22 +130,39 @@ def _parse_header(content: bytes) -> tuple[tuple[Tensor, ...], int]:
 class HubFiles(CheckpointFiles):
     """A checkpoint on the hub, read at one revision through metadata calls only."""
 
-    present: frozenset[str]
+    # Of each file that is there the bytes, None if the hub does not say.
+    present: Mapping[str, int | None]
+    base_models: tuple[str, ...] | None = None
+
+    def read_base_models(self) -> tuple[str, ...] | None:
+        """Return what the hub read in the card."""
+        return self.base_models
 
     def read(self, file: str) -> bytes | None:
         """Fetch one small file."""
         if file not in self.present:
             return None
+        self._require_small(file)
         from huggingface_hub import hf_hub_download
 
         with asking_hub(self.name):
             path = hf_hub_download(self.name, file, revision=self.revision)
         return Path(path).read_bytes()
 
+    def _require_small(self, file: str) -> None:
+        """Refuse a file that would fill a disk under the name of a small one."""
+        size = self.present.get(file) or 0
+        if size > MOST_BYTES:
+            raise InvalidInputError(
+                f"{file} of {self.name} has {size} bytes, more than such a file needs",
+                hint="take another repository",
+            )
+
     def read_tensors(self) -> tuple[Tensor, ...] | None:
         """Fetch the headers of every shard by range reads."""
         if not any(file.endswith(".safetensors") for file in self.present):
             return None
+        self._require_small(INDEX)
         from huggingface_hub import HfApi
         from huggingface_hub.errors import NotASafetensorsRepoError
 
@@ -161,6 +185,10 @@ class HubFiles(CheckpointFiles):
         )
 
 
+def _list_sizes(siblings: Iterable[Any] | None) -> dict[str, int | None]:
+    return {sibling.rfilename: sibling.size for sibling in siblings or ()}
+
+
 def open_files(name: str, revision: str | None = None) -> CheckpointFiles:
     """Open a folder if there is one of this name, else a repository of the hub."""
     folder = Path(name).expanduser()
@@ -178,7 +206,7 @@ def _open_hub(name: str, revision: str | None) -> CheckpointFiles:
 
     try:
         with asking_hub(name, revision):
-            info = HfApi().model_info(name, revision=revision, timeout=10)
+            info = HfApi().model_info(name, revision=revision, timeout=10, files_metadata=True)
             # It leaves the branch's commit in the cache, for a start without a network.
             HfApi().resolve_revision(name, revision=revision)
     except MissingPartError:
@@ -199,5 +227,6 @@ def _open_hub(name: str, revision: str | None) -> CheckpointFiles:
         origin="hub",
         licence=getattr(info.card_data, "license", None),
         gated=None if info.gated is None else bool(info.gated),
-        present=frozenset(sibling.rfilename for sibling in info.siblings or ()),
+        present=_list_sizes(info.siblings),
+        base_models=keep_names(getattr(info.card_data, "base_model", None)),
     )

@@ -14,6 +14,7 @@ from slipstream.errors import InvalidInputError, MissingPartError, SlipstreamErr
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
+_LONGEST_NAME = 96  # as huggingface_hub's validate_repo_id
 _TRUE = ("1", "ON", "YES", "TRUE")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -28,9 +29,14 @@ def is_offline(environment: Mapping[str, str]) -> bool:
     return environment.get("HF_HUB_OFFLINE", "").upper() in _TRUE
 
 
+def is_hub_name(name: str) -> bool:
+    """Return whether a name can be that of a repository."""
+    return len(name) <= _LONGEST_NAME and _NAME.fullmatch(name) is not None
+
+
 def require_hub_name(name: str) -> None:
     """Refuse a name that is no folder here and cannot be a repository."""
-    if not _NAME.fullmatch(name):
+    if not is_hub_name(name):
         raise InvalidInputError(
             f"there is no folder {name}, and it is not the name of a model on the hub",
             hint="name a folder with a config.json, or OWNER/MODEL",

@@ -80,6 +80,7 @@ def parse_checkpoint(files: CheckpointFiles, *, tokenizer: bool = True) -> Check
         predicting_layers=_count_predicting_layers(config, text, names),
         conversation=parse_conversation(files.read, lambda file: _read_json(files, file)),
         tokenizer_sha256=_hash_tokenizer(files) if tokenizer else None,
+        base_models=files.read_base_models(),
         licence=files.licence,
         gated=files.gated,
         draft=parse_draft_part(config, names),

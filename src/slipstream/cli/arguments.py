@@ -19,6 +19,7 @@ VERBS = {
     "probe": "portray this machine: accelerators, memory, software",
     "inspect": "read a checkpoint without its weights, and whether a drafter fits it",
     "recipes": "list known pairs with who measured what on what",
+    "drafters": "list the drafters for a target, whether each fits, and which one plan takes",
     "plan": "decide every engine setting, with its reason and the memory it takes",
     "serve": "start an engine, prove that it answers, and keep it up",
     "status": "show which runs there are, and how one of them stands",

@@ -4,9 +4,11 @@ import argparse
 import os
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from slipstream.checkpoints import read_checkpoint
+from slipstream.checkpoints.hub_search import search_drafters
 from slipstream.cli.arguments import whole_number
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
@@ -15,9 +17,16 @@ from slipstream.planning import LaunchPlan, Wishes
 from slipstream.planning.asked import read_asked
 from slipstream.planning.container_variables import ContainerWishes, read_container_variables
 from slipstream.planning.difference import DifferenceList, diff_plans
+from slipstream.planning.library import Library
 from slipstream.planning.resolution import plan_target
 from slipstream.planning.settings import Choice
-from slipstream.recipes import Recipe, load_known_bad, load_recipes_for
+from slipstream.recipes import (
+    Recipe,
+    load_drafters,
+    load_known_bad,
+    load_models,
+    load_recipes_for,
+)
 from slipstream.records import read_record
 from slipstream.reporting.text.plan import render_difference, render_plan, render_sglang
 from slipstream.user_folders import recipe_overlay
@@ -70,7 +79,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Make a plan and show it; a refused one leaves with 1."""
     if options.diff is not None:
         return _run_diff(options.diff, screen)
-    plan = make_plan(options, _find_host(options.host))
+    plan = make_plan(options, find_host(options.host))
     text = render_sglang(plan) if options.sglang else render_plan(plan, explain=options.explain)
     screen.show_data(text=text, document=plan.to_json())
     return ExitCode.EXPECTED_FAILURE if plan.refusals else ExitCode.DONE
@@ -118,9 +127,17 @@ def _plan(host: Host, target: str, wishes: Wishes, *, notes: tuple[str, ...] = (
         recipes=recipes,
         known_bad=load_known_bad(),
         read=read_checkpoint,
+        library=load_library(),
+        search=search_drafters,
         notes=notes,
     )
     return _name_whole_paths(plan)
+
+
+def load_library() -> Library:
+    """Load what is known without the files, with this user's own recipes as evidence."""
+    overlay = recipe_overlay(os.environ)
+    return Library(load_drafters(), load_models(), partial(load_recipes_for, overlay=overlay))
 
 
 def _name_whole_paths(plan: LaunchPlan) -> LaunchPlan:
@@ -181,7 +198,8 @@ def _find_recipes(target: str) -> tuple[str, tuple[Recipe, ...]]:
     return target, load_recipes_for(target, overlay=overlay)
 
 
-def _find_host(name: str | None) -> Host:
+def find_host(name: str | None) -> Host:
+    """Load the machine of a name or file; without one, look at this machine."""
     if name is not None:
         return load_host(name)
     # Docker is no part of a plan, and asking it takes 25 ms.

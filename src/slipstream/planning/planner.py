@@ -58,7 +58,7 @@ from slipstream.planning.scheduling import (
     decide_sequences,
 )
 from slipstream.planning.settings import Choice, EngineSettings, Speculation
-from slipstream.planning.situation import Situation
+from slipstream.planning.situation import FoundDrafter, Situation
 from slipstream.planning.wishes import Wishes
 from slipstream.recipes.recipe import KnownBad, Recipe
 
@@ -76,10 +76,11 @@ def make_plan(
     wishes: Wishes,
     *,
     known_bad: tuple[KnownBad, ...] = (),
+    found: FoundDrafter | None = None,
     notes: tuple[str, ...] = (),
 ) -> LaunchPlan:
     """Decide everything, once, in the order in which one thing depends on another."""
-    situation = Situation(host, target, drafter, recipe, wishes, read_asked(wishes))
+    situation = Situation(host, target, drafter, recipe, wishes, read_asked(wishes), found)
     situation, caching = decide_agent_drafts(situation)
     figures = _fit_context(situation, _decide_figures(situation))
     kv, load, memory = _decide_cache(situation, figures)
@@ -294,6 +295,8 @@ def _decide_speculation(situation: Situation, figures: _Figures, load: Load) -> 
         return Speculation.model_validate({**asked.speculation, "rest": asked.speculation_rest})
     if situation.recipe is not None and situation.recipe.drafter == drafter.name:
         named = situation.from_recipe(drafter.name)
+    elif situation.found is not None:
+        named = situation.found.drafter
     else:
         named = Choice(drafter.name, "user", "asked for")
     decided: dict[str, Any] = {

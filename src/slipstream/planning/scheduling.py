@@ -22,7 +22,8 @@ def decide_draft_length(situation: Situation) -> Choice[int] | None:
     draft, wishes = situation.draft, situation.wishes
     if draft is None:
         return None
-    longest = draft.longest_draft
+    published = situation.found.length if situation.found else None
+    longest = draft.longest_draft or published
     asked = situation.asked.speculation.get("length") or wishes.find("draft_length")
     if asked is not None:
         return asked
@@ -41,6 +42,8 @@ def decide_draft_length(situation: Situation) -> Choice[int] | None:
         return Choice(LEAST_DRAFT, "default", "the drafter's block is unknown; this fits every one")
     if advised is not None:
         return Choice(longest, "checkpoint", f"the recipe's {advised} is more than a block drafts")
+    if draft.block_size is None:
+        return Choice(longest, "index", "it is published with this length; its block is unknown")
     return Choice(longest, "checkpoint", f"a block of {draft.block_size} drafts this many")
 
 

@@ -13,7 +13,9 @@ from pydantic import Field, JsonValue, field_validator
 from slipstream.engines.arguments import read_table
 from slipstream.records import Record
 
-Source = Literal["user", "environment", "recipe", "hardware", "checkpoint", "measured", "default"]
+Source = Literal[
+    "user", "environment", "recipe", "index", "hardware", "checkpoint", "measured", "default"
+]
 Value = TypeVar("Value")
 
 

@@ -24,8 +24,19 @@ _WISHES = {
 
 
 @dataclass(frozen=True, slots=True)
+class FoundDrafter:
+    """A drafter that neither the user nor a recipe named, and the length that it is run with."""
+
+    drafter: Choice[str]
+    length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Situation:
-    """A machine, a target, perhaps a drafter and a recipe, and what is wished for."""
+    """A machine, a target, perhaps a drafter and a recipe, and what is wished for.
+
+    `found` is set if the drafter was found in the index or on the hub.
+    """
 
     host: Host
     target: Checkpoint
@@ -33,6 +44,7 @@ class Situation:
     recipe: Recipe | None
     wishes: Wishes
     asked: AskedSettings = field(default_factory=AskedSettings)
+    found: FoundDrafter | None = None
 
     @property
     def accelerator(self) -> Accelerator | None:

@@ -8,17 +8,19 @@ import tomllib
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from slipstream.errors import InvalidInputError
+from slipstream.recipes.published import DrafterFile, KnownModel, ModelFile, PublishedDrafter
 from slipstream.recipes.recipe import KnownBad, Recipe
 from slipstream.records import describe_faults
 
 SHIPPED = Path(__file__).parent / "catalogue"
 
 AnyEntry = TypeVar("AnyEntry", Recipe, KnownBad)
+AnyFile = TypeVar("AnyFile", Recipe, KnownBad, DrafterFile, ModelFile)
 
 
 @cache
@@ -61,16 +63,43 @@ def find_recipes(
     )
 
 
+@cache
+def load_drafters(folder: Path = SHIPPED) -> tuple[PublishedDrafter, ...]:
+    """Read the index of published drafters, in the order of its files."""
+    return tuple(
+        drafter
+        for path in sorted(folder.glob("drafters/*.toml"))
+        for drafter in _parse(path, DrafterFile).drafters
+    )
+
+
+@cache
+def load_models(folder: Path = SHIPPED) -> tuple[KnownModel, ...]:
+    """Read what is known of base models, in the order of their files."""
+    return tuple(
+        model
+        for path in sorted(folder.glob("models/*.toml"))
+        for model in _parse(path, ModelFile).models
+    )
+
+
 def _load(path: Path, kind: type[AnyEntry]) -> AnyEntry:
-    """Read one file; a recipe's facts take their names from the recipe."""
+    entry = _parse(path, kind)
+    if entry.name != path.stem:
+        raise InvalidInputError(
+            f"{path.name} calls itself {entry.name}", hint=f"name it {path.stem}, or move the file"
+        )
+    return entry
+
+
+def _parse(path: Path, kind: type[AnyFile]) -> AnyFile:
+    """Read one file, with what its entries take from it filled in."""
     try:
         read = json.loads if path.suffix == ".json" else tomllib.loads
         table = read(path.read_text())
-        for part in ("target", "drafter"):
-            facts = table.get(f"{part}_facts") if isinstance(table, dict) else None
-            if isinstance(facts, dict):
-                facts.setdefault("name", table.get(part))
-        entry = kind.model_validate(table)
+        if isinstance(table, dict):
+            _complete(table)
+        return kind.model_validate(table)
     except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
         form = path.suffix.removeprefix(".").upper()
         raise InvalidInputError(
@@ -82,8 +111,28 @@ def _load(path: Path, kind: type[AnyEntry]) -> AnyEntry:
             details=describe_faults(fault),
             hint=f"mend {path}",
         ) from fault
-    if entry.name != path.stem:
-        raise InvalidInputError(
-            f"{path.name} calls itself {entry.name}", hint=f"name it {path.stem}, or move the file"
-        )
-    return entry
+
+
+def _complete(table: dict[str, Any]) -> None:
+    """Let facts take their names from their entry, and drafters their maker from their file."""
+    for part in ("target", "drafter"):
+        _name(table.get(f"{part}_facts"), table.get(part))
+    maker = table.pop("maker", None) if "drafters" in table else None
+    for drafter in _list_tables(table.get("drafters")):
+        drafter.setdefault("maker", maker)
+        _name(drafter.get("facts"), drafter.get("drafter"))
+    for model in _list_tables(table.get("models")):
+        builds = model.pop("builds", ())
+        facts = dict(model)
+        model.clear()
+        model |= {"facts": facts, "builds": builds}
+
+
+def _list_tables(entries: object) -> list[dict[str, Any]]:
+    listed = entries if isinstance(entries, list) else []
+    return [entry for entry in listed if isinstance(entry, dict)]
+
+
+def _name(facts: object, name: object) -> None:
+    if isinstance(facts, dict):
+        facts.setdefault("name", name)

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 LARGE = (".safetensors", ".bin")
 
@@ -23,6 +24,12 @@ class Repository:
     licence: str | None = None
     gated: bool = False
     only_listed: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+
+    @property
+    def base_models(self) -> list[str]:
+        """What its card names as base, as the hub's tags have it."""
+        return [tag.split(":")[-1] for tag in self.tags if tag.count(":") == 1 and "base_" in tag]
 
     @cached_property
     def files(self) -> dict[str, dict[str, Any]]:
@@ -110,6 +117,8 @@ class _HubHandler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         match self.path.split("?")[0].strip("/").split("/"):
+            case ["api", "models"]:
+                self._list_models(parse_qs(urlsplit(self.path).query))
             case ["api", "models", owner, model, *rest]:
                 revision = rest[1] if len(rest) == 2 else "main"
                 self._describe(f"{owner}/{model}", revision, as_tree=rest[:1] == ["tree"])
@@ -117,6 +126,20 @@ class _HubHandler(BaseHTTPRequestHandler):
                 self._resolve(f"{owner}/{model}", revision, "/".join(parts))
             case _:
                 self._refuse(404, "EntryNotFound")
+
+    def _list_models(self, asked: dict[str, list[str]]) -> None:
+        """Answer as the hub lists: what carries every tag, and the word that is searched for."""
+        fault = self.hub.take_fault("list")
+        if fault.status:
+            return self._refuse(fault.status, fault.code)
+        word = asked.get("search", [""])[0].lower()
+        found = [
+            _list_model(name, repository)
+            for name, repository in self.hub.repositories.items()
+            if set(asked.get("filter", ())) <= {*repository.tags} and word in name.lower()
+        ]
+        body = json.dumps(found[: int(asked["limit"][0])]).encode()
+        return self._send(200, body, {"Content-Type": "application/json"})
 
     def _describe(self, name: str, revision: str, *, as_tree: bool) -> None:
         repository, fault = self.hub.repositories.get(name), self.hub.take_fault("api")
@@ -193,6 +216,33 @@ def _list_tree(repository: Repository) -> list[dict[str, Any]]:
     return [{"type": "file", "path": name} | about for name, about in repository.files.items()]
 
 
+def _list_model(name: str, repository: Repository) -> dict[str, Any]:
+    """Describe one model as a listing with `full` and `config` does."""
+    stated: dict[str, Any] = {}
+    with suppress(OSError, ValueError):
+        stated = json.loads((repository.folder / "config.json").read_text())
+    kept = ("architectures", "auto_map", "model_type")
+    return {
+        "_id": repository.sha[:24],
+        "id": name,
+        "modelId": name,
+        "author": name.split("/")[0],
+        "sha": repository.sha,
+        "lastModified": "2026-08-19T02:52:32.000Z",
+        "createdAt": "2026-08-18T12:00:00.000Z",
+        "private": False,
+        "gated": "auto" if repository.gated else False,
+        "disabled": False,
+        "downloads": 1484,
+        "likes": 71,
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["safetensors", *repository.tags, "region:us"],
+        "siblings": [{"rfilename": file} for file in repository.files],
+        "config": {key: stated[key] for key in kept if key in stated},
+    }
+
+
 def _describe_repository(name: str, repository: Repository) -> dict[str, Any]:
     siblings = []
     for file, about in repository.files.items():
@@ -200,10 +250,11 @@ def _describe_repository(name: str, repository: Repository) -> dict[str, Any]:
         if "lfs" in about:
             told["lfs"] = about["lfs"] | {"sha256": about["lfs"]["oid"]}
         siblings.append(told)
+    card = {"license": repository.licence, "base_model": repository.base_models}
     return {
         "id": name,
         "sha": repository.sha,
         "gated": "auto" if repository.gated else False,
         "siblings": siblings,
-        "cardData": {} if repository.licence is None else {"license": repository.licence},
+        "cardData": {key: value for key, value in card.items() if value},
     }

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.checkpoints.files import LocalFiles, Tensor, open_files, read_header
+from slipstream.checkpoints.files import HubFiles, LocalFiles, Tensor, open_files, read_header
 from slipstream.errors import InvalidInputError
 from tests.unit.checkpoints.folders import LLAMA, write_checkpoint, write_safetensors
 
@@ -135,3 +135,17 @@ def test_neither_a_folder_nor_a_hub_name_is_refused_without_asking_the_hub(name:
         f"there is no folder {name}, and it is not the name of a model on the hub"
     )
     assert caught.value.hint == "name a folder with a config.json, or OWNER/MODEL"
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors.index.json"])
+def test_a_huge_file_under_a_small_ones_name_is_not_fetched(file: str) -> None:
+    files = HubFiles(
+        name="somebody/model",
+        revision="main",
+        origin="hub",
+        licence=None,
+        gated=False,
+        present={"config.json": 2, "model.safetensors": 2, file: 1 << 40},
+    )
+    with pytest.raises(InvalidInputError, match=f"{file} of somebody/model has 1099511627776"):
+        files.read_tensors() if "index" in file else files.read(file)

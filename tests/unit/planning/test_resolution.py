@@ -4,15 +4,20 @@ import pytest
 
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.errors import InvalidInputError, MissingPartError
+from slipstream.planning.library import NO_LIBRARY, Library
 from slipstream.planning.resolution import Resolved, choose_recipe, resolve
 from slipstream.planning.wishes import Wishes
-from slipstream.recipes import Recipe
+from slipstream.recipes import Recipe, load_drafters, load_models
 from tests.unit.planning.cells import read_nothing
 from tests.unit.planning.pieces import DRAFTER, TARGET, make_recipe
 
+LIBRARY = Library(load_drafters(), load_models())
+
 
 def read_both(name: str, *, tokenizer: bool) -> Checkpoint:
-    found = {TARGET.name: TARGET, DRAFTER.name: DRAFTER}[name]
+    found = {TARGET.name: TARGET, DRAFTER.name: DRAFTER}.get(name)
+    if found is None:
+        raise MissingPartError(f"{name} is not here", hint="fetch it")
     return found.model_copy(update={"tokenizer_sha256": "t" if tokenizer else None})
 
 
@@ -22,6 +27,7 @@ def find(
     speculation: bool = True,
     offline: bool = False,
     raw: tuple[str, ...] = (),
+    library: Library = NO_LIBRARY,
 ) -> Resolved:
     return resolve(
         TARGET.name,
@@ -29,6 +35,7 @@ def find(
         recipes=recipes,
         machine="gb10",
         read=read_nothing if offline else read_both,
+        library=library,
     )
 
 
@@ -91,11 +98,45 @@ def test_without_speculation_no_drafter_is_needed() -> None:
     assert found.target.name == TARGET.name
 
 
-def test_without_a_recipe_a_drafter_must_be_named() -> None:
-    with pytest.raises(InvalidInputError, match="no recipe knows a drafter") as caught:
+def test_without_a_recipe_or_a_published_drafter_one_must_be_named() -> None:
+    with pytest.raises(InvalidInputError, match="no drafter is known for") as caught:
         find()
     assert "--drafter" in caught.value.hint
     assert find(drafter=DRAFTER.name).drafter is not None
+
+
+def test_without_a_recipe_the_index_names_the_drafter_and_says_why() -> None:
+    found = find(library=LIBRARY)
+    assert found.drafter is not None
+    assert found.drafter.name == DRAFTER.name
+    assert found.found is not None
+    assert found.found.drafter.source == "index"
+    assert "z-lab made it for this target" in found.found.drafter.because
+
+
+def test_a_recipe_goes_before_the_index() -> None:
+    found = find(make_recipe(drafter="Qwen/Qwen3-8B"), library=LIBRARY)
+    assert found.drafter is not None
+    assert found.drafter.name == "Qwen/Qwen3-8B"
+    assert found.found is None
+
+
+def test_offline_the_index_knows_both_and_says_so() -> None:
+    found = find(library=LIBRARY, offline=True)
+    assert found.drafter is not None
+    assert found.drafter.draft is not None
+    assert found.drafter.draft.block_size == 16
+    assert found.target.hidden_size == 4096
+    recalled = [note for note in found.notes if "is known from the index" in note]
+    assert [note.split()[0] for note in recalled] == [TARGET.name, DRAFTER.name]
+
+
+def test_candidates_that_may_not_be_taken_are_all_named() -> None:
+    only_eagle = tuple(entry for entry in LIBRARY.drafters if entry.method == "eagle3")
+    with pytest.raises(InvalidInputError, match="can be taken unasked") as caught:
+        find(library=Library(only_eagle))
+    assert any("RedHatAI/Qwen3-8B-speculator.eagle3" in detail for detail in caught.value.details)
+    assert caught.value.hint.startswith(f"slipstream plan {TARGET.name} -- --speculative-config ")
 
 
 def test_offline_the_recipes_facts_stand_in_and_say_so() -> None:

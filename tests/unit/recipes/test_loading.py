@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from slipstream.errors import InvalidInputError
-from slipstream.recipes import find_recipes, load_known_bad, load_recipes, load_recipes_for
+from slipstream.recipes import (
+    find_recipes,
+    load_drafters,
+    load_known_bad,
+    load_models,
+    load_recipes,
+    load_recipes_for,
+)
 
 RECIPES = load_recipes()
 RECIPE = """\
@@ -235,3 +242,67 @@ def test_the_quick_way_finds_every_recipe_of_a_target(target: str) -> None:
 
 def test_the_quick_way_finds_nothing_for_a_target_that_nobody_ran() -> None:
     assert load_recipes_for("maker/nothing") == ()
+
+
+DRAFTERS = """\
+maker = "somebody"
+
+[[drafters]]
+drafter = "somebody/model-DFlash"
+target = "maker/model"
+method = "dflash"
+sources = ["https://huggingface.co/somebody/model-DFlash"]
+"""
+
+
+def test_a_drafter_takes_its_maker_from_its_file_and_its_facts_their_name(tmp_path: Path) -> None:
+    facts = '[drafters.facts]\nsource = "a card"\n[drafters.facts.draft]\nfamily = "dflash"\n'
+    write(tmp_path, "drafters/somebody", DRAFTERS + facts)
+    (drafter,) = load_drafters(tmp_path)
+    assert drafter.maker == "somebody"
+    assert drafter.facts is not None
+    assert drafter.facts.name == "somebody/model-DFlash"
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (('"dflash"', '"magic"'), "drafters[0].method"),
+        (('["https://huggingface.co/somebody/model-DFlash"]', "[]"), "drafters[0].sources"),
+        (('"maker/model"', '"../model"'), "drafters[0].target"),
+        (('maker = "somebody"\n', ""), "drafters[0].maker"),
+        (("method =", 'colour = "red"\nmethod ='), "drafters[0].colour"),
+    ],
+)
+def test_a_faulty_drafter_is_refused_by_its_key(
+    tmp_path: Path, change: tuple[str, str], fault: str
+) -> None:
+    path = write(tmp_path, "drafters/somebody", DRAFTERS.replace(*change))
+    with pytest.raises(InvalidInputError) as caught:
+        load_drafters(tmp_path)
+    assert caught.value.message == "somebody.toml is not a DrafterFile"
+    assert [detail.partition(":")[0] for detail in caught.value.details] == [fault]
+    assert caught.value.hint == f"mend {path}"
+
+
+def test_facts_of_another_method_are_refused(tmp_path: Path) -> None:
+    facts = '[drafters.facts]\nsource = "a card"\n[drafters.facts.draft]\nfamily = "eagle3"\n'
+    write(tmp_path, "drafters/somebody", DRAFTERS + facts)
+    with pytest.raises(InvalidInputError, match=r"somebody\.toml is not a DrafterFile") as caught:
+        load_drafters(tmp_path)
+    assert "its facts are of another method" in caught.value.details[0]
+
+
+def test_a_model_is_its_facts_and_its_builds(tmp_path: Path) -> None:
+    build = '[[models.builds]]\nname = "a/model-FP8"\nscheme = "fp8"\nmethod = "fp8"\n'
+    build += 'total_bytes = 0\nsource = "its card"\n'
+    model = '[[models]]\nname = "a/model"\nsource = "its card"\n'
+    write(tmp_path, "models/family", model)
+    assert [one.facts.name for one in load_models(tmp_path)] == ["a/model"]
+    load_models.cache_clear()
+    write(tmp_path, "models/family", model + build)
+    with pytest.raises(InvalidInputError) as caught:
+        load_models(tmp_path)
+    assert [detail.partition(":")[0] for detail in caught.value.details] == [
+        "models[0].builds[0].total_bytes"
+    ]

@@ -1,0 +1,41 @@
+"""`slipstream drafters`: which drafters there are for a target, and which of them fit."""
+
+import argparse
+from pathlib import Path
+
+from slipstream.checkpoints import read_checkpoint
+from slipstream.checkpoints.hub_search import search_drafters
+from slipstream.cli.plan import find_host, load_library
+from slipstream.cli.screen import Screen
+from slipstream.errors import ExitCode, InvalidInputError
+from slipstream.hardware import name_kind
+from slipstream.planning.resolution import find_drafters
+from slipstream.reporting.text.drafters import render_drafters
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `drafters` takes."""
+    parser.add_argument("target", metavar="TARGET", help="a folder, or a hub model")
+    parser.add_argument(
+        "--host", metavar="NAME|FILE", help="rank by evidence from another machine than this one"
+    )
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """List the candidates, best first; without any, leave with 1."""
+    folder = Path(options.target)
+    listed = find_drafters(
+        str(folder.resolve()) if folder.is_dir() else options.target,
+        machine=name_kind(find_host(options.host)),
+        read=read_checkpoint,
+        library=load_library(),
+        search=search_drafters,
+    )
+    if not listed.candidates:
+        raise InvalidInputError(
+            f"no drafter is known for {options.target} (hub {listed.hub})",
+            hint=f"slipstream train {options.target}, or slipstream plan {options.target} "
+            "--drafter NAME",
+        )
+    screen.show_data(text=render_drafters(listed), document=listed.to_json())
+    return ExitCode.DONE

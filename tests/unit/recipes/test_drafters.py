@@ -1,0 +1,113 @@
+"""The index of published drafters and the known models: sourced, unique, and in agreement."""
+
+from collections import Counter
+
+import pytest
+
+from slipstream.checkpoints.hub import is_hub_name
+from slipstream.checkpoints.model_names import name_stem
+from slipstream.checkpoints.pairing import pair
+from slipstream.engines.vllm import read_auxiliary_targets
+from slipstream.planning.memory import token_bytes
+from slipstream.recipes import (
+    KnownModel,
+    PublishedDrafter,
+    load_drafters,
+    load_models,
+    load_recipes,
+)
+from slipstream.recipes.published import METHODS
+
+DRAFTERS = load_drafters()
+MODELS = load_models()
+
+
+def name(entry: PublishedDrafter) -> str:
+    return entry.drafter or f"{entry.method} of {entry.target}"
+
+
+def test_there_are_drafters_enough_of_every_usual_method() -> None:
+    assert len(DRAFTERS) >= 190
+    counts = Counter(entry.method for entry in DRAFTERS)
+    assert counts["dflash"] >= 40
+    assert all(counts[method] >= 8 for method in ("dflash2", "dspark", "eagle3", "eagle", "mtp"))
+    assert set(counts) <= set(METHODS)
+
+
+def test_every_drafter_stands_in_the_index_once() -> None:
+    named = [entry.drafter.lower() for entry in DRAFTERS if entry.drafter]
+    assert [one for one, count in Counter(named).items() if count > 1] == []
+    native = [(entry.target, entry.method) for entry in DRAFTERS if entry.drafter is None]
+    assert [one for one, count in Counter(native).items() if count > 1] == []
+
+
+@pytest.mark.parametrize("entry", DRAFTERS, ids=name)
+def test_a_drafter_has_names_of_the_hub_a_maker_and_sources(entry: PublishedDrafter) -> None:
+    assert is_hub_name(entry.target)
+    assert entry.drafter is None or is_hub_name(entry.drafter)
+    assert entry.maker
+    assert all(len(source) > 10 for source in entry.sources)
+    assert entry.licence is None or entry.licence.strip()
+
+
+def test_only_heads_that_engines_find_in_the_target_have_no_name() -> None:
+    assert {entry.method for entry in DRAFTERS if entry.drafter is None} == {"mtp", "dspark"}
+
+
+def test_the_drafter_of_every_recipe_is_in_the_index() -> None:
+    named = {entry.drafter for entry in DRAFTERS}
+    assert {recipe.drafter for recipe in load_recipes()} <= named
+
+
+def test_a_recipe_and_the_index_agree_on_what_a_drafter_was_made_for() -> None:
+    made_for = {entry.drafter: name_stem(entry.target) for entry in DRAFTERS}
+    known = {name_stem(model.facts.name) for model in MODELS}
+    for recipe in load_recipes():
+        stem = name_stem(recipe.target)
+        assert stem not in known or made_for[recipe.drafter] == stem, recipe.name
+
+
+@pytest.mark.parametrize("entry", [one for one in DRAFTERS if one.facts], ids=name)
+def test_the_facts_of_a_drafter_fit_those_of_its_target(entry: PublishedDrafter) -> None:
+    assert entry.facts is not None
+    assert entry.facts.name == entry.drafter
+    assert entry.facts.source
+    assert entry.facts.complete is False
+    assert entry.facts.weights is not None
+    targets = [model.facts for model in MODELS if model.facts.name == entry.target]
+    faults = [fault for target in targets for fault in pair(target, entry.facts).faults]
+    assert [fault for fault in faults if fault.verdict == "refuse"] == []
+    assert targets or entry.target == "moonshotai/Kimi-K2.5"
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.facts.name)
+def test_a_known_model_has_what_a_memory_budget_needs(model: KnownModel) -> None:
+    facts = model.facts
+    assert facts.source
+    assert facts.complete is False
+    assert facts.architecture in read_auxiliary_targets()
+    assert facts.weights is not None
+    assert token_bytes(facts, "auto")
+    assert facts.vocabulary_size
+    assert all(
+        build.source and name_stem(build.name) == name_stem(facts.name) for build in model.builds
+    )
+
+
+def test_known_models_are_unique_and_each_has_a_drafter() -> None:
+    stems = [name_stem(model.facts.name) for model in MODELS]
+    assert len(stems) == len(set(stems)) >= 30
+    assert set(stems) <= {name_stem(entry.target) for entry in DRAFTERS}
+
+
+def test_a_build_shares_the_shape_and_has_its_own_size() -> None:
+    model = next(one for one in MODELS if one.facts.name == "Qwen/Qwen3.6-27B")
+    known, unknown = (model.describe(f"{owner}/Qwen3.6-27B-FP8") for owner in ("Qwen", "somebody"))
+    assert known.layers == unknown.layers == model.facts.layers
+    assert known.quantization is not None
+    assert known.quantization.scheme == "fp8"
+    assert known.weights is not None
+    assert model.facts.weights is not None
+    assert known.weights.total_bytes < model.facts.weights.total_bytes
+    assert (unknown.weights, unknown.quantized, unknown.licence) == (None, None, None)
+    assert "of which it is a build" in unknown.source
