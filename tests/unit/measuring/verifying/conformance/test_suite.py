@@ -28,7 +28,7 @@ def nothing(done: int, of: int) -> None:
 def check(
     *, plain: Call | None = None, drafted: Call | None = None, gap: float = 0.25, **options: Any
 ) -> CallCheck:
-    arms = [ToyEngine(**({"call": call} if call else {}), **options) for call in (plain, drafted)]
+    arms = [ToyEngine(**options | ({"call": call} if call else {})) for call in (plain, drafted)]
     with run_toy(arms[0]) as url:
         calls = ask_plain(url, nothing, reasoning=True)
     with run_toy(arms[1]) as url:
