@@ -132,7 +132,7 @@ def test_mtp_with_the_cache_takes_the_place_of_a_drafter_that_loses_it(
     ],
 )
 def test_a_recipes_own_speeds_decide_where_there_is_no_mtp(
-    speeds: dict[str, float], method: str | None, capsys: pytest.CaptureFixture[str]
+    speeds: dict[str, Any], method: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_pair(hybrid=True)
     promote(**speeds)
