@@ -131,7 +131,7 @@ class ResponsesAssembler:
             item["arguments"] = (item.get("arguments") or "") + told["delta"]
 
     def _find(self, told: dict[str, Any]) -> Item:
-        item = self._items[told["output_index"]]
+        item: Item = self._items[told["output_index"]]
         if item.get("id") != told.get("item_id"):
             raise WireError(f"{told['type']} is for item {told.get('item_id')}, which is not open")
         return item

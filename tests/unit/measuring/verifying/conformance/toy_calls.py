@@ -62,7 +62,8 @@ def find_forced(body: dict[str, Any]) -> str | None:
     choice = body["tool_choice"]
     if not isinstance(choice, dict):
         return None
-    return choice.get("name") or choice.get("function", {}).get("name")
+    name: str | None = choice.get("name") or choice.get("function", {}).get("name")
+    return name
 
 
 def encode(text: str) -> list[int]:
@@ -171,7 +172,7 @@ def _stream_items(answer: ToyAnswer, sizes: int | Sequence[int]) -> Iterator[dic
     items = _list_items(answer)
     for at, (kind, _, content) in enumerate(answer.list_parts()):
         item, place = items[at], {"output_index": at, "item_id": items[at]["id"]}
-        empty = {"arguments": ""} if kind == "call" else {"content": []}
+        empty: dict[str, Any] = {"arguments": ""} if kind == "call" else {"content": []}
         yield {"type": "response.output_item.added", **place, "item": {**item, **empty}}
         deltas = {"call": "function_call_arguments", "text": "output_text"}
         delta = {"type": f"response.{deltas.get(kind, 'reasoning_text')}.delta", **place}
@@ -204,7 +205,11 @@ def _stream_blocks(answer: ToyAnswer, sizes: int | Sequence[int]) -> Iterator[di
     usage = {"input_tokens": 1, "output_tokens": 1}
     about = {"id": "msg_1", "type": "message", "role": "assistant", "model": "toy"}
     yield {"type": "message_start", "message": {**about, "content": [], "usage": usage}}
-    empty = {"call": {"input": {}}, "text": {"text": ""}, "reasoning": {"thinking": ""}}
+    empty: dict[str, dict[str, Any]] = {
+        "call": {"input": {}},
+        "text": {"text": ""},
+        "reasoning": {"thinking": ""},
+    }
     deltas = {"call": "input_json", "text": "text", "reasoning": "thinking"}
     fields = {"call": "partial_json"}
     for at, (kind, name, content) in enumerate(answer.list_parts()):
