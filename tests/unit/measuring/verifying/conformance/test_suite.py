@@ -39,10 +39,19 @@ def nothing(done: int, of: int) -> None:
     """Ignore progress."""
 
 
+def answer_soundly(path: str, body: dict[str, Any], answer: ToyAnswer) -> ToyAnswer:
+    """Give the sound answer."""
+    return answer
+
+
 def check(
-    *, plain: Call | None = None, drafted: Call | None = None, gap: float = 0.25, **options: Any
+    *,
+    plain: Call = answer_soundly,
+    drafted: Call = answer_soundly,
+    gap: float = 0.25,
+    takes_tools: bool = True,
 ) -> CallCheck:
-    arms = [ToyEngine(**({"call": call} if call else {}), **options) for call in (plain, drafted)]
+    arms = [ToyEngine(call=call, takes_tools=takes_tools) for call in (plain, drafted)]
     with run_toy(arms[0]) as url:
         calls = ask_plain(url, nothing, reasoning=True)
     with run_toy(arms[1]) as url:
