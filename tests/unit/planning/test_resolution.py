@@ -11,7 +11,7 @@ from slipstream.recipes import Recipe, load_drafters, load_models
 from tests.unit.planning.cells import read_nothing
 from tests.unit.planning.pieces import DRAFTER, TARGET, make_recipe
 
-LIBRARY = Library(load_drafters(), load_models())
+LIBRARY = Library(load_drafters, load_models)
 
 
 def read_both(name: str, *, tokenizer: bool) -> Checkpoint:
@@ -134,7 +134,7 @@ def test_offline_the_index_knows_both_and_says_so() -> None:
 def test_candidates_that_may_not_be_taken_are_all_named() -> None:
     only_eagle = tuple(entry for entry in LIBRARY.drafters if entry.method == "eagle3")
     with pytest.raises(InvalidInputError, match="can be taken unasked") as caught:
-        find(library=Library(only_eagle))
+        find(library=Library(lambda: only_eagle))
     assert any("RedHatAI/Qwen3-8B-speculator.eagle3" in detail for detail in caught.value.details)
     assert caught.value.hint.startswith(f"slipstream plan {TARGET.name} -- --speculative-config ")
 
