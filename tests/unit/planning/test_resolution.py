@@ -114,6 +114,17 @@ def test_without_a_recipe_the_index_names_the_drafter_and_says_why() -> None:
     assert "z-lab made it for this target" in found.found.drafter.because
 
 
+def test_a_target_is_read_once_for_its_candidates_and_its_plan() -> None:
+    read: list[str] = []
+
+    def count(name: str, *, tokenizer: bool) -> Checkpoint:
+        read.append(name)
+        return read_both(name, tokenizer=False)
+
+    resolve(TARGET.name, Wishes(), recipes=(), machine="gb10", read=count, library=LIBRARY)
+    assert read.count(TARGET.name) == 1
+
+
 def test_a_recipe_goes_before_the_index() -> None:
     found = find(make_recipe(drafter="Qwen/Qwen3-8B"), library=LIBRARY)
     assert found.drafter is not None
