@@ -91,6 +91,7 @@ def run_server(target: Path, drafter: Path, log: Path) -> Iterator[Server]:
         *("--kv-cache-memory-bytes", str(1 << 30)),
         *("--speculative-config", json.dumps(speculative_config(drafter))),
         *("--per-request-spec-decode-metrics", "summary"),
+        *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
     ]
     with run_group(command, os.environ | IN_ONE_PROCESS, log) as process:
         server = Server(url=f"http://127.0.0.1:{port}")

@@ -13,15 +13,23 @@ import pytest
 
 from slipstream.cli.main import run
 from slipstream.measuring.verifying.certificate import Certificate
+from slipstream.measuring.verifying.conformance import suite
+from slipstream.measuring.verifying.conformance.cases import CASES
 from slipstream.planning import LaunchPlan
 from slipstream.planning.patches import CPU_SAMPLING, VARIABLE
 from slipstream.proving_ground import SHIPPED_DRAFTER
 
 pytestmark = pytest.mark.engine
 
-# Short cache blocks: fewer lengths to try, and prompts that the cache can hold.
-ENGINE = ("--enforce-eager", "--block-size", "32")
+# Short cache blocks: fewer lengths to try, and prompts that the cache can hold. The template shows
+# tools and earlier calls, which the model's own does not: so it makes calls by itself, too.
+TEMPLATE = Path(__file__).parent / "tools_template.jinja"
+ENGINE = (
+    *("--enforce-eager", "--block-size", "32", "--chat-template", str(TEMPLATE)),
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+)
 FEW = ("--workload", "prose", "json", "--prompts", "2", "--max-tokens", "24", "--samples", "64")
+REASONING = ("call after reasoning", "schema after reasoning")
 PLUGIN = """
 def register():
     from vllm.v1.sample.rejection_sampler import PLACEHOLDER_TOKEN_ID, RejectionSampler
@@ -67,8 +75,9 @@ def verify(plan: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, Certifi
 
 
 def test_the_shipped_drafter_does_not_change_the_text(
-    plan: Path, capsys: pytest.CaptureFixture[str]
+    plan: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    ask_only(monkeypatch, "named", "parallel", "auto", *REASONING)
     code, certificate = verify(plan, capsys)
     assert certificate.passed, certificate.sentence
     assert code == 0
@@ -82,6 +91,11 @@ def test_the_shipped_drafter_does_not_change_the_text(
     assert (found.counts.accepted or 0) > 50
     assert (found.counts.cache_hits or 0) > 500
     assert found.sampling.p_value > 0.001
+    calls = found.calls
+    assert calls.requests == calls.same == 14, calls.differences
+    assert calls.drafted_calls == calls.plain_calls >= 14
+    assert (calls.plain_invalid, calls.drafted_invalid) == ({}, {})
+    assert set(calls.skipped) == set(REASONING)
 
 
 def test_a_wrong_token_in_a_hundred_and_a_lost_temperature_are_caught(
@@ -95,6 +109,7 @@ def test_a_wrong_token_in_a_hundred_and_a_lost_temperature_are_caught(
     unpatched = unpatched.change_variables({VARIABLE: None}).model_copy(update={"patches": ()})
     (tmp_path / "plan.json").write_text(unpatched.to_json())
     install_plugin(tmp_path / "plugins")
+    ask_only(monkeypatch, "parallel")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "plugins"), prepend=os.pathsep)
     code, certificate = verify(tmp_path / "plan.json", capsys)
     assert code == 4
@@ -104,9 +119,16 @@ def test_a_wrong_token_in_a_hundred_and_a_lost_temperature_are_caught(
     assert found.regrets[1].faults < 0.1 * found.regrets[1].tokens
     assert found.failure is not None
     assert not found.sampling.passed
+    assert found.calls.changed
+    assert found.calls.engine_faults == {}
     assert "Speculation changes the text" in certificate.sentence
     assert "sampled text is distributed otherwise" in certificate.sentence
     assert json.loads(certificate.to_json())["passed"] is False
+
+
+def ask_only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Ask for these calls only: all of them take as long as the rest of a verification."""
+    monkeypatch.setattr(suite, "CASES", [case for case in CASES if case.name in names])
 
 
 def read_dtype(plan: Path) -> str:

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from slipstream.records import Record
 
+THINKING = "<think>"
 # vLLM takes these of generation_config.json for requests that do not name them.
 SAMPLING = (
     "temperature",
@@ -34,6 +35,8 @@ class Conversation(Record):
     template: str | None = None
     # Fields of the tokenizer's response_template, by which vLLM's `hf` parsers read an answer.
     response_fields: tuple[str, ...] = ()
+    # Whether `<think>` is one token; None if the tokenizer's configuration lists no tokens.
+    has_thinking_token: bool | None = None
     sampling: dict[str, float] = Field(default_factory=dict)
 
 
@@ -45,6 +48,7 @@ def parse_conversation(read: Callable[[str], bytes | None], read_json: ReadJson)
     return Conversation(
         template=_read_template(read, read_json, tokenizer),
         response_fields=tuple(fields) if isinstance(fields, dict) else (),
+        has_thinking_token=_find_thinking_token(tokenizer.get("added_tokens_decoder")),
         sampling=_parse_sampling(read_json("generation_config.json") or {}),
     )
 
@@ -65,6 +69,13 @@ def _choose(stated: object) -> str | None:
         named = {one.get("name"): one.get("template") for one in stated if isinstance(one, dict)}
         stated = named.get("tool_use") or named.get("default")
     return stated if isinstance(stated, str) else None
+
+
+def _find_thinking_token(added: object) -> bool | None:
+    if not isinstance(added, dict):
+        return None
+    tokens = (one.get("content") for one in added.values() if isinstance(one, dict))
+    return THINKING in tokens
 
 
 def _parse_sampling(config: Mapping[str, Any]) -> dict[str, float]:

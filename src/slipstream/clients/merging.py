@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
+import yaml
 from pydantic import JsonValue
 
 from slipstream.clients.client import ConfigFile

@@ -8,10 +8,18 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
+from slipstream.checkpoints.conversation import THINKING
 from slipstream.checkpoints.pairing import Fault
 from slipstream.engines.parsers import read_parsers
+from slipstream.errors import UsageError
 from slipstream.planning.asked import AskedSettings
-from slipstream.planning.families import Family, find_family, load_template_faults, reasons
+from slipstream.planning.families import (
+    Family,
+    find_family,
+    load_families,
+    load_template_faults,
+    reasons,
+)
 from slipstream.planning.settings import FLAGS, Choice, EngineSettings
 from slipstream.planning.situation import Situation
 
@@ -21,7 +29,6 @@ _OTHER = {"tool_parser": "reasoning_parser", "reasoning_parser": "tool_parser"}
 # A reasoning parser may also be given inside these.
 _CONFIGS = ("--reasoning-config", "--structured-outputs-config")
 _CALLS = ("tool_call", "function", "invoke", "tools_prefix")
-_THINKING = "<think>"
 _TOOLS = "tools"
 
 
@@ -60,13 +67,14 @@ def decide_conversation(situation: Situation, advised: AskedSettings) -> dict[st
 
 
 def _decide_parser(situation: Situation, kind: str) -> Choice[str] | None:
-    template, family = find_template(situation), _find_family(situation)
+    family, conversation = _find_family(situation), situation.target.conversation
     name: str | None = getattr(family, kind) if family else None
     if family is not None and name is not None:
-        if kind == "reasoning_parser" and not reasons(family, template):
-            return None
-        return Choice(name, "checkpoint", _explain(situation, family, kind))
-    conversation = situation.target.conversation
+        tokens = conversation.has_thinking_token if conversation else None
+        known = tokens is not False or not family.needs_thinking_token
+        if kind == "tool_parser" or (known and reasons(family, find_template(situation))):
+            return Choice(name, "checkpoint", _explain(situation, family, kind))
+        return None
     if family is None and conversation and _HF_FIELDS[kind] in conversation.response_fields:
         return Choice(_HF, "checkpoint", "the tokenizer's response_template describes the answers")
     return None
@@ -125,9 +133,18 @@ def _decide_thinking(situation: Situation) -> Choice[dict[str, Any]] | None:
     wish, switch = situation.wishes.find("thinking"), _find_switch(situation)
     if wish is None or switch is None:
         return None
-    asked = situation.asked.settings.get("template_arguments")
-    merged = {**switch[wish.value], **(asked.value if asked else {})}
+    merged = _merge(situation, "template_arguments", switch[wish.value])
     return Choice(merged, wish.source, f"thinking {wish.value} was asked for")
+
+
+def _merge(situation: Situation, setting: str, decided: Mapping[str, Any]) -> dict[str, Any]:
+    """Put what was given for a setting over what a rule adds to it."""
+    asked = situation.asked.settings.get(setting)
+    if asked is not None and not isinstance(asked.value, dict):
+        raise UsageError(
+            f"{FLAGS[setting]} {asked.value} is no JSON object", hint=f"{FLAGS[setting]} '{{}}'"
+        )
+    return {**decided, **(asked.value if asked else {})}
 
 
 def _decide_generation(situation: Situation) -> Choice[str] | None:
@@ -149,9 +166,9 @@ def _decide_overrides(situation: Situation) -> Choice[dict[str, Any]] | None:
     source = asked.settings.get("generation_config")
     if not min_p or not drafts or (source is not None and source.value != "auto"):
         return None
-    given = asked.settings.get("generation_overrides")
     because = f"with its min_p {min_p:g} vLLM would refuse every request while drafts are on"
-    return Choice({"min_p": 0.0, **(given.value if given else {})}, "checkpoint", because)
+    merged = _merge(situation, "generation_overrides", {"min_p": 0.0})
+    return Choice(merged, "checkpoint", because)
 
 
 def list_conversation_notes(situation: Situation, settings: EngineSettings) -> tuple[str, ...]:
@@ -160,10 +177,10 @@ def list_conversation_notes(situation: Situation, settings: EngineSettings) -> t
     if settings.tool_parser is None and situation.wishes.goal != "agent":
         notes.append(f"{_explain_missing_tools(situation)}; {_suggest_tool_parser(situation)}")
     template = find_template(situation) or ""
-    if settings.reasoning_parser is None and _THINKING in template:
+    if settings.reasoning_parser is None and THINKING in template:
         notes.append(
-            f"reasoning stays in the answers: the template has {_THINKING}, and no family is known "
-            "for it; --reasoning-parser deepseek_r1 after -- may read it"
+            f"reasoning stays in the answers: the template has {THINKING}, and no parser is known "
+            "for it; --reasoning-parser qwen3 after -- may read it"
         )
     return tuple(notes)
 
@@ -182,14 +199,17 @@ def _explain_missing_tools(situation: Situation) -> str:
 
 
 def _suggest_tool_parser(situation: Situation) -> str:
-    """Name the parsers that look for a tag which the template has."""
-    template = find_template(situation) or ""
+    """Name the parsers that look for a tag of the template, or else those for its class."""
+    template, kind = find_template(situation) or "", situation.target.architecture
     fitting = [
         name
         for name, markers in read_parsers().tool.items()
         if any(one in template and any(word in one for word in _CALLS) for one in markers)
     ]
-    one_of = f" (one of {', '.join(fitting)} may read it)" if fitting else ""
+    if not template:
+        own = (one.tool_parser for one in load_families() if one.has_class(kind))
+        fitting = list(dict.fromkeys(name for name in own if name))
+    one_of = f" ({' or '.join(fitting)} may read it)" if fitting else ""
     return f"--enable-auto-tool-choice --tool-call-parser NAME after --{one_of}"
 
 

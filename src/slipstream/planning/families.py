@@ -32,6 +32,7 @@ class Family(Record):
     tool_parser: str | None = None
     reasoning_parser: str | None = None
     reasoning_markers: tuple[str, ...] = ()
+    needs_thinking_token: bool = False
     thinking: Thinking | None = None
     thinks_by_default: bool = True
     example: str | None = None

@@ -4,6 +4,7 @@ import json
 import sys
 from collections import Counter
 from http import HTTPMethod
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.engine
 OPEN = {"/livez", "/readyz"}
 HEALTH, METRICS = "/health", "/metrics"
 METHODS = [str(method) for method in HTTPMethod if method != "CONNECT"]
-QUESTIONS = {
+QUESTIONS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1},
     "/v1/completions": {"prompt": "Hello", "max_tokens": 1},
     "/v1/responses": {"input": "Hello", "max_output_tokens": 1},

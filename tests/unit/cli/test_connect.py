@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from slipstream.cli.main import run
 from slipstream.clients.catalogue import CLIENTS

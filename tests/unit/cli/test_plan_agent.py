@@ -76,8 +76,10 @@ def list_codes(made: dict[str, Any]) -> list[str]:
 
 
 def test_an_agents_cache_is_on_and_its_context_long(capsys: pytest.CaptureFixture[str]) -> None:
-    make_pair(hybrid=False)
-    made = plan(capsys, "--drafter", "drafter")["settings"]
+    make_pair(hybrid=False, mtp_num_hidden_layers=1)
+    whole = plan(capsys, "--drafter", "drafter")
+    made = whole["settings"]
+    assert "agent-drafts" not in list_codes(whole)
     assert made["prefix_caching"]["value"] is True
     assert made["context"]["value"] == 131072
     assert made["sequences"]["value"] == 4
@@ -126,7 +128,7 @@ def test_mtp_with_the_cache_takes_the_place_of_a_drafter_that_loses_it(
     ],
 )
 def test_a_recipes_own_speeds_decide_where_there_is_no_mtp(
-    speeds: dict[str, float], method: str | None, capsys: pytest.CaptureFixture[str]
+    speeds: dict[str, Any], method: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_pair(hybrid=True)
     promote(**speeds)

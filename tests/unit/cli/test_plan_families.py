@@ -203,8 +203,26 @@ def test_an_unknown_family_is_told_what_to_type(capsys: pytest.CaptureFixture[st
     tools, reasoning = plan(capsys, target)["notes"][-2:]
     assert "no family is known for NewForCausalLM with this chat template" in tools
     assert "--enable-auto-tool-choice --tool-call-parser NAME after --" in tools
-    assert "(one of lfm2 may read it)" in tools
-    assert "--reasoning-parser deepseek_r1" in reasoning
+    assert "(lfm2 may read it)" in tools
+    assert "--reasoning-parser qwen3" in reasoning
+
+
+@pytest.mark.parametrize(("token", "parser"), [("<think>", "deepseek_r1"), ("<other>", None)])
+def test_a_parser_that_needs_a_token_is_not_planned_without_it(
+    token: str, parser: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = make_target("Qwen2ForCausalLM", JSON_CALLS + "<think>")
+    tokens = {"added_tokens_decoder": {"7": {"content": token}}}
+    (Path(target) / "tokenizer_config.json").write_text(json.dumps(tokens))
+    assert find_value(plan(capsys, target), "reasoning_parser") == parser
+
+
+def test_without_a_template_the_parsers_of_the_class_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    notes = plan(capsys, make_target("MistralForCausalLM", None))["notes"]
+    assert "model has no chat template" in notes[-1]
+    assert "(mistral may read it)" in notes[-1]
 
 
 def test_a_template_that_shows_no_tools_gets_no_parser(capsys: pytest.CaptureFixture[str]) -> None:
@@ -292,6 +310,16 @@ def test_the_users_template_arguments_are_kept_beside_thinking(
     made = plan(capsys, target, "--thinking", "off", *own)
     assert find_value(made, "template_arguments") == {"enable_thinking": False, "tone": "plain"}
     assert find_value(plan(capsys, target, *own), "template_arguments") == {"tone": "plain"}
+
+
+def test_template_arguments_that_are_no_object_are_a_usage_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    target = make_target("Qwen3ForCausalLM", JSON_CALLS + THINKS)
+    own = ("--", "--default-chat-template-kwargs", "[1]")
+    words = ["plan", target, "--host", "h100", "--no-speculation", "--thinking", "off", *own]
+    assert run(words, {}) == 2
+    assert "--default-chat-template-kwargs [1] is no JSON object" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("family", ["GLM 5.3", "Kimi K2 Thinking", "gpt-oss", "SmolLM2"])

@@ -61,7 +61,9 @@ def test_a_sound_pair_passes_and_says_under_which_conditions(
     prompts = {check.name: check.prompts for check in certificate.findings.checks}
     assert prompts["drafted batched against plain batched"] == 5
     assert prompts["drafted constrained against plain constrained"] == 1
+    assert certificate.findings.calls.same == 30
     assert "Speculation does not change the text" in page.read_text()
+    assert "tool calls and structured output" in page.read_text()
     assert "drafted batched against plain batched" in tables.read_text()
     logs = sorted(path.name for path in (tmp_path / "cache" / "verify").glob("*/*"))
     assert logs == ["drafted.log", "plain.log"]
@@ -90,6 +92,19 @@ def test_a_saved_plan_is_verified_as_it_is(
     assert run(["verify", str(saved), *few, "--json"], os.environ) == 0
     certificate = Certificate.model_validate_json(capsys.readouterr().out)
     assert certificate.conditions.concurrency == 2
+
+
+def test_calls_that_lose_their_arguments_leave_with_4_and_are_shown_from_both_sides(
+    pair: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TOY_FAULT", "empty arguments")
+    assert run(["verify", *pair, *FEW, "--workload", "prose"], os.environ) == 4
+    shown = capsys.readouterr()
+    assert "of 30 requests with tools or a schema are answered otherwise" in shown.out
+    assert 'without drafts: get_weather({"city": "Lisbon", ' in shown.out
+    assert "with drafts: get_weather({}), ended by tool_calls" in shown.out
+    assert "see vllm#56077: arguments come back empty" in shown.out
+    assert "plain, tools: 30 of 30" in shown.err
 
 
 def test_without_drafts_there_is_nothing_to_verify(

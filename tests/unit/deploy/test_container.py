@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from slipstream.cli.main import run
 from slipstream.serving.container import STATE_FOLDER

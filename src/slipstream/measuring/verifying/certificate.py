@@ -9,6 +9,7 @@ from pydantic import AwareDatetime
 
 from slipstream.hardware import Host
 from slipstream.measuring.client.engine_metrics import EngineCounts
+from slipstream.measuring.verifying.conformance.record import CallCheck
 from slipstream.measuring.verifying.sampling_check import SamplingCheck
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
@@ -16,6 +17,8 @@ from slipstream.records import Record
 ArmName = Literal["plain", "drafted"]
 Condition = Literal["alone", "long", "cached", "batched", "constrained", "lengths"]
 Side = tuple[ArmName, Condition]
+
+SHOWN_CALLS = 3
 
 
 class VerifiedUnder(Record):
@@ -103,6 +106,7 @@ class Findings(Record):
     checks: tuple[TwinCheck, ...]
     regrets: tuple[Regret, Regret]
     sampling: SamplingCheck
+    calls: CallCheck
     counts: EngineCounts
     failure: Failure | None
 
@@ -110,7 +114,7 @@ class Findings(Record):
 class Certificate(Record):
     """The findings with their conditions, and what follows from them."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     passed: bool
     sentence: str
     findings: Findings
@@ -149,7 +153,18 @@ def conclude(findings: Findings) -> tuple[bool, str]:
         )
     return True, (
         f"Speculation does not change the text: {greedy}; of sampled text, a distance of "
-        f"{seen:.2f} or more with 90 %."
+        f"{seen:.2f} or more with 90 %.{_describe_calls(findings.calls)}"
+    )
+
+
+def _describe_calls(calls: CallCheck) -> str:
+    if not calls.requests:
+        return ""
+    tied = len(calls.differences)
+    return (
+        f" Of {calls.requests} requests with tools or a schema, {calls.same} are answered the "
+        f"same, with {calls.drafted_calls} calls"
+        + (f"; the other {tied} are not speculation's doing." if tied else ".")
     )
 
 
@@ -165,6 +180,13 @@ def _list_changes(findings: Findings) -> list[str]:
     if parted:
         told = ", ".join(f"{check.name} {check.faults} of {check.prompts}" for check in parted)
         changes.append(f"answers part where the target sees no tie ({told})")
+    if changed := findings.calls.changed:
+        told = "; ".join(f"{one.request}: {one.because}" for one in changed[:SHOWN_CALLS])
+        more = "; ..." if len(changed) > SHOWN_CALLS else ""
+        changes.append(
+            f"{len(changed)} of {findings.calls.requests} requests with tools or a schema are "
+            f"answered otherwise ({told}{more})"
+        )
     if not findings.sampling.passed:
         changes.append(
             f"sampled text is distributed otherwise (p = {findings.sampling.p_value:.4f}, "

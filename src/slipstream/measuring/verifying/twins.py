@@ -71,7 +71,7 @@ class Twins:
                     yield TokenFault(condition, name, answer, at, profile.regrets[at])
                     continue
                 twin = self.given["plain"][condition][name]
-                found = self._find_difference(twin, answer)
+                found = find_difference(twin, answer, self.profiles)
                 if found is not None and not self._is_tie(found):
                     yield TokenFault(condition, name, twin, *found)
 
@@ -80,7 +80,7 @@ class Twins:
         if right[1] == "cached":
             ours = self.given[left[0]]["long"] | ours
         shared = [name for name in theirs if name in ours]
-        found = [self._find_difference(ours[name], theirs[name]) for name in shared]
+        found = [find_difference(ours[name], theirs[name], self.profiles) for name in shared]
         differences = [one for one in found if one is not None]
         ties = sum(map(self._is_tie, differences))
         return TwinCheck(
@@ -94,22 +94,26 @@ class Twins:
             earliest=min((one.position for one in differences), default=None),
         )
 
-    def _find_difference(self, left: Answer, right: Answer) -> AnswerDifference | None:
-        if left is FAILED or right is FAILED:
-            return None if left is right else AnswerDifference(0, None)
-        if left.prompt_ids != right.prompt_ids:
-            raise EngineError(
-                "the engines made different tokens of the same prompt",
-                hint="use a chat template that does not depend on the time",
-            )
-        if left.token_ids == right.token_ids:
-            return None
-        pairs = zip(left.token_ids, right.token_ids, strict=False)
-        at = next((at for at, (one, other) in enumerate(pairs) if one != other), None)
-        if at is None:
-            return AnswerDifference(min(len(left.token_ids), len(right.token_ids)), None)
-        likely = [self.profiles[key_of(answer)].chosen[at] for answer in (left, right)]
-        return AnswerDifference(at, abs(likely[0] - likely[1]))
-
     def _is_tie(self, difference: AnswerDifference) -> bool:
         return difference.gap is not None and difference.gap <= self.gap
+
+
+def find_difference(
+    left: Answer, right: Answer, profiles: Mapping[Key, Profile]
+) -> AnswerDifference | None:
+    """Return where two answers to the same prompt part, None if they do not."""
+    if left is FAILED or right is FAILED:
+        return None if left is right else AnswerDifference(0, None)
+    if left.prompt_ids != right.prompt_ids:
+        raise EngineError(
+            "the engines made different tokens of the same prompt",
+            hint="use a chat template that does not depend on the time",
+        )
+    if left.token_ids == right.token_ids:
+        return None
+    pairs = zip(left.token_ids, right.token_ids, strict=False)
+    at = next((at for at, (one, other) in enumerate(pairs) if one != other), None)
+    if at is None:
+        return AnswerDifference(min(len(left.token_ids), len(right.token_ids)), None)
+    likely = [profiles[key_of(answer)].chosen[at] for answer in (left, right)]
+    return AnswerDifference(at, abs(likely[0] - likely[1]))

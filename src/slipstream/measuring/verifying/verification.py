@@ -2,8 +2,9 @@
 
 Both never run at once, a GPU may not hold them. The conditions are those under which speculation
 went wrong before: alone, near the end of the context, out of the prefix cache, in batches, under
-a grammar, and with prompts that end in every place of a cache block. The second engine judges
-the answers of both by prefill, which drafts nothing (`regret.py`).
+a grammar, with prompts that end in every place of a cache block, and with tools over three APIs
+(`conformance/`). The second engine judges the answers of both by prefill, which drafts nothing
+(`regret.py`).
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +23,9 @@ from slipstream.measuring.client.completions import Request, ask, work_together
 from slipstream.measuring.client.endpoint import Endpoint, call, fetch, open_client, read_model
 from slipstream.measuring.client.engine_metrics import read_engine_counts
 from slipstream.measuring.verifying.certificate import ArmName, Condition, Failure, Findings
+from slipstream.measuring.verifying.conformance.asking import ask_requests
+from slipstream.measuring.verifying.conformance.record import CallCheck
+from slipstream.measuring.verifying.conformance.suite import ask_plain, compare_calls
 from slipstream.measuring.verifying.regret import (
     PINNED,
     find_tolerance,
@@ -93,6 +98,7 @@ class Exam:
     concurrency: int
     thinking: bool | None
     seed: int
+    reasoning: bool = False
     samples: int = SAMPLES
     say: Callable[[str], None]
 
@@ -106,13 +112,18 @@ class Exam:
             answers = list(plain["lengths"].values())[:SHORTEST]
             prompt = choose_prompt(answers, read_leading(engine.url, answers, LEADING))
             plain_samples = self._sample(engine.url, "plain", prompt)
+            calls = ask_plain(engine.url, self._count("plain, tools"), reasoning=self.reasoning)
         with open_arm("drafted") as engine:
             drafted = self._ask_all(engine.url, "drafted", loads)
             drafted_samples = self._sample(engine.url, "drafted", prompt)
             sampling = compare_samples(
                 plain_samples, drafted_samples, prompt=prompt, seed=self.seed
             )
-            return self._judge(engine, loads, {"plain": plain, "drafted": drafted}, sampling)
+            report = self._count("drafted, tools")
+            drafted_calls = ask_requests(engine.url, calls.requests, report)
+            given: dict[ArmName, Given] = {"plain": plain, "drafted": drafted}
+            compare = partial(compare_calls, engine.url, calls, drafted_calls)
+            return self._judge(engine, loads, given, sampling, compare)
 
     def _begin(
         self, url: str, free: Sequence[Request], bound: Sequence[Request]
@@ -140,6 +151,7 @@ class Exam:
         loads: Loads,
         given: dict[ArmName, Given],
         sampling: SamplingCheck,
+        compare: Callable[..., CallCheck],
     ) -> Findings:
         counts = read_engine_counts(Endpoint(engine.url))
         answers = [one for arm in given.values() for load in arm.values() for one in load.values()]
@@ -155,6 +167,7 @@ class Exam:
                 sum_up("drafted", drafted, tolerance.gap),
             ),
             sampling=sampling,
+            calls=compare(gap=tolerance.gap),
             counts=counts,
             failure=self._find_failure(engine.url, loads, twins),
         )

@@ -5,6 +5,7 @@ from collections import Counter
 from slipstream.measuring.verifying.certificate import Certificate, Failure, Findings
 from slipstream.measuring.verifying.sampling_check import LEVEL
 from slipstream.reporting.pages.report import Report, Row, Section, Table, render_text, show
+from slipstream.reporting.text.call_check import describe_calls
 from slipstream.reporting.text.conditions import THINKING, describe_machine
 from slipstream.reporting.text.host import render_host
 from slipstream.reporting.text.plan import render_command
@@ -39,6 +40,7 @@ def describe_certificate(certificate: Certificate) -> Report:
             *_describe_failure(findings.failure),
             Section("answers, side by side", _tabulate_checks(findings)),
             Section("tokens, judged by prefill", _tabulate_regrets(findings)),
+            *describe_calls(findings.calls),
             Section("conditions", Table((), _list_facts(certificate), words=(0, 1))),
             Section("the command that makes it again", code=under.command),
             Section(

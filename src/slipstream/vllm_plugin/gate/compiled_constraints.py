@@ -50,8 +50,8 @@ class Form(NamedTuple):
             yield self.value
         elif self.field == "tools":
             functions = map(_read_function, self.value)
-            named = [function.get("parameters") for function in functions]
-            yield from (one for one in named if isinstance(one, dict))
+            schemas = [one.get("parameters") or one.get("input_schema") for one in functions]
+            yield from (schema for schema in schemas if isinstance(schema, dict))
         elif isinstance(self.value, dict):
             for holder in (self.value.get("json_schema"), self.value.get("format")):
                 if isinstance(holder, dict) and isinstance(holder.get("schema"), dict):
@@ -128,7 +128,7 @@ def _find_json_objects(document: Document) -> list[str]:
     return named + [
         field
         for field, value in values.items()
-        if isinstance(value, dict) and _read_kind(value) == "json_object"
+        if isinstance(value, dict) and any(one.get("type") == "json_object" for one in _nest(value))
     ]
 
 
@@ -159,8 +159,12 @@ def _is_strict(tool: dict[str, Any]) -> bool:
 
 def _is_compiled(value: dict[str, Any]) -> bool:
     """Say whether a form is a schema; Anthropic's `output_config` need not name its kind."""
-    forms = [form for form in (value, value.get("format")) if isinstance(form, dict)]
-    return any(form.get("type") not in NOT_COMPILED or "schema" in form for form in forms)
+    return any(one.get("type") not in NOT_COMPILED or "schema" in one for one in _nest(value))
+
+
+def _nest(value: dict[str, Any]) -> list[dict[str, Any]]:
+    """List the form and the one within it: `text` and `output_config` hold theirs in `format`."""
+    return [one for one in (value, value.get("format")) if isinstance(one, dict)]
 
 
 def _parse(schema: Any) -> Any:

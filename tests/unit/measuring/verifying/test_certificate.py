@@ -12,8 +12,21 @@ from slipstream.measuring.verifying.certificate import (
     TwinCheck,
     conclude,
 )
+from slipstream.measuring.verifying.conformance.answers import ParsedAnswer
+from slipstream.measuring.verifying.conformance.record import CallCheck, CallDifference, Verdict
 from slipstream.measuring.verifying.sampling_check import SamplingCheck
 
+CALLS = CallCheck(
+    requests=30,
+    same=30,
+    plain_calls=33,
+    drafted_calls=33,
+    cut_off=0,
+    differences=(),
+    plain_invalid={},
+    drafted_invalid={},
+    skipped={},
+)
 SAMPLING = SamplingCheck(
     samples=400, tokens=4, cells=11, distance=0.07, p_value=0.43, detectable=0.16
 )
@@ -36,12 +49,28 @@ def check(arm: Any, faults: int = 0) -> TwinCheck:
     )
 
 
+def differ(*verdicts: Verdict) -> CallCheck:
+    differences = tuple(
+        CallDifference(
+            request=f"auto {at}",
+            verdict=verdict,
+            because="the same tokens were parsed to something else",
+            reports=("vllm#56077",),
+            plain=ParsedAnswer(ending="tool_calls"),
+            drafted=ParsedAnswer(ending="stop"),
+        )
+        for at, verdict in enumerate(verdicts)
+    )
+    return CALLS.model_copy(update={"same": 30 - len(verdicts), "differences": differences})
+
+
 def find(**changes: Any) -> Findings:
     found: dict[str, Any] = {
         "tolerance": Tolerance(gap=0.125, dtype="bfloat16", because="three roundings"),
         "checks": (check("plain"), check("drafted")),
         "regrets": (regret("plain"), regret("drafted")),
         "sampling": SAMPLING,
+        "calls": CALLS,
         "counts": EngineCounts(drafts=3100, drafted=46500, accepted=6021),
         "failure": None,
     }
@@ -53,8 +82,22 @@ def test_what_was_tested_and_held_is_certified_with_what_would_have_been_seen() 
         True,
         "Speculation does not change the text: of 9,000 tokens with drafts each is the target's "
         "own choice or tied with it. One fault in 3,000 tokens would have been seen with a "
-        "probability of 95 %; of sampled text, a distance of 0.16 or more with 90 %.",
+        "probability of 95 %; of sampled text, a distance of 0.16 or more with 90 %. Of 30 "
+        "requests with tools or a schema, 30 are answered the same, with 33 calls.",
     )
+
+
+def test_calls_at_a_tie_pass_and_are_counted() -> None:
+    passed, sentence = conclude(find(calls=differ("tie", "not repeated")))
+    assert passed
+    assert sentence.endswith(
+        "28 are answered the same, with 33 calls; the other 2 are not speculation's doing."
+    )
+
+
+def test_without_any_request_nothing_is_said_of_calls() -> None:
+    skipped = CALLS.model_copy(update={"requests": 0, "same": 0})
+    assert conclude(find(calls=skipped))[1].endswith("with 90 %.")
 
 
 def test_sampling_that_could_not_have_seen_anything_certifies_nothing() -> None:
@@ -85,6 +128,11 @@ def test_sampling_that_could_not_have_seen_anything_certifies_nothing() -> None:
         (
             {"sampling": SAMPLING.model_copy(update={"p_value": 0.0001, "detectable": None})},
             "Speculation changes the text: sampled text",
+        ),
+        (
+            {"calls": differ("tie", "changed", "changed")},
+            "Speculation changes the text: 2 of 30 requests with tools or a schema are answered "
+            "otherwise (auto 1: the same tokens were parsed to something else; auto 2: ",
         ),
         ({"counts": EngineCounts(drafts=3100, accepted=0)}, "Cannot tell: no draft was accepted"),
         ({"counts": EngineCounts()}, "Cannot tell: no draft was accepted"),

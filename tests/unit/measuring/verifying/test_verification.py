@@ -10,6 +10,8 @@ import pytest
 from slipstream.errors import EngineError, InvalidInputError
 from slipstream.measuring.verifying import sampling_check
 from slipstream.measuring.verifying.certificate import ArmName, Findings, TwinCheck, conclude
+from slipstream.measuring.verifying.conformance import suite
+from slipstream.measuring.verifying.conformance.cases import CASES
 from slipstream.measuring.verifying.verification import (
     Exam,
     Running,
@@ -27,6 +29,7 @@ from tests.unit.measuring.verifying.toy_engine import (
     Text,
     ToyEngine,
     find_gap,
+    lose_arguments,
     run_toy,
     spoil,
 )
@@ -82,6 +85,14 @@ class Arms:
         return replace(exam, **changes).take(self.open)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def ask_for_fewer_calls() -> Iterator[None]:
+    """Ask one case over six ways; conformance/test_suite.py asks them all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(suite, "CASES", CASES[:1])
+        yield
+
+
 @pytest.fixture(autouse=True)
 def count_fewer_chances(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling_check, "PERMUTATIONS", 1100)
@@ -123,6 +134,7 @@ def test_an_engine_whose_drafts_change_nothing_passes(sound: tuple[Arms, Finding
     assert (drafted.answers, drafted.ties, drafted.faults, drafted.worst) == (44, 0, 0, 0)
     assert drafted.best == drafted.tokens == plain.tokens
     assert findings.failure is None
+    assert (findings.calls.requests, findings.calls.same, findings.calls.drafted_calls) == (6, 6, 6)
     passed, sentence = conclude(findings)
     assert passed
     assert f"of {drafted.tokens:,} tokens with drafts each is" in sentence
@@ -212,6 +224,15 @@ def test_a_request_that_fails_without_drafts_ends_it() -> None:
         Arms(plain=ToyEngine(fails_grammars=True)).verify()
 
 
+def test_a_call_that_drafts_change_is_a_fault() -> None:
+    findings = Arms(drafted=ToyEngine(call=lose_arguments)).verify()
+    assert (findings.regrets[1].faults, findings.failure) == (0, None)
+    assert len(findings.calls.changed) == 3
+    passed, sentence = conclude(findings)
+    assert not passed
+    assert "3 of 6 requests with tools or a schema are answered otherwise (named, " in sentence
+
+
 def test_without_an_accepted_draft_nothing_is_certified(sound: tuple[Arms, Findings]) -> None:
     counts = sound[1].counts.model_copy(update={"accepted": 0})
     passed, sentence = conclude(sound[1].model_copy(update={"counts": counts}))
@@ -251,7 +272,8 @@ def test_every_prompt_is_asked_greedily_and_without_the_models_own_penalty() -> 
     arms = Arms()
     prompts = (ask(1, temperature=0.7), ask(2, min_tokens=4), ask(3, repetition_penalty=1.2))
     findings = arms.verify(Workload(name="own", prompts=prompts), thinking=False)
-    chats = [body for body in arms.plain.bodies if "messages" in body]
+    asked = [body for body in arms.plain.bodies if "cache_salt" not in body]
+    chats = [body for body in asked if "messages" in body]
     assert {body["temperature"] for body in chats} == {0.0}
     assert {body["repetition_penalty"] for body in chats} == {1.0, 1.2}
     assert all(body["chat_template_kwargs"] == {"enable_thinking": False} for body in chats)
@@ -304,8 +326,9 @@ def test_progress_tells_arm_condition_and_count(
     arms, _ = sound
     assert "plain, alone: 8 of 8" in arms.said
     assert "drafted, sampled: 48 of 60" in arms.said
+    assert "drafted, tools: 6 of 6" in arms.said
     assert arms.said[-1].startswith("judged by prefill: ")
-    assert len(arms.said) < 70
+    assert len(arms.said) < 80
 
 
 @pytest.mark.parametrize(

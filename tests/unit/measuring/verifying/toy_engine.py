@@ -9,12 +9,19 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import exp, log
 from random import Random
 from typing import Any
+
+from tests.unit.measuring.verifying.conformance.toy_calls import (
+    ToyAnswer,
+    make_answer,
+    write_stream,
+    write_whole,
+)
 
 VOCABULARY = 24
 EOS = 0
@@ -25,6 +32,8 @@ SPOILED_ABOVE = 20
 Text = list[int]
 Choose = Callable[[Text, Text, Text], int]
 """Prompt, answer so far and the tokens that may follow, the best first; the one to emit out."""
+Call = Callable[[str, dict[str, Any], ToyAnswer], ToyAnswer | str]
+"""Path, request and the sound answer; the one to give, or the stream's or document's text, out."""
 
 
 @cache
@@ -59,6 +68,8 @@ class ToyEngine:
     """How one arm answers, and what it was asked."""
 
     choose: Choose = lambda prompt, answer, ranked: ranked[0]
+    call: Call = lambda path, body, answer: answer
+    takes_tools: bool = True
     heat: float = 1.0
     tells_prompts: bool = True
     tells_context: bool = True
@@ -66,8 +77,22 @@ class ToyEngine:
     greeting: int = 1
     bodies: list[dict[str, Any]] = field(default_factory=list)
 
-    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
+    def respond(self, path: str, body: dict[str, Any]) -> tuple[int, str]:
+        """Return status and content; requests of the conformance suite have a cache salt."""
         self.bodies.append(body)
+        if "cache_salt" not in body:
+            answer = self.answer(body)
+            return 500 if "error" in answer else 200, json.dumps(answer)
+        if "tools" in body and not self.takes_tools:
+            return 400, json.dumps({"error": {"message": "requires --tool-call-parser"}})
+        called = self.call(path, body, make_answer(body))
+        if isinstance(called, str):
+            return (500 if called.startswith("500") else 200), called
+        write = write_stream if body["stream"] else write_whole
+        content = write(path, called, [3, 4, 5])
+        return 200, content if isinstance(content, str) else json.dumps(content)
+
+    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
         prompt = body.get("prompt") or self.read_chat(body["messages"])
         if self.fails_grammars and "response_format" in body:
             return {"error": "grammar rejected tokens"}
@@ -129,14 +154,15 @@ def run_toy(engine: ToyEngine, port: int = 0) -> Iterator[str]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            answer = engine.answer(body)
-            self.send(json.dumps(answer), 500 if "error" in answer else 200)
+            status, content = engine.respond(self.path, body)
+            self.send(content, status)
 
         def send(self, content: str, status: int = 200) -> None:
+            data = content.encode()
             self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(content.encode())
+            self.wfile.write(data)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 the base class's name
             pass
@@ -154,8 +180,11 @@ def run_toy(engine: ToyEngine, port: int = 0) -> Iterator[str]:
 def run_as_program(arguments: Sequence[str], fault: str) -> None:
     """Stand in for `python -m vllm...`: sound without drafts, with them as the fault has it."""
     drafts = any("speculative" in word for word in arguments)
-    spoils = drafts and fault == "spoil"
-    engine = ToyEngine(choose=spoil) if spoils else ToyEngine()
+    engine = ToyEngine()
+    if drafts and fault == "spoil":
+        engine = ToyEngine(choose=spoil)
+    elif drafts and fault == "empty arguments":
+        engine = ToyEngine(call=lose_arguments)
     sys.stdout.write("Initializing a V1 LLM engine with config: dtype=torch.float32, ...\n")
     sys.stdout.flush()
     port = int(arguments[len(arguments) - 1 - arguments[::-1].index("--port") + 1])
@@ -166,3 +195,10 @@ def run_as_program(arguments: Sequence[str], fault: str) -> None:
 def spoil(prompt: Text, answer: Text, ranked: Text) -> int:
     """After a prompt that is not too short, emit a wrong token in the seventh place."""
     return ranked[-2] if len(answer) == 6 and len(prompt) > SPOILED_ABOVE else ranked[0]
+
+
+def lose_arguments(path: str, body: dict[str, Any], answer: ToyAnswer) -> ToyAnswer:
+    """Stream calls without their arguments, as in vllm#56077."""
+    if not body["stream"]:
+        return answer
+    return replace(answer, calls=[(name, "{}") for name, _ in answer.calls])

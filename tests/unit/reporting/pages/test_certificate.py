@@ -16,6 +16,8 @@ from slipstream.measuring.verifying.certificate import (
     TwinCheck,
     VerifiedUnder,
 )
+from slipstream.measuring.verifying.conformance.answers import ParsedAnswer, ToolCall
+from slipstream.measuring.verifying.conformance.record import CallCheck, CallDifference
 from slipstream.measuring.verifying.sampling_check import SamplingCheck
 from slipstream.reporting.pages.certificate import (
     render_certificate_html,
@@ -48,6 +50,32 @@ CHECKS = (
     ),
 )
 
+CALLS = CallCheck(
+    requests=7,
+    same=6,
+    plain_calls=11,
+    drafted_calls=10,
+    cut_off=1,
+    differences=(
+        CallDifference(
+            request="parallel, /v1/responses, streamed",
+            verdict="changed",
+            because="the stream ended without response.completed",
+            reports=("vllm#55284",),
+            plain=ParsedAnswer(
+                reasoning="hm",
+                text="<b>",
+                calls=(ToolCall(id="a", name="mark", arguments='{"place": "東京"}'),),
+                ending="completed",
+            ),
+            drafted=ParsedAnswer(failure="the stream ended without response.completed"),
+        ),
+    ),
+    plain_invalid={"auto, /v1/messages": "arguments.city is missing"},
+    drafted_invalid={},
+    skipped={"call after reasoning": "the plan has no --reasoning-parser"},
+)
+
 
 def certify(*, passed: bool = False, prompt_id: str = "code-3", **findings: Any) -> Certificate:
     plain, drafted = make_plans()
@@ -63,6 +91,7 @@ def certify(*, passed: bool = False, prompt_id: str = "code-3", **findings: Any)
         "sampling": SamplingCheck(
             samples=400, tokens=4, cells=11, distance=0.071, p_value=0.4321, detectable=0.16
         ),
+        "calls": CALLS,
         "counts": EngineCounts(drafts=3100, drafted=46500, accepted=6021),
         "failure": Failure(
             condition="batched",
@@ -104,6 +133,22 @@ def test_every_finding_is_shown(render: Any) -> None:
     for figure in (*figures, "151644 872 198", "5f0c" * 16, "slipstream verify Qwen/Qwen3-8B"):
         assert figure in shown
     assert "drafted batched against plain batched" in shown
+
+
+def test_calls_are_shown_with_both_sides_and_the_report_of_the_fault() -> None:
+    shown = render_certificate_markdown(certify())
+    for words in (
+        "7: 6 the same, 1 changed, 0 tie, 0 not repeated, 0 engine",
+        "11 without drafts, 10 with drafts",
+        "auto, /v1/messages: arguments.city is missing",
+        "call after reasoning: the plan has no --reasoning-parser",
+        "changed: parallel, /v1/responses, streamed: the stream ended without response.completed",
+        """mark({"place": "東京"}), ended by completed""",
+        "with drafts: failed: the stream ended without response.completed",
+        "the Responses stream breaks off when a step spans the end of a call",
+    ):
+        assert words in shown
+    assert "<b>" not in render_certificate_html(certify()).partition("calls that differ")[2]
 
 
 @pytest.mark.parametrize("render", RENDERERS)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from slipstream.vllm_plugin.gate.answer_lengths import LEAST_BUDGET
-from slipstream.vllm_plugin.gate.compiled_constraints import list_forms
+from slipstream.vllm_plugin.gate.answers import Refusal
+from slipstream.vllm_plugin.gate.compiled_constraints import list_forms, require_affordable_forms
 from slipstream.vllm_plugin.gate.request_tools import list_tools
 from tests.unit.vllm_plugin.gate.pieces import HELLO, Engine, ask, make_gate
 from tests.unit.vllm_plugin.gate.test_key_ring import new_key
@@ -95,6 +96,15 @@ def test_what_the_engine_compiles_is_found_in_every_form(
     document: dict[str, Any], fields: list[str]
 ) -> None:
     assert [form.field for form in list_forms(document)] == fields
+
+
+@pytest.mark.parametrize("schemas", ["parameters", "input_schema"])
+def test_a_faulty_schema_of_a_forced_tool_is_refused_under_each_name(schemas: str) -> None:
+    tool = {"name": "a", schemas: {"type": "object", "properties": {"b": {"enum": []}}}}
+    with pytest.raises(Refusal, match=r"tools: .*enum"):
+        require_affordable_forms(
+            {**MESSAGE, "tools": [tool], "tool_choice": {"type": "any"}}, 10**6
+        )
 
 
 @pytest.mark.parametrize(
