@@ -135,9 +135,9 @@ def _plan(host: Host, target: str, wishes: Wishes, *, notes: tuple[str, ...] = (
 
 
 def load_library() -> Library:
-    """Load what is known without the files, with this user's own recipes as evidence."""
+    """Return what is known without the files, with this user's own recipes as evidence."""
     overlay = recipe_overlay(os.environ)
-    return Library(load_drafters(), load_models(), partial(load_recipes_for, overlay=overlay))
+    return Library(load_drafters, load_models, partial(load_recipes_for, overlay=overlay))
 
 
 def _name_whole_paths(plan: LaunchPlan) -> LaunchPlan:

@@ -168,7 +168,7 @@ def _judge(
         measured_here=here,
         measured_elsewhere=elsewhere,
         obstacle=obstacle,
-        why=_explain(entry, find.match, machine, here, elsewhere),
+        why=_explain(find, machine, here, elsewhere),
         draft_length=entry.draft_length,
         licence=entry.licence,
         note=entry.note,
@@ -272,18 +272,17 @@ def _rank(candidate: Candidate, makers: Counter[str]) -> tuple[object, ...]:
 
 
 def _explain(
-    entry: PublishedDrafter,
-    match: Match,
-    machine: str | None,
-    here: tuple[str, ...],
-    elsewhere: tuple[str, ...],
+    find: Find, machine: str | None, here: tuple[str, ...], elsewhere: tuple[str, ...]
 ) -> str:
+    entry = find.entry
     how = {
         "exact": f"{entry.maker} made it for this target",
         "base": f"{entry.maker} made it for {entry.target}, which the target's card names as base",
         "name": f"{entry.maker} made it for {entry.target}, of which the target is a build by name",
         "shape": f"{entry.maker} made it for {entry.target}, which has the target's shape: a guess",
-    }[match]
+    }[find.match]
+    if find.found == "hub":
+        return f"{how}; listed by the hub, not in the index"
     if here:
         return f"{how}; measured on {machine} (recipe {here[0]})"
     if elsewhere:

@@ -17,11 +17,21 @@ _COMPLETED = ("hidden_size", "attention_heads", "vocabulary_size", "context", "d
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The index, the known models, and a way to the recipes that mention a name."""
+    """Ways to the index, to the known models and to recipes: what is not asked for is not read."""
 
-    drafters: tuple[PublishedDrafter, ...] = ()
-    models: tuple[KnownModel, ...] = ()
+    load_drafters: Callable[[], tuple[PublishedDrafter, ...]] = tuple
+    load_models: Callable[[], tuple[KnownModel, ...]] = tuple
     find_recipes: Callable[[str], tuple[Recipe, ...]] = lambda name: ()
+
+    @property
+    def drafters(self) -> tuple[PublishedDrafter, ...]:
+        """Return the index of published drafters."""
+        return self.load_drafters()
+
+    @property
+    def models(self) -> tuple[KnownModel, ...]:
+        """Return the base models whose shape is known."""
+        return self.load_models()
 
     def describe(self, name: str) -> Checkpoint | None:
         """Return what is known of a target or drafter by its name, None if that is nothing."""

@@ -172,11 +172,14 @@ class _Facts:
     library: Library
     read: ReadCheckpoint
     notes: list[str] = field(default_factory=list)
+    target: Checkpoint | None = None
 
     def find_target(self, name: str, *, tokenizer: bool = False) -> Checkpoint:
-        """Return the target's facts."""
-        facts = self.recipe.target_facts if self.recipe else None
-        return self._find(name, facts, tokenizer=tokenizer)
+        """Return the target's facts, read once, or once more for its tokenizer."""
+        if self.target is None or tokenizer:
+            facts = self.recipe.target_facts if self.recipe else None
+            self.target = self._find(name, facts, tokenizer=tokenizer)
+        return self.target
 
     def find_drafter(self, name: str) -> Checkpoint:
         """Return the drafter's facts; one that is known by name only is what the name says."""

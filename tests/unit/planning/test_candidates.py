@@ -53,7 +53,7 @@ def find(
     return list_candidates(
         target,
         machine=machine,
-        library=Library(published, models, lambda name: recipes),
+        library=Library(lambda: published, lambda: models, lambda name: recipes),
         read=read_from(*files),
         search=None if listed is None else lambda names: listed,
     )
@@ -149,7 +149,8 @@ def test_a_drafter_without_safetensors_or_with_broken_files_does_not_fit() -> No
             raise InvalidInputError("config.json is not JSON", hint="fetch it again")
         return rename(name, weights=None)
 
-    library = Library((publish("a/pickled"), publish("a/broken")))
+    entries = (publish("a/pickled"), publish("a/broken"))
+    library = Library(lambda: entries)
     found = list_candidates(TARGET, machine="gb10", library=library, read=read)
     assert {one.verdict for one in found.candidates} == {"does not fit"}
     assert found.chosen is None

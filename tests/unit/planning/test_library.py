@@ -5,7 +5,7 @@ from slipstream.planning.library import NO_LIBRARY, Library, complete_facts
 from slipstream.recipes import load_drafters, load_models
 from tests.unit.planning.pieces import DRAFTER, TARGET
 
-LIBRARY = Library(load_drafters(), load_models())
+LIBRARY = Library(load_drafters, load_models)
 BARE = Checkpoint(name=DRAFTER.name, source="a recipe", draft=DraftPart(family="dflash"))
 KNOWN = DRAFTER.model_copy(update={"complete": False})
 

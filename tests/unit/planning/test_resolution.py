@@ -11,7 +11,7 @@ from slipstream.recipes import Recipe, load_drafters, load_models
 from tests.unit.planning.cells import read_nothing
 from tests.unit.planning.pieces import DRAFTER, TARGET, make_recipe
 
-LIBRARY = Library(load_drafters(), load_models())
+LIBRARY = Library(load_drafters, load_models)
 
 
 def read_both(name: str, *, tokenizer: bool) -> Checkpoint:
@@ -114,6 +114,17 @@ def test_without_a_recipe_the_index_names_the_drafter_and_says_why() -> None:
     assert "z-lab made it for this target" in found.found.drafter.because
 
 
+def test_a_target_is_read_once_for_its_candidates_and_its_plan() -> None:
+    read: list[str] = []
+
+    def count(name: str, *, tokenizer: bool) -> Checkpoint:
+        read.append(name)
+        return read_both(name, tokenizer=False)
+
+    resolve(TARGET.name, Wishes(), recipes=(), machine="gb10", read=count, library=LIBRARY)
+    assert read.count(TARGET.name) == 1
+
+
 def test_a_recipe_goes_before_the_index() -> None:
     found = find(make_recipe(drafter="Qwen/Qwen3-8B"), library=LIBRARY)
     assert found.drafter is not None
@@ -134,7 +145,7 @@ def test_offline_the_index_knows_both_and_says_so() -> None:
 def test_candidates_that_may_not_be_taken_are_all_named() -> None:
     only_eagle = tuple(entry for entry in LIBRARY.drafters if entry.method == "eagle3")
     with pytest.raises(InvalidInputError, match="can be taken unasked") as caught:
-        find(library=Library(only_eagle))
+        find(library=Library(lambda: only_eagle))
     assert any("RedHatAI/Qwen3-8B-speculator.eagle3" in detail for detail in caught.value.details)
     assert caught.value.hint.startswith(f"slipstream plan {TARGET.name} -- --speculative-config ")
 
