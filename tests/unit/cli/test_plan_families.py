@@ -315,7 +315,7 @@ def test_the_reason_says_whether_the_model_thinks_by_itself(
 ) -> None:
     target = make_target(*FAMILIES[family][:2])
     made = plan(capsys, target)["settings"]
-    assert made["reasoning_parser"]["because"].partition(")")[2] == default
+    assert made["reasoning_parser"]["because"].rpartition(")")[2] == default
     assert "--thinking" not in made["tool_parser"]["because"]
     asked = plan(capsys, target, "--thinking", "on")["settings"]
     assert "--thinking" not in asked["reasoning_parser"]["because"]
