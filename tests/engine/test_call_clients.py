@@ -71,15 +71,17 @@ CLIENTS: dict[ApiName, Callable[[str, dict[str, Any]], ParsedAnswer]] = {
 }
 
 
-def compare(url: str, api: ApiName, cases: Sequence[Case]) -> None:
+def list_differences(url: str, api: ApiName, cases: Sequence[Case]) -> list[Any]:
+    """Return what the library read otherwise than we did, or what was no answer at all."""
     requests = [CallRequest(case, Way(api, True)) for case in cases]
     asked = ask_requests(url, requests, lambda done, of: None)
+    found = []
     for request in requests:
         ours = asked[request.name].answer
         theirs = CLIENTS[api](url, request.make_body("target", salt="official"))
-        assert ours.failure is None
-        assert ours.calls or request.case.schema
-        assert theirs.is_same(ours), (theirs, ours)
+        if not theirs.is_same(ours) or not (ours.calls or request.case.schema):
+            found.append((request.name, theirs, ours))
+    return found
 
 
 @pytest.mark.parametrize("api", CLIENTS)
@@ -89,11 +91,12 @@ def test_every_case_is_read_as_the_official_library_reads_it(api: ApiName, size:
         return write_stream(path, replace(answer, reasoning="Hm, 東京?"), [1], size)
 
     with run_toy(ToyEngine(call=think)) as url:
-        compare(url, api, CASES)
+        assert list_differences(url, api, CASES) == []
 
 
 @pytest.mark.parametrize("api", CLIENTS)
 def test_a_drafted_stream_is_read_as_the_official_library_reads_it(
     server: Server, api: ApiName
 ) -> None:
-    compare(server.url, api, [case for case in CASES if case.name in CASE_NAMES])
+    cases = [case for case in CASES if case.name in CASE_NAMES]
+    assert list_differences(server.url, api, cases) == []
