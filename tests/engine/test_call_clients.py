@@ -24,7 +24,6 @@ from tests.unit.measuring.verifying.toy_engine import ToyEngine, run_toy
 
 pytestmark = pytest.mark.engine
 
-Difference = tuple[str, ParsedAnswer, ParsedAnswer]
 CASE_NAMES = ("parallel", "unicode")
 
 
@@ -72,16 +71,15 @@ CLIENTS: dict[ApiName, Callable[[str, dict[str, Any]], ParsedAnswer]] = {
 }
 
 
-def find_differences(url: str, api: ApiName, cases: Sequence[Case]) -> list[Difference]:
-    found: list[Difference] = []
+def list_differences(url: str, api: ApiName, cases: Sequence[Case]) -> list[Any]:
+    """Return what the library read otherwise than we did, or what was no answer at all."""
     requests = [CallRequest(case, Way(api, True)) for case in cases]
     asked = ask_requests(url, requests, lambda done, of: None)
+    found = []
     for request in requests:
         ours = asked[request.name].answer
         theirs = CLIENTS[api](url, request.make_body("target", salt="official"))
-        assert ours.failure is None
-        assert ours.calls or request.case.schema
-        if not theirs.is_same(ours):
+        if not theirs.is_same(ours) or not (ours.calls or request.case.schema):
             found.append((request.name, theirs, ours))
     return found
 
@@ -93,7 +91,7 @@ def test_every_case_is_read_as_the_official_library_reads_it(api: ApiName, size:
         return write_stream(path, replace(answer, reasoning="Hm, 東京?"), [1], size)
 
     with run_toy(ToyEngine(call=think)) as url:
-        assert find_differences(url, api, CASES) == []
+        assert list_differences(url, api, CASES) == []
 
 
 @pytest.mark.parametrize("api", CLIENTS)
@@ -101,4 +99,4 @@ def test_a_drafted_stream_is_read_as_the_official_library_reads_it(
     server: Server, api: ApiName
 ) -> None:
     cases = [case for case in CASES if case.name in CASE_NAMES]
-    assert find_differences(server.url, api, cases) == []
+    assert list_differences(server.url, api, cases) == []
