@@ -243,6 +243,12 @@ class Bench:
             extra["chat_template_kwargs"] = {"enable_thinking": self.thinking}
         if prompt.task is not None:
             extra["tool_choice"] = self._choose_tool(prompt.expected_tool)
+        if prompt.task is not None and self.tool_choice == "named":
+            # vLLM's parsers with a structural tag hold only strict tools to their schemas.
+            extra["tools"] = [
+                {**tool, "function": {**tool["function"], "strict": True}}
+                for tool in extra["tools"]
+            ]
         return Request(
             prompt_id=prompt.id,
             kind=prompt.kind,

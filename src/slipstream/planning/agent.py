@@ -43,11 +43,12 @@ def decide_agent_drafts(situation: Situation) -> tuple[Situation, Choice[bool] |
         because = f"drafts take it away on a hybrid target (vllm#54360); {reason}"
         return situation, Choice(False, "checkpoint", because)
     caching: Choice[bool] = Choice(True, "checkpoint", reason)
-    if fastest.name != MTP_COURSE:
+    layers = target.predicting_layers
+    if not layers or fastest.name != MTP_COURSE:
         return replace(situation, drafter=None), caching
     parts: dict[str, Choice[Any]] = {
         "method": Choice("mtp", "checkpoint", "the fastest beside the prefix cache, see there"),
-        "length": Choice(count_mtp_tokens(target.predicting_layers or 1), "default", PUBLISHED),
+        "length": Choice(count_mtp_tokens(layers), "default", PUBLISHED),
     }
     return replace(situation, drafter=None, asked=replace(asked, speculation=parts)), caching
 

@@ -4,7 +4,11 @@
 sound requests; `ENGINE` pass the gate, and the engine has to cope with them.
 """
 
-from tests.engine.gate.corpus_of_agents import AGENTS_FOR_THE_ENGINE, AGENTS_PAST_LIMITS
+from tests.engine.gate.corpus_of_agents import (
+    AGENTS_FOR_THE_ENGINE,
+    AGENTS_OF_FAULTY_LISTS,
+    AGENTS_PAST_LIMITS,
+)
 from tests.engine.gate.corpus_of_schemas import (
     FAULTY_SCHEMAS,
     SCHEMAS_FOR_THE_ENGINE,
@@ -87,6 +91,7 @@ LIMITS = (
     say("a film", {"type": "video_url", "video_url": {"url": "http://10.0.0.1/"}}),
     *SCHEMAS_PAST_LIMITS,
     *AGENTS_PAST_LIMITS,
+    *AGENTS_OF_FAULTY_LISTS,
 )
 
 BROKEN = (

@@ -2,7 +2,15 @@
 
 from typing import Any
 
-from tests.engine.gate.hostile import HELLO, MESSAGES, Hostile, message, post, respond
+from tests.engine.gate.hostile import (
+    HELLO,
+    MESSAGES,
+    Hostile,
+    chat,
+    message,
+    post,
+    respond,
+)
 
 COUNT = f"{MESSAGES}/count_tokens"
 COSTLY = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 10**5}}}
@@ -51,7 +59,19 @@ AGENTS_PAST_LIMITS = (
         "a costly response that says it is text",
         text={"type": "text", "format": {"type": "json_schema", "name": "a", "schema": COSTLY}},
     ),
+    respond("a conversation of bare words", input=["x"] * 100_000),
+    respond("a turn of bare words", input=[{"role": "user", "content": ["x"] * 100_000}]),
+    respond("a hundred thousand wishes", include=["x"] * 100_000),
+    chat("a chat of bare words", messages=["x"] * 100_000),
+    message("a message of bare words", messages=["x"] * 100_000),
     gather("a tool in a space of a megabyte", tool={"parameters": {"x": "y" * 10**6}}),
+)
+
+# The gate asks vLLM's own classes about the first of them.
+AGENTS_OF_FAULTY_LISTS = (
+    respond("four thousand things of no type", input=[{"type": "x"}] * 4000),
+    respond("a turn of parts of no type", input=[{"role": "user", "content": [{}] * 9000}]),
+    chat("a chat of roles in numbers", messages=[{"role": 5, "content": "a"}] * 9000),
 )
 
 AGENTS_FOR_THE_ENGINE = (

@@ -8,6 +8,7 @@ from tests.engine.gate.gated_server import LONGEST_ANSWER, Gated, wait_until
 from tests.engine.gate.hostile import HELLO, MESSAGES, RESPONSES
 from tests.engine.gate.test_records import find_lines
 from tests.engine.gate.wire import Answer, connect, make_request
+from tests.unit.vllm_plugin.gate.test_request_shapes import PLAIN
 
 pytestmark = pytest.mark.engine
 
@@ -70,6 +71,12 @@ def test_vllms_errors_have_anthropics_form(gated: Gated) -> None:
     assert [answer.status for answer in answers] == [400, 404, 400]
     assert kinds == ["invalid_request_error", "not_found_error", "invalid_request_error"]
     assert all(json.loads(answer.body)["type"] == "error" for answer in answers)
+
+
+def test_a_conversation_of_every_item_that_the_gate_takes_for_sound_passes(gated: Gated) -> None:
+    asked = {"model": "target", "max_output_tokens": 2, "input": [*PLAIN, PLAIN[0]]}
+    answer = post(gated, RESPONSES, "items", **asked)
+    assert answer.status == 200, answer.body
 
 
 def test_a_response_is_not_kept(gated: Gated) -> None:

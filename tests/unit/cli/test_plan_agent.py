@@ -79,7 +79,7 @@ def test_an_agents_cache_is_on_and_its_context_long(capsys: pytest.CaptureFixtur
     make_pair(hybrid=False, mtp_num_hidden_layers=1)
     whole = plan(capsys, "--drafter", "drafter")
     made = whole["settings"]
-    assert "agent-drafts" not in list_codes(whole)
+    assert not {"agent-drafts", "tool-parser"} & {*list_codes(whole)}
     assert made["prefix_caching"]["value"] is True
     assert made["context"]["value"] == 131072
     assert made["sequences"]["value"] == 4
@@ -112,11 +112,15 @@ def test_mtp_with_the_cache_takes_the_place_of_a_drafter_that_loses_it(
     for figure in (
         "18,000 tokens",
         "90%",
+        "500 answered",
+        "drafts win from 1,171 answered tokens on",
         "27 s by MTP",
         "33 s by the drafter",
         "z-lab/dflash#165",
     ):
         assert figure in caching["because"]
+    (note,) = [note for note in made["notes"] if "is not used" in note]
+    assert note.endswith(f"drafter is not used: {caching['because']}")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +153,17 @@ def test_mtp_layers_that_a_quantised_build_left_out_are_not_counted(
     assert plan(capsys)["settings"]["speculation"] is None
 
 
-@pytest.mark.parametrize("words", [("--drafter", "drafter"), ("--k", "3")])
+def test_a_drafter_that_is_slower_than_nothing_never_wins(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make_pair(hybrid=True)
+    promote(tokens_per_s=9.0, plain_tokens_per_s=10.0)
+    assert "drafts never win" in plan(capsys)["settings"]["prefix_caching"]["because"]
+
+
+@pytest.mark.parametrize(
+    "words", [("--drafter", "drafter"), ("--k", "3"), ("--", "--spec-tokens", "3")]
+)
 def test_a_drafter_that_was_asked_for_stays_with_a_warning(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,6 +173,7 @@ def test_a_drafter_that_was_asked_for_stays_with_a_warning(
     assert made["settings"]["speculation"]["method"]["value"] == "dflash"
     assert made["settings"]["prefix_caching"]["value"] is False
     assert "agent-drafts" in list_codes(made)
+    assert not any("is not used" in note for note in made["notes"])
     assert "prefix-cache-on-hybrids" not in list_codes(made)
 
 

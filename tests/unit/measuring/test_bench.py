@@ -196,6 +196,8 @@ def test_the_turns_of_a_task_are_asked_in_order_and_share_a_prefix() -> None:
     assert salts == ["s agent 1 0 a"] * 3 + ["s agent 1 0 b"] * 3
     named = {"type": "function", "function": {"name": "look"}}
     assert [body["tool_choice"] for body in server.bodies] == [named, named, "none"] * 2
+    strict = {body["tools"][0]["function"]["strict"] for body in server.bodies}
+    assert strict == {True}
     assert [(one.task, one.turn, one.call) for one in samples[:3]] == [
         *(("a", 1, "parsed"), ("a", 2, "parsed"), ("a", 3, None))
     ]

@@ -14,7 +14,10 @@ from slipstream.vllm_plugin.gate.settings import Limits
 
 Document = dict[str, Any]
 
-LISTS = ("stop_token_ids", "bad_words", "allowed_token_ids", "logprob_token_ids", "logit_bias")
+LISTS = (
+    *("stop_token_ids", "bad_words", "allowed_token_ids", "logprob_token_ids", "logit_bias"),
+    *("include", "metadata", "tools"),
+)
 # Of the routes that give vectors and scores: a sequence each.
 POOLED_LISTS = ("documents", "queries", "items", "data_1", "data_2", "text_1", "text_2")
 # Whose values the engine makes grammars of.

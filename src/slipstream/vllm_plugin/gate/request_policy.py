@@ -22,6 +22,7 @@ from slipstream.vllm_plugin.gate.request_limits import (
     require_short_salt,
     require_within_limits,
 )
+from slipstream.vllm_plugin.gate.request_shapes import require_sound_shapes
 from slipstream.vllm_plugin.gate.routes import POOLING, WITHOUT_ENGINE
 from slipstream.vllm_plugin.gate.settings import Limits, Settings
 
@@ -55,6 +56,7 @@ def apply_policy(document: Document, body: bytes, path: str, settings: Settings)
     require_within_limits(document, body, settings.limits)
     if path in POOLING:
         require_few_inputs(document, settings.limits)
+    require_sound_shapes(document, path)
     warnings = keep_known_fields(document, path)
     require_short_salt(document)
     _require_known_template_arguments(document, settings.template_arguments)

@@ -17,7 +17,7 @@ from slipstream.serving.access.gate_file import GateRules
 from slipstream.vllm_plugin.gate.compiled_constraints import list_forms, require_affordable_forms
 
 CONTENT = {
-    "agent-2k": "eaecf25df887",
+    "agent-2k": "33e141f3f180",
     "agent-8k": "6fba01743394",
     "agent-32k": "a8625874e58c",
 }

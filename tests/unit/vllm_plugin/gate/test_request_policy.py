@@ -124,7 +124,6 @@ TEXTS: list[dict[str, Any]] = [
     say({"type": "tool_use", "input": {"image_url": "an argument"}}),
     {"messages": [], "tools": [{"function": {"parameters": {"properties": {"image_url": {}}}}}]},
     {"messages": "image_url"},
-    {"messages": [None, 3, ["image_url"]]},
     {"input": "image_url"},
 ]
 

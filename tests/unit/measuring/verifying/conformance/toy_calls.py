@@ -62,8 +62,8 @@ def find_forced(body: dict[str, Any]) -> str | None:
     choice = body["tool_choice"]
     if not isinstance(choice, dict):
         return None
-    name = choice.get("name") or choice.get("function", {}).get("name")
-    return None if name is None else str(name)
+    name: str | None = choice.get("name") or choice.get("function", {}).get("name")
+    return name
 
 
 def encode(text: str) -> list[int]:
