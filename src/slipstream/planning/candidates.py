@@ -44,6 +44,7 @@ _ENGINE_KEYS: dict[str, dict[str, object]] = {
     "dflash2": {"method": "dflash"},
     "peagle": {"method": "eagle3", "parallel_drafting": True},
 }
+_SUCCEEDED = ("eagle", "medusa")  # by EAGLE-3, whose authors compare it with both
 _USUAL_LENGTH = 3
 _AGREES = "what is published of it agrees"
 
@@ -263,6 +264,7 @@ def _rank(candidate: Candidate, makers: Counter[str]) -> tuple[object, ...]:
         MATCHES.index(candidate.match),
         candidate.obstacle is not None,
         candidate.found == "hub",
+        candidate.method in _SUCCEEDED,
         candidate.maker.lower() != name_owner(candidate.made_for).lower(),
         -makers[candidate.maker],
         -len(candidate.sources),
