@@ -10,6 +10,7 @@ import pytest
 
 from slipstream.proving_ground import DrafterShape, make_smollm2, make_untrained_drafter
 from slipstream.user_folders import slipstream_cache
+from tests.engine.arms.launch import end_preloaded
 from tests.engine.offline import Arm, run_arm
 from tests.engine.prompts import CHAT_PROMPTS, ECHOED_WORD, REPETITIONS
 from tests.engine.server import Server, run_server
@@ -21,6 +22,13 @@ HALF = slice(None, None, 2)  # of every kind of prompt
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Whoever ends the tests ends what they started: every fixture is torn down as after Ctrl-C.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def preloaded() -> Iterator[None]:
+    """End what runs the arms' scripts with the session."""
+    yield
+    end_preloaded()
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,12 @@
 """Runs an arm and reads what came out of it."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ARM = Path(__file__).parent / "arms" / "generate.py"
+from tests.engine.arms.launch import run_engine_script
+
 BATCH_SIZE = 8
 MAX_TOKENS = 48
 
@@ -40,19 +38,6 @@ class Arm:
     batched: list[Answer]
 
 
-def engine_environment() -> dict[str, str]:
-    """Keep the engine off the network and in one process; its log shows only trouble.
-
-    Nothing is compiled: vLLM would spend five seconds of every process on the ranks of logprobs.
-    """
-    return os.environ | {
-        "HF_HUB_OFFLINE": "1",
-        "TORCH_COMPILE_DISABLE": "1",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_LOGGING_LEVEL": "WARNING",
-    }
-
-
 def run_arm(
     target: Path, dtype: str, prompts: list[list[int]], scratch: Path, drafter: Path | None
 ) -> Arm:
@@ -69,25 +54,13 @@ def run_arm(
     if drafter is not None:
         engine["speculative_config"] = speculative_config(drafter)
         engine["per_request_spec_decode_metrics"] = "summary"
-    outcome = scratch / "outcome.json"
     job = {
         "engine": engine,
         "prompts": prompts,
         "batch_size": BATCH_SIZE,
         "max_tokens": MAX_TOKENS,
-        "outcome": str(outcome),
     }
-    finished = subprocess.run(
-        [sys.executable, str(ARM)],
-        input=json.dumps(job),
-        env=engine_environment(),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr[-3000:]
-    parts = json.loads(outcome.read_text())
+    parts = run_engine_script("generate.py", job, scratch)
     return Arm(**{name: [Answer(**answer) for answer in part] for name, part in parts.items()})
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from slipstream.checkpoints import read_checkpoint
 from slipstream.checkpoints.pairing import pair
-from tests.engine.arms.launch import run_script
+from tests.engine.arms.launch import run_engine_script
 
 pytestmark = pytest.mark.engine
 
@@ -85,7 +85,7 @@ def try_bare(
         },
     }
     job = {"engine": engine, "prompt": prompt, "max_tokens": MAX_TOKENS}
-    return Attempt(**run_script("try_pair.py", job, scratch))
+    return Attempt(**run_engine_script("try_pair.py", job, scratch))
 
 
 @pytest.mark.parametrize(

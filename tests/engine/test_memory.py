@@ -30,7 +30,7 @@ from slipstream.serving.supervision.engine_process import (
     make_environment,
     run_group,
 )
-from tests.engine.arms.launch import run_script
+from tests.engine.arms.launch import end_preloaded, run_engine_script, run_script
 from tests.engine.server import Server, wait_until_healthy
 
 pytestmark = pytest.mark.engine
@@ -131,7 +131,7 @@ def pool(
             "num_speculative_tokens": DRAFT_LENGTH,
         },
     }
-    return run_script("kv_pool.py", {"engine": engine}, tmp_path_factory.mktemp("pool"))
+    return run_engine_script("kv_pool.py", {"engine": engine}, tmp_path_factory.mktemp("pool"))
 
 
 def test_the_engine_keeps_as_many_bytes_of_a_token_as_planned(
@@ -306,8 +306,10 @@ def test_a_server_of_a_plan_is_as_large_as_its_budget_says(
     """The cache is written with zeros at the start, so it is resident before the first request.
 
     oneDNN packs the weights of every layer in place of the loaded ones; only of the head both
-    copies stay (vocab_parallel_embedding.py, remove_weight=False).
+    copies stay (vocab_parallel_embedding.py, remove_weight=False). Whoever else has vLLM imported
+    takes a share of its libraries.
     """
+    end_preloaded()
     longer_than_a_step = find_number(plan, "--max-num-batched-tokens") + 512
     with run_plan(plan, tmp_path / "engine.log") as (server, group):
         answer = httpx.post(

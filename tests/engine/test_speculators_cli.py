@@ -29,8 +29,7 @@ from slipstream.training.gpu_lane import (
 )
 from slipstream.training.settings import DrafterDesign
 from slipstream.training.warm_start import convert_drafter
-from tests.engine.arms.launch import run_script
-from tests.engine.offline import engine_environment
+from tests.engine.arms.launch import engine_environment, run_script
 from tests.unit.measuring.client.test_completions import run_server
 
 pytestmark = pytest.mark.engine
