@@ -12,14 +12,14 @@ Json = dict[str, Any]
 Choose = Literal["auto", "forced"]
 
 TOOL = "set_unit"
-# The enumeration bounds what a forced call can be, whatever the model.
+# Strict, as vLLM has other arguments be any JSON; the enumeration bounds what can come.
 SCHEMA: Json = {
     "type": "object",
     "properties": {"unit": {"type": "string", "enum": ["celsius", "fahrenheit"]}},
     "required": ["unit"],
     "additionalProperties": False,
 }
-_DESCRIPTION = "Set the unit of temperatures."
+_FUNCTION: Json = {"name": TOOL, "description": "Set the unit of temperatures.", "strict": True}
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class ChatCompletions:
     path = "/v1/chat/completions"
 
     def ask(self, text: str, tokens: int, choose: Choose | None = None) -> Json:
-        function = {"name": TOOL, "description": _DESCRIPTION, "parameters": SCHEMA}
+        function = {**_FUNCTION, "parameters": SCHEMA}
         named = {"type": "function", "function": {"name": TOOL}}
         return {
             "messages": [{"role": "user", "content": text}],
@@ -97,12 +97,12 @@ class Responses:
     path = "/v1/responses"
 
     def ask(self, text: str, tokens: int, choose: Choose | None = None) -> Json:
-        function = {"name": TOOL, "description": _DESCRIPTION, "parameters": SCHEMA}
+        function = {**_FUNCTION, "parameters": SCHEMA}
         return {
             "input": text,
             "max_output_tokens": tokens,
             "store": False,
-            **({"tools": [{"type": "function", "strict": True, **function}]} if choose else {}),
+            **({"tools": [{"type": "function", **function}]} if choose else {}),
             **({"tool_choice": {"type": "function", "name": TOOL}} if choose == "forced" else {}),
         }
 
@@ -126,7 +126,7 @@ class Messages:
     path = "/v1/messages"
 
     def ask(self, text: str, tokens: int, choose: Choose | None = None) -> Json:
-        tool = {"name": TOOL, "description": _DESCRIPTION, "input_schema": SCHEMA}
+        tool = {**_FUNCTION, "input_schema": SCHEMA}
         return {
             "messages": [{"role": "user", "content": text}],
             "max_tokens": tokens,
