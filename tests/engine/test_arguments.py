@@ -1,5 +1,6 @@
 """Thousands of command lines: what we read and write again is the same to vLLM's own parser."""
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tests.unit.engines.test_arguments import ODD
 pytestmark = pytest.mark.engine
 
 LINES = 2500
-SCRIPT = Path(__file__).parents[2] / "scripts" / "list-engine-arguments"
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 def draw_lines() -> list[list[str]]:
@@ -42,7 +43,7 @@ def draw_lines() -> list[list[str]]:
 def judged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     lines = [*draw_lines(), *(words for words, _ in ODD.values())]
     pairs = [[words, render_arguments(parse_arguments(words))] for words in lines]
-    job: dict[str, Any] = {"pairs": pairs, "script": str(SCRIPT)}
+    job: dict[str, Any] = {"pairs": pairs, "script": str(SCRIPTS / "list-engine-arguments")}
     outcome: dict[str, Any] = run_script("parse_twice.py", job, tmp_path_factory.mktemp("lines"))
     sys.stdout.write(
         f"\n{len(pairs)} command lines, {len(outcome['rejected'])} that vLLM itself rejects\n"
@@ -61,3 +62,8 @@ def test_vllm_takes_what_we_take(judged: dict[str, Any]) -> None:
 
 def test_the_shipped_table_is_this_engines(judged: dict[str, Any]) -> None:
     assert judged["same_table"]
+
+
+def test_the_shipped_parsers_are_this_engines() -> None:
+    script = [sys.executable, str(SCRIPTS / "list-engine-parsers"), "--check"]
+    assert subprocess.run(script, check=False).returncode == 0

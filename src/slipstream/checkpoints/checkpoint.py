@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from slipstream.checkpoints.conversation import Conversation
 from slipstream.records import Record
 
 # A shared layer reads the cache of an earlier one and keeps none of its own.
@@ -125,6 +126,9 @@ class Checkpoint(Record):
     dtype: str | None = None
     weights: Weights | None = None
     modalities: tuple[str, ...] | None = None
+    # Layers of the checkpoint's own that predict further tokens (MTP).
+    predicting_layers: int | None = None
+    conversation: Conversation | None = None
     tokenizer_sha256: str | None = None
     licence: str | None = None
     gated: bool | None = None

@@ -8,12 +8,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from slipstream.checkpoints.checkpoint import Checkpoint, Experts, Rope, Weights
+from slipstream.checkpoints.conversation import parse_conversation
 from slipstream.checkpoints.draft_part import parse_draft_part
 from slipstream.checkpoints.files import CheckpointFiles, Tensor, open_files
 from slipstream.checkpoints.layers import parse_layers
 from slipstream.checkpoints.quantization import parse_quantization
 from slipstream.errors import InvalidInputError
 from slipstream.records import describe_faults
+
+_PREDICTING_LAYERS = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
 
 
 def read_checkpoint(
@@ -74,6 +77,8 @@ def parse_checkpoint(files: CheckpointFiles, *, tokenizer: bool = True) -> Check
         modalities=tuple(
             kind for kind in ("vision", "audio") if config.get(f"{kind}_config") is not None
         ),
+        predicting_layers=_count_predicting_layers(config, text, names),
+        conversation=parse_conversation(files.read, lambda file: _read_json(files, file)),
         tokenizer_sha256=_hash_tokenizer(files) if tokenizer else None,
         licence=files.licence,
         gated=files.gated,
@@ -104,6 +109,19 @@ def _parse_experts(config: dict[str, Any]) -> Experts | None:
             active = config.get("num_experts_per_tok") or config.get("top_k_experts")
             return Experts(total=config[key], active=active)
     return None
+
+
+def _count_predicting_layers(
+    config: dict[str, Any], text: dict[str, Any], tensors: frozenset[str] | None
+) -> int:
+    """Count the MTP layers that the config states; a quantised build may have left them out."""
+    stated = [text.get(key) or config.get(key) for key in _PREDICTING_LAYERS]
+    count = next((one for one in stated if isinstance(one, int)), 0)
+    if not count or tensors is None:
+        return count
+    layers = text.get("num_hidden_layers")
+    kept = any("mtp." in name or f"layers.{layers}." in name for name in tensors)
+    return count if kept else 0
 
 
 def _parse_rope(config: dict[str, Any]) -> Rope:

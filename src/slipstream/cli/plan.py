@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `plan` takes."""
     parser.add_argument("target", metavar="TARGET", nargs="?", help="a folder, or a hub model")
     add_wishes(parser)
+    add_chat_wishes(parser)
     parser.add_argument("--host", metavar="NAME|FILE", help="plan for another machine")
     parser.add_argument("--explain", action="store_true", help="the reason of every setting")
     parser.add_argument("--sglang", action="store_true", help="the same plan as SGLang's command")
@@ -43,11 +44,26 @@ def add_wishes(parser: argparse.ArgumentParser, *, goals: bool = True) -> None:
     parser.add_argument("--users", type=whole_number, help="sequences that run at once")
     if goals:
         parser.add_argument(
-            "--goal", choices=("latency", "throughput", "capacity"), default="latency"
+            "--goal",
+            choices=("latency", "throughput", "capacity", "agent"),
+            default="latency",
+            help="what is best (default latency); agent: long context, prefix cache, tool calls",
         )
     parser.add_argument("--k", type=whole_number, help="tokens to draft in a step")
     parser.add_argument("--no-speculation", action="store_true", help="plain decoding")
     parser.add_argument("--from-env", action="store_true", help="read AEON-7's variables")
+    parser.set_defaults(default_thinking=None, pictures=False)
+
+
+def add_chat_wishes(parser: argparse.ArgumentParser) -> None:
+    """Declare what a user may wish of the conversations of a server."""
+    parser.add_argument(
+        "--thinking",
+        dest="default_thinking",
+        choices=("on", "off"),
+        help="whether the model thinks before it answers, unless a request says otherwise",
+    )
+    parser.add_argument("--pictures", action="store_true", help="take pictures, if the model sees")
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
@@ -74,7 +90,7 @@ def take_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
     if not saved.is_file():
         return make_plan(options, host)
     wishes = (options.drafter, options.context, options.users, options.k, options.no_speculation)
-    if any(wishes) or options.raw:
+    if any(wishes) or options.default_thinking or options.pictures or options.raw:
         raise UsageError("a saved plan is taken as it is", hint=f"{PLAN_HINT} [options]")
     return read_record(saved, LaunchPlan, hint=PLAN_HINT)
 
@@ -129,12 +145,14 @@ def _read_wishes(options: argparse.Namespace, asked: ContainerWishes | None) -> 
         "context": options.context,
         "users": options.users,
         "draft_length": options.k,
+        "thinking": options.default_thinking,
     }
     given = {name: value for name, value in flags.items() if value is not None}
     wishes = wishes.model_copy(
         update={
             **given,
             "goal": options.goal,
+            "pictures": options.pictures,
             "raw": tuple(options.raw),
             "from_environment": tuple(
                 name for name in wishes.from_environment if name not in given

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from slipstream.cli.arguments import natural_number, whole_number
-from slipstream.cli.plan import PLAN_HINT, add_wishes, make_plan, take_plan
+from slipstream.cli.plan import PLAN_HINT, add_chat_wishes, add_wishes, make_plan, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.engines.installed import find_versions
@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a folder, a hub model, a saved plan, or a run's folder",
     )
     add_wishes(parser)
+    add_chat_wishes(parser)
     parser.add_argument("--bind", metavar="ADDRESS", help="to listen at; default this machine only")
     parser.add_argument("--port", type=whole_number, help="default 8000")
     parser.add_argument("--detach", action="store_true", help="leave once it is ready")
@@ -195,6 +196,8 @@ def _refuse_wishes(options: argparse.Namespace, why: str, hint: str) -> None:
         "--goal": options.goal != Wishes().goal,
         "--k": options.k,
         "--no-speculation": options.no_speculation,
+        "--thinking": options.default_thinking,
+        "--pictures": options.pictures,
         "--from-env": options.from_env,
         "--": options.raw,
     }

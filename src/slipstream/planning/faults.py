@@ -9,7 +9,7 @@ from slipstream.planning.asked import AskedSettings
 from slipstream.planning.attention import find_turboquant_obstacle
 from slipstream.planning.memory import TURBOQUANT_BITS
 from slipstream.planning.patches import DRAFTER_POSITIONS, drafts_past_its_context
-from slipstream.planning.placement import count_shards, decide_utilization
+from slipstream.planning.placement import count_shards, decide_utilization, takes_pictures
 from slipstream.planning.plan import MemoryBudget
 from slipstream.planning.settings import EngineSettings
 from slipstream.planning.situation import Situation
@@ -160,5 +160,20 @@ def find_turboquant_fault(situation: Situation, kv_dtype: str) -> list[Fault]:
             verdict="refuse",
             message=f"{kv_dtype} was asked for, but {obstacle}",
             hint="leave the cache in bfloat16, or --kv-cache-dtype fp8 after --",
+        )
+    ]
+
+
+def find_pictures_fault(situation: Situation) -> list[Fault]:
+    """Refuse pictures for a model that sees none."""
+    if not situation.wishes.pictures or takes_pictures(situation):
+        return []
+    return [
+        Fault(
+            code="pictures",
+            verdict="refuse",
+            message=f"--pictures was asked for, and {situation.target.name} takes none: "
+            f"{situation.target.architecture or 'its class is unknown, and'} has no vision part",
+            hint=f"slipstream plan {situation.target.name}, without --pictures",
         )
     ]

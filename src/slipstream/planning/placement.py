@@ -4,8 +4,9 @@ from math import floor, prod
 
 from pydantic import JsonValue
 
+from slipstream.engines.parsers import read_parsers
 from slipstream.hardware.cpu_lists import show_cpu_list
-from slipstream.planning.settings import Choice
+from slipstream.planning.settings import FLAGS, Choice
 from slipstream.planning.situation import Situation
 
 GIB = 1 << 30
@@ -19,6 +20,7 @@ FEW_THREADS = 4  # measured on 2; with more, vLLM's own binding of threads is th
 CPU_CACHE_SHARE = 0.5
 # From so many sequences in a step on, float32 is faster where bfloat16 is emulated.
 EMULATED_ROWS = 3
+MOST_PICTURES = 16
 PARALLEL = ("tensor_parallel", "pipeline_parallel", "data_parallel", "nodes", "node_rank")
 
 
@@ -57,7 +59,7 @@ def decide_eager(situation: Situation) -> Choice[bool] | None:
         return asked
     if situation.recipe_fits_machine and situation.advice.eager:
         return situation.from_recipe(True)
-    if situation.machine == "gb10" and situation.wishes.goal == "latency":
+    if situation.machine == "gb10" and situation.wishes.goal in ("latency", "agent"):
         return Choice(
             True,
             "hardware",
@@ -125,15 +127,31 @@ def decide_loader(situation: Situation) -> Choice[str]:
     return Choice("safetensors", "default", "the engine would fall back to pickled weights")
 
 
+def takes_pictures(situation: Situation) -> bool:
+    """Return whether the model sees, by its configuration or by vLLM's own list of classes."""
+    target = situation.target
+    named = any(kind in ("vision", "image", "video") for kind in target.modalities or ())
+    return named or (not target.modalities and target.architecture in read_parsers().multimodal)
+
+
 def decide_modalities(situation: Situation) -> Choice[dict[str, JsonValue]] | None:
-    """Serve text only unless asked otherwise: drafts are, and media URLs are a hole."""
-    if not situation.target.modalities:
+    """Serve text only unless pictures are asked for: drafts are made for text."""
+    target = situation.target
+    if not target.modalities and target.architecture not in read_parsers().multimodal:
         return None
+    limits: dict[str, JsonValue] = {"image": 0, "video": 0, "audio": 0}
+    if situation.wishes.pictures and takes_pictures(situation):
+        return Choice(
+            limits | {"image": MOST_PICTURES},
+            "user",
+            "asked for: so many in one conversation, which sends its earlier ones again with "
+            "every turn; drafts are made for text only, so they are accepted less after pictures",
+        )
+    how = "--pictures" if takes_pictures(situation) else f"{FLAGS['media_limits']} after --"
     return Choice(
-        {"image": 0, "video": 0, "audio": 0},
+        limits,
         "checkpoint",
-        "drafts are made for text only, and fetching media on request is a risk; "
-        "--limit-mm-per-prompt after -- allows it",
+        f"drafts are made for text only, and fetching media on request is a risk; {how} allows it",
     )
 
 

@@ -1,13 +1,14 @@
 """The planner: host, checkpoints, recipe and wishes in, a `LaunchPlan` out. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.engines import vllm
 from slipstream.errors import UsageError
 from slipstream.hardware import Host
+from slipstream.planning.agent import decide_agent_drafts, find_agent_fault, note_dropped_drafter
 from slipstream.planning.asked import AskedSettings, read_advised, read_asked
 from slipstream.planning.attention import (
     decide_drafter_backend,
@@ -18,12 +19,19 @@ from slipstream.planning.attention import (
     decide_target_backend,
 )
 from slipstream.planning.budget import Load, make_budget
+from slipstream.planning.conversation import (
+    decide_conversation,
+    decide_served_names,
+    find_conversation_faults,
+    list_conversation_notes,
+)
 from slipstream.planning.faults import (
     find_headroom_fault,
     find_host_fault,
     find_layout_faults,
     find_memory_faults,
     find_pair_faults,
+    find_pictures_fault,
     find_turboquant_fault,
 )
 from slipstream.planning.known_bad import Facts, find_known_bad
@@ -42,6 +50,8 @@ from slipstream.planning.placement import (
 )
 from slipstream.planning.plan import LaunchPlan, MemoryBudget
 from slipstream.planning.scheduling import (
+    DEFAULT_CONTEXT,
+    MANY_CONVERSATIONS,
     decide_batched_tokens,
     decide_context,
     decide_draft_length,
@@ -53,8 +63,9 @@ from slipstream.planning.wishes import Wishes
 from slipstream.recipes.recipe import KnownBad, Recipe
 
 _WIDE = ("float32", "float")
-# Asked for, and put right by their rules: too few tokens are raised, names are in capitals.
-_ADAPTED = ("batched_tokens", "attention_backend")
+# Asked for, and put right by their rules: too few tokens are raised, names are in capitals,
+# objects are merged with what a rule adds.
+_ADAPTED = ("batched_tokens", "attention_backend", "template_arguments", "generation_overrides")
 
 
 def make_plan(
@@ -69,9 +80,13 @@ def make_plan(
 ) -> LaunchPlan:
     """Decide everything, once, in the order in which one thing depends on another."""
     situation = Situation(host, target, drafter, recipe, wishes, read_asked(wishes))
-    figures = _decide_figures(situation)
+    situation, caching = decide_agent_drafts(situation)
+    figures = _fit_context(situation, _decide_figures(situation))
     kv, load, memory = _decide_cache(situation, figures)
-    settings = _overlay(_decide_settings(situation, figures, kv, load, memory), situation)
+    decided = _decide_settings(situation, figures, kv, load, memory)
+    if caching is not None:
+        decided = decided.model_copy(update={"prefix_caching": caching})
+    settings = _overlay(decided, situation)
     patches = decide_patches(situation, settings)
     facts = _gather_facts(situation, settings, load)
     faults = find_host_fault(host) or [
@@ -80,6 +95,9 @@ def make_plan(
         *find_headroom_fault(situation),
         *find_memory_faults(memory, load.sequences),
         *find_turboquant_fault(situation, load.kv_dtype),
+        *find_agent_fault(situation),
+        *find_pictures_fault(situation),
+        *find_conversation_faults(situation, settings),
         *find_known_bad(known_bad, facts),
     ]
     return LaunchPlan(
@@ -96,6 +114,8 @@ def make_plan(
             *notes,
             *(() if load.eager else (note_compilation(situation),)),
             *_obsolete_notes(recipe),
+            *note_dropped_drafter(drafter, situation, caching),
+            *list_conversation_notes(situation, settings),
         ),
         warnings=tuple(fault for fault in faults if fault.verdict == "warn"),
         refusals=tuple(fault for fault in faults if fault.verdict == "refuse"),
@@ -134,6 +154,22 @@ def _decide_figures(situation: Situation) -> _Figures:
         eager=decide_eager(situation),
         parallel=decide_parallel(situation),
     )
+
+
+def _fit_context(situation: Situation, figures: _Figures) -> _Figures:
+    """Shorten the context that no user chose for agents until two conversations fit."""
+    longest = figures.context
+    if situation.wishes.goal != "agent" or longest.source in ("user", "environment"):
+        return figures
+    context = longest.value
+    while context > DEFAULT_CONTEXT:
+        choice = Choice(context, "hardware", f"of {longest.value} the most with two conversations")
+        shorter = figures if context == longest.value else replace(figures, context=choice)
+        fit = make_budget(situation, _make_load(situation, shorter, "auto")).sequences_that_fit
+        if fit is None or fit >= MANY_CONVERSATIONS:
+            return shorter
+        context //= 2
+    return replace(figures, context=Choice(context, "hardware", "longer ones do not fit twice"))
 
 
 def _decide_cache(
@@ -180,11 +216,10 @@ def _decide_settings(
     memory: MemoryBudget,
 ) -> EngineSettings:
     target = situation.target
-    name = situation.wishes.find("served_name")
     return EngineSettings(
         model=Choice(target.name, "user", "asked for"),
         revision=_pin(target),
-        served_names=name and Choice((name.value,), name.source, name.because),
+        served_names=decide_served_names(situation),
         host=Choice("127.0.0.1", "default", "vLLM would listen everywhere"),
         context=figures.context,
         sequences=figures.sequences,
@@ -208,6 +243,7 @@ def _decide_settings(
 def _overlay(settings: EngineSettings, situation: Situation) -> EngineSettings:
     """Let a recipe's extra arguments fill what is open, and the user's win over everything."""
     advised = _read_advised(situation)
+    settings = settings.model_copy(update=decide_conversation(situation, advised))
     open_fields = {
         name: choice for name, choice in advised.settings.items() if getattr(settings, name) is None
     }

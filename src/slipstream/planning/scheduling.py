@@ -5,11 +5,13 @@ from slipstream.planning.situation import Situation
 
 DEFAULT_CONTEXT = 32768
 CPU_CONTEXT = 4096
+AGENT_CONTEXT = 131072
+MANY_CONVERSATIONS = 2
 # (up to this many users, draft at most this many): the best draft lengths for prose and code
 # in the cost model fitted to the eight rates that AEON-7/vllm-dflash publishes.
 DRAFT_BY_USERS = ((2, 15), (4, 8), (8, 6), (16, 4))
 LEAST_DRAFT = 3
-SEQUENCES_BY_GOAL = {"latency": 8, "throughput": 64, "capacity": 32}
+SEQUENCES_BY_GOAL = {"latency": 8, "throughput": 64, "capacity": 32, "agent": 4}
 CPU_SEQUENCES = 4
 GPU_BATCHED_TOKENS = 8192
 CPU_BATCHED_TOKENS = 2048
@@ -52,8 +54,13 @@ def decide_context(situation: Situation) -> Choice[int]:
         return asked
     target = situation.target
     drafter = situation.drafter.context if situation.draft and situation.drafter else None
-    if situation.advice.context is not None:
-        choice = situation.from_recipe(situation.advice.context)
+    least = 0
+    if situation.wishes.goal == "agent":
+        least = DEFAULT_CONTEXT if situation.on_cpu else AGENT_CONTEXT
+    if (situation.advice.context or 0) > least:
+        choice = situation.from_recipe(situation.advice.context or 0)
+    elif least:
+        choice = Choice(least, "default", "an agent's conversation grows with every file it reads")
     elif situation.on_cpu:
         choice = Choice(CPU_CONTEXT, "default", "prefill is slow on a CPU; --context raises it")
     else:

@@ -82,6 +82,12 @@ class EngineSettings(Record):
     eager: Choice[bool] | None = None
     quantization: Choice[str] | None = None
     media_limits: Choice[dict[str, JsonValue]] | None = None
+    tool_parser: Choice[str] | None = None
+    auto_tools: Choice[bool] | None = None
+    reasoning_parser: Choice[str] | None = None
+    template_arguments: Choice[dict[str, JsonValue]] | None = None
+    generation_config: Choice[str] | None = None
+    generation_overrides: Choice[dict[str, JsonValue]] | None = None
     executor: Choice[str] | None = None
     load_format: Choice[str] | None = None
     tensor_parallel: Choice[int] | None = None
@@ -145,6 +151,12 @@ FLAGS: Mapping[str, str] = {
     "eager": "--enforce-eager",
     "quantization": "--quantization",
     "media_limits": "--limit-mm-per-prompt",
+    "tool_parser": "--tool-call-parser",
+    "auto_tools": "--enable-auto-tool-choice",
+    "reasoning_parser": "--reasoning-parser",
+    "template_arguments": "--default-chat-template-kwargs",
+    "generation_config": "--generation-config",
+    "generation_overrides": "--override-generation-config",
     "executor": "--distributed-executor-backend",
     "load_format": "--load-format",
     "tensor_parallel": "--tensor-parallel-size",

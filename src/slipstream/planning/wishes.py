@@ -5,7 +5,7 @@ from typing import Any, Literal
 from slipstream.planning.settings import Choice, Source
 from slipstream.records import Record
 
-Goal = Literal["latency", "throughput", "capacity"]
+Goal = Literal["latency", "throughput", "capacity", "agent"]
 
 
 class Wishes(Record):
@@ -21,6 +21,8 @@ class Wishes(Record):
     goal: Goal = "latency"
     draft_length: int | None = None
     speculation: bool = True
+    thinking: Literal["on", "off"] | None = None
+    pictures: bool = False
     batched_tokens: int | None = None
     memory_utilization: float | None = None
     attention_backend: str | None = None

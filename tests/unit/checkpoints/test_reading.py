@@ -7,6 +7,7 @@ import pytest
 
 from slipstream.checkpoints import Checkpoint, read_checkpoint
 from slipstream.checkpoints.checkpoint import Experts, Layers, Quantization, Rope, Weights
+from slipstream.checkpoints.conversation import Conversation
 from slipstream.errors import InvalidInputError
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from tests.unit.checkpoints.folders import (
@@ -78,6 +79,8 @@ def test_a_dense_model_is_read_whole(tmp_path: Path) -> None:
         dtype="bfloat16",
         weights=Weights(total_bytes=76800, bytes_by_dtype={"BF16": 76800}),
         modalities=(),
+        predicting_layers=0,
+        conversation=Conversation(),
         tokenizer_sha256=checkpoint.tokenizer_sha256,
         gated=False,
     )

@@ -174,5 +174,5 @@ def test_a_recipes_extra_arguments_are_planned_with_their_source(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     made = plan(capsys, "Intel/Qwen3.5-35B-A3B-int4-AutoRound", "--host", "gb10", "--json")[1]
-    parser = made["settings"]["rest"]["--tool-call-parser"]
+    parser = made["settings"]["tool_parser"]
     assert (parser["value"], parser["source"]) == ("qwen3_xml", "recipe")

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart, Layers, Rope, Weights
+from slipstream.checkpoints.conversation import Conversation
 from slipstream.hardware import load_host
 from slipstream.planning.asked import read_asked
 from slipstream.planning.situation import Situation
@@ -28,6 +29,7 @@ TARGET = Checkpoint(
     dtype="bfloat16",
     weights=Weights(total_bytes=16 * GIB),
     modalities=(),
+    conversation=Conversation(template='{{ tools }}<tool_call>{"name": x}</tool_call><think>'),
 )
 
 DRAFTER = Checkpoint(

@@ -58,6 +58,10 @@ def test_a_good_pair_is_planned_without_a_fault() -> None:
     assert made.warnings == ()
     assert values_of(made) == {
         "--model": "Qwen/Qwen3-8B",
+        "--served-model-name": "Qwen3-8B Qwen/Qwen3-8B",
+        "--tool-call-parser": "qwen3_json",
+        "--enable-auto-tool-choice": None,
+        "--reasoning-parser": "qwen3",
         "--host": "127.0.0.1",
         "--max-model-len": "32768",
         "--max-num-seqs": "8",

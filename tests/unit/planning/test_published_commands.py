@@ -84,8 +84,6 @@ COMMANDS: dict[str, tuple[str, str, dict[str, str]]] = {
 NOT_SET = {
     "VLLM_DISABLE_COMPILE_CACHE": "obsolete: it went with the patches",
     "--port": "a matter of the site; give it after --",
-    "--enable-auto-tool-choice": "a matter of the site; give it after --",
-    "--tool-call-parser": "a matter of the site; give it after --",
     "--chat-template": "a matter of the site; give it after --",
     "--enable-prefix-caching": "the engine's default, but see --no-enable-prefix-caching",
     "--trust-remote-code": "not needed: 0.32 loads DFlash drafters itself, and it is a hole",

@@ -1,0 +1,177 @@
+"""`plan --goal agent`: the cache, the context, and drafts where both cannot be had."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipstream.cli.main import run
+from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
+from slipstream.recipes.recipe import Evidence, Recipe
+from slipstream.user_folders import recipe_overlay
+from tests.unit.checkpoints.folders import write_safetensors
+from tests.unit.checkpoints.test_layers import QWEN3_NEXT
+from tests.unit.proving_ground.test_untrained_drafter import TARGET
+
+TYPES = [*["linear_attention"] * 3, "full_attention"] * 12
+TEMPLATE = "{{ tools }}<tool_call><function=f>{% if enable_thinking %}<think>{% endif %}"
+
+
+@pytest.fixture(autouse=True)
+def _offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+
+
+def make_pair(*, hybrid: bool, context: int = 262144, **config: Any) -> None:
+    """Lay out a target and its drafter."""
+    layers = {**QWEN3_NEXT, "layer_types": TYPES} if hybrid else {}
+    described = {**TARGET, **layers, "max_position_embeddings": context, **config}
+    described["architectures"] = ["Qwen3_5ForCausalLM" if hybrid else "Qwen3ForCausalLM"]
+    drafter = drafter_config(described, DrafterShape())
+    for name, content in (("target", described), ("drafter", drafter)):
+        Path(name).mkdir()
+        content["max_position_embeddings"] = context
+        Path(name, "config.json").write_text(json.dumps(content))
+    Path("target/chat_template.jinja").write_text(TEMPLATE)
+
+
+def promote(**evidence: float) -> None:
+    """Make a recipe of the user's own that knows the pair, and perhaps its speed."""
+    overlay = recipe_overlay({"XDG_CONFIG_HOME": str(Path.cwd() / "config")})
+    overlay.mkdir(parents=True)
+    measured = Evidence(
+        by="us",
+        source="a test",
+        hardware="H100",
+        engine_version="0.32.0",
+        workload="code",
+        concurrency=1,
+        **evidence,
+    )
+    recipe = Recipe(
+        name="ours",
+        title="a pair of one's own",
+        target=str(Path("target").absolute()),
+        drafter=str(Path("drafter").absolute()),
+        machines=("h100",),
+        engine="vllm",
+        engine_version="0.32.0",
+        evidence=(measured,) if evidence else (),
+    )
+    (overlay / "ours.json").write_text(recipe.to_json())
+
+
+def plan(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    run(["plan", "target", "--host", "h100", "--goal", "agent", "--json", *words], {})
+    made: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return made
+
+
+def list_codes(made: dict[str, Any]) -> list[str]:
+    return [fault["code"] for fault in made["warnings"]]
+
+
+def test_an_agents_cache_is_on_and_its_context_long(capsys: pytest.CaptureFixture[str]) -> None:
+    make_pair(hybrid=False)
+    made = plan(capsys, "--drafter", "drafter")["settings"]
+    assert made["prefix_caching"]["value"] is True
+    assert made["context"]["value"] == 131072
+    assert made["sequences"]["value"] == 4
+    assert made["speculation"]["method"]["value"] == "dflash"
+    assert made["tool_parser"]["value"] == "qwen3_coder"
+
+
+def test_a_context_that_does_not_fit_is_shortened(capsys: pytest.CaptureFixture[str]) -> None:
+    heads = {"num_key_value_heads": 96, "head_dim": 128, "num_hidden_layers": 60}
+    make_pair(hybrid=False, **heads)
+    write_safetensors(Path("target/model.safetensors"), {"w": ("BF16", (1,))})
+    made = plan(capsys, "--no-speculation")["settings"]["context"]
+    assert 4096 <= made["value"] < 131072
+    assert made["source"] == "hardware"
+    asked = plan(capsys, "--no-speculation", "--context", "131072")["settings"]["context"]
+    assert (asked["value"], asked["source"]) == (131072, "user")
+
+
+def test_mtp_with_the_cache_takes_the_place_of_a_drafter_that_loses_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make_pair(hybrid=True, mtp_num_hidden_layers=1)
+    promote()
+    made = plan(capsys)
+    assert made["settings"]["speculation"]["method"]["value"] == "mtp"
+    assert made["settings"]["speculation"]["drafter"] is None
+    assert made["settings"]["speculation"]["length"]["value"] == 3
+    caching = made["settings"]["prefix_caching"]
+    assert caching["value"] is True
+    for figure in (
+        "18,000 tokens",
+        "90%",
+        "27 s by MTP",
+        "33 s by the drafter",
+        "z-lab/dflash#165",
+    ):
+        assert figure in caching["because"]
+
+
+@pytest.mark.parametrize(
+    ("speeds", "method"),
+    [
+        ({"tokens_per_s": 100.0, "plain_tokens_per_s": 20.0}, "dflash"),
+        ({"tokens_per_s": 24.0, "plain_tokens_per_s": 20.0}, None),
+        ({"tokens_per_s": 24.0, "speedup": 1.2}, None),
+    ],
+)
+def test_a_recipes_own_speeds_decide_where_there_is_no_mtp(
+    speeds: dict[str, float], method: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_pair(hybrid=True)
+    promote(**speeds)
+    made = plan(capsys)["settings"]
+    speculation, caching = made["speculation"], made["prefix_caching"]
+    assert (speculation and speculation["method"]["value"]) == method
+    assert caching["value"] is (method is None)
+    assert "recipe ours" in caching["because"]
+    assert "no MTP layers" in caching["because"]
+
+
+def test_mtp_layers_that_a_quantised_build_left_out_are_not_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make_pair(hybrid=True, mtp_num_hidden_layers=1)
+    write_safetensors(Path("target/model.safetensors"), {"w": ("BF16", (1,))})
+    promote(tokens_per_s=24.0, plain_tokens_per_s=20.0)
+    assert plan(capsys)["settings"]["speculation"] is None
+
+
+@pytest.mark.parametrize("words", [("--drafter", "drafter"), ("--k", "3")])
+def test_a_drafter_that_was_asked_for_stays_with_a_warning(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_pair(hybrid=True, mtp_num_hidden_layers=1)
+    promote()
+    made = plan(capsys, *words)
+    assert made["settings"]["speculation"]["method"]["value"] == "dflash"
+    assert made["settings"]["prefix_caching"]["value"] is False
+    assert "agent-drafts" in list_codes(made)
+    assert "prefix-cache-on-hybrids" not in list_codes(made)
+
+
+def test_a_prefix_cache_that_was_turned_off_leaves_the_drafter(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make_pair(hybrid=True, mtp_num_hidden_layers=1)
+    promote()
+    made = plan(capsys, "--", "--no-enable-prefix-caching")["settings"]
+    assert made["speculation"]["method"]["value"] == "dflash"
+    assert made["prefix_caching"]["source"] == "user"
+
+
+def test_an_agent_without_a_tool_parser_is_warned(capsys: pytest.CaptureFixture[str]) -> None:
+    make_pair(hybrid=False)
+    Path("target/chat_template.jinja").write_text("{{ messages }}")
+    made = plan(capsys, "--drafter", "drafter")
+    assert "tool-parser" in list_codes(made)
+    assert not any("tool calls are not parsed" in note for note in made["notes"])
