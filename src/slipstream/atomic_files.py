@@ -16,11 +16,13 @@ from threading import get_ident
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Put `content` at `path` in one step."""
+def write_atomically(path: Path, content: bytes, *, mode: int | None = None) -> None:
+    """Put `content` at `path` in one step, readable by whom `mode` says from the first byte on."""
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}-{get_ident()}")
     try:
         with partial.open("wb") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

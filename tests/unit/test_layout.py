@@ -25,6 +25,7 @@ ORDER = (
     "planning",
     "serving",
     "measuring",
+    "clients",
     "tuning",
     "training",
     "demo",

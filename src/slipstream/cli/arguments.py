@@ -24,6 +24,7 @@ VERBS = {
     "status": "show which runs there are, and how one of them stands",
     "logs": "show what a run's engine said, what happened to the run, or who asked it",
     "stop": "have a run finish its requests and end",
+    "connect": "point an agent, a chat or a library at a served model, and test it",
     "keys": "make, list, rotate and revoke the keys that open a server",
     "doctor": "find out what is wrong here, or why a run ended, and what to type next",
     "bench": "measure a server by kind of prompt and concurrency",

@@ -1,10 +1,8 @@
 """`slipstream bench`: what a server gives, by kind of prompt and concurrency."""
 
 import argparse
-import asyncio
 import os
 from pathlib import Path
-from typing import Any
 
 from slipstream.cli.arguments import positive_number
 from slipstream.cli.measuring_options import (
@@ -17,16 +15,17 @@ from slipstream.cli.measuring_options import (
     write_report,
 )
 from slipstream.cli.screen import Screen
-from slipstream.errors import ExitCode, InvalidInputError, UsageError
+from slipstream.errors import ExitCode, UsageError
 from slipstream.measuring.bench import Bench, BenchReport, PrefixCache
 from slipstream.measuring.client.completions import Request
-from slipstream.measuring.client.endpoint import Endpoint, call, open_client, read_key
+from slipstream.measuring.client.endpoint import Endpoint, read_key, read_served_model
 from slipstream.measuring.client.load import run_closed_loop
 from slipstream.measuring.machine_watch import make_watch
 from slipstream.reporting.pages.bench import render_bench_html, render_bench_markdown
 from slipstream.reporting.text.bench import render_bench_text, render_cell_line
 from slipstream.serving.access.tls import Certificate
-from slipstream.serving.run import Run, find_live, find_runs_root
+from slipstream.serving.run import Run, find_runs_root
+from slipstream.serving.selection import find_server
 from slipstream.serving.supervision.engine_session import measure_session
 
 
@@ -54,10 +53,11 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
             "--rate and --concurrency exclude each other",
             hint=f"slipstream bench --rate {options.rate:g}",
         )
-    url, served = _find_server(options.server)
+    hint = "slipstream bench http://HOST:PORT, or slipstream serve"
+    url, served = find_server(find_runs_root(os.environ), options.server, hint=hint)
     certificate = Certificate.of(served.plan) if served else None
     endpoint = Endpoint(url, key=read_key(options.key, os.environ), certificate=certificate)
-    model, context = _read_model(endpoint)
+    model, context = read_served_model(endpoint)
     workload = read_workload(options, context)
     bench = Bench(
         workload=workload,
@@ -98,34 +98,6 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     if options.markdown:
         write_report(options.markdown, render_bench_markdown(report), screen)
     return ExitCode.DONE
-
-
-def _find_server(name: str | None) -> tuple[str, Run | None]:
-    """Find a run by its id or its address, or take a URL of anybody's server."""
-    live = [found for _, found in find_live(find_runs_root(os.environ)) if found.url]
-    for found in live:
-        if name in (None, found.id, found.url):
-            return str(found.url), found
-    if name is None or "://" not in name:
-        what = "no run is live" if name is None else f"no run {name} is live"
-        raise InvalidInputError(what, hint="slipstream bench http://HOST:PORT, or slipstream serve")
-    return name, None
-
-
-def _read_model(endpoint: Endpoint) -> tuple[str, int | None]:
-    """Ask for the model's name, and for its context where the server says it."""
-
-    async def ask() -> Any:
-        async with open_client(endpoint) as client:
-            return await call(client, "GET", "/v1/models")
-
-    try:
-        first = asyncio.run(ask())["data"][0]
-        return str(first["id"]), first.get("max_model_len")
-    except (LookupError, TypeError, AttributeError) as fault:
-        raise InvalidInputError(
-            f"{endpoint.url} lists no model", hint="give the address of an OpenAI-compatible server"
-        ) from fault
 
 
 def _find_cache_handling(endpoint: Endpoint) -> PrefixCache:

@@ -81,6 +81,12 @@ class Terms(Record):
     recording: GateRecording | None = None
     detached: bool = False
 
+    @property
+    def needs_key(self) -> bool:
+        """Whether the gate asks for a key."""
+        keys = self.keys_file
+        return self.gated and (self.keys_required or (keys is not None and keys.exists()))
+
 
 class Run(Record):
     """A run as it stands: enough to run it again. The plan is the one that it came down to."""

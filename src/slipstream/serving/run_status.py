@@ -145,9 +145,7 @@ def _find_next(folder: RunFolder, run: Run, state: Standing, *, lives: bool) -> 
 def _ask_for_models(run: Run) -> list[str]:
     socket = run.plan.settings.uds
     path = ["--unix-socket", socket.value] if socket else []
-    terms, keys = run.terms, run.terms.keys_file
-    needed = terms.gated and (terms.keys_required or (keys is not None and keys.exists()))
-    key = ["-H", "Authorization: Bearer KEY"] if needed else []
+    key = ["-H", "Authorization: Bearer KEY"] if run.terms.needs_key else []
     trust, base = _trust(run)
     return ["curl", *path, *trust, *key, f"{base}/v1/models"]
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from slipstream.errors import InvalidInputError, UsageError
-from slipstream.serving.run import Run, RunFolder, is_alive, list_runs
+from slipstream.serving.run import Run, RunFolder, find_live, is_alive, list_runs
 from slipstream.serving.supervision.engine_session import list_session
 
 _PROC = Path("/proc")
@@ -28,6 +28,17 @@ def choose_running(root: Path, name: str | None, proc: Path = _PROC) -> tuple[Ru
         return running[0]
     message = "no run is live" if name is None else f"{matched[0][1].id} is over already"
     raise InvalidInputError(message, hint="slipstream status")
+
+
+def find_server(root: Path, name: str | None, *, hint: str) -> tuple[str, Run | None]:
+    """Find a live run by its id or its address, or take a URL of anybody's server."""
+    for _, found in find_live(root):
+        if found.url and name in (None, found.id, found.url):
+            return found.url, found
+    if name is None or "://" not in name:
+        what = "no run is live" if name is None else f"no run {name} is live"
+        raise InvalidInputError(what, hint=hint)
+    return name, None
 
 
 def is_over(run: Run, proc: Path = _PROC) -> bool:

@@ -1,5 +1,6 @@
 """Where a server is, who asks it and under which model name; and the calls that are not timed."""
 
+import asyncio
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -91,6 +92,25 @@ async def read_model(client: httpx.AsyncClient) -> str:
         return str(listed["data"][0]["id"])
     except (KeyError, IndexError, TypeError) as fault:
         raise EngineError(f"{client.base_url} lists no model", hint=_HINT) from fault
+
+
+def read_served_model(endpoint: Endpoint) -> tuple[str, int | None]:
+    """Ask for the first model's name, and for its context where the server says it."""
+
+    async def ask() -> Any:
+        async with open_client(endpoint) as client:
+            return await call(client, "GET", "/v1/models")
+
+    try:
+        first = asyncio.run(ask())["data"][0]
+        name, context = str(first["id"]), first.get("max_model_len")
+    except (LookupError, TypeError, AttributeError):
+        name, context = "", None
+    if not name or not name.isprintable():
+        raise InvalidInputError(
+            f"{endpoint.url} lists no model", hint="give the address of an OpenAI-compatible server"
+        )
+    return name, context if isinstance(context, int) and context > 0 else None
 
 
 async def call(client: httpx.AsyncClient, method: str, path: str, body: Any = None) -> Any:

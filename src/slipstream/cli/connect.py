@@ -1,0 +1,156 @@
+"""`slipstream connect`: point a program at a served model, and see whether it will work."""
+
+import argparse
+import asyncio
+import os
+import shutil
+from pathlib import Path
+
+from slipstream.cli.screen import Screen
+from slipstream.clients.catalogue import CLIENTS
+from slipstream.clients.checks import check_plan
+from slipstream.clients.client import Client, Setup
+from slipstream.clients.config_files import plan_change, write_change
+from slipstream.clients.connection import Connection, describe, list_clients
+from slipstream.clients.served import NO_KEY, ClientKey, ServedModel, describe_run
+from slipstream.clients.testing import Tester
+from slipstream.errors import ExitCode, InvalidInputError, MissingPartError, UsageError
+from slipstream.measuring.client.endpoint import Endpoint, read_key, read_served_model
+from slipstream.reporting.text.clients import (
+    render_checks,
+    render_clients,
+    render_settings,
+    render_written,
+)
+from slipstream.serving.run import find_runs_root
+from slipstream.serving.selection import find_server
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `connect` takes."""
+    parser.add_argument(
+        "client",
+        metavar="CLIENT",
+        nargs="?",
+        choices=tuple(CLIENTS),
+        help=f"{', '.join(CLIENTS)}; without one, they are listed",
+    )
+    parser.add_argument(
+        "server", metavar="URL|RUN", nargs="?", help="default: the newest run that is live"
+    )
+    parser.add_argument(
+        "--key",
+        metavar="FILE",
+        type=Path,
+        help="file with the client's key, default SLIPSTREAM_API_KEY; it is not copied",
+    )
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument(
+        "--write",
+        action="store_true",
+        help="put the settings into the client's own file, beside what is there",
+    )
+    action.add_argument(
+        "--launch",
+        action="store_true",
+        help="start the client with these settings and with what follows --",
+    )
+    parser.add_argument(
+        "--test",
+        action="store_true",
+        help="ask the server as the client does: streamed, with a tool, with a full context",
+    )
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Print a client's settings, write them, test the server, or start the client."""
+    _require_fitting(options, screen)
+    if options.client is None:
+        listed = list_clients(CLIENTS)
+        screen.show_data(text=render_clients(listed), document=listed.to_json())
+        return ExitCode.DONE
+    client, served = CLIENTS[options.client], _find_served(options)
+    setup = client.set_up(served.for_clients(), os.environ)
+    connection = describe(client, served, setup)
+    checks = check_plan(client, served)
+    if options.test:
+        checks += asyncio.run(Tester(client, served, screen.show_progress).test())
+    connection = connection.model_copy(update={"checks": tuple(checks)})
+    if options.write:
+        connection = _write(client, setup, connection)
+    failed = [check for check in checks if check.works is False]
+    for check in () if options.test else failed:
+        fault = InvalidInputError(check.message, hint=check.hint or "slipstream status")
+        if options.launch and check.what == "key":
+            raise fault
+        screen.warn(fault)
+    if options.launch:
+        _launch(client, setup, served, tuple(options.raw))
+    _show(connection, screen, tested=options.test)
+    return ExitCode.EXPECTED_FAILURE if options.test and failed else ExitCode.DONE
+
+
+def _require_fitting(options: argparse.Namespace, screen: Screen) -> None:
+    if options.raw and not options.launch:
+        raise UsageError(
+            "what follows -- is for the client, which --launch starts",
+            hint=f"slipstream connect {options.client or 'claude'} --launch -- ...",
+        )
+    if options.launch and (screen.json or options.test or options.client is None):
+        raise UsageError(
+            "--launch takes a client, and neither --json nor --test",
+            hint=f"slipstream connect {options.client or 'claude'} --launch",
+        )
+    if options.write and options.client is None:
+        raise UsageError("--write takes a client", hint="slipstream connect")
+
+
+def _find_served(options: argparse.Namespace) -> ServedModel:
+    key = ClientKey(None, options.key, read_key(options.key, os.environ))
+    hint = f"slipstream connect {options.client} http://HOST:PORT, or slipstream serve TARGET"
+    url, run = find_server(find_runs_root(os.environ), options.server, hint=hint)
+    if run is not None:
+        return describe_run(run, key)
+    endpoint = Endpoint(url, key=key.secret)
+    name, context = read_served_model(endpoint)
+    return ServedModel(url=str(endpoint.base), names=(name,), context=context, key=key)
+
+
+def _write(client: Client, setup: Setup, connection: Connection) -> Connection:
+    """Write all files, or none if one of them cannot be."""
+    if not setup.files:
+        raise InvalidInputError(
+            f"{client.title} reads no file, only variables",
+            hint=f'eval "$(slipstream connect {client.name})"',
+        )
+    for file in setup.files:
+        plan_change(file)
+    written = tuple(write_change(file) for file in setup.files)
+    return connection.model_copy(update={"written": written})
+
+
+def _launch(client: Client, setup: Setup, served: ServedModel, words: tuple[str, ...]) -> None:
+    """Become the client; of a program, what it prints and leaves with is its own."""
+    if not setup.command:
+        raise UsageError(
+            f"{client.title} is not started by settings alone",
+            hint=f"slipstream connect {client.name}",
+        )
+    if shutil.which(setup.command[0]) is None:
+        raise MissingPartError(f"there is no {setup.command[0]} here", hint=client.install)
+    kept = {name: value for name, value in os.environ.items() if name not in setup.cleared}
+    key = served.key.secret or NO_KEY
+    environment = {
+        **kept,
+        **setup.trust,
+        **setup.variables,
+        **dict.fromkeys(setup.key_variables, key),
+    }
+    os.execvpe(setup.command[0], [*setup.command, *words], environment)
+
+
+def _show(connection: Connection, screen: Screen, *, tested: bool) -> None:
+    parts = [render_written(connection)] if connection.written else []
+    parts += [render_checks(connection.checks)] if tested else []
+    text = "\n\n".join(parts) or render_settings(connection)
+    screen.show_data(text=text, document=connection.to_json())

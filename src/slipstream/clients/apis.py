@@ -1,0 +1,161 @@
+"""The three APIs that clients speak: how each asks with a tool, and how its stream is read.
+
+Only what clients depend on is read: text, tool calls, the end, and the tokens of the prompt.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+Json = dict[str, Any]
+Choose = Literal["auto", "forced"]
+
+TOOL = "set_unit"
+# Strict, as vLLM has other arguments be any JSON; the enumeration bounds what can come.
+SCHEMA: Json = {
+    "type": "object",
+    "properties": {"unit": {"type": "string", "enum": ["celsius", "fahrenheit"]}},
+    "required": ["unit"],
+    "additionalProperties": False,
+}
+_FUNCTION: Json = {"name": TOOL, "description": "Set the unit of temperatures.", "strict": True}
+
+
+@dataclass(slots=True)
+class Streamed:
+    """What a stream has brought so far."""
+
+    text: str = ""
+    names: list[str] = field(default_factory=list)
+    arguments: dict[Any, str] = field(default_factory=dict)
+    prompt_tokens: int | None = None
+    complete: bool = False
+    error: str | None = None
+
+    def find_call_fault(self) -> str | None:
+        """Say what keeps the stream from being one call of the tool; None if it is."""
+        if not self.names:
+            return f"no call came, only the text {self.text[:80]!r}"
+        if self.names != [TOOL]:
+            return f"calls of {', '.join(self.names)} came instead of one of {TOOL}"
+        try:
+            given = json.loads("".join(self.arguments.values()))
+        except ValueError:
+            return f"its arguments are no JSON: {''.join(self.arguments.values())[:80]!r}"
+        allowed = SCHEMA["properties"]["unit"]["enum"]
+        fits = isinstance(given, dict) and given.keys() == {"unit"} and given["unit"] in allowed
+        return None if fits else f"its arguments break the schema: {json.dumps(given)[:80]}"
+
+
+class Api(Protocol):
+    """One API: its route, its bodies and its events."""
+
+    path: str
+
+    def ask(self, text: str, tokens: int, choose: Choose | None = None) -> Json:
+        """Make a body, but for the model's name and whether it is streamed."""
+
+    def read(self, streamed: Streamed, event: Mapping[str, Any]) -> None:
+        """Take one event; KeyError and the like if it has another form."""
+
+
+class ChatCompletions:
+    """OpenAI's Chat Completions, spoken by most clients."""
+
+    path = "/v1/chat/completions"
+
+    def ask(self, text: str, tokens: int, choose: Choose | None = None) -> Json:
+        function = {**_FUNCTION, "parameters": SCHEMA}
+        named = {"type": "function", "function": {"name": TOOL}}
+        return {
+            "messages": [{"role": "user", "content": text}],
+            "max_tokens": tokens,
+            "stream_options": {"include_usage": True},
+            **({"tools": [{"type": "function", "function": function}]} if choose else {}),
+            **({"tool_choice": named} if choose == "forced" else {}),
+        }
+
+    def read(self, streamed: Streamed, event: Mapping[str, Any]) -> None:
+        if usage := event.get("usage"):
+            streamed.prompt_tokens = usage["prompt_tokens"]
+        for choice in event["choices"]:
+            delta = choice["delta"]
+            streamed.text += delta.get("content") or ""
+            for call in delta.get("tool_calls") or ():
+                function, number = call["function"], call["index"]
+                if function.get("name"):
+                    streamed.names.append(function["name"])
+                piece = function.get("arguments") or ""
+                streamed.arguments[number] = streamed.arguments.get(number, "") + piece
+            streamed.complete = streamed.complete or choice.get("finish_reason") is not None
+
+
+class Responses:
+    """OpenAI's Responses, which Codex speaks."""
+
+    path = "/v1/responses"
+
+    def ask(self, text: str, tokens: int, choose: Choose | None = None) -> Json:
+        function = {**_FUNCTION, "parameters": SCHEMA}
+        return {
+            "input": text,
+            "max_output_tokens": tokens,
+            "store": False,
+            **({"tools": [{"type": "function", **function}]} if choose else {}),
+            **({"tool_choice": {"type": "function", "name": TOOL}} if choose == "forced" else {}),
+        }
+
+    def read(self, streamed: Streamed, event: Mapping[str, Any]) -> None:
+        kind = event["type"]
+        if kind == "response.output_text.delta":
+            streamed.text += event["delta"]
+        elif kind == "response.output_item.done" and event["item"]["type"] == "function_call":
+            streamed.names.append(event["item"]["name"])
+            streamed.arguments[event["item"]["call_id"]] = event["item"]["arguments"]
+        elif kind in ("response.completed", "response.incomplete"):
+            streamed.prompt_tokens = event["response"]["usage"]["input_tokens"]
+            streamed.complete = True
+        elif kind in ("response.failed", "error"):
+            streamed.error = json.dumps(event)
+
+
+class Messages:
+    """Anthropic's Messages, which Claude Code speaks."""
+
+    path = "/v1/messages"
+
+    def ask(self, text: str, tokens: int, choose: Choose | None = None) -> Json:
+        tool = {**_FUNCTION, "input_schema": SCHEMA}
+        return {
+            "messages": [{"role": "user", "content": text}],
+            "max_tokens": tokens,
+            **({"tools": [tool]} if choose else {}),
+            **({"tool_choice": {"type": "tool", "name": TOOL}} if choose == "forced" else {}),
+        }
+
+    def read(self, streamed: Streamed, event: Mapping[str, Any]) -> None:
+        kind = event["type"]
+        if kind == "message_start":
+            streamed.prompt_tokens = event["message"]["usage"]["input_tokens"]
+        elif kind == "content_block_start" and event["content_block"]["type"] == "tool_use":
+            streamed.names.append(event["content_block"]["name"])
+            streamed.arguments[event["index"]] = ""
+        elif kind == "content_block_delta" and event["delta"]["type"] == "text_delta":
+            streamed.text += event["delta"]["text"]
+        elif kind == "content_block_delta" and event["delta"]["type"] == "input_json_delta":
+            streamed.arguments[event["index"]] += event["delta"]["partial_json"]
+        elif kind == "message_delta":
+            usage = event.get("usage") or {}
+            streamed.prompt_tokens = usage.get("input_tokens") or streamed.prompt_tokens
+        elif kind == "message_stop":
+            streamed.complete = True
+        elif kind == "error":
+            streamed.error = json.dumps(event["error"])
+
+
+def read_events(lines: Iterable[str]) -> Iterable[Json]:
+    """Yield the JSON of each event; ValueError if it is none."""
+    for line in lines:
+        if line.startswith("data:") and (event := line[5:].strip()) != "[DONE]":
+            yield json.loads(event)
