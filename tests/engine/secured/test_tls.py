@@ -3,50 +3,19 @@
 import json
 import shlex
 import socket
-import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
 
 from slipstream.serving.access.tls import Certificate
-from tests.engine.service import Service
-from tests.unit.serving.access.certificates import Pair, make_pair
+from tests.engine.secured.conftest import Secured
+from tests.unit.serving.access.certificates import make_pair
 
 pytestmark = pytest.mark.engine
-
-
-@dataclass(frozen=True)
-class Secured:
-    """A served run, and the certificate that it was started with."""
-
-    service: Service
-    pair: Pair
-
-    def ask(self, path: str) -> httpx.Response:
-        context = Certificate(self.pair.file, self.pair.key).pin()
-        with httpx.Client(verify=context, trust_env=False, timeout=30) as client:
-            return client.get(f"https://127.0.0.1:{self.service.port}{path}")
-
-    def read_certificate(self) -> str:
-        return ssl.get_server_certificate(("127.0.0.1", self.service.port))
-
-
-@pytest.fixture(scope="module")
-def secured(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    home = tmp_path_factory.mktemp("secured")
-    pair = make_pair(home / "tls")
-    service = Service(home, target, environment={"HF_TOKEN": "hf_secret", "AWS_REGION": "x"})
-    words = ("--no-speculation", "--context", "1024", "--port", str(service.port), "--detach")
-    engine = ("--enforce-eager", *pair.flags, "--enable-ssl-refresh")
-    service.command("serve", str(target), *words, "--", *engine)
-    yield Secured(service, pair)
-    service.end()
 
 
 def test_it_is_ready_and_the_next_command_works_as_it_is_printed(secured: Secured) -> None:
@@ -89,7 +58,7 @@ def test_a_run_is_measured_over_tls(secured: Secured) -> None:
 
 def test_a_renewed_certificate_counts_without_a_restart(secured: Secured) -> None:
     service, before = secured.service, secured.read_certificate()
-    renewed = make_pair(service.home / "renewed")
+    renewed = make_pair(service.home / "renewed", "localhost")
     # In place: vLLM watches the files and not their names.
     secured.pair.key.write_bytes(renewed.key.read_bytes())
     secured.pair.file.write_bytes(renewed.pem)
