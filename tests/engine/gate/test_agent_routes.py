@@ -22,7 +22,9 @@ EXTRAS = {
     "thinking": {"type": "adaptive"},
     "context_management": {"edits": []},
     "output_config": {"effort": "high"},
+    # This server has no parser for calls.
     "tools": [{"name": "Bash", "description": "Run", "input_schema": {"type": "object"}}],
+    "tool_choice": {"type": "none"},
 }
 
 
