@@ -22,7 +22,9 @@ EXTRAS = {
     "thinking": {"type": "adaptive"},
     "context_management": {"edits": []},
     "output_config": {"effort": "high"},
+    # This server has no parser for calls.
     "tools": [{"name": "Bash", "description": "Run", "input_schema": {"type": "object"}}],
+    "tool_choice": {"type": "none"},
 }
 
 
@@ -36,17 +38,15 @@ def test_a_message_has_its_tokens_on_record(gated: Gated) -> None:
     answer = post(gated, f"{MESSAGES}?beta=true", "message", **MESSAGE | EXTRAS)
     assert answer.status == 200, answer.body
     message = json.loads(answer.body)
-    assert (message["type"], message["role"], message["stop_reason"]) == (
-        *("message", "assistant"),
-        "max_tokens",
-    )
+    assert (message["type"], message["role"]) == ("message", "assistant")
+    used = message["usage"]
     wait_until(lambda: bool(find_lines(gated, "message")), within_seconds=5)
     (line,) = find_lines(gated, "message")
-    assert (line.route, line.completion_tokens) == (f"POST {MESSAGES}", 6)
-    assert line.prompt_tokens == message["usage"]["input_tokens"]
+    assert (line.route, line.completion_tokens) == (f"POST {MESSAGES}", used["output_tokens"])
+    assert line.prompt_tokens == used["input_tokens"] > 0
     counted = {key: value for key, value in (MESSAGE | EXTRAS).items() if key != "max_tokens"}
     answer = post(gated, COUNT, "count", **counted)
-    assert json.loads(answer.body) == {"input_tokens": line.prompt_tokens}
+    assert json.loads(answer.body)["input_tokens"] == line.prompt_tokens
 
 
 @pytest.mark.parametrize("path", [MESSAGES, RESPONSES])
