@@ -48,6 +48,8 @@ def secured(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         "--detach",
     )
     engine = ("--enforce-eager", *pair.flags, "--enable-ssl-refresh", *TOOLS, CACHED_TOKENS)
-    service.command("serve", str(target), *words, "--", *engine)
-    yield Secured(service, pair)
-    service.end()
+    try:
+        service.command("serve", str(target), *words, "--", *engine)
+        yield Secured(service, pair)
+    finally:
+        service.end()

@@ -57,7 +57,7 @@ def test_a_renewed_certificate_counts_without_a_restart_and_a_run_is_measured(
     secured: Secured,
 ) -> None:
     service, before = secured.service, secured.read_certificate()
-    renewed = make_pair(service.home / "renewed")
+    renewed = make_pair(service.home / "renewed", "localhost")
     # In place: vLLM watches the files and not their names.
     secured.pair.key.write_bytes(renewed.key.read_bytes())
     secured.pair.file.write_bytes(renewed.pem)
