@@ -119,9 +119,12 @@ def _find_arms(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, Co
 
 def _find_tool_choice(plans: list[LaunchPlan], wanted: ToolChoice) -> ToolChoice:
     """Ask for tool calls if both engines parse them."""
-    needed = ("--enable-auto-tool-choice", "--tool-call-parser")
-    parse = all(plan.find(flag) is not None for plan in plans for flag in needed)
-    return wanted if parse else "none"
+    return wanted if all(map(_parses_calls, plans)) else "none"
+
+
+def _parses_calls(plan: LaunchPlan) -> bool:
+    parser, auto = plan.settings.tool_parser, plan.settings.auto_tools
+    return parser is not None and auto is not None and auto.value
 
 
 def _find_context(plans: list[LaunchPlan]) -> int | None:

@@ -71,7 +71,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         concurrency=plan.sequences or USUAL_CONCURRENCY,
         thinking=read_thinking(options),
         seed=options.seed,
-        reasoning=plan.find("--reasoning-parser") is not None,
+        reasoning=plan.settings.reasoning_parser is not None,
         samples=options.samples,
         say=screen.show_progress,
     )

@@ -47,8 +47,7 @@ def check_plan(client: Client, served: ServedModel) -> list[Check]:
         roomy = -(-3 * client.least_context // 8192) * 8192
         hint = f"slipstream serve TARGET --context {roomy}"
         checks.append(Check(what="context", works=False, message=message, hint=hint))
-    arguments = run.plan.settings.list_arguments()
-    if client.calls_tools and not arguments.get("--tool-call-parser"):
+    if client.calls_tools and run.plan.settings.tool_parser is None:
         message = "the engine has no tool-call parser: calls come as text"
         checks.append(Check(what="tool calls", works=False, message=message, hint=PARSER_HINT))
     return checks

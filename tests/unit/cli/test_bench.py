@@ -208,7 +208,8 @@ PARSER = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
     ("words", "concurrencies", "tool_choice"),
     [
         ((), (1,), "none"),
-        (("--", *PARSER[1:]), (1,), "none"),
+        (("--", "--no-enable-auto-tool-choice", *PARSER[1:]), (1,), "none"),
+        (("--", *PARSER[1:]), (1,), "auto"),
         (("--", *PARSER), (1,), "auto"),
         (("--tool-choice", "named", "--concurrency", "1", "4", "--", *PARSER), [1, 4], "named"),
     ],
