@@ -194,12 +194,13 @@ def test_a_log_that_is_not_there_is_an_error_with_a_way_out(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("unit", ["  File 'x.py', line 20, in profile_run\n", read(CLEAN)])
-def test_a_megabyte_is_read_in_well_under_a_second(unit: str) -> None:
+def test_a_megabyte_is_read_in_seconds(unit: str) -> None:
     log = (unit * (1 + (1 << 20) // len(unit)))[: 1 << 20]
     diagnose("")
     started = time.process_time()
     assert diagnose(log) == ()
-    assert time.process_time() - started < 1
+    # About 0.3 s; beside other work processor time is a multiple of that. Backtracking takes hours.
+    assert time.process_time() - started < 5
 
 
 def test_signatures_are_read_from_every_file_of_a_folder(folder: Path) -> None:

@@ -125,15 +125,15 @@ def test_without_a_gate_a_busy_engine_is_left_alone_and_a_hung_one_replaced(
     tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watchdog, "PROBE_EVERY_SECONDS", 0.05)
-    monkeypatch.setattr(watchdog, "STUCK_AFTER_SECONDS", 0.6)
-    monkeypatch.setattr(watchdog, "READY_WITHIN_SECONDS", 0.3)
+    monkeypatch.setattr(watchdog, "STUCK_AFTER_SECONDS", 2.0)
+    monkeypatch.setattr(watchdog, "READY_WITHIN_SECONDS", 1.0)
     monkeypatch.setattr("slipstream.serving.supervision.generation.PROBE_SECONDS", 0.1)
     stage = Stage(tmp_path, host, terms=Terms(gated=False))
 
     async def work(stage: Stage) -> None:
         await stage.reach("ready")
         (stage.fake / "hang").touch()
-        for tokens in range(20):
+        for tokens in range(30):
             (stage.fake / "tokens").write_text(str(1000 + tokens))
             await asyncio.sleep(0.1)
         assert len(stage.starts()) == 1
