@@ -286,8 +286,8 @@ def test_an_interrupt_ends_the_command_and_its_children_even_if_they_ignore_it(
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         run_command(("sh", "-c", script), tmp_path / "log", os.environ)
-    assert time.monotonic() - started < 30
-    deadline = time.monotonic() + 5
+    assert time.monotonic() - started < 50
+    deadline = time.monotonic() + 30
     processes = [int(word) for word in pids.read_text().split()]
     while any(map(is_running, processes)) and time.monotonic() < deadline:
         time.sleep(0.02)
