@@ -109,7 +109,6 @@ def test_the_requests_of_every_api_can_be_trained_on(
         {"messages": [{"role": "user", "content": [{"text": "no type"}]}]},
         {"messages": [{"role": "user", "content": [{"type": "text", "text": 3}]}]},
         {"messages": [{"content": "Hi"}]},
-        {"messages": ["Hi"]},
         {"messages": None},
         {"messages": [{"role": "user", "content": "\ud800"}]},
         {"input": [{"type": "function_call", "name": "x"}]},

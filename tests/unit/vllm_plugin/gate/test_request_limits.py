@@ -171,7 +171,7 @@ def test_a_body_that_is_no_sound_json_is_refused(tmp_path: Path, body: bytes, me
 
 def test_a_body_may_be_as_deep_as_the_limit(tmp_path: Path) -> None:
     engine = Engine()
-    body = b'{"metadata": ' + b"[" * 63 + b"]" * 63 + b', "tools": [[], [], {}]}'
+    body = b'{"metadata": ' + b"[" * 63 + b"]" * 63 + b', "tools": [{}, {}, {}]}'
     assert ask(make_gate(tmp_path, engine), CHAT, content=body).status_code == 200
     assert engine.bodies == [body]
 
