@@ -137,7 +137,7 @@ class Messages:
     def read(self, streamed: Streamed, event: Mapping[str, Any]) -> None:
         kind = event["type"]
         if kind == "message_start":
-            streamed.prompt_tokens = event["message"]["usage"]["input_tokens"]
+            streamed.prompt_tokens = _count_prompt(event["message"]["usage"])
         elif kind == "content_block_start" and event["content_block"]["type"] == "tool_use":
             streamed.names.append(event["content_block"]["name"])
             streamed.arguments[event["index"]] = ""
@@ -147,11 +147,17 @@ class Messages:
             streamed.arguments[event["index"]] += event["delta"]["partial_json"]
         elif kind == "message_delta":
             usage = event.get("usage") or {}
-            streamed.prompt_tokens = usage.get("input_tokens") or streamed.prompt_tokens
+            streamed.prompt_tokens = _count_prompt(usage) or streamed.prompt_tokens
         elif kind == "message_stop":
             streamed.complete = True
         elif kind == "error":
             streamed.error = json.dumps(event["error"])
+
+
+def _count_prompt(usage: Mapping[str, Any]) -> int:
+    """Return the tokens of a prompt: Anthropic's count leaves out those that the cache held."""
+    parts = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    return sum(usage.get(part) or 0 for part in parts)
 
 
 def read_events(lines: Iterable[str]) -> Iterable[Json]:

@@ -95,8 +95,10 @@ def responses(text: str, calls: list[tuple[str, ...]], tokens: int) -> list[Any]
 
 def messages(text: str, calls: list[tuple[str, ...]], tokens: int) -> list[Any]:
     delta = {"type": "text_delta", "text": text}
+    cached = tokens // 2
+    usage = {"input_tokens": tokens - cached, "cache_read_input_tokens": cached}
     events: list[Any] = [
-        {"type": "message_start", "message": {"usage": {"input_tokens": tokens}}},
+        {"type": "message_start", "message": {"usage": usage}},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text"}},
         {"type": "content_block_delta", "index": 0, "delta": delta},
     ]
