@@ -42,7 +42,8 @@ def ask_chat(url: str, body: dict[str, Any]) -> ParsedAnswer:
     )
     for chunk in stream:
         state.handle_chunk(chunk)
-    return chat_api.read_whole(state.get_final_completion().to_dict())
+    # Not the final completion: for an answer that was cut off the library has only an error.
+    return chat_api.read_whole(state.current_completion_snapshot.to_dict())
 
 
 def ask_responses(url: str, body: dict[str, Any]) -> ParsedAnswer:

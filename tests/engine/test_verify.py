@@ -120,8 +120,6 @@ def test_a_wrong_token_in_a_hundred_and_a_lost_temperature_are_caught(
     assert found.regrets[1].faults < 0.1 * found.regrets[1].tokens
     assert found.failure is not None
     assert not found.sampling.passed
-    assert found.calls.changed
-    assert found.calls.engine_faults == {}
     assert "Speculation changes the text" in certificate.sentence
     assert "sampled text is distributed otherwise" in certificate.sentence
     assert json.loads(certificate.to_json())["passed"] is False

@@ -16,7 +16,8 @@ MAX_TOKENS = 12
 
 
 def find_lines(gated: Gated, client_id: str) -> list[AccessLine]:
-    lines = map(read_access_line, (gated.folder / "access.jsonl").read_bytes().splitlines())
+    log = gated.folder / "access.jsonl"
+    lines = map(read_access_line, log.read_bytes().splitlines() if log.exists() else ())
     return [line for line in lines if line is not None and line.client_id == client_id]
 
 
