@@ -58,7 +58,7 @@ class Tester:
         return Check(what="tool call, forced", works=False, message=fault, hint=hint)
 
     async def _test_choice(self, asking: "_Asking") -> Check:
-        """Tell a model that did not call from a call that nobody parsed."""
+        """Distinguish a model that did not call from a call that was not parsed."""
         what = "tool call, the model's choice"
         streamed = await asking.stream(_CALL, 2 * SPARE_TOKENS, "auto")
         fault = streamed.error or streamed.find_call_fault()

@@ -99,7 +99,7 @@ def _conclude(report: BenchReport, speeds: list[tuple[int, float]]) -> str:
 
 
 def _tell_tasks(report: BenchReport) -> str:
-    """Tell the median wall time of each kind of task at the smallest concurrency."""
+    """Return the median wall time of each kind of task at the smallest concurrency."""
     least = min(cell.concurrency for cell in report.cells)
     cells = [cell for cell in report.cells if cell.tasks and cell.concurrency == least]
     told = ", ".join(f"{cell.kind} {show(read_task_seconds(cell), 1, 's')}" for cell in cells)

@@ -113,7 +113,7 @@ def _read_pace(cell: BenchCell) -> float | None:
 
 
 def _describe_tasks(comparison: Comparison) -> list[Section]:
-    """Tell the cache and the tool calls of tasks, and their first tokens turn by turn."""
+    """Render the cache and the tool calls of tasks, and their first tokens turn by turn."""
     sides = take_sides(comparison)
     if not has_tasks(sides):
         return []

@@ -97,7 +97,7 @@ def _judge(request: Callable[..., object], field: str, entry: Item) -> None:
 
 
 def _take_apart(entry: Item) -> Iterator[Item]:
-    """Give an entry once for each part in its lists that is not plain text."""
+    """Yield an entry once for each part in its lists that is not plain text."""
     if not isinstance(kind := entry.get("type", "message"), str) or kind not in _KINDS:
         raise ValueError("an item of another kind")
     lists = [name for name in WITHIN if isinstance(entry.get(name), list)]
