@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,46 @@ from tests.engine.server import Server, run_server
 
 RunArm = Callable[[str, str], Arm]
 HALF = slice(None, None, 2)  # of every kind of prompt
+# What takes longest comes first, so that both workers end at about the same time.
+LONGEST = ("arms", "test_serve", "test_verify", "test_train", "test_tune", "test_memory")
 
 # A shell's background job ignores interrupts, which some tests send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Whoever ends the tests ends what they started: every fixture is torn down as after Ctrl-C.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def share_cores(environment: Mapping[str, str]) -> None:
+    """Give this worker and all that it starts their share of the cores, as if there were no others.
+
+    Neither the planner nor vLLM nor the watch over a busy machine counts any other.
+    """
+    worker, count = environment["PYTEST_XDIST_WORKER"], environment["PYTEST_XDIST_WORKER_COUNT"]
+    cores = sorted(os.sched_getaffinity(0))
+    own = cores[int(worker.removeprefix("gw")) % len(cores) :: int(count)]
+    os.sched_setaffinity(0, own)
+
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    share_cores(os.environ)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a file, or of files that name a group, with one worker."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(find_group(item), len(places)))
+
+
+def find_group(item: pytest.Item) -> str:
+    mark = item.get_closest_marker("xdist_group")
+    assert mark is not None
+    return str(mark.args[0])
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,7 +10,7 @@ from tests.engine.conftest import HALF, RunArm
 from tests.engine.offline import BATCH_SIZE
 from tests.engine.server import Server, Streamed
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("arms")]
 
 
 def stream_alone(server: Server, prompts: list[list[int]]) -> list[Streamed]:

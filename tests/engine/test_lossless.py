@@ -8,7 +8,7 @@ from tests.engine.comparison import find_divergences
 from tests.engine.conftest import HALF, RunArm
 from tests.engine.offline import Arm
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("arms")]
 
 
 def count_accepted(arm: Arm) -> int:

@@ -58,9 +58,10 @@ def train(target: Path, questions: Path, folder: Path) -> subprocess.CompletedPr
     words = [word for pair in options.items() for word in pair]
     words += ["--layer-ids", "2", "15", "28"]
     command = [sys.executable, "-m", "slipstream", "train", str(target)]
+    own_cores = os.sched_getaffinity(0)
     return subprocess.run(
         [*command, "--prompts", str(questions), *words],
-        env=os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"},
+        env=os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(len(own_cores))},
         capture_output=True,
         text=True,
         check=False,

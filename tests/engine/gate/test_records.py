@@ -7,7 +7,7 @@ import pytest
 from slipstream.serving.access.access_lines import AccessLine, read_access_line
 from tests.engine.gate.gated_server import Gated, wait_until
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.alone]
 
 CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"
