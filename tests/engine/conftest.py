@@ -18,7 +18,7 @@ from tests.engine.server import Server, run_server
 RunArm = Callable[[str, str], Arm]
 HALF = slice(None, None, 2)  # of every kind of prompt
 # What takes longest comes first, so that both workers end at about the same time.
-LONGEST = ("arms", "test_serve", "test_verify", "test_train", "test_tune", "test_memory")
+LONGEST = ("arms", "test_serve", "test_verify", "test_train", "test_tune", "test_container")
 
 # A shell's background job ignores interrupts, which some tests send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -43,12 +43,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file, or of files that name a group, with one worker."""
+    """Keep the tests of a file, of a folder or of files that name a group with one worker."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+            folder = item.path.parent
+            shared = item.path.stem if folder == Path(__file__).parent else folder.name
+            item.add_marker(pytest.mark.xdist_group(shared))
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(find_group(item), len(places)))
 

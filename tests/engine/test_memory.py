@@ -315,7 +315,7 @@ def test_a_server_of_a_plan_is_as_large_as_its_budget_says(
     with run_plan(plan, tmp_path / "engine.log") as (server, group):
         answer = httpx.post(
             f"{server.url}/v1/completions",
-            json={"model": plan.target, "prompt": [5] * longer_than_a_step, "max_tokens": 16},
+            json={"prompt": [5] * longer_than_a_step, "max_tokens": 16},
             timeout=300,
         )
         shares = read_resident_bytes(group)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.engine, pytest.mark.alone]
+pytestmark = pytest.mark.engine
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "soak"
 HOURS = 0.03
