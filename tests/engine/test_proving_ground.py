@@ -11,7 +11,7 @@ from slipstream.proving_ground import DrafterShape, make_untrained_drafter
 from slipstream.proving_ground.untrained_drafter import weight_shapes
 from tests.engine.conftest import RunArm
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("arms")]
+pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 
 def test_the_target_is_smollm2_in_bfloat16_with_its_chat_template(
