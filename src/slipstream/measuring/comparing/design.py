@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, pairwise
 from math import sqrt
-from operator import mul
+from operator import mul, sub
 from statistics import fmean
 
 LETTERS = "ABCDEFGH"
@@ -44,13 +44,8 @@ class Design:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Return the arms, the one that effects are against first."""
+        """Return the arms by their letters."""
         return tuple(sorted(set(self.arms)))
-
-    @cached_property
-    def pairs(self) -> list[Pair]:
-        """List all pairs of arms."""
-        return list(combinations(self.names, 2))
 
     @cached_property
     def axes(self) -> list[list[float]]:
@@ -58,21 +53,24 @@ class Design:
         return _orthogonalize(self._columns.values())
 
     @cached_property
-    def contrasts(self) -> dict[str, list[float]]:
-        """Return the weights of the blocks that sum up to an arm's effect against the first."""
-        contrasts = {}
+    def contrasts(self) -> dict[Pair, list[float]]:
+        """Return the weights of the blocks that sum up to a pair's effect."""
+        weights = {self.names[0]: [0.0] * len(self.arms)}
         for name, column in self._columns.items():
             others = [other for key, other in self._columns.items() if key != name]
             own = _remove(column, _orthogonalize(others))
-            contrasts[name] = [part / multiply(own, own) for part in own]
-        return contrasts
+            weights[name] = [part / multiply(own, own) for part in own]
+        return {
+            (first, second): list(map(sub, weights[second], weights[first]))
+            for first, second in combinations(self.names, 2)
+        }
 
     @cached_property
-    def loadings(self) -> dict[str, list[float]]:
-        """Return how noise along each axis moves an arm's effect against the first."""
+    def loadings(self) -> dict[Pair, list[float]]:
+        """Return how noise along each axis moves a pair's effect."""
         return {
-            name: [multiply(contrast, axis) for axis in self.axes]
-            for name, contrast in self.contrasts.items()
+            pair: [multiply(contrast, axis) for axis in self.axes]
+            for pair, contrast in self.contrasts.items()
         }
 
     @property
@@ -87,10 +85,7 @@ class Design:
 
     def estimate(self, pair: Pair, values: Sequence[float]) -> float:
         """Return by how much a pair's second arm is above its first."""
-        first, second = (
-            multiply(self.contrasts[arm], values) if arm in self.contrasts else 0.0 for arm in pair
-        )
-        return second - first
+        return multiply(self.contrasts[pair], values)
 
     def find_residuals(self, values: Sequence[float]) -> list[float]:
         """Return what neither round nor arm explains of each block's value."""

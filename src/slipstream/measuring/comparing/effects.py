@@ -110,7 +110,7 @@ def gather_evidence(
     disturbance = find_disturbance(machines)
     findings = {
         pair: tuple(_find(readings, speed, flow, pair, disturbance is not None))
-        for pair in readings.design.pairs
+        for pair in readings.design.contrasts
     }
     cautions = (
         *([] if disturbance is None else [disturbance]),

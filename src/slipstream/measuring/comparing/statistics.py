@@ -51,14 +51,14 @@ class Level:
 class Noise:
     """What chance does to the effects: the starts level by level, and the prompts.
 
-    `prompts` has, by arm and cell, each prompt's effect against the first arm, less the cell's;
-    `lasting` is the share of their variance that is the prompts' own and not that of their
-    requests: more blocks leave it.
+    `prompts` has, by pair and cell, each prompt's effect less the cell's; `lasting` is the share
+    of their variance that is the prompts' own and not that of their requests: more blocks leave
+    it.
     """
 
     design: Design
     levels: tuple[Level, ...]
-    prompts: Mapping[tuple[str, Cell], Mapping[str, float]]
+    prompts: Mapping[tuple[Pair, Cell], Mapping[str, float]]
     lasting: Mapping[Cell, float]
 
     def foresee(self, rounds: int) -> "Noise":
@@ -75,8 +75,8 @@ class Noise:
         )
         shrink = {cell: sqrt(share + (1 - share) * left) for cell, share in self.lasting.items()}
         prompts = {
-            (arm, cell): {name: effect * shrink[cell] for name, effect in effects.items()}
-            for (arm, cell), effects in self.prompts.items()
+            (pair, cell): {name: effect * shrink[cell] for name, effect in effects.items()}
+            for (pair, cell), effects in self.prompts.items()
         }
         return replace(self, levels=levels, prompts=prompts)
 
@@ -87,16 +87,16 @@ def find_noise(design: Design, values: Values) -> Noise:
     What requests do by chance is in both parts. To take it out of the one made the intervals a
     tenth narrower, and wrong too often where there were many kinds.
     """
-    prompts: dict[tuple[str, Cell], dict[str, float]] = {}
-    for arm, weights in design.contrasts.items():
+    prompts: dict[tuple[Pair, Cell], dict[str, float]] = {}
+    for pair, weights in design.contrasts.items():
         for cell, rows in values.items():
             mean = multiply(weights, average(rows.values()))
             many = len(rows) > 1
-            prompts[arm, cell] = {
+            prompts[pair, cell] = {
                 n: multiply(weights, row) - mean for n, row in rows.items() if many
             }
     lasting = {
-        cell: _find_lasting(design, rows, [prompts[arm, cell] for arm in design.contrasts])
+        cell: _find_lasting(design, rows, [prompts[pair, cell] for pair in design.contrasts])
         for cell, rows in values.items()
     }
     left = {cell: design.find_residuals(average(rows.values())) for cell, rows in values.items()}
@@ -166,7 +166,7 @@ def list_rows(cells: Sequence[Cell]) -> dict[Row, list[Cell]]:
 def draw_errors(noise: Noise, chance: Random, draws: int) -> dict[Contrast, list[float]]:
     """Draw by how much each contrast may be off; one draw has the same place in all of them."""
     design, cells = noise.design, list(noise.lasting)
-    errors: dict[tuple[str, Cell], list[float]] = {}
+    errors: dict[tuple[Pair, Cell], list[float]] = {}
     for kind in sorted({kind for kind, _ in cells}):
         effects = {key: effects for key, effects in noise.prompts.items() if key[1][0] == kind}
         errors |= _draw_prompts(effects, chance, draws)
@@ -177,44 +177,36 @@ def draw_errors(noise: Noise, chance: Random, draws: int) -> dict[Contrast, list
             group: [[spread * tail * chance.gauss(0, 1) for tail in tails] for _ in design.axes]
             for group, spread in level.spreads.items()
         }
-        for (arm, cell), before in errors.items():
-            weights = (1.0, *design.loadings[arm])
+        for (pair, cell), before in errors.items():
+            weights = (1.0, *design.loadings[pair])
             parts = (before, *drawn[level.group_of[cell]])
-            errors[arm, cell] = [multiply(weights, column) for column in zip(*parts, strict=True)]
+            errors[pair, cell] = [multiply(weights, column) for column in zip(*parts, strict=True)]
     return {
-        (pair, row): _subtract(
-            *(
-                average(errors[arm, cell] for cell in members)
-                for arm in pair
-                if arm in design.loadings
-            )
-        )
-        for pair in design.pairs
+        (pair, row): average(errors[pair, cell] for cell in members)
+        for pair in design.contrasts
         for row, members in list_rows(cells).items()
     }
 
 
-def _subtract(*errors: list[float]) -> list[float]:
-    """Return the second less the first; the arm that effects are against has no errors."""
-    return errors[0] if len(errors) == 1 else list(map(sub, errors[1], errors[0]))
-
-
 def _draw_prompts(
-    effects: Mapping[Key, Mapping[str, float]], chance: Random, draws: int
-) -> dict[Key, list[float]]:
+    effects: Mapping[tuple[Pair, Cell], Mapping[str, float]], chance: Random, draws: int
+) -> dict[tuple[Pair, Cell], list[float]]:
     """Weigh the prompts of one kind anew; a cell without prompts stays as it is."""
     names = sorted({name for own in effects.values() for name in own})
-    counts = {len(own) for own in effects.values() if own}
+    # The spread of each pair is estimated by itself, so one may be too small and others not.
+    counts = list(dict.fromkeys((pair, len(own)) for (pair, _), own in effects.items() if own))
     drawn = {key: [0.0] * draws for key in effects}
     for draw in range(draws):
         weight_of = {name: chance.expovariate(1) for name in names}
         # Exponential weights spread less than a mean of so many does.
-        scales = {n: _draw_tail(chance, n - 1) * sqrt((n + 1) / (n - 1)) for n in counts}
-        for key, own in effects.items():
+        scales = {
+            (pair, n): _draw_tail(chance, n - 1) * sqrt((n + 1) / (n - 1)) for pair, n in counts
+        }
+        for (pair, cell), own in effects.items():
             if own:
                 weights = [weight_of[name] for name in own]
                 mean = multiply(weights, own.values()) / sum(weights)
-                drawn[key][draw] = mean * scales[len(own)]
+                drawn[pair, cell][draw] = mean * scales[pair, len(own)]
     return drawn
 
 

@@ -96,6 +96,10 @@ class _Session:
         self.clock += max(free_at)
         return samples
 
+    def draw_luck(self, arm: Arm, prompt: _Prompt) -> float:
+        """Draw what a prompt gains in an arm from C on, the same whenever it is asked."""
+        return Random(f"{prompt.luck} {arm}").gauss(0, self.server.prompt_spread)
+
     def answer(
         self, arm: Arm, prompt: _Prompt, concurrency: int, began_at: float, slowness: float
     ) -> Sample:
@@ -105,7 +109,8 @@ class _Session:
         each = 0.04 * (1 + concurrency / 20) / prompt.tokens_per_step
         each *= exp(slowness + drift + chance.gauss(0, server.request_noise))
         if arm in self.speed_ups:
-            each /= self.speed_ups[arm](prompt.kind, concurrency) * exp(prompt.luck)
+            luck = prompt.luck if arm == "B" else self.draw_luck(arm, prompt)
+            each /= self.speed_ups[arm](prompt.kind, concurrency) * exp(luck)
         first = 0.1 * exp(chance.gauss(0, 0.2))
         stalls = chance.random() < server.stall_chance
         stall = chance.expovariate(1 / server.stall_seconds) if stalls else 0

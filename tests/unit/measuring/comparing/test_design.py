@@ -47,7 +47,7 @@ def test_the_level_of_a_round_is_no_effect(
         levels[number] + speed_of[arm]
         for arm, number in zip(design.arms, design.rounds, strict=True)
     ]
-    for first, second in design.pairs:
+    for first, second in design.contrasts:
         expected = speed_of[second] - speed_of[first]
         assert design.estimate((first, second), values) == pytest.approx(expected, abs=1e-9)
     assert design.find_residuals(values) == pytest.approx([0.0] * len(values), abs=1e-9)
@@ -87,8 +87,8 @@ def test_pairs_agree_with_each_other_where_a_block_is_missing(values: list[float
 
 def test_noise_along_the_axes_moves_an_effect_as_much_as_that_of_the_blocks() -> None:
     for design in DESIGNS:
-        for arm, contrast in design.contrasts.items():
-            loaded = sum(loading**2 for loading in design.loadings[arm])
+        for pair, contrast in design.contrasts.items():
+            loaded = sum(loading**2 for loading in design.loadings[pair])
             assert loaded == pytest.approx(sum(weight**2 for weight in contrast))
 
 
