@@ -16,7 +16,7 @@ from slipstream.cli.measuring_options import (
     require_writable,
     write_report,
 )
-from slipstream.cli.method_plans import METHODS, PLAIN, plan_methods
+from slipstream.cli.method_plans import METHODS, plan_methods
 from slipstream.cli.plan import PLAN_HINT, add_wishes, plan_plain, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
@@ -26,6 +26,7 @@ from slipstream.hardware import Host, read_host, this_machine
 from slipstream.measuring.bench import Bench, ToolChoice
 from slipstream.measuring.comparing.comparison import Arena, ComparedArm, Comparison, Contest
 from slipstream.measuring.comparing.design import LETTERS
+from slipstream.measuring.comparing.verdict import PLAIN
 from slipstream.measuring.machine_watch import make_watch
 from slipstream.planning import LaunchPlan
 from slipstream.records import read_record
@@ -62,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rounds",
         type=whole_number,
         default=2,
-        help="rounds of two starts per side, A B B A (default 2)",
+        help="rounds of two starts per arm, A B B A (default 2)",
     )
     add_accept_changes(parser)
     add_reports(parser)
@@ -147,11 +148,11 @@ def _read_against(options: argparse.Namespace, host: Host) -> tuple[ComparedArm,
     names = [file.stem for file in (*options.against, Path(options.target))]
     if len(names) > len(LETTERS):
         raise UsageError(
-            f"{len(names)} sides are too many", hint=f"compare at most {len(LETTERS)} plans"
+            f"{len(names)} arms are too many", hint=f"compare at most {len(LETTERS)} plans"
         )
     if len(names) > 2 and len(set(names)) < len(names):
         raise UsageError(
-            f"sides of the same name cannot be told apart: {', '.join(names)}",
+            f"arms of the same name cannot be told apart: {', '.join(names)}",
             hint="give the plans' files names of their own",
         )
     saved = [read_record(file, LaunchPlan, hint=PLAN_HINT) for file in options.against]

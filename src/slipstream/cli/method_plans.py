@@ -10,8 +10,8 @@ from slipstream.errors import InvalidInputError, UsageError
 from slipstream.hardware import Host
 from slipstream.measuring.comparing.comparison import ComparedArm
 from slipstream.measuring.comparing.design import LETTERS
+from slipstream.measuring.comparing.verdict import PLAIN
 
-PLAIN = "plain"
 DRAFTED = ("dflash", "dflash2", "dspark", "eagle3", "eagle", "draft_model")
 METHODS = (*DRAFTED, "mtp", "ngram", "suffix", PLAIN)
 HINT = "slipstream compare TARGET --methods dflash=DRAFTER ngram plain"

@@ -1,4 +1,4 @@
-"""`compare` with several sides as a user types it: which plans, in which order, what is refused."""
+"""`compare` with several arms as a user types it: which plans, in which order, what is refused."""
 
 import argparse
 from pathlib import Path
@@ -102,8 +102,8 @@ def test_saved_plans_are_held_against_the_first_of_them(capsys: pytest.CaptureFi
     assert arena.verdict.arms == ("plain", "dflash", "ngram")
     assert arena.verdict.places[0].contenders == ("ngram",)
     for more, told in (
-        (["--against", "plain.json", "ngram.json"], "sides of the same name"),
-        (["--against", *["plain.json"] * 8], "9 sides are too many"),
+        (["--against", "plain.json", "ngram.json"], "arms of the same name"),
+        (["--against", *["plain.json"] * 8], "9 arms are too many"),
         (["--methods", "dflash", "ngram"], "--methods and a saved plan exclude each other"),
     ):
         assert run(["compare", "ngram.json", *more], {}) == 2

@@ -14,9 +14,7 @@ from slipstream.measuring.comparing.sentence import (
     name_measure,
     tell_more,
 )
-from slipstream.measuring.comparing.verdict import EVEN, ArenaAnswer, Measure, Place
-
-PLAIN = "plain"
+from slipstream.measuring.comparing.verdict import EVEN, PLAIN, ArenaAnswer, Measure, Place
 
 
 def conclude_arena(
@@ -67,7 +65,7 @@ def _tell_loads(places: Sequence[Place], loads: Sequence[int]) -> str:
     parts = []
     for number, (told, entries) in enumerate(outcomes.items()):
         names = list(dict.fromkeys(str(place.kind) for place in entries))
-        every = "any" if told.startswith("none") else "every"
+        every = "every" if entries[0].winner else "any"
         where = f" for {every} kind" if len(outcomes) == 1 else f" for {join(names)}"
         winner = entries[0].winner if number else None
         parts.append(f"{winner or told}{where * several}{_tell_speed(entries)}")
@@ -85,10 +83,8 @@ def _tell(place: Place) -> str:
     if PLAIN in place.contenders:
         more = f"is more than {limit}" if place.even else "was shown to be"
         return f"none {more} faster than {PLAIN}"
-    names = join(sorted(place.contenders))
-    return (
-        f"{names} {f'are within {limit} of each other' if place.even else 'cannot be told apart'}"
-    )
+    how = f"are within {limit} of each other" if place.even else "cannot be told apart"
+    return f"{join(sorted(place.contenders))} {how}"
 
 
 def _tell_speed(places: Sequence[Place]) -> str:

@@ -55,22 +55,17 @@ class Design:
     @cached_property
     def contrasts(self) -> dict[Pair, list[float]]:
         """Return the weights of the blocks that sum up to a pair's effect."""
-        weights = {self.names[0]: [0.0] * len(self.arms)}
-        for name, column in self._columns.items():
-            others = [other for key, other in self._columns.items() if key != name]
-            own = _remove(column, _orthogonalize(others))
-            weights[name] = [part / multiply(own, own) for part in own]
         return {
-            (first, second): list(map(sub, weights[second], weights[first]))
+            (first, second): list(map(sub, self._weights[second], self._weights[first]))
             for first, second in combinations(self.names, 2)
         }
 
     @cached_property
-    def loadings(self) -> dict[Pair, list[float]]:
-        """Return how noise along each axis moves a pair's effect."""
+    def loadings(self) -> dict[str, list[float]]:
+        """Return how noise along each axis moves an arm's effect against the first."""
         return {
-            pair: [multiply(contrast, axis) for axis in self.axes]
-            for pair, contrast in self.contrasts.items()
+            name: [multiply(weights, axis) for axis in self.axes]
+            for name, weights in self._weights.items()
         }
 
     @property
@@ -98,6 +93,16 @@ class Design:
             starts.setdefault((arm, number), []).append(value)
         steps = [later - value for same in starts.values() for value, later in pairwise(same)]
         return sqrt(fmean(step**2 for step in steps)) if steps else 0.0
+
+    @cached_property
+    def _weights(self) -> dict[str, list[float]]:
+        """Return the weights of the blocks that sum up to an arm's effect against the first."""
+        weights = {self.names[0]: [0.0] * len(self.arms)}
+        for name, column in self._columns.items():
+            others = [other for key, other in self._columns.items() if key != name]
+            own = _remove(column, _orthogonalize(others))
+            weights[name] = [part / multiply(own, own) for part in own]
+        return weights
 
     @cached_property
     def _columns(self) -> dict[str, list[float]]:

@@ -18,7 +18,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf, sqrt
-from operator import sub
+from operator import add, sub
 from random import Random
 from statistics import fmean
 from typing import TypeVar
@@ -174,17 +174,31 @@ def draw_errors(noise: Noise, chance: Random, draws: int) -> dict[Contrast, list
         # The spreads are pooled: if one is too small, all are.
         tails = [_draw_tail(chance, level.degrees_of_freedom) for _ in range(draws)]
         drawn = {
-            group: [[spread * tail * chance.gauss(0, 1) for tail in tails] for _ in design.axes]
+            group: _draw_starts(design, [spread * tail for tail in tails], chance)
             for group, spread in level.spreads.items()
         }
         for (pair, cell), before in errors.items():
-            weights = (1.0, *design.loadings[pair])
-            parts = (before, *drawn[level.group_of[cell]])
-            errors[pair, cell] = [multiply(weights, column) for column in zip(*parts, strict=True)]
+            errors[pair, cell] = list(map(add, before, drawn[level.group_of[cell]][pair]))
     return {
         (pair, row): average(errors[pair, cell] for cell in members)
         for pair in design.contrasts
         for row, members in list_rows(cells).items()
+    }
+
+
+def _draw_starts(
+    design: Design, spreads: Sequence[float], chance: Random
+) -> dict[Pair, list[float]]:
+    """Draw what starts of these spreads do to each pair."""
+    axes = [[spread * chance.gauss(0, 1) for spread in spreads] for _ in design.axes]
+    columns = list(zip(*axes, strict=True))
+    moved = {
+        arm: [multiply(loadings, column) for column in columns]
+        for arm, loadings in design.loadings.items()
+    }
+    return {
+        (first, second): list(map(sub, moved[second], moved[first]))
+        for first, second in design.contrasts
     }
 
 

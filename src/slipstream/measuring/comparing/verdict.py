@@ -11,6 +11,8 @@ from slipstream.measuring.comparing.cautions import Caution
 from slipstream.records import Record
 
 EVEN = 0.05
+PLAIN = "plain"
+"""What an arm without speculation is called."""
 
 Measure = Literal["time per token", "wall time per task"]
 Outcome = Literal["faster", "slower", "even", "unclear"]

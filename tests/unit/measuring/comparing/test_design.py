@@ -3,6 +3,7 @@
 from collections import Counter
 from itertools import pairwise
 from math import sqrt
+from operator import sub
 
 import pytest
 from hypothesis import given
@@ -87,8 +88,9 @@ def test_pairs_agree_with_each_other_where_a_block_is_missing(values: list[float
 
 def test_noise_along_the_axes_moves_an_effect_as_much_as_that_of_the_blocks() -> None:
     for design in DESIGNS:
-        for pair, contrast in design.contrasts.items():
-            loaded = sum(loading**2 for loading in design.loadings[pair])
+        for (first, second), contrast in design.contrasts.items():
+            steps = map(sub, design.loadings[second], design.loadings[first])
+            loaded = sum(step**2 for step in steps)
             assert loaded == pytest.approx(sum(weight**2 for weight in contrast))
 
 
