@@ -105,7 +105,8 @@ def find_noise(design: Design, values: Values) -> Noise:
 
 def average(rows: Iterable[Sequence[float]]) -> list[float]:
     """Average rows of values, block by block."""
-    return [fmean(column) for column in zip(*rows, strict=True)]
+    columns = list(zip(*rows, strict=True))
+    return [sum(column) / len(column) for column in columns]
 
 
 def _find_lasting(
@@ -207,6 +208,10 @@ def _draw_prompts(
 ) -> dict[tuple[Pair, Cell], list[float]]:
     """Weigh the prompts of one kind anew; a cell without prompts stays as it is."""
     names = sorted({name for own in effects.values() for name in own})
+    same_prompts: dict[tuple[str, ...], list[tuple[Pair, Cell]]] = {}
+    for key, own in effects.items():
+        same_prompts.setdefault(tuple(own), []).append(key)
+    same_prompts.pop((), None)
     # The spread of each pair is estimated by itself, so one may be too small and others not.
     counts = list(dict.fromkeys((pair, len(own)) for (pair, _), own in effects.items() if own))
     drawn = {key: [0.0] * draws for key in effects}
@@ -216,11 +221,12 @@ def _draw_prompts(
         scales = {
             (pair, n): _draw_tail(chance, n - 1) * sqrt((n + 1) / (n - 1)) for pair, n in counts
         }
-        for (pair, cell), own in effects.items():
-            if own:
-                weights = [weight_of[name] for name in own]
-                mean = multiply(weights, own.values()) / sum(weights)
-                drawn[pair, cell][draw] = mean * scales[pair, len(own)]
+        for prompts, keys in same_prompts.items():
+            weights = [weight_of[name] for name in prompts]
+            total = sum(weights)
+            for key in keys:
+                mean = multiply(weights, effects[key].values()) / total
+                drawn[key][draw] = mean * scales[key[0], len(prompts)]
     return drawn
 
 
