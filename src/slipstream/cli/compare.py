@@ -16,11 +16,12 @@ from slipstream.cli.measuring_options import (
     require_writable,
     write_report,
 )
-from slipstream.cli.method_plans import METHODS, plan_methods
+from slipstream.cli.method_plans import plan_methods
 from slipstream.cli.plan import PLAN_HINT, add_wishes, plan_plain, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.engines.installed import find_versions
+from slipstream.engines.vllm_methods import METHOD_NAMES
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
 from slipstream.measuring.bench import Bench, ToolChoice
@@ -54,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--methods",
         metavar="NAME[=DRAFTER]",
         nargs="+",
-        help=f"compare methods of speculation: two or more of {', '.join(METHODS)}; with a drafter "
+        help=f"compare ways of drafting: two or more of {', '.join(METHOD_NAMES)}; with a drafter "
         "where plan is not to choose one",
     )
     add_wishes(parser)

@@ -6,14 +6,13 @@ from itertools import combinations
 from pathlib import Path
 
 from slipstream.cli.plan import plan_plain, take_plan
+from slipstream.engines.vllm_methods import METHOD_NAMES, METHODS
 from slipstream.errors import InvalidInputError, UsageError
 from slipstream.hardware import Host
 from slipstream.measuring.comparing.comparison import ComparedArm
 from slipstream.measuring.comparing.design import LETTERS
 from slipstream.measuring.comparing.verdict import PLAIN
 
-DRAFTED = ("dflash", "dflash2", "dspark", "eagle3", "eagle", "draft_model")
-METHODS = (*DRAFTED, "mtp", "ngram", "suffix", PLAIN)
 HINT = "slipstream compare TARGET --methods dflash=DRAFTER ngram plain"
 
 
@@ -41,6 +40,7 @@ def _read_methods(options: argparse.Namespace) -> dict[str, str | None]:
     others = {
         "--against": options.against,
         "--no-speculation": options.no_speculation,
+        "--method": options.method != "auto",
         "--drafter": options.drafter,
         "a saved plan": Path(options.target).is_file(),
     }
@@ -49,11 +49,13 @@ def _read_methods(options: argparse.Namespace) -> dict[str, str | None]:
     drafters: dict[str, str | None] = {}
     for word in options.methods:
         name, equals, drafter = word.partition("=")
-        if name not in METHODS:
-            raise UsageError(f"there is no method '{name}'", hint=f"one of {', '.join(METHODS)}")
+        if name not in METHOD_NAMES:
+            names = ", ".join(METHOD_NAMES)
+            raise UsageError(f"there is no method '{name}'", hint=f"--methods takes {names}")
         if name in drafters:
             raise UsageError(f"--methods names {name} twice", hint=HINT)
-        if equals and (not drafter or name not in DRAFTED):
+        takes_drafter = name != PLAIN and METHODS[name].needs in ("drafter", "model")
+        if equals and not (drafter and takes_drafter):
             raise UsageError(
                 f"'{word}' names no drafter that {name} could use", hint=f"--methods {name}"
             )

@@ -7,6 +7,7 @@ import pytest
 
 from slipstream.checkpoints.pairing import Fault
 from slipstream.cli.main import run
+from slipstream.cli.plan import plan_plain, take_plan
 from slipstream.hardware import Host, load_host
 from slipstream.measuring.bench import Bench, BenchWarmUp, summarize
 from slipstream.measuring.client.engine_metrics import EngineCounts
@@ -15,6 +16,7 @@ from slipstream.measuring.engine_start import StartFigures
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.planner import make_plan
 from slipstream.planning.wishes import Wishes
+from tests.unit.cli.test_plan_methods import write_models
 from tests.unit.measuring.comparing.simulated_server import Server, measure
 from tests.unit.planning.pieces import TARGET
 from tests.unit.reporting.pages.page_reading import parse
@@ -122,6 +124,7 @@ def test_saved_plans_are_held_against_the_first_of_them(capsys: pytest.CaptureFi
         (["dflash", "plain", "--against", "a.json"], "--methods and --against exclude"),
         (["dflash", "plain", "--no-speculation"], "--methods and --no-speculation exclude"),
         (["dflash", "plain", "--drafter", "mine"], "--methods and --drafter exclude"),
+        (["dflash", "plain", "--method", "ngram"], "--methods and --method exclude"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_is_planned(
@@ -132,6 +135,28 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_planned(
     assert told in shown
     assert "hint:" in shown
     assert asked == []
+
+
+@pytest.mark.usefixtures("asked")
+def test_the_planner_plans_each_method_with_its_own_drafter(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for planned in (take_plan, plan_plain):
+        monkeypatch.setattr(f"slipstream.cli.method_plans.{planned.__name__}", planned)
+    write_models(tmp_path)
+    words = ["dflash=flash", "eagle3=eagle", "draft_model=small", "ngram", "plain"]
+    assert run(["compare", "target", "--methods", *words, *FEW, "--json"], {}) == 0
+    arena = Arena.model_validate_json(capsys.readouterr().out)
+    speculations = [arm.plan.speculation for arm in arena.arms]
+    assert speculations[0] is None
+    configs = [one.to_config() for one in speculations if one is not None]
+    assert [(config["method"], Path(str(config.get("model", ""))).name) for config in configs] == [
+        ("dflash", "flash"),
+        ("eagle3", "eagle"),
+        ("draft_model", "small"),
+        ("ngram", ""),
+    ]
+    assert [report.arm for report in arena.reports] == list("ABECDDCEBA")
 
 
 @pytest.mark.usefixtures("asked")
