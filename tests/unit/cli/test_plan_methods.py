@@ -33,11 +33,16 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
+    write_models(tmp_path)
+
+
+def write_models(folder: Path) -> None:
+    """Write a target, a drafter of two kinds for it, and a smaller model."""
     config = drafter_config(LLAMA, DrafterShape())
-    write_checkpoint(tmp_path / "target", LLAMA, tensors=LLAMA_TENSORS, tokenizer=TOKENIZER)
-    write_checkpoint(tmp_path / "flash", config, tensors=drafter_tensors(config))
-    write_checkpoint(tmp_path / "eagle", EAGLE3, tensors=drafter_tensors(config))
-    write_checkpoint(tmp_path / "small", LLAMA, tensors=LLAMA_TENSORS, tokenizer=TOKENIZER)
+    write_checkpoint(folder / "target", LLAMA, tensors=LLAMA_TENSORS, tokenizer=TOKENIZER)
+    write_checkpoint(folder / "flash", config, tensors=drafter_tensors(config))
+    write_checkpoint(folder / "eagle", EAGLE3, tensors=drafter_tensors(config))
+    write_checkpoint(folder / "small", LLAMA, tensors=LLAMA_TENSORS, tokenizer=TOKENIZER)
 
 
 def plan(capsys: pytest.CaptureFixture[str], *words: str, host: str = "h100") -> LaunchPlan:
