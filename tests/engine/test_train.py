@@ -22,7 +22,7 @@ from slipstream.training.served import measure_served
 pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 REPOSITORY = Path(__file__).parents[2]
-TABLES = ("customers", "employees", "students", "flights")
+TABLES = ("customers", "employees", "students", "flights", "movies", "patients")
 JUDGED = 4
 MAX_TOKENS = 32
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.engine
 
 LENGTH = "--speculative-config.num_speculative_tokens"
 WISHES = ("--context", "512", "--users", "4", "--concurrency", "2")
-ASKED = ("--workload", "code", "prose", "--prompts", "2", "--max-tokens", "16")
+ASKED = ("--workload", "code", "prose", "--prompts", "3", "--max-tokens", "16")
 
 
 def test_three_starts_give_a_profile_and_a_plan_with_its_figures(
