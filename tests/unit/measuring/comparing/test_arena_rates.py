@@ -43,9 +43,9 @@ def has_difference(verdict: ArenaVerdict) -> bool:
 @pytest.mark.parametrize(
     ("server", "arms", "rounds", "runs"),
     [
-        pytest.param(SERVER, 3, 1, 20, id="three arms, one round"),
+        pytest.param(SERVER, 3, 1, 10, id="three arms, one round"),
         pytest.param(SERVER, 3, 2, 6, id="three arms, two rounds"),
-        pytest.param(SERVER, 5, 1, 12, id="five arms, one round"),
+        pytest.param(SERVER, 5, 1, 6, id="five arms, one round"),
         pytest.param(SERVER, 5, 2, 4, id="five arms, two rounds"),
         pytest.param(WILD, 3, 1, 6, id="three arms, restarts that hit one concurrency"),
         pytest.param(WILD, 5, 1, 6, id="five arms, restarts that hit one concurrency"),
@@ -75,7 +75,7 @@ def is_right(place: Place) -> bool:
     return "B" in place.contenders
 
 
-@pytest.mark.parametrize(("arms", "rounds", "least"), [(3, 1, 0), (3, 3, 0.6), (5, 3, 0.6)])
+@pytest.mark.parametrize(("arms", "rounds", "least"), [(3, 1, 0), (3, 3, 0.4), (5, 3, 0.2)])
 def test_the_fastest_arm_is_found_and_never_ruled_out(arms: int, rounds: int, least: float) -> None:
     server = replace(
         SERVER,
@@ -87,16 +87,16 @@ def test_the_fastest_arm_is_found_and_never_ruled_out(arms: int, rounds: int, le
     found = fmean(place.winner == "B" for place in places if place.kind is not None)
     overall = fmean(place.winner == "B" for place in places if place.kind is None)
     kept = fmean(all(map(is_right, verdict.places)) for verdict in verdicts)
-    held = fmean(
-        all(
+    missed = sum(
+        not all(
             found.speed_up.low <= STEPS[pair.arms[1]] / STEPS[pair.arms[0]] <= found.speed_up.high
             for pair in verdict.pairs
             for found in pair.findings
         )
         for verdict in verdicts
     )
-    tell(f"{arms} arms, {rounds} rounds: winner found for a kind in {found:.0%}, over all kinds ")
-    tell(f"  in {overall:.0%}; never ruled out in {kept:.1%}; all intervals hold in {held:.1%}")
+    tell(f"{arms} arms, {rounds} rounds: found for a kind in {found:.0%}, over all {overall:.0%};")
+    tell(f"  never ruled out in {kept:.1%}, {missed} of {len(verdicts)} runs miss a true ratio")
     assert overall >= least
     assert kept >= 0.95
-    assert held >= 0.9
+    assert missed <= max(1, 0.05 * len(verdicts))
