@@ -56,6 +56,9 @@ def secured(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     family = home / target.name
     copytree(target, family)
     (family / "chat_template.jinja").write_text(TEMPLATE)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        described = (family / name).read_text()
+        (family / name).write_text(described.replace("<empty_output>", "<|python_tag|>"))
     service = Service(home, family, environment={"HF_TOKEN": "hf_secret", "AWS_REGION": "x"})
     words = (
         "--drafter",
