@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -160,7 +161,13 @@ class Strict(argparse.ArgumentParser):
 
 def make_parser() -> Strict:
     parser = Strict(add_help=False, allow_abbrev=False)
-    kinds = {"integer": int, "number": float, "size": int, "json": json.loads, "text": str}
+    kinds: dict[str, Callable[[str], Any]] = {
+        "integer": int,
+        "number": float,
+        "size": int,
+        "json": json.loads,
+        "text": str,
+    }
     counts = {"many": "+", "any": "*", "optional": "?"}
     for row in {row["flags"][0]: row for row in read_arguments().values()}.values():
         if row["kind"] == "switch":
@@ -170,7 +177,7 @@ def make_parser() -> Strict:
                 *row["flags"],
                 type=kinds[row["kind"]],
                 choices=row.get("choices"),
-                nargs=counts.get(row.get("values")),
+                nargs=counts.get(row.get("values", "")),
             )
     return parser
 
