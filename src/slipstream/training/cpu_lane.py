@@ -24,6 +24,7 @@ from slipstream.atomic_files import write_atomically
 from slipstream.errors import InvalidInputError
 from slipstream.training.anchored_attention import HIDDEN, register_attention
 from slipstream.training.batches import Batch, Geometry, States, TrainSample, draw_batches
+from slipstream.training.eagle3 import build_eagle3, load_eagle3, run_steps
 from slipstream.training.settings import DrafterDesign, Schedule
 
 FREQUENT_TOKENS = 4096
@@ -44,16 +45,22 @@ class Progress:
 
 
 def build_model(target: Path, design: DrafterDesign, *, seed: int = 0) -> Any:
-    """Make speculators' DFlash model of this design, with the target's embedding and head."""
+    """Make speculators' model of this design, with the target's embedding and head."""
     import torch
     from transformers import AutoConfig
-    from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 
-    library = _import_quietly()
+    library = _import_quietly(design.method)
     verifier = AutoConfig.from_pretrained(target)
     text = getattr(verifier, "text_config", verifier)
-    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     torch.manual_seed(seed)
+    build = build_eagle3 if design.method == "eagle3" else _build_dflash
+    return _with_scale(build(library, target, text, design))
+
+
+def _build_dflash(library: Any, target: Path, text: Any, design: DrafterDesign) -> Any:
+    from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
+
+    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     layers = Qwen3Config(
         vocab_size=text.vocab_size,
         hidden_size=text.hidden_size,
@@ -68,7 +75,7 @@ def build_model(target: Path, design: DrafterDesign, *, seed: int = 0) -> Any:
         layer_types=["full_attention"] * design.layers,
         tie_word_embeddings=False,
     )
-    model = library.DFlashDraftModel.from_training_args(
+    return library.DFlashDraftModel.from_training_args(
         layers,
         draft_vocab_size=text.vocab_size,
         block_size=design.block_size,
@@ -79,12 +86,14 @@ def build_model(target: Path, design: DrafterDesign, *, seed: int = 0) -> Any:
         # Unless told so, vLLM 0.32 serves even full attention causal: vllm#56692.
         sliding_window_non_causal=True,
     )
-    return _with_scale(model)
 
 
 def load_model(folder: Path, target: Path) -> Any:
     """Load a drafter in speculators' layout, to go on training it or to judge it."""
-    library = _import_quietly()
+    method = json.loads((folder / "config.json").read_text())["speculators_model_type"]
+    library = _import_quietly(method)
+    if method == "eagle3":
+        return _with_scale(load_eagle3(library, folder, target))
     config = library.DFlashSpeculatorConfig.from_pretrained(folder)
     config.speculators_config.verifier.name_or_path = str(target)
     config.transformer_layer_config._attn_implementation = register_attention()
@@ -136,31 +145,46 @@ def _with_scale(model: Any) -> Any:
     return model
 
 
-def _import_quietly() -> Any:
-    """Import speculators' DFlash without what it and transformers say while they load."""
+def _import_quietly(method: str) -> Any:
+    """Import speculators' models without what it and transformers print while they load."""
     from loguru import logger
     from transformers.utils import logging
 
     logger.disable("speculators")
     logging.disable_progress_bar()
-    return importlib.import_module("speculators.models.dflash")
+    return importlib.import_module(f"speculators.models.{method}")
 
 
 def draft(model: Any, batch: Batch) -> Any:
     """Run the drafter over a batch: [rows, anchors, block, hidden], before the head."""
-    import torch
-
-    states = torch.from_numpy(batch.states).view(torch.bfloat16)
-    visible = torch.from_numpy(batch.visible)
-    blocks = model.embed_tokens(torch.from_numpy(batch.blocks))
-    positions = torch.from_numpy(batch.positions)
-    mask = torch.zeros(visible.shape, dtype=blocks.dtype).masked_fill_(~visible, HIDDEN)
-    hidden = run_layers(model, states, blocks, mask, positions)
+    hidden = run_drafter(model, *_to_tensors(batch))
     return hidden.reshape(*batch.targets.shape, -1)
 
 
+def _to_tensors(batch: Batch) -> tuple[Any, ...]:
+    import torch
+
+    visible = torch.from_numpy(batch.visible)
+    return (
+        torch.from_numpy(batch.states).view(torch.bfloat16),
+        torch.from_numpy(batch.next_tokens),
+        torch.from_numpy(batch.blocks),
+        torch.zeros(visible.shape, dtype=torch.bfloat16).masked_fill_(~visible, HIDDEN),
+        torch.from_numpy(batch.positions),
+    )
+
+
+def run_drafter(
+    model: Any, states: Any, next_tokens: Any, blocks: Any, mask: Any, positions: Any
+) -> Any:
+    """Run a drafter of either method: [rows, anchors * block, hidden], before the head."""
+    if model.config.speculators_model_type == "eagle3":
+        return run_steps(model, states, next_tokens, blocks, mask, positions)
+    return run_layers(model, states, model.embed_tokens(blocks), mask, positions)
+
+
 def run_layers(model: Any, states: Any, blocks: Any, mask: Any, positions: Any) -> Any:
-    """Run the drafter's layers as speculators does, row by row instead of packed in one."""
+    """Run DFlash's layers as speculators does, row by row instead of packed in one."""
     context = model.hidden_norm(model.fc(states * model.feature_scale))
     rotary = model.rotary_emb(blocks, positions)
     for layer in model.layers:
@@ -211,12 +235,8 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         tokens, targets = choice.pick(batch.targets.reshape(-1))
-        visible = torch.from_numpy(batch.visible)
         loss, right = self.compiled(
-            torch.from_numpy(batch.states).view(torch.bfloat16),
-            torch.from_numpy(batch.blocks),
-            torch.zeros(visible.shape, dtype=torch.bfloat16).masked_fill_(~visible, HIDDEN),
-            torch.from_numpy(batch.positions),
+            *_to_tensors(batch),
             self.model.lm_head.weight[torch.from_numpy(tokens)],
             torch.from_numpy(targets),
         )
@@ -265,13 +285,20 @@ class Trainer:
         return (parameter for parameter in self.model.parameters() if parameter.requires_grad)
 
     def _loss(
-        self, states: Any, blocks: Any, mask: Any, positions: Any, head: Any, targets: Any
+        self,
+        states: Any,
+        next_tokens: Any,
+        blocks: Any,
+        mask: Any,
+        positions: Any,
+        head: Any,
+        targets: Any,
     ) -> Any:
         """Cross-entropy with D-PACE's weights (https://arxiv.org/abs/2605.18810)."""
         import torch
         from speculators.losses import dpace_loss_decay
 
-        hidden = run_layers(self.model, states, self.model.embed_tokens(blocks), mask, positions)
+        hidden = run_drafter(self.model, states, next_tokens, blocks, mask, positions)
         logits = (hidden.reshape(-1, hidden.shape[-1]) @ head.T).float()
         counted = (targets >= 0).float()
         count = counted.sum().clamp(min=1)
@@ -279,7 +306,7 @@ class Trainer:
         weights = dpace_loss_decay(
             pos_idx=None,
             loss_mask=counted[None],
-            block_size=self.model.block_size,
+            block_size=blocks.shape[1] // mask.shape[1],
             dpace_alpha=DPACE_ALPHA,
             elementwise_loss=surprise.detach()[None],
         )[0]

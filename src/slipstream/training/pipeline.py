@@ -144,9 +144,9 @@ def _write_card(run: TrainRun, shop: Workshop) -> tuple[TrainRun, Figures]:
     return run, {"bytes": weights.stat().st_size, "drafter": shop.folder.drafter.name}
 
 
-def require_unused(mask_token: int, responses: Sequence[Response]) -> None:
+def require_unused(mask_token: int | None, responses: Sequence[Response]) -> None:
     """Refuse a mask token that the text holds: the drafter could not tell it from a gap."""
-    for response in responses:
+    for response in responses if mask_token is not None else ():
         if mask_token in response.prompt_ids or mask_token in response.response_ids:
             raise InvalidInputError(
                 f"mask token {mask_token} occurs in the text of prompt {response.id}",

@@ -51,6 +51,12 @@ def plan_engine(
         *(("--enforce-eager",) if on_cpu else ()),
         *(("--per-request-spec-decode-metrics", "summary") if drafter else ()),
     )
-    wishes = Wishes(speculation=drafter is not None, users=users, context=context, raw=raw)
+    wishes = Wishes(
+        speculation=drafter is not None,
+        draft_length=settings.design.draft_tokens if drafter else None,
+        users=users,
+        context=context,
+        raw=raw,
+    )
     here = {"name": str(shop.target_folder), "revision": None}
     return make_plan(shop.host, shop.target.model_copy(update=here), drafter, None, wishes)
