@@ -3,8 +3,8 @@
 speculators' trainer wants an accelerator, Triton and a flex attention that has a backward
 pass. Its model does not, once given an attention that runs here. Against its eager loop a
 step costs a fraction: bfloat16 weights beside a float32 copy for the optimizer instead of
-casts in every layer, and a softmax over the frequent tokens and a fresh draw of the others
-instead of the whole vocabulary.
+casts in every layer (float32 throughout where a CPU only emulates bfloat16), and a softmax
+over the frequent tokens and a fresh draw of the others instead of the whole vocabulary.
 """
 
 import importlib
@@ -44,7 +44,9 @@ class Progress:
     seconds: float
 
 
-def build_model(target: Path, design: DrafterDesign, *, seed: int = 0) -> Any:
+def build_model(
+    target: Path, design: DrafterDesign, dtype: str = "bfloat16", *, seed: int = 0
+) -> Any:
     """Make speculators' model of this design, with the target's embedding and head."""
     import torch
     from transformers import AutoConfig
@@ -54,7 +56,7 @@ def build_model(target: Path, design: DrafterDesign, *, seed: int = 0) -> Any:
     text = getattr(verifier, "text_config", verifier)
     torch.manual_seed(seed)
     build = build_eagle3 if design.method == "eagle3" else _build_dflash
-    return _with_scale(build(library, target, text, design))
+    return _with_scale(build(library, target, text, design), dtype)
 
 
 def _build_dflash(library: Any, target: Path, text: Any, design: DrafterDesign) -> Any:
@@ -88,16 +90,16 @@ def _build_dflash(library: Any, target: Path, text: Any, design: DrafterDesign) 
     )
 
 
-def load_model(folder: Path, target: Path) -> Any:
+def load_model(folder: Path, target: Path, dtype: str = "bfloat16") -> Any:
     """Load a drafter in speculators' layout, to go on training it or to judge it."""
     method = json.loads((folder / "config.json").read_text())["speculators_model_type"]
     library = _import_quietly(method)
     if method == "eagle3":
-        return _with_scale(load_eagle3(library, folder, target))
+        return _with_scale(load_eagle3(library, folder, target), dtype)
     config = library.DFlashSpeculatorConfig.from_pretrained(folder)
     config.speculators_config.verifier.name_or_path = str(target)
     config.transformer_layer_config._attn_implementation = register_attention()
-    return _with_scale(library.DFlashDraftModel.from_pretrained(folder, config=config))
+    return _with_scale(library.DFlashDraftModel.from_pretrained(folder, config=config), dtype)
 
 
 def even_out(model: Any, scale: Any) -> None:
@@ -124,12 +126,15 @@ def measure_scale(states: States, samples: Sequence[TrainSample]) -> Any:
 
 
 def save_model(model: Any, folder: Path, *, verifier: str) -> None:
-    """Save a drafter for vLLM, under the name of its target and not where that lies here."""
+    """Save a drafter for vLLM, in bfloat16 and under its target's name, not its place here."""
     import torch
 
+    dtype = model.fc.weight.dtype
     even_out(model, torch.ones_like(model.feature_scale))
     model.config.speculators_config.verifier.name_or_path = verifier
+    _cast(model, torch.bfloat16)
     model.save_pretrained(folder)
+    _cast(model, dtype)
     # speculators leaves its own code beside the weights, which vLLM does not need.
     (folder / "config.py").unlink(missing_ok=True)
     config = json.loads((folder / "config.json").read_text())
@@ -137,12 +142,18 @@ def save_model(model: Any, folder: Path, *, verifier: str) -> None:
     write_atomically(folder / "config.json", json.dumps(config, indent=2).encode())
 
 
-def _with_scale(model: Any) -> Any:
+def _with_scale(model: Any, dtype: str) -> Any:
     import torch
 
-    model = model.to(torch.bfloat16)
-    model.feature_scale = torch.ones(model.fc.in_features, dtype=torch.bfloat16)
+    _cast(model, getattr(torch, dtype))
+    model.feature_scale = torch.ones(model.fc.in_features, dtype=model.dtype)
     return model
+
+
+def _cast(model: Any, dtype: Any) -> None:
+    """Cast weights and nothing else: rounded rotary frequencies would not be the engine's."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
 
 
 def _import_quietly(method: str) -> Any:
@@ -157,19 +168,19 @@ def _import_quietly(method: str) -> Any:
 
 def draft(model: Any, batch: Batch) -> Any:
     """Run the drafter over a batch: [rows, anchors, block, hidden], before the head."""
-    hidden = run_drafter(model, *_to_tensors(batch))
+    hidden = run_drafter(model, *_to_tensors(batch, model.dtype))
     return hidden.reshape(*batch.targets.shape, -1)
 
 
-def _to_tensors(batch: Batch) -> tuple[Any, ...]:
+def _to_tensors(batch: Batch, dtype: Any) -> tuple[Any, ...]:
     import torch
 
     visible = torch.from_numpy(batch.visible)
     return (
-        torch.from_numpy(batch.states).view(torch.bfloat16),
+        torch.from_numpy(batch.states).view(torch.bfloat16).to(dtype),
         torch.from_numpy(batch.next_tokens),
         torch.from_numpy(batch.blocks),
-        torch.zeros(visible.shape, dtype=torch.bfloat16).masked_fill_(~visible, HIDDEN),
+        torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, HIDDEN),
         torch.from_numpy(batch.positions),
     )
 
@@ -234,9 +245,9 @@ class Trainer:
         rate = self.schedule.rate_at(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        tokens, targets = choice.pick(batch.targets.reshape(-1))
+        tokens, targets = choice.pick(batch.targets[..., 1:].reshape(-1))
         loss, right = self.compiled(
-            *_to_tensors(batch),
+            *_to_tensors(batch, self.model.dtype),
             self.model.lm_head.weight[torch.from_numpy(tokens)],
             torch.from_numpy(targets),
         )
@@ -299,14 +310,16 @@ class Trainer:
         from speculators.losses import dpace_loss_decay
 
         hidden = run_drafter(self.model, states, next_tokens, blocks, mask, positions)
-        logits = (hidden.reshape(-1, hidden.shape[-1]) @ head.T).float()
+        block = blocks.shape[1] // mask.shape[1]
+        drafted = hidden.unflatten(1, (-1, block))[:, :, 1:].flatten(0, 2)
+        logits = (drafted @ head.T).float()
         counted = (targets >= 0).float()
         count = counted.sum().clamp(min=1)
         surprise = torch.nn.functional.cross_entropy(logits, targets.clamp(min=0), reduction="none")
         weights = dpace_loss_decay(
             pos_idx=None,
             loss_mask=counted[None],
-            block_size=blocks.shape[1] // mask.shape[1],
+            block_size=block - 1,
             dpace_alpha=DPACE_ALPHA,
             elementwise_loss=surprise.detach()[None],
         )[0]

@@ -38,6 +38,7 @@ def extract_states(run: TrainRun, shop: Workshop) -> tuple[TrainRun, Figures]:
         run.settings.design.target_layer_ids,
         shop.folder.states,
         ticker.show,
+        shop.dtype,
     )
     return run, {"tokens": tokens, "bytes": tokens * width}
 
@@ -48,11 +49,11 @@ def train_drafter(run: TrainRun, shop: Workshop) -> tuple[TrainRun, Figures]:
     target, settings = shop.target_folder, run.settings
     scale = measure_scale(material.states, material.training)
     if shop.start_folder is None:
-        model = build_model(target, settings.design, seed=settings.schedule.seed)
+        model = build_model(target, settings.design, shop.dtype, seed=settings.schedule.seed)
         model.feature_scale = scale
     else:
         converted = convert_drafter(shop.start_folder, target, shop.folder.path / "from")
-        model = load_model(converted, target)
+        model = load_model(converted, target, shop.dtype)
         even_out(model, scale)
     ticker = Ticker(shop.report, "training", unit="steps")
     curve = list(run.curve)

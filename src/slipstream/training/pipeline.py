@@ -125,7 +125,7 @@ def _measure_acceptance(run: TrainRun, shop: Workshop) -> tuple[TrainRun, Figure
 
 def _judge_offline(run: TrainRun, shop: Workshop) -> dict[str, Judged]:
     material = read_material(run.settings, shop.folder, shop.target.hidden_size or 0)
-    model = load_model(shop.folder.drafter, shop.target_folder)
+    model = load_model(shop.folder.drafter, shop.target_folder, shop.dtype)
     rights = judge_kinds(model, material, run.settings.judged_a_kind)
     return {
         kind: Judged(prompts=len(own), uniform=average_everywhere(own), walked=walk(own))

@@ -26,6 +26,11 @@ class Workshop:
     start_folder: Path | None = None
 
     @property
+    def dtype(self) -> str:
+        """Name what to compute in: bfloat16, unless this CPU only emulates it."""
+        return "float32" if self.host.processor.has_bfloat16 is False else "bfloat16"
+
+    @property
     def target_name(self) -> str:
         """Name the target as others find it; one of the hub lies here under a commit's hash."""
         here = Path(self.target.name).is_dir()
