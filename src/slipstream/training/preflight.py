@@ -50,7 +50,7 @@ def require_target(target: Checkpoint) -> None:
     """Refuse a target that the engine cannot draft for."""
     if target.architecture not in read_auxiliary_targets():
         raise InvalidInputError(
-            f"vLLM {VERSION} runs no DFlash on {target.architecture}: "
+            f"vLLM {VERSION} runs neither DFlash nor EAGLE-3 on {target.architecture}: "
             "that class hands out no auxiliary hidden states",
             hint=f"slipstream inspect {target.name}",
         )
