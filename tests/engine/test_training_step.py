@@ -11,14 +11,8 @@ import pytest
 import torch
 
 from slipstream.training.batches import Geometry, TrainSample, make_row, stack
-from slipstream.training.cpu_lane import (
-    Candidates,
-    Trainer,
-    build_model,
-    draft,
-    load_model,
-    save_model,
-)
+from slipstream.training.cpu_lane import Candidates, Trainer
+from slipstream.training.cpu_models import build_model, draft, load_model, save_model
 from slipstream.training.settings import DrafterDesign, Schedule
 
 pytestmark = [

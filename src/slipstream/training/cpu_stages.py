@@ -5,14 +5,13 @@ from collections.abc import Sequence
 
 from slipstream.errors import InvalidInputError
 from slipstream.training.acceptance import average_everywhere, walk
-from slipstream.training.cpu_lane import (
-    Progress,
+from slipstream.training.cpu_lane import Progress, train
+from slipstream.training.cpu_models import (
     build_model,
     even_out,
     load_model,
     measure_scale,
     save_model,
-    train,
 )
 from slipstream.training.material import judge_kinds, list_samples, read_material
 from slipstream.training.progress import Ticker

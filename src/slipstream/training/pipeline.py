@@ -10,7 +10,7 @@ from slipstream.serving.supervision.engine_process import run_engine
 from slipstream.training import cpu_stages, gpu_stages
 from slipstream.training.acceptance import average_everywhere, walk
 from slipstream.training.card import render_card
-from slipstream.training.cpu_lane import load_model
+from slipstream.training.cpu_models import load_model
 from slipstream.training.material import judge_kinds, read_material
 from slipstream.training.progress import Ticker
 from slipstream.training.prompts import (

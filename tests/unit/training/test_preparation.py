@@ -172,7 +172,9 @@ def test_without_the_library_that_trains_nothing_is_read(monkeypatch: pytest.Mon
 
 def test_a_target_that_cannot_be_drafted_for_is_refused() -> None:
     write_config("target", {**CONFIG, "architectures": ["AbacusForCausalLM"]})
-    assert refuse().message.startswith("vLLM 0.32.0 runs neither DFlash nor EAGLE-3 on AbacusForCausalLM")
+    assert refuse().message.startswith(
+        "vLLM 0.32.0 runs neither DFlash nor EAGLE-3 on AbacusForCausalLM"
+    )
 
 
 def test_prompts_that_are_not_there_are_refused() -> None:
