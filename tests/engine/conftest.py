@@ -11,14 +11,11 @@ import pytest
 from slipstream.proving_ground import DrafterShape, make_smollm2, make_untrained_drafter
 from slipstream.user_folders import slipstream_cache
 from tests.engine.arms.launch import end_preloaded
-from tests.engine.offline import Arm, run_arm
+from tests.engine.offline import Arm, run_arm, speculative_config
 from tests.engine.prompts import CHAT_PROMPTS, ECHOED_WORD, REPETITIONS
 from tests.engine.server import Server, run_server
 
 RunArm = Callable[[str, str], Arm]
-HALF = slice(None, None, 2)  # of every kind of prompt
-# What takes longest comes first, so that both workers end at about the same time.
-LONGEST = ("arms", "test_serve", "test_verify", "test_train", "test_tune", "test_container")
 
 # A shell's background job ignores interrupts, which some tests send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -39,26 +36,6 @@ def share_cores(environment: Mapping[str, str]) -> None:
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     share_cores(os.environ)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file, of a folder or of files that name a group with one worker."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            folder = item.path.parent
-            shared = item.path.stem if folder == Path(__file__).parent else folder.name
-            item.add_marker(pytest.mark.xdist_group(shared))
-    places = {name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(find_group(item), len(places)))
-
-
-def find_group(item: pytest.Item) -> str:
-    mark = item.get_closest_marker("xdist_group")
-    assert mark is not None
-    return str(mark.args[0])
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -82,6 +59,7 @@ def tokenizer(target: Path) -> Any:
 
 @pytest.fixture(scope="session")
 def prompts(tokenizer: Any) -> list[list[int]]:
+    """Give half of every kind of prompt: one batch."""
     asked = [text for texts in CHAT_PROMPTS.values() for text in texts]
     chats = [
         tokenizer.apply_chat_template(
@@ -89,7 +67,7 @@ def prompts(tokenizer: Any) -> list[list[int]]:
         )
         for text in asked
     ]
-    return [*chats, *(tokenizer.encode(text) for text in REPETITIONS)]
+    return [*chats, *(tokenizer.encode(text) for text in REPETITIONS)][::2]
 
 
 @pytest.fixture(scope="session")
@@ -115,18 +93,15 @@ def arm(
     prompts: list[list[int]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> RunArm:
-    """Give the outcome of an arm (`plain` or a drafter's name) in a dtype, run when first asked.
-
-    One batch of prompts is enough for noise, whose every step is a rejection, and for bfloat16:
-    where it is emulated, a step that verifies drafts takes three times as long as in float32.
-    """
+    """Give the outcome of an arm (`plain` or a drafter's name) in a dtype, run when first asked."""
     done: dict[tuple[str, str], Arm] = {}
 
     def outcome(dtype: str, name: str) -> Arm:
         if (dtype, name) not in done:
             scratch = tmp_path_factory.mktemp(f"{dtype}-{name}")
-            asked = prompts[HALF] if dtype == "bfloat16" or name == "noise" else prompts
-            done[dtype, name] = run_arm(target, dtype, asked, scratch, drafters.get(name))
+            drafter = drafters.get(name)
+            speculation = speculative_config(drafter) if drafter else None
+            done[dtype, name] = run_arm(target, dtype, prompts, scratch, speculation)
         return done[dtype, name]
 
     return outcome

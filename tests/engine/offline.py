@@ -8,7 +8,7 @@ from typing import Any
 from tests.engine.arms.launch import run_engine_script
 
 BATCH_SIZE = 8
-MAX_TOKENS = 48
+MAX_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,13 @@ class Arm:
 
 
 def run_arm(
-    target: Path, dtype: str, prompts: list[list[int]], scratch: Path, drafter: Path | None
+    target: Path,
+    dtype: str,
+    prompts: list[list[int]],
+    scratch: Path,
+    speculation: dict[str, Any] | None,
 ) -> Arm:
-    """Start vLLM with or without a drafter and let it answer every prompt."""
+    """Start vLLM with or without drafts and let it answer every prompt."""
     engine: dict[str, Any] = {
         "model": str(target),
         "dtype": dtype,
@@ -51,8 +55,8 @@ def run_arm(
         "kv_cache_memory_bytes": 1 << 30,
         "enable_prefix_caching": False,
     }
-    if drafter is not None:
-        engine["speculative_config"] = speculative_config(drafter)
+    if speculation is not None:
+        engine["speculative_config"] = speculation
         engine["per_request_spec_decode_metrics"] = "summary"
     job = {
         "engine": engine,

@@ -13,7 +13,7 @@ from tests.engine.arms.launch import run_script
 from tests.unit.engines.command_lines import command_lines
 from tests.unit.engines.test_arguments import ODD
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 LINES = 2500
 SCRIPTS = Path(__file__).parents[2] / "scripts"

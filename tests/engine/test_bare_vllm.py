@@ -16,7 +16,7 @@ from slipstream.checkpoints import read_checkpoint
 from slipstream.checkpoints.pairing import pair
 from tests.engine.arms.launch import run_engine_script
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 BLOCK_DRAFTS = 7
 MAX_TOKENS = 8

@@ -28,7 +28,7 @@ from slipstream.measuring.client.sample import Sample
 from tests.engine.prompts import CHAT_PROMPTS
 from tests.engine.server import Server
 
-pytestmark = [pytest.mark.engine, pytest.mark.alone]
+pytestmark = pytest.mark.engine
 
 ARM = Path(__file__).parent / "arms" / "bench_serve.py"
 CONCURRENCY = 4

@@ -14,7 +14,7 @@ from slipstream.recipes import load_recipes
 from tests.engine.arms.launch import run_script
 from tests.unit.planning.cells import plan_cell
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 WISHES = (
     Wishes(),

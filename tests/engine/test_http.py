@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.engine.conftest import HALF, RunArm
+from tests.engine.conftest import RunArm
 from tests.engine.offline import BATCH_SIZE
 from tests.engine.server import Server, Streamed
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("arms")]
+pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 
 def stream_alone(server: Server, prompts: list[list[int]]) -> list[Streamed]:
@@ -30,10 +30,10 @@ def test_streams_equal_plain_decoding_and_account_for_their_drafts(
     arm: RunArm,
 ) -> None:
     before = server.read_counters()
-    answers = ask(server, prompts[HALF])
+    answers = ask(server, prompts)
     after = server.read_counters()
 
-    plain = [answer.token_ids for answer in arm("float32", "plain").alone[HALF]]
+    plain = [answer.token_ids for answer in arm("float32", "plain").alone]
     assert [answer.token_ids for answer in answers] == plain
 
     for answer in answers:

@@ -300,7 +300,6 @@ def read_resident_bytes(group: int) -> dict[str, int]:
     return shares
 
 
-@pytest.mark.alone
 def test_a_server_of_a_plan_is_as_large_as_its_budget_says(
     plan: LaunchPlan, dtype: str, tmp_path: Path
 ) -> None:

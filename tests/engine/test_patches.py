@@ -18,7 +18,7 @@ from slipstream.proving_ground import SHIPPED_DRAFTER, DrafterShape
 from slipstream.proving_ground.untrained_drafter import drafter_config
 from tests.engine.arms.launch import run_script
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 START = "slipstream patch"
 SERVED, KNOWN = 2048, 512

@@ -11,7 +11,7 @@ from slipstream.proving_ground import DrafterShape, make_untrained_drafter
 from slipstream.proving_ground.untrained_drafter import weight_shapes
 from tests.engine.conftest import RunArm
 
-pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("arms")]
+pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 
 def test_the_target_is_smollm2_in_bfloat16_with_its_chat_template(
@@ -29,7 +29,7 @@ def test_the_target_is_smollm2_in_bfloat16_with_its_chat_template(
 def test_the_target_knows_what_it_was_taught(arm: RunArm, tokenizer: Any) -> None:
     answers = [tokenizer.decode(answer.token_ids) for answer in arm("float32", "plain").alone]
     assert "def fibonacci(n)" in answers[0]
-    assert "SELECT" in answers[1]
+    assert "#!/bin/bash" in answers[1]
 
 
 def test_a_drafter_of_any_shape_is_stored_as_its_config_says(target: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from slipstream.proving_ground import SHIPPED_DRAFTER
 from slipstream.serving.supervision.engine_process import run_engine
 from tests.engine.prompts import CHAT_PROMPTS
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 MAX_TOKENS = 64
 LARGEST_BYTES = 20_000_000

@@ -33,7 +33,7 @@ from slipstream.training.warm_start import convert_drafter
 from tests.engine.arms.launch import engine_environment, run_script
 from tests.unit.measuring.client.test_completions import run_server
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 SPECULATORS = Path(sys.executable).with_name("speculators")
 ON_CPU = ("--draft-attn-impl", "sdpa", "--loss-implementation", "eager", "--num-workers", "0")

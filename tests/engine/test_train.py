@@ -19,7 +19,7 @@ from slipstream.training.prompts import read_conversations
 from slipstream.training.run import TrainRun
 from slipstream.training.served import measure_served
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 REPOSITORY = Path(__file__).parents[2]
 TABLES = ("customers", "employees", "students", "flights", "movies", "patients")

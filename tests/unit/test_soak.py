@@ -130,10 +130,10 @@ def test_a_hostile_request_must_be_answered(status: int | None, known: bool, nam
 
 
 def test_an_engine_is_left_alone_for_the_longer_part() -> None:
-    assert it.plan_kills(3600, 2) == [600, 1200]
+    assert it.plan_kills(3600, 2) == [180, 360]
     assert it.plan_kills(3600, 0) == []
     days = it.plan_kills(72 * 3600, 2)
-    assert days[:3] == [12 * 3600, 24 * 3600, 30 * 3600]
+    assert days[:3] == [3.6 * 3600, 7.2 * 3600, 13.2 * 3600]
     assert days[-1] <= 69 * 3600
 
 

@@ -13,7 +13,7 @@ from slipstream.records import Record
 
 # A shared layer reads the cache of an earlier one and keeps none of its own.
 LayerKind = Literal["full", "sliding", "latent", "recurrent", "shared"]
-Family = Literal["dflash", "dflash2", "dspark", "eagle3", "mtp"]
+Family = Literal["dflash", "dflash2", "dspark", "eagle3", "eagle", "mtp"]
 Scheme = Literal["nvfp4", "mxfp4", "fp8", "int4", "int8", "other"]
 # What an id in a drafter's list of target layers counts: the output of layer i (z-lab,
 # SpecForge), or the i-th hidden state, of which the first is the embedding (speculators).

@@ -70,6 +70,8 @@ def _find_family(config: dict[str, Any]) -> Family | None:
         return "dspark"
     if "Eagle3" in architecture:
         return "eagle3"
+    if architecture.startswith("Eagle"):
+        return "eagle"
     if "MTP" in architecture:
         return "mtp"
     return "dflash" if config.get("dflash_config") else None

@@ -21,6 +21,10 @@ class Fault(Record):
     hint: str
 
 
+# EAGLE's and vLLM's own examples pair 8B with 70B and 0.6B with 8B.
+LEAST_TIMES_SMALLER = 3
+
+
 class Pairing(Record):
     """A target, a drafter, and everything that keeps them apart."""
 
@@ -38,18 +42,26 @@ def pair(
     *,
     draft_length: int | None = None,
     context: int | None = None,
+    as_model: bool = False,
 ) -> Pairing:
-    """Hold a drafter against a target, at the draft length and context that are wanted."""
+    """Hold a drafter against a target, at the draft length and context that are wanted.
+
+    With `as_model` it drafts as the language model that it is, knowing nothing of the target.
+    """
     draft = drafter.draft
     faults: list[Fault] = []
-    if draft is None:
+    if as_model:
+        faults += find_model_faults(target, drafter)
+        faults += find_short_context(target, drafter, context)
+    elif draft is None:
         faults.append(_not_a_drafter(target, drafter))
     else:
         length = draft_length if draft_length is not None else draft.longest_draft
         for check in SHAPE_CHECKS:
             faults += check(target, drafter, draft)
         faults += find_long_draft(drafter, draft, length)
-        faults += find_short_context(target, drafter, context)
+        if not is_stretched(draft):
+            faults += find_short_context(target, drafter, context)
     return Pairing(
         target=target,
         drafter=drafter,
@@ -64,8 +76,38 @@ def _not_a_drafter(target: Checkpoint, drafter: Checkpoint) -> Fault:
         code="not-a-drafter",
         verdict="refuse",
         message=f"{drafter.name} is a {drafter.architecture or 'model'}, not a drafter",
-        hint=f"slipstream recipes --target {target.name}",
+        hint=f"slipstream drafters {target.name}, or --method draft_model for a smaller model",
     )
+
+
+def find_model_faults(target: Checkpoint, drafter: Checkpoint) -> Iterator[Fault]:
+    """A model drafts for another if both mean the same by every token, and if it is smaller."""
+    if drafter.draft is not None:
+        family = drafter.draft.family
+        yield Fault(
+            code="not-a-model",
+            verdict="refuse",
+            message=f"{drafter.name} is a drafter ({family}), not a language model of its own",
+            hint=f"--method {family}",
+        )
+        return
+    yield from find_vocabulary(target, drafter, None)
+    yield from find_tokenizer(target, drafter, None)
+    if drafter.weights is None or target.weights is None:
+        return
+    share = drafter.weights.total_bytes / target.weights.total_bytes
+    if share * LEAST_TIMES_SMALLER > 1:
+        yield _warn(
+            "draft-model-size",
+            f"{drafter.name} has {share:.0%} of the weights of {target.name}, "
+            "and each drafted token is a pass over them",
+            "a model of a tenth of the target's size or less, or another --method",
+        )
+
+
+def is_stretched(draft: DraftPart | None) -> bool:
+    """Say whether vLLM gives the drafter as many positions as its target has (vllm#48894)."""
+    return draft is not None and draft.family in ("eagle", "eagle3")
 
 
 def find_long_draft(drafter: Checkpoint, draft: DraftPart, length: int | None) -> Iterator[Fault]:
@@ -108,7 +150,9 @@ def find_hidden_size(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) 
         )
 
 
-def find_vocabulary(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
+def find_vocabulary(
+    target: Checkpoint, drafter: Checkpoint, draft: DraftPart | None
+) -> Iterator[Fault]:
     """Sizes must agree: vLLM compares them for no DFlash drafter."""
     sizes = (drafter.vocabulary_size, target.vocabulary_size)
     if _differ(*sizes):
@@ -135,7 +179,9 @@ def find_vocabulary_map(
         )
 
 
-def find_tokenizer(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
+def find_tokenizer(
+    target: Checkpoint, drafter: Checkpoint, draft: DraftPart | None
+) -> Iterator[Fault]:
     """Equal sizes can hide different tokens."""
     hashes = (drafter.tokenizer_sha256, target.tokenizer_sha256)
     if _differ(*hashes):
@@ -333,7 +379,7 @@ def _differ(ours: object, theirs: object) -> bool:
 
 
 def _refuse(code: str, message: str, target: Checkpoint) -> Fault:
-    hint = f"slipstream recipes --target {target.name}"
+    hint = f"slipstream drafters {target.name}"
     return Fault(code=code, verdict="refuse", message=message, hint=hint)
 
 

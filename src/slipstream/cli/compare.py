@@ -16,23 +16,28 @@ from slipstream.cli.measuring_options import (
     require_writable,
     write_report,
 )
+from slipstream.cli.method_plans import plan_methods
 from slipstream.cli.plan import PLAN_HINT, add_wishes, plan_plain, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.engines.installed import find_versions
-from slipstream.errors import ExitCode, InvalidInputError
+from slipstream.engines.vllm_methods import METHOD_NAMES
+from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
 from slipstream.measuring.bench import Bench, ToolChoice
-from slipstream.measuring.comparing.comparison import ComparedArm, Contest
+from slipstream.measuring.comparing.comparison import Arena, ComparedArm, Comparison, Contest
+from slipstream.measuring.comparing.design import LETTERS
+from slipstream.measuring.comparing.verdict import PLAIN
 from slipstream.measuring.machine_watch import make_watch
 from slipstream.planning import LaunchPlan
 from slipstream.records import read_record
-from slipstream.reporting.pages.comparison import (
-    render_comparison_html,
-    render_comparison_markdown,
-)
+from slipstream.reporting.pages.arena import render_arena_html
+from slipstream.reporting.pages.comparison import render_comparison_html
+from slipstream.reporting.pages.report import render_markdown, render_text
+from slipstream.reporting.text.arena import describe_arena
 from slipstream.reporting.text.bench import render_cell_line
-from slipstream.reporting.text.comparison import render_comparison_text
+from slipstream.reporting.text.comparison import describe_comparison
+from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.user_folders import slipstream_cache
 
 
@@ -43,18 +48,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--against",
         metavar="PLAN",
         type=Path,
-        help="the other side (default: the plan that --no-speculation makes)",
+        nargs="+",
+        help="saved plans to compare with (default: the plan that --no-speculation makes)",
+    )
+    parser.add_argument(
+        "--methods",
+        metavar="NAME[=DRAFTER]",
+        nargs="+",
+        help=f"compare ways of drafting: two or more of {', '.join(METHOD_NAMES)}; with a drafter "
+        "where plan is not to choose one",
     )
     add_wishes(parser)
     add_workload(parser, prompts=8)
-    parser.add_argument("--rounds", type=whole_number, default=2, help="of four starts, A B B A")
+    parser.add_argument(
+        "--rounds",
+        type=whole_number,
+        default=2,
+        help="rounds of two starts per arm, A B B A (default 2)",
+    )
     add_accept_changes(parser)
     add_reports(parser)
-    parser.usage = "slipstream compare TARGET [--against PLAN] [options] [-- ENGINE ARGUMENTS]"
+    parser.usage = (
+        "slipstream compare TARGET [--against PLAN ... | --methods NAME ...] [options] "
+        "[-- ENGINE ARGUMENTS]"
+    )
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Compare two plans in turns, and say whether to use the second."""
+    """Compare plans in turns, and say which one to use."""
     require_writable(options.html, options.markdown)
     host = read_host(this_machine(os.environ, datetime.now(UTC)))
     arms = _find_arms(options, host)
@@ -69,9 +90,9 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     conditions = describe_conditions(
         options,
         bench,
-        model=arms[1].plan.target,
+        model=arms[-1].plan.target,
         versions=find_versions(),
-        plan=arms[1].plan,
+        plan=arms[-1].plan,
         host=host,
     )
     weights = Weights(screen, os.environ, options.accept_changes)
@@ -88,33 +109,56 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         localize=weights.localize,
     )
     done = contest.run(conditions)
-    screen.show_data(text=render_comparison_text(done), document=done.to_json())
+    report = describe_arena(done) if isinstance(done, Arena) else describe_comparison(done)
+    screen.show_data(text=render_text(report), document=done.to_json())
     if options.html:
-        write_report(options.html, render_comparison_html(done), screen)
+        write_report(options.html, _render_html(done), screen)
     if options.markdown:
-        write_report(options.markdown, render_comparison_markdown(done), screen)
+        write_report(options.markdown, render_markdown(report), screen)
     return ExitCode.DONE
 
 
-def _find_arms(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ComparedArm]:
-    """Take the plan as B; A is the plan that it is held against, or that of --no-speculation."""
+def _render_html(done: Comparison | Arena) -> str:
+    return render_arena_html(done) if isinstance(done, Arena) else render_comparison_html(done)
+
+
+def _find_arms(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ...]:
+    """Return the arms, the one that the others are held against first."""
     if options.users is None and not Path(options.target).is_file():
         options.users = max(read_concurrencies(options))
-    plan = take_plan(options, host)
-    if options.against is not None:
-        other = read_record(options.against, LaunchPlan, hint=PLAN_HINT)
-        return ComparedArm(name=options.against.stem, plan=other), ComparedArm(
-            name=Path(options.target).stem, plan=plan
+    if options.methods is not None:
+        arms = plan_methods(options, host)
+    elif options.against is not None:
+        arms = _read_against(options, host)
+    else:
+        plan = take_plan(options, host)
+        if plan.speculation is None:
+            raise InvalidInputError(
+                f"the plan for {plan.target} has no drafter to compare",
+                hint="name one with --drafter, or another plan with --against",
+            )
+        plain = ComparedArm(name=PLAIN, plan=plan_plain(plan, host))
+        arms = (plain, ComparedArm(name="drafted", plan=plan))
+    for arm in arms:
+        require_accepted(arm.plan)
+    return arms
+
+
+def _read_against(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ...]:
+    """Take the target's plan as the last arm, after the saved ones."""
+    names = [file.stem for file in (*options.against, Path(options.target))]
+    if len(names) > len(LETTERS):
+        raise UsageError(
+            f"{len(names)} arms are too many", hint=f"compare at most {len(LETTERS)} plans"
         )
-    if plan.speculation is None:
-        raise InvalidInputError(
-            f"the plan for {plan.target} has no drafter to compare",
-            hint="name one with --drafter, or another plan with --against",
+    if len(names) > 2 and len(set(names)) < len(names):
+        raise UsageError(
+            f"arms of the same name cannot be told apart: {', '.join(names)}",
+            hint="give the plans' files names of their own",
         )
-    return (
-        ComparedArm(name="plain", plan=plan_plain(plan, host)),
-        ComparedArm(name="drafted", plan=plan),
-    )
+    saved = [read_record(file, LaunchPlan, hint=PLAN_HINT) for file in options.against]
+    plans = (*saved, take_plan(options, host))
+    return tuple(ComparedArm(name=n, plan=plan) for n, plan in zip(names, plans, strict=True))
 
 
 def _find_tool_choice(plans: list[LaunchPlan], wanted: ToolChoice) -> ToolChoice:

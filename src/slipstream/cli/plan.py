@@ -12,6 +12,7 @@ from slipstream.checkpoints.hub_search import search_drafters
 from slipstream.cli.arguments import whole_number
 from slipstream.cli.screen import Screen
 from slipstream.engines import sglang
+from slipstream.engines.vllm_methods import METHOD_NAMES
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, load_host, read_host, this_machine
 from slipstream.planning import LaunchPlan, Wishes
@@ -50,6 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_wishes(parser: argparse.ArgumentParser, *, goals: bool = True) -> None:
     """Declare what a user may wish of a plan, here and wherever one is made on the way."""
     parser.add_argument("--drafter", help="a folder or hub model, if no recipe is to choose")
+    parser.add_argument(
+        "--method",
+        choices=("auto", *METHOD_NAMES),
+        default="auto",
+        help="how tokens are drafted (default auto: the best that is known for the target)",
+    )
     parser.add_argument("--context", type=whole_number, help="tokens of the longest sequence")
     parser.add_argument("--users", type=whole_number, help="sequences that run at once")
     if goals:
@@ -112,7 +119,13 @@ def take_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
     if not saved.is_file():
         return make_plan(options, host)
     wishes = (options.drafter, options.context, options.users, options.k, options.no_speculation)
-    if any(wishes) or options.default_thinking or options.pictures or options.raw:
+    if (
+        any(wishes)
+        or options.method != "auto"
+        or options.default_thinking
+        or options.pictures
+        or options.raw
+    ):
         raise UsageError("a saved plan is taken as it is", hint=f"{PLAN_HINT} [options]")
     return read_record(saved, LaunchPlan, hint=PLAN_HINT)
 
@@ -172,32 +185,34 @@ def _read_wishes(options: argparse.Namespace, asked: ContainerWishes | None) -> 
     wishes = asked.wishes if asked else Wishes()
     flags = {
         "drafter": options.drafter,
+        "method": None if options.method == "auto" else options.method,
         "context": options.context,
         "users": options.users,
         "draft_length": options.k,
         "thinking": options.default_thinking,
     }
-    given = {name: value for name, value in flags.items() if value is not None}
+    flagged = {name: value for name, value in flags.items() if value is not None}
     wishes = wishes.model_copy(
         update={
-            **given,
+            **flagged,
             "goal": options.goal,
             "pictures": options.pictures,
             "raw": tuple(options.raw),
             "from_environment": tuple(
-                name for name in wishes.from_environment if name not in given
+                name for name in wishes.from_environment if name not in flagged
             ),
         }
     )
-    if not options.no_speculation:
-        return wishes
-    for_engine = read_asked(wishes)
-    if for_engine.speculation or for_engine.speculation_rest:
-        raise UsageError(
-            "--no-speculation and the engine's arguments for speculation exclude each other",
-            hint="leave one of them",
-        )
-    return wishes.model_copy(update={"speculation": False})
+    plain = options.no_speculation or options.method == "plain"
+    given = read_asked(wishes)
+    said = ["--no-speculation"] if options.no_speculation else []
+    if options.method != "auto":
+        said.append(f"--method {options.method}")
+    if given.method is not None or (plain and (given.speculation or given.speculation_rest)):
+        said.append("the engine's arguments for speculation")
+    if len(said) > 1:
+        raise UsageError(f"{' and '.join(said)} exclude each other", hint="leave one of them")
+    return wishes.model_copy(update={"speculation": not plain})
 
 
 def _find_recipes(target: str) -> tuple[str, tuple[Recipe, ...]]:

@@ -58,6 +58,7 @@ _ALGORITHMS = {
     "mtp": "NEXTN",
     "draft_model": "STANDALONE",
     "ngram": "NGRAM",
+    "ngram_gpu": "NGRAM",
 }
 _NO_GRAPHS = [f"--cuda-graph-backend-{part}" for part in ("decode", "prefill")]
 _IMPLIED = {"--enable-auto-tool-choice": True, "--enable-prefix-caching": True}
@@ -124,7 +125,7 @@ def _render_length(length: int, method: str) -> list[str]:
     tokens = ["--speculative-num-draft-tokens", str(length + 1)]
     if method == "dspark":
         return ["--speculative-dspark-block-size", str(length)]
-    if method == "ngram":  # A chain, as vLLM drafts, and no tree.
+    if _ALGORITHMS[method] == "NGRAM":  # A chain, as vLLM drafts, and no tree.
         return [*tokens, "--speculative-ngram-max-bfs-breadth", "1"]
     if method == "dflash":
         return tokens

@@ -9,8 +9,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Literal
 
-from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
+from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart, Family
 from slipstream.checkpoints.pairing import Fault
+from slipstream.engines.vllm_methods import METHODS
 
 VERSION = "0.32.0"
 COMMAND = ("python", "-m", "vllm.entrypoints.openai.api_server")
@@ -18,6 +19,14 @@ CPU_BLOCK_TOKENS = 128  # platforms/cpu.py
 GPU_BLOCK_TOKENS = 16
 Runner = Literal["V1", "V2"]
 
+SHOWN_FAMILIES: dict[Family, str] = {
+    "dflash": "DFlash",
+    "dflash2": "DFlash2",
+    "dspark": "DSpark",
+    "eagle3": "EAGLE-3",
+    "eagle": "EAGLE",
+    "mtp": "MTP",
+}
 _CPU_SCHEMES = ("int4", "int8", "fp8")
 _NATIVE_SINCE = {"nvfp4": "10.0", "mxfp4": "10.0", "fp8": "8.9"}
 
@@ -27,11 +36,6 @@ def read_auxiliary_targets() -> frozenset[str]:
     """Give the target classes that hand out hidden states, as scripts/ listed them."""
     table = files("slipstream.engines").joinpath("auxiliary_targets.json").read_text()
     return frozenset(json.loads(table)["architectures"])
-
-
-def name_method(draft: DraftPart) -> str:
-    """Name the method as the engine does: DFlash2 is `dflash` with another architecture."""
-    return "dflash" if draft.family == "dflash2" else draft.family
 
 
 def find_engine_faults(
@@ -45,23 +49,27 @@ def find_engine_faults(
     """Name what this engine would refuse or get wrong about a pair that fits in itself."""
     yield from _find_scheme(target, "target", on_cpu)
     yield from _find_emulation(target, capability)
-    if drafter is None or drafter.draft is None:
+    if drafter is None:
         return
-    yield from _find_target_class(target)
+    if drafter.draft is None:
+        yield from _find_scheme(drafter, "drafter", on_cpu)
+        return
+    if METHODS[drafter.draft.family].reads_states:
+        yield from _find_target_class(target, drafter.draft)
     yield from _find_runner(drafter, drafter.draft, runner)
     yield from _find_scheme(drafter, "drafter", on_cpu)
     yield from _find_quantized_drafter(drafter)
 
 
-def _find_target_class(target: Checkpoint) -> Iterator[Fault]:
+def _find_target_class(target: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
     if target.architecture is None or target.architecture in read_auxiliary_targets():
         return
     yield Fault(
         code="target-class",
         verdict="refuse",
-        message=f"vLLM {VERSION} runs no DFlash on {target.architecture}: "
+        message=f"vLLM {VERSION} runs no {SHOWN_FAMILIES[draft.family]} on {target.architecture}: "
         "that class hands out no auxiliary hidden states",
-        hint=f"slipstream plan {target.name} --no-speculation",
+        hint=f"slipstream plan {target.name} --method ngram",
     )
 
 

@@ -23,8 +23,8 @@ _SHORT_FORMS = {
 }
 _OF_DRAFTS = (*_SHORT_FORMS, SPECULATION, FLAGS["draft_metrics"])
 _TUPLES = ("served_names", "middleware")
-# Drafters that are read and checked; other methods are the engine's own affair.
-CHECKED_METHODS = (None, "dflash", "dspark")
+# What drafts is read and checked; other methods, given as arguments, are passed on as they are.
+CHECKED_METHODS = (None, "dflash", "dspark", "eagle3", "draft_model")
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ def decide_target_backend(situation: Situation) -> Choice[str] | None:
 
 def decide_drafter_backend(situation: Situation) -> Choice[str] | None:
     """Name the drafter's backend: it is never inherited, and must do non-causal attention."""
-    if situation.draft is None or situation.on_cpu:
+    if not _drafts_in_one_pass(situation) or situation.on_cpu:
         return None
     advised = situation.advice.drafter_backend
     if situation.recipe_fits_machine and advised is not None:
@@ -66,6 +66,10 @@ def decide_drafter_backend(situation: Situation) -> Choice[str] | None:
             "FlashInfer's non-causal path is known to be faulty on sm_100 (platforms/cuda.py)",
         )
     return Choice("FLASH_ATTN", "hardware", "the engine's first choice for non-causal drafts")
+
+
+def _drafts_in_one_pass(situation: Situation) -> bool:
+    return situation.method is not None and situation.method.in_one_pass
 
 
 def find_turboquant_obstacle(situation: Situation) -> str | None:
@@ -138,7 +142,7 @@ def _find_smaller_caches(situation: Situation) -> list[str]:
 
 def decide_drafter_kv_dtype(situation: Situation, kv_dtype: str) -> Choice[str] | None:
     """Keep the drafter's cache plain where the target's is not: it would inherit the type."""
-    if situation.draft is None:
+    if not _drafts_in_one_pass(situation):
         return None
     if situation.recipe_fits_machine and situation.advice.drafter_kv_dtype:
         return situation.from_recipe(situation.advice.drafter_kv_dtype)
@@ -157,7 +161,7 @@ def decide_drafter_kv_dtype(situation: Situation, kv_dtype: str) -> Choice[str] 
 
 def decide_graph_mode(situation: Situation, kv_dtype: str) -> Choice[dict[str, JsonValue]] | None:
     """Split the graphs where a whole one gives wrong text (vllm#53180)."""
-    if situation.draft is None or kv_dtype not in TURBOQUANT_BITS:
+    if situation.method is None or kv_dtype not in TURBOQUANT_BITS:
         return None
     return Choice(
         {"cudagraph_mode": "PIECEWISE"},
@@ -168,7 +172,8 @@ def decide_graph_mode(situation: Situation, kv_dtype: str) -> Choice[dict[str, J
 
 def decide_prefix_caching(situation: Situation) -> Choice[bool] | None:
     """Turn prefix caching off where speculation breaks it."""
-    if situation.draft is not None and situation.target.is_hybrid:
+    draft = situation.draft
+    if draft is not None and draft.family != "mtp" and situation.target.is_hybrid:
         return Choice(
             False,
             "checkpoint",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import ceil
 
-from slipstream.planning.memory import sequence_bytes, token_bytes
+from slipstream.planning.memory import head_token_bytes, sequence_bytes, token_bytes
 from slipstream.planning.placement import (
     CPU_CACHE_SHARE,
     CPU_HEADROOM_BYTES,
@@ -46,7 +46,7 @@ def make_budget(situation: Situation, load: Load) -> MemoryBudget:
     per_token = _sum(
         [
             token_bytes(situation.target, load.kv_dtype),
-            *([_drafter_token_bytes(situation, load)] if situation.draft else []),
+            *_list_drafter_token_bytes(situation, load),
         ]
     )
     per_sequence = _sum(_list_sequence_bytes(situation, load))
@@ -87,15 +87,16 @@ def _list_items(situation: Situation, load: Load) -> tuple[MemoryItem, ...]:
             because="from the safetensors headers" if target.complete else "as published",
         )
     ]
-    if situation.draft is not None and situation.drafter is not None:
-        drafter = situation.drafter.weights
+    if situation.assistant is not None:
+        drafter = situation.assistant.weights
+        own = situation.draft is None
         items.append(
             MemoryItem(
                 name="drafter weights",
                 size_bytes=None
                 if drafter is None
                 else ceil(drafter.total_bytes * load.element_bytes / 2 / load.shards),
-                because="embedding and head are the target's",
+                because="with its own embedding" if own else "embedding and head are the target's",
             )
         )
     items.append(
@@ -154,10 +155,24 @@ def _activations(situation: Situation, load: Load) -> int | None:
     return load.batched_tokens * hidden * load.element_bytes * 12 + verified * vocabulary * 4 * 2
 
 
-def _drafter_token_bytes(situation: Situation, load: Load) -> int | None:
-    if situation.drafter is None:
-        return None
-    return token_bytes(situation.drafter, load.drafter_kv_dtype)
+def _list_drafter_token_bytes(situation: Situation, load: Load) -> list[int | None]:
+    if situation.assistant is not None:
+        return [token_bytes(situation.assistant, load.drafter_kv_dtype)]
+    return [_head_bytes(situation, load)] if _uses_heads(situation) else []
+
+
+def _uses_heads(situation: Situation) -> bool:
+    method = situation.method
+    return method is not None and method.needs == "heads" and situation.assistant is None
+
+
+def _head_bytes(situation: Situation, load: Load) -> int | None:
+    """Give what the target's predicting layers keep of one token."""
+    one, layers = (
+        head_token_bytes(situation.target, load.kv_dtype),
+        situation.target.predicting_layers,
+    )
+    return None if one is None or layers is None else one * layers
 
 
 def _list_sequence_bytes(situation: Situation, load: Load) -> list[int | None]:
@@ -172,10 +187,10 @@ def _list_sequence_bytes(situation: Situation, load: Load) -> list[int | None]:
             block_tokens=situation.block_tokens,
         )
     ]
-    if situation.draft is not None and situation.drafter is not None:
+    if situation.assistant is not None:
         sizes.append(
             sequence_bytes(
-                situation.drafter,
+                situation.assistant,
                 context=load.context,
                 kv_dtype=load.drafter_kv_dtype,
                 draft_length=0,
@@ -183,6 +198,10 @@ def _list_sequence_bytes(situation: Situation, load: Load) -> list[int | None]:
                 block_tokens=situation.block_tokens,
             )
         )
+    if _uses_heads(situation):
+        blocks = ceil(load.context / situation.block_tokens)
+        one = _head_bytes(situation, load)
+        sizes.append(None if one is None else one * blocks * situation.block_tokens)
     return sizes
 
 

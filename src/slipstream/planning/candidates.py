@@ -15,6 +15,7 @@ from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.checkpoints.hub_search import HubDrafter
 from slipstream.checkpoints.pairing import pair
 from slipstream.engines.vllm import VERSION, Runner, find_engine_faults
+from slipstream.engines.vllm_methods import METHODS
 from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.planning.drafter_sources import (
     MATCHES,
@@ -38,13 +39,15 @@ SearchHub = Callable[[tuple[str, ...]], tuple[HubDrafter, ...]]
 MOST_FROM_HUB = 8  # each is read, and anybody can be listed
 MOST_HOPS = 3
 MOST_LETTERS = 400
-RUNNABLE = ("dflash", "dflash2", "dspark")
-_PAIRED = (*RUNNABLE, "eagle3", "peagle")
+RUNNABLE = ("dflash", "dflash2", "dspark", "eagle3")
+_PAIRED = (*RUNNABLE, "peagle", "draft_model")
 _ENGINE_KEYS: dict[str, dict[str, object]] = {
     "dflash2": {"method": "dflash"},
     "peagle": {"method": "eagle3", "parallel_drafting": True},
 }
-_SUCCEEDED = ("eagle", "medusa")  # by EAGLE-3, whose authors compare it with both
+# Where nobody measured: a block in one pass before a token in each; EAGLE and Medusa come last,
+# for EAGLE-3's authors compare it with both.
+_BY_PASSES = (("dflash", "dflash2", "dspark"), ("eagle3", "peagle"), ("mtp", "draft_model"))
 _USUAL_LENGTH = 3
 _AGREES = "what is published of it agrees"
 
@@ -97,8 +100,9 @@ def list_candidates(
     library: Library,
     read: ReadCheckpoint,
     search: SearchHub | None = None,
+    method: str | None = None,
 ) -> DrafterList:
-    """Find, judge and rank the drafters for a target on a kind of machine."""
+    """Find, judge and rank the drafters for a target on a kind of machine, by one method or all."""
     bases = _trace_bases(target, read)
     finds = [*find_by_recipe(target, library), *find_by_name(target, bases, library)]
     finds = finds or list(find_by_shape(target, library))
@@ -112,8 +116,9 @@ def list_candidates(
             hub = f"not asked: {fault.message}"
     makers = Counter(entry.maker for entry in library.drafters)
     judged = [
-        _judge(target, find, machine=machine, library=library, read=read)
+        _judge(target, find, machine=machine, library=library, read=read, method=method)
         for find in drop_repeated(finds)
+        if method in (None, find.entry.method)
     ]
     ranked = sorted(judged, key=lambda candidate: _rank(candidate, makers))
     return DrafterList(
@@ -149,12 +154,13 @@ def _judge(
     machine: str | None,
     library: Library,
     read: ReadCheckpoint,
+    method: str | None,
 ) -> Candidate:
     entry = find.entry
     verdict, stated, drafter = _check_pair(target, entry, read)
     because = _clean(stated)
     here, elsewhere = _list_evidence(entry.drafter, machine, library)
-    obstacle = _find_obstacle(find, verdict, because) or _find_engine_obstacle(
+    obstacle = _find_obstacle(find, verdict, because, method) or _find_engine_obstacle(
         target, drafter, on_cpu=machine == "cpu"
     )
     return Candidate(
@@ -196,7 +202,8 @@ def _check_pair(
         return "cannot tell", "files not here", None
     if drafter.complete and drafter.weights is None:
         return "does not fit", "it has no safetensors, and nothing else is loaded", drafter
-    faults = [fault for fault in pair(target, drafter).faults if fault.verdict == "refuse"]
+    pairing = pair(target, drafter, as_model=entry.method == "draft_model")
+    faults = [fault for fault in pairing.faults if fault.verdict == "refuse"]
     if faults:
         return "does not fit", "; ".join(fault.message for fault in faults), drafter
     if not drafter.complete:
@@ -226,14 +233,16 @@ def _list_evidence(
     return here, tuple(recipe.name for recipe in measured if recipe.name not in here)
 
 
-def _find_obstacle(find: Find, verdict: Verdict, because: str) -> str | None:
+def _find_obstacle(find: Find, verdict: Verdict, because: str, method: str | None) -> str | None:
     """Return why `plan` must not choose a candidate, None if it may."""
     if verdict == "does not fit":
         return f"it does not fit: {because}"
     if find.obstacle is not None:
         return find.obstacle
-    if find.entry.drafter is None or find.entry.method not in RUNNABLE:
-        return f"plan does not choose method {find.entry.method} yet"
+    if find.entry.drafter is None:
+        return "it is part of the target: plan takes it if no drafter can be"
+    if find.entry.method not in (*RUNNABLE, method):
+        return f"its method, {find.entry.method}, is taken only if it is asked for"
     if find.found == "hub" and verdict != "fits":
         return f"it is known from the hub only, and whether it fits cannot be told: {because}"
     return None
@@ -252,25 +261,31 @@ def _find_engine_obstacle(
 
 
 def _rank(candidate: Candidate, makers: Counter[str]) -> tuple[object, ...]:
-    """Order by evidence here, evidence elsewhere, fit, method, maker; the unfit come last."""
+    """Order by evidence here, evidence elsewhere, method, fit, maker; the unfit come last."""
     return (
         candidate.verdict == "does not fit",
         candidate.match == "shape",
         candidate.match == "name" and candidate.obstacle is not None,
         not candidate.measured_here,
         not candidate.measured_elsewhere,
+        _count_before(candidate.method),
         candidate.verdict != "fits",
         _AGREES not in candidate.because,
         MATCHES.index(candidate.match),
         candidate.obstacle is not None,
         candidate.found == "hub",
-        candidate.method in _SUCCEEDED,
         candidate.maker.lower() != name_owner(candidate.made_for).lower(),
         -makers[candidate.maker],
         -len(candidate.sources),
         candidate.draft_length is None,
         candidate.drafter or "",
     )
+
+
+def _count_before(method: str) -> int:
+    """Return how many groups of methods are taken before this one."""
+    found = (place for place, group in enumerate(_BY_PASSES) if method in group)
+    return next(found, len(_BY_PASSES))
 
 
 def _explain(
@@ -296,8 +311,12 @@ def _write_command(target: str, entry: PublishedDrafter) -> str:
     """Return the command that plans with this drafter."""
     if entry.drafter is not None and entry.method in RUNNABLE:
         return f"slipstream plan {quote(target)} --drafter {quote(entry.drafter)}"
+    if entry.drafter is None:
+        return f"slipstream plan {quote(target)} --method {entry.method}"
+    if entry.method in METHODS:
+        named = f"--method {entry.method} --drafter {quote(entry.drafter)}"
+        return f"slipstream plan {quote(target)} {named}"
     config: dict[str, object] = {**_ENGINE_KEYS.get(entry.method, {"method": entry.method})}
-    if entry.drafter is not None:
-        config["model"] = entry.drafter
+    config["model"] = entry.drafter
     config["num_speculative_tokens"] = entry.draft_length or _USUAL_LENGTH
     return f"slipstream plan {quote(target)} -- --speculative-config {quote(json.dumps(config))}"

@@ -162,7 +162,7 @@ def _decide_overrides(situation: Situation) -> Choice[dict[str, Any]] | None:
     """Take out a default that vLLM refuses every request for while it drafts."""
     conversation, asked = situation.target.conversation, situation.asked
     min_p = conversation.sampling.get("min_p", 0) if conversation else 0
-    drafts = situation.draft is not None or asked.method is not None
+    drafts = situation.method is not None or asked.method is not None
     source = asked.settings.get("generation_config")
     if not min_p or not drafts or (source is not None and source.value != "auto"):
         return None

@@ -55,8 +55,9 @@ def find_layout_faults(situation: Situation, settings: EngineSettings) -> list[F
 
 def find_pair_faults(situation: Situation, *, draft_length: int, context: int) -> list[Fault]:
     """Hold the pair against itself and against the engine."""
-    drafter = situation.drafter if situation.draft or not situation.asked.method else None
-    drafter = drafter if situation.wishes.speculation else None
+    method, drafter = situation.method, situation.drafter
+    if not situation.wishes.speculation or (method is None and situation.asked.method):
+        drafter = None
     engine = vllm.find_engine_faults(
         situation.target,
         drafter,
@@ -71,6 +72,7 @@ def find_pair_faults(situation: Situation, *, draft_length: int, context: int) -
         drafter,
         draft_length=draft_length or None,
         context=context,
+        as_model=method is not None and method.needs == "model",
     )
     patched = drafts_past_its_context(situation, context)
     return [*(_ease(fault) if patched else fault for fault in pairing.faults), *engine]

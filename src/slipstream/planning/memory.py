@@ -59,6 +59,15 @@ def token_bytes(checkpoint: Checkpoint, kv_dtype: str) -> int | None:
     return total
 
 
+def head_token_bytes(target: Checkpoint, kv_dtype: str) -> int | None:
+    """Give the bytes that one predicting layer keeps of one token: those of a layer of the target.
+
+    vLLM builds it like the target's layers with full attention.
+    """
+    alike = [part for part in target.layers or () if part.kind in ("full", "latent")]
+    return layer_token_bytes(alike[-1], kv_dtype) if alike else None
+
+
 def _count_plain_layers(checkpoint: Checkpoint, part: Layers, kv_dtype: str) -> int:
     if kv_dtype not in TURBOQUANT_BITS or checkpoint.is_hybrid:
         return 0

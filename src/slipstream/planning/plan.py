@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 from slipstream.checkpoints.pairing import Fault
 from slipstream.engines import sglang, vllm
 from slipstream.engines.arguments import render_argument, render_arguments
+from slipstream.engines.vllm_methods import find_method
 from slipstream.planning.settings import (
     SPECULATION,
     Choice,
@@ -80,6 +81,14 @@ class LaunchPlan(Record):
         """Name the drafter's checkpoint, None for a method without one."""
         speculation = self.settings.speculation
         return speculation.drafter.value if speculation and speculation.drafter else None
+
+    @property
+    def is_drafted_by_model(self) -> bool:
+        """Say whether weights draft, of which some tokens must be accepted; text may not repeat."""
+        if (speculation := self.settings.speculation) is None:
+            return False
+        method = find_method(speculation.method.value)
+        return method is None or method.needs != "nothing"
 
     @property
     def context(self) -> int | None:

@@ -35,6 +35,7 @@ from slipstream.planning.faults import (
     find_turboquant_fault,
 )
 from slipstream.planning.known_bad import Facts, find_known_bad
+from slipstream.planning.method_faults import find_method_faults
 from slipstream.planning.patches import decide_patches, name_patches
 from slipstream.planning.placement import (
     count_shards,
@@ -77,10 +78,12 @@ def make_plan(
     *,
     known_bad: tuple[KnownBad, ...] = (),
     found: FoundDrafter | None = None,
+    chosen: Choice[str] | None = None,
     notes: tuple[str, ...] = (),
 ) -> LaunchPlan:
     """Decide everything, once, in the order in which one thing depends on another."""
-    situation = Situation(host, target, drafter, recipe, wishes, read_asked(wishes), found)
+    asked = read_asked(wishes)
+    situation = Situation(host, target, drafter, recipe, wishes, asked, found, chosen)
     situation, caching = decide_agent_drafts(situation)
     figures = _fit_context(situation, _decide_figures(situation))
     kv, load, memory = _decide_cache(situation, figures)
@@ -93,6 +96,7 @@ def make_plan(
     faults = find_host_fault(host) or [
         *find_layout_faults(situation, settings),
         *find_pair_faults(situation, draft_length=load.draft_length, context=load.context),
+        *find_method_faults(situation, settings),
         *find_headroom_fault(situation),
         *find_memory_faults(memory, load.sequences),
         *find_turboquant_fault(situation, load.kv_dtype),
@@ -288,30 +292,34 @@ def _decide_quantization(situation: Situation) -> Choice[str] | None:
 
 
 def _decide_speculation(situation: Situation, figures: _Figures, load: Load) -> Speculation | None:
-    asked, draft, drafter = situation.asked, situation.draft, situation.drafter
-    if draft is None or drafter is None:
+    asked, method, drafter = situation.asked, situation.method, situation.assistant
+    if method is None:
         if asked.method is None:
             return None
         return Speculation.model_validate({**asked.speculation, "rest": asked.speculation_rest})
-    if situation.recipe is not None and situation.recipe.drafter == drafter.name:
-        named = situation.from_recipe(drafter.name)
-    elif situation.found is not None:
-        named = situation.found.drafter
-    else:
-        named = Choice(drafter.name, "user", "asked for")
+    name = method.name_for(on_cpu=situation.on_cpu)
+    by_path = Choice(name, "checkpoint", "never left to the engine: it guesses by the path")
     decided: dict[str, Any] = {
-        "method": Choice(
-            vllm.name_method(draft),
-            "checkpoint",
-            "never left to the engine: it guesses by the path",
-        ),
-        "drafter": named,
+        "method": replace(situation.chosen, value=name) if situation.chosen else by_path,
+        "drafter": _name_drafter(situation, drafter) if drafter else None,
         "length": figures.draft_length,
-        "revision": _pin(drafter),
+        "revision": _pin(drafter) if drafter else None,
         "attention_backend": decide_drafter_backend(situation),
         "kv_dtype": decide_drafter_kv_dtype(situation, load.kv_dtype),
     }
-    return Speculation(**{**decided, **asked.speculation}, rest=dict(asked.speculation_rest))
+    keys = {
+        key: Choice(value, "default", method.keys_because) for key, value in method.keys.items()
+    }
+    rest = {**keys, **asked.speculation_rest}
+    return Speculation(**{**decided, **asked.speculation}, rest=rest)
+
+
+def _name_drafter(situation: Situation, drafter: Checkpoint) -> Choice[str]:
+    if situation.recipe is not None and situation.recipe.drafter == drafter.name:
+        return situation.from_recipe(drafter.name)
+    if situation.found is not None:
+        return situation.found.drafter
+    return Choice(drafter.name, "user", "asked for")
 
 
 def _gather_facts(situation: Situation, settings: EngineSettings, load: Load) -> Facts:

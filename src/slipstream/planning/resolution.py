@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
 from slipstream.checkpoints.draft_part import guess_family
+from slipstream.engines.vllm_methods import METHODS
 from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.hardware import Host, name_kind
 from slipstream.planning.asked import CHECKED_METHODS, read_asked
@@ -21,6 +22,8 @@ from slipstream.planning.situation import FoundDrafter
 from slipstream.planning.wishes import Wishes
 from slipstream.recipes.recipe import KnownBad, Recipe
 
+NO_DRAFTER = "no drafter is known"
+
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
@@ -31,6 +34,7 @@ class Resolved:
     recipe: Recipe | None
     notes: tuple[str, ...]
     found: FoundDrafter | None = None
+    chosen: Choice[str] | None = None
 
 
 def plan_target(
@@ -63,8 +67,16 @@ def plan_target(
         wishes,
         known_bad=known_bad,
         found=found.found,
-        notes=(*found.notes, *notes),
+        chosen=found.chosen,
+        notes=(*found.notes, *_note_fallback(found.chosen), *notes),
     )
+
+
+def _note_fallback(chosen: Choice[str] | None) -> tuple[str, ...]:
+    """Say why there is no drafter where none was refused."""
+    if chosen is None or chosen.source == "user":
+        return ()
+    return (f"method {chosen.value}: {chosen.because}",)
 
 
 def resolve(
@@ -81,18 +93,47 @@ def resolve(
     asked = read_asked(wishes)
     named = asked.drafter or wishes.drafter
     recipe = choose_recipe(recipes, target, named, machine)
-    name = named or (recipe.drafter if recipe else None)
     facts = _Facts(recipe, library, read)
+    chosen: Choice[str] | None = wishes.find("method")
+    if not wishes.speculation or asked.method not in CHECKED_METHODS or _needs_none(chosen, named):
+        known = facts.find_target(target)
+        return Resolved(known, None, recipe, tuple(facts.notes), chosen=chosen)
     found = None
-    if not wishes.speculation or asked.method not in CHECKED_METHODS:
-        return Resolved(facts.find_target(target), None, recipe, tuple(facts.notes))
-    if name is None:
-        found = _choose_drafter(target, facts, machine, search)
+    if (name := named or _take_recipes_drafter(recipe, chosen)) is None:
+        wanted = chosen.value if chosen else asked.method
+        listed = _list_drafters(target, facts, machine, search, wanted)
+        found = _take_best(listed)
+        if found is None and wanted is not None:
+            raise _refuse_method(listed, wanted)
+        if found is None:
+            chosen = _fall_back(listed, facts.find_target(target), wishes)
+            known = facts.find_target(target)
+            return Resolved(known, None, recipe, tuple(dict.fromkeys(facts.notes)), chosen=chosen)
         name = found.drafter.value
     drafter = facts.find_drafter(name)
+    if chosen is not None and chosen.value == "eagle" and drafter.draft is None:
+        # Its first makers published plain Llama configurations.
+        drafter = drafter.model_copy(update={"draft": DraftPart(family="eagle")})
     comparable = drafter.tokenizer_sha256 is not None
-    read_target = facts.find_target(target, tokenizer=comparable)
-    return Resolved(read_target, drafter, recipe, tuple(dict.fromkeys(facts.notes)), found)
+    known = facts.find_target(target, tokenizer=comparable)
+    return Resolved(known, drafter, recipe, tuple(dict.fromkeys(facts.notes)), found, chosen)
+
+
+def _needs_none(chosen: Choice[str] | None, named: str | None) -> bool:
+    """Say whether the method drafts from the text, or from the target's own heads."""
+    method = METHODS.get(chosen.value) if chosen else None
+    if method is None:
+        return chosen is not None
+    return method.needs == "nothing" or (method.needs == "heads" and named is None)
+
+
+def _take_recipes_drafter(recipe: Recipe | None, chosen: Choice[str] | None) -> str | None:
+    """Return the drafter of a recipe, unless another method was asked for than it drafts by."""
+    if recipe is None:
+        return None
+    facts = recipe.drafter_facts
+    family = facts.draft.family if facts and facts.draft else guess_family(recipe.drafter)
+    return recipe.drafter if chosen is None or chosen.value == family else None
 
 
 def find_drafters(
@@ -109,32 +150,58 @@ def find_drafters(
     return list_candidates(known, machine=machine, library=library, read=read, search=search)
 
 
-def _choose_drafter(
-    target: str, facts: "_Facts", machine: str | None, search: SearchHub | None
-) -> FoundDrafter:
-    """Take the best candidate that may be taken, or name them all."""
+def _list_drafters(
+    target: str, facts: "_Facts", machine: str | None, search: SearchHub | None, method: str | None
+) -> DrafterList:
     listed = list_candidates(
         facts.find_target(target),
         machine=machine,
         library=facts.library,
         read=facts.read,
         search=search,
+        method=method,
     )
     facts.notes.append(f"hub {listed.hub}")
+    return listed
+
+
+def _take_best(listed: DrafterList) -> FoundDrafter | None:
+    """Take the best candidate that may be taken unasked."""
     for candidate in listed.candidates:
         if candidate.drafter is not None and candidate.drafter == listed.chosen:
             licence = f"; licence {candidate.licence}" if candidate.licence else ""
-            others = f"; slipstream drafters {target} lists {len(listed.candidates)}"
+            others = f"; slipstream drafters {listed.target} lists {len(listed.candidates)}"
             why = f"{candidate.why}{licence}{others}"
             return FoundDrafter(Choice(candidate.drafter, "index", why), candidate.draft_length)
+    return None
+
+
+def _fall_back(listed: DrafterList, target: Checkpoint, wishes: Wishes) -> Choice[str]:
+    """Choose how to draft without a drafter: by the target's own heads, from the text, or not."""
+    known = len(listed.candidates)
+    lacking = f"none of the {known} drafters known can be taken unasked" if known else NO_DRAFTER
+    told = f"{lacking} (slipstream drafters {listed.target}; hub {listed.hub})"
+    if target.predicting_layers:
+        because = f"{told}; the target has MTP layers, and they keep the prefix cache"
+        return Choice("mtp", "checkpoint", because)
+    if wishes.goal == "throughput":
+        because = f"{told}; n-grams are verified by every sequence of a full batch"
+        return Choice("plain", "default", because)
+    because = f"{told}; n-grams take no memory and draft where an answer repeats its prompt"
+    return Choice("ngram", "default", because)
+
+
+def _refuse_method(listed: DrafterList, method: str) -> InvalidInputError:
+    target = listed.target
     if not listed.candidates:
-        raise InvalidInputError(
-            f"no drafter is known for {target} (hub {listed.hub})",
-            hint=f"slipstream train {target}, slipstream plan {target} --drafter NAME, "
-            "or --no-speculation",
+        return InvalidInputError(
+            f"no drafter of method {method} is known for {target} (hub {listed.hub})",
+            hint=f"slipstream plan {target} --method {method} --drafter NAME, "
+            f"or slipstream plan {target}",
         )
-    raise InvalidInputError(
-        f"none of the {len(listed.candidates)} drafters known for {target} can be taken unasked",
+    return InvalidInputError(
+        f"none of the {len(listed.candidates)} drafters of method {method} known for {target} "
+        "can be taken unasked",
         details=tuple(
             f"{one.drafter or 'in the target'} ({one.method}): {one.obstacle}"
             for one in listed.candidates

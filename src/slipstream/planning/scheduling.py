@@ -1,5 +1,7 @@
 """Rules for how much is served at once: draft length, context, sequences, tokens a step."""
 
+from slipstream.checkpoints.pairing import is_stretched
+from slipstream.engines.vllm_methods import Method
 from slipstream.planning.settings import Choice
 from slipstream.planning.situation import Situation
 
@@ -19,14 +21,16 @@ CPU_BATCHED_TOKENS = 2048
 
 def decide_draft_length(situation: Situation) -> Choice[int] | None:
     """Choose how many tokens to draft: a wish, the recipe's, or by block and load."""
-    draft, wishes = situation.draft, situation.wishes
-    if draft is None:
+    draft, method = situation.draft, situation.method
+    if method is None:
         return None
-    published = situation.found.length if situation.found else None
-    longest = draft.longest_draft or published
-    asked = situation.asked.speculation.get("length") or wishes.find("draft_length")
+    asked = situation.asked.speculation.get("length") or situation.wishes.find("draft_length")
     if asked is not None:
         return asked
+    if draft is None or not method.in_one_pass:
+        return _decide_length_of_passes(situation, method)
+    published = situation.found.length if situation.found else None
+    longest = draft.longest_draft or published
     advised = situation.advice.draft_length
     limits = [most for most in (advised, longest) if most is not None]
     users = situation.find_asked("sequences")
@@ -47,6 +51,20 @@ def decide_draft_length(situation: Situation) -> Choice[int] | None:
     return Choice(longest, "checkpoint", f"a block of {draft.block_size} drafts this many")
 
 
+def _decide_length_of_passes(situation: Situation, method: Method) -> Choice[int]:
+    """Choose the length where no block sets one: as published, or the method's usual one."""
+    if situation.found is not None and situation.found.length is not None:
+        return Choice(situation.found.length, "index", "it is published with this length")
+    layers = situation.target.predicting_layers if method.needs == "heads" else None
+    if layers and method.length % layers:
+        return Choice(layers, "checkpoint", "vLLM wants a multiple of the MTP layers")
+    users = situation.find_asked("sequences")
+    if users is not None and (by_load := _find_by_load(users.value)) < method.length:
+        because = f"{users.value} users share a step: longer drafts cost them more than they give"
+        return Choice(by_load, "default", because)
+    return Choice(method.length, "default", method.length_because)
+
+
 def _find_by_load(users: int) -> int:
     return next((most for up_to, most in DRAFT_BY_USERS if users <= up_to), LEAST_DRAFT)
 
@@ -56,7 +74,8 @@ def decide_context(situation: Situation) -> Choice[int]:
     if (asked := situation.find_asked("context")) is not None:
         return asked
     target = situation.target
-    drafter = situation.drafter.context if situation.draft and situation.drafter else None
+    assistant = situation.assistant
+    drafter = assistant.context if assistant and not is_stretched(situation.draft) else None
     least = 0
     if situation.wishes.goal == "agent":
         least = DEFAULT_CONTEXT if situation.on_cpu else AGENT_CONTEXT

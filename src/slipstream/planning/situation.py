@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
 from slipstream.engines.vllm import CPU_BLOCK_TOKENS, GPU_BLOCK_TOKENS, Runner
+from slipstream.engines.vllm_methods import METHODS, Method, find_method
 from slipstream.hardware import Host, name_kind
 from slipstream.hardware.host import Accelerator
 from slipstream.planning.asked import CHECKED_METHODS, AskedSettings
@@ -35,7 +36,8 @@ class FoundDrafter:
 class Situation:
     """A machine, a target, perhaps a drafter and a recipe, and what is wished for.
 
-    `found` is set if the drafter was found in the index or on the hub.
+    `found` is set if the drafter was found in the index or on the hub, `chosen` if the method was
+    asked for, or taken because no drafter could be.
     """
 
     host: Host
@@ -45,6 +47,7 @@ class Situation:
     wishes: Wishes
     asked: AskedSettings = field(default_factory=AskedSettings)
     found: FoundDrafter | None = None
+    chosen: Choice[str] | None = None
 
     @property
     def accelerator(self) -> Accelerator | None:
@@ -87,10 +90,26 @@ class Situation:
         return CPU_BLOCK_TOKENS if self.on_cpu else GPU_BLOCK_TOKENS
 
     @property
+    def method(self) -> Method | None:
+        """Return how tokens are drafted, None if they are not or if the engine alone knows how."""
+        if not self.wishes.speculation or self.asked.method not in CHECKED_METHODS:
+            return None
+        if self.asked.method is not None:
+            return find_method(self.asked.method)
+        if self.chosen is not None:
+            return METHODS.get(self.chosen.value)
+        draft = self.drafter.draft if self.drafter else None
+        return METHODS[draft.family] if draft else None
+
+    @property
     def draft(self) -> DraftPart | None:
-        """Return the drafter's side, None without speculation by a drafter."""
-        by_drafter = self.wishes.speculation and self.asked.method in CHECKED_METHODS
-        return self.drafter.draft if self.drafter is not None and by_drafter else None
+        """Return the drafter's side, None without one that was trained for its target."""
+        return self.drafter.draft if self.drafter is not None and self.method else None
+
+    @property
+    def assistant(self) -> Checkpoint | None:
+        """Return the checkpoint that drafts, None without one."""
+        return self.drafter if self.method is not None else None
 
     @property
     def advice(self) -> Settings:

@@ -2,6 +2,7 @@
 
 from typing import Any, Literal
 
+from slipstream.engines.vllm_methods import MethodName
 from slipstream.planning.settings import Choice, Source
 from slipstream.records import Record
 
@@ -16,6 +17,7 @@ class Wishes(Record):
     """
 
     drafter: str | None = None
+    method: MethodName | None = None
     context: int | None = None
     users: int | None = None
     goal: Goal = "latency"

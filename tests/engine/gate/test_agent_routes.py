@@ -10,7 +10,7 @@ from tests.engine.gate.test_records import find_lines
 from tests.engine.gate.wire import Answer, connect, make_request
 from tests.unit.vllm_plugin.gate.test_request_shapes import PLAIN
 
-pytestmark = [pytest.mark.engine, pytest.mark.alone]
+pytestmark = pytest.mark.engine
 
 COUNT = f"{MESSAGES}/count_tokens"
 MESSAGE = {"model": "target", "messages": [HELLO], "max_tokens": 6}

@@ -14,7 +14,7 @@ from tests.engine.gate.neighbour import Neighbour
 from tests.engine.gate.percentiles import MOST_TIMES, Comparison, compare_neighbour
 from tests.engine.gate.wire import connect
 
-pytestmark = [pytest.mark.engine, pytest.mark.alone]
+pytestmark = pytest.mark.engine
 
 TURNS = 2
 TURN_SECONDS = 4

@@ -17,7 +17,7 @@ from tests.engine.gate.neighbour import Neighbour
 from tests.engine.gate.percentiles import MOST_TIMES, Comparison, compare_neighbour
 from tests.engine.gate.wire import Answer, exchange
 
-pytestmark = [pytest.mark.engine, pytest.mark.alone]
+pytestmark = pytest.mark.engine
 
 ROUNDS = int(os.environ.get("CORPUS_ROUNDS", "3"))
 AT_ONCE_SECONDS = 0.2

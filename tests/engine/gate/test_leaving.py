@@ -17,7 +17,7 @@ from tests.engine.gate.neighbour import Neighbour, Window
 from tests.engine.gate.percentiles import MOST_TIMES, Comparison, compare_neighbour
 from tests.engine.gate.wire import connect, make_request
 
-pytestmark = [pytest.mark.engine, pytest.mark.alone]
+pytestmark = pytest.mark.engine
 
 WAVES = 10
 WAVE = 20

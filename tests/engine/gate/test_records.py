@@ -7,7 +7,7 @@ import pytest
 from slipstream.serving.access.access_lines import AccessLine, read_access_line
 from tests.engine.gate.gated_server import Gated, wait_until
 
-pytestmark = [pytest.mark.engine, pytest.mark.alone]
+pytestmark = pytest.mark.engine
 
 CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"

@@ -13,7 +13,7 @@ from tests.engine.arms.launch import run_script
 from tests.engine.gate.gated_server import Gated
 from tests.engine.gate.wire import exchange, make_request
 
-pytestmark = [pytest.mark.engine, pytest.mark.alone]
+pytestmark = pytest.mark.engine
 
 OPEN = {"/livez", "/readyz"}
 HEALTH, METRICS = "/health", "/metrics"

@@ -14,7 +14,7 @@ from tests.engine.gate.gated_server import Gated
 from tests.engine.gate.hostile import CHAT, HELLO
 from tests.engine.gate.wire import connect, make_request
 
-pytestmark = [pytest.mark.engine, pytest.mark.alone]
+pytestmark = pytest.mark.engine
 
 LEAVES_AFTER_SECONDS = 0.5
 ATTEMPTS = 10

@@ -4,6 +4,7 @@ import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copytree
 
 import httpx
 import pytest
@@ -14,7 +15,22 @@ from tests.engine.service import Service
 from tests.unit.serving.access.certificates import Pair, make_pair
 
 CACHED_TOKENS = "--enable-prompt-tokens-details"
-TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+# The marks of Llama 3.1, by which the plan names the parser of tool calls itself.
+TEMPLATE = """
+{%- if tools %}<|start_header_id|>system<|end_header_id|>
+Answer with {"name": NAME, "parameters": ARGUMENTS}. The tools are:
+{%- for tool in tools %}
+{{ tool.function | tojson }}
+{%- endfor %}
+{% endif %}
+{%- for message in messages %}<|start_header_id|>{{ message.role }}<|end_header_id|>
+{{ message.content or "" }}
+{%- for call in message.tool_calls or [] %}
+{"name": "{{ call.function.name }}", "parameters": {{ call.function.arguments | tojson }}}
+{%- endfor %}
+{% endfor %}
+{%- if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>
+{% endif %}"""
 
 
 @dataclass(frozen=True)
@@ -37,7 +53,10 @@ class Secured:
 def secured(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     home = tmp_path_factory.mktemp("secured")
     pair = make_pair(home / "tls", "localhost")
-    service = Service(home, target, environment={"HF_TOKEN": "hf_secret", "AWS_REGION": "x"})
+    family = home / target.name
+    copytree(target, family)
+    (family / "chat_template.jinja").write_text(TEMPLATE)
+    service = Service(home, family, environment={"HF_TOKEN": "hf_secret", "AWS_REGION": "x"})
     words = (
         "--drafter",
         str(SHIPPED_DRAFTER),
@@ -47,9 +66,9 @@ def secured(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         str(service.port),
         "--detach",
     )
-    engine = ("--enforce-eager", *pair.flags, "--enable-ssl-refresh", *TOOLS, CACHED_TOKENS)
+    engine = ("--enforce-eager", *pair.flags, "--enable-ssl-refresh", CACHED_TOKENS)
     try:
-        service.command("serve", str(target), *words, "--", *engine)
+        service.command("serve", str(family), *words, "--", *engine)
         yield Secured(service, pair)
     finally:
         service.end()

@@ -44,6 +44,13 @@ def test_the_gate_is_there_under_tls(secured: Secured) -> None:
         assert connection.recv(4096).startswith(b"HTTP/1.1 431")
 
 
+def test_the_plan_named_the_parser_by_the_template(secured: Secured) -> None:
+    _, run = secured.service.newest
+    parser = run.plan.settings.tool_parser
+    assert parser is not None
+    assert (parser.value, parser.source) == ("llama3_json", "checkpoint")
+
+
 def test_the_engine_has_no_secrets(secured: Secured) -> None:
     """Its leader is ours, and has what its successor will need."""
     _, run = secured.service.newest

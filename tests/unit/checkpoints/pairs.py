@@ -16,7 +16,7 @@ from tests.unit.checkpoints.folders import (
 )
 
 TARGET, DRAFTER = "maker/target", "maker/drafter"
-RECIPES = "slipstream recipes --target maker/target"
+DRAFTERS = "slipstream drafters maker/target"
 NATIVE = drafter_config(LLAMA, DrafterShape())
 LAYER_KEYS = ("block_size", "num_target_layers", "dflash_config")
 SPECULATORS: Table = {
@@ -60,7 +60,7 @@ class Bench:
         return read_checkpoint(str(folder)).model_copy(update={"name": name})
 
 
-def refusal(code: str, message: str, hint: str = RECIPES) -> Fault:
+def refusal(code: str, message: str, hint: str = DRAFTERS) -> Fault:
     return Fault(code=code, verdict="refuse", message=message, hint=hint)
 
 

@@ -20,6 +20,7 @@ from tests.unit.checkpoints.folders import (
 )
 from tests.unit.checkpoints.pairs import (
     DRAFTER,
+    DRAFTERS,
     NATIVE,
     SLIDING,
     SPECULATORS,
@@ -29,6 +30,8 @@ from tests.unit.checkpoints.pairs import (
     with_own,
     with_rope,
 )
+
+OR_A_MODEL = f"{DRAFTERS}, or --method draft_model for a smaller model"
 
 
 def test_a_drafter_made_for_its_target_has_no_faults(bench: Bench) -> None:
@@ -45,13 +48,13 @@ def test_the_same_drafter_in_the_layout_of_speculators_has_none_either(bench: Be
 
 def test_a_model_that_drafts_nothing_is_not_a_drafter(bench: Bench) -> None:
     message = "maker/drafter is a LlamaForCausalLM, not a drafter"
-    assert bench.faults(bench.drafter(LLAMA)) == (refusal("not-a-drafter", message),)
+    assert bench.faults(bench.drafter(LLAMA)) == (refusal("not-a-drafter", message, OR_A_MODEL),)
 
 
 def test_a_model_without_an_architecture_is_not_a_drafter_either(bench: Bench) -> None:
     nameless = Checkpoint(name=DRAFTER, source="test")
     message = "maker/drafter is a model, not a drafter"
-    assert bench.faults(nameless) == (refusal("not-a-drafter", message),)
+    assert bench.faults(nameless) == (refusal("not-a-drafter", message, OR_A_MODEL),)
 
 
 def test_a_draft_longer_than_the_block_is_refused(bench: Bench) -> None:

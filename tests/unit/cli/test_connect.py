@@ -1,88 +1,32 @@
-"""`connect` as a user types it: what is printed, written, tested, and what is left alone."""
+"""`connect` as a user types it: what is printed, and how a client is started."""
 
 import json
 import os
-import shlex
 import shutil
-import stat
 import subprocess
 import sys
-import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from slipstream.cli.main import run
 from slipstream.clients.catalogue import CLIENTS
-from slipstream.clients.connection import ClientList, Connection
+from slipstream.clients.connection import ClientList
 from slipstream.planning.settings import Choice
-from slipstream.serving.run import Process, Terms, read_process
-from tests.unit.clients.api_server import CONTEXT, MODEL
-from tests.unit.clients.stand_in import StandIn, run_stand_in
-from tests.unit.serving.kept_runs import PLAN, keep
-
-Capture = pytest.CaptureFixture[str]
-SECRET = "the-secret-of-alice"
-TOOLS = {"tool_parser": Choice("hermes", "user", "given after --")}
+from slipstream.serving.run import Terms
+from tests.unit.cli.connected import (
+    SECRET,
+    Capture,
+    connect,
+    make_home,
+    make_keys,
+    read_connection,
+    serve,
+)
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give a user without runs, keys and clients."""
-    for name in ("CODEX_HOME", "CLAUDE_CONFIG_DIR", "LLM_USER_PATH", "XDG_CONFIG_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.delenv("SLIPSTREAM_API_KEY", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def serve(home: Path, stand_in: StandIn | None = None, **changes: Any) -> None:
-    """Keep a live run whose engine is the stand-in."""
-    me = read_process(os.getpid())
-    port = stand_in.port if stand_in else 8000
-    settings = {
-        "port": Choice(port, "user", ""),
-        "host": Choice("127.0.0.1", "user", ""),
-        "served_names": Choice((f"org/{MODEL}", MODEL), "user", ""),
-        "context": Choice(CONTEXT, "user", ""),
-        "tool_parser": None,
-        **changes.pop("settings", {}),
-    }
-    plan = PLAN.change(**settings)
-    keep(
-        home / "state" / "slipstream" / "runs",
-        "live",
-        **{
-            "plan": plan,
-            "supervisor": me,
-            "engine": stand_in.process if stand_in else me,
-            "url": f"http://127.0.0.1:{port}",
-            **changes,
-        },
-    )
-
-
-def make_keys(home: Path) -> Path:
-    """Have the run ask for keys; give a file with one."""
-    (home / "keys.json").write_text("")
-    file = home / "alice.key"
-    file.write_text(f"{SECRET}\n")
-    return file
-
-
-def connect(*words: str, capsys: Capture, code: int = 0) -> tuple[str, str]:
-    assert run(["connect", *words], {}) == code
-    shown = capsys.readouterr()
-    return shown.out, shown.err
-
-
-def read_connection(*words: str, capsys: Capture, code: int = 0) -> Connection:
-    return Connection.model_validate_json(connect(*words, "--json", capsys=capsys, code=code)[0])
+    return make_home(tmp_path, monkeypatch)
 
 
 def test_alone_it_lists_the_clients_without_a_run(capsys: Capture) -> None:
@@ -157,268 +101,6 @@ def test_a_closed_route_is_told(home: Path, capsys: Capture) -> None:
     (check,) = read_connection("anthropic-python", capsys=capsys).checks
     assert (check.what, check.works) == ("route", False)
     assert '"POST /v1/messages"' in (check.hint or "")
-
-
-@pytest.mark.parametrize("client", [name for name in CLIENTS if "python" not in name])
-def test_what_is_written_is_kept_whole_and_written_once(
-    client: str, home: Path, capsys: Capture
-) -> None:
-    serve(home)
-    if client == "openwebui":
-        _, err = connect(client, "--write", capsys=capsys, code=1)
-        assert err.endswith('hint: eval "$(slipstream connect openwebui)"\n')
-        return
-    first = read_connection(client, "--write", capsys=capsys)
-    assert first.written
-    for written in first.written:
-        path = Path(written.path)
-        assert path.is_relative_to(home)
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert written.backup is None
-    again = read_connection(client, "--write", capsys=capsys)
-    assert [one.changed for one in again.written] == [()] * len(first.written)
-    assert not list(home.rglob("*.partial*"))
-
-
-def test_each_client_finds_its_own_entries(home: Path, capsys: Capture) -> None:
-    serve(home)
-    for client in ("claude", "codex", "opencode", "aider", "llm"):
-        connect(client, "--write", capsys=capsys)
-    url = "http://127.0.0.1:8000"
-    claude = json.loads((home / ".claude/settings.json").read_text())
-    assert claude["env"]["ANTHROPIC_BASE_URL"] == url
-    assert claude["env"]["ANTHROPIC_DEFAULT_HAIKU_MODEL"] == MODEL
-    codex = tomllib.loads((home / ".codex/slipstream.config.toml").read_text())
-    provider = codex["model_providers"][codex["model_provider"]]
-    assert (provider["base_url"], provider["wire_api"]) == (f"{url}/v1", "responses")
-    assert (codex["model"], codex["model_context_window"]) == (MODEL, CONTEXT)
-    opencode = json.loads((home / ".config/opencode/opencode.json").read_text())
-    model = opencode["provider"]["slipstream"]["models"][MODEL]
-    assert model["limit"] == {"context": CONTEXT, "output": CONTEXT // 4}
-    aider = yaml.safe_load((home / ".aider.conf.yml").read_text())
-    assert (aider["model"], aider["openai-api-base"]) == (f"openai/{MODEL}", f"{url}/v1")
-    limits = json.loads((home / ".aider.model.metadata.json").read_text())
-    assert limits[f"openai/{MODEL}"]["max_input_tokens"] == CONTEXT
-    models = home / ".config/io.datasette.llm/extra-openai-models.yaml"
-    (entry,) = yaml.safe_load(models.read_text())
-    assert (entry["model_id"], entry["model_name"]) == ("slipstream", MODEL)
-
-
-def test_with_a_key_no_file_holds_it(home: Path, capsys: Capture) -> None:
-    file = make_keys(home)
-    serve(home, terms=Terms(keys_file=home / "keys.json"))
-    for client in ("claude", "codex", "opencode", "aider", "llm"):
-        connect(client, "--write", "--key", str(file), capsys=capsys)
-    holding = [path for path in home.rglob("*") if path.is_file() and SECRET in path.read_text()]
-    assert holding == [file]
-    claude = json.loads((home / ".claude/settings.json").read_text())
-    helper = ["sh", "-c", claude["apiKeyHelper"]]
-    done = subprocess.run(helper, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == SECRET
-    assert claude["env"]["ANTHROPIC_AUTH_TOKEN"] == ""
-
-
-def test_what_a_user_had_is_kept_beside_ours_and_in_a_backup(home: Path, capsys: Capture) -> None:
-    serve(home)
-    file = home / ".claude" / "settings.json"
-    file.parent.mkdir()
-    old = json.dumps({"theme": "dark", "env": {"EDITOR": "vi", "ANTHROPIC_API_KEY": "sk-mine"}})
-    file.write_text(old)
-    file.chmod(0o640)
-    out, err = connect("claude", "--write", capsys=capsys)
-    new = json.loads(file.read_text())
-    assert (new["theme"], new["env"]["EDITOR"]) == ("dark", "vi")
-    assert new["env"]["ANTHROPIC_API_KEY"] == ""
-    backup = file.with_name("settings.json.before-slipstream")
-    assert backup.read_text() == old
-    assert {stat.S_IMODE(one.stat().st_mode) for one in (file, backup)} == {0o640}
-    assert "sk-mine" not in out + err
-    undo = next(line.removeprefix("undo: ") for line in out.splitlines() if "undo: " in line)
-    subprocess.run(shlex.split(undo), check=True)
-    assert file.read_text() == old
-
-
-@pytest.mark.parametrize("kind", ["link", "dangling link", "link of the backup", "pipe", "folder"])
-def test_what_is_no_file_of_the_users_is_left_alone(kind: str, home: Path, capsys: Capture) -> None:
-    serve(home)
-    file, other = home / ".claude" / "settings.json", home / "other.json"
-    file.parent.mkdir()
-    other.write_text("{}")
-    if kind == "link":
-        file.symlink_to(other)
-    elif kind == "dangling link":
-        file.symlink_to(home / "absent.json")
-    elif kind == "link of the backup":
-        file.write_text("{}")
-        file.with_name("settings.json.before-slipstream").symlink_to(other)
-    elif kind == "pipe":
-        os.mkfifo(file)
-    else:
-        file.mkdir()
-    before = sorted(path.lstat().st_ino for path in file.parent.iterdir())
-    _, err = connect("claude", "--write", capsys=capsys, code=1)
-    assert ("is a link to" if "link" in kind else "no file of this user's") in err
-    assert sorted(path.lstat().st_ino for path in file.parent.iterdir()) == before
-    assert other.read_text() == "{}"
-    assert not (home / "absent.json").exists()
-
-
-@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[1]", b"{} // mine", b" " * (1 << 21)])
-def test_a_file_that_cannot_be_read_is_left_alone(
-    content: bytes, home: Path, capsys: Capture
-) -> None:
-    serve(home)
-    file = home / ".claude" / "settings.json"
-    file.parent.mkdir()
-    file.write_bytes(content)
-    _, err = connect("claude", "--write", capsys=capsys, code=1)
-    assert str(file) in err
-    assert "hint: " in err
-    assert file.read_bytes() == content
-    assert list(file.parent.iterdir()) == [file]
-
-
-def test_of_two_files_none_is_written_if_one_cannot_be(home: Path, capsys: Capture) -> None:
-    serve(home)
-    (home / ".aider.model.metadata.json").write_text("{")
-    connect("aider", "--write", capsys=capsys, code=1)
-    assert not (home / ".aider.conf.yml").exists()
-
-
-def test_a_folder_that_cannot_be_written_is_told(home: Path, capsys: Capture) -> None:
-    serve(home)
-    (home / ".codex").write_text("a file where a folder should be")
-    _, err = connect("codex", "--write", capsys=capsys, code=1)
-    assert err.startswith("error: cannot read ")
-    assert "hint: ls -ld" in err
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_a_sound_server_passes_every_test(client: str, home: Path, capsys: Capture) -> None:
-    with run_stand_in(home) as server:
-        serve(home, server, settings=TOOLS)
-        connection = read_connection(client, "--test", capsys=capsys)
-        asked = server.read_requests()
-    tested = {one.what: one.works for one in connection.checks}
-    assert set(tested.values()) == {True}, connection.checks
-    assert {"streamed answer", "tool call, forced", "long prompt"} <= tested.keys()
-    assert {one["body"]["model"] for one in asked} == {MODEL}
-    assert {one["route"] for one in asked} <= {*CLIENTS[client].routes}
-    longest = max(str(one["body"]).count("word ") for one in asked)
-    assert CONTEXT * 0.99 < longest < CONTEXT
-
-
-@pytest.mark.parametrize(
-    ("client", "header", "value"),
-    [
-        ("claude", "Authorization", f"Bearer {SECRET}"),
-        ("codex", "Authorization", f"Bearer {SECRET}"),
-        ("anthropic-python", "X-Api-Key", SECRET),
-    ],
-)
-def test_the_key_goes_where_the_client_puts_it(
-    client: str, header: str, value: str, home: Path, capsys: Capture
-) -> None:
-    file = make_keys(home)
-    with run_stand_in(home) as server:
-        serve(home, server, settings=TOOLS, terms=Terms(keys_file=home / "keys.json"))
-        read_connection(client, "--test", "--key", str(file), capsys=capsys)
-        asked = server.read_requests()
-    lower = [{name.lower(): told for name, told in one["headers"].items()} for one in asked]
-    assert {one.get(header.lower()) for one in lower} == {value}
-    other = {"authorization", "x-api-key"} - {header.lower()}
-    assert not any(name in one for one in lower for name in other)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "what", "works", "message"),
-    [
-        ({"calls": "as text"}, "tool call, forced", False, "no call came"),
-        ({"calls": "forced only"}, "tool call, the model's choice", None, "accepted, but no call"),
-        (
-            {"calls": "forced only", "text": '<tool_call>{"name"'},
-            *("tool call, the model's choice", False, "the call came as text"),
-        ),
-        ({"arguments": ['{"unit": ']}, "tool call, forced", False, "are no JSON"),
-        ({"arguments": ['{"unit": 3}']}, "tool call, forced", False, "break the schema"),
-        ({"counted": 99}, "counted tokens", False, "99 tokens"),
-        ({"refuse": "/v1/messages/count_tokens"}, "counted tokens", False, "answered 404"),
-        ({"refuse": "/v1/messages"}, "streamed answer", False, "answered 404"),
-        ({"cut": True}, "streamed answer", False, "without its last event"),
-    ],
-)
-def test_what_does_not_work_is_told_with_what_to_type(
-    wrong: dict[str, Any], what: str, works: bool | None, message: str, home: Path, capsys: Capture
-) -> None:
-    with run_stand_in(home, **wrong) as server:
-        serve(home, server, settings=TOOLS)
-        code = 1 if works is False else 0
-        checks = read_connection("claude", "--test", capsys=capsys, code=code).checks
-    check = next(one for one in checks if one.what == what)
-    assert (check.works, message in check.message) == (works, True), check
-    if what.startswith("tool call") and "JSON" not in message and works is False:
-        assert "--tool-call-parser" in (check.hint or "")
-
-
-def test_people_see_a_table_and_the_hints(home: Path, capsys: Capture) -> None:
-    with run_stand_in(home, calls="as text") as server:
-        serve(home, server)
-        out, err = connect("openai-python", "--test", capsys=capsys, code=1)
-    lines = out.splitlines()
-    assert lines[0].split()[:3] == ["streamed", "answer", "works"]
-    assert any(line.startswith("hint: slipstream serve TARGET -- --enable-auto") for line in lines)
-    assert "this can take minutes" in err
-
-
-@pytest.fixture
-def sleeper() -> Iterator[Process]:
-    """Give an engine that listens nowhere."""
-    with subprocess.Popen(["sleep", "60"], start_new_session=True) as child:
-        process = read_process(child.pid)
-        assert process is not None
-        yield process
-        child.kill()
-
-
-def test_a_key_does_not_go_to_whoever_else_has_the_port(
-    home: Path, sleeper: Process, capsys: Capture
-) -> None:
-    file = make_keys(home)
-    with run_stand_in(home) as server:
-        serve(home, server, engine=sleeper, terms=Terms(keys_file=home / "keys.json"))
-        _, err = connect("llm", "--test", "--key", str(file), capsys=capsys, code=3)
-        assert server.read_requests() == []
-    assert "our engine does not listen at" in err
-
-
-def test_another_server_is_asked_for_its_model(home: Path, capsys: Capture) -> None:
-    with run_stand_in(home) as server:
-        connection = read_connection("openai-python", f"{server.url}/v1", "--test", capsys=capsys)
-    assert (connection.run, connection.model, connection.context) == (None, MODEL, CONTEXT)
-    assert connection.variables == {"OPENAI_BASE_URL": f"{server.url}/v1"}
-
-
-@pytest.mark.parametrize("name", ["", "a\x1b[2Jb", "a\nexport PATH=x"])
-def test_a_server_cannot_write_to_the_terminal_by_its_models_name(
-    name: str, home: Path, capsys: Capture
-) -> None:
-    with run_stand_in(home, name=name) as server:
-        out, err = connect("llm", server.url, capsys=capsys, code=1)
-    assert "lists no model" in err
-    assert "\x1b" not in out + err
-
-
-def test_a_server_cannot_write_to_the_terminal_by_its_errors(home: Path, capsys: Capture) -> None:
-    with run_stand_in(home, refuse="/v1/chat/completions", words="\x1b[2Jgone") as server:
-        out, err = connect("llm", server.url, "--test", capsys=capsys, code=1)
-    assert "[2Jgone" in out
-    assert "\x1b" not in out + err
-
-
-def test_a_socket_is_out_of_reach(home: Path, capsys: Capture) -> None:
-    serve(home, settings={"uds": Choice("/run/s", "user", "")})
-    _, err = connect("claude", capsys=capsys, code=1)
-    assert "listens at the Unix socket /run/s" in err
 
 
 PROGRAM = """#!/bin/sh

@@ -1,6 +1,7 @@
 """`drafters`, and `plan` without a recipe, as a user types them and without the hub."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,10 @@ def plan(
     return f"{error['message']}; {error['hint']}"
 
 
+def name_method(made: LaunchPlan) -> str:
+    return made.speculation.method.value if made.speculation else "plain"
+
+
 def test_the_list_shows_rank_verdict_reason_and_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -114,21 +119,18 @@ def test_evidence_on_this_kind_of_machine_is_the_first_reason(
     assert there.measured_elsewhere == ("qwen3-coder-next-nvfp4-gb10",)
 
 
-def test_the_command_of_a_method_that_plan_does_not_choose_is_a_plan(
+def test_every_command_that_is_shown_is_a_plan_with_that_drafter(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     target = "meta-llama/Llama-3.3-70B-Instruct"
     listed = list_drafters(target, capsys)
-    assert listed.chosen is None
-    refused = plan(target, "b300", capsys)
-    assert isinstance(refused, str)
-    assert "can be taken unasked" in refused
-    config = listed.candidates[0].command.partition("--speculative-config ")[2].strip("'")
-    made = plan(target, "b300", capsys, "--", "--speculative-config", config)
-    assert isinstance(made, LaunchPlan)
-    assert made.speculation is not None
-    assert made.speculation.method.value == "eagle3"
-    assert made.drafter == listed.candidates[0].drafter
+    assert listed.chosen == listed.candidates[0].drafter
+    for candidate in listed.candidates:
+        words = shlex.split(candidate.command)
+        assert words[:3] == ["slipstream", "plan", target]
+        made = plan(target, "b300", capsys, *words[3:])
+        assert isinstance(made, LaunchPlan)
+        assert made.drafter == candidate.drafter
 
 
 def test_a_folder_finds_its_drafter_by_its_card_and_by_the_users_own_recipe(
@@ -181,8 +183,8 @@ def test_well_known_targets_without_a_hub(capsys: pytest.CaptureFixture[str]) ->
             refused = ", ".join(fault.code for fault in made.refusals) or "planned"
             weights = "unknown" if size is None else f"{size / 2**30:.1f} GiB"
             rows.append(
-                f"{target} | {host} | {made.drafter} | {weights} | {fit} sequences | "
-                f"memory {unknown} | {refused}"
+                f"{target} | {host} | {name_method(made)} | {made.drafter} | {weights} | "
+                f"{fit} sequences | memory {unknown} | {refused}"
             )
     shown = "\n".join(rows) + "\n"
     assert shown == read_snapshot("well-known-targets.txt", shown)

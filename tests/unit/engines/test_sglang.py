@@ -57,12 +57,15 @@ def test_what_sglang_does_by_itself_needs_no_words() -> None:
     [
         ("dflash", ["DFLASH", "--speculative-num-draft-tokens", "8"]),
         ("dspark", ["DSPARK", "--speculative-dspark-block-size", "7"]),
-        (
-            "ngram",
-            [
-                *("NGRAM", "--speculative-num-draft-tokens", "8"),
-                *("--speculative-ngram-max-bfs-breadth", "1"),
-            ],
+        *(
+            (
+                method,
+                [
+                    *("NGRAM", "--speculative-num-draft-tokens", "8"),
+                    *("--speculative-ngram-max-bfs-breadth", "1"),
+                ],
+            )
+            for method in ("ngram", "ngram_gpu")
         ),
         *(
             (

@@ -157,41 +157,48 @@ def test_a_drafter_without_safetensors_or_with_broken_files_does_not_fit() -> No
 
 
 @pytest.mark.parametrize(
-    ("method", "config"),
+    ("method", "words"),
     [
-        ("eagle3", '{"method": "eagle3", "model": "a/b", "num_speculative_tokens": 5}'),
-        ("mtp", '{"method": "mtp", "model": "a/b", "num_speculative_tokens": 5}'),
+        ("eagle", "--method eagle --drafter a/b"),
+        ("mtp", "--method mtp --drafter a/b"),
         (
             "peagle",
-            '{"method": "eagle3", "parallel_drafting": true, "model": "a/b", '
-            '"num_speculative_tokens": 5}',
+            '-- --speculative-config \'{"method": "eagle3", "parallel_drafting": true, '
+            '"model": "a/b", "num_speculative_tokens": 5}\'',
         ),
     ],
 )
 def test_a_method_that_plan_does_not_choose_is_named_with_its_command(
-    method: str, config: str
+    method: str, words: str
 ) -> None:
     found = find(publish("a/b", method, draft_length=5))
     assert found.chosen is None
-    assert only(found).obstacle == f"plan does not choose method {method} yet"
-    assert only(found).command == (
-        f"slipstream plan Qwen/Qwen3-8B -- --speculative-config '{config}'"
-    )
+    assert only(found).obstacle == f"its method, {method}, is taken only if it is asked for"
+    assert only(found).command == f"slipstream plan Qwen/Qwen3-8B {words}"
 
 
 def test_heads_in_the_target_are_named_without_a_drafter() -> None:
     candidate = only(find(publish(None, "mtp")))
     assert candidate.drafter is None
-    assert candidate.command.endswith('\'{"method": "mtp", "num_speculative_tokens": 3}\'')
+    assert candidate.command == "slipstream plan Qwen/Qwen3-8B --method mtp"
+    assert candidate.obstacle == "it is part of the target: plan takes it if no drafter can be"
 
 
-def test_a_runnable_drafter_goes_before_one_that_is_not_and_dflash2_needs_a_gpu() -> None:
+def test_a_smaller_model_is_taken_only_if_that_method_is_asked_for() -> None:
+    model = publish("a/small", "draft_model")
+    assert find(model).chosen is None
+    assert only(find(model)).command == (
+        "slipstream plan Qwen/Qwen3-8B --method draft_model --drafter a/small"
+    )
+
+
+def test_a_block_in_one_pass_goes_before_a_token_in_each_and_dflash2_needs_a_gpu() -> None:
     both = (publish("a/eagle", "eagle3"), publish("z/flash2", "dflash2"))
     two = rename("z/flash2", draft=DraftPart(family="dflash2", mask_token_id=1, block_size=8))
     on_gpu = find(*both, files=(two,))
     assert on_gpu.chosen == "z/flash2"
     on_cpu = find(*both, files=(two,), machine="cpu")
-    assert on_cpu.chosen is None
+    assert on_cpu.chosen == "a/eagle"
     assert "needs vLLM's V2 runner" in str(on_cpu.candidates[0].obstacle)
 
 

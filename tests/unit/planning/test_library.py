@@ -26,7 +26,10 @@ def test_a_drafter_without_facts_is_what_the_index_says() -> None:
     assert bare is not None
     assert bare.draft is not None
     assert (bare.draft.family, bare.draft.verifier) == ("dspark", "Qwen/Qwen3-14B")
-    assert LIBRARY.describe("yuhuili/EAGLE-LLaMA3.1-Instruct-8B") is None
+    eagle = LIBRARY.describe("yuhuili/EAGLE-LLaMA3.1-Instruct-8B")
+    assert eagle is not None
+    assert eagle.draft is not None
+    assert eagle.draft.family == "eagle"
 
 
 def test_a_build_is_described_by_the_shape_of_its_base() -> None:

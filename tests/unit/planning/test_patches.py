@@ -78,7 +78,6 @@ def test_a_context_that_the_drafter_just_knows_needs_no_patch() -> None:
     ("machine", "changes"),
     [
         pytest.param("cpu-server", {"drafter": SHORT}, id="V1 stops drafting"),
-        pytest.param("h100", {"drafter": with_draft(family="eagle3")}, id="vLLM does it itself"),
         pytest.param(
             "h100", {"drafter": SHORT | {"rope": Rope(scaling="yarn", factor=4)}}, id="scaled"
         ),

@@ -6,10 +6,11 @@ from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.planning.library import NO_LIBRARY, Library
 from slipstream.planning.resolution import Resolved, choose_recipe, resolve
-from slipstream.planning.wishes import Wishes
+from slipstream.planning.wishes import Goal, Wishes
 from slipstream.recipes import Recipe, load_drafters, load_models
 from tests.unit.planning.cells import read_nothing
 from tests.unit.planning.pieces import DRAFTER, TARGET, make_recipe
+from tests.unit.planning.test_candidates import publish
 
 LIBRARY = Library(load_drafters, load_models)
 
@@ -28,10 +29,12 @@ def find(
     offline: bool = False,
     raw: tuple[str, ...] = (),
     library: Library = NO_LIBRARY,
+    method: str | None = None,
 ) -> Resolved:
+    wishes = {"drafter": drafter, "speculation": speculation, "raw": raw, "method": method}
     return resolve(
         TARGET.name,
-        Wishes(drafter=drafter, speculation=speculation, raw=raw),
+        Wishes.model_validate(wishes),
         recipes=recipes,
         machine="gb10",
         read=read_nothing if offline else read_both,
@@ -98,11 +101,56 @@ def test_without_speculation_no_drafter_is_needed() -> None:
     assert found.target.name == TARGET.name
 
 
-def test_without_a_recipe_or_a_published_drafter_one_must_be_named() -> None:
-    with pytest.raises(InvalidInputError, match="no drafter is known for") as caught:
-        find()
-    assert "--drafter" in caught.value.hint
-    assert find(drafter=DRAFTER.name).drafter is not None
+@pytest.mark.parametrize(
+    ("goal", "layers", "method"),
+    [
+        ("latency", None, "ngram"),
+        ("agent", 0, "ngram"),
+        ("throughput", None, "plain"),
+        ("throughput", 1, "mtp"),
+    ],
+)
+def test_without_any_drafter_the_heads_draft_or_the_text_or_nothing(
+    goal: Goal, layers: int | None, method: str
+) -> None:
+    target = TARGET.model_copy(update={"predicting_layers": layers})
+    found = resolve(
+        TARGET.name,
+        Wishes(goal=goal),
+        recipes=(),
+        machine="gb10",
+        read=lambda name, *, tokenizer: target,
+    )
+    assert found.drafter is None
+    assert found.chosen is not None
+    assert found.chosen.value == method
+    assert found.chosen.because.startswith("no drafter is known (slipstream drafters Qwen/Qwen3-8B")
+    assert find(drafter=DRAFTER.name).chosen is None
+
+
+def test_a_method_without_a_known_drafter_is_refused_with_what_to_type() -> None:
+    with pytest.raises(InvalidInputError, match="no drafter of method dspark is known") as caught:
+        find(method="dspark")
+    assert "--method dspark --drafter NAME" in caught.value.hint
+
+
+def test_a_method_takes_its_own_drafter_and_not_the_recipes() -> None:
+    found = find(make_recipe(), library=LIBRARY, method="eagle3", offline=True)
+    assert found.drafter is not None
+    assert found.drafter.draft is not None
+    assert found.drafter.draft.family == "eagle3"
+    assert found.recipe is not None
+    same = find(make_recipe(), library=LIBRARY, method="dflash")
+    assert same.drafter is not None
+    assert same.drafter.name == DRAFTER.name
+
+
+@pytest.mark.parametrize("method", ["ngram", "suffix", "mtp", "plain"])
+def test_a_method_that_needs_no_drafter_takes_none_from_a_recipe(method: str) -> None:
+    found = find(make_recipe(), method=method)
+    assert found.drafter is None
+    assert found.chosen is not None
+    assert found.chosen.value == method
 
 
 def test_without_a_recipe_the_index_names_the_drafter_and_says_why() -> None:
@@ -142,12 +190,12 @@ def test_offline_the_index_knows_both_and_says_so() -> None:
     assert [note.split()[0] for note in recalled] == [TARGET.name, DRAFTER.name]
 
 
-def test_candidates_that_may_not_be_taken_are_all_named() -> None:
-    only_eagle = tuple(entry for entry in LIBRARY.drafters if entry.method == "eagle3")
-    with pytest.raises(InvalidInputError, match="can be taken unasked") as caught:
-        find(library=Library(lambda: only_eagle))
-    assert any("RedHatAI/Qwen3-8B-speculator.eagle3" in detail for detail in caught.value.details)
-    assert caught.value.hint.startswith(f"slipstream plan {TARGET.name} -- --speculative-config ")
+def test_candidates_that_may_not_be_taken_are_counted() -> None:
+    parallel = publish("a/peagle", "peagle")
+    found = find(library=Library(lambda: (parallel,)))
+    assert found.chosen is not None
+    assert found.chosen.value == "ngram"
+    assert found.chosen.because.startswith("none of the 1 drafters known can be taken unasked")
 
 
 def test_offline_the_recipes_facts_stand_in_and_say_so() -> None:

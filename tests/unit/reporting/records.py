@@ -11,14 +11,27 @@ from slipstream.measuring.bench import BenchReport, BenchWarmUp, Conditions, sum
 from slipstream.measuring.client.engine_metrics import EngineCounts
 from slipstream.measuring.client.sample import Sample
 from slipstream.measuring.comparing.blocks import Arm, Block
-from slipstream.measuring.comparing.comparison import ROUND, BlockReport, ComparedArm, Comparison
+from slipstream.measuring.comparing.comparison import (
+    Arena,
+    BlockReport,
+    ComparedArm,
+    Comparison,
+)
+from slipstream.measuring.comparing.design import list_rounds
 from slipstream.measuring.comparing.judging import judge
+from slipstream.measuring.comparing.ranking import rank
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.planner import make_plan
 from slipstream.planning.wishes import Wishes
 from tests.unit.planning.pieces import DRAFTER, TARGET
 
 KINDS = {"code": 0.86, "dialogue": 0.66, "prose": 0.58, "json": 0.9}
+# What an arm accepts, beside what B does: C repeats what it has read, D is a weaker drafter.
+SKILLS = {
+    "B": dict.fromkeys(KINDS, 1.0),
+    "C": {"code": 1.1, "dialogue": 0.4, "prose": 0.3, "json": 1.0},
+    "D": dict.fromkeys(KINDS, 0.9),
+}
 CONCURRENCIES = (1, 4, 8)
 TOKENS = 128
 POSITIONS = 15
@@ -84,7 +97,8 @@ def _serve(
     crowd = 1 / (1 + 0.035 * (concurrency - 1))
     speed = PLAIN_SPEED * start * crowd * chance.gauss(1, 0.01)
     drafts: dict[str, Any] = {}
-    if arm == "B":
+    if arm in SKILLS:
+        share *= SKILLS[arm].get(kind, 1.0)
         steps = [1 + _count_accepted(share, chance) for _ in range(TOKENS // 3)]
         by_position = [sum(step > at for step in steps) for at in range(1, POSITIONS + 1)]
         mean = sum(steps) / len(steps)
@@ -145,14 +159,7 @@ def make_comparison(
     *, rounds: int = 2, draws: int = 200, tasks: bool = False, **load: Any
 ) -> Comparison:
     """Compare the plain plan with the drafted one, in turns."""
-    chance = Random(7)
-    blocks: list[Block] = []
-    reports: list[BlockReport] = []
-    for number in range(rounds):
-        for arm in ROUND:
-            samples = (make_task_samples if tasks else make_samples)(arm, chance, **load)
-            blocks.append(Block(arm=arm, round=number, samples=tuple(samples)))
-            reports.append(_report(arm, number, samples, chance))
+    blocks, reports = _measure(list_rounds(2, rounds), tasks=tasks, **load)
     plans = make_plans()
     return Comparison(
         conditions=make_conditions(**({"tool_choice": "named"} if tasks else {})),
@@ -161,6 +168,42 @@ def make_comparison(
         blocks=tuple(blocks),
         verdict=judge(blocks, arms=("plain", "drafted"), draws=draws),
     )
+
+
+@cache
+def make_arena(
+    names: tuple[str, ...] = ("plain", "dflash", "ngram", "eagle3"),
+    *,
+    rounds: int = 2,
+    draws: int = 200,
+    tasks: bool = False,
+    **load: Any,
+) -> Arena:
+    """Compare the plain plan with several drafted ones, in turns."""
+    blocks, reports = _measure(list_rounds(len(names), rounds), tasks=tasks, **load)
+    plain, drafted = make_plans()
+    plans = [plain, *[drafted] * (len(names) - 1)]
+    return Arena(
+        conditions=make_conditions(**({"tool_choice": "named"} if tasks else {})),
+        arms=tuple(ComparedArm(name=n, plan=plan) for n, plan in zip(names, plans, strict=True)),
+        reports=tuple(reports),
+        blocks=tuple(blocks),
+        verdict=rank(blocks, arms=names, draws=draws),
+    )
+
+
+def _measure(
+    orders: Sequence[str], *, tasks: bool, **load: Any
+) -> tuple[list[Block], list[BlockReport]]:
+    chance = Random(7)
+    blocks: list[Block] = []
+    reports: list[BlockReport] = []
+    for number, order in enumerate(orders):
+        for arm in order:
+            samples = (make_task_samples if tasks else make_samples)(arm, chance, **load)
+            blocks.append(Block(arm=arm, round=number, samples=tuple(samples)))
+            reports.append(_report(arm, number, samples, chance))
+    return blocks, reports
 
 
 @cache

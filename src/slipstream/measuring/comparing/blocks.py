@@ -1,22 +1,26 @@
 """`Block`: one start of one arm, and all that was asked of it; and blocks as tables of numbers.
 
-A round is blocks that followed one another, in the order A B B A: so a steady drift does the same
-to both arms. A round of one arm alone, A A A A, is a control: it tells what a restart does.
+A round is blocks that followed one another, in the order that `design.py` gives: A B B A for two
+arms. A round of one arm alone, A A A A, is a control: it tells what a restart does.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 from statistics import fmean
-from typing import Literal, NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
 
 from slipstream.errors import InvalidInputError
 from slipstream.measuring.client.sample import Sample
-from slipstream.measuring.comparing.statistics import Cell, Design
+from slipstream.measuring.comparing.design import LETTERS, Design, list_rounds
+from slipstream.measuring.comparing.statistics import Cell
 from slipstream.measuring.tasks import split_tasks
 from slipstream.records import Record
 
-Arm = Literal["A", "B"]
+Arm = Annotated[str, Field(pattern=f"^[{LETTERS}]$")]
+"""A letter; ratios are against the first arm, A."""
 
 LEAST_PROMPTS = 2
 
@@ -51,16 +55,17 @@ class Readings:
     throughputs: Mapping[Cell, tuple[float, ...]]
 
 
-def read_blocks(blocks: Sequence[Block]) -> Readings:
+def read_blocks(blocks: Sequence[Block], arms: int = 2) -> Readings:
     """Line up the blocks by cell and prompt; one that answered nothing would leave nothing."""
     design = Design(
         arms=tuple(block.arm for block in blocks), rounds=tuple(block.round for block in blocks)
     )
-    if design.degrees_of_freedom < 1 or not design.information:
+    if design.degrees_of_freedom < 1 or len(design.axes) < arms - 1:
         told = " ".join(block.arm for block in blocks) or "none"
+        (order,) = list_rounds(arms, 1)
         raise InvalidInputError(
             f"too few blocks to tell speed from noise: {told}",
-            hint="slipstream compare --rounds 1: let one round A B B A end",
+            hint=f"slipstream compare --rounds 1: let one round {' '.join(order)} end",
         )
     loads = [split_block(block) for block in blocks]
     cells = sorted(set[Cell].intersection(*(set(load) for load in loads)))

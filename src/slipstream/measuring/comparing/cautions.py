@@ -109,15 +109,17 @@ def _find_lengths(
         for cell, samples in split_block(block).items():
             for timed in list_timed(samples):
                 if timed.name in readings.speeds.get(cell, ()):
-                    by_arm = lengths.setdefault((cell, timed.name), {"A": [], "B": []})
+                    by_arm = lengths.setdefault((cell, timed.name), {arm: [] for arm in names})
                     by_arm[block.arm].append(timed.output_tokens)
-    ratios = [log(fmean(found["B"]) / fmean(found["A"])) for found in lengths.values()]
-    unlike = sum(abs(ratio) > log(SAME_LENGTH) for ratio in ratios)
-    if unlike > MANY_UNLIKE * len(ratios):
-        mean = exp(fmean(ratios))
-        yield Caution(
-            code="lengths",
-            message=f"{unlike} of {len(ratios)} answers differ in length by more than 10 %; "
-            f"those of {names['B']} are {mean:.2f} times as long as those of {names['A']}",
-            grave=abs(log(mean)) > log(OTHER_LENGTH),
-        )
+    first, *others = names
+    for arm in others:
+        ratios = [log(fmean(found[arm]) / fmean(found[first])) for found in lengths.values()]
+        unlike = sum(abs(ratio) > log(SAME_LENGTH) for ratio in ratios)
+        if unlike > MANY_UNLIKE * len(ratios):
+            mean = exp(fmean(ratios))
+            yield Caution(
+                code="lengths",
+                message=f"{unlike} of {len(ratios)} answers differ in length by more than 10 %; "
+                f"those of {names[arm]} are {mean:.2f} times as long as those of {names[first]}",
+                grave=abs(log(mean)) > log(OTHER_LENGTH),
+            )

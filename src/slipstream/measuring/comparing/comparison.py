@@ -1,20 +1,23 @@
-"""`Comparison`: two plans in turns on the same prompts, and the verdict about them."""
+"""`Comparison`: two plans in turns on the same prompts, and the verdict about them.
 
-from collections.abc import Callable, Mapping
+`Arena`: the same with three plans or more.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from slipstream.measuring.bench import Bench, BenchCell, BenchWarmUp, Conditions
 from slipstream.measuring.comparing.blocks import Arm, Block
+from slipstream.measuring.comparing.design import LETTERS, list_rounds
 from slipstream.measuring.comparing.judging import judge
-from slipstream.measuring.comparing.verdict import Verdict
+from slipstream.measuring.comparing.ranking import rank
+from slipstream.measuring.comparing.verdict import ArenaVerdict, Verdict
 from slipstream.measuring.engine_start import measure_start
 from slipstream.measuring.machine_watch import MachineLoad, MachineWatch
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
-
-ROUND: tuple[Arm, ...] = ("A", "B", "B", "A")
 
 
 class BlockReport(Record):
@@ -34,7 +37,7 @@ class BlockReport(Record):
 
 
 class ComparedArm(Record):
-    """One of the two: what it is called, and its plan."""
+    """One of those compared: what it is called, and its plan."""
 
     name: str
     plan: LaunchPlan
@@ -51,14 +54,25 @@ class Comparison(Record):
     verdict: Verdict
 
 
+class Arena(Record):
+    """Three arms or more under the same conditions, block by block."""
+
+    schema_version: Literal[1] = 1
+    conditions: Conditions
+    arms: tuple[ComparedArm, ...]
+    reports: tuple[BlockReport, ...]
+    blocks: tuple[Block, ...]
+    verdict: ArenaVerdict
+
+
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """How two arms are compared; `say` is told what is done at the moment.
+    """How arms are compared; `say` is told what is done at the moment.
 
     `localize` points a plan at folders of this machine; the report keeps the models' names.
     """
 
-    arms: tuple[ComparedArm, ComparedArm]
+    arms: tuple[ComparedArm, ...]
     bench: Bench
     rounds: int
     environment: Mapping[str, str]
@@ -67,32 +81,21 @@ class Contest:
     watch: MachineWatch = field(default_factory=MachineWatch)
     localize: Callable[[LaunchPlan], LaunchPlan] = lambda plan: plan
 
-    def run(self, conditions: Conditions) -> Comparison:
+    def run(self, conditions: Conditions) -> Comparison | Arena:
         """Run every round and judge."""
         blocks: list[Block] = []
         reports: list[BlockReport] = []
-        for number in range(self.rounds):
-            for arm in ROUND:
-                at = f"block {len(blocks) + 1} of {self.rounds * len(ROUND)}"
+        orders = list_rounds(len(self.arms), self.rounds)
+        for number, order in enumerate(orders):
+            for arm in order:
+                at = f"block {len(blocks) + 1} of {sum(map(len, orders))}"
                 block, report = self._run_block(arm, number, at)
                 blocks.append(block)
                 reports.append(report)
-        names = (self.arms[0].name, self.arms[1].name)
-        return Comparison(
-            conditions=conditions,
-            arms=self.arms,
-            reports=tuple(reports),
-            blocks=tuple(blocks),
-            verdict=judge(
-                blocks,
-                arms=names,
-                seed=conditions.seed,
-                machines=[report.machine for report in reports],
-            ),
-        )
+        return conclude(self.arms, conditions, reports, blocks)
 
     def _run_block(self, arm: Arm, number: int, at: str) -> tuple[Block, BlockReport]:
-        compared = self.arms[ROUND.index(arm)]
+        compared = self.arms[LETTERS.index(arm)]
         started = measure_start(
             self.localize(compared.plan),
             replace(self.bench, salt=f"{self.bench.salt} {at}"),
@@ -111,3 +114,30 @@ class Contest:
             repeated=started.repeated,
         )
         return Block(arm=arm, round=number, samples=started.samples), report
+
+
+def conclude(
+    arms: Sequence[ComparedArm],
+    conditions: Conditions,
+    reports: Sequence[BlockReport],
+    blocks: Sequence[Block],
+) -> Comparison | Arena:
+    """Judge two arms, or rank more, and keep what that rests upon."""
+    machines = [report.machine for report in reports]
+    names = [arm.name for arm in arms]
+    if len(arms) == 2:
+        pair = names[0], names[1]
+        return Comparison(
+            conditions=conditions,
+            arms=(arms[0], arms[1]),
+            reports=tuple(reports),
+            blocks=tuple(blocks),
+            verdict=judge(blocks, arms=pair, seed=conditions.seed, machines=machines),
+        )
+    return Arena(
+        conditions=conditions,
+        arms=tuple(arms),
+        reports=tuple(reports),
+        blocks=tuple(blocks),
+        verdict=rank(blocks, arms=names, seed=conditions.seed, machines=machines),
+    )

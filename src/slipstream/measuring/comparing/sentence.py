@@ -11,7 +11,12 @@ from typing import Literal
 
 from slipstream.measuring.comparing.cautions import Caution
 from slipstream.measuring.comparing.statistics import Row
-from slipstream.measuring.comparing.verdict import EVEN, Answer, SpeedFinding
+from slipstream.measuring.comparing.verdict import (
+    EVEN,
+    Answer,
+    Measure,
+    SpeedFinding,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +38,8 @@ def conclude(
 
     A busy machine does not leave even those.
     """
-    if busy := [caution.message for caution in cautions if caution.code == "busy-machine"]:
-        return "cannot tell", f"Cannot tell: {busy[0]}. Measure again when the machine is quiet."
+    if busy := explain_busy(cautions):
+        return "cannot tell", busy
     apart, overall = _stand_apart(findings), _stand(_sum_up(findings))
     if _is_contradicted(overall, findings):
         answer, sentence = _advise_apart(apart, arms)
@@ -42,14 +47,32 @@ def conclude(
         answer, sentence = _advise(overall, arms, len(apart))
     if unclear := list_unclear(findings):
         kinds = list(dict.fromkeys(kind for kind, _ in unclear if kind and len(apart) > 1))
-        alone = f"taken alone, {_join(kinds)} cannot be told yet: " if kinds else ""
-        sentence += f"; {alone}{_tell_more(more_blocks)}"
+        alone = f"taken alone, {join(kinds)} cannot be told yet: " if kinds else ""
+        sentence += f"; {alone}{tell_more(more_blocks)}"
+    grave = any(caution.grave for caution in cautions)
+    return "cannot tell" if grave else answer, add_cautions(sentence, cautions)
+
+
+def explain_busy(cautions: Sequence[Caution]) -> str | None:
+    """Return the whole sentence of a measurement on a busy machine, None if it was quiet."""
+    busy = [caution.message for caution in cautions if caution.code == "busy-machine"]
+    return f"Cannot tell: {busy[0]}. Measure again when the machine is quiet." if busy else None
+
+
+def add_cautions(sentence: str, cautions: Sequence[Caution]) -> str:
+    """Add to a sentence what weakens it, before it if that is grave."""
     if grave := [caution.message for caution in cautions if caution.grave]:
         times = sentence[0].lower() + sentence[1:]
-        sentence = f"Cannot tell, because {_join(grave)}; by the times alone: {times}"
-        answer = "cannot tell"
+        sentence = f"Cannot tell, because {join(grave)}; by the times alone: {times}"
     light = [caution.message for caution in cautions if not caution.grave]
-    return answer, f"{sentence}. Caution: {_join(light)}." if light else f"{sentence}."
+    return f"{sentence}. Caution: {join(light)}." if light else f"{sentence}."
+
+
+def name_measure(sentence: str, measure: Measure) -> str:
+    """Say by which measure it is so, unless it is the usual one."""
+    if measure == "time per token":
+        return sentence
+    return f"By {measure}: {sentence[0].lower()}{sentence[1:]}"
 
 
 def list_unclear(findings: Sequence[SpeedFinding]) -> list[Row]:
@@ -82,7 +105,7 @@ def _stand(findings: Sequence[SpeedFinding]) -> _Standing:
     if faster:
         reach = tuple(findings[: findings.index(faster[-1]) + 1])
         if not all(_may_be_faster(found) for found in reach):
-            places = _join([str(found.concurrency) for found in faster])
+            places = join([str(found.concurrency) for found in faster])
             return _Standing("use", f" at concurrency {places}", faster)
         whole = len(reach) == len(findings)
         return _Standing(
@@ -138,10 +161,10 @@ def _advise_apart(standings: Mapping[str, _Standing], arms: tuple[str, str]) -> 
         rest = len(nots) < len(standings)
         return (
             "cannot tell" if rest else "do not use",
-            f"Do not use {b} instead of {a} {_join(nots)}",
+            f"Do not use {b} instead of {a} {join(nots)}",
         )
-    sentence = f"Use {b} instead of {a} {_join(uses)}"
-    return "use for some", f"{sentence}, but not {_join(nots)}" if nots else sentence
+    sentence = f"Use {b} instead of {a} {join(uses)}"
+    return "use for some", f"{sentence}, but not {join(nots)}" if nots else sentence
 
 
 def _tell_kinds(standings: Mapping[str, _Standing], advice: str) -> list[str]:
@@ -150,7 +173,7 @@ def _tell_kinds(standings: Mapping[str, _Standing], advice: str) -> list[str]:
         if standing.advice == advice:
             places.setdefault(standing.where, []).append(kind)
     return [
-        f"for {_join(kinds)}{where} "
+        f"for {join(kinds)}{where} "
         f"({_tell_ratios([found for kind in kinds for found in standings[kind].findings])})"
         for where, kinds in places.items()
     ]
@@ -169,11 +192,13 @@ def _ratio_of(found: SpeedFinding) -> float:
     return found.speed_up.ratio
 
 
-def _tell_more(more_blocks: int | None) -> str:
+def tell_more(more_blocks: int | None) -> str:
+    """Say what would settle the rest."""
     if more_blocks is None:
         return "more blocks alone will not do, use more prompts"
     return f"measure more, about {more_blocks} blocks"
 
 
-def _join(parts: Sequence[str]) -> str:
+def join(parts: Sequence[str]) -> str:
+    """Write a list with commas and an `and`."""
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

@@ -7,21 +7,23 @@ Everything is in logarithms of speed. What chance may have done is drawn again, 
   concurrency, or one cell; each is a Student t with the degrees of freedom there are (2 for one
   A B B A). A bootstrap of two starts an arm has four outcomes and is far too sure. What moves
   all cells at once is drawn once for all, and so costs no correction for their number.
-- The prompts. A bootstrap whose weights are exponential and the same at every concurrency, with
-  the spread of a t: resampling few prompts is too sure as well.
+- The prompts. A bootstrap whose weights are exponential and the same at every concurrency and for
+  every arm, with the spread of a t: resampling few prompts is too sure as well.
 
-The half-widths hold for all cells together: each is what 95 % of its own draws need, widened by
-the one factor that 95 % of the draws need in their worst cell.
+The half-widths hold for all pairs of arms in all cells together: each is what 95 % of its own draws
+need, widened by the one factor that 95 % of the draws need in their worst contrast.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from math import inf, sqrt
-from operator import add, mul, sub
+from operator import add, sub
 from random import Random
 from statistics import fmean
+from typing import TypeVar
+
+from slipstream.measuring.comparing.design import Design, Pair, multiply
 
 CONFIDENCE = 0.95
 
@@ -29,64 +31,16 @@ Cell = tuple[str, int]
 """A kind of prompt at a concurrency."""
 Row = tuple[str | None, int]
 """A cell, or all kinds at a concurrency; each kind counts the same, however many its prompts."""
+Contrast = tuple[Pair, Row]
+"""Two arms in a row."""
 Values = Mapping[Cell, Mapping[str, Sequence[float]]]
 """By cell and prompt, one value of each block."""
-
-
-@dataclass(frozen=True)
-class Design:
-    """Which arm each block ran, and in which round; a round of one arm tells only of noise."""
-
-    arms: tuple[str, ...]
-    rounds: tuple[int, ...]
-
-    @cached_property
-    def contrast(self) -> list[float]:
-        """Give each block's arm, as a half with a sign, less the mean of its round."""
-        return self._center([0.5 if arm == "B" else -0.5 for arm in self.arms])
-
-    @cached_property
-    def information(self) -> float:
-        """Give what a block's variance is divided by to be the effect's: 1 for A B B A."""
-        return _multiply(self.contrast, self.contrast)
-
-    @property
-    def degrees_of_freedom(self) -> int:
-        """Count the degrees of freedom that are left for noise."""
-        return len(self.arms) - len(set(self.rounds)) - 1
-
-    def estimate(self, values: Sequence[float]) -> float:
-        """Give by how much B is above A."""
-        return _multiply(self.contrast, values) / self.information
-
-    def find_residuals(self, values: Sequence[float]) -> list[float]:
-        """Give what neither round nor arm explains of each block's value."""
-        effect = self.estimate(values)
-        return [
-            value - effect * part
-            for value, part in zip(self._center(values), self.contrast, strict=True)
-        ]
-
-    def find_floor(self, values: Sequence[float]) -> float:
-        """Give by how much an arm differs from itself one start later: the root mean square."""
-        starts: dict[Hashable, list[float]] = {}
-        for arm, number, value in zip(self.arms, self.rounds, values, strict=True):
-            starts.setdefault((arm, number), []).append(value)
-        steps = [later - value for same in starts.values() for value, later in pairwise(same)]
-        return sqrt(fmean(step**2 for step in steps)) if steps else 0.0
-
-    def _center(self, values: Sequence[float]) -> list[float]:
-        groups: dict[int, list[float]] = {}
-        for number, value in zip(self.rounds, values, strict=True):
-            groups.setdefault(number, []).append(value)
-        return [
-            value - fmean(groups[number]) for number, value in zip(self.rounds, values, strict=True)
-        ]
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Groups of cells that a start moves together, and how far."""
+    """Groups of cells that a start moves together, and how far: a block's standard deviation."""
 
     group_of: Mapping[Cell, Hashable]
     spreads: Mapping[Hashable, float]
@@ -97,19 +51,20 @@ class Level:
 class Noise:
     """What chance does to the effects: the starts level by level, and the prompts.
 
-    `prompts` has, by cell, each prompt's effect less the cell's; `lasting` is the share of their
-    variance that is the prompts' own and not that of their requests: more blocks leave it.
+    `prompts` has, by pair and cell, each prompt's effect less the cell's; `lasting` is the share
+    of their variance that is the prompts' own and not that of their requests: more blocks leave
+    it.
     """
 
     design: Design
     levels: tuple[Level, ...]
-    prompts: Mapping[Cell, Mapping[str, float]]
+    prompts: Mapping[tuple[Pair, Cell], Mapping[str, float]]
     lasting: Mapping[Cell, float]
 
     def foresee(self, rounds: int) -> "Noise":
-        """Give the noise if it were measured in so many rounds A B B A more."""
+        """Return the noise if it were measured in so many whole rounds more."""
         left = self.design.information / (self.design.information + rounds)
-        gain = 1 + 3 * rounds / self.design.degrees_of_freedom
+        gain = 1 + (2 * len(self.design.names) - 1) * rounds / self.design.degrees_of_freedom
         levels = tuple(
             replace(
                 level,
@@ -120,8 +75,8 @@ class Noise:
         )
         shrink = {cell: sqrt(share + (1 - share) * left) for cell, share in self.lasting.items()}
         prompts = {
-            cell: {name: effect * shrink[cell] for name, effect in effects.items()}
-            for cell, effects in self.prompts.items()
+            (pair, cell): {name: effect * shrink[cell] for name, effect in effects.items()}
+            for (pair, cell), effects in self.prompts.items()
         }
         return replace(self, levels=levels, prompts=prompts)
 
@@ -132,27 +87,35 @@ def find_noise(design: Design, values: Values) -> Noise:
     What requests do by chance is in both parts. To take it out of the one made the intervals a
     tenth narrower, and wrong too often where there were many kinds.
     """
-    prompts: dict[Cell, dict[str, float]] = {}
-    for cell, rows in values.items():
-        mean = design.estimate(average(rows.values()))
-        many = len(rows) > 1
-        prompts[cell] = {n: design.estimate(row) - mean for n, row in rows.items() if many}
-    lasting = {cell: _find_lasting(design, rows, prompts[cell]) for cell, rows in values.items()}
+    prompts: dict[tuple[Pair, Cell], dict[str, float]] = {}
+    for pair, weights in design.contrasts.items():
+        for cell, rows in values.items():
+            mean = multiply(weights, average(rows.values()))
+            many = len(rows) > 1
+            prompts[pair, cell] = {
+                n: multiply(weights, row) - mean for n, row in rows.items() if many
+            }
+    lasting = {
+        cell: _find_lasting(design, rows, [prompts[pair, cell] for pair in design.contrasts])
+        for cell, rows in values.items()
+    }
     left = {cell: design.find_residuals(average(rows.values())) for cell, rows in values.items()}
     return Noise(design, tuple(_find_levels(design, left)), prompts, lasting)
 
 
 def average(rows: Iterable[Sequence[float]]) -> list[float]:
     """Average rows of values, block by block."""
-    return [fmean(column) for column in zip(*rows, strict=True)]
+    columns = list(zip(*rows, strict=True))
+    return [sum(column) / len(column) for column in columns]
 
 
 def _find_lasting(
-    design: Design, rows: Mapping[str, Sequence[float]], effects: Mapping[str, float]
+    design: Design, rows: Mapping[str, Sequence[float]], effects: Sequence[Mapping[str, float]]
 ) -> float:
-    variance = sum(effect**2 for effect in effects.values())
+    variance = sum(effect**2 for own in effects for effect in own.values())
     squares = sum(left**2 for row in rows.values() for left in design.find_residuals(row))
-    chance = squares / design.degrees_of_freedom / design.information
+    weight = sum(multiply(contrast, contrast) for contrast in design.contrasts.values())
+    chance = squares / design.degrees_of_freedom * weight
     return max(0.0, 1 - chance / variance) if variance else 0.0
 
 
@@ -173,7 +136,7 @@ def _find_levels(design: Design, left: dict[Cell, list[float]]) -> Iterator[Leve
             for group in groups
         }
         degrees_of_freedom = design.degrees_of_freedom * (len(groups) - above)
-        share = design.information * degrees_of_freedom / len(groups)
+        share = degrees_of_freedom / len(groups)
         variances = {group: sum(part**2 for part in row) / share for group, row in means.items()}
         yield Level(group_of, _pool(variances, group_of), degrees_of_freedom)
         left = {cell: list(map(sub, row, means[group_of[cell]])) for cell, row in left.items()}
@@ -201,49 +164,70 @@ def list_rows(cells: Sequence[Cell]) -> dict[Row, list[Cell]]:
     return rows
 
 
-def draw_errors(noise: Noise, chance: Random, draws: int) -> dict[Row, list[float]]:
-    """Draw by how much each row's effect may be off; one draw has the same place in all rows."""
-    cells = list(noise.prompts)
-    errors: dict[Cell, list[float]] = {}
+def draw_errors(noise: Noise, chance: Random, draws: int) -> dict[Contrast, list[float]]:
+    """Draw by how much each contrast may be off; one draw has the same place in all of them."""
+    design, cells = noise.design, list(noise.lasting)
+    errors: dict[tuple[Pair, Cell], list[float]] = {}
     for kind in sorted({kind for kind, _ in cells}):
-        effects = {cell: noise.prompts[cell] for cell in cells if cell[0] == kind}
+        effects = {key: effects for key, effects in noise.prompts.items() if key[1][0] == kind}
         errors |= _draw_prompts(effects, chance, draws)
     for level in noise.levels:
         # The spreads are pooled: if one is too small, all are.
         tails = [_draw_tail(chance, level.degrees_of_freedom) for _ in range(draws)]
         drawn = {
-            group: [spread * tail * chance.gauss(0, 1) for tail in tails]
+            group: _draw_starts(design, [spread * tail for tail in tails], chance)
             for group, spread in level.spreads.items()
         }
-        for cell, group in level.group_of.items():
-            errors[cell] = list(map(add, errors[cell], drawn[group]))
+        for (pair, cell), before in errors.items():
+            errors[pair, cell] = list(map(add, before, drawn[level.group_of[cell]][pair]))
     return {
-        row: average(errors[cell] for cell in members) for row, members in list_rows(cells).items()
+        (pair, row): average(errors[pair, cell] for cell in members)
+        for pair in design.contrasts
+        for row, members in list_rows(cells).items()
+    }
+
+
+def _draw_starts(
+    design: Design, spreads: Sequence[float], chance: Random
+) -> dict[Pair, list[float]]:
+    """Draw what starts of these spreads do to each pair."""
+    axes = [[spread * chance.gauss(0, 1) for spread in spreads] for _ in design.axes]
+    columns = list(zip(*axes, strict=True))
+    moved = {
+        arm: [multiply(loadings, column) for column in columns]
+        for arm, loadings in design.loadings.items()
+    }
+    return {
+        (first, second): list(map(sub, moved[second], moved[first]))
+        for first, second in design.contrasts
     }
 
 
 def _draw_prompts(
-    effects: Mapping[Cell, Mapping[str, float]], chance: Random, draws: int
-) -> dict[Cell, list[float]]:
+    effects: Mapping[tuple[Pair, Cell], Mapping[str, float]], chance: Random, draws: int
+) -> dict[tuple[Pair, Cell], list[float]]:
     """Weigh the prompts of one kind anew; a cell without prompts stays as it is."""
     names = sorted({name for own in effects.values() for name in own})
-    counts = {len(own) for own in effects.values() if own}
-    drawn = {cell: [0.0] * draws for cell in effects}
+    same_prompts: dict[tuple[str, ...], list[tuple[Pair, Cell]]] = {}
+    for key, own in effects.items():
+        same_prompts.setdefault(tuple(own), []).append(key)
+    same_prompts.pop((), None)
+    # The spread of each pair is estimated by itself, so one may be too small and others not.
+    counts = list(dict.fromkeys((pair, len(own)) for (pair, _), own in effects.items() if own))
+    drawn = {key: [0.0] * draws for key in effects}
     for draw in range(draws):
         weight_of = {name: chance.expovariate(1) for name in names}
         # Exponential weights spread less than a mean of so many does.
-        scales = {n: _draw_tail(chance, n - 1) * sqrt((n + 1) / (n - 1)) for n in counts}
-        for cell, own in effects.items():
-            if own:
-                weights = [weight_of[name] for name in own]
-                mean = _multiply(weights, own.values()) / sum(weights)
-                drawn[cell][draw] = mean * scales[len(own)]
+        scales = {
+            (pair, n): _draw_tail(chance, n - 1) * sqrt((n + 1) / (n - 1)) for pair, n in counts
+        }
+        for prompts, keys in same_prompts.items():
+            weights = [weight_of[name] for name in prompts]
+            total = sum(weights)
+            for key in keys:
+                mean = multiply(weights, effects[key].values()) / total
+                drawn[key][draw] = mean * scales[key[0], len(prompts)]
     return drawn
-
-
-def _multiply(left: Iterable[float], right: Iterable[float]) -> float:
-    total: float = sum(map(mul, left, right))
-    return total
 
 
 def _draw_tail(chance: Random, degrees_of_freedom: float) -> float:
@@ -251,12 +235,12 @@ def _draw_tail(chance: Random, degrees_of_freedom: float) -> float:
     return 1 / sqrt(chance.gammavariate(degrees_of_freedom / 2, 2 / degrees_of_freedom))
 
 
-def find_half_widths(errors: Mapping[Row, Sequence[float]]) -> dict[Row, float]:
-    """Give half of each row's interval, so that all the intervals hold together."""
-    alone = {row: find_quantile(list(map(abs, drawn)), CONFIDENCE) for row, drawn in errors.items()}
-    parts = [[abs(error) / (alone[row] or 1.0) for error in drawn] for row, drawn in errors.items()]
+def find_half_widths(errors: Mapping[Key, Sequence[float]]) -> dict[Key, float]:
+    """Return half of each contrast's interval, so that all the intervals hold together."""
+    alone = {key: find_quantile(list(map(abs, drawn)), CONFIDENCE) for key, drawn in errors.items()}
+    parts = [[abs(error) / (alone[key] or 1.0) for error in drawn] for key, drawn in errors.items()]
     widening = find_quantile(list(map(max, zip(*parts, strict=True))), CONFIDENCE)
-    return {row: half * widening for row, half in alone.items()}
+    return {key: half * widening for key, half in alone.items()}
 
 
 def find_quantile(values: Sequence[float], share: float) -> float:

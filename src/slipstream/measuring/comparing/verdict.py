@@ -1,5 +1,7 @@
 """`Verdict`: whether one arm is faster than the other, for what, up to where, and how sure.
 
+`ArenaVerdict`: which of several arms is fastest for what, and which cannot be told from it.
+
 `docs/comparing.md` tells how it comes about and how often it errs.
 """
 
@@ -9,10 +11,13 @@ from slipstream.measuring.comparing.cautions import Caution
 from slipstream.records import Record
 
 EVEN = 0.05
+PLAIN = "plain"
+"""What an arm without speculation is called."""
 
 Measure = Literal["time per token", "wall time per task"]
 Outcome = Literal["faster", "slower", "even", "unclear"]
 Answer = Literal["use", "use for some", "do not use", "cannot tell"]
+ArenaAnswer = Literal["one winner", "it depends", "cannot tell"]
 
 
 class SpeedRatio(Record):
@@ -66,3 +71,49 @@ class Verdict(Record):
     answer: Answer
     more_blocks: int | None
     sentence: str
+
+
+class PairFindings(Record):
+    """How fast the second of two arms is against the first, in every row."""
+
+    arms: tuple[str, str]
+    findings: tuple[SpeedFinding, ...]
+
+
+class Place(Record):
+    """Who may be fastest for a kind of prompt at a concurrency; of all kinds if `kind` is None.
+
+    `contenders` are the arms than which none was shown to be faster, the fastest first: a single
+    one is the winner. `even` says that they are known to differ by less than 5 %. `speed_up` is of
+    the first contender against the first arm, None if that is the same.
+    """
+
+    kind: str | None
+    concurrency: int
+    contenders: tuple[str, ...]
+    even: bool
+    speed_up: SpeedRatio | None
+
+    @property
+    def winner(self) -> str | None:
+        """Return the arm that was shown to be faster than every other, if there is one."""
+        return self.contenders[0] if len(self.contenders) == 1 else None
+
+
+class ArenaVerdict(Record):
+    """Which of three or more arms is fastest for what; ratios are against the first of `arms`."""
+
+    schema_version: Literal[1] = 1
+    measure: Measure
+    arms: tuple[str, ...]
+    blocks: int
+    pairs: tuple[PairFindings, ...]
+    places: tuple[Place, ...]
+    cautions: tuple[Caution, ...]
+    answer: ArenaAnswer
+    more_blocks: int | None
+    sentence: str
+
+    def find(self, arm: str) -> tuple[SpeedFinding, ...]:
+        """Return the findings of an arm against the first."""
+        return next(pair.findings for pair in self.pairs if pair.arms == (self.arms[0], arm))

@@ -19,7 +19,7 @@ from slipstream.reporting.pages.drawing import (
 )
 from slipstream.reporting.pages.report import show
 from slipstream.reporting.pages.sides import Side, find_mean, list_concurrencies, list_kinds
-from slipstream.reporting.text.comparison import ALL_KINDS, show_estimate, show_load
+from slipstream.reporting.text.contest import show_estimate, show_load
 from slipstream.reporting.text.tasks import (
     has_tasks,
     list_turns,
@@ -36,6 +36,7 @@ FINE = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4, 1.6, 1.8, 2.0)
 ROW = 26.0
 CLOSE = 13.0
 DOT = 3.4
+MOST_NOTED = 2
 
 _MARKS: Mapping[str, str] = {
     "faster": "M-5 -5L5 0L-5 5Z",
@@ -56,37 +57,50 @@ class Axes:
     logarithmic: bool
 
 
-def draw_speed_ups(findings: Sequence[SpeedFinding]) -> list[str]:
-    """Draw a panel a concurrency; all have the same axis."""
+@dataclass(frozen=True, slots=True)
+class ForestRow:
+    """A ratio with its interval, or a heading above some; `told` names it in the description."""
+
+    label: str
+    concurrency: int
+    found: SpeedFinding | None
+    heading: bool = False
+    told: str = ""
+
+
+def draw_forests(rows: Sequence[ForestRow]) -> list[str]:
+    """Draw a panel for each concurrency; all have the same axis."""
+    findings = [row.found for row in rows if row.found is not None]
     ends = [end for found in findings for end in (found.speed_up.low, found.speed_up.high)]
     floors = [floor for found in findings for floor in (found.noise, 1 / found.noise)]
     x = Scale(
         max(0.05, min(*ends, *floors, 0.9)), min(20.0, max(*ends, *floors, 1.1)), 96, 234, True
     )
-    concurrencies = sorted({found.concurrency for found in findings})
     return [
-        _draw_forest(at, [found for found in findings if found.concurrency == at], x)
-        for at in concurrencies
+        _draw_forest(at, [row for row in rows if row.concurrency == at], x)
+        for at in sorted({row.concurrency for row in rows})
     ]
 
 
-def _draw_forest(concurrency: int, findings: Sequence[SpeedFinding], x: Scale) -> str:
-    bottom = 30 + ROW * len(findings)
+def _draw_forest(concurrency: int, rows: Sequence[ForestRow], x: Scale) -> str:
+    bottom = 30 + ROW * len(rows)
     title = f"Speed-up, {show_load(concurrency)}"
     told = "; ".join(
-        f"{found.kind or ALL_KINDS} {show_estimate(found.speed_up)}, {found.outcome}"
-        for found in findings
+        f"{row.told or row.label} {show_estimate(row.found.speed_up)}, {row.found.outcome}"
+        for row in rows
+        if row.found
     )
+    placed = [(row, 30 + ROW * number) for number, row in enumerate(rows)]
     parts = [
         write(0, 14, show_load(concurrency), "strong"),
         write(360, 14, "95 % interval", "soft", "end"),
-        *(_draw_band(found, 30 + ROW * row, x) for row, found in enumerate(findings)),
+        *(_draw_band(row.found, top, x) for row, top in placed if row.found),
     ]
     for tick in _choose_ticks(x):
         parts.append(rule(x(tick), 26, x(tick), bottom, "one" if tick == 1 else "grid"))
         parts.append(write(x(tick), bottom + 15, f"{tick:g}", "soft", "middle"))
-    rows = [_draw_finding(found, 30 + ROW * row, x) for row, found in enumerate(findings)]
-    return frame(360, bottom + 20, title, told, *parts, *rows)
+    parts += [_draw_row(row, top + ROW / 2, x) for row, top in placed]
+    return frame(360, bottom + 20, title, told, *parts)
 
 
 def _choose_ticks(x: Scale) -> list[float]:
@@ -103,8 +117,10 @@ def _draw_band(found: SpeedFinding, top: float, x: Scale) -> str:
     return draw("rect", x=left, y=top + 3, width=right - left, height=ROW - 6, kind="band")
 
 
-def _draw_finding(found: SpeedFinding, top: float, x: Scale) -> str:
-    middle = top + ROW / 2
+def _draw_row(row: ForestRow, middle: float, x: Scale) -> str:
+    label = write(0, middle + 4, shorten(row.label, 92), "strong" if row.heading else "")
+    if (found := row.found) is None:
+        return label
     ratio, low, high = found.speed_up.ratio, found.speed_up.low, found.speed_up.high
     mark = f"outcome {found.outcome}"
     place = f"translate({x.clip(ratio):.1f} {middle:.1f})"
@@ -112,7 +128,7 @@ def _draw_finding(found: SpeedFinding, top: float, x: Scale) -> str:
     return draw(
         "g",
         draw("title", f"{100 * (found.noise - 1):.1f} % noise, {found.prompts} prompts"),
-        write(0, middle + 4, shorten(found.kind or ALL_KINDS, 92), "" if found.kind else "strong"),
+        label,
         rule(x.clip(low), middle, x.clip(high), middle, mark),
         draw("path", d=_MARKS[found.outcome], transform=place, kind=mark),
         write(272, middle + 4, f"{ratio:.2f}", "strong", "end"),
@@ -164,7 +180,8 @@ def draw_acceptance(sides: Sequence[Side]) -> list[str]:
     for kind in list_kinds(sides) if longest else ():
         lines = {side.arm: _read_positions(side.find(kind), longest) for side in sides}
         steps = [side.average(lambda cell: cell.tokens_per_step, kind) for side in sides]
-        note = " and ".join(show(step, 2) for step in steps) + " tokens a step"
+        few = len(sides) <= MOST_NOTED
+        note = f"{' and '.join(show(step, 2) for step in steps)} tokens a step" if few else ""
         panels.append(_draw_panel(kind, "accepted up to a position", lines, axes, kind, note))
     return panels
 
@@ -255,11 +272,21 @@ def _label_places(places: Sequence[int], x: Scale) -> list[str]:
 
 
 def _spread(ends: Sequence[tuple[float, str, Arm]]) -> list[tuple[float, str, Arm]]:
-    """Put the labels of at most two ends beside them, apart if they would lie on each other."""
-    placed = sorted(ends)
-    gap = placed[-1][0] - placed[0][0] if len(placed) > 1 else CLOSE
-    shift = max(0.0, CLOSE - gap) / 2
-    return [
-        (place + 4 + (shift if at else -shift), text, arm)
-        for at, (place, text, arm) in enumerate(placed)
-    ]
+    """Put labels beside the ends, apart from each other if they would overlap."""
+    placed = [list(group) for group in ([end] for end in sorted(ends))]
+    while True:
+        tops = [_center(group) - CLOSE * (len(group) - 1) / 2 for group in placed]
+        for at in range(len(placed) - 1):
+            if tops[at + 1] - tops[at] < CLOSE * len(placed[at]):
+                placed[at : at + 2] = [placed[at] + placed[at + 1]]
+                break
+        else:
+            return [
+                (top + 4 + CLOSE * row, text, arm)
+                for top, group in zip(tops, placed, strict=True)
+                for row, (_, text, arm) in enumerate(group)
+            ]
+
+
+def _center(group: Sequence[tuple[float, str, Arm]]) -> float:
+    return fmean(place for place, _, _ in group)

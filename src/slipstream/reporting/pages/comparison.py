@@ -1,16 +1,16 @@
-"""A `Comparison` as a page with pictures, and as Markdown."""
+"""A `Comparison` as a page with pictures."""
 
 from collections.abc import Sequence
 
-from slipstream.measuring.comparing.comparison import Comparison
+from slipstream.measuring.comparing.comparison import Arena, Comparison
 from slipstream.reporting.pages.charts import (
+    ForestRow,
     draw_acceptance,
     draw_by_concurrency,
-    draw_speed_ups,
+    draw_forests,
     draw_turns,
 )
 from slipstream.reporting.pages.html_page import Figure, render_page
-from slipstream.reporting.pages.report import render_markdown
 from slipstream.reporting.pages.sides import (
     Side,
     list_kinds,
@@ -20,33 +20,38 @@ from slipstream.reporting.pages.sides import (
 )
 from slipstream.reporting.pages.timeline import Strip, draw_timeline
 from slipstream.reporting.text.comparison import describe_comparison
-
-
-def render_comparison_markdown(comparison: Comparison) -> str:
-    """Write a comparison as Markdown."""
-    return render_markdown(describe_comparison(comparison))
+from slipstream.reporting.text.contest import ALL_KINDS
 
 
 def render_comparison_html(comparison: Comparison) -> str:
     """Write a comparison as one page."""
     sides = take_sides(comparison)
     names = {side.arm: side.name for side in sides}
-    strips = [
-        Strip(names[report.arm], report.start_seconds, report.warm_up, block)
-        for report, block in zip(comparison.reports, comparison.blocks, strict=True)
-    ]
     measure = comparison.verdict.measure
     speed_up = Figure(
         f"speed of {names['B']} against {names['A']}",
         f"{measure.capitalize()}, as a ratio, with an interval that holds for all rows together. "
         "The grey band around 1 is what a restart alone does. A mark that points right is faster, "
         "left slower; a square is even within 5 %; a hollow mark is unclear.",
-        draw_speed_ups(comparison.verdict.findings),
+        draw_forests(
+            [
+                ForestRow(found.kind or ALL_KINDS, found.concurrency, found, heading=not found.kind)
+                for found in comparison.verdict.findings
+            ]
+        ),
         layout="broad",
     )
-    return render_page(
-        describe_comparison(comparison), [speed_up, *draw_loads(sides), draw_run(strips, sides)]
-    )
+    run = draw_run(list_strips(comparison), sides)
+    return render_page(describe_comparison(comparison), [speed_up, *draw_loads(sides), run])
+
+
+def list_strips(contest: Comparison | Arena) -> list[Strip]:
+    """List the starts as the picture of the run shows them."""
+    names = {side.arm: side.name for side in take_sides(contest)}
+    return [
+        Strip(names[report.arm], report.start_seconds, report.warm_up, block)
+        for report, block in zip(contest.reports, contest.blocks, strict=True)
+    ]
 
 
 def draw_loads(sides: Sequence[Side]) -> list[Figure]:

@@ -7,7 +7,8 @@ from statistics import fmean
 
 from slipstream.measuring.bench import BenchCell, BenchReport
 from slipstream.measuring.comparing.blocks import Arm
-from slipstream.measuring.comparing.comparison import Comparison
+from slipstream.measuring.comparing.comparison import Arena, Comparison
+from slipstream.measuring.comparing.design import LETTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +52,12 @@ def find_mean(values: Sequence[float]) -> float | None:
     return exp(fmean(map(log, values))) if min(values) > 0 else 0.0
 
 
-def take_sides(comparison: Comparison) -> tuple[Side, Side]:
-    """Sort a comparison's starts by arm."""
-
-    def take(arm: Arm, name: str) -> Side:
-        return Side(arm, name, [entry.cells for entry in comparison.reports if entry.arm == arm])
-
-    return take("A", comparison.arms[0].name), take("B", comparison.arms[1].name)
+def take_sides(contest: Comparison | Arena) -> tuple[Side, ...]:
+    """Sort the starts by arm."""
+    return tuple(
+        Side(arm, compared.name, [entry.cells for entry in contest.reports if entry.arm == arm])
+        for arm, compared in zip(LETTERS, contest.arms, strict=False)
+    )
 
 
 def take_side(report: BenchReport) -> Side:

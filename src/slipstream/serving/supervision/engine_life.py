@@ -190,7 +190,7 @@ class EngineLife:
 
     async def _start(self) -> None:
         """Follow the log until the engine calls itself healthy."""
-        chronicle, drafts = self.chronicle, self._plan.speculation is not None
+        chronicle, drafts = self.chronicle, self._plan.is_drafted_by_model
         expected = expected_phases(chronicle.folder.path.parent, self._plan)
         tracker = PhaseTracker(started_at=self._began, drafts=drafts)
         told = self._began
@@ -260,7 +260,7 @@ class EngineLife:
 
     async def _prove(self) -> None:
         """Say ready only after a generation that shows it."""
-        drafts = self._plan.speculation is not None
+        drafts = self._plan.is_drafted_by_model
         proof = await prove(self.asker, drafts=drafts)
         figures = {"tokens_per_second": proof.tokens_per_second}
         speed = f"{proof.tokens_per_second:.1f} tokens/s alone"

@@ -38,7 +38,8 @@ class Form(NamedTuple):
         """Return what the engine pays for it; past `most` it is enough to know that."""
         if self.field == "regex":
             return weigh_regex(str(self.value))
-        return weigh_choices(self.value) if self.field == "choice" else weigh(self.value, most)
+        judge = weigh_choices if self.field == "choice" else weigh
+        return judge(self.value, most)
 
     def require_sound(self) -> None:
         """Refuse what the engine would fail to compile."""

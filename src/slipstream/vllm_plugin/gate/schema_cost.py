@@ -16,17 +16,20 @@ xgrammar 0.2.8:
 | format email, uri, uri-reference / hostname, ipv6 / others | 50 / 20 / 5 |
 | format uri-template | 20,000, which is never allowed by default |
 | a character of an enum, a const, a choice or a property's name | 0.01 |
+| `n` characters at the start or end of a value that another value beside it shares | n**2 / 5000 |
 | each object of the schema | 0.2 |
 
 A `$ref` is free, since what it names is compiled once. So is a nullable, and a union whose members
 a constant tells apart. Items are counted out in the grammar, which is passed over for each of them:
-one array of 100,000 compiles in 20 ms, but 200 arrays of 100 take 1.4 s.
+one array of 100,000 compiles in 20 ms, but 200 arrays of 100 take 1.4 s. Values of an enum that end
+alike are merged state by state: two of 4,000 characters take 6.5 s, five of other words 0.1 s.
 """
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from itertools import chain, pairwise
 from math import inf
 from typing import Any, NamedTuple
 
@@ -40,6 +43,7 @@ OPEN_PROPERTY_UNITS = 25
 COUNTED_PROPERTY_UNITS = 0.6
 ALTERNATIVE_UNITS = 30
 CHARACTER_UNITS = 0.01
+SHARED_PAIRS_FOR_ONE_UNIT = 5000
 OBJECT_UNITS = 0.2
 OPTIONAL_FOR_ONE_UNIT = 3
 OPTIONAL_PAIRS_FOR_ONE_UNIT = 15
@@ -80,9 +84,12 @@ def weigh(constraint: Any, most: float = inf) -> Cost:
     return _add_up(_weigh_parts(constraint, most))
 
 
-def weigh_choices(choices: Any) -> Cost:
+def weigh_choices(choices: Any, most: float = inf) -> Cost:
     """Add up what a list of texts compiles to."""
-    return _add_up({"choices": _weigh_text(choices)})
+    units = _weigh_text(choices)
+    if isinstance(choices, list) and units <= most:
+        units += _weigh_shared(choices)
+    return _add_up({"choices": units})
 
 
 def weigh_regex(pattern: str) -> Cost:
@@ -112,6 +119,8 @@ def _weigh_parts(constraint: Any, most: float) -> dict[str, float]:
         parts["enum and const"] += sum(
             _weigh_text(part[name]) for name in ("enum", "const") if name in part
         )
+        if sum(parts.values()) <= most:
+            parts["enum and const"] += sum(map(_weigh_shared, _list_values(part)))
         if sum(parts.values()) > most:
             break
     parts["objects"] = OBJECT_UNITS * objects
@@ -216,6 +225,41 @@ def _weigh_patterns(part: dict[str, Any]) -> float:
 
 def _weigh_text(value: Any) -> float:
     return len(json.dumps(value)) * CHARACTER_UNITS
+
+
+def _list_values(part: dict[str, Any]) -> Iterator[list[Any]]:
+    """Yield the lists of values to choose from: an enum, and the constants of a union."""
+    if isinstance(values := part.get("enum"), list):
+        yield values
+    for name in ("anyOf", "oneOf"):
+        branches = part.get(name)
+        if isinstance(branches, list):
+            inner = [branch for branch in branches if isinstance(branch, dict)]
+            enums = [branch["enum"] for branch in inner if isinstance(branch.get("enum"), list)]
+            yield [branch["const"] for branch in inner if "const" in branch] + list(chain(*enums))
+
+
+def _weigh_shared(values: list[Any]) -> float:
+    """Charge for beginnings and ends that several values share."""
+    texts = [json.dumps(value) for value in values]
+    pairs = 0
+    for written in (texts, [text[::-1] for text in texts]):
+        ordered = sorted(written)
+        beside = [0, *map(_count_shared, ordered, ordered[1:]), 0]
+        pairs += sum(max(before, after) ** 2 for before, after in pairwise(beside))
+    return pairs / SHARED_PAIRS_FOR_ONE_UNIT
+
+
+def _count_shared(left: str, right: str) -> int:
+    """Count the letters that two texts begin with alike."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[:middle] == right[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _read_bounds(part: dict[str, Any], least: str, most: str) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """A made-up server, measured in rounds: each start, minute, prompt and request has its own luck."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from heapq import heapreplace
 from math import exp, sin, tau
 from random import Random
@@ -17,13 +17,16 @@ class Server:
     """How a server and its load behave; noise is the standard deviation of a logarithm.
 
     `start_noise` None is 1 to 3 %, another for each server. `last_noise` is what a start does to
-    the highest concurrency alone, as graphs that are captured for each batch size may.
+    the highest concurrency alone, as graphs that are captured for each batch size may. `others`
+    are the speed-ups of the arms from C on, `unsteady` the arms whose starts differ twice as much.
     """
 
     kinds: tuple[str, ...] = ("chat", "code", "prose")
     concurrencies: tuple[int, ...] = (1, 4, 16)
     prompts: int = 10
     speed_up: SpeedUp | None = None
+    others: Mapping[str, SpeedUp] = field(default_factory=dict)
+    unsteady: str = ""
     prompt_spread: float = 0.1
     request_noise: float = 0.04
     start_noise: float | None = None
@@ -47,11 +50,7 @@ class _Prompt:
 def measure(server: Server, seed: int, *orders: str) -> list[Block]:
     """Measure rounds in these orders of the arms, such as ABBA; B has the speed-up, if any."""
     session = _Session(server, Random(seed))
-    return [
-        session.start("B" if letter == "B" else "A", number)
-        for number, order in enumerate(orders)
-        for letter in order
-    ]
+    return [session.start(arm, number) for number, order in enumerate(orders) for arm in order]
 
 
 class _Session:
@@ -61,6 +60,8 @@ class _Session:
         self.server, self.chance, self.clock = server, chance, 0.0
         self.start_noise = server.start_noise or chance.uniform(0.01, 0.03)
         self.phase = chance.random()
+        speed_ups = {"B": server.speed_up, **server.others}
+        self.speed_ups = {arm: one for arm, one in speed_ups.items() if one is not None}
         self.prompts = [
             _Prompt(
                 name=f"{kind}-{number}",
@@ -75,7 +76,7 @@ class _Session:
 
     def start(self, arm: Arm, number: int) -> Block:
         self.clock += self.server.start_seconds
-        slowness = self.chance.gauss(0, self.start_noise)
+        slowness = self.chance.gauss(0, self.start_noise) * (1 + (arm in self.server.unsteady))
         samples: list[Sample] = []
         for concurrency in self.server.concurrencies:
             if concurrency == self.server.concurrencies[-1]:
@@ -95,6 +96,10 @@ class _Session:
         self.clock += max(free_at)
         return samples
 
+    def draw_luck(self, arm: Arm, prompt: _Prompt) -> float:
+        """Draw what a prompt gains in an arm from C on, the same whenever it is asked."""
+        return Random(f"{prompt.luck} {arm}").gauss(0, self.server.prompt_spread)
+
     def answer(
         self, arm: Arm, prompt: _Prompt, concurrency: int, began_at: float, slowness: float
     ) -> Sample:
@@ -103,8 +108,9 @@ class _Session:
         drift = server.drift * sin(tau * (now / server.drift_seconds + self.phase)) + now * 3e-6
         each = 0.04 * (1 + concurrency / 20) / prompt.tokens_per_step
         each *= exp(slowness + drift + chance.gauss(0, server.request_noise))
-        if server.speed_up and arm == "B":
-            each /= server.speed_up(prompt.kind, concurrency) * exp(prompt.luck)
+        if arm in self.speed_ups:
+            luck = prompt.luck if arm == "B" else self.draw_luck(arm, prompt)
+            each /= self.speed_ups[arm](prompt.kind, concurrency) * exp(luck)
         first = 0.1 * exp(chance.gauss(0, 0.2))
         stalls = chance.random() < server.stall_chance
         stall = chance.expovariate(1 / server.stall_seconds) if stalls else 0

@@ -8,13 +8,19 @@ from typing import ClassVar
 import pytest
 
 from slipstream.measuring.bench import Bench, Conditions
-from slipstream.measuring.comparing.comparison import ComparedArm, Contest
+from slipstream.measuring.comparing.comparison import (
+    Arena,
+    ComparedArm,
+    Comparison,
+    Contest,
+)
 from slipstream.measuring.engine_start import report_usage
 from slipstream.measuring.machine_watch import Glance, MachineLoad, MachineWatch
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
-from slipstream.reporting.text.comparison import describe_comparison, render_comparison_text
+from slipstream.reporting.pages.report import render_text
+from slipstream.reporting.text.comparison import describe_comparison
 from tests.unit.planning.bare_plans import bare_plan
 
 # Streams eight tokens; with drafts they come twice as fast, two a chunk.
@@ -149,6 +155,7 @@ def test_a_disturbed_block_is_measured_again_and_a_busy_machine_leaves_no_verdic
         watch=watch,
     )
     done = contest.run(CONDITIONS)
+    assert isinstance(done, Comparison)
     assert (watch.found, watch.quiet) == ([], [])
     assert [report.repeated for report in done.reports] == [True, False, False, False]
     assert [report.machine for report in done.reports] == [QUIET, BUSY, QUIET, QUIET]
@@ -163,7 +170,7 @@ def test_a_disturbed_block_is_measured_again_and_a_busy_machine_leaves_no_verdic
     assert verdict.break_evens == ()
     report = describe_comparison(done)
     assert (report.answer, report.figure) == ("cannot tell", "?")
-    assert "ffmpeg" in render_comparison_text(done)
+    assert "ffmpeg" in render_text(report)
     assert "block 2 of 4: drafted keeps its figures: the machine stays busy" in said
 
 
@@ -184,6 +191,7 @@ def test_arms_take_turns_and_the_faster_one_is_ahead(
         watch=MachineWatch(proc=tmp_path / "proc"),
     )
     done = contest.run(CONDITIONS)
+    assert isinstance(done, Comparison)
     assert [block.arm for block in done.blocks] == ["A", "B", "B", "A"]
     assert [report.arm for report in done.reports] == ["A", "B", "B", "A"]
     assert all(report.start_seconds > 0 for report in done.reports)
@@ -193,6 +201,34 @@ def test_arms_take_turns_and_the_faster_one_is_ahead(
     assert min(speed_ups) > 1.3
     assert (done.verdict.arms, done.verdict.blocks) == (("plain", "drafted"), 4)
     assert said[0] == "block 1 of 4: plain starts"
+
+
+def test_three_plans_take_turns_and_the_fastest_is_named(
+    tmp_path: Path, plan: LaunchPlan, engine: dict[str, str]
+) -> None:
+    said: list[str] = []
+    contest = Contest(
+        arms=(
+            ComparedArm(name="plain", plan=plan.without_drafts()),
+            ComparedArm(name="dflash", plan=plan),
+            ComparedArm(name="again", plan=plan.without_drafts()),
+        ),
+        bench=Bench(WORKLOAD, (1,)),
+        rounds=1,
+        environment=engine,
+        logs=tmp_path / "logs",
+        say=said.append,
+        watch=MachineWatch(proc=tmp_path / "proc"),
+    )
+    done = contest.run(CONDITIONS)
+    assert isinstance(done, Arena)
+    assert "".join(report.arm for report in done.reports) == "ABCCBA"
+    assert len(list((tmp_path / "logs").glob("*.log"))) == 6
+    assert said[0] == "block 1 of 6: plain starts"
+    (place,) = done.verdict.places
+    assert place.contenders[0] == "dflash"
+    assert place.speed_up is not None
+    assert place.speed_up.ratio > 1.3
 
 
 def test_tasks_are_judged_by_their_wall_time(
@@ -216,6 +252,7 @@ def test_tasks_are_judged_by_their_wall_time(
         watch=MachineWatch(proc=tmp_path / "proc"),
     )
     done = contest.run(CONDITIONS)
+    assert isinstance(done, Comparison)
     verdict = done.verdict
     assert (verdict.measure, verdict.findings[0].prompts) == ("wall time per task", 2)
     assert verdict.findings[0].speed_up.ratio > 1.3

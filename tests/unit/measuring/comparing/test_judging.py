@@ -8,7 +8,7 @@ import pytest
 from slipstream.measuring.client.sample import Sample
 from slipstream.measuring.comparing.blocks import Block
 from slipstream.measuring.comparing.judging import judge
-from slipstream.measuring.comparing.verdict import BreakEven, SpeedFinding, Verdict
+from slipstream.measuring.comparing.verdict import ArenaVerdict, BreakEven, SpeedFinding, Verdict
 from tests.unit.measuring.comparing.simulated_server import Server, measure
 
 QUIET = Server(
@@ -53,7 +53,7 @@ def fail(sample: Sample) -> Sample:
     )
 
 
-def codes(verdict: Verdict) -> list[tuple[str, bool]]:
+def codes(verdict: Verdict | ArenaVerdict) -> list[tuple[str, bool]]:
     return [(caution.code, caution.grave) for caution in verdict.cautions]
 
 

@@ -7,14 +7,21 @@ import pytest
 from slipstream.measuring.comparing.cautions import Caution
 from slipstream.measuring.comparing.comparison import Comparison
 from slipstream.measuring.comparing.verdict import BreakEven, SpeedFinding, SpeedRatio, Verdict
-from slipstream.reporting.pages.comparison import (
-    render_comparison_html,
-    render_comparison_markdown,
-)
-from slipstream.reporting.text.comparison import render_comparison_text
+from slipstream.reporting.pages.comparison import render_comparison_html
+from slipstream.reporting.pages.report import render_markdown, render_text
+from slipstream.reporting.text.comparison import describe_comparison
 from tests.snapshots import read_snapshot
 from tests.unit.reporting.pages.page_reading import Reader, find_drawings, list_texts, parse
 from tests.unit.reporting.records import make_comparison
+
+
+def render_comparison_text(comparison: Comparison) -> str:
+    return render_text(describe_comparison(comparison))
+
+
+def render_comparison_markdown(comparison: Comparison) -> str:
+    return render_markdown(describe_comparison(comparison))
+
 
 RENDERERS = (render_comparison_text, render_comparison_markdown, render_comparison_html)
 HOSTILE = '</title><script>alert("x")</script><img src=x onerror=y>|`*\x1b[31m\u202e\n&amp;'

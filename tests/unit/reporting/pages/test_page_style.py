@@ -5,9 +5,10 @@ from importlib.resources import files
 
 import pytest
 
+from slipstream.reporting.pages.arena import render_arena_html
 from slipstream.reporting.pages.comparison import render_comparison_html
 from tests.unit.reporting.pages.page_reading import find_drawings
-from tests.unit.reporting.records import make_comparison
+from tests.unit.reporting.records import make_arena, make_comparison
 
 STYLE = (files("slipstream.reporting.pages") / "page.css").read_text()
 LIGHT, DARK = (
@@ -26,7 +27,7 @@ def find_luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
 @pytest.mark.parametrize("ground", ["page", "well"])
-@pytest.mark.parametrize("name", ["ink", "soft", "a", "b", "warn", "bad"])
+@pytest.mark.parametrize("name", ["ink", "soft", *"abcdefgh", "warn", "bad"])
 def test_text_has_the_contrast_that_wcag_asks_for(
     palette: dict[str, str], ground: str, name: str
 ) -> None:
@@ -40,6 +41,7 @@ def test_both_palettes_have_the_same_colours() -> None:
 
 def test_every_class_of_a_drawing_has_a_style() -> None:
     drawings = find_drawings(render_comparison_html(make_comparison(failing=0.06, rounds=1)))
+    drawings += find_drawings(render_arena_html(make_arena(tuple("abcdefgh"), rounds=1)))
     used = {
         name
         for drawing in drawings

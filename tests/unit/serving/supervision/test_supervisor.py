@@ -12,6 +12,7 @@ import pytest
 
 from slipstream.errors import EngineError, InvalidInputError
 from slipstream.hardware import Host, load_host
+from slipstream.planning.settings import Choice, Speculation
 from slipstream.serving import systemd
 from slipstream.serving.examination import diagnose_run
 from slipstream.serving.run import Terms, is_alive, read_process
@@ -105,6 +106,16 @@ def test_a_drafter_that_is_never_accepted_is_left_out(tmp_path: Path, host: Host
     assert stage.run.plan.drafter is None
     assert len(stage.starts()) == 2
     assert "drafts of which none was accepted" in stage.messages()
+
+
+def test_text_that_does_not_repeat_is_no_fault_of_ngrams(tmp_path: Path, host: Host) -> None:
+    stage = Stage(tmp_path, host, rule("drafts"))
+    ngram = Speculation(method=Choice("ngram", "user", "asked for"))
+    plan = stage.run.plan.change(speculation=ngram)
+    stage.chronicle.run = stage.run.model_copy(update={"plan": plan})
+    stage.serve(until_ready)
+    assert stage.run.rungs == ()
+    assert len(stage.starts()) == 1
 
 
 def test_an_engine_that_dies_at_work_is_replaced(tmp_path: Path, host: Host) -> None:

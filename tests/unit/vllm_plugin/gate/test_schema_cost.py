@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -68,6 +69,13 @@ ATTACKS: list[tuple[str, dict[str, Any], str]] = [
     ("repeats of repeats", {"type": "string", "pattern": "([a-z]{1,90}-){1,90}"}, "patterns"),
     ("hidden behind a reference", {"$ref": "#/x/y", "x": {"y": bounded(500)}}, "minLength and"),
     ("twenty thousand objects", {"anyOf": [{}] * 15_000}, "alternatives"),
+    ("two values that end alike", {"enum": ["a" + "x" * 4000, "b" + "x" * 4000]}, "enum and const"),
+    ("values that begin alike", {"enum": ["x" * 2000 + str(n) for n in range(5)]}, "enum and"),
+    (
+        "constants that end alike",
+        {"anyOf": [{"const": f"{n:x>2000}"} for n in range(5)]},
+        "en",
+    ),
 ]
 
 
@@ -127,7 +135,11 @@ def test_the_costly_format_is_refused_however_small(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "asked",
-    [{"regex": r"([\w ]{1,20},){1,20};"}, {"choice": ["x" * 100, *map(str, range(50_000))]}],
+    [
+        {"regex": r"([\w ]{1,20},){1,20};"},
+        {"choice": ["x" * 100, *map(str, range(50_000))]},
+        {"choice": ["a" + "x" * 4000, "b" + "x" * 4000]},
+    ],
 )
 def test_patterns_and_choices_are_judged_too(tmp_path: Path, asked: dict[str, Any]) -> None:
     engine = Engine()
@@ -258,6 +270,15 @@ def test_lengths_that_are_alike_are_compiled_once() -> None:
     same = record({f"p{n}": {"type": "string", "maxLength": 50} for n in range(20)})
     assert weigh(same).units < one + 20
     assert weigh(bounded(50, 51)).units > 2 * one
+
+
+def test_values_that_share_little_cost_their_letters() -> None:
+    names = [f"/usr/share/packages/module-{number}/init.py" for number in range(200)]
+    assert weigh({"enum": names}).units < 300
+    chance = Random(1)
+    words = ["".join(chance.choices("abcdefgh ", k=2000)) for _ in range(5)]
+    assert weigh({"enum": words}).units <= 110
+    assert weigh(record({f"p{n}": {"const": "x" * 2000} for n in range(9)})).units < 300
 
 
 def test_alternatives_that_a_constant_tells_apart_are_free() -> None:

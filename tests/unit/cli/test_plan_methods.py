@@ -1,0 +1,213 @@
+"""`plan --method`: every way of drafting, what it needs, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipstream.cli.main import run
+from slipstream.engines.vllm_methods import METHOD_NAMES, METHODS
+from slipstream.planning import LaunchPlan
+from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
+from tests.unit.checkpoints.folders import (
+    LLAMA,
+    LLAMA_TENSORS,
+    TOKENIZER,
+    drafter_tensors,
+    write_checkpoint,
+)
+
+EAGLE3 = {
+    **LLAMA,
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "num_hidden_layers": 1,
+    "draft_vocab_size": LLAMA["vocab_size"],
+    "max_position_embeddings": 512,
+}
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work offline in a folder with a target, drafters and a smaller model."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    write_models(tmp_path)
+
+
+def write_models(folder: Path) -> None:
+    """Write a target, a drafter of two kinds for it, and a smaller model."""
+    config = drafter_config(LLAMA, DrafterShape())
+    write_checkpoint(folder / "target", LLAMA, tensors=LLAMA_TENSORS, tokenizer=TOKENIZER)
+    write_checkpoint(folder / "flash", config, tensors=drafter_tensors(config))
+    write_checkpoint(folder / "eagle", EAGLE3, tensors=drafter_tensors(config))
+    write_checkpoint(folder / "small", LLAMA, tensors=LLAMA_TENSORS, tokenizer=TOKENIZER)
+
+
+def plan(capsys: pytest.CaptureFixture[str], *words: str, host: str = "h100") -> LaunchPlan:
+    run(["plan", "target", "--host", host, "--json", *words], {})
+    return LaunchPlan.model_validate_json(capsys.readouterr().out)
+
+
+def refuse(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert run(["plan", "target", "--host", "h100", "--json", *words], {}) in (1, 2)
+    error: dict[str, Any] = json.loads(capsys.readouterr().err)["error"]
+    return error
+
+
+def find_config(made: LaunchPlan) -> dict[str, Any]:
+    assert made.speculation is not None
+    return dict(made.speculation.to_config())
+
+
+@pytest.mark.parametrize(
+    ("words", "config"),
+    [
+        (
+            ("--method", "ngram"),
+            {
+                "method": "ngram_gpu",
+                "num_speculative_tokens": 5,
+                "prompt_lookup_max": 4,
+                "prompt_lookup_min": 2,
+            },
+        ),
+        (("--method", "suffix"), {"method": "suffix", "num_speculative_tokens": 24}),
+        (("--method", "mtp"), {"method": "mtp", "num_speculative_tokens": 3}),
+        (("--method", "ngram", "--k", "2"), {"num_speculative_tokens": 2}),
+        (("--method", "ngram", "--users", "16"), {"num_speculative_tokens": 4}),
+        (("--method", "eagle3", "--drafter", "eagle"), {"method": "eagle3"}),
+        (("--drafter", "eagle"), {"method": "eagle3", "num_speculative_tokens": 3}),
+        (("--method", "eagle", "--drafter", "small"), {"method": "eagle"}),
+        (
+            ("--method", "draft_model", "--drafter", "small"),
+            {"method": "draft_model", "num_speculative_tokens": 3},
+        ),
+        (("--method", "dflash", "--drafter", "flash"), {"method": "dflash"}),
+    ],
+)
+def test_a_method_becomes_the_engines_configuration(
+    words: tuple[str, ...], config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert config.items() <= find_config(plan(capsys, *words)).items()
+
+
+def test_on_a_cpu_ngrams_are_proposed_by_the_processor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert find_config(plan(capsys, "--method", "ngram", host="cpu-server"))["method"] == "ngram"
+
+
+def test_plain_is_no_speculation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan(capsys, "--method", "plain") == plan(capsys, "--no-speculation").model_copy(
+        update={"wishes": plan(capsys, "--method", "plain").wishes}
+    )
+
+
+def test_without_a_drafter_the_plan_says_why_it_drafts_as_it_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = plan(capsys)
+    assert find_config(made)["method"] == "ngram_gpu"
+    note = next(note for note in made.notes if note.startswith("method ngram: "))
+    assert "no drafter is known (slipstream drafters target" in note
+    throughput = plan(capsys, "--goal", "throughput")
+    assert throughput.speculation is None
+    assert any(note.startswith("method plain: ") for note in throughput.notes)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "hint"),
+    [
+        (("--method", "dflash", "--drafter", "eagle"), "method", "--method eagle3"),
+        (("--method", "draft_model", "--drafter", "flash"), "not-a-model", "--method dflash"),
+        (("--drafter", "small"), "not-a-drafter", "--method draft_model"),
+        (("--method", "suffix", "--", "--async-scheduling"), "async-scheduling", "leave"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    words: tuple[str, ...], code: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {fault.code: fault for fault in plan(capsys, *words).refusals}
+    assert hint in found[code].hint
+
+
+def test_a_class_without_inner_states_keeps_what_does_not_read_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_checkpoint(tmp_path / "target", {**LLAMA, "architectures": ["GPT2LMHeadModel"]})
+    refused = plan(capsys, "--drafter", "eagle").refusals
+    assert "runs no EAGLE-3 on GPT2LMHeadModel" in refused[0].message
+    assert plan(capsys, "--method", "ngram").refusals == ()
+    assert plan(capsys, "--method", "draft_model", "--drafter", "small").refusals == ()
+
+
+def test_a_model_with_other_tokens_does_not_draft(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_checkpoint(tmp_path / "small", {**LLAMA, "vocab_size": 7}, tokenizer={"other": 1})
+    made = plan(capsys, "--method", "draft_model", "--drafter", "small")
+    assert {fault.code for fault in made.refusals} == {"vocabulary-size", "tokenizer"}
+
+
+def test_a_model_of_its_targets_size_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    made = plan(capsys, "--method", "draft_model", "--drafter", "small")
+    assert [fault.code for fault in made.warnings] == ["draft-model-size"]
+
+
+def test_a_drafting_models_weights_and_cache_are_in_the_budget(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    alone = plan(capsys, "--method", "ngram").memory
+    drafted = plan(capsys, "--method", "draft_model", "--drafter", "small").memory
+    assert alone.kv_bytes_per_token is not None
+    assert drafted.kv_bytes_per_token == 2 * alone.kv_bytes_per_token
+    sizes = {item.name: item.size_bytes for item in drafted.items}
+    assert sizes["drafter weights"] == sizes["target weights"]
+
+
+def test_the_targets_own_heads_keep_a_layers_cache(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = plan(capsys, "--method", "ngram").memory.kv_bytes_per_token
+    layers = LLAMA["num_hidden_layers"]
+    write_checkpoint(
+        tmp_path / "target",
+        {**LLAMA, "num_nextn_predict_layers": 1},
+        tensors={f"model.layers.{layers}.mlp.weight": ("BF16", (4, 4))},
+        tokenizer=TOKENIZER,
+    )
+    made = plan(capsys, "--method", "mtp")
+    assert made.refusals == ()
+    assert alone is not None
+    assert made.memory.kv_bytes_per_token == alone + alone // layers
+
+
+def test_a_target_without_heads_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    faults = plan(capsys, "--method", "mtp")
+    assert [fault.code for fault in (*faults.refusals, *faults.warnings)] == ["mtp-layers"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--no-speculation", "--method", "ngram"),
+        ("--method", "ngram", "--", "--spec-method", "suffix"),
+        ("--method", "plain", "--", "--spec-tokens", "3"),
+    ],
+)
+def test_two_words_about_the_method_exclude_each_other(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "exclude each other" in refuse(capsys, *words)["message"]
+
+
+def test_a_method_that_needs_a_drafter_names_what_to_type(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error = refuse(capsys, "--method", "draft_model")
+    assert error["message"].startswith("no drafter of method draft_model is known for target")
+    assert "--method draft_model --drafter NAME" in error["hint"]
+
+
+def test_every_name_is_a_method_or_none() -> None:
+    assert {*METHODS, "plain"} == set(METHOD_NAMES)
