@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slipstream.checkpoints import read_checkpoint
 from slipstream.errors import InvalidInputError
 from slipstream.proving_ground import DrafterShape, make_untrained_drafter
 from slipstream.training.gpu_lane import (
@@ -27,7 +28,7 @@ from slipstream.training.gpu_lane import (
     write_draft_config,
     write_training_data,
 )
-from slipstream.training.settings import DrafterDesign
+from slipstream.training.settings import DrafterDesign, Method
 from slipstream.training.warm_start import convert_drafter
 from tests.engine.arms.launch import engine_environment, run_script
 from tests.unit.measuring.client.test_completions import run_server
@@ -36,6 +37,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 SPECULATORS = Path(sys.executable).with_name("speculators")
 ON_CPU = ("--draft-attn-impl", "sdpa", "--loss-implementation", "eager", "--num-workers", "0")
+OTHERS: tuple[Method, ...] = ("dflash2", "dspark", "eagle3")
 # One process for several commands: importing speculators takes most of a command's time.
 RUN_ALL = (
     "import json, sys\n"
@@ -106,9 +108,20 @@ def job(
     with run_server(partial(hand_out_states, folder)) as server:
         job = replace(job, endpoint=f"{server.url}/v1")
         commands = [prepare_command(job), states_command(job), outline_command(job), warm]
+        commands += [outline_command(draft_by(job, method)) for method in OTHERS]
         run_all(commands, folder / "log", environment)
-    write_draft_config(job)
+    for one in (job, *(draft_by(job, method) for method in OTHERS)):
+        write_draft_config(one)
     return job
+
+
+def draft_by(job: GpuJob, method: Method) -> GpuJob:
+    """Return the job for another method, in a folder of its own with the same data."""
+    changes: dict[str, Any] = {"method": method}
+    if method == "eagle3":
+        changes |= {"layers": 1, "mask_token_id": None}
+    design = job.design.model_copy(update=changes)
+    return replace(job, folder=job.folder / method, design=design)
 
 
 def hand_out_states(folder: Path, body: dict[str, Any]) -> tuple[int, Any]:
@@ -171,11 +184,18 @@ def test_every_row_gets_the_states_of_its_own_tokens(job: GpuJob) -> None:
 def test_the_drafter_that_is_trained_is_the_one_of_the_design(
     job: GpuJob, environment: dict[str, str]
 ) -> None:
-    command = (*train_command(job), *ON_CPU, "--dry-run")
-    run_command(command, job.folder / "log", environment)
+    jobs = (job, *(draft_by(job, method) for method in OTHERS))
+    commands = [(*train_command(one), *ON_CPU, "--dry-run") for one in jobs]
+    run_all(commands, job.folder / "log", environment)
+    for one in jobs:
+        assert read_config(one.checkpoints)["speculators_model_type"] == one.design.method
+        drafter = read_checkpoint(str(one.checkpoints), tokenizer=False)
+        assert drafter.draft is not None
+        assert drafter.draft.layer_outputs == (1, 14, 27)
+        if one.design.method != "eagle3":
+            assert drafter.draft.longest_draft == one.design.draft_tokens
     config = read_config(job.checkpoints)
     layers = config["transformer_layer_config"]
-    assert config["speculators_model_type"] == "dflash"
     assert config["aux_hidden_state_layer_ids"] == [2, 15, 28]
     assert (config["block_size"], config["mask_token_id"]) == (4, 3)
     assert config["sliding_window_non_causal"] is True

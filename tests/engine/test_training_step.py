@@ -1,6 +1,7 @@
 """The CPU lane computes what speculators computes, and learns."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,9 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from slipstream.training.batches import Batch, Geometry, TrainSample, make_row, stack
-from slipstream.training.cpu_lane import (
-    Candidates,
-    Trainer,
-    build_model,
-    draft,
-    load_model,
-    save_model,
-)
+from slipstream.training.batches import Geometry, TrainSample, make_row, stack
+from slipstream.training.cpu_lane import Candidates, Trainer
+from slipstream.training.cpu_models import build_model, draft, load_model, save_model
 from slipstream.training.settings import DrafterDesign, Schedule
 
 pytestmark = [
@@ -27,6 +22,14 @@ pytestmark = [
 
 DESIGN = DrafterDesign(
     layers=2, intermediate_size=256, block_size=4, target_layer_ids=(2, 15, 28), mask_token_id=3
+)
+HEAD = DrafterDesign(
+    method="eagle3",
+    layers=1,
+    intermediate_size=256,
+    block_size=4,
+    target_layer_ids=(2, 15, 28),
+    mask_token_id=None,
 )
 HIDDEN = 576
 GEOMETRY = Geometry(rows=1, context=40, anchors=6, block=4, mask_token=3)
@@ -95,6 +98,12 @@ def test_blocks_come_out_as_in_speculators(model: Any) -> None:
     assert theirs.std() > 0
 
 
+def test_positions_are_rotated_as_exactly_as_in_the_engine(model: Any) -> None:
+    assert model.dtype == torch.bfloat16
+    exact = 100_000.0 ** (-torch.arange(0, 64, 2) / 64)
+    torch.testing.assert_close(model.rotary_emb.inv_freq, exact)
+
+
 def test_a_block_sees_nothing_from_its_anchor_on(model: Any) -> None:
     samples = make_samples([18, 22])
     parts = [(sample, len(sample.tokens)) for sample in samples]
@@ -102,12 +111,12 @@ def test_a_block_sees_nothing_from_its_anchor_on(model: Any) -> None:
     changed = row.states.copy()
     changed[0, 18 + 9 :] = 0
     changed[0, :18] = 0
-    other = Batch(changed, row.blocks, row.visible, row.positions, row.targets)
+    other = replace(row, states=changed)
     with torch.inference_mode():
         first, second = draft(model, row)[0, 0], draft(model, other)[0, 0]
         seen = changed.copy()
         seen[0, 18 + 8] = 0
-        third = draft(model, Batch(seen, row.blocks, row.visible, row.positions, row.targets))[0, 0]
+        third = draft(model, replace(row, states=seen))[0, 0]
     assert torch.equal(first, second)
     assert not torch.equal(first, third)
 
@@ -137,3 +146,61 @@ def test_training_learns_one_text_by_heart_and_goes_on_after_a_stop(
     loaded = load_model(tmp_path / "drafter", target)
     with torch.inference_mode():
         assert torch.equal(draft(loaded, batch), draft(trainer.model, batch))
+
+
+@pytest.fixture(scope="module")
+def head(target: Path) -> Any:
+    return build_model(target, HEAD, "float32")
+
+
+def run_eagle3_as_speculators_does(model: Any, sample: TrainSample, steps: int) -> list[Any]:
+    """Return what each step gives at every position of a text, before the head."""
+    outputs: list[Any] = []
+    hook = model.norm.register_forward_hook(lambda _, __, output: outputs.append(output[0]))
+    length = len(sample.tokens)
+    states = torch.from_numpy(RandomStates().read(sample.number)[: length - 1])
+    try:
+        model.forward(
+            hidden_states=states.view(torch.bfloat16)[None].to(model.dtype),
+            input_ids=torch.from_numpy(sample.tokens[1:])[None],
+            document_ids=torch.zeros(1, length - 1, dtype=torch.long),
+            position_ids=torch.arange(1, length)[None],
+            ttt_steps=steps,
+        )
+    finally:
+        hook.remove()
+    return outputs
+
+
+def test_an_eagle3_head_computes_from_anchors_what_speculators_does_everywhere(head: Any) -> None:
+    samples = make_samples([18, 22])
+    anchors = [(0, samples[0], 6), (0, samples[0], 12), (18, samples[1], 5), (18, samples[1], 13)]
+    parts = [(sample, len(sample.tokens)) for sample in samples]
+    row = make_row(parts, anchors, RandomStates(), replace(GEOMETRY, mask_token=None))
+    with torch.inference_mode():
+        ours = draft(head, row)[0, :, 1:].float()
+        theirs = [run_eagle3_as_speculators_does(head, sample, steps=3) for sample in samples]
+    for slot, (_, sample, anchor) in enumerate(anchors):
+        for step in range(3):
+            expected = theirs[sample.number][step][anchor - 1].float()
+            assert (ours[slot, step] - expected).abs().max() < 1e-3 * expected.abs().max()
+
+
+def test_an_eagle3_head_learns_by_heart_and_is_saved_without_the_targets_weights(
+    head: Any, target: Path, tmp_path: Path
+) -> None:
+    samples = make_samples([24])
+    anchors = [(0, samples[0], at) for at in (6, 9, 12)]
+    geometry = replace(GEOMETRY, mask_token=None)
+    batch = make_row([(samples[0], 24)], anchors, RandomStates(), geometry)
+    trainer = Trainer(head, Schedule(steps=40, compiled=False, warm_up=0.1))
+    choice = Candidates.count(samples, 49152, np.random.default_rng(0))
+    losses = [trainer.take_step(batch, choice)[0] for _ in range(20)]
+    assert losses[-1] < losses[0] / 20
+
+    save_model(head, tmp_path, verifier="SmolLM2-135M-Instruct")
+    assert (tmp_path / "model.safetensors").stat().st_size < 8_000_000
+    loaded = load_model(tmp_path, target, "float32")
+    with torch.inference_mode():
+        assert torch.equal(draft(loaded, batch), draft(head, batch))
+    assert torch.equal(loaded.lm_head.weight, head.lm_head.weight)

@@ -11,8 +11,9 @@ from slipstream.checkpoints import read_checkpoint
 from slipstream.checkpoints.hub_search import search_drafters
 from slipstream.cli.arguments import whole_number
 from slipstream.cli.screen import Screen
+from slipstream.engines import sglang
 from slipstream.engines.vllm_methods import METHOD_NAMES
-from slipstream.errors import ExitCode, UsageError
+from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, load_host, read_host, this_machine
 from slipstream.planning import LaunchPlan, Wishes
 from slipstream.planning.asked import read_asked
@@ -86,10 +87,22 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Make a plan and show it; a refused one leaves with 1."""
     if options.diff is not None:
         return _run_diff(options.diff, screen)
-    plan = make_plan(options, find_host(options.host))
+    host = find_host(options.host)
+    plan = make_plan(options, host)
+    if options.sglang:
+        _require_sglang(plan, host)
     text = render_sglang(plan) if options.sglang else render_plan(plan, explain=options.explain)
     screen.show_data(text=text, document=plan.to_json())
     return ExitCode.EXPECTED_FAILURE if plan.refusals else ExitCode.DONE
+
+
+def _require_sglang(plan: LaunchPlan, host: Host) -> None:
+    method = plan.speculation.method.value if plan.speculation else None
+    if method in sglang.GPU_METHODS and not host.accelerators:
+        raise InvalidInputError(
+            f"SGLang {sglang.VERSION} has {method} on GPUs only, and this plan is for a CPU",
+            hint="name a machine with a GPU: --host gb10",
+        )
 
 
 def _run_diff(files: list[Path], screen: Screen) -> ExitCode:

@@ -15,6 +15,7 @@ from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.errors import ExitCode
 from slipstream.hardware import read_host, this_machine
 from slipstream.training.preflight import require_parts
+from slipstream.training.settings import METHODS
 from slipstream.user_folders import recipe_overlay, slipstream_cache
 
 if TYPE_CHECKING:
@@ -32,6 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--from", dest="from_drafter", metavar="DRAFTER", help="go on from this one"
+    )
+    parser.add_argument(
+        "--method",
+        choices=METHODS,
+        help="how it drafts (default dflash); dflash2, dspark: GPU only",
     )
     parser.add_argument("--steps", type=whole_number, help="default 8000")
     parser.add_argument("--max-tokens", type=whole_number, default=384, help="of a response")
@@ -70,7 +76,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     os.environ.setdefault(*HUGE_PAGES)
     host = read_host(this_machine(os.environ, datetime.now(UTC)))
     target = read_checkpoint(options.target)
-    fresh, conversations = prepare(_read_order(options), target, command=_show_command())
+    order, on_gpu = _read_order(options), bool(host.accelerators)
+    fresh, conversations = prepare(order, target, command=_show_command(), on_gpu=on_gpu)
     folder = TrainFolder(_find_folder(options, name_run(fresh.settings)))
     if options.dry_run:
         expected = TrainEstimate.make(fresh, target, conversations, host, folder.path)
@@ -102,6 +109,7 @@ def _read_order(options: argparse.Namespace) -> "Order":
 
     return Order(
         target=options.target,
+        method=options.method,
         prompts=tuple(options.prompts),
         from_drafter=options.from_drafter,
         asked=Asked(

@@ -125,7 +125,7 @@ class LaunchPlan(Record):
         return [*vllm.COMMAND, *render_arguments(self.settings.list_arguments())]
 
     def sglang_argv(self) -> tuple[list[str], list[str]]:
-        """Return SGLang's command line for the same plan, and what it has no name for."""
+        """Return SGLang's command line for the same plan, and what it has no counterpart for."""
         return sglang.render_argv(self.settings.list_arguments(), self.capability)
 
     def find(self, flag: str) -> Decision | None:

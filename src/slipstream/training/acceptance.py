@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from slipstream.records import Record
 from slipstream.training.batches import Geometry, States, TrainSample, make_row, stack
-from slipstream.training.cpu_lane import draft
+from slipstream.training.cpu_models import draft
 
 Rights = npt.NDArray[np.bool_]
 

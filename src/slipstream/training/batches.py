@@ -1,7 +1,8 @@
 """Training batches: sequences packed into rows of one length, with anchors drawn anew each time.
 
 An anchor is a response token that is known when a block is drafted; the block's other slots
-are masks whose tokens are to be foretold. What lies before the anchor, in the same sequence,
+are masks whose tokens are to be predicted, or the text itself for a drafter that reads what it
+drafted before (EAGLE-3). What lies before the anchor, in the same sequence,
 is the context (https://arxiv.org/abs/2602.06036).
 """
 
@@ -34,13 +35,14 @@ class States(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one step needs, as arrays; `targets` is -1 where nothing is to be foretold."""
+    """What one step needs, as arrays; `targets` is -1 where nothing is to be predicted."""
 
     states: npt.NDArray[np.uint16]  # [rows, context, layers * hidden]
     blocks: Numbers  # [rows, anchors * block]
     visible: npt.NDArray[np.bool_]  # [rows, anchors, context]
     positions: Numbers  # [rows, context + anchors * block]
     targets: Numbers  # [rows, anchors, block]
+    next_tokens: Numbers  # [rows, context], the token after each state's
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Geometry:
     context: int
     anchors: int
     block: int
-    mask_token: int
+    mask_token: int | None  # None puts the text into the blocks
 
 
 def draw_batches(
@@ -101,10 +103,13 @@ def make_row(
     ]
     rows = np.zeros((context, read[0][2].shape[1]), np.uint16)
     positions = np.zeros(context + geometry.anchors * block, np.int64)
+    next_tokens = np.zeros(context, np.int64)
     for start, taken, values in read:
         rows[start : start + taken] = values[:taken]
         positions[start : start + taken] = np.arange(taken)
-    blocks = np.full((geometry.anchors, block), geometry.mask_token, np.int64)
+    for start, sample, taken in _with_starts(parts):
+        next_tokens[start : start + taken - 1] = sample.tokens[1:taken]
+    blocks = np.full((geometry.anchors, block), geometry.mask_token or 0, np.int64)
     visible = np.zeros((geometry.anchors, context), np.bool_)
     targets = np.full((geometry.anchors, block), -1, np.int64)
     for slot, (start, sample, anchor) in enumerate(anchors):
@@ -112,9 +117,18 @@ def make_row(
         visible[slot, start : start + anchor] = True
         told = sample.tokens[anchor + 1 : anchor + block]
         targets[slot, 1 : 1 + len(told)] = told
+        if geometry.mask_token is None:
+            blocks[slot, 1 : 1 + len(told)] = told
         first = context + slot * block
         positions[first : first + block] = np.arange(anchor, anchor + block)
-    return Batch(rows[None], blocks.reshape(1, -1), visible[None], positions[None], targets[None])
+    return Batch(
+        rows[None],
+        blocks.reshape(1, -1),
+        visible[None],
+        positions[None],
+        targets[None],
+        next_tokens[None],
+    )
 
 
 def stack(rows: Sequence[Batch]) -> Batch:

@@ -7,7 +7,14 @@ from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.training.acceptance import DrafterAcceptance
 from slipstream.training.run import Judged, StageName, TrainRun
 from slipstream.training.served import ServedAcceptance
+from slipstream.training.settings import DrafterDesign, Method
 
+TITLES: dict[Method, str] = {
+    "dflash": "DFlash drafter",
+    "eagle3": "EAGLE-3 head",
+    "dflash2": "DFlash2 drafter",
+    "dspark": "DSpark drafter",
+}
 DATA_STAGES: tuple[StageName, ...] = ("prompts", "responses", "training")
 
 
@@ -15,22 +22,23 @@ def render_card(run: TrainRun, target: Checkpoint) -> str:
     """Write the card in the hub's form."""
     settings = run.settings
     name = Path(target.name).name if Path(target.name).is_dir() else target.name
-    longest = settings.design.block_size - 1
+    design = settings.design
+    passes = "one after another" if design.method == "eagle3" else "in one pass"
     return "\n".join(
         [
             "---",
             f"base_model: {name}",
             *([f"license: {target.licence}"] if target.licence else []),
             "library_name: speculators",
-            "tags: [dflash, speculative-decoding, vllm]",
+            f"tags: [{design.method}, speculative-decoding, vllm]",
             "---",
             "",
-            f"# DFlash drafter for {name}",
+            f"# {TITLES[design.method]} for {name}",
             "",
-            f"Drafts up to {longest} tokens in one pass; vLLM 0.32 loads it as it is:",
+            f"Drafts up to {design.draft_tokens} tokens {passes}; vLLM 0.32 loads it as it is:",
             "",
             "```",
-            f"vllm serve {name} --speculative-config '{_speculate(longest)}'",
+            f"vllm serve {name} --speculative-config '{_speculate(design)}'",
             "```",
             "",
             "## Acceptance on held-out prompts",
@@ -48,7 +56,7 @@ def render_card(run: TrainRun, target: Checkpoint) -> str:
             "",
             "## Settings",
             "",
-            f"- design: {_list_fields(settings.design.model_dump())}",
+            f"- design: {_list_fields(design.model_dump(exclude_none=True))}",
             f"- schedule: {_list_fields(settings.schedule.model_dump())}",
             *([f"- started from {settings.from_drafter}"] if settings.from_drafter else []),
             f"- versions: {_list_fields(run.versions)}",
@@ -67,9 +75,11 @@ def render_card(run: TrainRun, target: Checkpoint) -> str:
     )
 
 
-def _speculate(longest: int) -> str:
-    table = {"method": "dflash", "model": "THIS FOLDER", "num_speculative_tokens": longest}
-    return json.dumps(table)
+def _speculate(design: DrafterDesign) -> str:
+    # vLLM has no method of DFlash2's own: the drafter's class tells it.
+    method = "dflash" if design.method == "dflash2" else design.method
+    table = {"method": method, "model": "THIS FOLDER"}
+    return json.dumps({**table, "num_speculative_tokens": design.draft_tokens})
 
 
 def _tabulate(judged: dict[str, Judged]) -> list[str]:

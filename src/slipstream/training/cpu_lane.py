@@ -3,12 +3,10 @@
 speculators' trainer wants an accelerator, Triton and a flex attention that has a backward
 pass. Its model does not, once given an attention that runs here. Against its eager loop a
 step costs a fraction: bfloat16 weights beside a float32 copy for the optimizer instead of
-casts in every layer, and a softmax over the frequent tokens and a fresh draw of the others
-instead of the whole vocabulary.
+casts in every layer (float32 throughout where a CPU only emulates bfloat16), and a softmax
+over the frequent tokens and a fresh draw of the others instead of the whole vocabulary.
 """
 
-import importlib
-import json
 import math
 import shutil
 import time
@@ -20,17 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.atomic_files import write_atomically
 from slipstream.errors import InvalidInputError
-from slipstream.training.anchored_attention import HIDDEN, register_attention
 from slipstream.training.batches import Batch, Geometry, States, TrainSample, draw_batches
-from slipstream.training.settings import DrafterDesign, Schedule
+from slipstream.training.cpu_models import run_drafter, to_tensors
+from slipstream.training.settings import Schedule
 
 FREQUENT_TOKENS = 4096
 DRAWN_TOKENS = 1024
 DPACE_ALPHA = 0.5
 CHECKPOINT_EVERY_SECONDS = 120
-SAMPLES_FOR_SCALE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,138 +37,6 @@ class Progress:
     loss: float
     accuracy: float
     seconds: float
-
-
-def build_model(target: Path, design: DrafterDesign, *, seed: int = 0) -> Any:
-    """Make speculators' DFlash model of this design, with the target's embedding and head."""
-    import torch
-    from transformers import AutoConfig
-    from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
-
-    library = _import_quietly()
-    verifier = AutoConfig.from_pretrained(target)
-    text = getattr(verifier, "text_config", verifier)
-    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    torch.manual_seed(seed)
-    layers = Qwen3Config(
-        vocab_size=text.vocab_size,
-        hidden_size=text.hidden_size,
-        intermediate_size=design.intermediate_size,
-        num_hidden_layers=design.layers,
-        num_attention_heads=text.num_attention_heads,
-        num_key_value_heads=text.num_key_value_heads,
-        head_dim=head,
-        max_position_embeddings=text.max_position_embeddings,
-        rms_norm_eps=text.rms_norm_eps,
-        rope_parameters=text.rope_parameters,
-        layer_types=["full_attention"] * design.layers,
-        tie_word_embeddings=False,
-    )
-    model = library.DFlashDraftModel.from_training_args(
-        layers,
-        draft_vocab_size=text.vocab_size,
-        block_size=design.block_size,
-        verifier_name_or_path=str(target),
-        target_layer_ids=list(design.target_layer_ids),
-        mask_token_id=design.mask_token_id,
-        draft_attn_impl=register_attention(),
-        # Unless told so, vLLM 0.32 serves even full attention causal: vllm#56692.
-        sliding_window_non_causal=True,
-    )
-    return _with_scale(model)
-
-
-def load_model(folder: Path, target: Path) -> Any:
-    """Load a drafter in speculators' layout, to go on training it or to judge it."""
-    library = _import_quietly()
-    config = library.DFlashSpeculatorConfig.from_pretrained(folder)
-    config.speculators_config.verifier.name_or_path = str(target)
-    config.transformer_layer_config._attn_implementation = register_attention()
-    return _with_scale(library.DFlashDraftModel.from_pretrained(folder, config=config))
-
-
-def even_out(model: Any, scale: Any) -> None:
-    """Let the drafter read evened states from here on; what it computes stays the same.
-
-    The deep layers' states are larger than the first ones' by an order of magnitude, and as
-    much faster would their weights take effect.
-    """
-    import torch
-
-    with torch.no_grad():
-        model.fc.weight.mul_(model.feature_scale / scale)
-    model.feature_scale = scale
-
-
-def measure_scale(states: States, samples: Sequence[TrainSample]) -> Any:
-    """Give one over the size of every feature, the usual token's, not the few huge ones'."""
-    import torch
-
-    chosen = samples[:: max(1, len(samples) // SAMPLES_FOR_SCALE)]
-    read = np.concatenate([states.read(sample.number)[1::4] for sample in chosen])
-    sizes = torch.from_numpy(read).view(torch.bfloat16).float().abs()
-    return (1 / sizes.quantile(0.5, dim=0).clamp(min=1e-3)).to(torch.bfloat16)
-
-
-def save_model(model: Any, folder: Path, *, verifier: str) -> None:
-    """Save a drafter for vLLM, under the name of its target and not where that lies here."""
-    import torch
-
-    even_out(model, torch.ones_like(model.feature_scale))
-    model.config.speculators_config.verifier.name_or_path = verifier
-    model.save_pretrained(folder)
-    # speculators leaves its own code beside the weights, which vLLM does not need.
-    (folder / "config.py").unlink(missing_ok=True)
-    config = json.loads((folder / "config.json").read_text())
-    config.pop("auto_map", None)
-    write_atomically(folder / "config.json", json.dumps(config, indent=2).encode())
-
-
-def _with_scale(model: Any) -> Any:
-    import torch
-
-    model = model.to(torch.bfloat16)
-    model.feature_scale = torch.ones(model.fc.in_features, dtype=torch.bfloat16)
-    return model
-
-
-def _import_quietly() -> Any:
-    """Import speculators' DFlash without what it and transformers say while they load."""
-    from loguru import logger
-    from transformers.utils import logging
-
-    logger.disable("speculators")
-    logging.disable_progress_bar()
-    return importlib.import_module("speculators.models.dflash")
-
-
-def draft(model: Any, batch: Batch) -> Any:
-    """Run the drafter over a batch: [rows, anchors, block, hidden], before the head."""
-    import torch
-
-    states = torch.from_numpy(batch.states).view(torch.bfloat16)
-    visible = torch.from_numpy(batch.visible)
-    blocks = model.embed_tokens(torch.from_numpy(batch.blocks))
-    positions = torch.from_numpy(batch.positions)
-    mask = torch.zeros(visible.shape, dtype=blocks.dtype).masked_fill_(~visible, HIDDEN)
-    hidden = run_layers(model, states, blocks, mask, positions)
-    return hidden.reshape(*batch.targets.shape, -1)
-
-
-def run_layers(model: Any, states: Any, blocks: Any, mask: Any, positions: Any) -> Any:
-    """Run the drafter's layers as speculators does, row by row instead of packed in one."""
-    context = model.hidden_norm(model.fc(states * model.feature_scale))
-    rotary = model.rotary_emb(blocks, positions)
-    for layer in model.layers:
-        blocks = layer(
-            hidden_states=blocks,
-            target_hidden=context,
-            attention_mask=mask,
-            position_ids=positions,
-            use_cache=False,
-            position_embeddings=rotary,
-        )
-    return model.norm(blocks)
 
 
 @dataclass(slots=True)
@@ -210,13 +74,9 @@ class Trainer:
         rate = self.schedule.rate_at(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        tokens, targets = choice.pick(batch.targets.reshape(-1))
-        visible = torch.from_numpy(batch.visible)
+        tokens, targets = choice.pick(batch.targets[..., 1:].reshape(-1))
         loss, right = self.compiled(
-            torch.from_numpy(batch.states).view(torch.bfloat16),
-            torch.from_numpy(batch.blocks),
-            torch.zeros(visible.shape, dtype=torch.bfloat16).masked_fill_(~visible, HIDDEN),
-            torch.from_numpy(batch.positions),
+            *to_tensors(batch, self.model.dtype),
             self.model.lm_head.weight[torch.from_numpy(tokens)],
             torch.from_numpy(targets),
         )
@@ -265,21 +125,30 @@ class Trainer:
         return (parameter for parameter in self.model.parameters() if parameter.requires_grad)
 
     def _loss(
-        self, states: Any, blocks: Any, mask: Any, positions: Any, head: Any, targets: Any
+        self,
+        states: Any,
+        next_tokens: Any,
+        blocks: Any,
+        mask: Any,
+        positions: Any,
+        head: Any,
+        targets: Any,
     ) -> Any:
         """Cross-entropy with D-PACE's weights (https://arxiv.org/abs/2605.18810)."""
         import torch
         from speculators.losses import dpace_loss_decay
 
-        hidden = run_layers(self.model, states, self.model.embed_tokens(blocks), mask, positions)
-        logits = (hidden.reshape(-1, hidden.shape[-1]) @ head.T).float()
+        hidden = run_drafter(self.model, states, next_tokens, blocks, mask, positions)
+        block = blocks.shape[1] // mask.shape[1]
+        drafted = hidden.unflatten(1, (-1, block))[:, :, 1:].flatten(0, 2)
+        logits = (drafted @ head.T).float()
         counted = (targets >= 0).float()
         count = counted.sum().clamp(min=1)
         surprise = torch.nn.functional.cross_entropy(logits, targets.clamp(min=0), reduction="none")
         weights = dpace_loss_decay(
             pos_idx=None,
             loss_mask=counted[None],
-            block_size=self.model.block_size,
+            block_size=block - 1,
             dpace_alpha=DPACE_ALPHA,
             elementwise_loss=surprise.detach()[None],
         )[0]

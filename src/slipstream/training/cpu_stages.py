@@ -5,14 +5,13 @@ from collections.abc import Sequence
 
 from slipstream.errors import InvalidInputError
 from slipstream.training.acceptance import average_everywhere, walk
-from slipstream.training.cpu_lane import (
-    Progress,
+from slipstream.training.cpu_lane import Progress, train
+from slipstream.training.cpu_models import (
     build_model,
     even_out,
     load_model,
     measure_scale,
     save_model,
-    train,
 )
 from slipstream.training.material import judge_kinds, list_samples, read_material
 from slipstream.training.progress import Ticker
@@ -38,6 +37,7 @@ def extract_states(run: TrainRun, shop: Workshop) -> tuple[TrainRun, Figures]:
         run.settings.design.target_layer_ids,
         shop.folder.states,
         ticker.show,
+        shop.dtype,
     )
     return run, {"tokens": tokens, "bytes": tokens * width}
 
@@ -48,11 +48,11 @@ def train_drafter(run: TrainRun, shop: Workshop) -> tuple[TrainRun, Figures]:
     target, settings = shop.target_folder, run.settings
     scale = measure_scale(material.states, material.training)
     if shop.start_folder is None:
-        model = build_model(target, settings.design, seed=settings.schedule.seed)
+        model = build_model(target, settings.design, shop.dtype, seed=settings.schedule.seed)
         model.feature_scale = scale
     else:
         converted = convert_drafter(shop.start_folder, target, shop.folder.path / "from")
-        model = load_model(converted, target)
+        model = load_model(converted, target, shop.dtype)
         even_out(model, scale)
     ticker = Ticker(shop.report, "training", unit="steps")
     curve = list(run.curve)

@@ -11,11 +11,12 @@ from slipstream.errors import InvalidInputError
 from slipstream.planning.plan import Decision
 from slipstream.planning.settings import Source
 from slipstream.records import Record
-from slipstream.training.settings import DrafterDesign
+from slipstream.training.settings import DrafterDesign, Method
 
 SMALL_TARGET_PARAMETERS = 1_000_000_000
 LARGE_SHAPE, SMALL_SHAPE = (5, 16), (3, 8)
-FEATURES = 5
+EAGLE3_SHAPE = (1, 6)
+FEATURES, EAGLE3_FEATURES = 5, 3
 
 
 class Asked(Record):
@@ -37,7 +38,11 @@ class Vocabulary(Record):
 
 
 def decide_design(
-    target: Checkpoint, inner_size: int, vocabulary: Vocabulary, asked: Asked
+    target: Checkpoint,
+    inner_size: int,
+    vocabulary: Vocabulary,
+    asked: Asked,
+    method: Method = "dflash",
 ) -> tuple[DrafterDesign, tuple[Decision, ...]]:
     """Design a new drafter for a target."""
     decisions: list[Decision] = []
@@ -54,23 +59,32 @@ def decide_design(
     (layers, block), size = (
         (SMALL_SHAPE, "below") if parameters < SMALL_TARGET_PARAMETERS else (LARGE_SHAPE, "above")
     )
-    why = f"the target has {parameters / 1e9:.2f} B parameters, {size} one billion"
-    mask = find_mask_token(vocabulary) if asked.mask_token_id is None else None
+    why = why_layers = f"the target has {parameters / 1e9:.2f} B parameters, {size} one billion"
+    states = spread_states(target.layer_count or 0)
+    why_states = "spread from the second to the third last layer, as z-lab's drafters are"
+    if method == "eagle3":
+        (layers, block), states = EAGLE3_SHAPE, choose_eagle3_states(target.layer_count or 0)
+        why_layers = "an EAGLE-3 head has one layer"
+        why = "the anchor and five draft tokens, each of which takes a pass of the head"
+        why_states = "an early, the middle and a late one, EAGLE-3's own"
     design = DrafterDesign.model_validate(
         {
-            "layers": settle("--layers", asked.layers, layers, why, "checkpoint"),
+            "method": method,
+            "layers": settle("--layers", asked.layers, layers, why_layers, "checkpoint"),
             "block_size": settle("--block-size", asked.block_size, block, why, "checkpoint"),
             "target_layer_ids": settle(
                 "--layer-ids",
                 asked.target_layer_ids,
-                spread_states(target.layer_count or 0),
-                "spread from the second to the third last layer, as z-lab's drafters are",
+                states,
+                why_states,
                 "checkpoint",
             ),
-            "mask_token_id": settle(
+            "mask_token_id": asked.mask_token_id
+            if method == "eagle3"
+            else settle(
                 "--mask-token-id",
                 asked.mask_token_id,
-                mask,
+                find_mask_token(vocabulary) if asked.mask_token_id is None else None,
                 "the first token that neither text nor the chat template uses",
                 "checkpoint",
             ),
@@ -110,6 +124,11 @@ def spread_states(target_layers: int) -> tuple[int, ...]:
     return tuple(sorted({round(first + step * number) for number in range(FEATURES)}))
 
 
+def choose_eagle3_states(target_layers: int) -> tuple[int, ...]:
+    """Return the three hidden states that EAGLE-3 heads read unless they say otherwise."""
+    return (2, target_layers // 2, target_layers - 3)
+
+
 def find_mask_token(vocabulary: Vocabulary) -> int:
     """Find a row of the embedding that no text needs: past the tokenizer's end, or special."""
     used: Collection[int] = set(vocabulary.used)
@@ -132,7 +151,9 @@ def require_valid(design: DrafterDesign, target: Checkpoint) -> None:
         faults.append(
             f"layer ids {ids} count hidden states; the target has those from 1 to {layers - 1}"
         )
-    if not 0 <= design.mask_token_id < (target.vocabulary_size or 0):
+    faults += _find_eagle3_faults(design) if design.method == "eagle3" else []
+    mask = design.mask_token_id
+    if mask is not None and not 0 <= mask < (target.vocabulary_size or 0):
         faults.append(
             f"mask token {design.mask_token_id} is outside the vocabulary of "
             f"{target.vocabulary_size} tokens"
@@ -145,6 +166,20 @@ def require_valid(design: DrafterDesign, target: Checkpoint) -> None:
             details=tuple(faults),
             hint="slipstream train TARGET --dry-run shows what would be chosen",
         )
+
+
+def _find_eagle3_faults(design: DrafterDesign) -> list[str]:
+    faults = []
+    if design.layers != 1:
+        faults.append(f"an EAGLE-3 head is trained with one layer, not {design.layers}")
+    if len(design.target_layer_ids) != EAGLE3_FEATURES:
+        faults.append(
+            f"vLLM reads {EAGLE3_FEATURES} hidden states for an EAGLE-3 head, "
+            f"not {len(design.target_layer_ids)}"
+        )
+    if design.mask_token_id is not None:
+        faults.append("EAGLE-3 has no mask token: it reads the tokens that it drafted")
+    return faults
 
 
 def _count_parameters(target: Checkpoint) -> float:

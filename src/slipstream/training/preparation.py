@@ -17,12 +17,13 @@ from slipstream.training import preflight
 from slipstream.training.design import Asked, decide_design, design_of, require_valid
 from slipstream.training.prompts import Conversation, read_prompts
 from slipstream.training.run import TrainRun, TrainSettings
-from slipstream.training.settings import DrafterDesign, Schedule
+from slipstream.training.settings import DrafterDesign, Method, Schedule
 
 STEPS, COMPILED_FROM = 8000, 500
 NEW_RATE, WARM_RATE = 1e-3, 3e-4
+WHY_METHOD = "drafts a block in one pass"
 
-Number = TypeVar("Number", int, float)
+Value = TypeVar("Value", int, float, Method)
 
 
 class Reason(TypedDict):
@@ -36,6 +37,7 @@ class Order(Record):
     """What the user asked for; None is 'decide for me'."""
 
     target: str
+    method: Method | None = None
     prompts: tuple[str, ...]
     from_drafter: str | None
     asked: Asked
@@ -49,10 +51,13 @@ class Order(Record):
 
 
 def prepare(
-    order: Order, target: Checkpoint, *, command: str
+    order: Order, target: Checkpoint, *, command: str, on_gpu: bool
 ) -> tuple[TrainRun, tuple[Conversation, ...]]:
     """Decide the design and the schedule, and refuse what cannot come to a good end."""
     preflight.require_parts()
+    usual: Method = "dflash"
+    method, why_method = _choose(order.method, usual, WHY_METHOD)
+    preflight.require_method(method, on_gpu=on_gpu, from_drafter=order.from_drafter)
     preflight.require_target(target)
     conversations, _ = read_prompts(
         [Path(file) for file in order.prompts],
@@ -60,7 +65,7 @@ def prepare(
         seed=order.seed,
     )
     require_both_sides(conversations)
-    design, decisions = _settle_design(order, target)
+    design, decisions = _settle_design(order, target, method)
     require_valid(design, target)
     schedule, pace = _settle_schedule(order)
     settings = TrainSettings(
@@ -78,7 +83,11 @@ def prepare(
     run = TrainRun(
         command=command,
         settings=settings,
-        decisions=(*decisions, *pace),
+        decisions=(
+            Decision(flag="--method", value=method, **why_method),
+            *decisions,
+            *pace,
+        ),
         versions=preflight.read_versions(),
     )
     return run, conversations
@@ -94,12 +103,14 @@ def require_both_sides(conversations: Sequence[Conversation]) -> None:
         )
 
 
-def _settle_design(order: Order, target: Checkpoint) -> tuple[DrafterDesign, tuple[Decision, ...]]:
+def _settle_design(
+    order: Order, target: Checkpoint, method: Method
+) -> tuple[DrafterDesign, tuple[Decision, ...]]:
     folder = _fetch_settings(order.target, target)
     vocabulary = preflight.read_vocabulary(folder, target.vocabulary_size or 0)
     if order.from_drafter is None:
         inner = order.asked.intermediate_size or preflight.read_inner_size(folder)
-        return decide_design(target, inner, vocabulary, order.asked)
+        return decide_design(target, inner, vocabulary, order.asked, method)
     if order.asked != Asked():
         raise InvalidInputError(
             "a warm start keeps the design of its drafter",
@@ -137,7 +148,7 @@ def _settle_schedule(order: Order) -> tuple[Schedule, tuple[Decision, ...]]:
     )
 
 
-def _choose(wish: Number | None, usual: Number, because: str) -> tuple[Number, Reason]:
+def _choose(wish: Value | None, usual: Value, because: str) -> tuple[Value, Reason]:
     if wish is None:
         return usual, {"source": "default", "because": because}
     return wish, {"source": "user", "because": "asked for"}

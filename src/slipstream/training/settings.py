@@ -1,18 +1,31 @@
 """What a training run is asked to do: the drafter's design and the schedule."""
 
 import math
+from typing import Literal
 
 from slipstream.records import Record
 
+Method = Literal["dflash", "eagle3", "dflash2", "dspark"]
+METHODS: tuple[Method, ...] = ("dflash", "eagle3", "dflash2", "dspark")
+
 
 class DrafterDesign(Record):
-    """The shape of a drafter; layer ids count hidden states, and 0 is the embedding."""
+    """The shape of a drafter; layer ids count hidden states, and 0 is the embedding.
 
+    A block is the anchor and its draft tokens, whether they come in one pass or one after another.
+    """
+
+    method: Method = "dflash"
     layers: int
     intermediate_size: int
     block_size: int
     target_layer_ids: tuple[int, ...]
-    mask_token_id: int
+    mask_token_id: int | None
+
+    @property
+    def draft_tokens(self) -> int:
+        """Return how many tokens a block drafts: DSpark also drafts from the anchor's slot."""
+        return self.block_size if self.method == "dspark" else self.block_size - 1
 
 
 class Schedule(Record):

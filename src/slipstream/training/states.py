@@ -51,6 +51,7 @@ def extract(
     layer_ids: Sequence[int],
     path: Path,
     report: Callable[[int, int], None],
+    dtype: str = "bfloat16",
 ) -> None:
     """Compute the states with transformers, and append them to the file window by window."""
     import torch
@@ -58,7 +59,7 @@ def extract(
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.bfloat16).eval()
+    model = AutoModelForCausalLM.from_pretrained(target, dtype=getattr(torch, dtype)).eval()
     width = row_bytes(len(layer_ids), model.config.get_text_config().hidden_size)
     starts = tuple(_starts_of(samples))
     with path.open("ab") as file:
@@ -95,7 +96,8 @@ def _compute(
                     f"the target's hidden states of sample {sample.number} are not finite",
                     hint="choose other layers with --layer-ids, or check the checkpoint",
                 )
-            yield sample.number, own.contiguous().view(torch.uint16).numpy()
+            bits = own.to(torch.bfloat16).contiguous().view(torch.uint16)
+            yield sample.number, bits.numpy()
 
 
 def group_by_length(samples: Sequence[TrainSample]) -> Iterator[list[TrainSample]]:

@@ -26,6 +26,11 @@ class Workshop:
     start_folder: Path | None = None
 
     @property
+    def dtype(self) -> str:
+        """Name what to compute in: bfloat16, unless this CPU only emulates it."""
+        return "float32" if self.host.processor.has_bfloat16 is False else "bfloat16"
+
+    @property
     def target_name(self) -> str:
         """Name the target as others find it; one of the hub lies here under a commit's hash."""
         here = Path(self.target.name).is_dir()
@@ -51,6 +56,12 @@ def plan_engine(
         *(("--enforce-eager",) if on_cpu else ()),
         *(("--per-request-spec-decode-metrics", "summary") if drafter else ()),
     )
-    wishes = Wishes(speculation=drafter is not None, users=users, context=context, raw=raw)
+    wishes = Wishes(
+        speculation=drafter is not None,
+        draft_length=settings.design.draft_tokens if drafter else None,
+        users=users,
+        context=context,
+        raw=raw,
+    )
     here = {"name": str(shop.target_folder), "revision": None}
     return make_plan(shop.host, shop.target.model_copy(update=here), drafter, None, wishes)

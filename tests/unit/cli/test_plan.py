@@ -244,6 +244,14 @@ def test_the_same_plan_is_shown_as_sglangs_command(capsys: pytest.CaptureFixture
     assert shown == read_snapshot("plan-sglang.txt", shown)
 
 
+def test_sglangs_dflash_is_refused_for_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "Qwen/Qwen3-4B", "--host", "cpu-server", "--sglang"], {}) == 1
+    assert "has dflash on GPUs only, and this plan is for a CPU" in capsys.readouterr().err
+    plain = ["plan", "Qwen/Qwen3-4B", "--host", "cpu-server", "--sglang", "--no-speculation"]
+    assert run(plain, {}) == 0
+    assert "--speculative" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "arguments", [["--k", "0"], ["--users", "-4"], ["--context", "0"], ["--users", "many"]]
 )

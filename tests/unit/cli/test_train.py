@@ -53,6 +53,7 @@ def test_a_dry_run_shows_every_stage_and_choice(capsys: pytest.CaptureFixture[st
     assert lines[8].endswith("; kept in runs/one")
     assert [line.split()[0] for line in lines[10:]] == [
         "SETTING",
+        "--method",
         "--layers",
         "--block-size",
         "--layer-ids",
@@ -84,6 +85,7 @@ def test_without_options_everything_is_decided(capsys: pytest.CaptureFixture[str
 
 def test_every_option_reaches_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
     options = {
+        "--method": "dflash",
         "--steps": "50",
         "--max-tokens": "64",
         "--thinking": "off",
@@ -100,6 +102,7 @@ def test_every_option_reaches_the_settings(capsys: pytest.CaptureFixture[str]) -
     expected = estimate(capsys, *words, "--layer-ids", "3", "20")
     settings, schedule = expected.settings, expected.settings.schedule
     assert settings.design.model_dump() == {
+        "method": "dflash",
         "layers": 1,
         "intermediate_size": 512,
         "block_size": 5,
@@ -176,6 +179,50 @@ def test_a_warm_start_takes_no_word_on_the_design(capsys: pytest.CaptureFixture[
         "hint: leave out --layers, --block-size, --layer-ids, --mask-token-id and "
         "--intermediate-size, or leave out --from\n"
     )
+
+
+def test_an_eagle3_head_is_designed_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = estimate(capsys, "--method", "eagle3")
+    design = expected.settings.design
+    assert (design.method, design.layers, design.target_layer_ids) == ("eagle3", 1, (2, 15, 27))
+    assert design.mask_token_id is None
+    assert {decision.flag: decision.source for decision in expected.decisions}["--method"] == "user"
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        (
+            ["--method", "dflash2"],
+            "dflash2 is trained on a GPU only: its selector ranks candidates of the whole "
+            "vocabulary, and training on a CPU computes a sample of it\n\n"
+            "hint: take --method dflash or --method eagle3\n",
+        ),
+        (
+            ["--method", "dspark"],
+            "dspark is trained on a GPU only: its Markov head corrects every token of the "
+            "vocabulary, and training on a CPU computes a sample of it\n\n"
+            "hint: take --method dflash or --method eagle3\n",
+        ),
+        (
+            ["--method", "eagle3", "--from", "./drafter"],
+            "eagle3 is trained from the start only, not from ./drafter\n\n"
+            "hint: leave out --from, or take --method dflash\n",
+        ),
+        (
+            ["--method", "eagle3", "--layers", "2", "--mask-token-id", "3"],
+            "this drafter cannot be trained for ./target\n"
+            "  - an EAGLE-3 head is trained with one layer, not 2\n"
+            "  - EAGLE-3 has no mask token: it reads the tokens that it drafted\n\n"
+            "hint: slipstream train TARGET --dry-run shows what would be chosen\n",
+        ),
+    ],
+)
+def test_a_method_is_refused_with_its_reason(
+    options: list[str], shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*TRAIN, *options, "--dry-run"], {}) == 1
+    assert capsys.readouterr().err == f"error: {shown}"
 
 
 def test_a_token_and_a_seed_may_be_zero(capsys: pytest.CaptureFixture[str]) -> None:

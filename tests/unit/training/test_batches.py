@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from slipstream.training.batches import Batch, Geometry, TrainSample, draw_batches, pack_row, stack
+from slipstream.training.batches import (
+    Batch,
+    Geometry,
+    TrainSample,
+    draw_batches,
+    make_row,
+    pack_row,
+    stack,
+)
 from tests.unit.training.pieces import TellingStates, make_samples
 
 MASK = 3
@@ -181,6 +189,25 @@ def test_a_prompt_longer_than_a_row_gives_a_row_without_anchors() -> None:
     assert not batch.visible.any()
 
 
+def test_a_drafter_that_reads_its_own_tokens_gets_the_text_in_its_blocks() -> None:
+    samples = make_samples([(2, 9)])
+    batch = pack(samples, Geometry(rows=1, context=11, anchors=9, block=4, mask_token=None))
+    blocks = batch.blocks.reshape(9, 4)
+    (tokens,) = [sample.tokens for sample in samples]
+    assert blocks[0].tolist() == tokens[2:6].tolist()
+    assert blocks[7].tolist() == [*tokens[9:11], 0, 0]
+    told = batch.targets[0] >= 0
+    assert (blocks[told] == batch.targets[0][told]).all()
+
+
+def test_beside_every_state_stands_the_next_token_of_its_own_text() -> None:
+    samples = make_samples([(2, 4), (3, 5)])
+    geometry = Geometry(rows=1, context=14, anchors=2, block=4, mask_token=MASK)
+    row = make_row([(samples[0], 6), (samples[1], 8)], [], TellingStates(samples), geometry)
+    first, second = (sample.tokens[1:].tolist() for sample in samples)
+    assert row.next_tokens[0].tolist() == [*first, 0, *second, 0]
+
+
 def test_every_sample_comes_before_any_comes_again() -> None:
     samples = make_samples([(2, 14)] * 12)
     geometry = Geometry(rows=1, context=16, anchors=1, block=4, mask_token=MASK)
@@ -195,7 +222,7 @@ def test_rows_are_stacked_in_their_order(count: int) -> None:
     geometry = Geometry(rows=1, context=16, anchors=2, block=4, mask_token=MASK)
     rows = [pack(make_samples([(2, size)]), geometry) for size in range(14, 14 + count)]
     stacked = stack(rows)
-    for name in ("states", "blocks", "visible", "positions", "targets"):
+    for name in ("states", "blocks", "visible", "positions", "targets", "next_tokens"):
         assert len(getattr(stacked, name)) == count
         for number, row in enumerate(rows):
             assert np.array_equal(getattr(stacked, name)[number], getattr(row, name)[0])

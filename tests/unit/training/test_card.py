@@ -37,6 +37,26 @@ def test_a_card_is_as_reviewed() -> None:
     assert shown == read_snapshot("train-card.md", shown)
 
 
+@pytest.mark.parametrize(
+    ("method", "title", "engine_method", "tokens", "passes"),
+    [
+        ("eagle3", "EAGLE-3 head", "eagle3", 3, "one after another"),
+        ("dflash2", "DFlash2 drafter", "dflash", 3, "in one pass"),
+        ("dspark", "DSpark drafter", "dspark", 4, "in one pass"),
+    ],
+)
+def test_a_card_names_its_method_as_vllm_does(
+    method: str, title: str, engine_method: str, tokens: int, passes: str
+) -> None:
+    settings = change(method=method, mask_token_id=None)
+    card = render(DONE.model_copy(update={"settings": settings}))
+    assert f"# {title} for SmolLM2-135M-Instruct\n\nDrafts up to {tokens} tokens {passes};" in card
+    assert f"tags: [{method}, speculative-decoding, vllm]" in card
+    assert f'"method": "{engine_method}"' in card
+    assert f'"num_speculative_tokens": {tokens}' in card
+    assert "mask_token_id" not in card
+
+
 def test_a_card_ends_with_the_command_that_makes_it_again() -> None:
     assert render().endswith(f"## The command\n\n```\n{DONE.command}\n```\n")
 

@@ -62,11 +62,13 @@ class Training:
         }.items():
             monkeypatch.setattr(cpu_stages, name, stand_in)
 
-    def build(self, target: Path, *_: Any, **__: Any) -> Any:
+    def build(self, target: Path, _: Any, dtype: str, **__: Any) -> Any:
+        assert dtype == self.shop.dtype
         self.built.append(f"new for {target}")
         return SimpleNamespace()
 
-    def load(self, folder: Path, target: Path) -> Any:
+    def load(self, folder: Path, target: Path, dtype: str) -> Any:
+        assert dtype == self.shop.dtype
         self.built.append(f"{folder} for {target}")
         return SimpleNamespace()
 

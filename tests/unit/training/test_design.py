@@ -105,7 +105,44 @@ def test_every_part_of_a_design_is_decided_and_explained() -> None:
         ),
         ("--intermediate-size", "12288", "as in the target"),
     ]
-    assert len(decisions) == len(DrafterDesign.model_fields)
+    assert len(decisions) == len(DrafterDesign.model_fields) - 1  # The method comes first.
+
+
+def test_an_eagle3_head_has_one_layer_three_states_and_no_mask() -> None:
+    design, decisions = decide_design(SMALL, 1536, VOCABULARY, Asked(), "eagle3")
+    assert design == DrafterDesign(
+        method="eagle3",
+        layers=1,
+        intermediate_size=1536,
+        block_size=6,
+        target_layer_ids=(2, 18, 33),
+        mask_token_id=None,
+    )
+    assert design.draft_tokens == 5
+    assert [decision.flag for decision in decisions] == [
+        "--layers",
+        "--block-size",
+        "--layer-ids",
+        "--intermediate-size",
+    ]
+    require_valid(design, TARGET)
+
+
+def test_what_an_eagle3_head_cannot_be_is_refused_at_once() -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        require_valid(GOOD.model_copy(update={"method": "eagle3"}), TARGET)
+    assert caught.value.details == (
+        "an EAGLE-3 head is trained with one layer, not 5",
+        "vLLM reads 3 hidden states for an EAGLE-3 head, not 5",
+        "EAGLE-3 has no mask token: it reads the tokens that it drafted",
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "tokens"), [("dflash", 15), ("dflash2", 15), ("eagle3", 15), ("dspark", 16)]
+)
+def test_only_dspark_drafts_from_the_anchor_too(method: str, tokens: int) -> None:
+    assert GOOD.model_copy(update={"method": method}).draft_tokens == tokens
 
 
 def test_a_full_vocabulary_does_not_matter_to_who_names_the_mask() -> None:

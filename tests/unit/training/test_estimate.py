@@ -74,6 +74,12 @@ def test_the_disk_of_every_stage_is_told() -> None:
     }
 
 
+def test_an_eagle3_head_projects_a_token_beside_each_state() -> None:
+    settings = change(method="eagle3", layers=1, target_layer_ids=(2, 15, 27))
+    attention = 2 * 576 * (576 + 2 * 192) + 576 * 576
+    assert count_weights(settings, SMALL) == 3 * 576 * 576 + attention + 3 * 576 * 1536
+
+
 def test_the_measured_target_takes_the_measured_time() -> None:
     stages = estimate()
     assert seconds(stages["responses"]) == pytest.approx(538 / 600)

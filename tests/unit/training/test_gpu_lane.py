@@ -30,7 +30,7 @@ from slipstream.training.gpu_lane import (
     write_draft_config,
     write_training_data,
 )
-from slipstream.training.settings import DrafterDesign
+from slipstream.training.settings import DrafterDesign, Method
 
 DESIGN = DrafterDesign(
     layers=3, intermediate_size=1024, block_size=8, target_layer_ids=(2, 9, 28), mask_token_id=5
@@ -102,6 +102,24 @@ def test_there_are_epochs_enough_for_every_step(
     row = json.dumps({"input_ids": [1] * 5000, "loss_mask": [1] * 5000})
     job.rows.write_text(f"{row}\n" * 10)
     assert count_epochs(replace(job, gpus=gpus), steps) == epochs
+
+
+@pytest.mark.parametrize("method", ["dflash2", "dspark"])
+def test_kin_of_dflash_is_trained_with_its_own_loss(job: GpuJob, method: Method) -> None:
+    own = replace(job, design=DESIGN.model_copy(update={"method": method}))
+    for command in (outline_command(own), train_command(own)):
+        assert values_of(command, "--speculator-type") == [method]
+        assert values_of(command, "--block-size") == ["8"]
+        assert "--loss-fn" not in command
+        assert "--per-position-loss-weight" not in command
+
+
+def test_an_eagle3_head_is_trained_as_deep_as_it_drafts(job: GpuJob) -> None:
+    design = DESIGN.model_copy(update={"method": "eagle3", "layers": 1, "mask_token_id": None})
+    command = train_command(replace(job, design=design))
+    assert values_of(command, "--speculator-type") == ["eagle3"]
+    assert values_of(command, "--ttt-steps") == ["7"]
+    assert {"--mask-token-id", "--block-size", "--loss-fn"}.isdisjoint(command)
 
 
 def test_rows_are_prepared_anew_and_cut_to_length(job: GpuJob) -> None:

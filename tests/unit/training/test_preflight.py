@@ -51,7 +51,7 @@ def test_a_target_that_the_engine_cannot_draft_for_is_refused() -> None:
     with pytest.raises(InvalidInputError) as caught:
         require_target(target)
     assert caught.value.message == (
-        "vLLM 0.32.0 runs no DFlash on AbacusForCausalLM: "
+        "vLLM 0.32.0 runs neither DFlash nor EAGLE-3 on AbacusForCausalLM: "
         "that class hands out no auxiliary hidden states"
     )
     assert caught.value.hint == "slipstream inspect Qwen/Qwen3-8B"

@@ -52,9 +52,10 @@ def write_config(folder: str, config: dict[str, Any]) -> None:
     (Path(folder) / "config.json").write_text(json.dumps(config))
 
 
-def make(**changes: Any) -> tuple[TrainRun, tuple[Conversation, ...]]:
+def make(on_gpu: bool = False, **changes: Any) -> tuple[TrainRun, tuple[Conversation, ...]]:
     target = read_checkpoint("target")
-    return prepare(ORDER.model_copy(update=changes), target, command="slipstream train target")
+    order = ORDER.model_copy(update=changes)
+    return prepare(order, target, command="slipstream train target", on_gpu=on_gpu)
 
 
 def refuse(**changes: Any) -> InvalidInputError:
@@ -73,6 +74,7 @@ def test_a_new_drafter_is_designed_for_its_target() -> None:
         mask_token_id=3,
     )
     assert [decision.flag for decision in run.decisions] == [
+        "--method",
         "--layers",
         "--block-size",
         "--layer-ids",
@@ -123,6 +125,14 @@ def test_a_named_inner_size_stands_in_for_one_that_the_target_does_not_give() ->
     assert run.settings.design.intermediate_size == 512
 
 
+@pytest.mark.parametrize("method", ["dflash2", "dspark"])
+def test_a_gpu_trains_what_a_cpu_does_not(method: str) -> None:
+    run, _ = make(on_gpu=True, method=method)
+    assert run.settings.design.method == method
+    assert run.decisions[0].source == "user"
+    assert refuse(method=method).message.startswith(f"{method} is trained on a GPU only: its ")
+
+
 def test_a_warm_start_keeps_the_design_of_its_drafter() -> None:
     run, _ = make(from_drafter="drafter")
     assert run.settings.design == DrafterDesign(
@@ -132,7 +142,7 @@ def test_a_warm_start_keeps_the_design_of_its_drafter() -> None:
         target_layer_ids=(2, 9, 15, 21, 28),
         mask_token_id=3,
     )
-    decision, *others = run.decisions
+    _, decision, *others = run.decisions
     assert [other.flag for other in others] == ["--steps", "--learning-rate"]
     assert (decision.flag, decision.value, decision.source) == ("--from", "drafter", "user")
     assert decision.because == "a warm start keeps the design of its drafter"
@@ -162,7 +172,9 @@ def test_without_the_library_that_trains_nothing_is_read(monkeypatch: pytest.Mon
 
 def test_a_target_that_cannot_be_drafted_for_is_refused() -> None:
     write_config("target", {**CONFIG, "architectures": ["AbacusForCausalLM"]})
-    assert refuse().message.startswith("vLLM 0.32.0 runs no DFlash on AbacusForCausalLM")
+    assert refuse().message.startswith(
+        "vLLM 0.32.0 runs neither DFlash nor EAGLE-3 on AbacusForCausalLM"
+    )
 
 
 def test_prompts_that_are_not_there_are_refused() -> None:

@@ -24,6 +24,19 @@ def test_prompts_are_answered_in_float32_where_bfloat16_is_emulated(tmp_path: Pa
     assert find_dtype(tmp_path, "cpu-server", "avx2", "avx512f") == "float32"
 
 
+@pytest.mark.parametrize(
+    ("features", "dtype"),
+    [(("avx2", "avx512f"), "float32"), (("avx512f", "amx_bf16"), "bfloat16"), ((), "bfloat16")],
+)
+def test_training_computes_in_what_the_processor_has(
+    tmp_path: Path, features: tuple[str, ...], dtype: str
+) -> None:
+    host = load_host("cpu-server")
+    processor = host.processor.model_copy(update={"features": features})
+    shop = replace(open_workshop(tmp_path), host=host.model_copy(update={"processor": processor}))
+    assert shop.dtype == dtype
+
+
 @pytest.mark.parametrize(("machine", "feature"), [("cpu-server", "amx_bf16"), ("h100", "avx2")])
 def test_elsewhere_prompts_are_answered_in_the_checkpoints_dtype(
     tmp_path: Path, machine: str, feature: str

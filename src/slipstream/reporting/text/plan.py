@@ -33,7 +33,7 @@ def _name_drafter(plan: LaunchPlan) -> str:
 
 
 def render_sglang(plan: LaunchPlan) -> str:
-    """Show the same plan as SGLang's command, and what it has no name for."""
+    """Show the same plan as SGLang's command, and what it has no counterpart for."""
     command, left_out = plan.sglang_argv()
     lines = [render_command(command, ())]
     if left_out:
