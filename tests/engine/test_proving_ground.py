@@ -9,7 +9,6 @@ from safetensors import safe_open
 
 from slipstream.proving_ground import DrafterShape, make_untrained_drafter
 from slipstream.proving_ground.untrained_drafter import weight_shapes
-from tests.engine.conftest import RunArm
 
 pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
@@ -24,12 +23,6 @@ def test_the_target_is_smollm2_in_bfloat16_with_its_chat_template(
         kinds = {weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118
     assert kinds == {"BF16"}
     assert "<|im_start|>" in tokenizer.chat_template
-
-
-def test_the_target_knows_what_it_was_taught(arm: RunArm, tokenizer: Any) -> None:
-    answers = [tokenizer.decode(answer.token_ids) for answer in arm("float32", "plain").alone]
-    assert "def fibonacci(n)" in answers[0]
-    assert "#!/bin/bash" in answers[1]
 
 
 def test_a_drafter_of_any_shape_is_stored_as_its_config_says(target: Path, tmp_path: Path) -> None:

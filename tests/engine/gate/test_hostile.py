@@ -19,7 +19,7 @@ from tests.engine.gate.wire import Answer, exchange
 
 pytestmark = pytest.mark.engine
 
-ROUNDS = int(os.environ.get("CORPUS_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("CORPUS_ROUNDS", "2"))
 AT_ONCE_SECONDS = 0.2
 TURNS = 4
 TURN_SECONDS = 5
