@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.engine
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "soak"
-HOURS = 0.02
+HOURS = 0.03
 
 
 def test_a_few_minutes_of_everything_leave_no_error_unexplained(tmp_path: Path) -> None:
