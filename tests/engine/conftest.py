@@ -24,7 +24,7 @@ signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def share_cores(environment: Mapping[str, str]) -> None:
-    """Give this worker and all that it starts their share of the cores, as if there were no others.
+    """Pin this worker and all that it starts to its share of the cores.
 
     Neither the planner nor vLLM nor the watch over a busy machine counts any other.
     """
@@ -59,7 +59,7 @@ def tokenizer(target: Path) -> Any:
 
 @pytest.fixture(scope="session")
 def prompts(tokenizer: Any) -> list[list[int]]:
-    """Give half of every kind of prompt: one batch."""
+    """Return half of every kind of prompt: one batch."""
     asked = [text for texts in CHAT_PROMPTS.values() for text in texts]
     chats = [
         tokenizer.apply_chat_template(
@@ -93,7 +93,7 @@ def arm(
     prompts: list[list[int]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> RunArm:
-    """Give the outcome of an arm (`plain` or a drafter's name) in a dtype, run when first asked."""
+    """Return a function that runs an arm (`plain` or a drafter's name) in a dtype once."""
     done: dict[tuple[str, str], Arm] = {}
 
     def outcome(dtype: str, name: str) -> Arm:

@@ -210,6 +210,8 @@ def _read_wishes(options: argparse.Namespace, asked: ContainerWishes | None) -> 
         said.append(f"--method {options.method}")
     if given.method is not None or (plain and (given.speculation or given.speculation_rest)):
         said.append("the engine's arguments for speculation")
+    if options.drafter is not None and options.method in ("ngram", "suffix", "plain"):
+        said.append("--drafter")
     if len(said) > 1:
         raise UsageError(f"{' and '.join(said)} exclude each other", hint="leave one of them")
     return wishes.model_copy(update={"speculation": not plain})

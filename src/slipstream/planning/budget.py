@@ -167,7 +167,7 @@ def _uses_heads(situation: Situation) -> bool:
 
 
 def _head_bytes(situation: Situation, load: Load) -> int | None:
-    """Give what the target's predicting layers keep of one token."""
+    """Return the bytes that the target's predicting layers keep of one token."""
     one, layers = (
         head_token_bytes(situation.target, load.kv_dtype),
         situation.target.predicting_layers,

@@ -60,7 +60,7 @@ def token_bytes(checkpoint: Checkpoint, kv_dtype: str) -> int | None:
 
 
 def head_token_bytes(target: Checkpoint, kv_dtype: str) -> int | None:
-    """Give the bytes that one predicting layer keeps of one token: those of a layer of the target.
+    """Return the bytes that one predicting layer keeps of one token: those of a target's layer.
 
     vLLM builds it like the target's layers with full attention.
     """

@@ -14,7 +14,7 @@ import numpy as np
 from slipstream.atomic_files import write_atomically
 from slipstream.training.anchored_attention import HIDDEN, register_attention
 from slipstream.training.batches import Batch, States, TrainSample
-from slipstream.training.eagle3 import build_eagle3, load_eagle3, run_steps
+from slipstream.training.eagle3 import build_eagle3, describe_layers, load_eagle3, run_steps
 from slipstream.training.settings import DrafterDesign
 
 SAMPLES_FOR_SCALE = 64
@@ -38,20 +38,8 @@ def build_model(
 def _build_dflash(library: Any, target: Path, text: Any, design: DrafterDesign) -> Any:
     from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 
-    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     layers = Qwen3Config(
-        vocab_size=text.vocab_size,
-        hidden_size=text.hidden_size,
-        intermediate_size=design.intermediate_size,
-        num_hidden_layers=design.layers,
-        num_attention_heads=text.num_attention_heads,
-        num_key_value_heads=text.num_key_value_heads,
-        head_dim=head,
-        max_position_embeddings=text.max_position_embeddings,
-        rms_norm_eps=text.rms_norm_eps,
-        rope_parameters=text.rope_parameters,
-        layer_types=["full_attention"] * design.layers,
-        tie_word_embeddings=False,
+        **describe_layers(text, design), layer_types=["full_attention"] * design.layers
     )
     return library.DFlashDraftModel.from_training_args(
         layers,

@@ -17,24 +17,28 @@ from slipstream.training.settings import DrafterDesign
 ATTENTION = "sdpa"
 
 
+def describe_layers(text: Any, design: DrafterDesign) -> dict[str, Any]:
+    """Return the configuration of a drafter's layers: the target's widths, the design's size."""
+    return {
+        "vocab_size": text.vocab_size,
+        "hidden_size": text.hidden_size,
+        "intermediate_size": design.intermediate_size,
+        "num_hidden_layers": design.layers,
+        "num_attention_heads": text.num_attention_heads,
+        "num_key_value_heads": text.num_key_value_heads,
+        "head_dim": getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
+        "max_position_embeddings": text.max_position_embeddings,
+        "rms_norm_eps": text.rms_norm_eps,
+        "rope_parameters": text.rope_parameters,
+        "tie_word_embeddings": False,
+    }
+
+
 def build_eagle3(library: Any, target: Path, text: Any, design: DrafterDesign) -> Any:
     """Make speculators' EAGLE-3 model of this design, with the target's embedding and head."""
     from transformers.models.llama.configuration_llama import LlamaConfig
 
-    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    layers = LlamaConfig(
-        vocab_size=text.vocab_size,
-        hidden_size=text.hidden_size,
-        intermediate_size=design.intermediate_size,
-        num_hidden_layers=design.layers,
-        num_attention_heads=text.num_attention_heads,
-        num_key_value_heads=text.num_key_value_heads,
-        head_dim=head,
-        max_position_embeddings=text.max_position_embeddings,
-        rms_norm_eps=text.rms_norm_eps,
-        rope_parameters=text.rope_parameters,
-        tie_word_embeddings=False,
-    )
+    layers = LlamaConfig(**describe_layers(text, design))
     model = library.Eagle3DraftModel.from_training_args(
         layers,
         draft_vocab_size=text.vocab_size,

@@ -20,7 +20,7 @@ TOOLS = {"tool_parser": Choice("hermes", "user", "given after --")}
 
 
 def make_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give a user without runs, keys and clients."""
+    """Return the home of a user without runs, keys and clients."""
     for name in ("CODEX_HOME", "CLAUDE_CONFIG_DIR", "LLM_USER_PATH", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("SLIPSTREAM_API_KEY", raising=False)

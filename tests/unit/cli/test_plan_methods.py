@@ -193,6 +193,8 @@ def test_a_target_without_heads_is_told(capsys: pytest.CaptureFixture[str]) -> N
         ("--no-speculation", "--method", "ngram"),
         ("--method", "ngram", "--", "--spec-method", "suffix"),
         ("--method", "plain", "--", "--spec-tokens", "3"),
+        ("--method", "ngram", "--drafter", "flash"),
+        ("--method", "plain", "--drafter", "flash"),
     ],
 )
 def test_two_words_about_the_method_exclude_each_other(
