@@ -14,6 +14,9 @@ from pathlib import Path
 from threading import get_ident
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_BLOCK_BYTES = 4096
+# What a document may grow by while the disk is full.
+_SPARE_BYTES = 4096
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int | None = None) -> None:
@@ -34,11 +37,12 @@ def write_atomically(path: Path, content: bytes, *, mode: int | None = None) -> 
 def write_even_if_full(path: Path, document: bytes) -> None:
     """Put a JSON document at `path` in one step, or on a full disk into the room the old one has.
 
-    The old one's blocks are kept, so a later document that is no longer than they are fits; it
-    is filled up with spaces.
+    Spaces at its end keep some blocks more than it needs, so a later one may be longer. Whoever
+    reads it while the disk is full may find half of it, and has to read again.
     """
+    room = -(-(len(document) + _SPARE_BYTES) // _BLOCK_BYTES) * _BLOCK_BYTES
     try:
-        write_atomically(path, document)
+        write_atomically(path, document.ljust(room))
     except OSError as fault:
         if fault.errno not in DISK_FULL or not _overwrite(path, document):
             raise

@@ -34,7 +34,7 @@ def test_a_full_disk_has_room_for_a_document_in_the_place_of_the_old_one(small_d
     fill(small_disk)
     with pytest.raises(OSError, match="No space left"):
         write_atomically(path, b'{"state": "ready"}')
-    for state in ("ready", "a longer one than there was before, but within the same block"):
+    for state in ("ready", "a longer one than there was before", "beyond its block" * 200):
         write_even_if_full(path, json.dumps({"state": state, "more": state}).encode())
         assert json.loads(path.read_bytes()) == {"state": state, "more": state}
     with pytest.raises(OSError, match="No space left"):

@@ -5,6 +5,7 @@ its supervisor is, whatever run.json says: a killed one leaves its last word beh
 """
 
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ TRANSITIONS: dict[State, tuple[State, ...]] = {
     "failed": (),
 }
 _PROC = Path("/proc")
+_READING_AGAIN_SECONDS = (0.01, 0.05)
 
 
 class Process(Record):
@@ -190,8 +192,13 @@ class RunFolder:
             raise
 
     def read(self) -> Run:
-        """Read the record."""
-        return read_record(self.record, Run, hint=f"remove {self.path}, and serve again")
+        """Read the record; one that is being written on a full disk is whole a moment later."""
+        hint = f"remove {self.path}, and serve again"
+        for pause in _READING_AGAIN_SECONDS:
+            with suppress(InvalidInputError):
+                return read_record(self.record, Run, hint=hint)
+            time.sleep(pause)
+        return read_record(self.record, Run, hint=hint)
 
     def write(self, run: Run) -> None:
         """Save the record."""

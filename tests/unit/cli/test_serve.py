@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -61,19 +63,33 @@ def find_runs() -> list[Run]:
 
 def serve_until_ready(*words: str) -> int:
     """Serve, and ask to stop once a run is ready that was not there before."""
-    before, over = {found.id for found in find_runs()}, threading.Event()
+    before = {found.id for found in find_runs()}
+
+    def is_ready() -> bool:
+        runs = find_runs()
+        return bool(runs) and runs[0].id not in before and runs[0].state == "ready"
+
+    with stopping_once(is_ready):
+        return run(["serve", *words], os.environ)
+
+
+@contextmanager
+def stopping_once(is_ready: Callable[[], bool]) -> Iterator[None]:
+    """Ask this process to stop once it is ready, or when it should long have been."""
+    over, latest = threading.Event(), time.monotonic() + 60
 
     def stop() -> None:
-        while not over.wait(0.05):
-            runs = find_runs()
-            if runs and runs[0].id not in before and runs[0].state == "ready":
+        try:
+            while not over.wait(0.05) and time.monotonic() < latest and not is_ready():
+                pass
+        finally:
+            if not over.is_set():
                 os.kill(os.getpid(), signal.SIGTERM)
-                return
 
     thread = threading.Thread(target=stop)
     thread.start()
     try:
-        return run(["serve", *words], os.environ)
+        yield
     finally:
         over.set()
         thread.join()
@@ -368,23 +384,17 @@ def test_a_successor_on_a_full_disk_goes_on_in_the_folder_that_is_there(
     served: RunFolder, small_disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(small_disk)
-    here, over = read_process(os.getpid()), threading.Event()
+    here = read_process(os.getpid())
 
-    def stop() -> None:
-        while not over.wait(0.05):
-            now = served.read()
-            if now.supervisor == here and now.state == "ready":
-                (small_disk / FILLER).unlink()
-                os.kill(os.getpid(), signal.SIGTERM)
-                return
+    def has_taken_over() -> bool:
+        now = served.read()
+        taken = now.supervisor == here and now.state == "ready"
+        if taken:
+            (small_disk / FILLER).unlink()
+        return taken
 
-    thread = threading.Thread(target=stop)
-    thread.start()
-    try:
+    with stopping_once(has_taken_over):
         assert run(["serve", str(served.path)], os.environ) == 0
-    finally:
-        over.set()
-        thread.join()
     assert [found.id for found in find_runs()] == [served.path.name]
     assert served.read().state == "stopped"
     assert "disk_full: there is no room left to write" in capsys.readouterr().err

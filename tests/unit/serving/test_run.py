@@ -163,6 +163,16 @@ def test_a_full_disk_is_called_by_its_name(
     assert folder.read() == RUN
 
 
+def test_a_record_that_is_being_written_is_read_again(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.begin(RUN)
+    whole = folder.record.read_bytes()
+    folder.record.write_bytes(whole[:100])
+    monkeypatch.setattr("time.sleep", lambda _: folder.record.write_bytes(whole))
+    assert folder.read() == RUN
+
+
 @pytest.mark.parametrize(
     ("environment", "root"),
     [
