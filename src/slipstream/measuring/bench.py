@@ -147,7 +147,8 @@ class Bench:
         while prompts and len(times) < WARM_UP_ROUNDS and not is_flat(times):
             requests = [self._make_request(one, f"warm {len(times)}") for one in prompts]
             samples = run_closed_loop(endpoint, requests, concurrency=max(self.concurrencies))
-            speeds = [one.seconds_per_token for one in samples if one.seconds_per_token]
+            of_samples = (one.seconds_per_token for one in samples)
+            speeds = [seconds for seconds in of_samples if seconds is not None]
             if not speeds:
                 raise EngineError(
                     "the warm-up was not answered",

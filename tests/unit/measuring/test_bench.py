@@ -276,6 +276,13 @@ def test_warm_up_asks_other_prompts_and_ends() -> None:
     assert {body["messages"][0]["content"] for body in server.bodies} == {"w"}
 
 
+def test_a_warm_up_whose_tokens_come_all_at_once_is_answered() -> None:
+    whole = b"".join(piece for piece in answer_with(ROLE, say("x"), STOP, count(3, 5)) if piece)
+    with run_stream_server(lambda _: [whole]) as server:
+        warm = Bench(WORKLOAD, (1,)).warm_up(Endpoint(server.url))
+    assert warm.rounds == len(server.bodies) > 0
+
+
 def test_a_server_that_refuses_the_warm_up_is_not_measured() -> None:
     with (
         run_stream_server(lambda _: refuse("400 Bad", b"no such field")) as server,
