@@ -154,6 +154,11 @@ class RunFolder:
         return self.path / "accounting"
 
     @property
+    def steering(self) -> Path:
+        """What the engine's core reports of its steps."""
+        return self.path / "steering.json"
+
+    @property
     def access_log(self) -> Path:
         """What was asked of the gate, a request a line; fuller ones lie beside it."""
         return self.path / "access.jsonl"

@@ -56,6 +56,7 @@ from slipstream.vllm_plugin.gate.schema_pace import Release, SchemaPace, hold_no
 from slipstream.vllm_plugin.gate.settings import VARIABLE, Settings, make_settings, read_settings
 from slipstream.vllm_plugin.gate.visits import VISIT, Visits
 from slipstream.vllm_plugin.gate.watched_file import WatchedFile
+from slipstream.vllm_plugin.steering.exposition import expose_steering
 
 ALIVE = ("GET /livez", "HEAD /livez")
 READY = ("GET /readyz", "HEAD /readyz")
@@ -114,6 +115,7 @@ class Gate:
         self._keys = KeyRing(self.settings)
         self._state = WatchedFile(self.settings.state_file, _parse_state, absent=UNKNOWN)
         self._accounting = Accounting(self.settings.accounting_folder)
+        expose_steering(self.settings.steering_file)
         self._limits = CallerLimits()
         self._memory = BodyMemory()
         self._shares = FairShares(self.settings.seats, self._accounting)
