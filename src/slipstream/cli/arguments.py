@@ -23,6 +23,7 @@ VERBS = {
     "plan": "decide every engine setting, with its reason and the memory it takes",
     "serve": "start an engine, prove that it answers, and keep it up",
     "status": "show which runs there are, and how one of them stands",
+    "top": "show a run as it works: throughput, batch, draft length, acceptance, queue, memory",
     "logs": "show what a run's engine said, what happened to the run, or who asked it",
     "stop": "have a run finish its requests and end",
     "connect": "point an agent, a chat or a library at a served model, and test it",
