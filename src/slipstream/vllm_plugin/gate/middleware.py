@@ -54,6 +54,8 @@ from slipstream.vllm_plugin.gate.request_policy import apply_policy, parse_body
 from slipstream.vllm_plugin.gate.routes import CANCEL, MODELS, RESPONSES, WITHOUT_ENGINE
 from slipstream.vllm_plugin.gate.schema_pace import Release, SchemaPace, hold_nothing
 from slipstream.vllm_plugin.gate.settings import VARIABLE, Settings, make_settings, read_settings
+from slipstream.vllm_plugin.gate.view import ROUTES as VIEW_ROUTES
+from slipstream.vllm_plugin.gate.view import View, is_for_here
 from slipstream.vllm_plugin.gate.visits import VISIT, Visits
 from slipstream.vllm_plugin.gate.watched_file import WatchedFile
 from slipstream.vllm_plugin.steering.exposition import expose_steering
@@ -109,13 +111,14 @@ class Gate:
 
     def __init__(self, app: App) -> None:
         self.settings = read_settings(os.environ)
-        self._visits = Visits(self.settings, quiet=(*ALIVE, *READY, HEALTH, METRICS))
+        self._visits = Visits(self.settings, quiet=(*ALIVE, *READY, HEALTH, METRICS, *VIEW_ROUTES))
         self.app = self._visits.hand_over(app)
         self._newer = WatchedFile(os.environ[VARIABLE], self._read_newer, absent=self.settings)
         self._keys = KeyRing(self.settings)
         self._state = WatchedFile(self.settings.state_file, _parse_state, absent=UNKNOWN)
         self._accounting = Accounting(self.settings.accounting_folder)
         expose_steering(self.settings.steering_file)
+        self._view = View(self.settings, self._accounting, lambda: self._state.read().name)
         self._limits = CallerLimits()
         self._memory = BodyMemory()
         self._shares = FairShares(self.settings.seats, self._accounting)
@@ -194,6 +197,8 @@ class Gate:
                 scope[VISIT].caller = caller.id
                 require_scope(caller, route)
             await self.app(_settle(scope, path), receive, send)
+        elif route in VIEW_ROUTES and is_for_here(scope):
+            await self._view.answer(route, send)
         elif route not in self.settings.routes:
             raise Refusal(404, "there is nothing here")
         else:

@@ -81,7 +81,7 @@ def read_report(path: str | None, *, now: float | None = None) -> SteeringReport
     try:
         with Path(path).open("rb") as file:
             content = file.read(MOST_BYTES + 1)
-        document = json.loads(content) if len(content) <= MOST_BYTES else None
+        document: dict[str, Any] = json.loads(content if len(content) <= MOST_BYTES else b"")
         age = abs((time.time() if now is None else now) - _read_number(document["at"]))
         if age > FRESH_SECONDS and not _is_of_this_engine(_read_count(document["pid"])):
             return None

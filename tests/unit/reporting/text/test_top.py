@@ -44,12 +44,13 @@ STATUS = RunStatus(
     last_token_seconds_ago=0.4,
     next_command="curl",
 )
-EVENTS = tuple(
-    Event(at=AT + timedelta(seconds=seconds), state=state, message=message)
-    for seconds, state, message in (
-        (40, "warming", "warm-up 3: 24 ms a token"),
-        (45, "ready", "ready at http://127.0.0.1:8000: 41.3 tokens/s alone, 3.46 tokens a step"),
-    )
+EVENTS = (
+    Event(at=AT + timedelta(seconds=40), state="warming", message="warm-up 3: 24 ms a token"),
+    Event(
+        at=AT + timedelta(seconds=45),
+        state="ready",
+        message="ready at http://127.0.0.1:8000: 41.3 tokens/s alone, 3.46 tokens a step",
+    ),
 )
 HISTORY = [float(abs(30 - at % 60)) for at in range(200)] + [55.2]
 
