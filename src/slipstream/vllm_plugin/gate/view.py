@@ -46,6 +46,9 @@ def is_for_here(scope: Scope) -> bool:
         return False
     if any(_FORWARDED.fullmatch(name) for name, _ in scope["headers"]):
         return False
+    # nginx without further settings says nothing else of those whom it passes on.
+    if scope.get("http_version", "1.1") != "1.1":
+        return False
     hosts = [value for name, value in scope["headers"] if name == b"host"]
     found = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
     if found is None:

@@ -75,6 +75,7 @@ def test_a_name_that_is_not_this_machines_is_not_answered(host: bytes, allowed: 
         ({"client": REMOTE}, False),
         ({"client": None}, False),
         ({"server": None}, False),
+        ({"http_version": "1.0"}, False),
         ({"server": ("/run/slipstream.sock", None)}, False),
         ({"headers": []}, False),
         ({"headers": [*HERE, (b"host", b"127.0.0.1:8000")]}, False),
