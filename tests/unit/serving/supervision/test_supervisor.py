@@ -1,6 +1,7 @@
 """A run is ready only after it has shown it, comes back after a fault, and ends in order."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
