@@ -39,7 +39,7 @@ class Estimate:
 
 
 class DraftLength:
-    """Chooses among `lengths` for each step; `most` is an order from outside, None without one.
+    """Chooses among `lengths` for each step, within `least` and `most`: orders from outside.
 
     `planned` is the length to begin with by number of sequences; without it the longest is.
     """
@@ -49,6 +49,7 @@ class DraftLength:
         self.lengths = tuple(sorted(set(lengths)))
         self.costs = StepCosts()
         self.gains = Yield(self.lengths[-1])
+        self.least: int | None = None
         self.most: int | None = None
         self.chosen = self.lengths[-1]
         self._by_batch: dict[int, int] = {}
@@ -67,9 +68,8 @@ class DraftLength:
         batch = bucket(sequences)
         if batch != self._batch:
             self._batch, self._trying = batch, None
-        if self._trying is not None and self._left > 0 and self._trying <= self._longest:
+        if self._trying in self.allowed and self._left > 0:
             self._left -= 1
-            self.chosen = self._trying
             return self.chosen
         self._trying = None
         estimates = self.estimate(sequences)
@@ -98,13 +98,15 @@ class DraftLength:
 
     def estimate(self, sequences: int) -> list[Estimate]:
         """Return what every allowed length is expected to bring."""
-        return [
-            self._estimate(sequences, length) for length in self.lengths if length <= self._longest
-        ]
+        return [self._estimate(sequences, length) for length in self.allowed]
 
     @property
-    def _longest(self) -> int:
-        return self.lengths[-1] if self.most is None else max(self.most, self.lengths[0])
+    def allowed(self) -> tuple[int, ...]:
+        """The lengths within the order; the shortest if there is none."""
+        least = 0 if self.least is None else self.least
+        most = self.lengths[-1] if self.most is None else self.most
+        within = tuple(length for length in self.lengths if least <= length <= most)
+        return within or self.lengths[:1]
 
     def _estimate(self, sequences: int, length: int) -> Estimate:
         seconds, tokens = self.costs.expect(sequences, length), self.gains.expect(length)

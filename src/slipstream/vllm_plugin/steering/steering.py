@@ -118,6 +118,7 @@ class Steering:
             "steers": self.steers,
             "draft_length": self.control.chosen,
             "longest": self._longest,
+            "least": self.control.least,
             "most": self.control.most,
             "plain_pays": self.steers and best.length == 0,
             "running": self._running,
@@ -146,17 +147,19 @@ class Steering:
         while not self._over.wait(WRITE_EVERY_SECONDS):
             with suppress(OSError, ValueError):
                 self._memory_mib = _read_memory_mib()
-            self.control.most = self._read_order()
+            self.control.least, self.control.most = self._read_order()
             with suppress(OSError):
                 _replace(self._state, json.dumps(self.describe()).encode())
 
-    def _read_order(self) -> int | None:
-        """Read the longest draft that is allowed; what cannot be read orders nothing."""
+    def _read_order(self) -> tuple[int | None, int | None]:
+        """Read the shortest and longest draft allowed; what cannot be read orders nothing."""
         try:
-            most = json.loads(self._order.read_bytes())["most"]
-        except (OSError, ValueError, TypeError, LookupError):
-            return None
-        return most if isinstance(most, int) and most >= 0 else None
+            order = json.loads(self._order.read_bytes())
+            bounds = order.get("least"), order.get("most")
+        except (OSError, ValueError, AttributeError, RecursionError):
+            return None, None
+        least, most = (one if type(one) is int and one >= 0 else None for one in bounds)
+        return least, most
 
 
 def _find_length(scheduled: Mapping[str, int], drafts: Mapping[str, Sequence[int]]) -> int | None:

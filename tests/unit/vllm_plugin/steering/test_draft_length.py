@@ -72,7 +72,11 @@ def test_an_order_from_outside_bounds_the_length() -> None:
     assert {control.choose(1) for _ in range(500)} <= {0, 1, 2}
     control.most = 0
     assert {control.choose(1) for _ in range(500)} == {0}
-    control.most = None
+    control.least, control.most = 3, 3
+    assert {control.choose(1) for _ in range(100)} == {3}
+    control.least, control.most = 5, 2
+    assert {control.choose(1) for _ in range(100)} == {0}
+    control.least = control.most = None
     assert max(control.choose(1) for _ in range(500)) > 2
 
 
