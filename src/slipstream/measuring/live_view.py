@@ -87,16 +87,10 @@ class LiveView(Record):
     processes: tuple[ProcessMemory, ...]
     events: tuple[Event, ...]
 
-    @property
-    def current(self) -> SteeringState | None:
-        """The core's report, if it is of the last seconds."""
-        state = self.steering
-        return state if state is not None and state.is_fresh(self.at.timestamp()) else None
-
     def measure_throughput(self, before: "LiveView | None") -> float | None:
         """Return tokens per second: as the core says, or by the engine's counter in between."""
-        if self.current is not None:
-            return self.current.tokens_per_second
+        if self.steering is not None:
+            return self.steering.tokens_per_second
         if self.status.in_flight == 0:
             return 0.0
         if before is None or before.engine is None or self.engine is None:
@@ -123,7 +117,7 @@ def read_live_view(
     return LiveView(
         at=now,
         status=read_status(folder, run, monotonic, proc),
-        steering=read_state(engine_folder.steering) if processes else None,
+        steering=read_state(engine_folder.steering, now.timestamp()) if processes else None,
         engine=engine,
         traffic=_read_traffic(engine_folder, now),
         keys=_list_keys(engine_folder, {one.pid for one in processes}),

@@ -80,6 +80,8 @@ class Terms(Record):
     # As they were when they could last be read.
     gate_rules: GateRules | None = None
     drain_seconds: NonNegativeInt = 30
+    # Whether the draft length follows the load; otherwise it stays as planned.
+    steered: bool = True
     recording: GateRecording | None = None
     detached: bool = False
 
@@ -154,11 +156,6 @@ class RunFolder:
         return self.path / "accounting"
 
     @property
-    def steering(self) -> Path:
-        """What the engine's core reports of its steps."""
-        return self.path / "steering.json"
-
-    @property
     def access_log(self) -> Path:
         """What was asked of the gate, a request a line; fuller ones lie beside it."""
         return self.path / "access.jsonl"
@@ -168,6 +165,31 @@ class RunFolder:
         numbers = [path.stem.removeprefix("access-") for path in self.path.glob("access-*.jsonl")]
         kept = sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
         return [self.path / f"access-{number}.jsonl" for number in kept]
+
+    @property
+    def ledger(self) -> Path:
+        """What each request drafted, got accepted and took; a fuller one lies beside it."""
+        return self.path / "ledger.jsonl"
+
+    @property
+    def steering(self) -> Path:
+        """What the engine's scheduler does now."""
+        return self.path / "steering.json"
+
+    @property
+    def steering_order(self) -> Path:
+        """What the scheduler is told while it runs."""
+        return self.path / "steering-order.json"
+
+    @property
+    def flight(self) -> Path:
+        """The engine's last steps."""
+        return self.path / "flight.bin"
+
+    @property
+    def earlier_flight(self) -> Path:
+        """The last steps of the engine before it."""
+        return self.path / "flight-1.bin"
 
     @property
     def gate(self) -> Path:

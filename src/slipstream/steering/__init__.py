@@ -1,1 +1,1 @@
-"""What a running engine reports of its steps and drafts, and what follows from it."""
+"""A running engine's speculation: what it did, what it does, and what should be done about it."""

@@ -1,7 +1,7 @@
 """`SteeringState`: what the engine's core reports of its steps, about once a second.
 
-The core writes it (`slipstream.vllm_plugin.steering`), and only while it steps: that of an idle
-engine is as old as its last step.
+The core writes it (`slipstream.vllm_plugin.steering.steering`), idle or not: one that is older is
+of a core that hangs or is gone, or of a full disk.
 """
 
 from pathlib import Path
@@ -19,6 +19,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class _Reported(Record):
+    """A part of the core's report."""
+
     model_config = ConfigDict(allow_inf_nan=False)
 
 
@@ -77,28 +79,27 @@ class SteeringState(_Reported):
     steers: bool
     draft_length: NonNegativeInt | None
     longest: NonNegativeInt | None
-    reason: str
+    least: NonNegativeInt | None
+    most: NonNegativeInt | None
+    plain_pays: bool
     running: NonNegativeInt
     waiting: NonNegativeInt
     kv_usage: NonNegativeFloat | None
+    memory_mib: NonNegativeInt
     steps: NonNegativeInt
     step_seconds: NonNegativeFloat | None
     tokens: NonNegativeInt
     tokens_per_second: NonNegativeFloat | None
     kinds: dict[Kind, KindCounts]
     lengths: tuple[LengthEstimate, ...]
-    drafter: str | None
-
-    def is_fresh(self, now: float) -> bool:
-        """Say whether the engine stepped within the last seconds before `now`, in epoch seconds."""
-        return abs(now - self.at) <= FRESH_SECONDS
 
 
-def read_state(path: Path) -> SteeringState | None:
-    """Read the core's report; None if there is none that this version reads."""
+def read_state(path: Path, now: float) -> SteeringState | None:
+    """Read the core's report; None if there is none of this moment that this version reads."""
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
-        return None if len(content) > MOST_BYTES else SteeringState.model_validate_json(content)
+        state = SteeringState.model_validate_json(content if len(content) <= MOST_BYTES else b"")
     except (OSError, ValidationError):
         return None
+    return state if abs(now - state.at) <= FRESH_SECONDS else None

@@ -120,7 +120,7 @@ def _draw_line(values: Sequence[float], terminal: Terminal) -> str:
 
 
 def _describe_batch(view: LiveView) -> str:
-    state, counts = view.current, view.engine.counts if view.engine else None
+    state, counts = view.steering, view.engine.counts if view.engine else None
     running = state.running if state else counts.running if counts else view.status.in_flight
     queued = state.waiting if state else counts.waiting if counts else None
     if running is None:
@@ -134,8 +134,11 @@ def _describe_length(view: LiveView) -> str:
     if state is None or state.draft_length is None:
         return UNKNOWN if view.status.drafter else "none"
     longest = "" if state.longest is None else f" of {state.longest}"
-    how = state.reason or ("steered" if state.steers else "fixed")
-    return f"{state.draft_length}{longest}: {how}" + ("" if view.current else " (idle)")
+    bounds = [("at least", state.least), ("at most", state.most)]
+    orders = [f"{word} {bound} by order" for word, bound in bounds if bound is not None]
+    plain = ["a step without drafts is the fastest"] if state.plain_pays else []
+    words = ["steered" if state.steers else "fixed", *orders, *plain]
+    return f"{state.draft_length}{longest}, {', '.join(words)}"
 
 
 def _describe_step(state: SteeringState | None) -> str:
@@ -160,7 +163,7 @@ def _describe_traffic(view: LiveView) -> str:
 
 
 def _describe_cache(view: LiveView, terminal: Terminal) -> str:
-    state, engine = view.current, view.engine
+    state, engine = view.steering, view.engine
     usage = state.kv_usage if state else engine.kv_usage if engine else None
     hits = engine.counts.cache_hit_share if engine else None
     shares = [] if usage is None else [f"{100 * usage:.0f} % used {_draw_bar(usage, terminal)}"]

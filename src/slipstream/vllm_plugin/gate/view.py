@@ -89,7 +89,6 @@ class View:
             "waiting": waiting,
             "first_token_seconds": open_metrics().summarize_first_tokens(),
             "steering": None if report is None else asdict(report),
-            "plain_pays": None if report is None else report.plain_pays,
         }
 
 

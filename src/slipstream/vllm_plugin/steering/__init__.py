@@ -1,1 +1,1 @@
-"""What runs in the engine's core and reports its steps, and what shows that report."""
+"""What steers a running engine from within: its scheduler, its ledger of requests, its recorder."""

@@ -1,7 +1,6 @@
 """The core's report on vLLM's /metrics: read from steering.json at each scrape.
 
-Labels are bounded: six kinds, and as many positions as a draft may have tokens. Of an idle
-engine, which writes no report, the counters stay and the figures of the moment are left out.
+Labels are bounded: six kinds, and as many positions as a draft may have tokens.
 """
 
 from collections.abc import Iterator
@@ -13,17 +12,14 @@ from slipstream.vllm_plugin.steering.state_reading import SteeringReport, read_r
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-_MOMENT = {
-    "draft_length": "Draft length chosen for the batch at hand.",
-    "step_seconds": "Mean seconds per engine step.",
-    "tokens_per_second": "Generated tokens per second, of the last ten seconds.",
-    "plain_pays": "Whether a step without drafts is the fastest for the batch at hand.",
+_GAUGES = {
+    "draft_length": ("draft_length", "Draft length chosen for the batch at hand."),
+    "longest": ("longest_draft_length", "Longest draft length that may be chosen."),
+    "steers": ("steers", "Whether the draft length is chosen while the engine runs."),
+    "plain_pays": ("plain_pays", "Whether a step without drafts is the fastest for this batch."),
+    "step_seconds": ("step_seconds", "Mean seconds per engine step."),
+    "tokens_per_second": ("tokens_per_second", "Generated tokens per second, of ten seconds."),
 }
-_SETTLED = {
-    "longest": "Longest draft length that may be chosen.",
-    "steers": "Whether the draft length is chosen while the engine runs.",
-}
-_NAMES = {"longest": "longest_draft_length"}
 _COUNTERS = {
     "requests": ("requests", "Requests that ended, by kind of content."),
     "tokens": ("tokens", "Generated tokens, by kind of content."),
@@ -53,10 +49,9 @@ class SteeringCollector:
 def _list_gauges(report: SteeringReport) -> Iterator["Metric"]:
     from prometheus_client.core import GaugeMetricFamily
 
-    for field, text in {**(_MOMENT if report.fresh else {}), **_SETTLED}.items():
+    for field, (name, text) in _GAUGES.items():
         if (value := getattr(report, field)) is not None:
-            name = f"slipstream_steering_{_NAMES.get(field, field)}"
-            yield GaugeMetricFamily(name, text, value=float(value))
+            yield GaugeMetricFamily(f"slipstream_steering_{name}", text, value=float(value))
 
 
 def _list_counters(report: SteeringReport) -> Iterator["Metric"]:

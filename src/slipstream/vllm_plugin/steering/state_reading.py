@@ -4,7 +4,6 @@ Another process writes the file. Whatever it holds, what is returned is bounded 
 """
 
 import json
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,6 @@ KINDS = ("code", "prose", "structured", "tools", "translation", "other")
 FRESH_SECONDS = 10.0
 MOST_BYTES = 2**18
 MOST_POSITIONS = 64
-MOST_CHARACTERS = 200
 SCHEMA_VERSION = 1
 
 # Broken in any way: not JSON, nested too deep, not UTF-8, a part missing or of another type.
@@ -46,13 +44,14 @@ class LengthEstimate:
 
 @dataclass(frozen=True, slots=True)
 class SteeringReport:
-    """The core's report; `fresh` says whether it is of the last seconds or of an idle engine."""
+    """The core's report; `least` and `most` are what an order bounds the draft length to."""
 
-    fresh: bool
     steers: bool
+    plain_pays: bool
     draft_length: int | None
     longest: int | None
-    reason: str
+    least: int | None
+    most: int | None
     running: int
     waiting: int
     kv_usage: float | None
@@ -63,19 +62,9 @@ class SteeringReport:
     kinds: dict[str, KindCounts]
     lengths: tuple[LengthEstimate, ...]
 
-    @property
-    def plain_pays(self) -> bool | None:
-        """Whether a step without drafts is the fastest; None without an estimate of one."""
-        speeds = {
-            one.draft_length: one.tokens_per_second
-            for one in self.lengths
-            if one.tokens_per_second is not None
-        }
-        return max(speeds, key=lambda length: speeds[length]) == 0 if 0 in speeds else None
-
 
 def read_report(path: str | None, *, now: float | None = None) -> SteeringReport | None:
-    """Return the report; None if it is missing or broken, or old and its writer gone."""
+    """Return the report; None if it is missing, broken or old: the core writes every second."""
     if path is None:
         return None
     try:
@@ -83,31 +72,22 @@ def read_report(path: str | None, *, now: float | None = None) -> SteeringReport
             content = file.read(MOST_BYTES + 1)
         document: dict[str, Any] = json.loads(content if len(content) <= MOST_BYTES else b"")
         age = abs((time.time() if now is None else now) - _read_number(document["at"]))
-        if age > FRESH_SECONDS and not _is_of_this_engine(_read_count(document["pid"])):
-            return None
-        return _make_report(document, fresh=age <= FRESH_SECONDS)
+        return _make_report(document) if age <= FRESH_SECONDS else None
     except (OSError, *_FAULTS):
         return None
 
 
-def _is_of_this_engine(pid: int) -> bool:
-    """Say whether a process runs in this one's session, as the core of this API server does."""
-    try:
-        return pid > 0 and os.getsid(pid) == os.getsid(0)
-    except OSError:
-        return False
-
-
-def _make_report(document: dict[str, Any], *, fresh: bool) -> SteeringReport:
+def _make_report(document: dict[str, Any]) -> SteeringReport:
     if document["schema_version"] != SCHEMA_VERSION:
         raise ValueError("another schema")
     kinds = document["kinds"]
     return SteeringReport(
-        fresh=fresh,
         steers=document["steers"] is True,
+        plain_pays=document["plain_pays"] is True,
         draft_length=_read_length(document["draft_length"]),
         longest=_read_length(document["longest"]),
-        reason=_clean(document["reason"]),
+        least=_read_length(document["least"]),
+        most=_read_length(document["most"]),
         running=_read_count(document["running"]),
         waiting=_read_count(document["waiting"]),
         kv_usage=_read_known(document["kv_usage"]),
@@ -153,10 +133,3 @@ def _read_number(value: Any) -> float:
 
 def _read_known(value: Any) -> float | None:
     return None if value is None else _read_number(value)
-
-
-def _clean(text: Any) -> str:
-    """Return a text that harms no terminal and no page."""
-    if not isinstance(text, str):
-        raise ValueError("not a text")
-    return "".join(sign if sign.isprintable() else "?" for sign in text[:MOST_CHARACTERS])

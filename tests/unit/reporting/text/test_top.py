@@ -104,7 +104,6 @@ def test_nothing_of_others_reaches_the_terminal_as_a_command() -> None:
     status = STATUS.model_copy(update={"id": evil, "drafter": evil})
     view = make_view(
         status=status,
-        steering=make_state(at=NOW.timestamp(), reason=evil),
         keys=(KeyTraffic(key=evil, in_flight=1, waiting=0, requests=1),),
         processes=(ProcessMemory(pid=1, role=evil, bytes=1 << 30),),
         events=(EVENTS[0].model_copy(update={"message": evil}),),
@@ -169,10 +168,23 @@ def test_acceptance_is_of_late_if_there_were_drafts() -> None:
     assert any(line.endswith("since the engine started") for line in quiet)
 
 
-def test_an_idle_engine_is_called_idle() -> None:
-    view = make_view(steering=make_state(at=NOW.timestamp() - 60))
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({}, "5 of 7, steered"),
+        ({"steers": False, "draft_length": 7}, "7 of 7, fixed"),
+        ({"most": 5, "least": 2}, "5 of 7, steered, at least 2 by order, at most 5 by order"),
+        (
+            {"draft_length": 0, "plain_pays": True},
+            "0 of 7, steered, a step without drafts is the fastest",
+        ),
+        ({"draft_length": None}, "unknown"),
+    ],
+)
+def test_the_draft_length_is_told_with_what_bounds_it(changes: dict[str, Any], shown: str) -> None:
+    view = make_view(steering=make_state(**changes))
     (line,) = [line for line in render_top(view, Terminal()) if line.startswith("draft length")]
-    assert line.endswith("(idle)")
+    assert line == f"draft length  {shown}"
 
 
 def test_of_many_keys_the_busiest_are_shown() -> None:

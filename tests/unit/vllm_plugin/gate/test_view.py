@@ -191,7 +191,7 @@ def test_the_figures_are_those_of_the_moment_and_nobodys(tmp_path: Path) -> None
         assert httpx.get(f"{base}{PAGE}").text.startswith("<!DOCTYPE html>")
     state = answer.json()
     assert (state["state"], state["model"]) == ("ready", "Qwen3-8B")
-    assert (state["in_flight"], state["waiting"], state["plain_pays"]) == (0, 0, False)
+    assert (state["in_flight"], state["waiting"]) == (0, 0)
     assert state["first_token_seconds"]["streams"] >= 1
     assert state["steering"]["draft_length"] == 5
     assert state["steering"]["kinds"]["prose"]["accepted"] == [300, 90, 20, 5, 0]

@@ -16,10 +16,13 @@ def make_report(**changes: Any) -> dict[str, Any]:
         "steers": True,
         "draft_length": 5,
         "longest": 7,
-        "reason": "best of 5 measured lengths for 3 sequences",
+        "least": None,
+        "most": None,
+        "plain_pays": False,
         "running": 3,
         "waiting": 1,
         "kv_usage": 0.12,
+        "memory_mib": 1400,
         "steps": 8123,
         "step_seconds": 0.061,
         "tokens": 23111,
@@ -40,7 +43,6 @@ def make_report(**changes: Any) -> dict[str, Any]:
             make_estimate(3, 0.050, 2.3, 138.0),
             make_estimate(5, 0.061, 2.9, 142.6),
         ],
-        "drafter": None,
     }
     return report | changes
 
@@ -56,5 +58,6 @@ def make_estimate(length: int, step: float, per_step: float, speed: float) -> di
 
 
 def write_report(path: Path, **changes: Any) -> Path:
-    path.write_text(json.dumps(make_report(**changes)))
-    return path
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(make_report(**changes)))
+    return partial.replace(path)

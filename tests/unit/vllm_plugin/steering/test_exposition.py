@@ -14,15 +14,13 @@ from tests.unit.vllm_plugin.gate.test_metrics import serve_metrics
 from tests.unit.vllm_plugin.steering.reports import make_report, write_report
 
 OURS = ("slipstream_steering_", "slipstream_ledger_")
-MOMENT = {
+GAUGES = {
     ("slipstream_steering_draft_length",): 5,
-    ("slipstream_steering_step_seconds",): 0.061,
-    ("slipstream_steering_tokens_per_second",): 55.2,
-    ("slipstream_steering_plain_pays",): 0,
-}
-SETTLED = {
     ("slipstream_steering_longest_draft_length",): 7,
     ("slipstream_steering_steers",): 1,
+    ("slipstream_steering_plain_pays",): 0,
+    ("slipstream_steering_step_seconds",): 0.061,
+    ("slipstream_steering_tokens_per_second",): 55.2,
 }
 PROSE = {
     ("slipstream_ledger_requests_total", "prose"): 3,
@@ -57,14 +55,14 @@ def test_every_scrape_shows_the_report_of_that_moment(tmp_path: Path) -> None:
     with serve_as_vllm(gate) as port:
         assert scrape(port) == {}
         write_report(file, kinds=prose)
-        assert scrape(port) == MOMENT | SETTLED | PROSE
+        assert scrape(port) == GAUGES | PROSE
         write_report(file, kinds=prose, draft_length=0, step_seconds=None, steers=False)
         changed = scrape(port)
         assert changed[("slipstream_steering_draft_length",)] == 0
         assert changed[("slipstream_steering_steers",)] == 0
         assert ("slipstream_steering_step_seconds",) not in changed
         write_report(file, kinds=prose, at=time.time() - FRESH_SECONDS - 5)
-        assert scrape(port) == SETTLED | PROSE
+        assert scrape(port) == {}
         file.write_text("{")
         assert scrape(port) == {}
 
