@@ -103,7 +103,6 @@ def run_gated(target: Path, folder: Path) -> Iterator[Gated]:
         keys_file=keys,
         state_file=folder / "state.json",
         accounting_folder=folder / "accounting",
-        steering_file=folder / "steering.json",
         access_log=folder / "access.jsonl",
         speculation=True,
         seats=SEATS,

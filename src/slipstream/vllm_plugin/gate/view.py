@@ -54,7 +54,7 @@ def is_for_here(scope: Scope) -> bool:
     if found is None:
         return False
     usual = _USUAL_PORTS.get(scope.get("scheme", "http"))
-    return (int(found[1]) if found[1] else usual) == server[1]
+    return bool((int(found[1]) if found[1] else usual) == server[1])
 
 
 class View:
