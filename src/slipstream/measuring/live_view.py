@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
 import httpx
 from pydantic import AwareDatetime
@@ -77,7 +78,7 @@ class ProcessMemory(Record):
 class LiveView(Record):
     """A run, its steps, its traffic and its processes; what cannot be told is None."""
 
-    schema_version: int = 1
+    schema_version: Literal[1] = 1
     at: AwareDatetime
     status: RunStatus
     steering: SteeringState | None
