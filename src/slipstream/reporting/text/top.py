@@ -3,6 +3,7 @@
 Pure: a view in, lines out. Names, events and reasons are others' text and are cleaned here.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,9 @@ from slipstream.units import UNKNOWN, show_bytes
 
 SHOWN_KEYS = 6
 BETWEEN = "    "
-_BOLD, _PLAIN = "\033[1m", "\033[0m"
+_BOLD, _CYAN, _PLAIN = "\033[1m", "\033[36m", "\033[0m"
 _HEIGHTS = " ▁▂▃▄▅▆▇█"
+_BARS = re.compile(f"[{_HEIGHTS[1:]}░][{_HEIGHTS}░]+")
 _ASCII_HEIGHTS = " .:-=+*#%"
 _ELLIPSIS = "…"
 
@@ -48,9 +50,12 @@ class Terminal:
                 return f"{kept}{_ELLIPSIS if self.unicode else '.'}"
         return line
 
-    def embolden(self, line: str) -> str:
-        """Return a heading; without colour it is told by its place alone."""
-        return f"{_BOLD}{line}{_PLAIN}" if self.colour and line else line
+    def paint(self, line: str, *, bold: bool) -> str:
+        """Return a line in colour: headings are bold and bars are cyan."""
+        if not self.colour or not line:
+            return line
+        drawn = _BARS.sub(rf"{_CYAN}\g<0>{_PLAIN}", line)
+        return f"{_BOLD}{line}{_PLAIN}" if bold else drawn
 
 
 def render_top(
@@ -71,7 +76,7 @@ def render_top(
     lines = [line for part in parts if part for line in ("", *part)][1:]
     headings = {0} | {at + 1 for at, line in enumerate(lines) if not line}
     cut = [terminal.cut(clean(line).rstrip()) for line in lines]
-    shown = [terminal.embolden(line) if at in headings else line for at, line in enumerate(cut)]
+    shown = [terminal.paint(line, bold=at in headings) for at, line in enumerate(cut)]
     return shown[: terminal.rows]
 
 

@@ -1,5 +1,6 @@
 """What `top` draws fits every width, harms no terminal and says what it does not know."""
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -113,13 +114,17 @@ def test_nothing_of_others_reaches_the_terminal_as_a_command() -> None:
     assert all(line.isprintable() for line in shown)
 
 
-def test_a_plain_terminal_gets_ascii_and_a_coloured_one_bold_headings() -> None:
+def test_a_plain_terminal_gets_ascii_and_another_one_colour() -> None:
     plain = render_top(make_view(), Terminal(width=80, unicode=False), history=HISTORY)
     assert "\n".join(plain).isascii()
-    coloured = render_top(make_view(), Terminal(width=80, colour=True))
+    coloured = render_top(make_view(), Terminal(width=80, colour=True), history=HISTORY)
     bold = [line for line in coloured if line.startswith("\033[1m")]
     assert len(bold) == 5
     assert all(line.endswith("\033[0m") for line in bold)
+    bars = [line for line in coloured if "\033[36m" in line]
+    assert [line.split()[0] for line in bars] == ["throughput", "cache"]
+    uncoloured = [re.sub(r"\033\[\d*m", "", line) for line in coloured]
+    assert uncoloured == render_top(make_view(), Terminal(width=80), history=HISTORY)
 
 
 def test_what_is_not_known_is_called_so() -> None:
