@@ -15,6 +15,7 @@ BETTER_BY = 1.02
 # Steps of a try: the first still verifies drafts of the old length.
 TRY_STEPS = 4
 STEPS_BETWEEN_TRIES = 12
+STEPS_BETWEEN_LOOKS = 4
 TRY_COST_SHARE = 0.01
 # In steps of the batch at hand: what may be spent at the start, when nothing is known.
 FIRST_TRIES = 24.0
@@ -72,10 +73,15 @@ class DraftLength:
             self._left -= 1
             return self.chosen
         self._trying = None
+        self._since += 1
+        usual_length = self._by_batch.get(batch)
+        if self._since % STEPS_BETWEEN_LOOKS and usual_length in self.allowed:
+            self.chosen = usual_length
+            return self.chosen
+        self.gains.learn()
         estimates = self.estimate(sequences)
         best = max(estimates, key=lambda one: one.tokens_per_second)
         usual = self._settle(batch, best, estimates)
-        self._since += 1
         if self._since >= STEPS_BETWEEN_TRIES and self._may_spend(sequences, usual):
             self._try_another(sequences, usual, estimates)
         self.chosen = usual.length if self._trying is None else self._trying
@@ -95,6 +101,11 @@ class DraftLength:
         """Learn from what one sequence's draft brought."""
         self.gains.observe(drafted, accepted)
         self._drafted = self.costs.steps
+
+    def forget_drafts(self) -> None:
+        """Begin anew with what drafts bring: another drafter makes them."""
+        self.gains = Yield(self.lengths[-1])
+        self._by_batch, self._trying = {}, None
 
     def estimate(self, sequences: int) -> list[Estimate]:
         """Return what every allowed length is expected to bring."""

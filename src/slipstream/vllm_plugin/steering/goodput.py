@@ -15,6 +15,8 @@ LEAST_SHARE = 0.002
 # After so many steps without it, a cell counts as measured a few times.
 STALE_STEPS = 200
 STALE_COUNT = 10
+# Of a cell that is known, the line learns from one step in so many.
+FIT_EVERY = 8
 FORGETTING = 0.998
 # Drafts after which a position's rate counts half.
 HALF_LIFE_DRAFTS = 150.0
@@ -80,7 +82,8 @@ class StepCosts:
             seconds = min(seconds, MOST_OVER * self.pace * cell.seconds)
             self.pace *= 1 + PACE_SHARE * (seconds / (self.pace * cell.seconds) - 1)
         usual = seconds / self.pace
-        self._fit(sequences, length, usual)
+        if cell.steps < PACED_STEPS or self.steps % FIT_EVERY == 0:
+            self._fit(sequences, length, usual)
         cell.learn(usual, self.steps)
 
     def expect(self, sequences: int, length: int) -> float:
@@ -132,12 +135,22 @@ class Yield:
     def __init__(self, longest: int, rate: float = 0.6) -> None:
         self._hits = [rate] * longest
         self._trials = [1.0] * longest
+        self._seen: dict[tuple[int, int], int] = {}
 
     def observe(self, drafted: int, accepted: int) -> None:
-        """Learn from one draft."""
-        for position in range(min(accepted + 1, drafted)):
-            self._trials[position] = self._trials[position] * _FADING + 1
-            self._hits[position] = self._hits[position] * _FADING + (accepted > position)
+        """Take in one draft; the drafts of a step are learnt from together."""
+        seen = self._seen
+        seen[drafted, accepted] = seen.get((drafted, accepted), 0) + 1
+
+    def learn(self) -> None:
+        """Learn from the drafts that came since the last time."""
+        for (drafted, accepted), drafts in self._seen.items():
+            fading = _FADING**drafts
+            for position in range(min(accepted + 1, drafted)):
+                hits = drafts if accepted > position else 0
+                self._trials[position] = self._trials[position] * fading + drafts
+                self._hits[position] = self._hits[position] * fading + hits
+        self._seen.clear()
 
     def expect(self, length: int) -> float:
         """Return the tokens that a sequence gets from a step with drafts of this length."""

@@ -7,6 +7,7 @@ whose request it is and of what kind; no text of a client is in it.
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 KINDS = ("code", "prose", "structured", "tools", "translation", "other")
@@ -43,7 +44,7 @@ def read_tag(arguments: object) -> Tag:
 
 @dataclass(slots=True)
 class Entry:
-    """A request under way."""
+    """A request under way; `accepted` counts drafts by how many of their tokens were."""
 
     tag: Tag
     temperature: float | None
@@ -59,7 +60,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Totals:
-    """All requests of a kind since the engine's start."""
+    """All requests of a kind since the engine's start; `accepted` is as in an entry."""
 
     accepted: list[int]
     requests: int = 0
@@ -82,18 +83,19 @@ class RequestLedger:
     def begin(self, request: str, arguments: object, temperature: float | None) -> None:
         """Enter a request."""
         tag = read_tag(arguments)
-        self._entries[request] = Entry(tag, temperature, [0] * self._longest)
-        self.kinds.setdefault(tag.kind, Totals([0] * self._longest))
+        self._entries[request] = Entry(tag, temperature, [0] * (self._longest + 1))
+        if tag.kind not in self.kinds:
+            self.kinds[tag.kind] = Totals([0] * (self._longest + 1))
 
     def see_draft(self, request: str, drafted: int, accepted: int) -> None:
         """Count one verified draft; what a grammar forbade is not in `drafted`."""
         if (entry := self._entries.get(request)) is None:
             return
+        accepted = min(accepted, self._longest)
         for counts in (entry, self.kinds[entry.tag.kind]):
             counts.drafts += 1
             counts.drafted += drafted
-            for position in range(min(accepted, self._longest)):
-                counts.accepted[position] += 1
+            counts.accepted[accepted] += 1
 
     def see_cached(self, request: str, tokens: int) -> None:
         """Note how much of a prompt was in the prefix cache."""
@@ -136,7 +138,7 @@ class RequestLedger:
                 "steps": steps,
                 "drafts": entry.drafts,
                 "drafted": entry.drafted,
-                "accepted": entry.accepted,
+                "accepted": _by_position(entry.accepted),
                 "seconds": round(now - entry.began, 4),
                 "first_seconds": entry.first and round(entry.first - entry.began, 4),
                 "temperature": entry.temperature,
@@ -157,6 +159,11 @@ class RequestLedger:
                     "steps": totals.steps,
                     "drafts": totals.drafts,
                     "drafted": totals.drafted,
-                    "accepted": list(totals.accepted),
+                    "accepted": _by_position(totals.accepted),
                 },
             )
+
+
+def _by_position(accepted: list[int]) -> list[int]:
+    """Return how many drafts had each position accepted, from how many had so many."""
+    return list(accumulate(reversed(accepted[1:])))[::-1]
