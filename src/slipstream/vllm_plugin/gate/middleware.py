@@ -5,6 +5,7 @@ bytes of its path and of its body, and the engine routes by the very path that w
 passes is given on as it came, and answers are only counted and given an id.
 """
 
+import asyncio
 import json
 import logging
 import os
@@ -160,9 +161,11 @@ class Gate:
             return
         self._accounting.write()
         self._visits.start(scope)
+        following = asyncio.create_task(self._view.follow())
         try:
             await self.app(scope, receive, send)
         finally:
+            following.cancel()
             self._visits.close()
 
     def _read_newer(self, content: bytes) -> Settings:

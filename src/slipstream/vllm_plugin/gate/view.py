@@ -5,10 +5,12 @@ such route. A page of another site that has its name resolve to this machine (DN
 told by its Host header. No key, no prompt, no path and no client is in either answer.
 """
 
+import asyncio
 import json
 import re
 import time
 from base64 import b64encode
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict
 from hashlib import sha256
@@ -25,6 +27,8 @@ PAGE = "GET /slipstream"
 STATE = "GET /slipstream/state"
 ROUTES = (PAGE, STATE)
 NAME_CHARACTERS = 80
+POINT_SECONDS = 2.0
+MOST_POINTS = 300
 # A proxy may send any of them for somebody who is not here.
 _FORWARDED = re.compile(rb"forwarded|via|x-forwarded-.*|x-real-ip|x-client-ip|cf-connecting-ip")
 _HOST = re.compile(rb"(?:localhost|127\.0\.0\.1|\[::1\])(?::(\d{1,5}))?", re.IGNORECASE)
@@ -68,6 +72,17 @@ class View:
         self._accounting, self._read_state = accounting, read_state
         self._page = Path(__file__).with_name("view.html").read_text()
         self._policy = _make_policy(self._page)
+        self._history: deque[tuple[float, float | None, int | None]] = deque(maxlen=MOST_POINTS)
+
+    async def follow(self) -> None:
+        """Keep what the last minutes were like, so that a page that is opened can show them."""
+        while self._steering_file is not None:
+            report = read_report(self._steering_file)
+            seen = (
+                (None, None) if report is None else (report.tokens_per_second, report.draft_length)
+            )
+            self._history.append((round(time.time(), 1), *seen))
+            await asyncio.sleep(POINT_SECONDS)
 
     async def answer(self, route: str, send: Send) -> None:
         """Answer with the page or with its figures."""
@@ -89,6 +104,7 @@ class View:
             "waiting": waiting,
             "first_token_seconds": open_metrics().summarize_first_tokens(),
             "steering": None if report is None else asdict(report),
+            "history": tuple(self._history),
         }
 
 

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from slipstream.serving.access.keys import make_key
+from slipstream.vllm_plugin.gate import view
 from slipstream.vllm_plugin.gate.middleware import Gate
 from slipstream.vllm_plugin.gate.view import is_for_here
 from tests.unit.vllm_plugin.gate.pieces import (
@@ -26,6 +27,7 @@ from tests.unit.vllm_plugin.gate.pieces import (
     make_gate,
     make_scope,
 )
+from tests.unit.vllm_plugin.gate.test_access_log import wait_until
 from tests.unit.vllm_plugin.gate.test_connections import Living, serve_as_vllm
 from tests.unit.vllm_plugin.gate.test_visits import EVENTS, Streaming
 from tests.unit.vllm_plugin.steering.reports import write_report
@@ -194,9 +196,30 @@ def test_the_figures_are_those_of_the_moment_and_nobodys(tmp_path: Path) -> None
     assert (state["in_flight"], state["waiting"]) == (0, 0)
     assert state["first_token_seconds"]["streams"] >= 1
     assert state["steering"]["draft_length"] == 5
+    assert [point[1:] for point in state["history"]][:1] == [[55.2, 5]]
     assert state["steering"]["kinds"]["prose"]["accepted"] == [300, 90, 20, 5, 0]
     for secret in (made.secret, made.key.id, str(tmp_path), "private", "Hello", "127.0.0.1"):
         assert secret not in answer.text
+
+
+def test_a_page_that_is_opened_has_the_last_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view, "POINT_SECONDS", 0.001)
+    monkeypatch.setattr(view, "MOST_POINTS", 5)
+    file = write_report(tmp_path / "steering.json")
+    gate = make_gate(tmp_path, Living(), steering_file=file)
+
+    def read_history(port: int) -> list[list[Any]]:
+        history: list[list[Any]] = httpx.get(f"http://127.0.0.1:{port}{STATE}").json()["history"]
+        return history
+
+    with serve_as_vllm(gate) as port:
+        wait_until(lambda: len(read_history(port)) == 5)
+        file.unlink()
+        wait_until(lambda: read_history(port)[-1][1:] == [None, None])
+        times = [at for at, *_ in read_history(port)]
+    assert times == sorted(times)
 
 
 @pytest.mark.parametrize("content", [None, "", "{", '{"at": NaN}', "[]"])
