@@ -175,6 +175,21 @@ class RunFolder:
         return self.path / "state.json"
 
     @property
+    def swap_order(self) -> Path:
+        """What the user orders: another drafter."""
+        return self.path / "swap-order.json"
+
+    @property
+    def swap(self) -> Path:
+        """What the gate is ordered to load."""
+        return self.path / "swap.json"
+
+    @property
+    def swapped(self) -> Path:
+        """What became of that, in the gate's words."""
+        return self.path / "swapped.json"
+
+    @property
     def earlier_events(self) -> Path:
         """What happened before the events that `events` has room for."""
         return self.path / "events.jsonl.1"

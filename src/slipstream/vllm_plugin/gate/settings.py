@@ -112,6 +112,7 @@ class Settings:
     limits: Limits
     media: Media
     recording: Recording | None
+    swap_file: str | None
 
     @property
     def longest_body(self) -> int:

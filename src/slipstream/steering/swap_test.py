@@ -1,0 +1,136 @@
+"""`SwapTest`: is the drafter that was swapped in worse than the one before, request by request.
+
+Requests are the unit: the drafts of one continue the same text, so they are not independent. Each
+request of the new drafter is paired with one of the same kind that the old drafter served, and
+every request is used once. A pair is a bet on the old drafter, which is fair at best as long as the
+new one accepts at least 95 % as much. What all bets together have won of 1 is then a nonnegative
+supermartingale: it ever reaches 100 with a probability of at most 1 % (Ville's inequality), however
+often it is looked at. The stakes are a mixture, since nobody knows how much worse a drafter is.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import exp, log, log1p
+from typing import Any, Literal
+
+FALSE_ALARMS = 0.01
+# A loss below this share of the tokens is not worth another swap.
+MARGIN = 0.05
+STAKES = tuple(share / 10 for share in range(1, 10))
+# Of the old drafter: fewer say too little about what is usual.
+LEAST_BEFORE = 10
+USUAL_SHARE = 0.75
+
+Verdict = Literal["worse", "as-good"]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedRequest:
+    """What the ledger says of one request; times are in seconds since 1970."""
+
+    kind: str
+    ended_at: float
+    seconds: float
+    drafts: int
+    accepted: tuple[int, ...]
+    draft_length: float
+
+    @property
+    def began_at(self) -> float:
+        """Return when it came."""
+        return self.ended_at - self.seconds
+
+    def count_accepted(self, positions: int | None = None) -> float:
+        """Return the accepted tokens per draft, of the first positions only if that is asked."""
+        return sum(self.accepted[:positions]) / self.drafts
+
+
+def read_request(line: bytes) -> DraftedRequest | None:
+    """Read a line of the ledger; None if it is broken, or of a request without drafts."""
+    try:
+        entry: dict[str, Any] = json.loads(line)
+        request = DraftedRequest(
+            kind=str(entry["kind"]),
+            ended_at=float(entry["at"]),
+            seconds=float(entry["seconds"]),
+            drafts=int(entry["drafts"]),
+            accepted=tuple(map(int, entry["accepted"])),
+            draft_length=float(entry["draft_length"]),
+        )
+    except (ValueError, TypeError, LookupError):
+        return None
+    return request if request.drafts > 0 and request.draft_length >= 1 else None
+
+
+class SwapTest:
+    """Compares the requests that a new drafter serves with those of the old one."""
+
+    def __init__(self, before: Iterable[DraftedRequest]) -> None:
+        self._before = defaultdict[str, list[DraftedRequest]](list)
+        yields = []
+        for request in before:
+            self._before[request.kind].append(request)
+            yields.append(request.count_accepted())
+        # Capped where three of four requests end, so that one long copied text decides nothing.
+        cap = sorted(yields)[int(USUAL_SHARE * len(yields))] if yields else 0.0
+        self._cap = cap if len(yields) >= LEAST_BEFORE else 0.0
+        self._worse, self._as_good = _Bets(), _Bets()
+        self._pairs: list[tuple[float, float]] = []
+
+    @property
+    def can_decide(self) -> bool:
+        """Whether the old drafter served enough, and had anything accepted."""
+        return self._cap > 0
+
+    @property
+    def requests(self) -> int:
+        """How many requests of the new drafter were compared."""
+        return len(self._pairs)
+
+    @property
+    def tokens_per_draft(self) -> tuple[float, float] | None:
+        """The accepted tokens per draft of the pairs, with the old drafter and with the new one."""
+        if not self._pairs:
+            return None
+        old, new = zip(*self._pairs, strict=True)
+        return sum(old) / len(old), sum(new) / len(new)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What is decided by now, None if nothing is."""
+        if self._worse.won >= 1 / FALSE_ALARMS:
+            return "worse"
+        return "as-good" if self._as_good.won >= 1 / FALSE_ALARMS else None
+
+    def add(self, request: DraftedRequest) -> None:
+        """Compare a request of the new drafter, if there is one left to compare it with."""
+        waiting = self._before[request.kind]
+        if self.verdict is not None or not self.can_decide or not waiting:
+            return
+        earlier = waiting.pop()
+        # A controller may have drafted less for one of them: only what both tried counts.
+        positions = int(min(earlier.draft_length, request.draft_length))
+        old, new = (one.count_accepted(positions) for one in (earlier, request))
+        self._pairs.append((old, new))
+        old, new = (min(one, self._cap) / self._cap for one in (old, new))
+        self._worse.take((1 - MARGIN) * old - new)
+        self._as_good.take(new - (1 - 2 * MARGIN) * old)
+
+
+class _Bets:
+    """What a mixture of constant stakes has won of 1; a gain lies between -1 and 1."""
+
+    def __init__(self) -> None:
+        self._logs = [0.0] * len(STAKES)
+
+    @property
+    def won(self) -> float:
+        most = max(self._logs)
+        return exp(most + log(sum(exp(one - most) for one in self._logs) / len(STAKES)))
+
+    def take(self, gain: float) -> None:
+        self._logs = [
+            one + log1p(stake * gain) for one, stake in zip(self._logs, STAKES, strict=True)
+        ]

@@ -1,0 +1,128 @@
+"""A worse drafter is seen within few requests, and one that is as good is not called worse."""
+
+import json
+from random import Random
+
+import pytest
+
+from slipstream.steering.swap_test import FALSE_ALARMS, DraftedRequest, SwapTest, read_request
+
+LENGTH = 7
+KINDS = ("code", "prose", "structured")
+# Mean acceptance of a position given the one before, by kind; requests scatter around it.
+USUAL = {"code": 0.62, "prose": 0.42, "structured": 0.7}
+SPREAD = 8.0
+
+
+def draw(chance: Random, kind: str, quality: float, length: int = LENGTH) -> DraftedRequest:
+    """Draw a request whose text is easier or harder than others of its kind."""
+    mean = USUAL[kind] * quality
+    rate = chance.betavariate(SPREAD * mean, SPREAD * (1 - mean)) if mean > 0 else 0.0
+    drafts, accepted = chance.randint(5, 25), [0] * length
+    for _ in range(drafts):
+        for position in range(length):
+            if chance.random() >= rate:
+                break
+            accepted[position] += 1
+    return DraftedRequest(kind, 1000.0, 2.0, drafts, tuple(accepted), float(length))
+
+
+def swap(
+    seed: int, quality: float, requests: int, *, before: int = 300, length: int = LENGTH
+) -> SwapTest:
+    chance = Random(seed)
+    test = SwapTest([draw(chance, chance.choice(KINDS), 1.0) for _ in range(before)])
+    for _ in range(requests):
+        test.add(draw(chance, chance.choice(KINDS), quality, length))
+        if test.verdict is not None:
+            break
+    return test
+
+
+def test_of_500_swaps_for_an_equal_drafter_at_most_one_in_a_hundred_is_called_worse() -> None:
+    tests = [swap(seed, 1.0, 100, before=100) for seed in range(500)]
+    assert sum(test.verdict == "worse" for test in tests) <= FALSE_ALARMS * len(tests)
+    assert all(test.requests > 20 for test in tests)
+
+
+def test_a_noise_drafter_is_seen_within_25_requests() -> None:
+    tests = [swap(seed, 0.0, 100) for seed in range(50)]
+    assert {test.verdict for test in tests} == {"worse"}
+    needed = sorted(test.requests for test in tests)
+    assert needed[-1] <= 25
+
+
+def test_a_drafter_with_two_thirds_of_the_acceptance_is_seen() -> None:
+    tests = [swap(seed, 0.66, 250) for seed in range(40)]
+    assert sum(test.verdict == "worse" for test in tests) >= 36
+
+
+def test_a_better_drafter_is_called_as_good() -> None:
+    tests = [swap(seed, 1.25, 250) for seed in range(20)]
+    assert {test.verdict for test in tests} == {"as-good"}
+
+
+def test_other_kinds_of_traffic_are_no_fault_of_the_drafter() -> None:
+    chance = Random(1)
+    test = SwapTest([draw(chance, chance.choice(KINDS), 1.0) for _ in range(300)])
+    for _ in range(300):
+        test.add(draw(chance, "prose", 1.0))
+    assert test.verdict != "worse"
+    assert 50 < test.requests < 150  # as many as there were of this kind before
+
+
+def test_shorter_drafts_are_no_fault_of_the_drafter() -> None:
+    tests = [swap(seed, 1.0, 250, length=1) for seed in range(20)]
+    assert "worse" not in {test.verdict for test in tests}
+
+
+def test_what_was_compared_is_reported() -> None:
+    test = swap(3, 0.0, 100)
+    assert test.tokens_per_draft is not None
+    old, new = test.tokens_per_draft
+    assert old > 0.5
+    assert new == 0
+
+
+@pytest.mark.parametrize("before", [0, 5])
+def test_without_enough_requests_before_nothing_is_decided(before: int) -> None:
+    test = swap(1, 0.0, 100, before=before)
+    assert not test.can_decide
+    assert test.verdict is None
+    assert test.tokens_per_draft is None
+
+
+def test_an_old_drafter_of_which_nothing_was_accepted_is_no_measure() -> None:
+    chance = Random(1)
+    test = SwapTest([draw(chance, "code", 0.0) for _ in range(50)])
+    test.add(draw(chance, "code", 1.0))
+    assert not test.can_decide
+
+
+LINE = {
+    **{"schema_version": 1, "at": 100.5, "id": "4f", "kind": "code", "seconds": 2.5},
+    **{"drafts": 4, "accepted": [3, 1], "draft_length": 2.0, "ended": "stop"},
+}
+
+
+def test_a_line_of_the_ledger_is_a_request() -> None:
+    request = read_request(json.dumps(LINE).encode())
+    assert request is not None
+    assert request.began_at == 98
+    assert request.count_accepted() == 1
+    assert request.count_accepted(1) == 0.75
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"at": 1',
+        b"[]",
+        b"7",
+        json.dumps(LINE | {"drafts": 0}).encode(),
+        json.dumps(LINE | {"accepted": None}).encode(),
+        json.dumps(LINE | {"draft_length": 0.4}).encode(),
+    ],
+)
+def test_a_broken_line_or_one_without_drafts_is_left_out(line: bytes) -> None:
+    assert read_request(line) is None
