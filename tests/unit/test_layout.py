@@ -23,6 +23,7 @@ ORDER = (
     "recipes",
     "engines",
     "planning",
+    "steering",
     "serving",
     "measuring",
     "clients",
