@@ -165,6 +165,21 @@ class RunFolder:
         return [self.path / f"access-{number}.jsonl" for number in kept]
 
     @property
+    def ledger(self) -> Path:
+        """What was drafted for each request that ended; fuller ones lie beside it."""
+        return self.path / "ledger.jsonl"
+
+    def list_ledgers(self) -> list[Path]:
+        """List the ledger's files, the oldest first."""
+        files = (self.path / "ledger-1.jsonl", self.ledger)
+        return [file for file in files if file.exists()]
+
+    @property
+    def steering_order(self) -> Path:
+        """The longest draft that the engine's scheduler is allowed."""
+        return self.path / "steering-order.json"
+
+    @property
     def gate(self) -> Path:
         """What the gate is told when it starts."""
         return self.path / "gate.json"

@@ -1,1 +1,1 @@
-"""What is decided about an engine while it serves, from what it reports of its requests."""
+"""What a running engine's ledger of requests shows: summaries, drift, and what to do about it."""
