@@ -25,6 +25,7 @@ from slipstream.records import Record, describe_faults, read_record
 from slipstream.serving.access.gate_file import GateRecording, GateRules
 from slipstream.serving.kept_logs import LogPlace
 from slipstream.serving.supervision.ladder import Rung
+from slipstream.serving.swaps import ServedDrafter, Swap
 from slipstream.units import show_bytes
 
 # For a run that begins: its logs take more than that within a day.
@@ -114,6 +115,9 @@ class Run(Record):
     successions: tuple[AwareDatetime, ...] = ()
     phase_seconds: dict[Phase, float] = Field(default_factory=dict)
     measurements: dict[str, float] = Field(default_factory=dict)
+    # The drafters in the order in which they served; empty until the first was replaced.
+    drafters: tuple[ServedDrafter, ...] = ()
+    last_swap: Swap | None = None
 
     def move(self, state: State) -> "Run":
         """Give the run in its next state; a step that the table does not have is a bug."""

@@ -8,12 +8,12 @@ supermartingale: it ever reaches 100 with a probability of at most 1 % (Ville's 
 often it is looked at. The stakes are a mixture, since nobody knows how much worse a drafter is.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import exp, log, log1p
-from typing import Any, Literal
+from typing import Literal
+
+from slipstream.steering.ledger import LedgerLine
 
 FALSE_ALARMS = 0.01
 # A loss below this share of the tokens is not worth another swap.
@@ -26,53 +26,15 @@ USUAL_SHARE = 0.75
 Verdict = Literal["worse", "as-good"]
 
 
-@dataclass(frozen=True, slots=True)
-class DraftedRequest:
-    """What the ledger says of one request; times are in seconds since 1970."""
-
-    kind: str
-    ended_at: float
-    seconds: float
-    drafts: int
-    accepted: tuple[int, ...]
-    draft_length: float
-
-    @property
-    def began_at(self) -> float:
-        """Return when it came."""
-        return self.ended_at - self.seconds
-
-    def count_accepted(self, positions: int | None = None) -> float:
-        """Return the accepted tokens per draft, of the first positions only if that is asked."""
-        return sum(self.accepted[:positions]) / self.drafts
-
-
-def read_request(line: bytes) -> DraftedRequest | None:
-    """Read a line of the ledger; None if it is broken, or of a request without drafts."""
-    try:
-        entry: dict[str, Any] = json.loads(line)
-        request = DraftedRequest(
-            kind=str(entry["kind"]),
-            ended_at=float(entry["at"]),
-            seconds=float(entry["seconds"]),
-            drafts=int(entry["drafts"]),
-            accepted=tuple(map(int, entry["accepted"])),
-            draft_length=float(entry["draft_length"]),
-        )
-    except (ValueError, TypeError, LookupError):
-        return None
-    return request if request.drafts > 0 and request.draft_length >= 1 else None
-
-
 class SwapTest:
     """Compares the requests that a new drafter serves with those of the old one."""
 
-    def __init__(self, before: Iterable[DraftedRequest]) -> None:
-        self._before = defaultdict[str, list[DraftedRequest]](list)
+    def __init__(self, before: Iterable[LedgerLine]) -> None:
+        self._before = defaultdict[str, list[LedgerLine]](list)
         yields = []
-        for request in before:
-            self._before[request.kind].append(request)
-            yields.append(request.count_accepted())
+        for line in filter(is_drafted, before):
+            self._before[line.kind].append(line)
+            yields.append(count_accepted(line))
         # Capped where three of four requests end, so that one long copied text decides nothing.
         cap = sorted(yields)[int(USUAL_SHARE * len(yields))] if yields else 0.0
         self._cap = cap if len(yields) >= LEAST_BEFORE else 0.0
@@ -90,8 +52,8 @@ class SwapTest:
         return len(self._pairs)
 
     @property
-    def tokens_per_draft(self) -> tuple[float, float] | None:
-        """The accepted tokens per draft of the pairs, with the old drafter and with the new one."""
+    def accepted_per_draft(self) -> tuple[float, float] | None:
+        """The accepted tokens per draft of the pairs, by the old drafter and by the new one."""
         if not self._pairs:
             return None
         old, new = zip(*self._pairs, strict=True)
@@ -104,19 +66,29 @@ class SwapTest:
             return "worse"
         return "as-good" if self._as_good.won >= 1 / FALSE_ALARMS else None
 
-    def add(self, request: DraftedRequest) -> None:
+    def add(self, line: LedgerLine) -> None:
         """Compare a request of the new drafter, if there is one left to compare it with."""
-        waiting = self._before[request.kind]
-        if self.verdict is not None or not self.can_decide or not waiting:
+        waiting = self._before[line.kind]
+        if self.verdict or not (self.can_decide and is_drafted(line) and waiting):
             return
         earlier = waiting.pop()
         # A controller may have drafted less for one of them: only what both tried counts.
-        positions = int(min(earlier.draft_length, request.draft_length))
-        old, new = (one.count_accepted(positions) for one in (earlier, request))
+        positions = int(min(earlier.draft_length or 0, line.draft_length or 0))
+        old, new = (count_accepted(one, positions) for one in (earlier, line))
         self._pairs.append((old, new))
         old, new = (min(one, self._cap) / self._cap for one in (old, new))
         self._worse.take((1 - MARGIN) * old - new)
         self._as_good.take(new - (1 - 2 * MARGIN) * old)
+
+
+def is_drafted(line: LedgerLine) -> bool:
+    """Say whether a request had drafts of a token or more."""
+    return line.drafts > 0 and line.draft_length is not None and line.draft_length >= 1
+
+
+def count_accepted(line: LedgerLine, positions: int | None = None) -> float:
+    """Return the accepted tokens per draft, of the first positions only if that is asked."""
+    return sum(line.accepted[:positions]) / line.drafts
 
 
 class _Bets:

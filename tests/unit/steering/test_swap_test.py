@@ -1,20 +1,22 @@
 """A worse drafter is seen within few requests, and one that is as good is not called worse."""
 
-import json
 from random import Random
 
 import pytest
 
-from slipstream.steering.swap_test import FALSE_ALARMS, DraftedRequest, SwapTest, read_request
+from slipstream.steering.ledger import LedgerLine
+from slipstream.steering.swap_test import FALSE_ALARMS, SwapTest
+from tests.unit.steering.lines import make
 
 LENGTH = 7
 KINDS = ("code", "prose", "structured")
 # Mean acceptance of a position given the one before, by kind; requests scatter around it.
 USUAL = {"code": 0.62, "prose": 0.42, "structured": 0.7}
 SPREAD = 8.0
+TEMPLATE = make()
 
 
-def draw(chance: Random, kind: str, quality: float, length: int = LENGTH) -> DraftedRequest:
+def draw(chance: Random, kind: str, quality: float, length: int = LENGTH) -> LedgerLine:
     """Draw a request whose text is easier or harder than others of its kind."""
     mean = USUAL[kind] * quality
     rate = chance.betavariate(SPREAD * mean, SPREAD * (1 - mean)) if mean > 0 else 0.0
@@ -24,7 +26,12 @@ def draw(chance: Random, kind: str, quality: float, length: int = LENGTH) -> Dra
             if chance.random() >= rate:
                 break
             accepted[position] += 1
-    return DraftedRequest(kind, 1000.0, 2.0, drafts, tuple(accepted), float(length))
+    return TEMPLATE.model_copy(
+        update={
+            **{"kind": kind, "drafts": drafts, "accepted": tuple(accepted)},
+            "draft_length": float(length),
+        }
+    )
 
 
 def swap(
@@ -78,8 +85,8 @@ def test_shorter_drafts_are_no_fault_of_the_drafter() -> None:
 
 def test_what_was_compared_is_reported() -> None:
     test = swap(3, 0.0, 100)
-    assert test.tokens_per_draft is not None
-    old, new = test.tokens_per_draft
+    assert test.accepted_per_draft is not None
+    old, new = test.accepted_per_draft
     assert old > 0.5
     assert new == 0
 
@@ -89,7 +96,7 @@ def test_without_enough_requests_before_nothing_is_decided(before: int) -> None:
     test = swap(1, 0.0, 100, before=before)
     assert not test.can_decide
     assert test.verdict is None
-    assert test.tokens_per_draft is None
+    assert test.accepted_per_draft is None
 
 
 def test_an_old_drafter_of_which_nothing_was_accepted_is_no_measure() -> None:
@@ -99,30 +106,10 @@ def test_an_old_drafter_of_which_nothing_was_accepted_is_no_measure() -> None:
     assert not test.can_decide
 
 
-LINE = {
-    **{"schema_version": 1, "at": 100.5, "id": "4f", "kind": "code", "seconds": 2.5},
-    **{"drafts": 4, "accepted": [3, 1], "draft_length": 2.0, "ended": "stop"},
-}
-
-
-def test_a_line_of_the_ledger_is_a_request() -> None:
-    request = read_request(json.dumps(LINE).encode())
-    assert request is not None
-    assert request.began_at == 98
-    assert request.count_accepted() == 1
-    assert request.count_accepted(1) == 0.75
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b'{"at": 1',
-        b"[]",
-        b"7",
-        json.dumps(LINE | {"drafts": 0}).encode(),
-        json.dumps(LINE | {"accepted": None}).encode(),
-        json.dumps(LINE | {"draft_length": 0.4}).encode(),
-    ],
-)
-def test_a_broken_line_or_one_without_drafts_is_left_out(line: bytes) -> None:
-    assert read_request(line) is None
+@pytest.mark.parametrize("change", [{"drafts": 0}, {"draft_length": None}, {"draft_length": 0.4}])
+def test_a_request_without_drafts_is_not_compared(change: dict[str, float | None]) -> None:
+    test = SwapTest([TEMPLATE] * 20)
+    test.add(TEMPLATE.model_copy(update=change))
+    assert test.requests == 0
+    test.add(TEMPLATE)
+    assert test.requests == 1
