@@ -106,12 +106,12 @@ class Swapping:
         swapped_at = time.time()
         self._change_drafter(order.name, order.folder)
         try:
-            after: Proof | None = await prove(life.asker, drafts=True)
+            after = await prove(life.asker, drafts=True)
         except EngineError as fault:
-            after, why = None, fault.message
-        else:
+            await self._return(life, fault.message, order=order, result=result)
+            return
+        if not after.accepted:
             why = f"none of {after.drafts} drafts was accepted"
-        if after is None or not after.accepted:
             await self._return(life, why, order=order, proofs=(before, after), result=result)
             return
         message = (

@@ -35,19 +35,19 @@ Weights = dict[str, torch.Tensor]
 
 
 @dataclass
-class NoInitInfo(WeightTransferInitInfo):
+class NoInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
     """Nothing: a folder needs no connection."""
 
 
 @dataclass
-class FolderInfo(WeightTransferUpdateInfo):
+class FolderInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
     """The folder of a drafter, which is loaded unless it is only to be checked."""
 
     folder: str
     check_only: bool = False
 
 
-class FileTransfer(WeightTransferEngine[NoInitInfo, FolderInfo]):
+class FileTransfer(WeightTransferEngine[NoInitInfo, FolderInfo]):  # type: ignore[misc]
     """Replaces the drafter, and nothing but the drafter."""
 
     init_info_cls = NoInitInfo

@@ -114,6 +114,20 @@ class Theatre:
         self.stage.serve(play)
 
 
+class Noisy(Client):
+    """An engine's client; of the new drafter's drafts nothing is accepted."""
+
+    def __init__(self, theatre: Theatre) -> None:
+        super().__init__()
+        self.noise, self.noisy = theatre.stage.fake / "noise", str(theatre.new)
+
+    async def update_weights(self, request: Any) -> None:
+        await super().update_weights(request)
+        self.noise.unlink(missing_ok=True)
+        if self.loaded[-1:] == [self.noisy]:
+            self.noise.touch()
+
+
 def test_a_new_drafter_is_loaded_proven_and_kept_in_the_plan(tmp_path: Path, host: Host) -> None:
     theatre = Theatre(tmp_path, host)
     found: list[Swap] = []
@@ -159,16 +173,7 @@ def test_a_drafter_of_which_nothing_is_accepted_is_swapped_back(tmp_path: Path, 
     theatre = Theatre(tmp_path, host)
     found: list[Swap] = []
 
-    class Noisy(Client):
-        async def update_weights(self, request: Any) -> None:
-            await super().update_weights(request)
-            noise = theatre.stage.fake / "noise"
-            if self.loaded and self.loaded[-1] == str(theatre.new):
-                noise.touch()
-            else:
-                noise.unlink(missing_ok=True)
-
-    theatre.client = Noisy()
+    theatre.client = Noisy(theatre)
 
     async def act(stage: Stage) -> None:
         found.append(await theatre.swap(theatre.new))

@@ -9,7 +9,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-First, Second = TypeVar("First"), TypeVar("Second")
+First = TypeVar("First")
+Second = TypeVar("Second")
 
 
 class Info:
