@@ -60,7 +60,8 @@ class Swap(Record):
     message: str
     hint: str | None = None
     drafter: str
-    previous: str | None = None
+    # The one that drafts after it.
+    serves: str
     stood_still_seconds: float | None = None
     tokens_per_step_before: float | None = None
     tokens_per_step_after: float | None = None

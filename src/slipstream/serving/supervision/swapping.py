@@ -141,12 +141,13 @@ class Swapping:
             self._chronicle.note(f"no drafter served before this one to swap back to: {reason}")
             return
         left, previous = drafters[-1], drafters[-2]
+        order = order or SwapOrder(name=left.name, folder=left.folder)
         back = await self._load(previous.folder, life, is_return=True)
         if back.outcome != "swapped":
-            self._chronicle.note(f"{left.name} drafts on: {back.error}; it was to go: {reason}")
+            message = f"{left.name} drafts on, though {reason}: {back.error}"
+            self._tell(order, "failed", message, hint=f"slipstream inspect {previous.folder}")
             return
         self._change_drafter(previous.name, previous.folder)
-        order = order or SwapOrder(name=left.name, folder=left.folder)
         message = f"swapped back to {previous.name}: {reason}"
         hint = f"slipstream bench {self._chronicle.run.id}"
         self._tell(order, "swapped-back", message, hint, proofs=proofs, result=result or back)
@@ -208,7 +209,7 @@ class Swapping:
         swap = Swap.model_validate(
             {
                 **{"order": order.id, "at": datetime.now(UTC), "outcome": outcome, "hint": hint},
-                **{"message": message, "drafter": order.name, "previous": self._current.name},
+                **{"message": message, "drafter": order.name, "serves": self._current.name},
                 "stood_still_seconds": result.seconds if result else None,
                 "tokens_per_step_before": before,
                 "tokens_per_step_after": after,

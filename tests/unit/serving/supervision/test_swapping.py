@@ -117,8 +117,10 @@ class Theatre:
 class Noisy(Client):
     """An engine's client; of the new drafter's drafts nothing is accepted."""
 
-    def __init__(self, theatre: Theatre) -> None:
-        super().__init__()
+    def __init__(
+        self, theatre: Theatre, fault: Callable[[dict[str, Any]], bool] = lambda _: False
+    ) -> None:
+        super().__init__(fault)
         self.noise, self.noisy = theatre.stage.fake / "noise", str(theatre.new)
 
     async def update_weights(self, request: Any) -> None:
@@ -187,6 +189,20 @@ def test_a_drafter_of_which_nothing_is_accepted_is_swapped_back(tmp_path: Path, 
     assert theatre.run.plan.drafter == str(theatre.old)
     assert [one.folder.name for one in theatre.run.drafters] == ["old", "new", "old"]
     assert theatre.run.measurements["tokens_per_step"] == 2.0
+
+
+def test_a_drafter_before_that_is_gone_cannot_come_back(tmp_path: Path, host: Host) -> None:
+    theatre = Theatre(tmp_path, host)
+    theatre.client = Noisy(theatre, lambda info: info["folder"].endswith("old"))
+    found: list[Swap] = []
+
+    async def act(stage: Stage) -> None:
+        found.append(await theatre.swap(theatre.new))
+
+    theatre.serve(act)
+    (swap,) = found
+    assert (swap.outcome, swap.serves) == ("failed", "new")
+    assert "new drafts on, though none of 4 drafts was accepted" in swap.message
 
 
 def test_a_drafter_that_the_engine_refuses_changes_nothing(tmp_path: Path, host: Host) -> None:
