@@ -21,7 +21,7 @@ from slipstream.records import read_record
 from slipstream.serving.run import Run
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.engine_life import Death, EngineLife
-from slipstream.serving.supervision.generation import Proof, prove
+from slipstream.serving.supervision.generation import STORY, Proof, prove
 from slipstream.serving.supervision.swap_watch import SwapWatch
 from slipstream.serving.swap_offer import takes_swaps
 from slipstream.serving.swaps import GateOrder, GateResult, ServedDrafter, Swap, SwapOrder
@@ -40,9 +40,17 @@ class Swapping:
         self._watch: SwapWatch | None = None
         self._return_reason: str | None = None
 
-    def swap_back(self, reason: str) -> None:
-        """Have the drafter before it back, as soon as no other swap is under way."""
-        self._return_reason = reason
+    def swap_back(self, reason: str) -> bool:
+        """Have the drafter before serve again, and say whether there is one.
+
+        One that was swapped back to stays: the drafter before it is the worse one.
+        """
+        run = self._chronicle.run
+        last = run.last_swap
+        can_return = last is not None and last.outcome == "swapped" and takes_swaps(run.plan)
+        if can_return:
+            self._return_reason = reason
+        return can_return
 
     async def follow(self, life: EngineLife) -> None:
         """Look for orders as long as the engine lives; it dies if no drafter in it is whole."""
@@ -106,6 +114,8 @@ class Swapping:
         swapped_at = time.time()
         self._change_drafter(order.name, order.folder)
         try:
+            # By the time of another token, all drafts of the old drafter are verified.
+            await life.asker.generate(STORY, 1)
             after = await prove(life.asker, drafts=True)
         except EngineError as fault:
             await self._return(life, fault.message, order=order, result=result)
@@ -136,11 +146,7 @@ class Swapping:
         result: GateResult | None = None,
     ) -> None:
         """Have the drafter before the current one again, and say why."""
-        drafters = self._chronicle.run.drafters
-        if len(drafters) < 2 or not takes_swaps(self._chronicle.run.plan):
-            self._chronicle.note(f"no drafter served before this one to swap back to: {reason}")
-            return
-        left, previous = drafters[-1], drafters[-2]
+        previous, left = self._chronicle.run.drafters[-2:]
         order = order or SwapOrder(name=left.name, folder=left.folder)
         back = await self._load(previous.folder, life, is_return=True)
         if back.outcome != "swapped":

@@ -306,11 +306,11 @@ def test_another_part_of_the_supervisor_can_have_the_drafter_before_back(
     monkeypatch.setattr(supervisor, "Swapping", Kept)
 
     async def act(stage: Stage) -> None:
-        made[0].swap_back("nothing served before")
-        await theatre.until(lambda: "no drafter served before" in stage.messages())
+        assert not made[0].swap_back("nothing served before")
         await theatre.swap(theatre.new)
-        made[0].swap_back("acceptance fell")
+        assert made[0].swap_back("acceptance fell")
         await theatre.until(lambda: "acceptance fell" in stage.messages())
+        assert not made[0].swap_back("the worse one served before")
 
     theatre.serve(act)
     assert theatre.run.plan.drafter == str(theatre.old)
