@@ -1,11 +1,14 @@
 """`SwapTest`: is the drafter that was swapped in worse than the one before, request by request.
 
 Requests are the unit: the drafts of one continue the same text, so they are not independent. Each
-request of the new drafter is paired with one of the same kind that the old drafter served, and
-every request is used once. A pair is a bet on the old drafter, which is fair at best as long as the
-new one accepts at least 95 % as much. What all bets together have won of 1 is then a nonnegative
-supermartingale: it ever reaches 100 with a probability of at most 1 % (Ville's inequality), however
-often it is looked at. The stakes are a mixture, since nobody knows how much worse a drafter is.
+request of the new drafter is paired with one that the old drafter served, of the same kind and at
+about the same batch, and every request is used once. What is compared is accepted tokens per step,
+and not per draft: a controller drafts less, or not at all, with a drafter that is worse.
+
+A pair is a bet on the old drafter, which is fair at best as long as the new one yields at least
+95 % as much. What all bets together have won of 1 is then a nonnegative supermartingale: it ever
+reaches 100 with a probability of at most 1 % (Ville's inequality), however often it is looked at.
+The stakes are a mixture, since nobody knows how much worse a drafter is.
 """
 
 from collections import defaultdict
@@ -22,6 +25,8 @@ STAKES = tuple(share / 10 for share in range(1, 10))
 # Of the old drafter: fewer say too little about what is usual.
 LEAST_BEFORE = 10
 USUAL_SHARE = 0.75
+# Of a prompt in the prefix cache: for those tokens the old drafter's keys may be there.
+MOST_CACHED_SHARE = 0.25
 
 Verdict = Literal["worse", "as-good"]
 
@@ -30,11 +35,12 @@ class SwapTest:
     """Compares the requests that a new drafter serves with those of the old one."""
 
     def __init__(self, before: Iterable[LedgerLine]) -> None:
-        self._before = defaultdict[str, list[LedgerLine]](list)
+        self._before = defaultdict[tuple[str, int], list[LedgerLine]](list)
         yields = []
-        for line in filter(is_drafted, before):
-            self._before[line.kind].append(line)
-            yields.append(count_accepted(line))
+        for line in before:
+            if line.steps:
+                self._before[_group(line)].append(line)
+                yields.append(count_accepted(line))
         # Capped where three of four requests end, so that one long copied text decides nothing.
         cap = sorted(yields)[int(USUAL_SHARE * len(yields))] if yields else 0.0
         self._cap = cap if len(yields) >= LEAST_BEFORE else 0.0
@@ -52,8 +58,8 @@ class SwapTest:
         return len(self._pairs)
 
     @property
-    def accepted_per_draft(self) -> tuple[float, float] | None:
-        """The accepted tokens per draft of the pairs, by the old drafter and by the new one."""
+    def accepted_per_step(self) -> tuple[float, float] | None:
+        """The accepted tokens per step of the pairs, with the old drafter and with the new one."""
         if not self._pairs:
             return None
         old, new = zip(*self._pairs, strict=True)
@@ -68,27 +74,26 @@ class SwapTest:
 
     def add(self, line: LedgerLine) -> None:
         """Compare a request of the new drafter, if there is one left to compare it with."""
-        waiting = self._before[line.kind]
-        if self.verdict or not (self.can_decide and is_drafted(line) and waiting):
+        if self.verdict or not self.can_decide or not line.steps:
             return
-        earlier = waiting.pop()
-        # A controller may have drafted less for one of them: only what both tried counts.
-        positions = int(min(earlier.draft_length or 0, line.draft_length or 0))
-        old, new = (count_accepted(one, positions) for one in (earlier, line))
+        is_cached = line.cached_tokens > MOST_CACHED_SHARE * line.prompt_tokens
+        if is_cached or not (waiting := self._before[_group(line)]):
+            return
+        old, new = count_accepted(waiting.pop()), count_accepted(line)
         self._pairs.append((old, new))
         old, new = (min(one, self._cap) / self._cap for one in (old, new))
         self._worse.take((1 - MARGIN) * old - new)
         self._as_good.take(new - (1 - 2 * MARGIN) * old)
 
 
-def is_drafted(line: LedgerLine) -> bool:
-    """Say whether a request had drafts of a token or more."""
-    return line.drafts > 0 and line.draft_length is not None and line.draft_length >= 1
+def count_accepted(line: LedgerLine) -> float:
+    """Return the accepted tokens per step."""
+    return sum(line.accepted) / line.steps
 
 
-def count_accepted(line: LedgerLine, positions: int | None = None) -> float:
-    """Return the accepted tokens per draft, of the first positions only if that is asked."""
-    return sum(line.accepted[:positions]) / line.drafts
+def _group(line: LedgerLine) -> tuple[str, int]:
+    """Return what two requests must have in common: the kind, and the batch by powers of two."""
+    return line.kind, round(line.batch or 1).bit_length()
 
 
 class _Bets:

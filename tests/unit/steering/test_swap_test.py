@@ -13,34 +13,30 @@ KINDS = ("code", "prose", "structured")
 # Mean acceptance of a position given the one before, by kind; requests scatter around it.
 USUAL = {"code": 0.62, "prose": 0.42, "structured": 0.7}
 SPREAD = 8.0
-TEMPLATE = make()
+TEMPLATE = make(cached_tokens=0)
 
 
-def draw(chance: Random, kind: str, quality: float, length: int = LENGTH) -> LedgerLine:
+def draw(
+    chance: Random, kind: str, quality: float, *, length: int = LENGTH, batch: float = 3.0
+) -> LedgerLine:
     """Draw a request whose text is easier or harder than others of its kind."""
     mean = USUAL[kind] * quality
     rate = chance.betavariate(SPREAD * mean, SPREAD * (1 - mean)) if mean > 0 else 0.0
-    drafts, accepted = chance.randint(5, 25), [0] * length
-    for _ in range(drafts):
+    steps, accepted = chance.randint(5, 25), [0] * length
+    for _ in range(steps):
         for position in range(length):
             if chance.random() >= rate:
                 break
             accepted[position] += 1
-    return TEMPLATE.model_copy(
-        update={
-            **{"kind": kind, "drafts": drafts, "accepted": tuple(accepted)},
-            "draft_length": float(length),
-        }
-    )
+    counts = {"steps": steps, "drafts": steps if length else 0, "accepted": tuple(accepted)}
+    return TEMPLATE.model_copy(update={"kind": kind, "batch": batch, **counts})
 
 
-def swap(
-    seed: int, quality: float, requests: int, *, before: int = 300, length: int = LENGTH
-) -> SwapTest:
+def swap(seed: int, quality: float, requests: int, *, before: int = 300) -> SwapTest:
     chance = Random(seed)
     test = SwapTest([draw(chance, chance.choice(KINDS), 1.0) for _ in range(before)])
     for _ in range(requests):
-        test.add(draw(chance, chance.choice(KINDS), quality, length))
+        test.add(draw(chance, chance.choice(KINDS), quality))
         if test.verdict is not None:
             break
     return test
@@ -78,15 +74,30 @@ def test_other_kinds_of_traffic_are_no_fault_of_the_drafter() -> None:
     assert 50 < test.requests < 150  # as many as there were of this kind before
 
 
-def test_shorter_drafts_are_no_fault_of_the_drafter() -> None:
-    tests = [swap(seed, 1.0, 250, length=1) for seed in range(20)]
-    assert "worse" not in {test.verdict for test in tests}
+def test_shorter_drafts_at_a_higher_load_are_no_fault_of_the_drafter() -> None:
+    chance = Random(1)
+    kinds = [chance.choice(KINDS) for _ in range(200)]
+    light = [draw(chance, kind, 1.0) for kind in kinds]
+    test = SwapTest(light + [draw(chance, kind, 1.0, length=1, batch=8.0) for kind in kinds])
+    for kind in kinds:
+        test.add(draw(chance, kind, 1.0, length=1, batch=8.0))
+        test.add(draw(chance, kind, 1.0, length=0, batch=32.0))
+    assert test.verdict != "worse"
+    assert test.requests > 20
+
+
+def test_a_drafter_for_which_the_controller_stopped_drafting_is_worse() -> None:
+    chance = Random(1)
+    test = SwapTest([draw(chance, chance.choice(KINDS), 1.0) for _ in range(100)])
+    for _ in range(30):
+        test.add(draw(chance, chance.choice(KINDS), 1.0, length=0))
+    assert test.verdict == "worse"
 
 
 def test_what_was_compared_is_reported() -> None:
     test = swap(3, 0.0, 100)
-    assert test.accepted_per_draft is not None
-    old, new = test.accepted_per_draft
+    assert test.accepted_per_step is not None
+    old, new = test.accepted_per_step
     assert old > 0.5
     assert new == 0
 
@@ -96,7 +107,7 @@ def test_without_enough_requests_before_nothing_is_decided(before: int) -> None:
     test = swap(1, 0.0, 100, before=before)
     assert not test.can_decide
     assert test.verdict is None
-    assert test.accepted_per_draft is None
+    assert test.accepted_per_step is None
 
 
 def test_an_old_drafter_of_which_nothing_was_accepted_is_no_measure() -> None:
@@ -106,8 +117,8 @@ def test_an_old_drafter_of_which_nothing_was_accepted_is_no_measure() -> None:
     assert not test.can_decide
 
 
-@pytest.mark.parametrize("change", [{"drafts": 0}, {"draft_length": None}, {"draft_length": 0.4}])
-def test_a_request_without_drafts_is_not_compared(change: dict[str, float | None]) -> None:
+@pytest.mark.parametrize("change", [{"steps": 0}, {"cached_tokens": 200}, {"kind": "tools"}])
+def test_a_request_that_says_nothing_is_not_compared(change: dict[str, int | str]) -> None:
     test = SwapTest([TEMPLATE] * 20)
     test.add(TEMPLATE.model_copy(update=change))
     assert test.requests == 0

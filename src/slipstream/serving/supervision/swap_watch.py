@@ -22,6 +22,7 @@ class SwapWatch:
     def __init__(self, folder: RunFolder, *, served_since: float, swapped_at: float) -> None:
         self._folder, self._swapped_at = folder, swapped_at
         self._until = time.monotonic() + WATCH_SECONDS
+        self._bounds = self._read_bounds()
         self._reader = LedgerReader()
         before = deque[LedgerLine](maxlen=MOST_BEFORE)
         after = []
@@ -39,11 +40,19 @@ class SwapWatch:
         if self.test.verdict is not None:
             return self.test.verdict
         is_over = not self.test.can_decide or time.monotonic() >= self._until
+        # Other bounds of the draft length are no fault of the drafter.
+        is_over |= self._read_bounds() != self._bounds
         return "undecided" if is_over else None
 
     def close(self) -> None:
         """Let go of the ledger."""
         self._reader.close()
+
+    def _read_bounds(self) -> bytes | None:
+        try:
+            return self._folder.steering_order.read_bytes()
+        except OSError:
+            return None
 
     def _read_all(self) -> Iterator[LedgerLine]:
         yield from read_ledger(self._folder.list_ledgers()[:-1])

@@ -120,7 +120,8 @@ class Swapping:
         except EngineError as fault:
             await self._return(life, fault.message, order=order, result=result)
             return
-        if not after.accepted:
+        # Without drafts, which a controller decides by load, only the requests will tell.
+        if after.drafts and not after.accepted:
             why = f"none of {after.drafts} drafts was accepted"
             await self._return(life, why, order=order, proofs=(before, after), result=result)
             return
@@ -165,9 +166,9 @@ class Swapping:
         self._end_watch()
         test = watch.test
         shown = "no request could be compared"
-        if test.accepted_per_draft is not None:
-            old, new = test.accepted_per_draft
-            shown = f"{new:.2f} accepted tokens a draft, {old:.2f} before, {test.requests} requests"
+        if test.accepted_per_step is not None:
+            old, new = test.accepted_per_step
+            shown = f"{new:.2f} accepted tokens a step, {old:.2f} before, {test.requests} requests"
         if verdict == "worse":
             await self._return(life, f"it is worse: {shown}")
         else:

@@ -254,7 +254,7 @@ def log_requests(stage: Stage, count: int, accepted: list[int], *, after: float)
     with stage.folder.ledger.open("ab") as ledger:
         for number in range(count):
             at = after + 0.5 + number / 1000
-            ledger.write(write_line(at=at, seconds=0.1, accepted=accepted, draft_length=7.0))
+            ledger.write(write_line(at=at, seconds=0.1, accepted=accepted, cached_tokens=0))
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,20 @@ def test_the_requests_after_a_swap_decide_whether_it_stays(
     assert theatre.run.last_swap is not None
     assert theatre.run.last_swap.outcome == ("swapped-back" if back else "swapped")
     if back:
-        assert "0.10 accepted tokens a draft, 1.24 before" in theatre.run.last_swap.message
+        assert "0.10 accepted tokens a step, 1.20 before" in theatre.run.last_swap.message
+
+
+def test_other_bounds_of_the_draft_length_end_the_comparison(tmp_path: Path, host: Host) -> None:
+    theatre = Theatre(tmp_path, host)
+
+    async def act(stage: Stage) -> None:
+        log_requests(stage, 150, [25, 9, 2], after=theatre.run.began_at.timestamp())
+        await theatre.swap(theatre.new)
+        stage.folder.steering_order.write_text('{"schema_version": 1, "most": 1}')
+        await theatre.until(lambda: "kept, undecided" in stage.messages())
+
+    theatre.serve(act)
+    assert theatre.run.plan.drafter == str(theatre.new)
 
 
 def test_without_requests_before_it_a_drafter_is_kept(tmp_path: Path, host: Host) -> None:
