@@ -5,6 +5,7 @@ import ssl
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import copytree
@@ -88,6 +89,17 @@ def swap(secured: Secured, *words: str) -> tuple[int, Swap]:
     return done.returncode, Swap.model_validate_json(done.stdout)
 
 
+@pytest.fixture
+def drafted(secured: Secured) -> Iterator[None]:
+    """Have drafts in every step, whether or not they pay under these streams."""
+    order = secured.service.newest[0].steering_order
+    order.write_text('{"schema_version": 1, "least": 7}')
+    time.sleep(2)  # It is read once a second.
+    yield
+    order.unlink()
+
+
+@pytest.mark.usefixtures("drafted")
 def test_a_drafter_is_swapped_under_load_and_a_useless_one_back(
     secured: Secured, target: Path, tmp_path: Path
 ) -> None:
