@@ -6,23 +6,19 @@ the run changes with the drafter, so a restart keeps it.
 
 import asyncio
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 from slipstream.atomic_files import write_even_if_full
-from slipstream.checkpoints import read_checkpoint
-from slipstream.checkpoints.pairing import Fault, pair
-from slipstream.checkpoints.replacement import find_replacement_faults
 from slipstream.errors import EngineError, InvalidInputError, SlipstreamError
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
 from slipstream.records import read_record
-from slipstream.serving.run import Run
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.engine_life import Death, EngineLife
 from slipstream.serving.supervision.generation import STORY, Proof, prove
 from slipstream.serving.supervision.swap_watch import SwapWatch
+from slipstream.serving.swap_faults import find_current, find_faults
 from slipstream.serving.swap_offer import takes_swaps
 from slipstream.serving.swaps import GateOrder, GateResult, ServedDrafter, Swap, SwapOrder
 
@@ -39,6 +35,7 @@ class Swapping:
         self._chronicle = chronicle
         self._watch: SwapWatch | None = None
         self._return_reason: str | None = None
+        self._under_way: SwapOrder | None = None
 
     def swap_back(self, reason: str) -> bool:
         """Have the drafter before serve again, and say whether there is one.
@@ -56,6 +53,10 @@ class Swapping:
         """Look for orders as long as the engine lives; it dies if no drafter in it is whole."""
         self._end_watch()
         self._return_reason = None
+        if (order := self._under_way) is not None:
+            self._under_way = None
+            message = f"the engine ended meanwhile; {self._current.name} drafts"
+            self._tell(order, "failed", message, hint=f"slipstream doctor {self._chronicle.run.id}")
         while True:
             await asyncio.sleep(LOOK_EVERY_SECONDS)
             try:
@@ -66,11 +67,15 @@ class Swapping:
     async def _look(self, life: EngineLife) -> None:
         if (order := self._take_order()) is not None:
             self._end_watch()
+            self._under_way = order
             await self._obey(order, life)
+            self._under_way = None
+        elif self._chronicle.run.state != "ready":
+            return
         elif self._return_reason is not None:
             reason, self._return_reason = self._return_reason, None
             await self._return(life, reason)
-        elif self._watch is not None and self._chronicle.run.state == "ready":
+        elif self._watch is not None:
             await self._look_at_requests(self._watch, life)
 
     def _take_order(self) -> SwapOrder | None:
@@ -130,12 +135,15 @@ class Swapping:
             f"engine stood still for {1000 * (result.seconds or 0):.0f} ms"
         )
         self._tell(order, "swapped", message, proofs=(before, after), result=result)
-        self._watch = await asyncio.to_thread(
-            SwapWatch,
-            self._chronicle.engine_folder,
-            served_since=served_since,
-            swapped_at=swapped_at,
-        )
+        try:
+            self._watch = await asyncio.to_thread(
+                SwapWatch,
+                self._chronicle.engine_folder,
+                served_since=served_since,
+                swapped_at=swapped_at,
+            )
+        except OSError as fault:
+            self._chronicle.note(f"the new drafter is not compared with the one before: {fault}")
 
     async def _return(
         self,
@@ -240,56 +248,6 @@ class Swapping:
 
 
 FIGURES = {"stood_still_seconds", "tokens_per_step_before", "tokens_per_step_after"}
-
-
-def find_current(run: Run) -> ServedDrafter:
-    """Return the drafter that serves now."""
-    if run.drafters:
-        return run.drafters[-1]
-    drafter = run.plan.drafter or ""
-    return ServedDrafter(name=drafter, folder=Path(drafter), since=run.began_at)
-
-
-def find_faults(run: Run, order: SwapOrder) -> Iterator[Fault]:
-    """Yield what speaks against an order, the run first and then both pairs of checkpoints."""
-    plan, speculation = run.plan, run.plan.speculation
-    if not run.terms.gated or not takes_swaps(plan) or speculation is None:
-        yield Fault(
-            code="swap-unavailable",
-            verdict="refuse",
-            message="this engine was not started to take another drafter: that takes a DFlash "
-            "drafter and the gate",
-            hint="slipstream serve TARGET --drafter DRAFTER",
-        )
-        return
-    if run.state != "ready":
-        yield Fault(
-            code="swap-unavailable",
-            verdict="refuse",
-            message=f"the run is {run.state}, not ready",
-            hint=f"slipstream status {run.id}",
-        )
-        return
-    if not order.folder.is_absolute() or not order.folder.is_dir():
-        raise InvalidInputError(f"there is no folder {order.folder}", hint="slipstream swap --help")
-    if order.folder == find_current(run).folder:
-        yield Fault(
-            code="swap-same",
-            verdict="refuse",
-            message=f"{order.folder} drafts already; another version of it needs a folder of its "
-            "own, or nothing would be left to swap back to",
-            hint=f"slipstream swap {run.id} OTHER_FOLDER",
-        )
-        return
-    target = read_checkpoint(plan.settings.model.value)
-    pairing = pair(
-        target,
-        read_checkpoint(str(order.folder)),
-        draft_length=speculation.length.value if speculation.length else None,
-        context=plan.context,
-    )
-    yield from (fault for fault in pairing.faults if fault.verdict == "refuse")
-    yield from find_replacement_faults(str(find_current(run).folder), str(order.folder))
 
 
 def _with_drafter(plan: LaunchPlan, folder: Path, because: str) -> LaunchPlan:

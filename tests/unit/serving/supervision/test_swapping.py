@@ -16,7 +16,7 @@ from slipstream.hardware import Host, load_host
 from slipstream.planning.settings import Choice
 from slipstream.serving.run import Run, Terms
 from slipstream.serving.supervision import engine_life, ladder, supervisor, swapping
-from slipstream.serving.supervision.swapping import find_faults
+from slipstream.serving.swap_faults import find_faults
 from slipstream.serving.swap_offer import BACKEND, TRANSFER
 from slipstream.serving.swaps import Swap, SwapOrder
 from slipstream.vllm_plugin.gate import swaps
@@ -245,6 +245,9 @@ def test_an_engine_with_half_a_drafter_is_replaced(tmp_path: Path, host: Host) -
 
     theatre.serve(act)
     assert "no drafter is whole" in theatre.stage.messages()
+    assert theatre.run.last_swap is not None
+    assert theatre.run.last_swap.outcome == "failed"
+    assert "the engine ended meanwhile" in theatre.run.last_swap.message
     assert theatre.run.restarts == 1
     assert theatre.run.plan.drafter == str(theatre.old)
 
