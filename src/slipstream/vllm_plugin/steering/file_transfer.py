@@ -5,7 +5,7 @@ happens within one `update_weights`, so every step finds a whole drafter. If loa
 drafter before is loaded again from its folder; the call fails in any case.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,7 @@ class FileTransfer(WeightTransferEngine[NoInitInfo, FolderInfo]):  # type: ignor
             raise ValueError("this engine has no drafter that came from a folder")
         if (self._first / MASK_EMBEDDING).exists():
             raise ValueError(f"{self._first} has a {MASK_EMBEDDING}, which cannot be swapped")
+        _require_known_class(self.model, self._headers)
         require_match(self._headers, folder)
         if update_info.check_only:
             return
@@ -119,6 +120,20 @@ class FileTransfer(WeightTransferEngine[NoInitInfo, FolderInfo]):  # type: ignor
         _synchronize()
 
 
+def _require_known_class(model: Any, names: Iterable[str]) -> None:
+    """Refuse a drafter whose buffers we could not fill again."""
+    drafter = getattr(model, "model", None)
+    is_known = hasattr(drafter, "_build_fused_kv_buffers") and hasattr(drafter, "layers")
+    if not is_known or not {*_name_context_weights(drafter)} <= {*names}:
+        raise ValueError(f"a drafter of class {type(model).__name__} cannot be swapped")
+
+
+def _name_context_weights(drafter: Any) -> Iterator[str]:
+    for at in range(len(drafter.layers)):
+        for kind in ("k_proj", "v_proj"):
+            yield f"layers.{at}.self_attn.{kind}.weight"
+
+
 def _read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
     for file in list_files(folder):
         with safe_open(file, framework="pt") as opened:
@@ -128,14 +143,11 @@ def _read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _join_context_weights(drafter: Any, weights: Weights) -> torch.Tensor:
     """Return the rows by which this rank makes keys and values of the target's states."""
-    parts = []
-    for at, layer in enumerate(drafter.layers):
-        rows, projection = layer.self_attn.kv_size, layer.self_attn.qkv_proj
-        first = projection.tp_rank // projection.num_kv_head_replicas * rows
-        for kind in ("k_proj", "v_proj"):
-            weight = weights[f"layers.{at}.self_attn.{kind}.weight"]
-            parts.append(weight[first : first + rows])
-    return torch.cat(parts)
+    attention = drafter.layers[0].self_attn
+    rows, projection = attention.kv_size, attention.qkv_proj
+    first = projection.tp_rank // projection.num_kv_head_replicas * rows
+    names = _name_context_weights(drafter)
+    return torch.cat([weights[name][first : first + rows] for name in names])
 
 
 def _synchronize() -> None:

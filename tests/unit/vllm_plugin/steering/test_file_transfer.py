@@ -159,6 +159,17 @@ def test_a_mask_embedding_of_its_own_is_refused(make: Make, tmp_path: Path, wher
         make().update_weights({"folder": str(tmp_path / "new")})
 
 
+def test_a_drafter_of_an_unknown_class_is_refused(make: Make, tmp_path: Path) -> None:
+    others = [object(), type("Head", (), {"model": object()})()]
+    more_layers = make().model
+    more_layers.model.layers *= 2
+    for model in (*others, more_layers):
+        engine = make()
+        engine.model = model
+        with pytest.raises(ValueError, match="cannot be swapped"):
+            engine.update_weights({"folder": str(tmp_path / "new"), "check_only": True})
+
+
 def test_the_target_is_never_replaced(make: Make) -> None:
     engine = make()
     engine.model = engine._default_model
