@@ -22,7 +22,7 @@ from slipstream.serving.advisories import (
     parse_version,
 )
 from slipstream.serving.kept_logs import LogPlace
-from slipstream.serving.run import RunFolder
+from slipstream.serving.run import RunFolder, is_alive
 from slipstream.serving.run_status import find_standing
 from slipstream.serving.site import Check, Site, Verdict
 from slipstream.serving.spare_folder import find_engine_folder, read_latest
@@ -81,6 +81,7 @@ def examine(site: Site) -> Examination:
         *_or_fine(check_listeners(site), "network", "no engine is open to other machines"),
         *check_certificates(site),
         *_or_fine(_check_stale(site), "runs", f"{len(site.runs)} kept, no supervisor is missing"),
+        *_check_drifts(site),
         _check_newest(site, diagnosis),
     )
     return Examination(checks=checks, diagnosis=diagnosis)
@@ -266,6 +267,19 @@ def _check_stale(site: Site) -> Iterator[Check]:
             details=tuple(path.name for path in over),
             hint=f"rm -r {shlex.join(map(str, over))}",
         )
+
+
+def _check_drifts(site: Site) -> Iterator[Check]:
+    """Name what has become worse in runs that serve."""
+    for _, run in site.runs:
+        if run.drifts and is_alive(run.supervisor, site.proc):
+            yield Check(
+                subject="drift",
+                verdict="warning",
+                message=f"{run.id} serves worse than it did",
+                details=tuple(drift.describe() for drift in run.drifts),
+                hint=f"slipstream logs --events {run.id}, and docs/guardian.md",
+            )
 
 
 def _diagnose_newest(site: Site) -> Diagnosis | None:

@@ -25,6 +25,8 @@ from slipstream.records import Record, describe_faults, read_record
 from slipstream.serving.access.gate_file import GateRecording, GateRules
 from slipstream.serving.kept_logs import LogPlace
 from slipstream.serving.supervision.ladder import Rung
+from slipstream.steering.drift import Drift
+from slipstream.steering.guardian import GuardianRules
 from slipstream.units import show_bytes
 
 # For a run that begins: its logs take more than that within a day.
@@ -82,6 +84,7 @@ class Terms(Record):
     drain_seconds: NonNegativeInt = 30
     recording: GateRecording | None = None
     detached: bool = False
+    guardian: GuardianRules = Field(default_factory=GuardianRules)
 
     @property
     def needs_key(self) -> bool:
@@ -114,6 +117,8 @@ class Run(Record):
     successions: tuple[AwareDatetime, ...] = ()
     phase_seconds: dict[Phase, float] = Field(default_factory=dict)
     measurements: dict[str, float] = Field(default_factory=dict)
+    # What has become worse while it served, and still is.
+    drifts: tuple[Drift, ...] = ()
 
     def move(self, state: State) -> "Run":
         """Give the run in its next state; a step that the table does not have is a bug."""
