@@ -7,6 +7,7 @@ streams' own in both, so another mix of requests is no change.
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import NamedTuple, TypeVar
 
@@ -37,11 +38,12 @@ Name = TypeVar("Name")
 
 
 class _Latest(NamedTuple):
-    """Whose a value was, of which stream, and how far from the stream's mean."""
+    """Whose a value was, of which stream, how far from its mean, and the figures of both."""
 
     key: str | None
     place: Place
     apart: float
+    figures: tuple[float, float]
 
 
 class _Watched:
@@ -99,7 +101,7 @@ class LedgerWatch:
         bets, figures = stream.find_bets(), stream.to_figures(value)
         found = None
         for watched, where in ((whole, EVERYWHERE), (own, place)):
-            watched.latest.append(_Latest(line.key, place, value - stream.baseline.mean))
+            watched.latest.append(_Latest(line.key, place, value - stream.baseline.mean, figures))
             if watched.detector.add(value, bets, figures):
                 found = self._update((family, where), watched, line.at) or found
         if whole.detector.change is None and own.detector.change is None:
@@ -129,6 +131,7 @@ class LedgerWatch:
             key = (family, only)
             if key in self.drifts:
                 return None
+            change = _narrow(change, [one for one in latest if one.place == only])
         watched.kept = key
         owner = None
         if FORMS[family].scale != "seconds":
@@ -190,3 +193,9 @@ def _find_only(names: Sequence[Name], latest: Sequence[_Latest]) -> Name | None:
     if len(others) < LEAST_OTHERS:
         return None
     return least if fmean(others) > fmean(one.apart for one in latest) / 2 else None
+
+
+def _narrow(change: Change, latest: Sequence[_Latest]) -> Change:
+    """Return a change with the figures of some of its values."""
+    before, after = (fmean(one.figures[place] for one in latest) for place in (0, 1))
+    return replace(change, before=before, after=after, values=len(latest))
