@@ -49,8 +49,8 @@ def grow(per_hour: float, *, seconds: int = 3600, **more: Any) -> Iterator[dict[
         early = min(1.0, 0.5 + at / 600)
         memory = 800 * MIB * early * (1 + per_hour * at / 3600)
         processes = {
-            "core": {"pss": memory, "fds": 40},
-            "supervisor": {"pss": 60 * MIB, "fds": 20},
+            "core": {"anonymous": memory, "fds": 40},
+            "supervisor": {"anonymous": 60 * MIB, "fds": 20},
         }
         owners = {"supervisor": "process 7"}
         yield {
@@ -60,17 +60,19 @@ def grow(per_hour: float, *, seconds: int = 3600, **more: Any) -> Iterator[dict[
         }
 
 
-@pytest.mark.parametrize(("per_hour", "too_fast"), [(0.0, []), (0.005, []), (0.02, ["core pss"])])
+@pytest.mark.parametrize(
+    ("per_hour", "too_fast"), [(0.0, []), (0.005, []), (0.02, ["core anonymous"])]
+)
 def test_growth_counts_after_the_first_quarter(per_hour: float, too_fast: list[str]) -> None:
     growths = it.list_growths(grow(per_hour))
     assert {one.name for one in growths} == {
-        *("core pss", "core fds", "supervisor pss", "supervisor fds")
+        *("core anonymous", "core fds", "supervisor anonymous", "supervisor fds")
     }
     assert all(one.is_judged for one in growths)
     assert [one.name for one in growths if one.is_too_fast] == too_fast
-    (core,) = [one for one in growths if one.name == "core pss"]
+    (core,) = [one for one in growths if one.name == "core anonymous"]
     assert core.share_per_hour == pytest.approx(per_hour, rel=0.05, abs=1e-9)
-    assert str(core).startswith("core pss of engine 8: ")
+    assert str(core).startswith("core anonymous of engine 8: ")
 
 
 def test_engines_are_judged_one_by_one_and_only_while_they_are_ready() -> None:
@@ -80,10 +82,10 @@ def test_engines_are_judged_one_by_one_and_only_while_they_are_ready() -> None:
         *grow(9.0, ready=False, generation="engine 10"),
     ]
     growths = {(one.name, one.generation): one for one in it.list_growths(samples)}
-    assert not growths["core pss", "engine 8"].is_too_fast
-    assert not growths["core pss", "engine 9"].is_judged
-    assert ("core pss", "engine 10") not in growths
-    assert str(growths["core pss", "engine 9"]).endswith("too short to judge")
+    assert not growths["core anonymous", "engine 8"].is_too_fast
+    assert not growths["core anonymous", "engine 9"].is_judged
+    assert ("core anonymous", "engine 10") not in growths
+    assert str(growths["core anonymous", "engine 9"]).endswith("too short to judge")
 
 
 @pytest.mark.parametrize(

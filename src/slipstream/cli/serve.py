@@ -68,6 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_chat_wishes(parser)
     parser.add_argument("--bind", metavar="ADDRESS", help="to listen at; default this machine only")
     parser.add_argument("--port", type=whole_number, help="default 8000")
+    parser.add_argument(
+        "--fixed-length",
+        action="store_true",
+        help="keep the planned draft length; by default it follows what a step costs and brings",
+    )
     parser.add_argument("--detach", action="store_true", help="leave once it is ready")
     parser.add_argument(
         "--drain",
@@ -183,7 +188,7 @@ def _set_gate(plan: LaunchPlan, terms: Terms, folder: RunFolder) -> LaunchPlan:
     """Put the engine behind the gate of a run's folder, unless there is to be none."""
     if not terms.gated:
         return leave_without_gate(plan)
-    return put_behind_gate(plan, folder, terms.gate_rules)
+    return put_behind_gate(plan, folder, terms.gate_rules, steered=terms.steered)
 
 
 def _list_successions(options: argparse.Namespace, now: datetime) -> tuple[datetime, ...]:
@@ -249,6 +254,7 @@ def _read_terms(options: argparse.Namespace, terms: Terms) -> Terms:
             "recording": recording,
             "detached": options.detach,
             "guardian": options.guardian or terms.guardian,
+            "steered": terms.steered and not options.fixed_length,
             **gate,
         }
     )

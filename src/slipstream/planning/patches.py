@@ -11,6 +11,7 @@ from slipstream.planning.situation import Situation
 VARIABLE = "SLIPSTREAM_PATCHES"
 CPU_SAMPLING = "cpu-sampling"
 CPU_TOP_K = "cpu-top-k"
+DFLASH_NO_DRAFTS = "dflash-no-drafts"
 DRAFTER_POSITIONS = "drafter-positions"
 TURBOQUANT_GRAPHS = "turboquant-graphs"
 
@@ -21,6 +22,7 @@ def decide_patches(situation: Situation, settings: EngineSettings) -> list[Choic
     """Name every patch without which this plan would meet the fault that it repairs."""
     found = (
         *_decide_cpu_patches(situation, settings),
+        _decide_no_drafts(situation, settings),
         _decide_drafter_positions(situation, settings),
         _decide_turboquant_graphs(situation, settings),
     )
@@ -68,6 +70,18 @@ def _decide_cpu_patches(situation: Situation, settings: EngineSettings) -> list[
         ),
         Choice(CPU_TOP_K, "hardware", "on a CPU with drafts, top_k without top_p ends the engine"),
     ]
+
+
+def _decide_no_drafts(situation: Situation, settings: EngineSettings) -> Choice[str] | None:
+    if settings.speculation is None or situation.runner != "V1" or situation.draft is None:
+        return None
+    if situation.draft.family != "dflash":
+        return None
+    return Choice(
+        DFLASH_NO_DRAFTS,
+        "default",
+        "under load the draft length goes down to none, and the drafter's pass with it",
+    )
 
 
 def _decide_drafter_positions(situation: Situation, settings: EngineSettings) -> Choice[str] | None:

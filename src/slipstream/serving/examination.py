@@ -22,7 +22,7 @@ from slipstream.serving.advisories import (
     parse_version,
 )
 from slipstream.serving.kept_logs import LogPlace
-from slipstream.serving.run import RunFolder, is_alive
+from slipstream.serving.run import Run, RunFolder, is_alive
 from slipstream.serving.run_status import find_standing
 from slipstream.serving.site import Check, Site, Verdict
 from slipstream.serving.spare_folder import find_engine_folder, read_latest
@@ -30,6 +30,7 @@ from slipstream.serving.supervision.diagnosis import Finding, diagnose_file
 from slipstream.serving.supervision.engine_process import name_end, read_reasons
 from slipstream.serving.supervision.engine_session import list_session
 from slipstream.serving.supervision.memory_guard import LEAST_AVAILABLE_BYTES, WATCHED_BELOW_BYTES
+from slipstream.steering.flight import Flight, read_flight
 from slipstream.units import show_bytes
 from slipstream.user_folders import slipstream_cache
 
@@ -44,6 +45,8 @@ class Diagnosis(Record):
     log: str
     findings: tuple[Finding, ...]
     last_words: tuple[str, ...] = ()
+    # Of the engine that ended last, None if it kept none.
+    flight: Flight | None = None
 
     @property
     def is_fault(self) -> bool:
@@ -103,11 +106,19 @@ def diagnose_log(
 def diagnose_run(folder: RunFolder) -> Diagnosis:
     """Diagnose a run, by its last event if its engine never said anything."""
     run = folder.read()
-    if (log := find_engine_folder(folder, run).engine_log).exists():
+    engine_folder = find_engine_folder(folder, run)
+    if (log := engine_folder.engine_log).exists():
         run = read_latest(folder, run)
-        return diagnose_log(log, exit_code=run.exit_code, healthy=run.healthy_log)
+        found = diagnose_log(log, exit_code=run.exit_code, healthy=run.healthy_log)
+        return found.model_copy(update={"flight": _find_flight(engine_folder, run)})
     last = tuple(event.message for event in folder.read_events()[-1:])
     return Diagnosis(log=str(log), findings=(), last_words=last)
+
+
+def _find_flight(folder: RunFolder, run: Run) -> Flight | None:
+    """Return the last steps of the engine that ended last."""
+    is_up = run.engine is not None and is_alive(run.engine)
+    return read_flight(folder.earlier_flight if is_up else folder.flight)
 
 
 def _or_fine(found: Iterable[Check], subject: str, message: str) -> tuple[Check, ...]:

@@ -6,6 +6,7 @@ from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
 from slipstream.serving.access.gate_file import GateMedia
 
+GRAMMAR_CACHE_MIB = "64"
 MEDIA_HOSTS = "--allowed-media-domains"
 # vLLM fetches from every host if its list is empty, and RFC 2606 gives this name to nobody.
 NO_HOST = "none.invalid"
@@ -18,10 +19,16 @@ def takes_pictures(plan: LaunchPlan) -> bool:
 
 
 def guard_engine(plan: LaunchPlan, media: GateMedia) -> LaunchPlan:
-    """Have the engine store no responses, and fetch pictures only from the listed hosts."""
-    because = "vLLM keeps stored responses in memory and never removes one"
+    """Bound what the engine keeps of requests, and whose pictures it fetches."""
     plan = plan.change_variables(
-        {"VLLM_ENABLE_RESPONSES_API_STORE": Choice("0", "default", because)}
+        {
+            "VLLM_ENABLE_RESPONSES_API_STORE": Choice(
+                "0", "default", "vLLM keeps stored responses in memory and never removes one"
+            ),
+            "VLLM_XGRAMMAR_CACHE_MB": Choice(
+                GRAMMAR_CACHE_MIB, "default", "compiled grammars; vLLM's 512 MiB fill for hours"
+            ),
+        }
     )
     if not takes_pictures(plan):
         return plan

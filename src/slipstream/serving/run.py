@@ -82,6 +82,8 @@ class Terms(Record):
     # As they were when they could last be read.
     gate_rules: GateRules | None = None
     drain_seconds: NonNegativeInt = 30
+    # Whether the draft length follows the load; otherwise it stays as planned.
+    steered: bool = True
     recording: GateRecording | None = None
     detached: bool = False
     guardian: GuardianRules = Field(default_factory=GuardianRules)
@@ -171,7 +173,7 @@ class RunFolder:
 
     @property
     def ledger(self) -> Path:
-        """What was drafted for each request that ended; fuller ones lie beside it."""
+        """What each request drafted, got accepted and took; a fuller one lies beside it."""
         return self.path / "ledger.jsonl"
 
     def list_ledgers(self) -> list[Path]:
@@ -180,9 +182,24 @@ class RunFolder:
         return [file for file in files if file.exists()]
 
     @property
+    def steering(self) -> Path:
+        """What the engine's scheduler does now."""
+        return self.path / "steering.json"
+
+    @property
     def steering_order(self) -> Path:
-        """The longest draft that the engine's scheduler is allowed."""
+        """What the scheduler is told while it runs."""
         return self.path / "steering-order.json"
+
+    @property
+    def flight(self) -> Path:
+        """The engine's last steps."""
+        return self.path / "flight.bin"
+
+    @property
+    def earlier_flight(self) -> Path:
+        """The last steps of the engine before it."""
+        return self.path / "flight-1.bin"
 
     @property
     def gate(self) -> Path:

@@ -17,6 +17,7 @@ from slipstream.serving.access.gate_file import (
 from slipstream.serving.access.gate_rules import apply_rules
 from slipstream.serving.guarded_engine import guard_engine, takes_pictures
 from slipstream.serving.run import RunFolder, Terms
+from slipstream.serving.steered_engine import is_followed, steer_engine
 from slipstream.serving.weights.lock import LocalModel
 
 PORT = 8000
@@ -77,7 +78,7 @@ def listen_at(plan: LaunchPlan, host: str | None, port: int | None) -> LaunchPla
 
 
 def put_behind_gate(
-    plan: LaunchPlan, folder: RunFolder, rules: GateRules | None = None
+    plan: LaunchPlan, folder: RunFolder, rules: GateRules | None = None, *, steered: bool = True
 ) -> LaunchPlan:
     """Have every request judged inside the API server, whatever other middleware is asked for.
 
@@ -110,6 +111,7 @@ def put_behind_gate(
     plan = plan.change(rest=rest)
     plan = _bound_queue(_have_port(plan))
     plan = guard_engine(plan, (rules or GateRules()).media)
+    plan = steer_engine(plan, steered=steered)
     gate = Choice(str(folder.gate), "default", "the gate's settings; no key is in it")
     return plan.change_variables({GATE_VARIABLE: gate})
 
@@ -147,6 +149,7 @@ def describe_gate(
         accounting_folder=folder.accounting,
         access_log=folder.access_log,
         speculation=plan.speculation is not None,
+        tags=is_followed(plan),
         generates=_find_rest(plan, "--runner") != "pooling",
         text_only=not takes_pictures(plan),
         recording=terms.recording,

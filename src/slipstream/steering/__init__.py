@@ -1,1 +1,1 @@
-"""What a running engine's ledger of requests shows: summaries, drift, and what to do about it."""
+"""A running engine's speculation: what it did, what it does, and what should be done about it."""

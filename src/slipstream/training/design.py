@@ -5,11 +5,11 @@ states, of which the first is the embedding, as speculators does; z-lab's are on
 """
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.errors import InvalidInputError
 from slipstream.planning.plan import Decision
-from slipstream.planning.settings import Source
 from slipstream.records import Record
 from slipstream.training.settings import DrafterDesign, Method
 
@@ -37,6 +37,15 @@ class Vocabulary(Record):
     used: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Default:
+    """What a part of a drafter is unless it was asked for otherwise, and why."""
+
+    flag: str
+    value: object
+    because: str
+
+
 def decide_design(
     target: Checkpoint,
     inner_size: int,
@@ -45,59 +54,63 @@ def decide_design(
     method: Method = "dflash",
 ) -> tuple[DrafterDesign, tuple[Decision, ...]]:
     """Design a new drafter for a target."""
-    decisions: list[Decision] = []
+    defaults = _describe_eagle3(target) if method == "eagle3" else _describe_dflash(target)
+    parts: dict[str, object] = {"method": method, "mask_token_id": asked.mask_token_id}
+    if method != "eagle3":
+        mask = find_mask_token(vocabulary) if asked.mask_token_id is None else None
+        because = "the first token that neither text nor the chat template uses"
+        defaults["mask_token_id"] = _Default("--mask-token-id", mask, because)
+    inner = _Default("--intermediate-size", inner_size, "as in the target")
+    decisions = []
+    for name, default in (defaults | {"intermediate_size": inner}).items():
+        wish = getattr(asked, name)
+        parts[name] = default.value if wish is None else wish
+        decisions.append(_decide(default, wish))
+    return DrafterDesign.model_validate(parts), tuple(decisions)
 
-    def settle(flag: str, wish: object, value: object, because: str, source: Source) -> object:
-        chosen, reason, origin = (
-            (value, because, source) if wish is None else (wish, "asked for", "user")
-        )
-        shown = " ".join(map(str, chosen)) if isinstance(chosen, tuple) else str(chosen)
-        decisions.append(Decision(flag=flag, value=shown, source=origin, because=reason))
-        return chosen
 
+def _describe_dflash(target: Checkpoint) -> dict[str, _Default]:
     parameters = _count_parameters(target)
-    (layers, block), size = (
-        (SMALL_SHAPE, "below") if parameters < SMALL_TARGET_PARAMETERS else (LARGE_SHAPE, "above")
-    )
-    why = why_layers = f"the target has {parameters / 1e9:.2f} B parameters, {size} one billion"
-    states = spread_states(target.layer_count or 0)
-    why_states = "spread from the second to the third last layer, as z-lab's drafters are"
-    if method == "eagle3":
-        (layers, block), states = EAGLE3_SHAPE, choose_eagle3_states(target.layer_count or 0)
-        why_layers = "an EAGLE-3 head has one layer"
-        why = "the anchor and five draft tokens, each of which takes a pass of the head"
-        why_states = "an early, the middle and a late one, EAGLE-3's own"
-    design = DrafterDesign.model_validate(
-        {
-            "method": method,
-            "layers": settle("--layers", asked.layers, layers, why_layers, "checkpoint"),
-            "block_size": settle("--block-size", asked.block_size, block, why, "checkpoint"),
-            "target_layer_ids": settle(
-                "--layer-ids",
-                asked.target_layer_ids,
-                states,
-                why_states,
-                "checkpoint",
-            ),
-            "mask_token_id": asked.mask_token_id
-            if method == "eagle3"
-            else settle(
-                "--mask-token-id",
-                asked.mask_token_id,
-                find_mask_token(vocabulary) if asked.mask_token_id is None else None,
-                "the first token that neither text nor the chat template uses",
-                "checkpoint",
-            ),
-            "intermediate_size": settle(
-                "--intermediate-size",
-                asked.intermediate_size,
-                inner_size,
-                "as in the target",
-                "checkpoint",
-            ),
-        }
-    )
-    return design, tuple(decisions)
+    small = parameters < SMALL_TARGET_PARAMETERS
+    layers, block = SMALL_SHAPE if small else LARGE_SHAPE
+    size = f"{parameters / 1e9:.2f} B parameters, {'below' if small else 'above'} one billion"
+    why = f"the target has {size}"
+    return {
+        "layers": _Default("--layers", layers, why),
+        "block_size": _Default("--block-size", block, why),
+        "target_layer_ids": _Default(
+            "--layer-ids",
+            spread_states(target.layer_count or 0),
+            "spread from the second to the third last layer, as z-lab's drafters are",
+        ),
+    }
+
+
+def _describe_eagle3(target: Checkpoint) -> dict[str, _Default]:
+    layers, block = EAGLE3_SHAPE
+    return {
+        "layers": _Default("--layers", layers, "an EAGLE-3 head has one layer"),
+        "block_size": _Default(
+            "--block-size",
+            block,
+            "the anchor and five draft tokens, each of which takes a pass of the head",
+        ),
+        "target_layer_ids": _Default(
+            "--layer-ids",
+            choose_eagle3_states(target.layer_count or 0),
+            "an early, the middle and a late one, EAGLE-3's own",
+        ),
+    }
+
+
+def _decide(default: _Default, wish: object) -> Decision:
+    chosen = default.value if wish is None else wish
+    shown = " ".join(map(str, chosen)) if isinstance(chosen, tuple) else str(chosen)
+    if wish is None:
+        return Decision(
+            flag=default.flag, value=shown, source="checkpoint", because=default.because
+        )
+    return Decision(flag=default.flag, value=shown, source="user", because="asked for")
 
 
 def design_of(drafter: Checkpoint, inner_size: int) -> DrafterDesign:

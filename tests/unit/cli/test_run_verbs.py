@@ -18,6 +18,7 @@ from slipstream.serving.examination import Diagnosis, Examination
 from slipstream.serving.run import Event, Process, read_process
 from slipstream.serving.run_status import RunStatus, StatusList
 from slipstream.steering.ledger_summary import LedgerSummary
+from slipstream.vllm_plugin.steering.flight_recorder import FlightRecorder
 from tests.unit.serving.kept_runs import AT, access, happen, keep
 from tests.unit.serving.test_examination import EXCERPTS
 from tests.unit.steering.lines import write as write_line
@@ -242,6 +243,26 @@ def test_doctor_diagnoses_a_run_or_a_log_alone(root: Path, capsys: Capture) -> N
     assert run(["doctor", str(EXCERPTS / "clean-start.log")], {}) == 0
     assert run(["doctor", "nowhere.log"], {}) == 1
     assert capsys.readouterr().err.startswith("error: there is no run nowhere.log")
+
+
+def test_doctor_tells_what_the_core_did_last(root: Path, capsys: Capture) -> None:
+    folder, _ = keep(root, "failed", state="failed", engine=None)
+    shutil.copy(EXCERPTS / "port-in-use.log", folder.engine_log)
+    FlightRecorder(folder.flight).add(
+        running=3,
+        waiting=1,
+        verified=5,
+        drafted=4,
+        tokens=9,
+        memory_mib=1970,
+        seconds=0.061,
+        cache=0.12,
+    )
+    assert run(["doctor", "failed"], {}) == 1
+    shown = capsys.readouterr().out
+    assert "3 running, 1 waiting" in shown
+    assert "draft length  4" in shown
+    assert "1,970 MiB" in shown
 
 
 def test_doctor_imports_neither_torch_nor_the_engine() -> None:

@@ -9,6 +9,7 @@ from slipstream.planning import LaunchPlan
 from slipstream.planning.patches import (
     CPU_SAMPLING,
     CPU_TOP_K,
+    DFLASH_NO_DRAFTS,
     DRAFTER_POSITIONS,
     TURBOQUANT_GRAPHS,
     VARIABLE,
@@ -169,5 +170,5 @@ def test_two_patches_share_the_variable_and_both_reasons_are_told() -> None:
 
 
 def test_drafts_on_a_cpu_are_sampled_with_a_patch_and_plain_decoding_without() -> None:
-    assert plan("cpu-server").patches == (CPU_SAMPLING, CPU_TOP_K)
+    assert plan("cpu-server").patches == (CPU_SAMPLING, CPU_TOP_K, DFLASH_NO_DRAFTS)
     assert plan("cpu-server", speculation=False).patches == ()

@@ -4,6 +4,7 @@ from slipstream.reporting.text.tables import align
 from slipstream.serving.examination import Diagnosis, Examination
 from slipstream.serving.site import Check, Verdict
 from slipstream.serving.supervision.diagnosis import Finding
+from slipstream.steering.flight import Flight
 
 
 def render_examination(examination: Examination) -> str:
@@ -14,14 +15,34 @@ def render_examination(examination: Examination) -> str:
 
 
 def render_diagnosis(diagnosis: Diagnosis) -> str:
-    """Show what a log tells, the first cause first."""
+    """Show what a log tells, the first cause first, and what the engine did last."""
+    flight = [_describe_flight(diagnosis.flight)] if diagnosis.flight else []
     if not diagnosis.findings:
         lines = [f"nothing known in {diagnosis.log}"]
         if diagnosis.last_words:
             lines += ["its last words:", *(f"  {line}" for line in diagnosis.last_words)]
-        return "\n".join(lines)
+        return "\n".join([*lines, *flight])
     blocks = ["\n".join(_describe_finding(finding)) for finding in diagnosis.findings]
-    return "\n\n".join([f"in {diagnosis.log}:", *blocks])
+    return "\n\n".join([f"in {diagnosis.log}:", *blocks, *flight])
+
+
+def _describe_flight(flight: Flight) -> str:
+    rows = [
+        (
+            "steps",
+            f"{flight.steps:,} in {flight.seconds:.0f} s, the last at {flight.last_at:%X} UTC",
+        ),
+        ("sequences", f"{flight.running} running, {flight.waiting} waiting"),
+        ("draft length", str(flight.draft_length)),
+        (
+            "step",
+            f"{flight.step_seconds * 1e3:.0f} ms in the last minute, "
+            f"{flight.last_step_seconds * 1e3:.0f} ms the last one",
+        ),
+        ("cache", f"{flight.cache:.0%} full"),
+        ("memory", f"{flight.memory_mib:,} MiB, {flight.memory_grown_mib:+,} in the last minute"),
+    ]
+    return "\n".join(["what its core did last:", *align(rows, indent="  ")])
 
 
 def _describe(check: Check) -> list[tuple[str, str, str]]:

@@ -204,6 +204,8 @@ class GateSettings(GateRules):
     state_file: Path | None = None
     accounting_folder: Path | None = None
     speculation: bool = False
+    # Whether the engine keeps a ledger, for which each request tells whose and of what kind it is.
+    tags: bool = False
     # Whether the model writes text; otherwise it gives vectors or scores.
     generates: bool = True
     text_only: bool = True

@@ -5,6 +5,7 @@ whose ledger cannot be read serves on without this watch, which is noted once.
 """
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -42,7 +43,7 @@ class SteeringWatch:
         self._reader, self._watch = LedgerReader(), LedgerWatch()
         self._guardian = Guardian(chronicle.run.terms.guardian)
         self._argv: list[str] | None = None
-        self._ordered: tuple[Path, int | None] | None = None
+        self._ordered: tuple[Path, int] | None = None
         self._trouble: str | None = None
         self._is_low_power = False
 
@@ -94,9 +95,14 @@ class SteeringWatch:
         self._argv = argv
 
     def _list_levers(self) -> Levers:
-        speculation = self._chronicle.run.plan.speculation
+        """Return what can be done; an order that somebody else gave is not changed."""
+        folder, speculation = self._chronicle.engine_folder, self._chronicle.run.plan.speculation
+        is_free = self._ordered is not None or not folder.steering_order.exists()
         length = speculation.length.value if speculation and speculation.length else None
-        return Levers(draft_length=length, can_swap_back=self._swap is not None)
+        return Levers(
+            draft_length=length if is_free and read_steers(folder.steering) else None,
+            can_swap_back=self._swap is not None,
+        )
 
     async def _is_slowed(self) -> bool:
         """Say whether an accelerator that has work runs at a fraction of its clock."""
@@ -139,21 +145,27 @@ class SteeringWatch:
 
     def _order(self) -> None:
         """Have the scheduler know the order, also one that could not be written before."""
-        order = (self._chronicle.engine_folder.steering_order, self._guardian.most)
-        if order == self._ordered:
-            return
-        path, most = order
-        if most is None:
-            path.unlink(missing_ok=True)
-        else:
+        path, most = self._chronicle.engine_folder.steering_order, self._guardian.most
+        if most is not None and self._ordered != (path, most):
             write_even_if_full(path, SteeringOrder(most=most).to_json().encode())
-        self._ordered = order
+            self._ordered = (path, most)
+        elif most is None and self._ordered is not None:
+            self._ordered[0].unlink(missing_ok=True)
+            self._ordered = None
 
     def _report(self, trouble: str) -> None:
         if trouble != self._trouble:
             self._trouble = trouble
             with suppress(Exception):
                 self._chronicle.note(trouble)
+
+
+def read_steers(state: Path) -> bool:
+    """Say whether the scheduler chooses the draft length, and so follows an order."""
+    try:
+        return json.loads(state.read_bytes())["steers"] is True
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
 
 
 def is_slowed(accelerator: Accelerator) -> bool:

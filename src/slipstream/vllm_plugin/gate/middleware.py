@@ -27,6 +27,7 @@ from slipstream.vllm_plugin.gate.answers import (
 from slipstream.vllm_plugin.gate.caller_limits import CallerLimits
 from slipstream.vllm_plugin.gate.compiled_constraints import list_forms
 from slipstream.vllm_plugin.gate.connections import bound_connections, give_way, hold_place
+from slipstream.vllm_plugin.gate.content_kind import find_kind
 from slipstream.vllm_plugin.gate.engine_errors import translate_errors
 from slipstream.vllm_plugin.gate.fair_shares import FairShares, Seat
 from slipstream.vllm_plugin.gate.key_ring import (
@@ -51,7 +52,7 @@ from slipstream.vllm_plugin.gate.request_body import (
 )
 from slipstream.vllm_plugin.gate.request_limits import Document, count_sequences
 from slipstream.vllm_plugin.gate.request_policy import apply_policy, parse_body
-from slipstream.vllm_plugin.gate.routes import CANCEL, MODELS, RESPONSES, WITHOUT_ENGINE
+from slipstream.vllm_plugin.gate.routes import CANCEL, MODELS, RESPONSES, SCOPES, WITHOUT_ENGINE
 from slipstream.vllm_plugin.gate.schema_pace import Release, SchemaPace, hold_nothing
 from slipstream.vllm_plugin.gate.settings import VARIABLE, Settings, make_settings, read_settings
 from slipstream.vllm_plugin.gate.visits import VISIT, Visits
@@ -260,7 +261,10 @@ class Gate:
             require_probe(body, document)
         if warnings := apply_policy(document, body, path, settings):
             body = json.dumps(document).encode()
-        own = {}
+        own: dict[str, object] = {}
+        if settings.tags and path in ANSWER_FIELDS:
+            words = (identity, caller.id, find_kind(document), SCOPES[f"POST {path}"])
+            own["vllm_xargs"] = {"slipstream": " ".join(words)}
         if caller.cache_salt is not None:
             own["cache_salt"] = caller.cache_salt + (document.get("cache_salt") or "")
         if path == RESPONSES:  # Here vLLM does not read the id from the header.

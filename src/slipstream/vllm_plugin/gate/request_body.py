@@ -80,6 +80,6 @@ def replay(body: bytes, receive: Receive) -> Receive:
     return receive_again
 
 
-def append_fields(body: bytes, fields: dict[str, str]) -> bytes:
+def append_fields(body: bytes, fields: dict[str, object]) -> bytes:
     """Put fields at the end of an object that is not empty: there they have the last word."""
     return body.rstrip()[:-1] + b", " + json.dumps(fields).encode()[1:]

@@ -102,6 +102,7 @@ class Settings:
     refusals_per_second: float
     retry_after_seconds: int
     speculation: bool
+    tags: bool
     generates: bool
     unsupported_sampling: str
     long_answers: str

@@ -1,0 +1,88 @@
+"""`Flight`: the steps before an engine's end, from the recorder in its core.
+
+The format is that of `slipstream.vllm_plugin.steering.flight_recorder`, which nothing here imports.
+"""
+
+import struct
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Literal, NamedTuple
+
+from pydantic import AwareDatetime
+
+from slipstream.records import Record
+
+MAGIC = b"SLIPFLT1"
+HEADER = struct.Struct("<8sII")
+STEP = struct.Struct("<dIHHHHIIff")
+MOST_STEPS = 1 << 16
+_MINUTE = 60.0
+
+
+class Step(NamedTuple):
+    """One step of the engine; lengths are those verified and drafted in it."""
+
+    at: float
+    number: int
+    running: int
+    waiting: int
+    verified: int
+    drafted: int
+    tokens: int
+    memory_mib: int
+    seconds: float
+    cache: float
+
+
+class Flight(Record):
+    """The last steps in figures; the usual step is the median of the last minute."""
+
+    schema_version: Literal[1] = 1
+    steps: int
+    seconds: float
+    last_at: AwareDatetime
+    running: int
+    waiting: int
+    draft_length: int
+    step_seconds: float
+    last_step_seconds: float
+    cache: float
+    memory_mib: int
+    memory_grown_mib: int
+
+
+def read_flight(path: Path) -> Flight | None:
+    """Read what the recorder kept, None if there is nothing or it is not whole."""
+    try:
+        content = path.read_bytes()
+        steps = list_steps(content)
+    except (OSError, struct.error, ValueError):
+        return None
+    if not steps:
+        return None
+    last = steps[-1]
+    lately = [one for one in steps if one.at >= last.at - _MINUTE]
+    return Flight(
+        steps=len(steps),
+        seconds=max(0.0, last.at - steps[0].at),
+        last_at=datetime.fromtimestamp(last.at, UTC),
+        running=last.running,
+        waiting=last.waiting,
+        draft_length=last.drafted,
+        step_seconds=median(one.seconds for one in lately),
+        last_step_seconds=last.seconds,
+        cache=last.cache,
+        memory_mib=last.memory_mib,
+        memory_grown_mib=last.memory_mib - lately[0].memory_mib,
+    )
+
+
+def list_steps(content: bytes) -> list[Step]:
+    """List the steps of a recorder's file in their order."""
+    magic, size, count = HEADER.unpack_from(content)
+    if magic != MAGIC or size != STEP.size or count > MOST_STEPS:
+        raise ValueError("not the file of a flight recorder")
+    places = range(HEADER.size, min(len(content), HEADER.size + size * count) - size + 1, size)
+    steps = (Step._make(STEP.unpack_from(content, place)) for place in places)
+    return sorted((step for step in steps if step.at > 0), key=lambda step: step.number)

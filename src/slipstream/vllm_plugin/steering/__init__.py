@@ -1,0 +1,1 @@
+"""What steers a running engine from within: its scheduler, its ledger of requests, its recorder."""

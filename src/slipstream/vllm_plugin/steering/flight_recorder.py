@@ -1,0 +1,79 @@
+"""The flight recorder: the engine's last steps, in a file that outlives it.
+
+It is a ring in mapped memory: a step costs a few writes to memory, and what was written is in the
+file whatever kills the process. `slipstream.steering.flight` reads it.
+"""
+
+import mmap
+import os
+import struct
+import time
+from contextlib import suppress
+from pathlib import Path
+
+MAGIC = b"SLIPFLT1"
+HEADER = struct.Struct("<8sII")
+# Time, step, running, waiting, verified and drafted length, tokens, memory in MiB, seconds, cache.
+STEP = struct.Struct("<dIHHHHIIff")
+STEPS = 16_384
+_MOST = 0xFFFF
+
+
+class FlightRecorder:
+    """Keeps the last steps; a disk that refuses the file costs the record and nothing else."""
+
+    def __init__(self, path: Path) -> None:
+        self._next = 0
+        try:
+            self._ring: mmap.mmap | None = _map(path)
+        except OSError:
+            self._ring = None
+
+    def add(
+        self,
+        *,
+        running: int,
+        waiting: int,
+        verified: int,
+        drafted: int,
+        tokens: int,
+        memory_mib: int,
+        seconds: float,
+        cache: float,
+    ) -> None:
+        """Note a step."""
+        if self._ring is None:
+            return
+        place = HEADER.size + self._next % STEPS * STEP.size
+        lengths = (min(one, _MOST) for one in (running, waiting, verified, drafted))
+        STEP.pack_into(
+            self._ring,
+            place,
+            time.time(),
+            self._next,
+            *lengths,
+            min(tokens, 0xFFFFFFFF),
+            memory_mib,
+            seconds,
+            cache,
+        )
+        self._next += 1
+
+
+def _map(path: Path) -> mmap.mmap:
+    """Make the file anew, with all of its room: a full disk is met here and not later.
+
+    The one before it is kept: it may be of an engine that has just died.
+    """
+    with suppress(FileNotFoundError):
+        path.replace(path.with_stem(f"{path.stem}-1"))
+    size = HEADER.size + STEPS * STEP.size
+    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(path, flags, 0o600)
+    try:
+        os.posix_fallocate(file, 0, size)
+        ring = mmap.mmap(file, size)
+    finally:
+        os.close(file)
+    HEADER.pack_into(ring, 0, MAGIC, STEP.size, STEPS)
+    return ring

@@ -1,0 +1,205 @@
+"""vLLM's scheduler, steered: `--scheduler-cls slipstream.vllm_plugin.steering.scheduler.make`.
+
+Like a patch it is for the source that it was written for; with another, vLLM's own scheduler runs,
+and a line in the log says so.
+"""
+
+import logging
+import os
+import time
+from collections import deque
+from hashlib import sha256
+from inspect import getsource
+from pathlib import Path
+from typing import Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import RequestStatus
+
+from slipstream.vllm_plugin.gate.settings import VARIABLE as GATE_VARIABLE
+from slipstream.vllm_plugin.steering.steering import Steering
+
+# Set to "fixed", the length stays the planned one, and all else is the same.
+VARIABLE = "SLIPSTREAM_DRAFT_LENGTH"
+KNOWN_SOURCE = "bd39a88acabb1f63c1f9ae31f54918150358b11ca026370f3b786de0bfe21255"
+_TOUCHED = (
+    *(Scheduler.schedule, Scheduler.update_from_output, Scheduler.make_spec_decoding_stats),
+    *(Scheduler.add_request, Scheduler.finish_requests, Scheduler._free_request),
+)
+_ENDED = {
+    RequestStatus.FINISHED_STOPPED: "stop",
+    RequestStatus.FINISHED_LENGTH_CAPPED: "length",
+    RequestStatus.FINISHED_ABORTED: "aborted",
+}
+
+log = logging.getLogger("vllm.slipstream")
+
+
+def make(*, vllm_config: Any, **others: Any) -> Any:
+    """Return the scheduler for a config, steered if its source is known and there is a run."""
+    asynchronous = vllm_config.scheduler_config.async_scheduling
+    gate = os.environ.get(GATE_VARIABLE)
+    if gate is None or hash_source() != KNOWN_SOURCE:
+        why = "no run names a folder" if gate is None else "source is not the known one"
+        log.warning("slipstream steering: not applied: %s", why)
+        plain = AsyncScheduler if asynchronous else Scheduler
+        return plain(vllm_config=vllm_config, **others)
+    steered = SteeredAsyncScheduler if asynchronous else SteeredScheduler
+    scheduler = steered(vllm_config=vllm_config, **others)
+    scheduler.steer(Path(gate).parent, vllm_config)
+    return scheduler
+
+
+def hash_source() -> str:
+    """Return the SHA-256 of the methods that are overridden or relied upon."""
+    return sha256("".join(map(getsource, _TOUCHED)).encode()).hexdigest()
+
+
+def list_lengths(config: Any, longest: int, planned: list[int] | None) -> list[int]:
+    """List the draft lengths among which may be chosen, which is one if none may."""
+    if os.environ.get(VARIABLE) == "fixed" or not longest:
+        return [longest]
+    if config.use_v2_model_runner:  # Only of these were graphs recorded.
+        return sorted({longest, *(planned or ())})
+    return list(range(longest + 1))
+
+
+class _Steered:
+    """What is added to either scheduler; vLLM's own methods do all the work."""
+
+    _steering: Steering
+
+    def steer(self: Any, folder: Path, config: Any) -> None:
+        """Begin: from now on the length is ours."""
+        longest, planned = self.num_spec_tokens, self.dynamic_sd_lookup
+        lengths = list_lengths(config, longest, planned)
+        self._steering = Steering(folder, lengths, longest=longest, planned=planned)
+        if self._steering.steers:
+            self.dynamic_sd_lookup = _Chosen(self._steering)
+        self._begun: deque[tuple[int, float]] = deque(maxlen=8)
+        self._ended = time.perf_counter()
+        self._idle, self._updating = True, False
+        self._finished: list[Any] = []
+        log.warning("slipstream steering: draft lengths %s", lengths)
+
+    def schedule(self: Any, *arguments: Any, **named: Any) -> Any:
+        """Note when a step begins."""
+        output = super().schedule(*arguments, **named)  # type: ignore[misc]
+        self._begun.append((id(output), time.perf_counter()))
+        return output
+
+    def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
+        """Learn from a step that is over."""
+        self._updating = True
+        try:
+            results = super().update_from_output(  # type: ignore[misc]
+                scheduler_output, model_runner_output
+            )
+        finally:
+            self._updating = False
+        began, now = self._find_beginning(scheduler_output), time.perf_counter()
+        ledger, clock, tokens = self._steering.ledger, time.monotonic(), 0
+        scheduled = scheduler_output.num_scheduled_tokens
+        for outputs in results.values():
+            for one in outputs.outputs:
+                if one.prefill_stats is not None:
+                    ledger.see_cached(one.request_id, one.prefill_stats.num_cached_tokens)
+                tokens += len(one.new_token_ids)
+                ledger.see_tokens(one.request_id, len(one.new_token_ids), len(scheduled), clock)
+        self._write_ended()
+        waiting = len(self.waiting)
+        if began is not None:
+            self._steering.see_step(
+                scheduled,
+                scheduler_output.scheduled_spec_decode_tokens,
+                scheduler_output.num_spec_tokens_to_schedule,
+                tokens=tokens,
+                seconds=now - began,
+                waiting=waiting,
+                cache=self.kv_cache_manager.usage,
+            )
+        self._ended, self._idle = now, not self.running
+        if self._idle:
+            self._steering.rest(waiting)
+        return results
+
+    def make_spec_decoding_stats(
+        self: Any,
+        spec_decoding_stats: Any,
+        num_draft_tokens: int,
+        num_accepted_tokens: int,
+        num_invalid_spec_tokens: dict[str, int] | None,
+        request_id: str,
+    ) -> Any:
+        """Count a draft of a request where vLLM counts it for all."""
+        valid = num_draft_tokens - (num_invalid_spec_tokens or {}).get(request_id, 0)
+        self._steering.ledger.see_draft(request_id, valid, num_accepted_tokens)
+        self._steering.control.observe_draft(valid, num_accepted_tokens)
+        return super().make_spec_decoding_stats(  # type: ignore[misc]
+            spec_decoding_stats,
+            num_draft_tokens,
+            num_accepted_tokens,
+            num_invalid_spec_tokens,
+            request_id,
+        )
+
+    def add_request(self: Any, request: Any) -> Any:
+        """Enter a request into the ledger."""
+        params = request.sampling_params
+        if params is not None:
+            self._steering.ledger.begin(request.request_id, params.extra_args, params.temperature)
+        return super().add_request(request)  # type: ignore[misc]
+
+    def finish_requests(self: Any, *arguments: Any, **named: Any) -> Any:
+        """End requests from outside, which is what happens when a client leaves."""
+        finished = super().finish_requests(*arguments, **named)  # type: ignore[misc]
+        if not self._updating:
+            self._write_ended()
+        return finished
+
+    def _free_request(self: Any, request: Any, *arguments: Any, **named: Any) -> Any:
+        self._finished.append(request)
+        return super()._free_request(request, *arguments, **named)  # type: ignore[misc]
+
+    def shutdown(self: Any) -> None:
+        """Write what is still to be written."""
+        self._steering.close()
+        super().shutdown()  # type: ignore[misc]
+
+    def _write_ended(self: Any) -> None:
+        for request in self._finished:
+            self._steering.ledger.end(
+                request.request_id,
+                _ENDED.get(request.status, "other"),
+                prompt=request.num_prompt_tokens,
+                tokens=request.num_output_tokens,
+            )
+        self._finished.clear()
+
+    def _find_beginning(self: Any, output: Any) -> float | None:
+        """Return when a step began: with the end of the last one, unless the engine was idle."""
+        while self._begun:
+            step, at = self._begun.popleft()
+            if step == id(output):
+                ended: float = self._ended
+                return at if self._idle else ended
+        return None
+
+
+class SteeredScheduler(_Steered, Scheduler):  # type: ignore[misc]
+    """Steps one after the other."""
+
+
+class SteeredAsyncScheduler(_Steered, AsyncScheduler):  # type: ignore[misc]
+    """Plans a step while the last one runs."""
+
+
+class _Chosen:
+    """Stands in for vLLM's table of lengths by batch, which it asks once a step."""
+
+    def __init__(self, steering: Steering) -> None:
+        self._control = steering.control
+
+    def __getitem__(self, sequences: int) -> int:
+        return self._control.choose(sequences)

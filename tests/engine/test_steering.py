@@ -1,0 +1,156 @@
+"""The steered engine: its ledger is vLLM's own count, and its draft length is ours to choose."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from slipstream.measuring.client.endpoint import Endpoint
+from slipstream.measuring.client.engine_metrics import read_engine_counts
+from slipstream.planning.patches import CPU_SAMPLING, CPU_TOP_K, DFLASH_NO_DRAFTS
+from slipstream.planning.patches import VARIABLE as PATCHES
+from slipstream.proving_ground import SHIPPED_DRAFTER
+from tests.engine.arms.launch import run_engine_script
+from tests.engine.service import Service
+
+pytestmark = [pytest.mark.engine, pytest.mark.beside]
+
+CODE = "Write a Python function that returns the n-th Fibonacci number, with a docstring."
+STORY = "Tell me a short story about a lighthouse."
+
+
+def test_a_step_without_drafts_leaves_the_drafters_pass_out(
+    target: Path, prompts: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PATCHES, f"{CPU_SAMPLING},{CPU_TOP_K},{DFLASH_NO_DRAFTS}")
+    engine = {
+        "model": str(target),
+        "dtype": "float32",
+        "enforce_eager": True,
+        "max_model_len": 512,
+        "max_num_seqs": 2,
+        "kv_cache_memory_bytes": 1 << 28,
+        "enable_prefix_caching": False,
+        "speculative_config": {
+            "method": "dflash",
+            "model": str(SHIPPED_DRAFTER),
+            "num_speculative_tokens": 7,
+            "num_speculative_tokens_per_batch_size": [[1, 1, 0], [2, 2, 7]],
+        },
+    }
+    found = run_engine_script("no_drafts.py", {"engine": engine, "prompts": prompts}, tmp_path)
+    assert found["patched"]
+    assert found["alone"]["passes"] == 0
+    assert found["together"]["passes"] > 0
+    assert found["alone_unpatched"]["passes"] > 0
+    texts = [found[name]["texts"][0] for name in ("alone", "together", "alone_unpatched")]
+    assert texts[0] == texts[1] == texts[2]
+
+
+@pytest.fixture(scope="module")
+def service(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    running = Service(tmp_path_factory.mktemp("steered"), target)
+    try:
+        running.serve("--users", "4")
+        yield running
+    finally:
+        running.end()
+
+
+def chat(service: Service, text: str, **more: Any) -> str:
+    asked = {"messages": [{"role": "user", "content": text}], "max_tokens": 40, "temperature": 0}
+    answer = httpx.post(f"{service.url}/v1/chat/completions", json=asked | more, timeout=300)
+    assert answer.status_code == httpx.codes.OK, answer.text
+    content: str = answer.json()["choices"][0]["message"]["content"]
+    return content
+
+
+def leave_early(service: Service) -> None:
+    asked = {"messages": [{"role": "user", "content": STORY}], "max_tokens": 400, "stream": True}
+    with httpx.stream(
+        "POST", f"{service.url}/v1/chat/completions", json=asked, timeout=300
+    ) as answer:
+        for number, _ in enumerate(answer.iter_lines()):
+            if number > 12:
+                return
+
+
+def read_state(service: Service) -> dict[str, Any]:
+    folder, _ = service.newest
+    state: dict[str, Any] = json.loads(folder.steering.read_text())
+    return state
+
+
+def read_ledger(service: Service) -> list[dict[str, Any]]:
+    folder, _ = service.newest
+    return [json.loads(line) for line in folder.ledger.read_text().splitlines()]
+
+
+def test_the_ledger_of_every_api_is_the_engines_own_count(service: Service) -> None:
+    chat(service, CODE)
+    chat(service, STORY, temperature=0.7, seed=1)
+    leave_early(service)
+    message = {"model": service.target.name, "max_tokens": 24}
+    said = {"messages": [{"role": "user", "content": STORY}]}
+    for path, body in (
+        ("/v1/messages", message | said),
+        ("/v1/responses", {"model": service.target.name, "input": CODE, "max_output_tokens": 24}),
+        ("/v1/completions", message | {"prompt": "Once upon a time"}),
+    ):
+        answer = httpx.post(f"{service.url}{path}", json=body, timeout=300)
+        assert answer.status_code == httpx.codes.OK, answer.text
+    service.wait_for(lambda: read_state(service)["running"] == 0, 60)
+    time.sleep(2)  # The state is written once a second.
+    lines = [line for line in read_ledger(service) if line["key"] == "anyone"]
+    assert [(line["route"], line["kind"], line["ended"]) for line in lines] == [
+        ("chat", "code", lines[0]["ended"]),
+        ("chat", "prose", lines[1]["ended"]),
+        ("chat", "prose", "aborted"),
+        ("messages", "prose", lines[3]["ended"]),
+        ("responses", "code", lines[4]["ended"]),
+        ("completions", "prose", lines[5]["ended"]),
+    ]
+    kinds = read_state(service)["kinds"].values()
+    counted = read_engine_counts(Endpoint(service.url))
+    assert sum(kind["drafts"] for kind in kinds) == counted.drafts
+    assert sum(kind["drafted"] for kind in kinds) == counted.drafted
+    by_position = [
+        sum(column) for column in zip(*(kind["accepted"] for kind in kinds), strict=True)
+    ]
+    assert tuple(by_position) == counted.accepted_by_position
+    for name in ("drafts", "drafted"):
+        listed = sum(line[name] for line in read_ledger(service))
+        assert listed == sum(kind[name] for kind in kinds)
+
+
+def test_an_order_bounds_the_drafts_and_changes_no_text(service: Service) -> None:
+    before = chat(service, CODE)
+    folder, _ = service.newest
+    folder.steering_order.write_text('{"schema_version": 1, "most": 0}')
+    service.wait_for(lambda: read_state(service)["most"] == 0, 60)
+    time.sleep(1.1)
+    drafts = sum(kind["drafts"] for kind in read_state(service)["kinds"].values())
+    assert chat(service, CODE) == before
+    time.sleep(2)
+    state = read_state(service)
+    assert sum(kind["drafts"] for kind in state["kinds"].values()) <= drafts + 1
+    assert state["draft_length"] == 0
+    folder.steering_order.unlink()
+    service.wait_for(lambda: read_state(service)["most"] is None, 60)
+    assert chat(service, CODE) == before
+
+
+def test_what_the_core_did_last_outlives_it(service: Service) -> None:
+    chat(service, STORY)
+    os.kill(service.find_processes()["core"], 9)
+    folder, run = service.newest
+    service.wait_for(lambda: folder.earlier_flight.exists())
+    told = json.loads(service.command("doctor", run.id, "--json", check=False).stdout)
+    assert told["flight"]["steps"] > 10
+    assert told["flight"]["running"] == 1
+    service.wait_for(service.is_ready)
