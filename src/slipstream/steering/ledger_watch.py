@@ -87,6 +87,11 @@ class LedgerWatch:
         drifts = (self._add(observation, line) for observation in observe(line))
         return [drift for drift in drifts if drift is not None]
 
+    def list_active(self) -> list[Drift]:
+        """Return the drifts that are active, the latest first, without parts of larger ones."""
+        whole = [drift for key, drift in self.drifts.items() if not self._is_part(key)]
+        return sorted(whole, key=lambda drift: -drift.at)
+
     def forget(self) -> None:
         """Begin anew: another drafter or other settings have other figures."""
         self.drifts, self._families, self._streams = {}, {}, {}
@@ -127,7 +132,7 @@ class LedgerWatch:
             return None
         latest = list(watched.latest)[-change.values :]
         family, place = key
-        if place == EVERYWHERE and (only := _find_only([one.place for one in latest], latest)):
+        if place == EVERYWHERE and (only := _find_only_place(latest)) is not None:
             key = (family, only)
             if key in self.drifts:
                 return None
@@ -179,8 +184,17 @@ class LedgerWatch:
             decay=decay,
             key=owner,
         )
-        is_part = place != EVERYWHERE and (family, EVERYWHERE) in self.drifts
-        return None if is_part else drift
+        return None if self._is_part(key) else drift
+
+    def _is_part(self, key: Key) -> bool:
+        family, place = key
+        return place != EVERYWHERE and (family, EVERYWHERE) in self.drifts
+
+
+def _find_only_place(latest: Sequence[_Latest]) -> Place | None:
+    """Return the stream that changed, None if there are several."""
+    places = [one.place for one in latest]
+    return places[0] if len(set(places)) == 1 else _find_only(places, latest)
 
 
 def _find_only(names: Sequence[Name], latest: Sequence[_Latest]) -> Name | None:

@@ -118,9 +118,9 @@ class SteeringWatch:
 
     def _keep_drifts(self) -> None:
         """Have the run name the drifts that are active, the latest first."""
-        latest = sorted(self._watch.drifts.values(), key=lambda drift: -drift.at)
-        drifts = tuple(self._name(drift) for drift in latest[:MOST_DRIFTS])
-        still = {(drift.family, drift.where) for drift in self._watch.drifts.values()}
+        active = self._watch.list_active()
+        drifts = tuple(self._name(drift) for drift in active[:MOST_DRIFTS])
+        still = {(drift.family, drift.where) for drift in active}
         for drift in self._chronicle.run.drifts:
             if (drift.family, drift.where) not in still:
                 self._chronicle.note(f"guardian: this is over: {drift.describe()}")
