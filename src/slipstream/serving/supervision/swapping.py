@@ -16,7 +16,7 @@ from slipstream.planning.settings import Choice
 from slipstream.records import read_record
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.engine_life import Death, EngineLife
-from slipstream.serving.supervision.generation import STORY, Proof, prove
+from slipstream.serving.supervision.generation import PROOFS, STORY, Proof, prove
 from slipstream.serving.supervision.swap_watch import SwapWatch
 from slipstream.serving.swap_faults import find_current, find_faults
 from slipstream.serving.swap_offer import takes_swaps
@@ -26,6 +26,7 @@ LOOK_EVERY_SECONDS = 0.25
 # A gate that says nothing for so long serves a drafter that nobody knows.
 GATE_WITHIN_SECONDS = 600.0
 KEPT_DRAFTERS = 100
+PROOF_TOKENS = 32
 
 
 class Swapping:
@@ -108,7 +109,7 @@ class Swapping:
 
     async def _exchange(self, order: SwapOrder, life: EngineLife) -> None:
         """Load the ordered drafter, and keep it if some of its drafts are accepted in the proof."""
-        before = await prove(life.asker, drafts=True)
+        before = await _prove_again(life)
         served_since = self._current.since.timestamp()
         result = await self._load(order.folder, life, is_return=False)
         if result.outcome != "swapped":
@@ -121,18 +122,18 @@ class Swapping:
         try:
             # By the time of another token, all drafts of the old drafter are verified.
             await life.asker.generate(STORY, 1)
-            after = await prove(life.asker, drafts=True)
+            after = await _prove_again(life)
         except EngineError as fault:
             await self._return(life, fault.message, order=order, result=result)
             return
         # Without drafts, which a controller decides by load, only the requests will tell.
-        if after.drafts and not after.accepted:
+        if before.accepted and after.drafts and not after.accepted:
             why = f"none of {after.drafts} drafts was accepted"
             await self._return(life, why, order=order, proofs=(before, after), result=result)
             return
         message = (
-            f"{order.name} drafts: {_show(after)} tokens a step, {_show(before)} before; the "
-            f"engine stood still for {1000 * (result.seconds or 0):.0f} ms"
+            f"{order.name} drafts: {_show(after)} tokens a step, {_show(before)} before; it was "
+            f"loaded within {1000 * (result.seconds or 0):.0f} ms"
         )
         self._tell(order, "swapped", message, proofs=(before, after), result=result)
         try:
@@ -225,7 +226,7 @@ class Swapping:
             {
                 **{"order": order.id, "at": datetime.now(UTC), "outcome": outcome, "hint": hint},
                 **{"message": message, "drafter": order.name, "serves": self._current.name},
-                "stood_still_seconds": result.seconds if result else None,
+                "load_seconds": result.seconds if result else None,
                 "tokens_per_step_before": before,
                 "tokens_per_step_after": after,
             }
@@ -247,7 +248,12 @@ class Swapping:
         return find_current(self._chronicle.run)
 
 
-FIGURES = {"stood_still_seconds", "tokens_per_step_before", "tokens_per_step_after"}
+FIGURES = {"load_seconds", "tokens_per_step_before", "tokens_per_step_after"}
+
+
+async def _prove_again(life: EngineLife) -> Proof:
+    """Repeat the proof on one text, briefly: requests of others are under way."""
+    return await prove(life.asker, drafts=True, prompts=PROOFS[:1], tokens=PROOF_TOKENS)
 
 
 def _with_drafter(plan: LaunchPlan, folder: Path, because: str) -> LaunchPlan:

@@ -142,7 +142,7 @@ def test_a_new_drafter_is_loaded_proven_and_kept_in_the_plan(tmp_path: Path, hos
     assert (swap.outcome, swap.tokens_per_step_before, swap.tokens_per_step_after) == (
         *("swapped", 2.0, 2.0),
     )
-    assert swap.stood_still_seconds is not None
+    assert swap.load_seconds is not None
     assert theatre.client.loaded == [str(theatre.new)]
     run = theatre.run
     assert run.plan.drafter == str(theatre.new)
@@ -183,7 +183,7 @@ def test_a_drafter_of_which_nothing_is_accepted_is_swapped_back(tmp_path: Path, 
     theatre.serve(act)
     (swap,) = found
     assert swap.outcome == "swapped-back"
-    assert "none of 4 drafts was accepted" in swap.message
+    assert "none of 1 drafts was accepted" in swap.message
     assert (swap.tokens_per_step_before, swap.tokens_per_step_after) == (2.0, 1.0)
     assert theatre.client.loaded == [str(theatre.new), str(theatre.old)]
     assert theatre.run.plan.drafter == str(theatre.old)
@@ -202,7 +202,7 @@ def test_a_drafter_before_that_is_gone_cannot_come_back(tmp_path: Path, host: Ho
     theatre.serve(act)
     (swap,) = found
     assert (swap.outcome, swap.serves) == ("failed", "new")
-    assert "new drafts on, though none of 4 drafts was accepted" in swap.message
+    assert "new drafts on, though none of 1 drafts was accepted" in swap.message
 
 
 def test_a_drafter_that_the_engine_refuses_changes_nothing(tmp_path: Path, host: Host) -> None:
