@@ -7,10 +7,10 @@ from slipstream.steering.streams import Family
 
 Decay = Literal["context collapse", "low power", "traffic of one key"]
 _WORDS: dict[Family, tuple[str, str, float]] = {
-    "accepted per draft": ("accepted tokens per draft fell", "{:.2f}", 1),
+    "acceptance": ("acceptance of a token after an accepted one fell", "{:.0%}", 1),
     "first position": ("acceptance of the first position fell", "{:.0%}", 1),
     "step seconds": ("the time of a step rose", "{:.1f} ms", 1000),
-    "first token seconds": ("time to first token per prompt token rose", "{:.2f} ms", 1000),
+    "first token seconds": ("time to first token rose", "{:.2f} s", 1),
     "cached share": ("the cached share of prompts fell", "{:.0%}", 1),
 }
 _DECAYS: dict[Decay, str] = {

@@ -23,7 +23,7 @@ LONGEST_ORDER_SECONDS = 24 * 3600.0
 
 # Drafts are not the cause of a slow engine, and nothing here mends a cache or a queue.
 _REMEDIES: dict[Family, tuple[Action, ...]] = {
-    "accepted per draft": ("lower", "swap-back", "plain", "restart"),
+    "acceptance": ("lower", "swap-back", "plain", "restart"),
     "first position": ("lower", "swap-back", "plain", "restart"),
     "step seconds": ("restart",),
     "first token seconds": (),

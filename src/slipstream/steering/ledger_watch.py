@@ -20,9 +20,10 @@ from slipstream.steering.change_detection import (
     find_threshold,
 )
 from slipstream.steering.drift import Decay, Drift
+from slipstream.steering.expected_time import ExpectedTime
 from slipstream.steering.ledger import LedgerLine
 from slipstream.steering.ledger_summary import name_context
-from slipstream.steering.streams import FORMS, Family, Observation, Place, Stream, observe
+from slipstream.steering.streams import FEATURES, FORMS, Family, Observation, Place, observe
 
 MOST_STREAMS = 256
 KEPT_REQUESTS = 200
@@ -58,11 +59,21 @@ class _Watched:
 
 
 class _Whole(_Watched):
-    """All streams of a family."""
+    """All streams of a family, what they share, and what is expected of a time."""
 
     def __init__(self, family: Family) -> None:
         super().__init__(family)
-        self.likeness = Likeness()
+        self.likeness, self.time = Likeness(), ExpectedTime(FEATURES)
+
+    def expect(self, observation: Observation) -> float | None:
+        """Return the time to expect, None if that is not known yet; a share needs none."""
+        features = observation.features
+        if not features:
+            return 1.0
+        expected = self.time.predict(features)
+        if self.detector.change is None:
+            self.time.learn(features, observation.figure)
+        return expected
 
 
 class _Own(_Watched):
@@ -70,7 +81,7 @@ class _Own(_Watched):
 
     def __init__(self, family: Family, error: float, likeness: Likeness) -> None:
         super().__init__(family)
-        self.stream, self.rest = Stream(family, error, likeness), Baseline(error)
+        self.baseline, self.rest = Baseline(error, likeness), Baseline(error)
 
 
 class LedgerWatch:
@@ -99,18 +110,23 @@ class LedgerWatch:
     def _add(self, observation: Observation, line: LedgerLine) -> Drift | None:
         family, place = observation.family, observation.place
         whole = self._families.get(family) or self._families.setdefault(family, _Whole(family))
-        own = self._streams.get((family, place)) or self._open(family, place, whole.likeness)
-        if own is None or (value := own.stream.to_value(observation.figure)) is None:
+        if (expected := whole.expect(observation)) is None:
             return None
-        stream = own.stream
-        bets, figures = stream.find_bets(), stream.to_figures(value)
+        own = self._streams.get((family, place)) or self._open(family, place, whole.likeness)
+        if own is None:
+            return None
+        form, baseline = FORMS[family], own.baseline
+        value = form.to_value(observation.figure, expected)
+        bets = baseline.find_bets(form.margins)
+        figures = form.to_figure(baseline.mean, expected), form.to_figure(value, expected)
+        latest = _Latest(line.key, place, value - baseline.mean, figures)
         found = None
         for watched, where in ((whole, EVERYWHERE), (own, place)):
-            watched.latest.append(_Latest(line.key, place, value - stream.baseline.mean, figures))
+            watched.latest.append(latest)
             if watched.detector.add(value, bets, figures):
                 found = self._update((family, where), watched, line.at) or found
         if whole.detector.change is None and own.detector.change is None:
-            stream.baseline.add(value)
+            baseline.add(value)
             if family == "first position":
                 own.rest.add(1 - value)
                 found = found or self._compare_contexts((family, place), own, line.at)
@@ -139,7 +155,7 @@ class LedgerWatch:
             change = _narrow(change, [one for one in latest if one.place == only])
         watched.kept = key
         owner = None
-        if FORMS[family].scale != "seconds":
+        if not FORMS[family].is_time:
             owner = _find_only([one.key for one in latest], latest)
         decay: Decay | None = "traffic of one key" if owner else None
         if decay is None and self._is_long_only(key, change):
@@ -162,7 +178,7 @@ class LedgerWatch:
         short = self._streams.get((key[0], Place(kind=key[1].kind, context=SHORT_CONTEXT)))
         if short is None or short is own or key in self.drifts:
             return None
-        expected, found = short.stream.baseline, own.stream.baseline
+        expected, found = short.baseline, own.baseline
         if 1 - own.rest.lower >= COLLAPSED_SHARE * expected.lower:
             return None
         change = Change(expected.mean, 1 - own.rest.mean, found.count, 1)

@@ -1,86 +1,82 @@
 """The streams that a ledger is watched as: which requests are comparable, and by what figure.
 
-Every figure becomes a value between 0 and 1 of which less is worse. Figures without a natural
-range are taken relative to a pilot, the first requests of the stream, which are then left out.
+Every figure becomes a value between 0 and 1 of which less is worse. What the load or the controller
+of the draft length changes is no drift: acceptance is taken per token, and a time relative to what
+is expected of it.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log2
-from statistics import fmean, median
 from typing import Literal
 
-from slipstream.steering.change_detection import Baseline, Bet, Likeness, Margin
+from slipstream.steering.change_detection import Margin
 from slipstream.steering.ledger import LedgerLine
 from slipstream.steering.ledger_summary import name_context
 
 Family = Literal[
-    "accepted per draft", "first position", "step seconds", "first token seconds", "cached share"
+    "acceptance", "first position", "step seconds", "first token seconds", "cached share"
 ]
-PILOT_REQUESTS = 30
-LARGER_MARGINS = (0.25, 0.5)
+# Beyond a family's margin: larger falls are seen sooner by betting on them.
+LARGER_MARGINS = (0.0, 0.25, 0.5)
 # Fewer drafts or steps say too little about a request.
 LEAST_DRAFTS = 4
 LEAST_STEPS = 8
 # The engine caches whole blocks of 16 to 128 tokens.
 LEAST_PROMPT_TOKENS = 256
 BATCH_BOUNDS = (1, 2, 4, 8, 16, 32)
+LENGTH_BOUNDS = (0, 1, 3, 7, 15)
 PROMPT_BOUNDS = (64, 256, 1024, 4096)
+FEATURES = 4
+_HALVINGS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a family's figures become values: their scale, and how much less is no change.
+    """How a family's figures become values, and by what share they may be worse without a report.
 
-    A `share` is a value already; an `amount` is divided by three times its pilot's mean; `seconds`
-    count in octaves around the pilot's median, up to `octaves` either way.
+    A share is a value already. A time counts in octaves around what is expected of it, up to
+    `octaves` either way.
     """
 
-    scale: Literal["share", "amount", "seconds"]
     margin: float
-    octaves: float = 1.0
+    octaves: float | None = None
+
+    @property
+    def is_time(self) -> bool:
+        """Whether the figures are times."""
+        return self.octaves is not None
 
     @property
     def margins(self) -> tuple[Margin, ...]:
-        """The margins to bet with: the first is the least, larger falls are seen sooner with more.
-
-        Of a time, a margin is a step, for its values are logarithms.
-        """
-        if self.scale != "seconds":
-            return tuple(Margin(share=share) for share in (self.margin, *LARGER_MARGINS))
-        factors = (1 + self.margin, *(1 / (1 - margin) for margin in LARGER_MARGINS))
+        """The margins to bet with, the least first; of a time a margin is a step in octaves."""
+        lefts = [1 - larger for larger in LARGER_MARGINS]
+        if self.octaves is None:
+            return tuple(Margin(share=1 - (1 - self.margin) * left) for left in lefts)
+        factors = [(1 + self.margin) / left for left in lefts]
         return tuple(Margin(step=log2(factor) / (2 * self.octaves)) for factor in factors)
 
-    def find_reference(self, pilot: list[float]) -> float:
-        """Return what figures are relative to, 0 if the pilot says nothing."""
-        return median(pilot) if self.scale == "seconds" else 3 * fmean(pilot)
-
-    def to_value(self, figure: float, reference: float) -> float:
+    def to_value(self, figure: float, expected: float) -> float:
         """Return a figure as a value from 0 to 1, of which less is worse."""
-        if self.scale == "share":
-            value = figure
-        elif self.scale == "amount":
-            value = figure / reference
-        else:
-            value = 0.5 - log2(max(figure, 1e-9) / reference) / (2 * self.octaves)
-        return min(1.0, max(0.0, value))
+        if self.octaves is not None:
+            figure = 0.5 - log2(max(figure, 1e-9) / expected) / (2 * self.octaves)
+        return min(1.0, max(0.0, figure))
 
-    def to_figure(self, value: float, reference: float) -> float:
+    def to_figure(self, value: float, expected: float) -> float:
         """Return the figure that has this value."""
-        if self.scale == "share":
+        if self.octaves is None:
             return value
-        if self.scale == "amount":
-            return float(value * reference)
-        return float(reference * 2 ** ((0.5 - value) * 2 * self.octaves))
+        return float(expected * 2 ** ((0.5 - value) * 2 * self.octaves))
 
 
-# A mix that changes within a kind moves acceptance by a few percent, load moves times by more.
+# A mix that changes within a kind moves acceptance by a few percent, and queues move the first
+# token by more than that.
 FORMS: dict[Family, Form] = {
-    "accepted per draft": Form("amount", margin=0.05),
-    "first position": Form("share", margin=0.05),
-    "step seconds": Form("seconds", margin=0.1),
-    "first token seconds": Form("seconds", margin=0.5, octaves=2.0),
-    "cached share": Form("share", margin=0.2),
+    "acceptance": Form(margin=0.05),
+    "first position": Form(margin=0.05),
+    "step seconds": Form(margin=0.1, octaves=1.0),
+    "first token seconds": Form(margin=0.5, octaves=2.0),
+    "cached share": Form(margin=0.2),
 }
 
 
@@ -95,80 +91,80 @@ class Place:
     prompt: int | None = None
 
     def __str__(self) -> str:
-        parts = (
-            self.kind,
-            None if self.context is None else f"context {self.context}",
-            None if self.draft_length is None else f"{self.draft_length} drafted",
-            None if self.batch is None else f"batch {_name_range(self.batch, BATCH_BOUNDS)}",
-            None if self.prompt is None else f"prompt {_name_range(self.prompt, PROMPT_BOUNDS)}",
+        ranges = (
+            ("drafts", self.draft_length, LENGTH_BOUNDS),
+            ("batch", self.batch, BATCH_BOUNDS),
+            ("prompt", self.prompt, PROMPT_BOUNDS),
         )
-        return ", ".join(part for part in parts if part is not None)
+        parts = [
+            *([self.kind] if self.kind else []),
+            *([f"context {self.context}"] if self.context else []),
+            *(
+                f"{name} {_name_range(bound, bounds)}"
+                for name, bound, bounds in ranges
+                if bound is not None
+            ),
+        ]
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A figure of one request, and the stream that it belongs to."""
+    """A figure of one request, its stream, and what a time depends on."""
 
     family: Family
     place: Place
     figure: float
+    features: tuple[float, ...] = ()
 
 
 def observe(line: LedgerLine) -> Iterator[Observation]:
     """Yield what a request says, at most one figure per family."""
     context = name_context(line.context_tokens)
-    batch = _find_bound(line.batch or 1.0, BATCH_BOUNDS)
-    length = round(line.drafted / line.drafts) if line.drafts else 0
     if line.drafts >= LEAST_DRAFTS:
-        place = Place(kind=line.kind, draft_length=length)
-        yield Observation("accepted per draft", place, sum(line.accepted) / line.drafts)
+        length = line.drafted / line.drafts
+        place = Place(kind=line.kind, draft_length=_find_bound(length, LENGTH_BOUNDS))
+        accepted = sum(line.accepted) / line.drafts
+        yield Observation("acceptance", place, solve_acceptance(accepted, length))
         first = line.accepted[0] / line.drafts if line.accepted else 0.0
         yield Observation("first position", Place(kind=line.kind, context=context), min(1.0, first))
     if line.prompt_tokens >= LEAST_PROMPT_TOKENS:
         share = min(1.0, line.cached_tokens / line.prompt_tokens)
         yield Observation("cached share", Place(kind=line.kind), share)
-    if line.first_seconds is None:
-        return
+    if line.first_seconds is not None:
+        yield from _observe_times(line, line.first_seconds, context)
+
+
+def _observe_times(line: LedgerLine, first: float, context: str) -> Iterator[Observation]:
+    sequences = line.batch or 1.0
+    batch = _find_bound(sequences, BATCH_BOUNDS)
     if line.steps >= LEAST_STEPS:
-        seconds = max(0.0, line.seconds - line.first_seconds) / (line.steps - 1)
-        place = Place(context=context, draft_length=length, batch=batch)
-        yield Observation("step seconds", place, seconds)
-    if line.uncached_tokens:
-        prompt = _find_bound(line.uncached_tokens, PROMPT_BOUNDS)
-        seconds = line.first_seconds / line.uncached_tokens
-        yield Observation("first token seconds", Place(batch=batch, prompt=prompt), seconds)
+        length = line.drafted / line.steps
+        place = Place(context=context, draft_length=_find_bound(length, LENGTH_BOUNDS), batch=batch)
+        features = (1.0, sequences, sequences * length, line.context_tokens / 1024)
+        seconds = max(0.0, line.seconds - first) / (line.steps - 1)
+        yield Observation("step seconds", place, seconds, features)
+    place = Place(batch=batch, prompt=_find_bound(line.uncached_tokens, PROMPT_BOUNDS))
+    features = (1.0, sequences, line.uncached_tokens / 1024, line.prompt_tokens / 1024)
+    yield Observation("first token seconds", place, first, features)
 
 
-class Stream:
-    """The comparable figures of one family, as values with a baseline."""
+def solve_acceptance(accepted: float, length: float) -> float:
+    """Return how often a token is accepted after an accepted one.
 
-    def __init__(self, family: Family, error: float, likeness: Likeness) -> None:
-        self.form = FORMS[family]
-        self.baseline = Baseline(error, likeness)
-        self._margins = self.form.margins
-        self._reference = 1.0 if self.form.scale == "share" else None
-        self._pilot: list[float] = []
-
-    def to_value(self, figure: float) -> float | None:
-        """Return a figure as a value from 0 to 1, None while the pilot is learned."""
-        if self._reference is not None:
-            return self.form.to_value(figure, self._reference)
-        self._pilot.append(figure)
-        if len(self._pilot) == PILOT_REQUESTS:
-            self._reference, self._pilot = self.form.find_reference(self._pilot) or None, []
-        return None
-
-    def find_bets(self) -> tuple[Bet, ...]:
-        """Return the bounds that the mean may have fallen below."""
-        return self.baseline.find_bets(self._margins)
-
-    def to_figures(self, value: float) -> tuple[float, float]:
-        """Return the figure that was expected, and the one that has this value."""
-        reference = self._reference or 1.0
-        return (
-            self.form.to_figure(self.baseline.mean, reference),
-            self.form.to_figure(value, reference),
-        )
+    Drafts of `length` tokens then have so many accepted in the mean, whatever their length.
+    """
+    low, high = 0.0, 1.0
+    whole = int(length)
+    for _ in range(_HALVINGS):
+        rate = (low + high) / 2
+        expected, reached = 0.0, 1.0
+        for _ in range(whole):
+            reached *= rate
+            expected += reached
+        expected += (length - whole) * reached * rate
+        low, high = (rate, high) if expected < accepted else (low, rate)
+    return (low + high) / 2
 
 
 def _find_bound(size: float, bounds: tuple[int, ...]) -> int:

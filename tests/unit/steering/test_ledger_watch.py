@@ -24,7 +24,7 @@ def watch(lines: Iterable[LedgerLine], watch: LedgerWatch | None = None) -> list
 
 
 def generate(seed: int, requests: int, drift: Any = simulation.QUIET) -> Iterable[LedgerLine]:
-    traffic = simulation.Traffic(seed, 8.0)
+    traffic = simulation.Traffic(seed)
     lines: Iterable[LedgerLine] = traffic.generate(requests, CALM, drift)
     return lines
 
