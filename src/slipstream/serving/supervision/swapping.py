@@ -52,7 +52,7 @@ class Swapping:
 
     async def follow(self, life: EngineLife) -> None:
         """Look for orders as long as the engine lives; it dies if no drafter in it is whole."""
-        self._end_watch()
+        self.end_watch()
         self._return_reason = None
         if (order := self._under_way) is not None:
             self._under_way = None
@@ -67,7 +67,7 @@ class Swapping:
 
     async def _look(self, life: EngineLife) -> None:
         if (order := self._take_order()) is not None:
-            self._end_watch()
+            self.end_watch()
             self._under_way = order
             await self._obey(order, life)
             self._under_way = None
@@ -135,7 +135,6 @@ class Swapping:
             f"{order.name} drafts: {_show(after)} tokens a step, {_show(before)} before; it was "
             f"loaded within {1000 * (result.seconds or 0):.0f} ms"
         )
-        self._tell(order, "swapped", message, proofs=(before, after), result=result)
         try:
             self._watch = await asyncio.to_thread(
                 SwapWatch,
@@ -145,6 +144,7 @@ class Swapping:
             )
         except OSError as fault:
             self._chronicle.note(f"the new drafter is not compared with the one before: {fault}")
+        self._tell(order, "swapped", message, proofs=(before, after), result=result)
 
     async def _return(
         self,
@@ -172,7 +172,7 @@ class Swapping:
         verdict = await asyncio.to_thread(watch.look)
         if verdict is None:
             return
-        self._end_watch()
+        self.end_watch()
         test = watch.test
         shown = "no request could be compared"
         if test.accepted_per_step is not None:
@@ -238,7 +238,8 @@ class Swapping:
         self._chronicle.update(last_swap=swap)
         self._chronicle.note(f"swap: {message}", figures=figures)
 
-    def _end_watch(self) -> None:
+    def end_watch(self) -> None:
+        """Let go of the ledger."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
