@@ -18,6 +18,7 @@ from slipstream.steering.state import KINDS, KindCounts, SteeringState
 from slipstream.units import UNKNOWN, show_bytes
 
 SHOWN_KEYS = 6
+LEAST_BYTES = 2**26
 BETWEEN = "    "
 _BOLD, _CYAN, _PLAIN = "\033[1m", "\033[36m", "\033[0m"
 _HEIGHTS = " ▁▂▃▄▅▆▇█"
@@ -126,12 +127,12 @@ def _draw_line(values: Sequence[float], terminal: Terminal) -> str:
 
 def _describe_batch(view: LiveView) -> str:
     state, counts = view.steering, view.engine.counts if view.engine else None
-    running = state.running if state else counts.running if counts else view.status.in_flight
+    running = state.running if state else counts.running if counts else view.in_flight
     queued = state.waiting if state else counts.waiting if counts else None
     if running is None:
         return UNKNOWN
     in_engine = "" if queued is None else f", {queued} waiting in the engine"
-    return f"{running} running{in_engine}, {view.status.waiting} waiting for a seat"
+    return f"{running} running{in_engine}, {view.waiting} waiting for a seat"
 
 
 def _describe_length(view: LiveView) -> str:
@@ -188,7 +189,9 @@ def _describe_memory(view: LiveView) -> str:
     roles: Counter[str] = Counter()
     for one in view.processes:
         roles[one.role] += one.bytes or 0
-    parts = [f"{role} {show_bytes(size)}" for role, size in roles.most_common() if size]
+    parts = [
+        f"{role} {show_bytes(size)}" for role, size in roles.most_common() if size >= LEAST_BYTES
+    ]
     whole = show_bytes(view.status.engine_bytes)
     return f"{whole}: {', '.join(parts)}" if parts else whole
 
