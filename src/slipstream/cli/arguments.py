@@ -25,6 +25,8 @@ VERBS = {
     "status": "show which runs there are, and how one of them stands",
     "top": "show a run as it works: throughput, batch, draft length, acceptance, queue, memory",
     "logs": "show what a run's engine said, what happened to the run, or who asked it",
+    "ledger": "show what a run's requests drafted, had accepted and took, by kind, key or context",
+    "swap": "give a run another drafter while it serves",
     "stop": "have a run finish its requests and end",
     "connect": "point an agent, a chat or a library at a served model, and test it",
     "keys": "make, list, rotate and revoke the keys that open a server",

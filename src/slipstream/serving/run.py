@@ -25,6 +25,9 @@ from slipstream.records import Record, describe_faults, read_record
 from slipstream.serving.access.gate_file import GateRecording, GateRules
 from slipstream.serving.kept_logs import LogPlace
 from slipstream.serving.supervision.ladder import Rung
+from slipstream.serving.swaps import ServedDrafter, Swap
+from slipstream.steering.drift import Drift
+from slipstream.steering.guardian import GuardianRules
 from slipstream.units import show_bytes
 
 # For a run that begins: its logs take more than that within a day.
@@ -84,6 +87,7 @@ class Terms(Record):
     steered: bool = True
     recording: GateRecording | None = None
     detached: bool = False
+    guardian: GuardianRules = Field(default_factory=GuardianRules)
 
     @property
     def needs_key(self) -> bool:
@@ -116,6 +120,11 @@ class Run(Record):
     successions: tuple[AwareDatetime, ...] = ()
     phase_seconds: dict[Phase, float] = Field(default_factory=dict)
     measurements: dict[str, float] = Field(default_factory=dict)
+    # The drafters in the order in which they served; empty until the first was replaced.
+    drafters: tuple[ServedDrafter, ...] = ()
+    last_swap: Swap | None = None
+    # What has become worse while it served, and still is.
+    drifts: tuple[Drift, ...] = ()
 
     def move(self, state: State) -> "Run":
         """Give the run in its next state; a step that the table does not have is a bug."""
@@ -171,6 +180,11 @@ class RunFolder:
         """What each request drafted, got accepted and took; a fuller one lies beside it."""
         return self.path / "ledger.jsonl"
 
+    def list_ledgers(self) -> list[Path]:
+        """List the ledger's files, the oldest first."""
+        files = (self.path / "ledger-1.jsonl", self.ledger)
+        return [file for file in files if file.exists()]
+
     @property
     def steering(self) -> Path:
         """What the engine's scheduler does now."""
@@ -200,6 +214,21 @@ class RunFolder:
     def gate_state(self) -> Path:
         """What the gate is told while it runs."""
         return self.path / "state.json"
+
+    @property
+    def swap_order(self) -> Path:
+        """What the user orders: another drafter."""
+        return self.path / "swap-order.json"
+
+    @property
+    def swap(self) -> Path:
+        """What the gate is ordered to load."""
+        return self.path / "swap.json"
+
+    @property
+    def swapped(self) -> Path:
+        """What became of that, in the gate's words."""
+        return self.path / "swapped.json"
 
     @property
     def earlier_events(self) -> Path:

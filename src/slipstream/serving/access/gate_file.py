@@ -212,6 +212,8 @@ class GateSettings(GateRules):
     generates: bool = True
     text_only: bool = True
     recording: GateRecording | None = None
+    # Where orders to replace the drafter come; None takes none.
+    swap_file: Path | None = None
 
     def write(self, path: Path) -> None:
         """Put the settings where the engine will find them."""

@@ -18,6 +18,8 @@ from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 from slipstream.errors import EngineError, InvalidInputError
+from slipstream.hardware.host import Accelerator
+from slipstream.hardware.nvml import read_nvidia
 from slipstream.serving.access.addresses import Address
 from slipstream.serving.access.gate_file import GATE_VARIABLE
 from slipstream.serving.access.own_listener import OwnListener
@@ -49,6 +51,8 @@ from slipstream.serving.supervision.ladder import (
 )
 from slipstream.serving.supervision.memory_guard import guard_host
 from slipstream.serving.supervision.service_manager import ServiceManager
+from slipstream.serving.supervision.steering_watch import SteeringWatch
+from slipstream.serving.supervision.swapping import Swapping
 
 LOOK_EVERY_SECONDS = 0.1
 # The gate looks for a new state four times a second, and shows a request within half of one.
@@ -66,6 +70,8 @@ class Supervisor:
         certificate = self._address.certificate
         self._tls = certificate.pin() if certificate else None
         self._gate = GateFollowing(chronicle)
+        self._swapping = Swapping(chronicle)
+        self._steering = SteeringWatch(chronicle, self._read_accelerators, self._swapping)
         self._stop, self._now = asyncio.Event(), asyncio.Event()
         self._history: list[Crash] = []
         self._findings: tuple[Finding, ...] = ()
@@ -94,6 +100,8 @@ class Supervisor:
             raise
         finally:
             beating.cancel()
+            self._steering.close()
+            self._swapping.end_watch()
             self._remove_spare_folder()
         self._chronicle.move("stopped", "nothing of it runs any more")
 
@@ -115,11 +123,20 @@ class Supervisor:
         living = asyncio.create_task(life.live(guard_host(chronicle.run.host)))
         stopping = asyncio.create_task(self._stop.wait())
         following = asyncio.create_task(self._gate.follow())
+        swapping = asyncio.create_task(self._swapping.follow(life))
+        steering = asyncio.create_task(self._steering.watch())
+        tasks = (living, stopping, following, swapping, steering)
         death: Death | None = None
         try:
-            await asyncio.wait((living, stopping), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (living, stopping, swapping, steering), return_when=asyncio.FIRST_COMPLETED
+            )
+            if swapping.done() and not living.done():
+                await swapping
             if living.done():
                 await living
+            elif steering.done() and not stopping.done():
+                raise Death("hang", steering.result())
             else:
                 await self._drain(life, living)
         except Death as end:
@@ -127,9 +144,9 @@ class Supervisor:
             chronicle.note(end.message)
             life.tell_gate("failed", end.message)
         finally:
-            for task in (living, stopping, following):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(living, stopping, following, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             if death is None and chronicle.run.state != "stopping":
                 chronicle.move("stopping", "the engine is asked to end")
             await life.asker.close()
@@ -157,6 +174,15 @@ class Supervisor:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), ADDRESS_WAIT_SECONDS)
 
+    def _read_accelerators(self) -> tuple[Accelerator, ...]:
+        """Ask NVML for the accelerators as they run now, on a machine that has some."""
+        host = self._chronicle.run.host
+        if not host.accelerators:
+            return ()
+        import pynvml
+
+        return read_nvidia(pynvml, host.memory, self._environment).accelerators
+
     def _prepare_folder(self, key: str) -> None:
         """Have a folder for the engine's files, in memory if the run's own cannot be written."""
         chronicle = self._chronicle
@@ -182,8 +208,8 @@ class Supervisor:
         run = self._chronicle.run
         folder.accounting.mkdir(mode=0o700, parents=True, exist_ok=True)
         set_aside(folder.engine_log)
-        for file in folder.accounting.iterdir():
-            file.unlink()
+        for file in (*folder.accounting.iterdir(), folder.swap, folder.swapped):
+            file.unlink(missing_ok=True)
         if run.terms.gated:
             digest = sha256(key.encode()).hexdigest()
             describe_gate(run.plan, run.terms, folder, digest).write(folder.gate)

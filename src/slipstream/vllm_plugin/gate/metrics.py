@@ -65,6 +65,9 @@ class Metrics:
             "slipstream_gate_access_log_dropped_lines",
             "Lines of the access log that were lost to a slow or full disk.",
         )
+        self.swaps = Counter(
+            "slipstream_drafter_swaps", "Orders to replace the drafter, by outcome.", ("outcome",)
+        )
         self._keys: set[str] = set()
         self._first_tokens: deque[tuple[float, float]] = deque(maxlen=MOST_FIRST_TOKENS)
 

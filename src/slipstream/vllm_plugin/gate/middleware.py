@@ -56,6 +56,7 @@ from slipstream.vllm_plugin.gate.request_policy import apply_policy, parse_body
 from slipstream.vllm_plugin.gate.routes import CANCEL, MODELS, RESPONSES, SCOPES, WITHOUT_ENGINE
 from slipstream.vllm_plugin.gate.schema_pace import Release, SchemaPace, hold_nothing
 from slipstream.vllm_plugin.gate.settings import VARIABLE, Settings, make_settings, read_settings
+from slipstream.vllm_plugin.gate.swaps import Swaps
 from slipstream.vllm_plugin.gate.view import ROUTES as VIEW_ROUTES
 from slipstream.vllm_plugin.gate.view import View, is_for_here
 from slipstream.vllm_plugin.gate.visits import VISIT, Visits
@@ -127,6 +128,7 @@ class Gate:
         self._recorder = Recorder(self.settings.recording)
         self._pace = RefusalPace(self.settings.refusals_per_second)
         self._schema_pace = SchemaPace(self.settings)
+        self._swaps = Swaps(self.settings.swap_file)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one connection of a server."""
@@ -162,10 +164,12 @@ class Gate:
         self._accounting.write()
         self._visits.start(scope)
         following = asyncio.create_task(self._view.follow())
+        self._swaps.start(scope)
         try:
             await self.app(scope, receive, send)
         finally:
             following.cancel()
+            self._swaps.close()
             self._visits.close()
 
     def _read_newer(self, content: bytes) -> Settings:

@@ -114,6 +114,7 @@ class Settings:
     limits: Limits
     media: Media
     recording: Recording | None
+    swap_file: str | None
 
     @property
     def longest_body(self) -> int:

@@ -1,0 +1,52 @@
+"""A `LedgerSummary` as a table: a group a line, with the acceptance of the first positions."""
+
+from slipstream.reporting.text.tables import align
+from slipstream.steering.ledger_summary import LedgerGroup, LedgerSummary
+from slipstream.units import UNKNOWN
+
+SHOWN_POSITIONS = 8
+
+
+def render_ledger(summary: LedgerSummary) -> str:
+    """Show every group and the sum; acceptance is in percent, by position."""
+    header = (
+        summary.by.upper(),
+        "REQUESTS",
+        "ABORTED",
+        "TOKENS",
+        "SHARE",
+        "TOKENS/STEP",
+        "MS/TOKEN",
+        "FIRST TOKEN",
+        "CACHED",
+        "ACCEPTED BY POSITION",
+    )
+    return "\n".join(align([header, *(_describe(one) for one in (*summary.groups, summary.total))]))
+
+
+def _describe(group: LedgerGroup) -> tuple[str, ...]:
+    cached = group.cached_tokens / group.prompt_tokens if group.prompt_tokens else None
+    seconds = group.seconds_per_token
+    return (
+        "".join(letter if letter.isprintable() else "?" for letter in group.name),
+        str(group.requests),
+        str(group.aborted),
+        str(group.tokens),
+        _show(group.token_share, "{:.0%}"),
+        _show(group.tokens_per_step, "{:.2f}"),
+        _show(None if seconds is None else 1000 * seconds, "{:.1f}"),
+        _show(group.first_seconds, "{:.2f} s"),
+        _show(cached, "{:.0%}"),
+        _show_positions(group.acceptance),
+    )
+
+
+def _show(figure: float | None, form: str) -> str:
+    return UNKNOWN if figure is None else form.format(figure)
+
+
+def _show_positions(acceptance: tuple[float, ...]) -> str:
+    if not acceptance:
+        return "no drafts"
+    shown = " ".join(f"{share:.0%}" for share in acceptance[:SHOWN_POSITIONS])
+    return f"{shown} ..." if len(acceptance) > SHOWN_POSITIONS else shown

@@ -1,0 +1,156 @@
+"""The ledger of a run: one line per request that ended, as the engine's core writes it.
+
+The file is rotated by its size. A reader holds on to the file it has open, so what was added to it
+before the rotation is still read.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, BinaryIO, Literal
+
+from pydantic import Field, ValidationError, field_validator
+
+from slipstream.records import Record
+
+LONGEST_LINE_BYTES = 1 << 16
+LONGEST_DRAFT = 128  # vLLM's MAX_SPEC_LEN
+
+Count = Annotated[int, Field(ge=0, lt=1 << 53)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Name = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class LedgerLine(Record):
+    """One request: what was drafted for it, what was accepted by position, and what it took.
+
+    `id`, `key` and `route` are None for a request without the gate's tag, `first_seconds` for one
+    that ended before its first token. `batch` and `draft_length` are means over its steps.
+    """
+
+    schema_version: Literal[1] = 1
+    at: Amount
+    id: Name | None
+    key: Name | None
+    route: Name | None
+    kind: Name
+    ended: Literal["stop", "length", "aborted", "other"]
+    prompt_tokens: Count
+    cached_tokens: Count
+    tokens: Count
+    steps: Count
+    drafts: Count
+    drafted: Count
+    accepted: Annotated[tuple[Count, ...], Field(max_length=LONGEST_DRAFT)]
+    seconds: Amount
+    first_seconds: Amount | None
+    temperature: Amount | None
+    batch: Amount | None
+    draft_length: Amount | None
+
+    @field_validator("accepted")
+    @classmethod
+    def _never_rises(cls, accepted: tuple[int, ...]) -> tuple[int, ...]:
+        if any(later > earlier for earlier, later in pairwise(accepted)):
+            raise ValueError("a position is accepted more often than the one before it")
+        return accepted
+
+    @property
+    def context_tokens(self) -> int:
+        """The length of the context at the end of the request."""
+        return self.prompt_tokens + self.tokens
+
+    @property
+    def uncached_tokens(self) -> int:
+        """The prompt's tokens that had to be computed."""
+        return max(0, self.prompt_tokens - self.cached_tokens)
+
+
+class LedgerReader:
+    """Reads a growing ledger from where it stopped; lines that are not the ledger's are counted."""
+
+    def __init__(self) -> None:
+        self.skipped_lines = 0
+        self._file: BinaryIO | None = None
+        self._is_skipping = False
+
+    def read(self, path: Path, most_lines: int) -> list[LedgerLine]:
+        """Return up to so many new lines; a last line without its end is left for the next time."""
+        lines: list[LedgerLine] = []
+        seen = 0
+        while seen < most_lines and (raw := self.read_raw(path)) is not None:
+            seen += 1
+            if (line := self.parse(raw)) is not None:
+                lines.append(line)
+        return lines
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def read_raw(self, path: Path) -> bytes | None:
+        """Return the next whole line, None if there is none yet."""
+        while self._file is not None or self._open(path):
+            assert self._file is not None
+            begin = self._file.tell()
+            raw = self._file.readline(LONGEST_LINE_BYTES)
+            if raw.endswith(b"\n"):
+                whole, self._is_skipping = not self._is_skipping, False
+                if whole:
+                    return raw
+            elif len(raw) == LONGEST_LINE_BYTES:
+                self.skipped_lines += not self._is_skipping
+                self._is_skipping = True
+            elif not self._is_replaced(path):
+                self._file.seek(begin)
+                return None
+            else:
+                # What was added while we looked for another file is still read from this one.
+                self._file.seek(begin)
+                if len(self._file.readline(LONGEST_LINE_BYTES)) > len(raw):
+                    self._file.seek(begin)
+                    continue
+                self.skipped_lines += bool(raw)
+                self.close()
+        return None
+
+    def _open(self, path: Path) -> bool:
+        try:
+            self._file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
+        except FileNotFoundError:
+            return False
+        self._is_skipping = False
+        return True
+
+    def _is_replaced(self, path: Path) -> bool:
+        """Say whether the path holds another file than the open one, or that one begun anew."""
+        assert self._file is not None
+        try:
+            there = path.stat()
+        except FileNotFoundError:
+            return False
+        ours = os.fstat(self._file.fileno())
+        return there.st_ino != ours.st_ino or there.st_size < self._file.tell()
+
+    def parse(self, raw: bytes) -> LedgerLine | None:
+        """Return the line that these bytes are, None if they are none of the ledger's."""
+        if not raw.strip():
+            return None
+        try:
+            return LedgerLine.model_validate_json(raw)
+        except ValidationError:
+            self.skipped_lines += 1
+            return None
+
+
+def read_ledger(files: Iterable[Path]) -> Iterator[LedgerLine]:
+    """Yield the lines that a ledger's files have by now; what is no line of it is left out."""
+    for file in files:
+        with closing(LedgerReader()) as reader:
+            while (raw := reader.read_raw(file)) is not None:
+                if (line := reader.parse(raw)) is not None:
+                    yield line

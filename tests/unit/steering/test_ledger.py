@@ -1,0 +1,125 @@
+"""A ledger is read once, across rotations, whatever else its file holds."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from slipstream.steering.ledger import LONGEST_LINE_BYTES, LedgerReader, read_ledger
+from tests.unit.steering.lines import make, write
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.jsonl"
+
+
+@pytest.fixture
+def reader() -> Iterator[LedgerReader]:
+    with closing(LedgerReader()) as opened:
+        yield opened
+
+
+def append(file: Path, content: bytes) -> None:
+    with file.open("ab") as opened:
+        opened.write(content)
+
+
+def read_ids(reader: LedgerReader, file: Path, most: int = 100) -> list[str | None]:
+    return [line.id for line in reader.read(file, most)]
+
+
+def test_a_line_is_read_as_it_was_written(file: Path) -> None:
+    file.write_bytes(write())
+    (line,) = read_ledger([file])
+    assert line == make()
+    assert (line.context_tokens, line.uncached_tokens) == (364, 44)
+
+
+def test_reading_goes_on_where_it_stopped_and_takes_no_more_than_asked(
+    reader: LedgerReader, file: Path
+) -> None:
+    assert read_ids(reader, file) == []
+    file.write_bytes(write(id="a") + write(id="b") + write(id="c"))
+    assert read_ids(reader, file, most=2) == ["a", "b"]
+    append(file, write(id="d"))
+    assert read_ids(reader, file) == ["c", "d"]
+    assert read_ids(reader, file) == []
+
+
+def test_half_a_line_waits_for_its_end(reader: LedgerReader, file: Path) -> None:
+    line = write(id="late")
+    file.write_bytes(line[:40])
+    assert read_ids(reader, file) == []
+    append(file, line[40:])
+    assert read_ids(reader, file) == ["late"]
+    assert reader.skipped_lines == 0
+
+
+def test_what_came_before_a_rotation_is_read_first(reader: LedgerReader, file: Path) -> None:
+    file.write_bytes(write(id="a"))
+    assert read_ids(reader, file) == ["a"]
+    append(file, write(id="b"))
+    file.rename(file.with_name("ledger-1.jsonl"))
+    file.write_bytes(write(id="c"))
+    assert read_ids(reader, file) == ["b", "c"]
+
+
+def test_a_ledger_that_is_begun_anew_is_read_from_its_start(
+    reader: LedgerReader, file: Path
+) -> None:
+    file.write_bytes(write(id="a") + write(id="b"))
+    assert read_ids(reader, file) == ["a", "b"]
+    file.write_bytes(write(id="c"))
+    assert read_ids(reader, file) == ["c"]
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        b"not json\n",
+        b"{}\n",
+        b"\xff\xfe\n",
+        write(schema_version=2),
+        write(more=1),
+        write(tokens=-1),
+        write(tokens=10**400),
+        write(seconds=float("nan")),
+        write(accepted=[1, 2]),
+        write(accepted=[1] * 200),
+        write(kind="x" * 200),
+        b"[" * 5000 + b"\n",
+        b"x" * (3 * LONGEST_LINE_BYTES) + b"\n",
+    ],
+)
+def test_what_is_no_line_of_the_ledger_is_skipped_and_counted(
+    reader: LedgerReader, file: Path, foreign: bytes
+) -> None:
+    file.write_bytes(write(id="a") + foreign + b"\n" + write(id="b"))
+    assert read_ids(reader, file) == ["a", "b"]
+    assert reader.skipped_lines == 1
+
+
+def test_a_line_without_end_takes_bounded_memory(reader: LedgerReader, file: Path) -> None:
+    file.write_bytes(b"x" * (5 * LONGEST_LINE_BYTES))
+    assert read_ids(reader, file) == []
+    append(file, b"\n" + write(id="after"))
+    assert read_ids(reader, file) == ["after"]
+    assert reader.skipped_lines == 1
+
+
+def test_another_folders_ledger_is_gone_on_with(
+    reader: LedgerReader, file: Path, tmp_path: Path
+) -> None:
+    spare = tmp_path / "spare.jsonl"
+    file.write_bytes(write(id="a"))
+    spare.write_bytes(write(id="b"))
+    assert read_ids(reader, file) + read_ids(reader, spare) == ["a", "b"]
+
+
+def test_a_link_in_its_place_is_not_followed(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_bytes(write())
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic"):
+        LedgerReader().read(file, 1)
