@@ -104,6 +104,7 @@ def _describe_figures(
         ("cache", _describe_cache(view, terminal)),
         ("memory", _describe_memory(view)),
         ("drafter", drafter),
+        *(("drift", drift.describe()) for drift in view.status.drifts),
     ]
     return align(rows)
 
