@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
 from unicodedata import category, east_asian_width
 
 from slipstream.measuring.live_view import LiveView
@@ -93,7 +94,6 @@ def _describe_run(view: LiveView, terminal: Terminal) -> str:
 def _describe_figures(
     view: LiveView, throughput: float | None, history: Sequence[float | None], terminal: Terminal
 ) -> list[str]:
-    drafter = view.status.drafter or "none: plain decoding"
     rows = [
         ("throughput", _describe_throughput(throughput, history, terminal)),
         ("batch", _describe_batch(view)),
@@ -103,10 +103,17 @@ def _describe_figures(
         ("requests", _describe_traffic(view)),
         ("cache", _describe_cache(view, terminal)),
         ("memory", _describe_memory(view)),
-        ("drafter", drafter),
+        ("drafter", _name_drafter(view.status.drafter)),
         *(("drift", drift.describe()) for drift in view.status.drifts),
     ]
     return align(rows)
+
+
+def _name_drafter(drafter: str | None) -> str:
+    """Return a drafter's name; of a folder on this disk, the last part."""
+    if drafter is None:
+        return "none: plain decoding"
+    return Path(drafter).name if drafter.startswith("/") else drafter
 
 
 def _describe_throughput(

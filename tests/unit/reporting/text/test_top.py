@@ -210,6 +210,19 @@ def test_what_has_become_worse_is_shown() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("drafter", "shown"),
+    [
+        (None, "none: plain decoding"),
+        ("z-lab/Qwen3-8B-DFlash-b16", "z-lab/Qwen3-8B-DFlash-b16"),
+        ("/models/my-drafter", "my-drafter"),
+    ],
+)
+def test_a_drafter_is_told_by_its_name(drafter: str | None, shown: str) -> None:
+    view = make_view(status=STATUS.model_copy(update={"drafter": drafter}))
+    assert f"drafter       {shown}" in render_top(view, Terminal())
+
+
 def test_of_many_keys_the_busiest_are_shown() -> None:
     keys = tuple(
         KeyTraffic(key=f"key-{number}", in_flight=0, waiting=0, requests=1) for number in range(50)
