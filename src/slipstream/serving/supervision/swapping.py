@@ -110,14 +110,12 @@ class Swapping:
     async def _exchange(self, order: SwapOrder, life: EngineLife) -> None:
         """Load the ordered drafter, and keep it if some of its drafts are accepted in the proof."""
         before = await _prove_again(life)
-        served_since = self._current.since.timestamp()
         result = await self._load(order.folder, life, is_return=False)
         if result.outcome != "swapped":
             told = "refused" if result.outcome == "refused" else "failed"
             message = f"the engine did not take {order.name}: {result.error}"
             self._tell(order, told, message, hint=f"slipstream inspect {order.folder}")
             return
-        swapped_at = time.time()
         self._change_drafter(order.name, order.folder)
         try:
             # By the time of another token, all drafts of the old drafter are verified.
@@ -138,10 +136,7 @@ class Swapping:
         self._tell(order, "swapped", message, proofs=(before, after), result=result)
         try:
             self._watch = await asyncio.to_thread(
-                SwapWatch,
-                self._chronicle.engine_folder,
-                served_since=served_since,
-                swapped_at=swapped_at,
+                SwapWatch, self._chronicle.engine_folder, self._chronicle.run.drafters
             )
         except OSError as fault:
             self._chronicle.note(f"the new drafter is not compared with the one before: {fault}")
