@@ -23,16 +23,22 @@ class SwapWatch:
 
     def __init__(self, folder: RunFolder, drafters: Sequence[ServedDrafter]) -> None:
         self._folder, self._swapped_at = folder, drafters[-1].since.timestamp()
-        served = _list_times(drafters)
+        self._served = _list_times(drafters)
         self._until = time.monotonic() + WATCH_SECONDS
         self._bounds = self._read_bounds()
         self._reader = LedgerReader()
+        self.test = SwapTest(())
+
+    def begin(self) -> None:
+        """Read what there is by now."""
         before = deque[LedgerLine](maxlen=MOST_BEFORE)
         after = []
         for line in self._read_all():
             if line.at > self._swapped_at:
                 after.append(line)
-            elif any(begin <= line.at - line.seconds and line.at <= end for begin, end in served):
+            elif any(
+                begin <= line.at - line.seconds and line.at <= end for begin, end in self._served
+            ):
                 before.append(line)
         self.test = SwapTest(before)
         self._add(after)

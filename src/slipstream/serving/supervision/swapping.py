@@ -52,18 +52,20 @@ class Swapping:
 
     async def follow(self, life: EngineLife) -> None:
         """Look for orders as long as the engine lives; it dies if no drafter in it is whole."""
-        self._end_watch()
         self._return_reason = None
         if (order := self._under_way) is not None:
             self._under_way = None
             message = f"the engine ended meanwhile; {self._current.name} drafts"
             self._tell(order, "failed", message, hint=f"slipstream doctor {self._chronicle.run.id}")
-        while True:
-            await asyncio.sleep(LOOK_EVERY_SECONDS)
-            try:
-                await self._look(life)
-            except (SlipstreamError, OSError) as fault:
-                self._chronicle.note(f"the drafter is not swapped: {fault}")
+        try:
+            while True:
+                await asyncio.sleep(LOOK_EVERY_SECONDS)
+                try:
+                    await self._look(life)
+                except (SlipstreamError, OSError) as fault:
+                    self._chronicle.note(f"the drafter is not swapped: {fault}")
+        finally:
+            self._end_watch()
 
     async def _look(self, life: EngineLife) -> None:
         if (order := self._take_order()) is not None:
@@ -134,11 +136,12 @@ class Swapping:
             f"loaded within {1000 * (result.seconds or 0):.0f} ms"
         )
         self._tell(order, "swapped", message, proofs=(before, after), result=result)
+        watch = SwapWatch(self._chronicle.engine_folder, self._chronicle.run.drafters)
+        self._watch = watch
         try:
-            self._watch = await asyncio.to_thread(
-                SwapWatch, self._chronicle.engine_folder, self._chronicle.run.drafters
-            )
+            await asyncio.to_thread(watch.begin)
         except OSError as fault:
+            self._end_watch()
             self._chronicle.note(f"the new drafter is not compared with the one before: {fault}")
 
     async def _return(
