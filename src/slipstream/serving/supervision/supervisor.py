@@ -101,7 +101,6 @@ class Supervisor:
         finally:
             beating.cancel()
             self._steering.close()
-            self._swapping.end_watch()
             self._remove_spare_folder()
         self._chronicle.move("stopped", "nothing of it runs any more")
 

@@ -52,22 +52,24 @@ class Swapping:
 
     async def follow(self, life: EngineLife) -> None:
         """Look for orders as long as the engine lives; it dies if no drafter in it is whole."""
-        self.end_watch()
         self._return_reason = None
         if (order := self._under_way) is not None:
             self._under_way = None
             message = f"the engine ended meanwhile; {self._current.name} drafts"
             self._tell(order, "failed", message, hint=f"slipstream doctor {self._chronicle.run.id}")
-        while True:
-            await asyncio.sleep(LOOK_EVERY_SECONDS)
-            try:
-                await self._look(life)
-            except (SlipstreamError, OSError) as fault:
-                self._chronicle.note(f"the drafter is not swapped: {fault}")
+        try:
+            while True:
+                await asyncio.sleep(LOOK_EVERY_SECONDS)
+                try:
+                    await self._look(life)
+                except (SlipstreamError, OSError) as fault:
+                    self._chronicle.note(f"the drafter is not swapped: {fault}")
+        finally:
+            self._end_watch()
 
     async def _look(self, life: EngineLife) -> None:
         if (order := self._take_order()) is not None:
-            self.end_watch()
+            self._end_watch()
             self._under_way = order
             await self._obey(order, life)
             self._under_way = None
@@ -110,14 +112,12 @@ class Swapping:
     async def _exchange(self, order: SwapOrder, life: EngineLife) -> None:
         """Load the ordered drafter, and keep it if some of its drafts are accepted in the proof."""
         before = await _prove_again(life)
-        served_since = self._current.since.timestamp()
         result = await self._load(order.folder, life, is_return=False)
         if result.outcome != "swapped":
             told = "refused" if result.outcome == "refused" else "failed"
             message = f"the engine did not take {order.name}: {result.error}"
             self._tell(order, told, message, hint=f"slipstream inspect {order.folder}")
             return
-        swapped_at = time.time()
         self._change_drafter(order.name, order.folder)
         try:
             # By the time of another token, all drafts of the old drafter are verified.
@@ -135,14 +135,12 @@ class Swapping:
             f"{order.name} drafts: {_show(after)} tokens a step, {_show(before)} before; it was "
             f"loaded within {1000 * (result.seconds or 0):.0f} ms"
         )
+        watch = SwapWatch(self._chronicle.engine_folder, self._chronicle.run.drafters)
+        self._watch = watch
         try:
-            self._watch = await asyncio.to_thread(
-                SwapWatch,
-                self._chronicle.engine_folder,
-                served_since=served_since,
-                swapped_at=swapped_at,
-            )
+            await asyncio.to_thread(watch.begin)
         except OSError as fault:
+            self._end_watch()
             self._chronicle.note(f"the new drafter is not compared with the one before: {fault}")
         self._tell(order, "swapped", message, proofs=(before, after), result=result)
 
@@ -172,7 +170,7 @@ class Swapping:
         verdict = await asyncio.to_thread(watch.look)
         if verdict is None:
             return
-        self.end_watch()
+        self._end_watch()
         test = watch.test
         shown = "no request could be compared"
         if test.accepted_per_step is not None:
@@ -238,7 +236,7 @@ class Swapping:
         self._chronicle.update(last_swap=swap)
         self._chronicle.note(f"swap: {message}", figures=figures)
 
-    def end_watch(self) -> None:
+    def _end_watch(self) -> None:
         """Let go of the ledger."""
         if self._watch is not None:
             self._watch.close()

@@ -284,6 +284,28 @@ def test_the_requests_after_a_swap_decide_whether_it_stays(
         assert "0.10 accepted tokens a step, 1.20 before" in theatre.run.last_swap.message
 
 
+def test_a_drafter_that_returned_is_known_by_all_that_it_served(tmp_path: Path, host: Host) -> None:
+    theatre = Theatre(tmp_path, host)
+    theatre.client = Noisy(theatre)
+    third = theatre.make(tmp_path / "third")
+
+    async def act(stage: Stage) -> None:
+        log_requests(stage, 150, [25, 9, 2], after=theatre.run.began_at.timestamp())
+        assert (await theatre.swap(theatre.new)).outcome == "swapped-back"
+        await theatre.swap(third)
+        log_requests(stage, 150, [3, 0, 0], after=time.time())
+        await theatre.until(lambda: "accepted tokens a step" in stage.messages())
+
+    theatre.serve(act)
+    assert [one.folder.name for one in theatre.run.drafters] == [
+        "old",
+        "new",
+        "old",
+        "third",
+        "old",
+    ]
+
+
 def test_other_bounds_of_the_draft_length_end_the_comparison(tmp_path: Path, host: Host) -> None:
     theatre = Theatre(tmp_path, host)
 
