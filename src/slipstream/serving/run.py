@@ -25,6 +25,7 @@ from slipstream.records import Record, describe_faults, read_record
 from slipstream.serving.access.gate_file import GateRecording, GateRules
 from slipstream.serving.kept_logs import LogPlace
 from slipstream.serving.supervision.ladder import Rung
+from slipstream.serving.swaps import ServedDrafter, Swap
 from slipstream.steering.drift import Drift
 from slipstream.steering.guardian import GuardianRules
 from slipstream.units import show_bytes
@@ -121,6 +122,9 @@ class Run(Record):
     measurements: dict[str, float] = Field(default_factory=dict)
     # What has become worse while it served, and still is.
     drifts: tuple[Drift, ...] = ()
+    # The drafters in the order in which they served; empty until the first was replaced.
+    drafters: tuple[ServedDrafter, ...] = ()
+    last_swap: Swap | None = None
 
     def move(self, state: State) -> "Run":
         """Give the run in its next state; a step that the table does not have is a bug."""
@@ -210,6 +214,21 @@ class RunFolder:
     def gate_state(self) -> Path:
         """What the gate is told while it runs."""
         return self.path / "state.json"
+
+    @property
+    def swap_order(self) -> Path:
+        """What the user orders: another drafter."""
+        return self.path / "swap-order.json"
+
+    @property
+    def swap(self) -> Path:
+        """What the gate is ordered to load."""
+        return self.path / "swap.json"
+
+    @property
+    def swapped(self) -> Path:
+        """What became of that, in the gate's words."""
+        return self.path / "swapped.json"
 
     @property
     def earlier_events(self) -> Path:

@@ -14,15 +14,17 @@ def choose_run(root: Path, name: str | None) -> tuple[RunFolder, Run]:
     return _match(root, name)[0]
 
 
-def choose_running(root: Path, name: str | None, proc: Path = _PROC) -> tuple[RunFolder, Run]:
-    """Give the one run that has a process left."""
+def choose_running(
+    root: Path, name: str | None, proc: Path = _PROC, *, verb: str = "stop"
+) -> tuple[RunFolder, Run]:
+    """Give the one run that has a process left; `verb` is what was to be done with it."""
     matched = _match(root, name)
     running = [(folder, run) for folder, run in matched if not is_over(run, proc)]
     if len(running) > 1:
         raise UsageError(
             f"{len(running)} runs are live{f' that begin with {name}' if name else ''}",
             details=tuple(run.id for _, run in running),
-            hint=f"slipstream stop {running[0][1].id}",
+            hint=f"slipstream {verb} {running[0][1].id}",
         )
     if running:
         return running[0]

@@ -18,6 +18,7 @@ from slipstream.serving.access.gate_rules import apply_rules
 from slipstream.serving.guarded_engine import guard_engine, takes_pictures
 from slipstream.serving.run import RunFolder, Terms
 from slipstream.serving.steered_engine import is_followed, steer_engine
+from slipstream.serving.swap_offer import offer_swaps, takes_swaps, withdraw_swaps
 from slipstream.serving.weights.lock import LocalModel
 
 PORT = 8000
@@ -110,7 +111,7 @@ def put_behind_gate(
         rest = {**rest, _CONSTRAINTS: Choice({"backend": "xgrammar"}, "default", because)}
     plan = plan.change(rest=rest)
     plan = _bound_queue(_have_port(plan))
-    plan = guard_engine(plan, (rules or GateRules()).media)
+    plan = guard_engine(offer_swaps(plan), (rules or GateRules()).media)
     plan = steer_engine(plan, steered=steered)
     gate = Choice(str(folder.gate), "default", "the gate's settings; no key is in it")
     return plan.change_variables({GATE_VARIABLE: gate})
@@ -122,6 +123,7 @@ def leave_without_gate(plan: LaunchPlan) -> LaunchPlan:
     others = tuple(one for one in asked.value if one != GATE_CLASS) if asked else ()
     kept = Choice(others, asked.source, asked.because) if asked and others else None
     plan = _have_port(plan.change(middleware=kept)).change_variables({GATE_VARIABLE: None})
+    plan = withdraw_swaps(plan)
     address = plan.settings.uds or plan.settings.host
     if not is_loopback(address.value if address else ""):
         raise InvalidInputError(
@@ -147,12 +149,14 @@ def describe_gate(
         probe_sha256=probe_sha256,
         state_file=folder.gate_state,
         accounting_folder=folder.accounting,
+        steering_file=folder.steering,
         access_log=folder.access_log,
         speculation=plan.speculation is not None,
         tags=is_followed(plan),
         generates=_find_rest(plan, "--runner") != "pooling",
         text_only=not takes_pictures(plan),
         recording=terms.recording,
+        swap_file=folder.swap if takes_swaps(plan) else None,
     )
     rules = terms.gate_rules or GateRules()
     return apply_rules(settings, rules, keys_required=terms.keys_required)

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from pydantic import NonNegativeInt
-
 from slipstream.records import Record
 from slipstream.steering.drift import Drift
 from slipstream.steering.streams import Family
@@ -39,15 +37,8 @@ class GuardianRules(Record):
     allowed: tuple[Action, ...] = ("note", "lower")
 
 
-class SteeringOrder(Record):
-    """What the engine's scheduler is told: the longest draft allowed, 0 for none, None for any."""
-
-    schema_version: Literal[1] = 1
-    most: NonNegativeInt | None = None
-
-
 class DrafterSwap(Protocol):
-    """The way to the drafter that served before."""
+    """The way back to the drafter that served before."""
 
     def swap_back(self, reason: str) -> bool:
         """Have the drafter before serve again, and say whether there is one."""
@@ -78,7 +69,7 @@ class Guardian:
     most: int | None = field(default=None, init=False)
     _acted_at: float | None = field(default=None, init=False)
     _restarted_at: float | None = field(default=None, init=False)
-    _swapped_back: bool = field(default=False, init=False)
+    _tried_swap: bool = field(default=False, init=False)
     _expires_at: float | None = field(default=None, init=False)
     _orders: int = field(default=0, init=False)
 
@@ -95,6 +86,10 @@ class Guardian:
         if not found and (lift := self._lift(active, now)) is not None:
             steps.append(lift)
         return steps
+
+    def begin_anew(self) -> None:
+        """Take another drafter or other settings for what they are: there may be a way back."""
+        self._tried_swap = False
 
     def _find_remedy(self, drift: Drift, levers: Levers, now: float) -> Step | None:
         """Return the least action that is allowed and left, None while the last one cools down."""
@@ -113,7 +108,7 @@ class Guardian:
             length = self._find_length(levers)
             return length > (1 if action == "lower" else 0)
         if action == "swap-back":
-            return levers.can_swap_back and not self._swapped_back
+            return levers.can_swap_back and not self._tried_swap
         last = self._restarted_at
         return last is None or now - last >= RESTART_EVERY_SECONDS
 
@@ -130,7 +125,7 @@ class Guardian:
             self._expires_at, self._orders = now + lasting, self._orders + 1
             return Step(action, reason, self.most)
         if action == "swap-back":
-            self._swapped_back = True
+            self._tried_swap = True
         else:
             self._restarted_at = now
         return Step(action, reason)

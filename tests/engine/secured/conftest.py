@@ -69,9 +69,9 @@ def secured(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         str(service.port),
         "--detach",
     )
-    engine = ("--enforce-eager", *pair.flags, "--enable-ssl-refresh", CACHED_TOKENS)
+    engine = ("--enforce-eager", "--dtype", "float32", *pair.flags, "--enable-ssl-refresh")
     try:
-        service.command("serve", str(family), *words, "--", *engine)
+        service.command("serve", str(family), *words, "--", *engine, CACHED_TOKENS)
         yield Secured(service, pair)
     finally:
         service.end()

@@ -5,8 +5,10 @@ from datetime import datetime
 from slipstream.reporting.text.tables import align
 from slipstream.serving.run import Event
 from slipstream.serving.run_status import RunStatus, StatusList
+from slipstream.serving.swaps import ServedDrafter
 from slipstream.units import UNKNOWN, show_bytes
 
+SHOWN_DRAFTERS = 5
 _MEASURED = {
     "tokens_per_second": "{:.1f} tokens/s alone",
     "tokens_per_step": "{:.2f} tokens a step",
@@ -25,6 +27,7 @@ def render_status(status: RunStatus, now: datetime) -> str:
         *([] if status.gated else [("gate", "none: whoever is on this machine may ask anything")]),
         ("target", status.target),
         ("drafter", status.drafter or "none: plain decoding"),
+        *(("drafted", _describe_drafter(one)) for one in status.drafters[-SHOWN_DRAFTERS:]),
         ("processes", _describe_processes(status)),
         ("requests", _describe_requests(status)),
         ("measured", _describe_measurements(status)),
@@ -70,6 +73,10 @@ def show_age(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+
+
+def _describe_drafter(drafter: ServedDrafter) -> str:
+    return f"{drafter.name} since {drafter.since:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _describe_processes(status: RunStatus) -> str:

@@ -52,6 +52,7 @@ from slipstream.serving.supervision.ladder import (
 from slipstream.serving.supervision.memory_guard import guard_host
 from slipstream.serving.supervision.service_manager import ServiceManager
 from slipstream.serving.supervision.steering_watch import SteeringWatch
+from slipstream.serving.supervision.swapping import Swapping
 
 LOOK_EVERY_SECONDS = 0.1
 # The gate looks for a new state four times a second, and shows a request within half of one.
@@ -69,7 +70,8 @@ class Supervisor:
         certificate = self._address.certificate
         self._tls = certificate.pin() if certificate else None
         self._gate = GateFollowing(chronicle)
-        self._steering = SteeringWatch(chronicle, self._read_accelerators)
+        self._swapping = Swapping(chronicle)
+        self._steering = SteeringWatch(chronicle, self._read_accelerators, self._swapping)
         self._stop, self._now = asyncio.Event(), asyncio.Event()
         self._history: list[Crash] = []
         self._findings: tuple[Finding, ...] = ()
@@ -120,11 +122,16 @@ class Supervisor:
         living = asyncio.create_task(life.live(guard_host(chronicle.run.host)))
         stopping = asyncio.create_task(self._stop.wait())
         following = asyncio.create_task(self._gate.follow())
+        swapping = asyncio.create_task(self._swapping.follow(life))
         steering = asyncio.create_task(self._steering.watch())
-        tasks = (living, stopping, following, steering)
+        tasks = (living, stopping, following, swapping, steering)
         death: Death | None = None
         try:
-            await asyncio.wait((living, stopping, steering), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (living, stopping, swapping, steering), return_when=asyncio.FIRST_COMPLETED
+            )
+            if swapping.done() and not living.done():
+                await swapping
             if living.done():
                 await living
             elif steering.done() and not stopping.done():
@@ -200,8 +207,8 @@ class Supervisor:
         run = self._chronicle.run
         folder.accounting.mkdir(mode=0o700, parents=True, exist_ok=True)
         set_aside(folder.engine_log)
-        for file in folder.accounting.iterdir():
-            file.unlink()
+        for file in (*folder.accounting.iterdir(), folder.swap, folder.swapped):
+            file.unlink(missing_ok=True)
         if run.terms.gated:
             digest = sha256(key.encode()).hexdigest()
             describe_gate(run.plan, run.terms, folder, digest).write(folder.gate)

@@ -36,7 +36,7 @@ def apply(names: Iterable[str], patches: Mapping[str, Patch], version: Sequence[
         elif not patch.since <= tuple(version[:2]) < patch.before:
             _refuse(name, f"it is not for vLLM {'.'.join(map(str, version))}")
         else:
-            _when_imported(patch.module, partial(_change, patch))
+            when_imported(patch.module, partial(_change, patch))
 
 
 def _change(patch: Patch, module: ModuleType) -> None:
@@ -60,7 +60,8 @@ def hash_source(module: ModuleType, path: str) -> str | None:
     return sha256(source.encode()).hexdigest()
 
 
-def _when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
+def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
+    """Do something with a module once it is imported, now if it is."""
     if (module := sys.modules.get(name)) is not None:
         then(module)
     else:

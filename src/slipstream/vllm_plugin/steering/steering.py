@@ -47,6 +47,7 @@ class Steering:
         self._log = log
         self.ledger = RequestLedger(longest, log.add)
         self._flight = FlightRecorder(folder / FLIGHT)
+        self._drafter: object = None
         self._state, self._order = folder / STATE, folder / ORDER
         self._running = self._waiting = self._steps = self._memory_mib = 0
         self._cache = self._step_seconds = 0.0
@@ -147,19 +148,22 @@ class Steering:
         while not self._over.wait(WRITE_EVERY_SECONDS):
             with suppress(OSError, ValueError):
                 self._memory_mib = _read_memory_mib()
-            self.control.least, self.control.most = self._read_order()
+            self._obey()
             with suppress(OSError):
                 _replace(self._state, json.dumps(self.describe()).encode())
 
-    def _read_order(self) -> tuple[int | None, int | None]:
-        """Read the shortest and longest draft allowed; what cannot be read orders nothing."""
+    def _obey(self) -> None:
+        """Follow the order in the folder; what cannot be read orders nothing."""
         try:
             order = json.loads(self._order.read_bytes())
-            bounds = order.get("least"), order.get("most")
+            bounds, drafter = (order.get("least"), order.get("most")), order.get("drafter")
         except (OSError, ValueError, AttributeError, RecursionError):
-            return None, None
+            bounds, drafter = (None, None), self._drafter
         least, most = (one if type(one) is int and one >= 0 else None for one in bounds)
-        return least, most
+        self.control.least, self.control.most = least, most
+        if drafter != self._drafter:
+            self._drafter = drafter
+            self.control.forget_drafts()
 
 
 def _find_length(scheduled: Mapping[str, int], drafts: Mapping[str, Sequence[int]]) -> int | None:

@@ -28,7 +28,7 @@ started = len(list(folder.glob("start-*")))
 (folder / f"start-{started}").write_text(json.dumps([os.getpid(), *sys.argv[1:]]))
 (folder / "environment").write_text(json.dumps(dict(os.environ)))
 rules = json.loads((folder / "rules").read_text())
-drafts, model = 0, None
+drafts, accepted, model = 0, 0, None
 
 def find(name):
     """Give the rule of a name that this command line meets."""
@@ -69,10 +69,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         if self.path == "/metrics":
-            accepted = 0 if find("drafts") else drafts
+            shown = 0 if find("drafts") else accepted
             self.answer(f"vllm:generation_tokens_total{{}} {count_tokens()}\\n"
                         f"vllm:spec_decode_num_drafts_total{{}} {drafts}.0\\n"
-                        f"vllm:spec_decode_num_accepted_tokens_total{{}} {accepted}.0\\n".encode())
+                        f"vllm:spec_decode_num_accepted_tokens_total{{}} {shown}.0\\n".encode())
         elif (folder / "sick").exists():
             (folder / "asked").open("a").write("x")
             self.close_connection = True
@@ -82,7 +82,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(b"")
 
     def do_POST(self):
-        global drafts, model
+        global drafts, accepted, model
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         with (folder / "keys").open("a") as keys:
             keys.write(self.headers.get("authorization", "none") + "\\n")
@@ -99,6 +99,7 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(0.01)
         if "--speculative-config" in " ".join(sys.argv):
             drafts += 1
+            accepted += not (folder / "noise").exists()
         usage = {"prompt_tokens": 9, "completion_tokens": body["max_tokens"]}
         self.answer(json.dumps({"usage": usage}).encode())
 

@@ -1,0 +1,91 @@
+"""`slipstream swap`: give a run that serves another drafter, without a restart."""
+
+import argparse
+import os
+import time
+from contextlib import suppress
+
+from slipstream.atomic_files import write_atomically
+from slipstream.cli.screen import Screen
+from slipstream.cli.weights import Weights, add_accept_changes
+from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
+from slipstream.reporting.text.run import render_event
+from slipstream.serving.following import follow_events
+from slipstream.serving.run import Run, RunFolder, find_runs_root, is_alive
+from slipstream.serving.selection import choose_running
+from slipstream.serving.swaps import Swap, SwapOrder
+
+# Two proofs behind other requests, and the loading of a large drafter between them.
+WITHIN_SECONDS = 1800.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `swap` takes."""
+    parser.add_argument("run", metavar="RUN", help="the run's id, or how that begins")
+    parser.add_argument(
+        "drafter", metavar="DRAFTER", nargs="?", help="a folder, or a name on the hub"
+    )
+    parser.add_argument("--revision", metavar="REV", help="branch, tag or commit on the hub")
+    parser.add_argument("--back", action="store_true", help="return to the drafter before")
+    add_accept_changes(parser)
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Have the drafter here and checked, order it, and wait for the outcome."""
+    if options.back == (options.drafter is not None):
+        raise UsageError(
+            "either a drafter or --back", hint=f"slipstream swap {options.run} DRAFTER"
+        )
+    folder, chosen = choose_running(find_runs_root(os.environ), options.run, verb="swap")
+    name = _find_previous(chosen) if options.back else options.drafter
+    model = Weights(screen, os.environ, options.accept_changes).find(name, options.revision)
+    shown = f"{name}@{model.commit[:12]}" if model.commit else name
+    swap = _order(folder, SwapOrder(name=shown, folder=model.folder.resolve()), screen)
+    if swap.outcome == "refused":
+        raise InvalidInputError(swap.message, hint=swap.hint or "slipstream swap --help")
+    if swap.outcome == "failed":
+        raise EngineError(swap.message, hint=swap.hint or f"slipstream logs {chosen.id}")
+    screen.show_data(text=swap.message, document=swap.to_json())
+    return ExitCode.DONE if swap.outcome == "swapped" else ExitCode.GATE_MISSED
+
+
+def _find_previous(run: Run) -> str:
+    if len(run.drafters) < 2:
+        raise InvalidInputError(
+            f"{run.id} has had one drafter only", hint=f"slipstream swap {run.id} DRAFTER"
+        )
+    return str(run.drafters[-2].folder)
+
+
+def _order(folder: RunFolder, order: SwapOrder, screen: Screen) -> Swap:
+    """Leave the order in the run's folder, and show what happens until it is carried out."""
+    deadline, found = time.monotonic() + WITHIN_SECONDS, list[Swap]()
+
+    def is_over() -> bool:
+        run = folder.read()
+        if run.last_swap is not None and run.last_swap.order == order.id:
+            found.append(run.last_swap)
+        gone = not is_alive(run.supervisor) or run.state in ("stopping", "stopped", "failed")
+        return bool(found) or gone or time.monotonic() > deadline
+
+    if folder.swap_order.exists():
+        raise InvalidInputError(
+            "another order for a drafter waits", hint=f"slipstream status {folder.path.name}"
+        )
+    try:
+        write_atomically(folder.swap_order, order.to_json().encode(), mode=0o600)
+    except OSError as fault:
+        message = f"cannot write {folder.swap_order}: {fault.strerror or fault}"
+        raise InvalidInputError(message, hint=f"df -h {folder.path}") from fault
+    try:
+        for event in follow_events(folder, is_over, time.sleep, only_new=True):
+            screen.show_progress(render_event(event))
+    finally:
+        with suppress(OSError):  # An order that nobody took is no order for later.
+            folder.swap_order.unlink(missing_ok=True)
+    if not found:
+        raise EngineError(
+            "the run did not say what became of the swap",
+            hint=f"slipstream logs --events {folder.path.name}",
+        )
+    return found[0]

@@ -1,0 +1,65 @@
+"""The requests after a swap against those before it, as the ledger has them."""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Literal
+
+from slipstream.serving.run import RunFolder
+from slipstream.steering.ledger import LedgerLine, LedgerReader, read_ledger
+from slipstream.steering.swap_test import SwapTest, Verdict
+
+WATCH_SECONDS = 600.0
+MOST_BEFORE = 1000
+LINES_A_LOOK = 1000
+# The supervisor's own requests: the same few texts over and over.
+_OWN_KEY = "supervisor"
+
+
+class SwapWatch:
+    """Compares a new drafter with the one before it for ten minutes; times are since 1970."""
+
+    def __init__(self, folder: RunFolder, *, served_since: float, swapped_at: float) -> None:
+        self._folder, self._swapped_at = folder, swapped_at
+        self._until = time.monotonic() + WATCH_SECONDS
+        self._bounds = self._read_bounds()
+        self._reader = LedgerReader()
+        before = deque[LedgerLine](maxlen=MOST_BEFORE)
+        after = []
+        for line in self._read_all():
+            if line.at <= swapped_at and line.at - line.seconds >= served_since:
+                before.append(line)
+            elif line.at > swapped_at:
+                after.append(line)
+        self.test = SwapTest(before)
+        self._add(after)
+
+    def look(self) -> Verdict | Literal["undecided"] | None:
+        """Take in what came since the last look; None as long as nothing is decided."""
+        self._add(self._reader.read(self._folder.ledger, LINES_A_LOOK))
+        if self.test.verdict is not None:
+            return self.test.verdict
+        is_over = not self.test.can_decide or time.monotonic() >= self._until
+        # Other bounds of the draft length are no fault of the drafter.
+        is_over |= self._read_bounds() != self._bounds
+        return "undecided" if is_over else None
+
+    def close(self) -> None:
+        """Let go of the ledger."""
+        self._reader.close()
+
+    def _read_bounds(self) -> bytes | None:
+        try:
+            return self._folder.steering_order.read_bytes()
+        except OSError:
+            return None
+
+    def _read_all(self) -> Iterator[LedgerLine]:
+        yield from read_ledger(self._folder.list_ledgers()[:-1])
+        while lines := self._reader.read(self._folder.ledger, LINES_A_LOOK):
+            yield from lines
+
+    def _add(self, lines: list[LedgerLine]) -> None:
+        for line in lines:
+            if line.at - line.seconds >= self._swapped_at and line.key != _OWN_KEY:
+                self.test.add(line)

@@ -1,0 +1,269 @@
+"""Another drafter for a run that serves: ordered by the user, loaded by the gate, proven here.
+
+A drafter of which nothing is accepted, or less than of the one before, is swapped back. The plan of
+the run changes with the drafter, so a restart keeps it.
+"""
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from slipstream.atomic_files import write_even_if_full
+from slipstream.errors import EngineError, InvalidInputError, SlipstreamError
+from slipstream.planning.plan import LaunchPlan
+from slipstream.planning.settings import Choice
+from slipstream.records import read_record
+from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.serving.supervision.engine_life import Death, EngineLife
+from slipstream.serving.supervision.generation import STORY, Proof, prove
+from slipstream.serving.supervision.swap_watch import SwapWatch
+from slipstream.serving.swap_faults import find_current, find_faults
+from slipstream.serving.swap_offer import takes_swaps
+from slipstream.serving.swaps import GateOrder, GateResult, ServedDrafter, Swap, SwapOrder
+
+LOOK_EVERY_SECONDS = 0.25
+# A gate that says nothing for so long serves a drafter that nobody knows.
+GATE_WITHIN_SECONDS = 600.0
+KEPT_DRAFTERS = 100
+
+
+class Swapping:
+    """Carries out the orders of a run one after the other, and watches the last one."""
+
+    def __init__(self, chronicle: Chronicle) -> None:
+        self._chronicle = chronicle
+        self._watch: SwapWatch | None = None
+        self._return_reason: str | None = None
+        self._under_way: SwapOrder | None = None
+
+    def swap_back(self, reason: str) -> bool:
+        """Have the drafter before serve again, and say whether there is one.
+
+        One that was swapped back to stays: the drafter before it is the worse one.
+        """
+        run = self._chronicle.run
+        last = run.last_swap
+        can_return = last is not None and last.outcome == "swapped" and takes_swaps(run.plan)
+        if can_return:
+            self._return_reason = reason
+        return can_return
+
+    async def follow(self, life: EngineLife) -> None:
+        """Look for orders as long as the engine lives; it dies if no drafter in it is whole."""
+        self._end_watch()
+        self._return_reason = None
+        if (order := self._under_way) is not None:
+            self._under_way = None
+            message = f"the engine ended meanwhile; {self._current.name} drafts"
+            self._tell(order, "failed", message, hint=f"slipstream doctor {self._chronicle.run.id}")
+        while True:
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+            try:
+                await self._look(life)
+            except (SlipstreamError, OSError) as fault:
+                self._chronicle.note(f"the drafter is not swapped: {fault}")
+
+    async def _look(self, life: EngineLife) -> None:
+        if (order := self._take_order()) is not None:
+            self._end_watch()
+            self._under_way = order
+            await self._obey(order, life)
+            self._under_way = None
+        elif self._chronicle.run.state != "ready":
+            return
+        elif self._return_reason is not None:
+            reason, self._return_reason = self._return_reason, None
+            await self._return(life, reason)
+        elif self._watch is not None:
+            await self._look_at_requests(self._watch, life)
+
+    def _take_order(self) -> SwapOrder | None:
+        """Return an order that is new, once."""
+        file = self._chronicle.folder.swap_order
+        if not file.is_file():
+            return None
+        try:
+            return read_record(file, SwapOrder, hint="slipstream swap RUN DRAFTER")
+        except InvalidInputError as fault:
+            self._chronicle.note(f"an order for another drafter is left: {fault.message}")
+            return None
+        finally:
+            file.unlink(missing_ok=True)
+
+    async def _obey(self, order: SwapOrder, life: EngineLife) -> None:
+        try:
+            faults = await asyncio.to_thread(lambda: list(find_faults(self._chronicle.run, order)))
+        except (SlipstreamError, OSError) as fault:
+            self._tell(order, "refused", str(fault), hint=getattr(fault, "hint", None))
+            return
+        if faults:
+            self._tell(order, "refused", f"{faults[0].code}: {faults[0].message}", faults[0].hint)
+            return
+        self._chronicle.note(f"{order.name} is to draft; the proof is repeated before and after")
+        try:
+            await self._exchange(order, life)
+        except (EngineError, OSError) as fault:
+            self._tell(order, "failed", f"the drafter stays: {fault}", hint="slipstream logs")
+
+    async def _exchange(self, order: SwapOrder, life: EngineLife) -> None:
+        """Load the ordered drafter, and keep it if some of its drafts are accepted in the proof."""
+        before = await prove(life.asker, drafts=True)
+        served_since = self._current.since.timestamp()
+        result = await self._load(order.folder, life, is_return=False)
+        if result.outcome != "swapped":
+            told = "refused" if result.outcome == "refused" else "failed"
+            message = f"the engine did not take {order.name}: {result.error}"
+            self._tell(order, told, message, hint=f"slipstream inspect {order.folder}")
+            return
+        swapped_at = time.time()
+        self._change_drafter(order.name, order.folder)
+        try:
+            # By the time of another token, all drafts of the old drafter are verified.
+            await life.asker.generate(STORY, 1)
+            after = await prove(life.asker, drafts=True)
+        except EngineError as fault:
+            await self._return(life, fault.message, order=order, result=result)
+            return
+        # Without drafts, which a controller decides by load, only the requests will tell.
+        if after.drafts and not after.accepted:
+            why = f"none of {after.drafts} drafts was accepted"
+            await self._return(life, why, order=order, proofs=(before, after), result=result)
+            return
+        message = (
+            f"{order.name} drafts: {_show(after)} tokens a step, {_show(before)} before; the "
+            f"engine stood still for {1000 * (result.seconds or 0):.0f} ms"
+        )
+        self._tell(order, "swapped", message, proofs=(before, after), result=result)
+        try:
+            self._watch = await asyncio.to_thread(
+                SwapWatch,
+                self._chronicle.engine_folder,
+                served_since=served_since,
+                swapped_at=swapped_at,
+            )
+        except OSError as fault:
+            self._chronicle.note(f"the new drafter is not compared with the one before: {fault}")
+
+    async def _return(
+        self,
+        life: EngineLife,
+        reason: str,
+        *,
+        order: SwapOrder | None = None,
+        proofs: tuple[Proof | None, Proof | None] = (None, None),
+        result: GateResult | None = None,
+    ) -> None:
+        """Have the drafter before the current one again, and say why."""
+        previous, left = self._chronicle.run.drafters[-2:]
+        order = order or SwapOrder(name=left.name, folder=left.folder)
+        back = await self._load(previous.folder, life, is_return=True)
+        if back.outcome != "swapped":
+            message = f"{left.name} drafts on, though {reason}: {back.error}"
+            self._tell(order, "failed", message, hint=f"slipstream inspect {previous.folder}")
+            return
+        self._change_drafter(previous.name, previous.folder)
+        message = f"swapped back to {previous.name}: {reason}"
+        hint = f"slipstream bench {self._chronicle.run.id}"
+        self._tell(order, "swapped-back", message, hint, proofs=proofs, result=result or back)
+
+    async def _look_at_requests(self, watch: SwapWatch, life: EngineLife) -> None:
+        verdict = await asyncio.to_thread(watch.look)
+        if verdict is None:
+            return
+        self._end_watch()
+        test = watch.test
+        shown = "no request could be compared"
+        if test.accepted_per_step is not None:
+            old, new = test.accepted_per_step
+            shown = f"{new:.2f} accepted tokens a step, {old:.2f} before, {test.requests} requests"
+        if verdict == "worse":
+            await self._return(life, f"it is worse: {shown}")
+        else:
+            judged = "as good as the one before" if verdict == "as-good" else "kept, undecided"
+            figures = {"requests": float(test.requests)}
+            self._chronicle.note(f"the new drafter is {judged}: {shown}", figures=figures)
+
+    async def _load(self, folder: Path, life: EngineLife, *, is_return: bool) -> GateResult:
+        """Have the gate load a drafter, and wait for its word; without one the engine is ended."""
+        place = self._chronicle.engine_folder
+        order = GateOrder(folder=folder, previous=self._current.folder, is_return=is_return)
+        write_even_if_full(place.swap, order.to_json().encode())
+        deadline = time.monotonic() + GATE_WITHIN_SECONDS
+        while (result := _read_result(place.swapped, order)) is None:
+            if time.monotonic() > deadline:
+                message = f"the gate did not say in {GATE_WITHIN_SECONDS:g} s which drafter serves"
+                raise Death(None, message, life.process.poll())
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+        if result.outcome == "broken":
+            raise Death(None, f"no drafter is whole: {result.error}", life.process.poll())
+        return result
+
+    def _change_drafter(self, name: str, folder: Path) -> None:
+        """Keep in the run which drafter serves from now on."""
+        run, current = self._chronicle.run, self._current
+        known = run.drafters or (current,)
+        added = ServedDrafter(name=name, folder=folder, since=datetime.now(UTC))
+        self._chronicle.update(
+            plan=_with_drafter(run.plan, folder, f"swapped in for {current.name}"),
+            drafters=(*known, added)[-KEPT_DRAFTERS:],
+        )
+
+    def _tell(
+        self,
+        order: SwapOrder,
+        outcome: str,
+        message: str,
+        hint: str | None = None,
+        *,
+        proofs: tuple[Proof | None, Proof | None] = (None, None),
+        result: GateResult | None = None,
+    ) -> None:
+        """Note an outcome in the events and in the run, where the command waits for it."""
+        before, after = (proof.tokens_per_step if proof else None for proof in proofs)
+        swap = Swap.model_validate(
+            {
+                **{"order": order.id, "at": datetime.now(UTC), "outcome": outcome, "hint": hint},
+                **{"message": message, "drafter": order.name, "serves": self._current.name},
+                "stood_still_seconds": result.seconds if result else None,
+                "tokens_per_step_before": before,
+                "tokens_per_step_after": after,
+            }
+        )
+        figures = swap.model_dump(include=FIGURES, exclude_none=True)
+        if outcome == "swapped" and after is not None:
+            measured = {**self._chronicle.run.measurements, "tokens_per_step": after}
+            self._chronicle.update(measurements=measured)
+        self._chronicle.update(last_swap=swap)
+        self._chronicle.note(f"swap: {message}", figures=figures)
+
+    def _end_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+    @property
+    def _current(self) -> ServedDrafter:
+        return find_current(self._chronicle.run)
+
+
+FIGURES = {"stood_still_seconds", "tokens_per_step_before", "tokens_per_step_after"}
+
+
+def _with_drafter(plan: LaunchPlan, folder: Path, because: str) -> LaunchPlan:
+    assert plan.speculation is not None
+    drafter = Choice(str(folder), "user", because)
+    changed = plan.speculation.model_copy(update={"drafter": drafter, "revision": None})
+    return plan.change(speculation=changed)
+
+
+def _read_result(path: Path, order: GateOrder) -> GateResult | None:
+    try:
+        result = read_record(path, GateResult, hint="slipstream logs")
+    except InvalidInputError:
+        return None
+    return result if result.order == order.order else None
+
+
+def _show(proof: Proof) -> str:
+    return "no" if proof.tokens_per_step is None else f"{proof.tokens_per_step:.2f}"

@@ -1,0 +1,62 @@
+"""What speaks against another drafter for a run: the run itself, its target, its drafter now."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from slipstream.checkpoints import read_checkpoint
+from slipstream.checkpoints.pairing import Fault, pair
+from slipstream.checkpoints.replacement import find_replacement_faults
+from slipstream.errors import InvalidInputError
+from slipstream.serving.run import Run
+from slipstream.serving.swap_offer import takes_swaps
+from slipstream.serving.swaps import ServedDrafter, SwapOrder
+
+
+def find_current(run: Run) -> ServedDrafter:
+    """Return the drafter that serves now."""
+    if run.drafters:
+        return run.drafters[-1]
+    drafter = run.plan.drafter or ""
+    return ServedDrafter(name=drafter, folder=Path(drafter), since=run.began_at)
+
+
+def find_faults(run: Run, order: SwapOrder) -> Iterator[Fault]:
+    """Yield what speaks against an order, the run first and then both pairs of checkpoints."""
+    plan, speculation = run.plan, run.plan.speculation
+    if not run.terms.gated or not takes_swaps(plan) or speculation is None:
+        yield Fault(
+            code="swap-unavailable",
+            verdict="refuse",
+            message="this engine was not started to take another drafter: that takes a DFlash "
+            "drafter and the gate",
+            hint="slipstream serve TARGET --drafter DRAFTER",
+        )
+        return
+    if run.state != "ready":
+        yield Fault(
+            code="swap-unavailable",
+            verdict="refuse",
+            message=f"the run is {run.state}, not ready",
+            hint=f"slipstream status {run.id}",
+        )
+        return
+    if not order.folder.is_absolute() or not order.folder.is_dir():
+        raise InvalidInputError(f"there is no folder {order.folder}", hint="slipstream swap --help")
+    if order.folder == find_current(run).folder:
+        yield Fault(
+            code="swap-same",
+            verdict="refuse",
+            message=f"{order.folder} drafts already; another version of it needs a folder of its "
+            "own, or nothing would be left to swap back to",
+            hint=f"slipstream swap {run.id} OTHER_FOLDER",
+        )
+        return
+    target = read_checkpoint(plan.settings.model.value)
+    pairing = pair(
+        target,
+        read_checkpoint(str(order.folder)),
+        draft_length=speculation.length.value if speculation.length else None,
+        context=plan.context,
+    )
+    yield from (fault for fault in pairing.faults if fault.verdict == "refuse")
+    yield from find_replacement_faults(str(find_current(run).folder), str(order.folder))

@@ -1,0 +1,54 @@
+"""Whether the drafter of a served plan can be replaced while it serves, and what that takes."""
+
+from pydantic import JsonValue
+
+from slipstream.planning.plan import LaunchPlan
+from slipstream.planning.settings import Choice
+
+TRANSFER = "--weight-transfer-config"
+# As `slipstream.vllm_plugin` has them, which nothing imports.
+BACKEND = "slipstream-file"
+VARIABLE = "SLIPSTREAM_SWAPS"
+# The file transfer was written for its loader of weights.
+ENGINE = "0.32."
+_MOE_BACKEND = "--moe-backend"
+# These refuse to start beside a weight transfer.
+_MOE_WITHOUT_TRANSFER = ("flashinfer_moe_ep_cutedsl", "flashinfer_moe_ep_mega_deep_gemm")
+_SAFETENSORS = (None, "auto", "safetensors")
+
+
+def offer_swaps(plan: LaunchPlan) -> LaunchPlan:
+    """Have the engine take another DFlash drafter from this disk on the gate's order."""
+    settings = plan.settings
+    load_format = settings.load_format.value if settings.load_format else None
+    experts = settings.rest.get(_MOE_BACKEND)
+    fits = (
+        plan.speculation is not None
+        and plan.speculation.method.value == "dflash"
+        and plan.drafter is not None
+        and plan.engine_version.startswith(ENGINE)
+        and load_format in _SAFETENSORS
+        and (experts is None or experts.value not in _MOE_WITHOUT_TRANSFER)
+        and TRANSFER not in settings.rest
+    )
+    if not fits:
+        return plan
+    because = "the drafter can be replaced without a restart: slipstream swap"
+    backend: Choice[JsonValue] = Choice({"backend": BACKEND}, "default", because)
+    plan = plan.change(rest={**settings.rest, TRANSFER: backend})
+    return plan.change_variables({VARIABLE: Choice("1", "default", because)})
+
+
+def withdraw_swaps(plan: LaunchPlan) -> LaunchPlan:
+    """Have the engine keep its drafter: without a gate nobody could order another."""
+    if not takes_swaps(plan):
+        return plan
+    rest = {flag: one for flag, one in plan.settings.rest.items() if flag != TRANSFER}
+    return plan.change(rest=rest).change_variables({VARIABLE: None})
+
+
+def takes_swaps(plan: LaunchPlan) -> bool:
+    """Say whether an engine of this plan takes another drafter."""
+    transfer = plan.settings.rest.get(TRANSFER)
+    asked = transfer is not None and transfer.value == {"backend": BACKEND}
+    return asked and plan.drafter is not None

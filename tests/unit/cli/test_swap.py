@@ -1,0 +1,144 @@
+"""`slipstream swap` as a user types it, through the supervisor and the gate, with its outcome."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from slipstream.cli.main import run
+from slipstream.hardware import Host, load_host
+from slipstream.serving.run import Process, RunFolder, read_process
+from slipstream.serving.run_status import RunStatus
+from slipstream.serving.supervision import engine_life, supervisor, swapping
+from slipstream.serving.swaps import Swap, SwapOrder
+from slipstream.vllm_plugin.gate import swaps
+from tests.unit.checkpoints.pairs import NATIVE
+from tests.unit.serving.kept_runs import keep
+from tests.unit.serving.supervision.fake_engine import Stage
+from tests.unit.serving.supervision.test_swapping import Noisy, Theatre
+from tests.unit.vllm_plugin.gate.test_swaps import Client
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def host() -> Host:
+    return load_host("gb10").model_copy(update={"accelerators": ()})
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "cache"))
+    for module in (swapping, swaps):
+        monkeypatch.setattr(module, "LOOK_EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(engine_life, "WATCH_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(engine_life, "READ_LOG_EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(supervisor, "SETTLED_SECONDS", 0.1)
+    return tmp_path / "slipstream" / "runs"
+
+
+@pytest.fixture
+def here() -> Process:
+    process = read_process(os.getpid())
+    assert process is not None
+    return process
+
+
+@pytest.fixture
+def theatre(tmp_path: Path, host: Host, here: Process) -> Theatre:
+    theatre = Theatre(tmp_path / "slipstream", host)
+    theatre.stage.chronicle.update(supervisor=here, id="one")
+    return theatre
+
+
+def type_all(theatre: Theatre, *commands: list[str]) -> list[int]:
+    """Type commands one after the other beside a run that serves, and return their exit codes."""
+    codes: list[int] = []
+
+    async def act(stage: Stage) -> None:
+        for words in commands:
+            codes.append(await asyncio.to_thread(run, words, {}))
+
+    theatre.serve(act)
+    return codes
+
+
+def test_a_drafter_is_swapped_in_and_back(theatre: Theatre, capsys: Capture) -> None:
+    new, old = str(theatre.new), str(theatre.old)
+    codes = type_all(
+        theatre,
+        ["swap", "one", new, "--json"],
+        ["status", "one"],
+        ["swap", "o", "--back"],
+        ["status", "one", "--json"],
+    )
+    assert codes == [0, 0, 0, 0]
+    assert theatre.client.loaded == [new, old]
+    told = capsys.readouterr()
+    document, end = json.JSONDecoder().raw_decode(told.out)
+    swap = Swap.model_validate(document)
+    assert (swap.outcome, swap.drafter, swap.tokens_per_step_after) == ("swapped", new, 2.0)
+    assert f"{new} since 20" in told.out[end:]
+    status = RunStatus.model_validate_json(told.out[told.out.rindex("\n{\n") :])
+    assert [str(one.folder) for one in status.drafters] == [old, new, old]
+    assert status.drafter == old
+    assert "is to draft; the proof is repeated before and after" in told.err
+
+
+def test_a_drafter_that_does_not_fit_is_refused(theatre: Theatre, capsys: Capture) -> None:
+    other = theatre.make(theatre.new.with_name("other"), NATIVE | {"block_size": 16})
+    assert type_all(theatre, ["swap", "one", str(other)]) == [1]
+    told = capsys.readouterr().err
+    assert "error: swap-settings: " in told
+    assert "block_size is 16, not 8" in told
+    assert f"hint: slipstream stop RUN, then slipstream serve TARGET --drafter {other}" in told
+    assert theatre.client.calls == []
+
+
+def test_an_engine_that_could_not_load_it_leaves_with_3(theatre: Theatre) -> None:
+    theatre.client = Client(lambda info: info["folder"].endswith("new") and not info["check_only"])
+    assert type_all(theatre, ["swap", "one", str(theatre.new)]) == [3]
+
+
+def test_a_drafter_that_was_swapped_back_leaves_with_4(theatre: Theatre, capsys: Capture) -> None:
+    theatre.client = Noisy(theatre)
+    assert type_all(theatre, ["swap", "one", str(theatre.new)]) == [4]
+    assert "swapped back to " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [[], ["d", "--back"]])
+def test_either_a_drafter_or_back_is_asked_for(words: list[str], capsys: Capture) -> None:
+    assert run(["swap", "one", *words], {}) == 2
+    assert "hint: slipstream swap one DRAFTER" in capsys.readouterr().err
+
+
+def test_there_is_no_way_back_before_the_first_swap(
+    root: Path, here: Process, capsys: Capture
+) -> None:
+    keep(root, "live", supervisor=here, engine=None)
+    assert run(["swap", "live", "--back"], {}) == 1
+    assert "live has had one drafter only" in capsys.readouterr().err
+
+
+def test_a_second_order_does_not_replace_one_that_waits(
+    root: Path, here: Process, theatre: Theatre, capsys: Capture
+) -> None:
+    folder, _ = keep(root, "live", supervisor=here, engine=None)
+    waiting = SwapOrder(name="first", folder=theatre.old)
+    folder.swap_order.write_text(waiting.to_json())
+    assert run(["swap", "live", str(theatre.new)], {}) == 1
+    assert "another order for a drafter waits" in capsys.readouterr().err
+    assert SwapOrder.model_validate_json(folder.swap_order.read_text()) == waiting
+
+
+def test_a_run_that_ends_meanwhile_leaves_no_order_behind(
+    root: Path, theatre: Theatre, here: Process, capsys: Capture
+) -> None:
+    folder: RunFolder
+    folder, _ = keep(root, "live", supervisor=here, engine=None, state="stopping")
+    assert run(["swap", "live", str(theatre.new)], {}) == 3
+    assert "hint: slipstream logs --events live" in capsys.readouterr().err
+    assert not folder.swap_order.exists()
