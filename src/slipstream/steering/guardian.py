@@ -46,7 +46,7 @@ class DrafterSwap(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Levers:
-    """What can be done with an engine: its draft length by plan, None without drafts, and so on."""
+    """What can be changed: the longest draft, None if that is fixed, and the drafter."""
 
     draft_length: int | None
     can_swap_back: bool = False
@@ -79,7 +79,7 @@ class Guardian:
         """Return what to do about drifts that were found just now, or an order that is old."""
         steps = []
         for drift in found:
-            if "note" in self.rules.allowed:
+            if "note" in self.rules.allowed and drift.times == 1:
                 steps.append(Step("note", drift.describe()))
             if (remedy := self._find_remedy(drift, levers, now)) is not None:
                 steps.append(remedy)

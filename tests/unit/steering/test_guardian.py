@@ -83,6 +83,12 @@ def test_it_waits_for_the_last_action_to_show() -> None:
     assert act(guardian, find(), COOL_DOWN_SECONDS) == [("lower", 1)]
 
 
+def test_what_is_found_again_is_acted_upon_and_not_noted_again() -> None:
+    guardian = allow("note", "lower")
+    assert act(guardian, find(times=2), 0.0) == [("lower", 3)]
+    assert act(guardian, find(times=3), 1.0) == []
+
+
 @pytest.mark.parametrize(
     "drift",
     [
