@@ -38,7 +38,7 @@ class GuardianRules(Record):
 
 
 class DrafterSwap(Protocol):
-    """The way to the drafter that served before."""
+    """The way back to the drafter that served before."""
 
     def swap_back(self, reason: str) -> bool:
         """Have the drafter before serve again, and say whether there is one."""
@@ -46,7 +46,7 @@ class DrafterSwap(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Levers:
-    """What can be done with an engine: its draft length by plan, None without drafts, and so on."""
+    """What can be changed: the longest draft, None if that is fixed, and the drafter."""
 
     draft_length: int | None
     can_swap_back: bool = False
@@ -69,7 +69,7 @@ class Guardian:
     most: int | None = field(default=None, init=False)
     _acted_at: float | None = field(default=None, init=False)
     _restarted_at: float | None = field(default=None, init=False)
-    _swapped_back: bool = field(default=False, init=False)
+    _tried_swap: bool = field(default=False, init=False)
     _expires_at: float | None = field(default=None, init=False)
     _orders: int = field(default=0, init=False)
 
@@ -79,13 +79,17 @@ class Guardian:
         """Return what to do about drifts that were found just now, or an order that is old."""
         steps = []
         for drift in found:
-            if "note" in self.rules.allowed:
+            if "note" in self.rules.allowed and drift.times == 1:
                 steps.append(Step("note", drift.describe()))
             if (remedy := self._find_remedy(drift, levers, now)) is not None:
                 steps.append(remedy)
         if not found and (lift := self._lift(active, now)) is not None:
             steps.append(lift)
         return steps
+
+    def begin_anew(self) -> None:
+        """Take another drafter or other settings for what they are: there may be a way back."""
+        self._tried_swap = False
 
     def _find_remedy(self, drift: Drift, levers: Levers, now: float) -> Step | None:
         """Return the least action that is allowed and left, None while the last one cools down."""
@@ -104,7 +108,7 @@ class Guardian:
             length = self._find_length(levers)
             return length > (1 if action == "lower" else 0)
         if action == "swap-back":
-            return levers.can_swap_back and not self._swapped_back
+            return levers.can_swap_back and not self._tried_swap
         last = self._restarted_at
         return last is None or now - last >= RESTART_EVERY_SECONDS
 
@@ -121,7 +125,7 @@ class Guardian:
             self._expires_at, self._orders = now + lasting, self._orders + 1
             return Step(action, reason, self.most)
         if action == "swap-back":
-            self._swapped_back = True
+            self._tried_swap = True
         else:
             self._restarted_at = now
         return Step(action, reason)

@@ -60,6 +60,13 @@ def test_it_goes_on_with_what_takes_away_more() -> None:
     assert taken == [[("lower", 3)], [("lower", 1)], ["swap-back"], [("plain", 0)], ["restart"], []]
 
 
+def test_the_way_back_is_tried_once_for_each_drafter() -> None:
+    guardian, levers = allow("swap-back"), Levers(draft_length=7, can_swap_back=True)
+    assert [act(guardian, find(), now, levers) for now in list_cool_downs(2)] == [["swap-back"], []]
+    guardian.begin_anew()
+    assert act(guardian, find(), 2 * COOL_DOWN_SECONDS, levers) == ["swap-back"]
+
+
 @pytest.mark.parametrize("forbidden", ACTIONS)
 def test_each_action_can_be_forbidden(forbidden: Action) -> None:
     guardian = allow(*(action for action in ACTIONS if action != forbidden))
@@ -74,6 +81,12 @@ def test_it_waits_for_the_last_action_to_show() -> None:
     assert act(guardian, find(), 0.0) == [("lower", 3)]
     assert act(guardian, find(), COOL_DOWN_SECONDS - 1) == []
     assert act(guardian, find(), COOL_DOWN_SECONDS) == [("lower", 1)]
+
+
+def test_what_is_found_again_is_acted_upon_and_not_noted_again() -> None:
+    guardian = allow("note", "lower")
+    assert act(guardian, find(times=2), 0.0) == [("lower", 3)]
+    assert act(guardian, find(times=3), 1.0) == []
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,15 @@ whose ledger cannot be read serves on without this watch, which is noted once.
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from slipstream.errors import InvalidInputError
 from slipstream.hardware.host import Accelerator
+from slipstream.planning.plan import LaunchPlan
+from slipstream.records import read_record
 from slipstream.serving.access.gate_file import read_counts
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.steering.drift import Drift
@@ -19,6 +21,7 @@ from slipstream.steering.guardian import DrafterSwap, Guardian, Levers, Step
 from slipstream.steering.ledger import LedgerLine, LedgerReader
 from slipstream.steering.ledger_watch import LedgerWatch
 from slipstream.steering.order import SteeringOrder
+from slipstream.steering.state import read_state
 
 LOOK_EVERY_SECONDS = 1.0
 LINES_PER_LOOK = 500
@@ -35,14 +38,14 @@ class SteeringWatch:
         self,
         chronicle: Chronicle,
         read_accelerators: Callable[[], Sequence[Accelerator]],
-        swap: DrafterSwap | None = None,
+        swap: DrafterSwap,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._chronicle, self._swap, self._clock = chronicle, swap, clock
         self._read_accelerators = read_accelerators
         self._reader, self._watch = LedgerReader(), LedgerWatch()
         self._guardian = Guardian(chronicle.run.terms.guardian)
-        self._argv: list[str] | None = None
+        self._plan: LaunchPlan | None = None
         self._ordered: tuple[Path, int] | None = None
         self._trouble: str | None = None
         self._is_low_power = False
@@ -88,20 +91,22 @@ class SteeringWatch:
 
     def _follow_plan(self) -> None:
         """Begin anew with other settings: their figures are no drift."""
-        argv = self._chronicle.run.plan.argv()
-        if argv != self._argv and self._argv is not None:
+        plan, before = self._chronicle.run.plan, self._plan
+        self._plan = plan
+        if before is not None and plan is not before and plan.argv() != before.argv():
             self._watch.forget()
+            self._guardian.begin_anew()
             self._chronicle.update(drifts=())
-        self._argv = argv
 
     def _list_levers(self) -> Levers:
-        """Return what can be done; an order that somebody else gave is not changed."""
-        folder, speculation = self._chronicle.engine_folder, self._chronicle.run.plan.speculation
-        is_free = self._ordered is not None or not folder.steering_order.exists()
-        length = speculation.length.value if speculation and speculation.length else None
+        """Return what can be done; bounds that somebody else ordered are not changed."""
+        folder, last = self._chronicle.engine_folder, self._chronicle.run.last_swap
+        order = _read_order(folder.steering_order)
+        is_free = self._ordered is not None or order.most is order.least is None
+        state = read_state(folder.steering, time.time())
         return Levers(
-            draft_length=length if is_free and read_steers(folder.steering) else None,
-            can_swap_back=self._swap is not None,
+            draft_length=state.longest if state and state.steers and is_free else None,
+            can_swap_back=last is not None and last.outcome == "swapped",
         )
 
     async def _is_slowed(self) -> bool:
@@ -120,7 +125,7 @@ class SteeringWatch:
         """Have the run name the drifts that are active, the latest first."""
         active = self._watch.list_active()
         drifts = tuple(self._name(drift) for drift in active[:MOST_DRIFTS])
-        still = {(drift.family, drift.where) for drift in active}
+        still = {(drift.family, drift.where) for drift in self._watch.drifts.values()}
         for drift in self._chronicle.run.drifts:
             if (drift.family, drift.where) not in still:
                 self._chronicle.note(f"guardian: this is over: {drift.describe()}")
@@ -136,8 +141,9 @@ class SteeringWatch:
             message = f"guardian: drafts of at most {step.most} tokens from now on: {step.reason}"
             figures["most"] = float(step.most)
         elif step.action == "swap-back":
-            done = self._swap is not None and self._swap.swap_back(step.reason)
-            message = f"guardian: {'swapped' if done else 'cannot swap'} back: {step.reason}"
+            done = self._swap.swap_back(step.reason)
+            word = "the drafter before is to draft again" if done else "cannot swap back"
+            message = f"guardian: {word}: {step.reason}"
         elif step.action == "restart":
             message = f"guardian: the engine is restarted: {step.reason}"
         self._chronicle.note(message, figures=figures)
@@ -160,15 +166,15 @@ class SteeringWatch:
                 self._chronicle.note(trouble)
 
 
-def read_steers(state: Path) -> bool:
-    """Say whether the scheduler chooses the draft length, and so follows an order."""
-    try:
-        return json.loads(state.read_bytes())["steers"] is True
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return False
-
-
 def is_slowed(accelerator: Accelerator) -> bool:
     """Say whether an accelerator runs at a fraction of its clock, as far as NVML tells."""
     clock, limit = accelerator.clock_mhz, accelerator.clock_limit_mhz
     return clock is not None and limit is not None and clock < LOW_CLOCK_SHARE * limit
+
+
+def _read_order(path: Path) -> SteeringOrder:
+    """Read the order that stands; what cannot be read orders nothing, as the scheduler sees it."""
+    try:
+        return read_record(path, SteeringOrder, hint="remove it")
+    except InvalidInputError:
+        return SteeringOrder()

@@ -20,32 +20,52 @@ from slipstream.serving.supervision import (
 )
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.steering_watch import SteeringWatch
+from slipstream.serving.swaps import Swap as SwapResult
 from slipstream.steering.guardian import (
     ACTIONS,
     COOL_DOWN_SECONDS,
-    DrafterSwap,
     GuardianRules,
 )
 from slipstream.vllm_plugin.steering.steering import Steering
-from tests.unit.serving.kept_runs import count, keep
+from tests.unit.serving.kept_runs import AT, count, keep
 from tests.unit.serving.supervision.fake_engine import Stage
 from tests.unit.steering.lines import write
+from tests.unit.vllm_plugin.steering.reports import make_report
 
 CLOCK_MHZ = 2400
+SWAPPED = SwapResult(
+    order="1", at=AT, outcome="swapped", message="it drafts", drafter="new", serves="new"
+)
+
+
+class Swap:
+    """A drafter before this one, as long as it `works`."""
+
+    def __init__(self, works: bool = True) -> None:
+        self.works, self.reasons = works, list[str]()
+
+    def swap_back(self, reason: str) -> bool:
+        self.reasons.append(reason)
+        return self.works
 
 
 class Watched:
     """A run's folder with a ledger, and the watch over it."""
 
-    def __init__(self, root: Path, *allowed: Any, swap: DrafterSwap | None = None) -> None:
-        self.folder, run = keep(root, terms=Terms(guardian=GuardianRules(allowed=allowed)))
+    def __init__(self, root: Path, *allowed: Any, swap: "Swap | None" = None) -> None:
+        terms = Terms(guardian=GuardianRules(allowed=allowed))
+        self.folder, run = keep(root, terms=terms, last_swap=SWAPPED if swap else None)
         self.events: list[Event] = []
         self.chronicle = Chronicle(self.folder, run, self.events.append)
         self.now, self.clock_mhz = 0.0, CLOCK_MHZ
         self.watch = SteeringWatch(
-            self.chronicle, self.read_accelerators, swap, clock=lambda: self.now
+            self.chronicle, self.read_accelerators, swap or Swap(), clock=lambda: self.now
         )
-        self.folder.steering.write_text('{"steers": true}')
+        self.report()
+
+    def report(self, **changes: Any) -> None:
+        """Have the engine's core say how it stands."""
+        self.folder.steering.write_text(json.dumps(make_report(**changes)))
 
     def read_accelerators(self) -> Sequence[Accelerator]:
         (one,) = load_host("gb10").accelerators
@@ -90,12 +110,9 @@ def test_a_fall_is_noted_and_the_draft_length_lowered(watched: Watched) -> None:
     note, lower = watched.messages[:2]
     assert note.startswith("guardian: code, ")
     assert " fell from " in note
-    length = watched.watch._list_levers().draft_length
-    assert length is not None
-    assert length > 1
-    assert lower.startswith(f"guardian: drafts of at most {length // 2} tokens from now on: code, ")
-    assert watched.events[1].figures == {"most": length // 2}
-    assert watched.read_order() == length // 2
+    assert lower.startswith("guardian: drafts of at most 3 tokens from now on: code, ")
+    assert watched.events[1].figures == {"most": 3}
+    assert watched.read_order() == 3
     assert watched.folder.read().drifts == watched.chronicle.run.drifts != ()
 
 
@@ -128,8 +145,8 @@ def test_an_order_of_somebody_else_is_not_touched(watched: Watched) -> None:
 
 
 def test_a_length_that_is_fixed_is_not_lowered(watched: Watched) -> None:
-    for state in ('{"steers": false}', "[]", "{"):
-        watched.folder.steering.write_text(state)
+    for state in ({"steers": False}, {"at": 0}, {"longest": None}):
+        watched.report(**state)
         watched.serve(200, 14)
     watched.serve(200, 2)
     assert watched.chronicle.run.drifts
@@ -158,17 +175,6 @@ def test_forbidden_altogether_it_does_not_even_look(tmp_path: Path) -> None:
     assert (watched.events, watched.chronicle.run.drifts) == ([], ())
 
 
-class Swap:
-    """A drafter before this one, as long as it `works`."""
-
-    def __init__(self, works: bool) -> None:
-        self.works, self.reasons = works, list[str]()
-
-    def swap_back(self, reason: str) -> bool:
-        self.reasons.append(reason)
-        return self.works
-
-
 @pytest.mark.parametrize("works", [True, False])
 def test_a_drafter_is_swapped_back_where_that_can_be_done(tmp_path: Path, works: bool) -> None:
     swap = Swap(works)
@@ -177,8 +183,17 @@ def test_a_drafter_is_swapped_back_where_that_can_be_done(tmp_path: Path, works:
         watched.serve(400, 14)
         watched.serve(100, 2)
     (message,) = watched.messages
-    outcome = "swapped" if works else "cannot swap"
-    assert message == f"guardian: {outcome} back: {swap.reasons[0]}"
+    outcome = "the drafter before is to draft again" if works else "cannot swap back"
+    assert message == f"guardian: {outcome}: {swap.reasons[0]}"
+
+
+def test_without_a_drafter_before_there_is_no_way_back(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, "swap-back")
+    with closing(watched.watch):
+        watched.serve(400, 14)
+        watched.serve(100, 2)
+    assert watched.chronicle.run.drifts
+    assert watched.messages == []
 
 
 def slow(watched: Watched, seconds: float) -> str | None:
