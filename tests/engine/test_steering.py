@@ -12,15 +12,19 @@ import pytest
 
 from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.client.engine_metrics import read_engine_counts
+from slipstream.measuring.live_view import LiveView
 from slipstream.planning.patches import CPU_SAMPLING, CPU_TOP_K, DFLASH_NO_DRAFTS
 from slipstream.planning.patches import VARIABLE as PATCHES
 from slipstream.proving_ground import SHIPPED_DRAFTER
 from tests.engine.arms.launch import run_engine_script
+from tests.engine.prometheus import needs_prometheus, run_prometheus
 from tests.engine.service import Service
+from tests.unit.deploy.observability_files import list_panel_queries, list_rules
 
 pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 CODE = "Write a Python function that returns the n-th Fibonacci number, with a docstring."
+SCRAPES = 3
 STORY = "Tell me a short story about a lighthouse."
 
 
@@ -143,6 +147,34 @@ def test_an_order_bounds_the_drafts_and_changes_no_text(service: Service) -> Non
     folder.steering_order.unlink()
     service.wait_for(lambda: read_state(service)["most"] is None, 60)
     assert chat(service, CODE) == before
+
+
+def test_the_screen_and_the_page_show_what_the_core_reports(service: Service) -> None:
+    chat(service, CODE)
+    time.sleep(2)
+    view = LiveView.model_validate_json(service.command("top", "--json").stdout)
+    state = httpx.get(f"{service.url}/slipstream/state").json()
+    told = read_state(service)
+    assert view.steering is not None
+    assert view.engine is not None
+    assert view.steering.kinds["code"].drafts == told["kinds"]["code"]["drafts"]
+    assert view.engine.counts.drafts == sum(one.drafts for one in view.steering.kinds.values())
+    assert state["steering"]["kinds"]["code"]["accepted"] == told["kinds"]["code"]["accepted"]
+    assert {"core", "API server"} <= {one.role for one in view.processes if one.bytes}
+    assert httpx.get(f"{service.url}/slipstream").text.startswith("<!DOCTYPE html>")
+    elsewhere = {"Host": f"rebound.example:{service.port}"}
+    assert httpx.get(f"{service.url}/slipstream", headers=elsewhere).status_code == 404
+
+
+@needs_prometheus
+def test_prometheus_answers_every_query_of_ours_with_data(service: Service, tmp_path: Path) -> None:
+    leave_early(service)
+    with run_prometheus(tmp_path, f"127.0.0.1:{service.port}") as prometheus:
+        service.wait_for(lambda: prometheus.count_scrapes() >= SCRAPES, 60)
+        queries = list_panel_queries()
+        assert [title for title, query in queries.items() if not prometheus.query(query)] == []
+        service.wait_for(lambda: "unknown" not in prometheus.list_faults().values(), 60)
+        assert prometheus.list_faults() == dict.fromkeys(list_rules())
 
 
 def test_what_the_core_did_last_outlives_it(service: Service) -> None:

@@ -23,6 +23,7 @@ VERBS = {
     "plan": "decide every engine setting, with its reason and the memory it takes",
     "serve": "start an engine, prove that it answers, and keep it up",
     "status": "show which runs there are, and how one of them stands",
+    "top": "show a run as it works: throughput, batch, draft length, acceptance, queue, memory",
     "logs": "show what a run's engine said, what happened to the run, or who asked it",
     "ledger": "show what a run's requests drafted, had accepted and took, by kind, key or context",
     "swap": "give a run another drafter while it serves",

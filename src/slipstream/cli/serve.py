@@ -50,6 +50,7 @@ from slipstream.serving.supervision.early_stop import stopping_early
 from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.serving.supervision.supervisor import SIGNALS, Supervisor
 from slipstream.serving.systemd import USER, Service, is_hidden, render_unit
+from slipstream.steering.guardian import ACTIONS, GuardianRules
 from slipstream.user_folders import model_cache
 
 MOST_SUCCESSIONS = 10
@@ -88,6 +89,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-gate",
         action="store_true",
         help="serve bare vLLM, without keys and limits, to this machine only",
+    )
+    parser.add_argument(
+        "--guardian",
+        metavar="ACTIONS",
+        type=_read_actions,
+        help="what may be done if acceptance or speed falls, comma-separated: "
+        f"{', '.join(ACTIONS)}, or off; default {','.join(GuardianRules().allowed)}",
     )
     add_accept_changes(parser)
     parser.add_argument(
@@ -245,10 +253,19 @@ def _read_terms(options: argparse.Namespace, terms: Terms) -> Terms:
             "drain_seconds": drain,
             "recording": recording,
             "detached": options.detach,
+            "guardian": options.guardian or terms.guardian,
             "steered": terms.steered and not options.fixed_length,
             **gate,
         }
     )
+
+
+def _read_actions(text: str) -> GuardianRules:
+    """Read what the guardian may do; argparse names the option in its complaint."""
+    words = () if text == "off" else tuple(text.split(","))
+    if unknown := [word for word in words if word not in ACTIONS]:
+        raise argparse.ArgumentTypeError(f"'{unknown[0]}' is not one of {', '.join(ACTIONS)}, off")
+    return GuardianRules(allowed=tuple(action for action in ACTIONS if action in words))
 
 
 def _read_gate(options: argparse.Namespace, terms: Terms) -> dict[str, object]:
@@ -335,6 +352,7 @@ def _show_unit(
         "--port": options.port,
         "--drain": options.drain,
         "--gate": terms.gate_file,
+        "--guardian": ",".join(options.guardian.allowed) or "off" if options.guardian else None,
         "--record": recording.folder if recording else None,
     }
     words = [word for flag, value in given.items() if value is not None for word in (flag, value)]

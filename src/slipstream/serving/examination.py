@@ -84,6 +84,7 @@ def examine(site: Site) -> Examination:
         *_or_fine(check_listeners(site), "network", "no engine is open to other machines"),
         *check_certificates(site),
         *_or_fine(_check_stale(site), "runs", f"{len(site.runs)} kept, no supervisor is missing"),
+        *_check_drifts(site),
         _check_newest(site, diagnosis),
     )
     return Examination(checks=checks, diagnosis=diagnosis)
@@ -277,6 +278,19 @@ def _check_stale(site: Site) -> Iterator[Check]:
             details=tuple(path.name for path in over),
             hint=f"rm -r {shlex.join(map(str, over))}",
         )
+
+
+def _check_drifts(site: Site) -> Iterator[Check]:
+    """Name what has become worse in runs that serve."""
+    for _, run in site.runs:
+        if run.drifts and is_alive(run.supervisor, site.proc):
+            yield Check(
+                subject="drift",
+                verdict="warning",
+                message=f"{run.id} serves worse than it did",
+                details=tuple(drift.describe() for drift in run.drifts),
+                hint=f"slipstream logs --events {run.id}, and docs/guardian.md",
+            )
 
 
 def _diagnose_newest(site: Site) -> Diagnosis | None:

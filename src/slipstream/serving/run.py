@@ -26,6 +26,8 @@ from slipstream.serving.access.gate_file import GateRecording, GateRules
 from slipstream.serving.kept_logs import LogPlace
 from slipstream.serving.supervision.ladder import Rung
 from slipstream.serving.swaps import ServedDrafter, Swap
+from slipstream.steering.drift import Drift
+from slipstream.steering.guardian import GuardianRules
 from slipstream.units import show_bytes
 
 # For a run that begins: its logs take more than that within a day.
@@ -85,6 +87,7 @@ class Terms(Record):
     steered: bool = True
     recording: GateRecording | None = None
     detached: bool = False
+    guardian: GuardianRules = Field(default_factory=GuardianRules)
 
     @property
     def needs_key(self) -> bool:
@@ -120,6 +123,8 @@ class Run(Record):
     # The drafters in the order in which they served; empty until the first was replaced.
     drafters: tuple[ServedDrafter, ...] = ()
     last_swap: Swap | None = None
+    # What has become worse while it served, and still is.
+    drifts: tuple[Drift, ...] = ()
 
     def move(self, state: State) -> "Run":
         """Give the run in its next state; a step that the table does not have is a bug."""

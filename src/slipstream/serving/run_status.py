@@ -26,6 +26,7 @@ from slipstream.serving.spare_folder import find_engine_folder, read_latest
 from slipstream.serving.supervision.engine_session import list_session, measure_session
 from slipstream.serving.supervision.ladder import Rung
 from slipstream.serving.swaps import ServedDrafter, Swap
+from slipstream.steering.drift import Drift
 
 SHOWN_ENDED = 5
 _PROC = Path("/proc")
@@ -57,6 +58,7 @@ class RunStatus(Record):
     rungs: tuple[Rung, ...]
     notes: tuple[str, ...]
     measurements: dict[str, float]
+    drifts: tuple[Drift, ...] = ()
     gated: bool = True
     in_flight: int | None
     waiting: int = 0
@@ -109,6 +111,7 @@ def read_status(folder: RunFolder, run: Run, monotonic: float, proc: Path = _PRO
         rungs=run.rungs,
         notes=run.plan.notes,
         measurements=run.measurements,
+        drifts=run.drifts if engine else (),
         gated=run.terms.gated,
         in_flight=in_flight,
         waiting=waiting,

@@ -149,6 +149,7 @@ def describe_gate(
         probe_sha256=probe_sha256,
         state_file=folder.gate_state,
         accounting_folder=folder.accounting,
+        steering_file=folder.steering,
         access_log=folder.access_log,
         speculation=plan.speculation is not None,
         tags=is_followed(plan),

@@ -26,15 +26,15 @@ Name = Annotated[str, Field(min_length=1, max_length=128)]
 class LedgerLine(Record):
     """One request: what was drafted for it, what was accepted by position, and what it took.
 
-    `first_seconds` is None if it ended before its first token; `batch` and `draft_length` are
-    means over its steps, None without any.
+    `id`, `key` and `route` are None for a request without the gate's tag, `first_seconds` for one
+    that ended before its first token. `batch` and `draft_length` are means over its steps.
     """
 
     schema_version: Literal[1] = 1
     at: Amount
-    id: Name
+    id: Name | None
     key: Name | None
-    route: Name
+    route: Name | None
     kind: Name
     ended: Literal["stop", "length", "aborted", "other"]
     prompt_tokens: Count

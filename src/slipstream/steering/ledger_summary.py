@@ -10,7 +10,7 @@ from slipstream.steering.ledger import LedgerLine
 Grouping = Literal["kind", "key", "route", "context"]
 # Acceptance that collapses with the context does so by factors of it (vllm#50021: at 14.5k).
 CONTEXT_BOUNDS = (1 << 10, 1 << 12, 1 << 14, 1 << 16)
-NO_KEY = "none"
+NONE = "none"
 
 
 class LedgerGroup(Record):
@@ -114,7 +114,7 @@ def _divide(whole: float, parts: int) -> float | None:
 
 _NAMES: dict[Grouping, Callable[[LedgerLine], str]] = {
     "kind": lambda line: line.kind,
-    "key": lambda line: line.key or NO_KEY,
-    "route": lambda line: line.route,
+    "key": lambda line: line.key or NONE,
+    "route": lambda line: line.route or NONE,
     "context": lambda line: name_context(line.context_tokens),
 }

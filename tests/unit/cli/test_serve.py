@@ -185,11 +185,12 @@ def test_how_a_run_is_served_can_change_when_it_is_served_again(
     assert serve_until_ready(*pair, "--port", first_port, "--record", "kept", "--drain", "3") == 0
     folder = str(find_runs_root(os.environ) / find_runs()[0].id)
     time.sleep(1)  # A run is named after its second and its process, and this is one process.
-    words = ("--port", port, "--drain", "0", "--redact", r"\d{16}")
+    words = ("--port", port, "--drain", "0", "--redact", r"\d{16}", "--guardian", "plain,note")
     assert serve_until_ready(folder, *words) == 0
     again = find_runs()[0]
     assert again.url == f"http://127.0.0.1:{port}"
     assert again.terms.drain_seconds == 0
+    assert again.terms.guardian.allowed == ("note", "plain")
     assert again.terms.recording is not None
     assert again.terms.recording.folder == tmp_path / "kept"
     assert again.terms.recording.redact == (r"\d{16}",)
@@ -278,6 +279,18 @@ def test_a_unit_keeps_the_recording(
     shown = [line for line in lines if line.startswith(("ReadWritePaths=", "BindPaths="))]
     assert any(kept in line for line in shown)
     assert run(["serve", str(saved), "--unit", "--detach"], os.environ) == 2
+
+
+def test_a_unit_keeps_what_the_guardian_may_do(
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["plan", *pair, "--json"], os.environ)
+    (saved := tmp_path / "plan.json").write_text(capsys.readouterr().out)
+    for words in ("off", "note,restart"):
+        assert run(["serve", str(saved), "--unit", "--guardian", words], os.environ) == 0
+        assert f" --guardian {words} " in capsys.readouterr().out.replace("\n", " ")
+    assert run(["serve", str(saved), "--guardian", "note,panic"], os.environ) == 2
+    assert "'panic' is not one of note, lower, swap-back, plain, restart" in capsys.readouterr().err
 
 
 def test_a_unit_needs_a_saved_plan(pair: list[str], capsys: pytest.CaptureFixture[str]) -> None:

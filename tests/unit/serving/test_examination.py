@@ -17,6 +17,7 @@ from slipstream.serving.advisories import KnownAdvisory, Lookup, load_advisories
 from slipstream.serving.examination import Examination, diagnose_log, diagnose_run, examine
 from slipstream.serving.run import Process, RunFolder, Terms
 from slipstream.serving.site import Check, Site
+from slipstream.steering.drift import Drift
 from tests.unit.planning.bare_plans import bare_plan
 from tests.unit.serving.access.certificates import make_pair
 from tests.unit.serving.access.test_listeners import HEAD, LINE
@@ -359,3 +360,25 @@ def test_a_run_without_the_gate_is_named(site: Site, proc: FakeProc) -> None:
     (check,) = find(replace(site, runs=(run,)), "network")
     assert (check.verdict, "runs without the gate" in check.message) == ("warning", True)
     assert "without --no-gate" in (check.hint or "")
+
+
+def test_what_a_run_does_worse_than_before_is_named_while_it_lives(
+    site: Site, proc: FakeProc
+) -> None:
+    drift = Drift(
+        family="step seconds",
+        where="batch up to 4",
+        before=0.02,
+        after=0.05,
+        requests=60,
+        times=1,
+        at=0,
+        decay="low power",
+    )
+    site = replace(site, runs=(keep(site.runs_root, drifts=(drift,)),))
+    assert find(site, "drift") == []
+    proc.add(SUPERVISOR)
+    (check,) = find(site, "drift")
+    assert check.verdict == "warning"
+    assert check.details[0].startswith("batch up to 4: the time of a step rose from 20.0 ms")
+    assert "low-power state" in check.details[0]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.planning.settings import Choice
+from slipstream.reporting.text.run import render_status
 from slipstream.serving.run import RunFolder, State
 from slipstream.serving.run_status import (
     SHOWN_ENDED,
@@ -17,6 +18,7 @@ from slipstream.serving.run_status import (
     list_statuses,
     read_status,
 )
+from slipstream.steering.drift import Drift
 from tests.unit.planning.bare_plans import bare_plan
 from tests.unit.serving.access.certificates import make_pair
 from tests.unit.serving.kept_runs import (
@@ -175,3 +177,17 @@ def test_the_next_command_trusts_the_certificate_under_a_name_of_its_own(
     assert status.url == "https://127.0.0.1:8000"
     expected = ["curl", "--cacert", str(pair.file), *words[:-1], f"{words[-1]}/v1/models"]
     assert shlex.split(status.next_command) == expected
+
+
+def test_drifts_are_shown_as_long_as_there_is_an_engine(tmp_path: Path, proc: FakeProc) -> None:
+    drift = Drift(
+        family="cached share", where="code", before=0.8, after=0.1, requests=9, times=1, at=0
+    )
+    folder, _ = keep(tmp_path, drifts=(drift,))
+    assert look(folder, proc).drifts == ()
+    proc.add(SUPERVISOR)
+    proc.add_engine()
+    status = look(folder, proc)
+    assert status.drifts == (drift,)
+    assert "drift " in render_status(status, AT)
+    assert "code: the cached share of prompts fell from 80% to 10%" in render_status(status, AT)

@@ -26,7 +26,7 @@ def append(file: Path, content: bytes) -> None:
         opened.write(content)
 
 
-def read_ids(reader: LedgerReader, file: Path, most: int = 100) -> list[str]:
+def read_ids(reader: LedgerReader, file: Path, most: int = 100) -> list[str | None]:
     return [line.id for line in reader.read(file, most)]
 
 

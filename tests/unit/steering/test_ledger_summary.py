@@ -17,7 +17,8 @@ def test_requests_add_up_by_kind_the_largest_first() -> None:
     assert (code.name, code.requests, code.tokens, code.steps) == ("code", 2, 90, 30)
     assert (code.accepted, code.acceptance[0]) == ((18, 12, 1), 18 / 27)
     assert (code.token_share, code.tokens_per_step) == (0.9, 3.0)
-    assert (code.first_seconds, code.seconds_per_token) == (0.1, pytest.approx(9.9 / 89))
+    assert code.first_seconds == 0.1
+    assert code.seconds_per_token == pytest.approx(9.9 / 89)
     assert (prose.name, prose.acceptance) == ("prose", (0.25, 0.125))
     assert (summary.total.requests, summary.total.accepted) == (3, (20, 13, 1))
     assert LedgerSummary.model_validate_json(summary.to_json()) == summary

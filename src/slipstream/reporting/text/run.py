@@ -31,6 +31,7 @@ def render_status(status: RunStatus, now: datetime) -> str:
         ("processes", _describe_processes(status)),
         ("requests", _describe_requests(status)),
         ("measured", _describe_measurements(status)),
+        *(("drift", drift.describe()) for drift in status.drifts),
         ("restarts", str(status.restarts)),
         ("stepped down", ", ".join(status.rungs) or "no"),
         *(("note", note) for note in status.notes),

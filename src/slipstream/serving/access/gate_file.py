@@ -203,6 +203,8 @@ class GateSettings(GateRules):
     probe_sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
     state_file: Path | None = None
     accounting_folder: Path | None = None
+    # What the engine's core reports of its steps.
+    steering_file: Path | None = None
     speculation: bool = False
     # Whether the engine keeps a ledger, for which each request tells whose and of what kind it is.
     tags: bool = False

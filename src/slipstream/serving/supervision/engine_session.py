@@ -46,9 +46,17 @@ def list_session(leader: Process, proc: Path = _PROC) -> tuple[Process, ...]:
 
 def measure_session(leader: Process, proc: Path = _PROC) -> int | None:
     """Add up the memory of a session; what processes share is counted once."""
-    shares = [_read_share(one.pid, proc) for one in list_session(leader, proc)]
+    shares = [read_share(one.pid, proc) for one in list_session(leader, proc)]
     known = [share for share in shares if share is not None]
     return sum(known) if known else None
+
+
+def read_share(pid: int, proc: Path) -> int | None:
+    """Read the memory of a process; what several share is divided among them."""
+    for line in (read_text(proc / str(pid) / "smaps_rollup") or "").splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return None
 
 
 def end_session(leader: Process, means: Means) -> None:
@@ -78,10 +86,3 @@ def _find_members(session: int, proc: Path) -> Iterator[Process]:
             continue
         if _SUCCESSOR not in (read_text(stat.with_name("cmdline")) or ""):
             yield Process(pid=int(stat.parent.name), start_ticks=int(fields[19]))
-
-
-def _read_share(pid: int, proc: Path) -> int | None:
-    for line in (read_text(proc / str(pid) / "smaps_rollup") or "").splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    return None

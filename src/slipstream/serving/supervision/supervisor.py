@@ -18,6 +18,8 @@ from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 from slipstream.errors import EngineError, InvalidInputError
+from slipstream.hardware.host import Accelerator
+from slipstream.hardware.nvml import read_nvidia
 from slipstream.serving.access.addresses import Address
 from slipstream.serving.access.gate_file import GATE_VARIABLE
 from slipstream.serving.access.own_listener import OwnListener
@@ -49,6 +51,7 @@ from slipstream.serving.supervision.ladder import (
 )
 from slipstream.serving.supervision.memory_guard import guard_host
 from slipstream.serving.supervision.service_manager import ServiceManager
+from slipstream.serving.supervision.steering_watch import SteeringWatch
 from slipstream.serving.supervision.swapping import Swapping
 
 LOOK_EVERY_SECONDS = 0.1
@@ -68,6 +71,7 @@ class Supervisor:
         self._tls = certificate.pin() if certificate else None
         self._gate = GateFollowing(chronicle)
         self._swapping = Swapping(chronicle)
+        self._steering = SteeringWatch(chronicle, self._read_accelerators, self._swapping)
         self._stop, self._now = asyncio.Event(), asyncio.Event()
         self._history: list[Crash] = []
         self._findings: tuple[Finding, ...] = ()
@@ -96,6 +100,7 @@ class Supervisor:
             raise
         finally:
             beating.cancel()
+            self._steering.close()
             self._remove_spare_folder()
         self._chronicle.move("stopped", "nothing of it runs any more")
 
@@ -118,14 +123,19 @@ class Supervisor:
         stopping = asyncio.create_task(self._stop.wait())
         following = asyncio.create_task(self._gate.follow())
         swapping = asyncio.create_task(self._swapping.follow(life))
-        tasks = (living, stopping, following, swapping)
+        steering = asyncio.create_task(self._steering.watch())
+        tasks = (living, stopping, following, swapping, steering)
         death: Death | None = None
         try:
-            await asyncio.wait((living, stopping, swapping), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (living, stopping, swapping, steering), return_when=asyncio.FIRST_COMPLETED
+            )
             if swapping.done() and not living.done():
                 await swapping
             if living.done():
                 await living
+            elif steering.done() and not stopping.done():
+                raise Death("hang", steering.result())
             else:
                 await self._drain(life, living)
         except Death as end:
@@ -162,6 +172,15 @@ class Supervisor:
                 is_reported = True
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), ADDRESS_WAIT_SECONDS)
+
+    def _read_accelerators(self) -> tuple[Accelerator, ...]:
+        """Ask NVML for the accelerators as they run now, on a machine that has some."""
+        host = self._chronicle.run.host
+        if not host.accelerators:
+            return ()
+        import pynvml
+
+        return read_nvidia(pynvml, host.memory, self._environment).accelerators
 
     def _prepare_folder(self, key: str) -> None:
         """Have a folder for the engine's files, in memory if the run's own cannot be written."""

@@ -135,7 +135,6 @@ class Swapping:
             f"{order.name} drafts: {_show(after)} tokens a step, {_show(before)} before; it was "
             f"loaded within {1000 * (result.seconds or 0):.0f} ms"
         )
-        self._tell(order, "swapped", message, proofs=(before, after), result=result)
         watch = SwapWatch(self._chronicle.engine_folder, self._chronicle.run.drafters)
         self._watch = watch
         try:
@@ -143,6 +142,7 @@ class Swapping:
         except OSError as fault:
             self._end_watch()
             self._chronicle.note(f"the new drafter is not compared with the one before: {fault}")
+        self._tell(order, "swapped", message, proofs=(before, after), result=result)
 
     async def _return(
         self,
@@ -237,6 +237,7 @@ class Swapping:
         self._chronicle.note(f"swap: {message}", figures=figures)
 
     def _end_watch(self) -> None:
+        """Let go of the ledger."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from slipstream.vllm_plugin.gate.key_ring import SUPERVISOR
+
 WRITE_EVERY_SECONDS = 0.5
 WHEN_IDLE_SECONDS = 0.05
 
@@ -66,6 +68,11 @@ class Accounting:
         finally:
             self._waiting[caller] -= 1
             self._tell_within(WRITE_EVERY_SECONDS)
+
+    def count_requests(self) -> tuple[int, int]:
+        """Return how many requests of others the engine has, and how many wait for a seat."""
+        in_flight = self._under_way.total() - self._under_way[SUPERVISOR.id]
+        return in_flight, self._waiting.total() - self._waiting[SUPERVISOR.id]
 
     def see_token(self) -> None:
         """Note that the engine gave something."""

@@ -4,13 +4,18 @@ With several API processes prometheus_client keeps the values in files that vLLM
 are bounded: routes that the gate knows, ids of keys from the key file, codes of refusals.
 """
 
+import time
+from collections import deque
 from functools import cache
 
 OTHER = "other"
 NOBODY = "none"
 MOST_KEYS = 100
+SWAP_OUTCOMES = ("swapped", "refused", "swapped_back")
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 FIRST_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+FIRST_TOKENS_WINDOW_SECONDS = 300.0
+MOST_FIRST_TOKENS = 512
 BODY_BYTES = tuple(4.0**power for power in range(4, 12))
 
 
@@ -64,7 +69,10 @@ class Metrics:
         self.swaps = Counter(
             "slipstream_drafter_swaps", "Orders to replace the drafter, by outcome.", ("outcome",)
         )
+        for outcome in SWAP_OUTCOMES:  # From zero on, so that the first one is an increase.
+            self.swaps.labels(outcome)
         self._keys: set[str] = set()
+        self._first_tokens: deque[tuple[float, float]] = deque(maxlen=MOST_FIRST_TOKENS)
 
     def count_request(self, route: str, status: str, key: str) -> None:
         """Count a request that ended."""
@@ -79,6 +87,17 @@ class Metrics:
         self._seconds.labels(route).observe(seconds)
         if first_seconds is not None:
             self._first_seconds.labels(route).observe(first_seconds)
+            self._first_tokens.append((time.monotonic(), first_seconds))
+
+    def summarize_first_tokens(self) -> dict[str, float] | None:
+        """Return the median and the 99th percentile of the last minutes' streams."""
+        since = time.monotonic() - FIRST_TOKENS_WINDOW_SECONDS
+        found = sorted(seconds for ended, seconds in self._first_tokens if ended >= since)
+        if not found:
+            return None
+        count = len(found)
+        ranks = {f"p{share}": found[-(-share * count // 100) - 1] for share in (50, 99)}
+        return {"streams": count, **ranks}
 
     def _bound_key(self, key: str) -> str:
         """Return a label for a key: keys come and go, and a label stays."""

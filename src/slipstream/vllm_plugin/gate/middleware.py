@@ -5,6 +5,7 @@ bytes of its path and of its body, and the engine routes by the very path that w
 passes is given on as it came, and answers are only counted and given an id.
 """
 
+import asyncio
 import json
 import logging
 import os
@@ -56,8 +57,11 @@ from slipstream.vllm_plugin.gate.routes import CANCEL, MODELS, RESPONSES, SCOPES
 from slipstream.vllm_plugin.gate.schema_pace import Release, SchemaPace, hold_nothing
 from slipstream.vllm_plugin.gate.settings import VARIABLE, Settings, make_settings, read_settings
 from slipstream.vllm_plugin.gate.swaps import Swaps
+from slipstream.vllm_plugin.gate.view import ROUTES as VIEW_ROUTES
+from slipstream.vllm_plugin.gate.view import View, is_for_here
 from slipstream.vllm_plugin.gate.visits import VISIT, Visits
 from slipstream.vllm_plugin.gate.watched_file import WatchedFile
+from slipstream.vllm_plugin.steering.exposition import expose_steering
 
 ALIVE = ("GET /livez", "HEAD /livez")
 READY = ("GET /readyz", "HEAD /readyz")
@@ -110,12 +114,14 @@ class Gate:
 
     def __init__(self, app: App) -> None:
         self.settings = read_settings(os.environ)
-        self._visits = Visits(self.settings, quiet=(*ALIVE, *READY, HEALTH, METRICS))
+        self._visits = Visits(self.settings, quiet=(*ALIVE, *READY, HEALTH, METRICS, *VIEW_ROUTES))
         self.app = self._visits.hand_over(app)
         self._newer = WatchedFile(os.environ[VARIABLE], self._read_newer, absent=self.settings)
         self._keys = KeyRing(self.settings)
         self._state = WatchedFile(self.settings.state_file, _parse_state, absent=UNKNOWN)
         self._accounting = Accounting(self.settings.accounting_folder)
+        expose_steering(self.settings.steering_file)
+        self._view = View(self.settings, self._accounting, lambda: self._state.read().name)
         self._limits = CallerLimits()
         self._memory = BodyMemory()
         self._shares = FairShares(self.settings.seats, self._accounting)
@@ -157,10 +163,12 @@ class Gate:
             return
         self._accounting.write()
         self._visits.start(scope)
+        following = asyncio.create_task(self._view.follow())
         self._swaps.start(scope)
         try:
             await self.app(scope, receive, send)
         finally:
+            following.cancel()
             self._swaps.close()
             self._visits.close()
 
@@ -197,6 +205,8 @@ class Gate:
                 scope[VISIT].caller = caller.id
                 require_scope(caller, route)
             await self.app(_settle(scope, path), receive, send)
+        elif route in VIEW_ROUTES and is_for_here(scope):
+            await self._view.answer(route, send)
         elif route not in self.settings.routes:
             raise Refusal(404, "there is nothing here")
         else:

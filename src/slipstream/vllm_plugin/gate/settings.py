@@ -91,6 +91,7 @@ class Settings:
     probe_sha256: str | None
     state_file: str | None
     accounting_folder: str | None
+    steering_file: str | None
     access_log: str | None
     access_log_bytes: int
     access_logs_kept: int

@@ -102,6 +102,11 @@ class DraftLength:
         self.gains.observe(drafted, accepted)
         self._drafted = self.costs.steps
 
+    def forget_drafts(self) -> None:
+        """Begin anew with what drafts bring: another drafter makes them."""
+        self.gains = Yield(self.lengths[-1])
+        self._by_batch, self._trying = {}, None
+
     def estimate(self, sequences: int) -> list[Estimate]:
         """Return what every allowed length is expected to bring."""
         return [self._estimate(sequences, length) for length in self.allowed]

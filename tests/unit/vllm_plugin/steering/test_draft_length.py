@@ -80,6 +80,13 @@ def test_an_order_from_outside_bounds_the_length() -> None:
     assert max(control.choose(1) for _ in range(500)) > 2
 
 
+def test_another_drafter_is_given_a_chance_at_once() -> None:
+    engine, control = SimulatedEngine(rates=NOISE), DraftLength(range(8))
+    engine.run(control, 1, 1000)
+    control.forget_drafts()
+    assert control.choose(1) > 0
+
+
 def test_only_lengths_that_it_was_given_are_chosen() -> None:
     engine, control = SimulatedEngine(), DraftLength([7, 3])
     seen = set()

@@ -1,0 +1,240 @@
+"""`LiveView`: a run at one moment, as `slipstream top` shows it.
+
+From the run's folder and processes, and from its engine's /metrics where that may be asked
+without a key, or with the one in SLIPSTREAM_API_KEY.
+"""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+import httpx
+from pydantic import AwareDatetime
+
+from slipstream.engines.prometheus import parse_metrics
+from slipstream.errors import InvalidInputError
+from slipstream.hardware.text_files import read_text
+from slipstream.measuring.client.engine_metrics import EngineCounts, parse_engine_counts
+from slipstream.measuring.percentiles import Percentiles, rank
+from slipstream.records import Record
+from slipstream.serving.access.access_lines import AccessLine, read_access_line
+from slipstream.serving.access.addresses import Address
+from slipstream.serving.access.gate_file import read_counts
+from slipstream.serving.access.own_listener import OwnListener
+from slipstream.serving.run import Event, Process, Run, RunFolder
+from slipstream.serving.run_status import RunStatus, read_status
+from slipstream.serving.spare_folder import find_engine_folder, read_latest
+from slipstream.serving.supervision.engine_session import list_session, read_share
+from slipstream.steering.state import SteeringState, read_state
+
+TRAFFIC_WINDOW = timedelta(minutes=5)
+TAIL_BYTES = 2**16
+SHOWN_EVENTS = 8
+SUPERVISOR = "supervisor"
+METRICS_SECONDS = 0.8
+_KV_USAGE = "vllm:kv_cache_usage_perc"
+_PROC = Path("/proc")
+_ROLES = {"VLLM::EngineCore": "core", "vllm.entrypoints": "API server", "warden.py": "warden"}
+
+
+class EngineFigures(Record):
+    """What the engine says on /metrics, since its start."""
+
+    counts: EngineCounts
+    kv_usage: float | None
+
+
+class Traffic(Record):
+    """The requests that ended within the last minutes, of which the log's end still tells."""
+
+    seconds: float
+    requests: int
+    refused: int
+    first_token: Percentiles | None
+
+
+class KeyTraffic(Record):
+    """What one key has under way, and its requests since the engine's start."""
+
+    key: str
+    in_flight: int
+    waiting: int
+    requests: int
+
+
+class ProcessMemory(Record):
+    """A process of the engine; what several share is divided among them."""
+
+    pid: int
+    role: str
+    bytes: int | None
+
+
+class LiveView(Record):
+    """A run, its steps, its traffic and its processes; what cannot be told is None."""
+
+    schema_version: Literal[1] = 1
+    at: AwareDatetime
+    status: RunStatus
+    steering: SteeringState | None
+    engine: EngineFigures | None
+    traffic: Traffic | None
+    keys: tuple[KeyTraffic, ...]
+    processes: tuple[ProcessMemory, ...]
+    events: tuple[Event, ...]
+
+    @property
+    def in_flight(self) -> int | None:
+        """The requests that the engine has, None if nobody counts them."""
+        known = self.status.in_flight is not None
+        return sum(one.in_flight for one in self.keys) if known else None
+
+    @property
+    def waiting(self) -> int:
+        """The requests that wait for a seat in the engine."""
+        return sum(one.waiting for one in self.keys)
+
+    def measure_throughput(self, before: "LiveView | None") -> float | None:
+        """Return tokens per second: as the core says, or by the engine's counter in between."""
+        if self.steering is not None:
+            return self.steering.tokens_per_second
+        if self.in_flight == 0:
+            return 0.0
+        if before is None or before.engine is None or self.engine is None:
+            return None
+        now, then = self.engine.counts.output_tokens, before.engine.counts.output_tokens
+        seconds = (self.at - before.at).total_seconds()
+        if now is None or then is None or now < then or seconds <= 0:
+            return None
+        return (now - then) / seconds
+
+
+def read_live_view(
+    folder: RunFolder,
+    run: Run,
+    engine: EngineFigures | None,
+    *,
+    now: datetime,
+    monotonic: float,
+    last: LiveView | None = None,
+    proc: Path = _PROC,
+) -> LiveView:
+    """Look at a run; `engine` is what its /metrics said, and `monotonic` the machine's clock.
+
+    An earlier view lends what takes long to look at: the run's status and its processes.
+    """
+    engine_folder = find_engine_folder(folder, run)
+    if last is None:
+        run = read_latest(folder, run)
+        status = read_status(folder, run, monotonic, proc)
+        session = () if run.engine is None else list_session(run.engine, proc)
+        processes = tuple(_measure(one, proc) for one in session)
+    else:
+        status, processes = last.status, last.processes
+    return LiveView(
+        at=now,
+        status=status,
+        steering=read_state(engine_folder.steering, now.timestamp()) if processes else None,
+        engine=engine,
+        traffic=_read_traffic(engine_folder, now),
+        keys=_list_keys(engine_folder, {one.pid for one in processes}),
+        processes=processes,
+        events=_read_last_events(engine_folder if engine_folder.events.exists() else folder),
+    )
+
+
+def read_engine_figures(run: Run, key: str | None, proc: Path = _PROC) -> EngineFigures | None:
+    """Ask the run's own engine for its metrics; None if it does not answer, or not to us."""
+    if run.engine is None or run.url is None:
+        return None
+    engine, address = run.engine, Address.of(run.plan)
+    listener = OwnListener(address, lambda: [one.pid for one in list_session(engine, proc)], proc)
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+
+    async def ask() -> str | None:
+        verify = address.certificate.pin() if address.certificate else False
+        transport = httpx.AsyncHTTPTransport(uds=address.socket, verify=verify)
+        async with httpx.AsyncClient(
+            transport=transport, base_url=address.url, timeout=METRICS_SECONDS, trust_env=False
+        ) as client:
+            trace = {"trace": listener.watch()}
+            answer = await client.get("/metrics", headers=headers, extensions=trace)
+        return answer.text if answer.status_code == httpx.codes.OK else None
+
+    try:
+        text = asyncio.run(ask())
+    except (httpx.HTTPError, OSError, InvalidInputError):
+        return None
+    return None if text is None else parse_engine_figures(text)
+
+
+def parse_engine_figures(text: str) -> EngineFigures:
+    """Parse a page of metrics; of several engines the fullest cache counts."""
+    usages = [sample.value for sample in parse_metrics(text) if sample.name == _KV_USAGE]
+    return EngineFigures(counts=parse_engine_counts(text), kv_usage=max(usages, default=None))
+
+
+def _read_tail(path: Path) -> list[bytes]:
+    """Read the last whole lines of a file, at most so many bytes of them."""
+    try:
+        with path.open("rb") as file:
+            begin = max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES)
+            file.seek(begin)
+            lines = file.read(TAIL_BYTES).splitlines()
+    except OSError:
+        return []
+    return lines[1:] if begin else lines
+
+
+def _read_traffic(folder: RunFolder, now: datetime) -> Traffic | None:
+    lines = list(_read_accesses(_read_tail(folder.access_log)))
+    if not lines:
+        return None
+    since = max(lines[0].at, now - TRAFFIC_WINDOW)
+    recent = [line for line in lines if line.at >= since]
+    return Traffic(
+        seconds=max(0.0, (now - since).total_seconds()),
+        requests=len(recent),
+        refused=sum(line.refused is not None for line in recent),
+        first_token=rank([line.first_seconds for line in recent]),
+    )
+
+
+def _read_accesses(lines: Iterable[bytes]) -> Iterable[AccessLine]:
+    for line in lines:
+        with suppress(InvalidInputError):  # Of another version.
+            if (access := read_access_line(line)) is not None:
+                yield access
+
+
+def _read_last_events(folder: RunFolder) -> tuple[Event, ...]:
+    events = map(folder.read_event, _read_tail(folder.events)[-SHOWN_EVENTS:])
+    return tuple(event for event in events if event is not None)
+
+
+def _list_keys(folder: RunFolder, engine: set[int]) -> tuple[KeyTraffic, ...]:
+    """Add up what the living API processes have for each key, the busiest first."""
+    in_flight, waiting, requests = Counter[str](), Counter[str](), Counter[str]()
+    for counts in read_counts(folder.accounting):
+        if counts.pid in engine:
+            for key, caller in counts.by_key.items():
+                in_flight[key] += caller.in_flight
+                waiting[key] += caller.waiting
+                requests[key] += caller.total
+    found = [
+        KeyTraffic(key=key, in_flight=in_flight[key], waiting=waiting[key], requests=requests[key])
+        for key in requests
+        if key != SUPERVISOR
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.in_flight - one.waiting, -one.requests)))
+
+
+def _measure(process: Process, proc: Path) -> ProcessMemory:
+    command = (read_text(proc / str(process.pid) / "cmdline") or "").replace("\0", " ")
+    role = next((role for word, role in _ROLES.items() if word in command), "other")
+    return ProcessMemory(pid=process.pid, role=role, bytes=read_share(process.pid, proc))

@@ -1,0 +1,180 @@
+"""The supervisor's watch over a run's ledger: drifts are noted, and answered as far as allowed.
+
+It looks once a second at a bounded number of lines, and never raises into the supervisor: an engine
+whose ledger cannot be read serves on without this watch, which is noted once.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from slipstream.errors import InvalidInputError
+from slipstream.hardware.host import Accelerator
+from slipstream.planning.plan import LaunchPlan
+from slipstream.records import read_record
+from slipstream.serving.access.gate_file import read_counts
+from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.steering.drift import Drift
+from slipstream.steering.guardian import DrafterSwap, Guardian, Levers, Step
+from slipstream.steering.ledger import LedgerLine, LedgerReader
+from slipstream.steering.ledger_watch import LedgerWatch
+from slipstream.steering.order import SteeringOrder
+from slipstream.steering.state import read_state
+
+LOOK_EVERY_SECONDS = 1.0
+LINES_PER_LOOK = 500
+MOST_DRIFTS = 20
+OWN_KEY = "supervisor"
+# A stuck GB10 ran at 799 MHz of 2281 under load.
+LOW_CLOCK_SHARE = 0.5
+
+
+class SteeringWatch:
+    """Reads a run's ledger as it grows, and has the guardian's decisions carried out."""
+
+    def __init__(
+        self,
+        chronicle: Chronicle,
+        read_accelerators: Callable[[], Sequence[Accelerator]],
+        swap: DrafterSwap,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._chronicle, self._swap, self._clock = chronicle, swap, clock
+        self._read_accelerators = read_accelerators
+        self._reader, self._watch = LedgerReader(), LedgerWatch()
+        self._guardian = Guardian(chronicle.run.terms.guardian)
+        self._plan: LaunchPlan | None = None
+        self._ordered: tuple[Path, int] | None = None
+        self._trouble: str | None = None
+        self._is_low_power = False
+
+    async def watch(self) -> str:
+        """Look once a second, and return the reason if the engine is to be restarted."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+            try:
+                if (reason := await self.look()) is not None:
+                    return reason
+            except Exception as fault:  # noqa: BLE001 an engine is not ended for its watch
+                self._report(f"the guardian cannot watch: {type(fault).__name__}: {fault}")
+
+    def close(self) -> None:
+        """Let go of the ledger."""
+        self._reader.close()
+
+    async def look(self) -> str | None:
+        """Take the new lines, do what the guardian says, and return why to restart, if it does."""
+        if not self._guardian.rules.allowed:
+            return None
+        self._follow_plan()
+        found = [drift for line in self._read() for drift in self._watch.add(line)]
+        if any(drift.family == "step seconds" for drift in found):
+            self._is_low_power = await self._is_slowed()
+        found = [self._name(drift) for drift in found]
+        self._keep_drifts()
+        active, levers = self._chronicle.run.drifts, self._list_levers()
+        steps = self._guardian.decide(found, active, levers, self._clock())
+        reasons = [reason for step in steps if (reason := self._carry_out(step)) is not None]
+        self._order()
+        return reasons[0] if reasons else None
+
+    def _read(self) -> Iterator[LedgerLine]:
+        """Yield the new requests, without the supervisor's own."""
+        file = self._chronicle.engine_folder.ledger
+        for line in self._reader.read(file, LINES_PER_LOOK):
+            if line.key != OWN_KEY:
+                yield line
+        if self._reader.skipped_lines:
+            self._report(f"{file} has lines that are not the ledger's")
+
+    def _follow_plan(self) -> None:
+        """Begin anew with other settings: their figures are no drift."""
+        plan, before = self._chronicle.run.plan, self._plan
+        self._plan = plan
+        if before is not None and plan is not before and plan.argv() != before.argv():
+            self._watch.forget()
+            self._guardian.begin_anew()
+            self._chronicle.update(drifts=())
+
+    def _list_levers(self) -> Levers:
+        """Return what can be done; bounds that somebody else ordered are not changed."""
+        folder, last = self._chronicle.engine_folder, self._chronicle.run.last_swap
+        order = _read_order(folder.steering_order)
+        is_free = self._ordered is not None or order.most is order.least is None
+        state = read_state(folder.steering, time.time())
+        return Levers(
+            draft_length=state.longest if state and state.steers and is_free else None,
+            can_swap_back=last is not None and last.outcome == "swapped",
+        )
+
+    async def _is_slowed(self) -> bool:
+        """Say whether an accelerator that has work runs at a fraction of its clock."""
+        counts = read_counts(self._chronicle.engine_folder.accounting)
+        if not sum(one.in_flight for one in counts):
+            return False
+        return any(map(is_slowed, await asyncio.to_thread(self._read_accelerators)))
+
+    def _name(self, drift: Drift) -> Drift:
+        if drift.family != "step seconds" or not self._is_low_power:
+            return drift
+        return drift.model_copy(update={"decay": "low power"})
+
+    def _keep_drifts(self) -> None:
+        """Have the run name the drifts that are active, the latest first."""
+        active = self._watch.list_active()
+        drifts = tuple(self._name(drift) for drift in active[:MOST_DRIFTS])
+        still = {(drift.family, drift.where) for drift in self._watch.drifts.values()}
+        for drift in self._chronicle.run.drifts:
+            if (drift.family, drift.where) not in still:
+                self._chronicle.note(f"guardian: this is over: {drift.describe()}")
+        if drifts != self._chronicle.run.drifts:
+            self._chronicle.update(drifts=drifts)
+
+    def _carry_out(self, step: Step) -> str | None:
+        """Do a step and note it; a restart is the supervisor's, so its reason is returned."""
+        message, figures = f"guardian: {step.reason}", {}
+        if step.action == "lift":
+            message = f"guardian: the draft length is free again: {step.reason}"
+        elif step.most is not None:
+            message = f"guardian: drafts of at most {step.most} tokens from now on: {step.reason}"
+            figures["most"] = float(step.most)
+        elif step.action == "swap-back":
+            done = self._swap.swap_back(step.reason)
+            word = "the drafter before is to draft again" if done else "cannot swap back"
+            message = f"guardian: {word}: {step.reason}"
+        elif step.action == "restart":
+            message = f"guardian: the engine is restarted: {step.reason}"
+        self._chronicle.note(message, figures=figures)
+        return message if step.action == "restart" else None
+
+    def _order(self) -> None:
+        """Have the scheduler know the order, also one that could not be written before."""
+        path, most = self._chronicle.engine_folder.steering_order, self._guardian.most
+        if most is not None and self._ordered != (path, most):
+            SteeringOrder(most=most).write(path)
+            self._ordered = (path, most)
+        elif most is None and self._ordered is not None:
+            self._ordered[0].unlink(missing_ok=True)
+            self._ordered = None
+
+    def _report(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            with suppress(Exception):
+                self._chronicle.note(trouble)
+
+
+def is_slowed(accelerator: Accelerator) -> bool:
+    """Say whether an accelerator runs at a fraction of its clock, as far as NVML tells."""
+    clock, limit = accelerator.clock_mhz, accelerator.clock_limit_mhz
+    return clock is not None and limit is not None and clock < LOW_CLOCK_SHARE * limit
+
+
+def _read_order(path: Path) -> SteeringOrder:
+    """Read the order that stands; what cannot be read orders nothing, as the scheduler sees it."""
+    try:
+        return read_record(path, SteeringOrder, hint="remove it")
+    except InvalidInputError:
+        return SteeringOrder()

@@ -1,0 +1,144 @@
+"""The guardian: what is done about a drift, in the order of how much it takes away.
+
+It notes, lowers the draft length, swaps the drafter back, goes without drafts, restarts. It only
+decides; the supervisor carries out. Each action can be forbidden, and between two of them there is
+time for the first to show. An order expires, or an engine would stay slow for a cause long gone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from slipstream.records import Record
+from slipstream.steering.drift import Drift
+from slipstream.steering.streams import Family
+
+Action = Literal["note", "lower", "swap-back", "plain", "restart"]
+ACTIONS: tuple[Action, ...] = ("note", "lower", "swap-back", "plain", "restart")
+COOL_DOWN_SECONDS = 600.0
+RESTART_EVERY_SECONDS = 6 * 3600.0
+# An order lasts an hour, then twice as long each time that its drift is found again.
+ORDER_SECONDS = 3600.0
+LONGEST_ORDER_SECONDS = 24 * 3600.0
+
+# Drafts are not the cause of a slow engine, and nothing here mends a cache or a queue.
+_REMEDIES: dict[Family, tuple[Action, ...]] = {
+    "acceptance": ("lower", "swap-back", "plain", "restart"),
+    "first position": ("lower", "swap-back", "plain", "restart"),
+    "step seconds": ("restart",),
+    "first token seconds": (),
+    "cached share": (),
+}
+
+
+class GuardianRules(Record):
+    """What the guardian may do; with nothing, it is off."""
+
+    allowed: tuple[Action, ...] = ("note", "lower")
+
+
+class DrafterSwap(Protocol):
+    """The way back to the drafter that served before."""
+
+    def swap_back(self, reason: str) -> bool:
+        """Have the drafter before serve again, and say whether there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Levers:
+    """What can be changed: the longest draft, None if that is fixed, and the drafter."""
+
+    draft_length: int | None
+    can_swap_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something to do, with its reason; `most` is the new order of 'lower' and 'plain'."""
+
+    action: Action | Literal["lift"]
+    reason: str
+    most: int | None = None
+
+
+@dataclass(slots=True)
+class Guardian:
+    """Decides from drifts; the clock and the engine's levers are handed in."""
+
+    rules: GuardianRules
+    most: int | None = field(default=None, init=False)
+    _acted_at: float | None = field(default=None, init=False)
+    _restarted_at: float | None = field(default=None, init=False)
+    _tried_swap: bool = field(default=False, init=False)
+    _expires_at: float | None = field(default=None, init=False)
+    _orders: int = field(default=0, init=False)
+
+    def decide(
+        self, found: Sequence[Drift], active: Sequence[Drift], levers: Levers, now: float
+    ) -> list[Step]:
+        """Return what to do about drifts that were found just now, or an order that is old."""
+        steps = []
+        for drift in found:
+            if "note" in self.rules.allowed and drift.times == 1:
+                steps.append(Step("note", drift.describe()))
+            if (remedy := self._find_remedy(drift, levers, now)) is not None:
+                steps.append(remedy)
+        if not found and (lift := self._lift(active, now)) is not None:
+            steps.append(lift)
+        return steps
+
+    def begin_anew(self) -> None:
+        """Take another drafter or other settings for what they are: there may be a way back."""
+        self._tried_swap = False
+
+    def _find_remedy(self, drift: Drift, levers: Levers, now: float) -> Step | None:
+        """Return the least action that is allowed and left, None while the last one cools down."""
+        if drift.decay is not None or self._is_cooling(now):
+            return None
+        for action in _REMEDIES[drift.family]:
+            if action in self.rules.allowed and self._is_left(action, levers, now):
+                return self._take(action, drift.describe(), levers, now)
+        return None
+
+    def _is_cooling(self, now: float) -> bool:
+        return self._acted_at is not None and now - self._acted_at < COOL_DOWN_SECONDS
+
+    def _is_left(self, action: Action, levers: Levers, now: float) -> bool:
+        if action in ("lower", "plain"):
+            length = self._find_length(levers)
+            return length > (1 if action == "lower" else 0)
+        if action == "swap-back":
+            return levers.can_swap_back and not self._tried_swap
+        last = self._restarted_at
+        return last is None or now - last >= RESTART_EVERY_SECONDS
+
+    def _find_length(self, levers: Levers) -> int:
+        """Return the longest draft that is allowed by now."""
+        length = levers.draft_length or 0
+        return length if self.most is None else min(length, self.most)
+
+    def _take(self, action: Action, reason: str, levers: Levers, now: float) -> Step:
+        self._acted_at = now
+        if action in ("lower", "plain"):
+            self.most = self._find_length(levers) // 2 if action == "lower" else 0
+            lasting = min(ORDER_SECONDS * 2**self._orders, LONGEST_ORDER_SECONDS)
+            self._expires_at, self._orders = now + lasting, self._orders + 1
+            return Step(action, reason, self.most)
+        if action == "swap-back":
+            self._tried_swap = True
+        else:
+            self._restarted_at = now
+        return Step(action, reason)
+
+    def _lift(self, active: Sequence[Drift], now: float) -> Step | None:
+        """End an order that is old, or whose drifts are over."""
+        if self._expires_at is None or self._is_cooling(now):
+            return None
+        causes = [one for one in active if "lower" in _REMEDIES[one.family] and one.decay is None]
+        if causes and now < self._expires_at:
+            return None
+        self.most = self._expires_at = None
+        if causes:
+            return Step("lift", "it is tried whether the drift is over")
+        self._orders = 0
+        return Step("lift", "the drift is over")

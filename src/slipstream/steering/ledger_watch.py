@@ -1,0 +1,231 @@
+"""Watches a ledger's requests, one by one, and keeps the drifts that are active.
+
+Each stream has a detector, for what changes in one kind of requests only, and each family has one
+over all its streams, for what changes everywhere: that one is sooner. The baselines are the
+streams' own in both, so another mix of requests is no change.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import NamedTuple, TypeVar
+
+from slipstream.steering.change_detection import (
+    Baseline,
+    Change,
+    Detector,
+    Likeness,
+    find_baseline_error,
+    find_threshold,
+)
+from slipstream.steering.drift import Decay, Drift
+from slipstream.steering.expected_time import ExpectedTime
+from slipstream.steering.ledger import LedgerLine
+from slipstream.steering.ledger_summary import name_context
+from slipstream.steering.streams import FEATURES, FORMS, Family, Observation, Place, observe
+
+MOST_STREAMS = 256
+KEPT_REQUESTS = 200
+# Requests of others, before one key or one stream is held to be all that changed.
+LEAST_OTHERS = 10
+# Below this share of its acceptance in a short context, a drafter has collapsed.
+COLLAPSED_SHARE = 0.5
+SHORT_CONTEXT = name_context(0)
+EVERYWHERE = Place()
+
+Key = tuple[Family, Place]
+Name = TypeVar("Name")
+
+
+class _Latest(NamedTuple):
+    """Whose a value was, of which stream, how far from its mean, and the figures of both."""
+
+    key: str | None
+    place: Place
+    apart: float
+    figures: tuple[float, float]
+
+
+class _Watched:
+    """A detector with its latest values; `kept` is where its drift is kept."""
+
+    def __init__(self, family: Family) -> None:
+        # Per family, a request has a value for one stream and for the whole.
+        threshold = find_threshold(2 * len(FORMS))
+        self.detector = Detector(threshold, len(FORMS[family].margins))
+        self.latest = deque[_Latest](maxlen=KEPT_REQUESTS)
+        self.kept: Key | None = None
+
+
+class _Whole(_Watched):
+    """All streams of a family, what they share, and what is expected of a time."""
+
+    def __init__(self, family: Family) -> None:
+        super().__init__(family)
+        self.likeness, self.time = Likeness(), ExpectedTime(FEATURES)
+
+    def expect(self, observation: Observation) -> float | None:
+        """Return the time to expect, None if that is not known yet; a share needs none."""
+        features = observation.features
+        if not features:
+            return 1.0
+        expected = self.time.predict(features)
+        if self.detector.change is None:
+            self.time.learn(features, observation.figure)
+        return expected
+
+
+class _Own(_Watched):
+    """One stream; `rest` bounds its mean from above."""
+
+    def __init__(self, family: Family, error: float, likeness: Likeness) -> None:
+        super().__init__(family)
+        self.baseline, self.rest = Baseline(error, likeness), Baseline(error)
+
+
+class LedgerWatch:
+    """The streams of a ledger; `drifts` are those that are active."""
+
+    def __init__(self) -> None:
+        self.drifts: dict[Key, Drift] = {}
+        self._families: dict[Family, _Whole] = {}
+        self._streams: dict[Key, _Own] = {}
+        self._opened = 0
+
+    def add(self, line: LedgerLine) -> list[Drift]:
+        """Take a request, and return the drifts that it shows, for the first time or again."""
+        drifts = (self._add(observation, line) for observation in observe(line))
+        return [drift for drift in drifts if drift is not None]
+
+    def list_active(self) -> list[Drift]:
+        """Return the drifts that are active, the latest first, without parts of larger ones."""
+        whole = [drift for key, drift in self.drifts.items() if not self._is_part(key)]
+        return sorted(whole, key=lambda drift: -drift.at)
+
+    def forget(self) -> None:
+        """Begin anew: another drafter or other settings have other figures."""
+        self.drifts, self._families, self._streams = {}, {}, {}
+
+    def _add(self, observation: Observation, line: LedgerLine) -> Drift | None:
+        family, place = observation.family, observation.place
+        whole = self._families.get(family) or self._families.setdefault(family, _Whole(family))
+        if (expected := whole.expect(observation)) is None:
+            return None
+        own = self._streams.get((family, place)) or self._open(family, place, whole.likeness)
+        if own is None:
+            return None
+        form, baseline = FORMS[family], own.baseline
+        value = form.to_value(observation.figure, expected)
+        bets = baseline.find_bets(form.margins)
+        figures = form.to_figure(baseline.mean, expected), form.to_figure(value, expected)
+        latest = _Latest(line.key, place, value - baseline.mean, figures)
+        found = None
+        for watched, where in ((whole, EVERYWHERE), (own, place)):
+            watched.latest.append(latest)
+            if watched.detector.add(value, bets, figures):
+                found = self._update((family, where), watched, line.at) or found
+        if whole.detector.change is None and own.detector.change is None:
+            baseline.add(value)
+            if family == "first position":
+                own.rest.add(1 - value)
+                found = found or self._compare_contexts((family, place), own, line.at)
+        return found
+
+    def _open(self, family: Family, place: Place, likeness: Likeness) -> _Own | None:
+        if len(self._streams) >= MOST_STREAMS:
+            return None
+        self._opened += 1
+        error = find_baseline_error(self._opened) / 2
+        return self._streams.setdefault((family, place), _Own(family, error, likeness))
+
+    def _update(self, key: Key, watched: _Watched, at: float) -> Drift | None:
+        """Keep a detector's change as a drift, or end it."""
+        change = watched.detector.change
+        if change is None:
+            self.drifts.pop(watched.kept or key, None)
+            watched.kept = None
+            return None
+        latest = list(watched.latest)[-change.values :]
+        family, place = key
+        if place == EVERYWHERE and (only := _find_only_place(latest)) is not None:
+            key = (family, only)
+            if key in self.drifts:
+                return None
+            change = _narrow(change, [one for one in latest if one.place == only])
+        watched.kept = key
+        owner = None
+        if not FORMS[family].is_time:
+            owner = _find_only([one.key for one in latest], latest)
+        decay: Decay | None = "traffic of one key" if owner else None
+        if decay is None and self._is_long_only(key, change):
+            decay = "context collapse"
+        return self._keep(key, change, at, decay, owner)
+
+    def _is_long_only(self, key: Key, change: Change) -> bool:
+        """Say whether acceptance collapsed in long contexts, and not in short ones."""
+        family, place = key
+        short = (family, Place(kind=place.kind, context=SHORT_CONTEXT))
+        return (
+            family == "first position"
+            and key not in (short, (family, EVERYWHERE))
+            and short not in self.drifts
+            and change.after < COLLAPSED_SHARE * change.before
+        )
+
+    def _compare_contexts(self, key: Key, own: _Own, at: float) -> Drift | None:
+        """Find a collapse that was there from the start, and so is no change of its stream."""
+        short = self._streams.get((key[0], Place(kind=key[1].kind, context=SHORT_CONTEXT)))
+        if short is None or short is own or key in self.drifts:
+            return None
+        expected, found = short.baseline, own.baseline
+        if 1 - own.rest.lower >= COLLAPSED_SHARE * expected.lower:
+            return None
+        change = Change(expected.mean, 1 - own.rest.mean, found.count, 1)
+        return self._keep(key, change, at, "context collapse", None)
+
+    def _keep(
+        self, key: Key, change: Change, at: float, decay: Decay | None, owner: str | None
+    ) -> Drift | None:
+        """Keep a drift, and return it unless it is part of one that is everywhere."""
+        family, place = key
+        self.drifts[key] = drift = Drift(
+            family=family,
+            where=str(place) or "all requests",
+            before=change.before,
+            after=change.after,
+            requests=change.values,
+            times=change.times,
+            at=at,
+            decay=decay,
+            key=owner,
+        )
+        return None if self._is_part(key) else drift
+
+    def _is_part(self, key: Key) -> bool:
+        family, place = key
+        return place != EVERYWHERE and (family, EVERYWHERE) in self.drifts
+
+
+def _find_only_place(latest: Sequence[_Latest]) -> Place | None:
+    """Return the stream that changed, None if there are several."""
+    places = [one.place for one in latest]
+    return places[0] if len(set(places)) == 1 else _find_only(places, latest)
+
+
+def _find_only(names: Sequence[Name], latest: Sequence[_Latest]) -> Name | None:
+    """Return the name whose values fell, if those of all others did not."""
+    fallen = dict.fromkeys(names, 0.0)
+    for name, one in zip(names, latest, strict=True):
+        fallen[name] += one.apart
+    least = min(fallen, key=fallen.__getitem__)
+    others = [one.apart for name, one in zip(names, latest, strict=True) if name != least]
+    if len(others) < LEAST_OTHERS:
+        return None
+    return least if fmean(others) > fmean(one.apart for one in latest) / 2 else None
+
+
+def _narrow(change: Change, latest: Sequence[_Latest]) -> Change:
+    """Return a change with the figures of some of its values."""
+    before, after = (fmean(one.figures[place] for one in latest) for place in (0, 1))
+    return replace(change, before=before, after=after, values=len(latest))
