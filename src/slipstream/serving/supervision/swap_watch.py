@@ -34,13 +34,12 @@ class SwapWatch:
         before = deque[LedgerLine](maxlen=MOST_BEFORE)
         after = []
         for line in self._read_all():
+            began = line.at - line.seconds
             if line.at > self._swapped_at:
                 after.append(line)
-            elif any(
-                begin <= line.at - line.seconds and line.at <= end for begin, end in self._served
-            ):
+            elif any(begin <= began and line.at <= end for begin, end in self._served):
                 before.append(line)
-        self.test = SwapTest(before)
+        self.test = SwapTest(line for line in before if line.key != _OWN_KEY)
         self._add(after)
 
     def look(self) -> Verdict | Literal["undecided"] | None:

@@ -154,6 +154,7 @@ class Swapping:
         result: GateResult | None = None,
     ) -> None:
         """Have the drafter before the current one again, and say why."""
+        self._end_watch()
         previous, left = self._chronicle.run.drafters[-2:]
         order = order or SwapOrder(name=left.name, folder=left.folder)
         back = await self._load(previous.folder, life, is_return=True)

@@ -252,12 +252,15 @@ def test_an_engine_with_half_a_drafter_is_replaced(tmp_path: Path, host: Host) -
     assert theatre.run.plan.drafter == str(theatre.old)
 
 
-def log_requests(stage: Stage, count: int, accepted: list[int], *, after: float) -> None:
+def log_requests(
+    stage: Stage, count: int, accepted: list[int], *, after: float, key: str | None = None
+) -> None:
     """Have the engine's core write requests that began and ended after a time."""
     with stage.folder.ledger.open("ab") as ledger:
         for number in range(count):
             at = after + 0.5 + number / 1000
-            ledger.write(write_line(at=at, seconds=0.1, accepted=accepted, cached_tokens=0))
+            times = {"at": at, "seconds": 0.1}
+            ledger.write(write_line(**times, accepted=accepted, cached_tokens=0, key=key))
 
 
 @pytest.mark.parametrize(
@@ -319,10 +322,12 @@ def test_other_bounds_of_the_draft_length_end_the_comparison(tmp_path: Path, hos
     assert theatre.run.plan.drafter == str(theatre.new)
 
 
-def test_without_requests_before_it_a_drafter_is_kept(tmp_path: Path, host: Host) -> None:
+def test_without_requests_of_others_before_it_a_drafter_is_kept(tmp_path: Path, host: Host) -> None:
     theatre = Theatre(tmp_path, host)
 
     async def act(stage: Stage) -> None:
+        began = theatre.run.began_at.timestamp()
+        log_requests(stage, 150, [25, 9, 2], after=began, key="supervisor")
         await theatre.swap(theatre.new)
         await theatre.until(lambda: "kept, undecided" in stage.messages())
 
