@@ -21,8 +21,8 @@ needs_prometheus = pytest.mark.skipif(
 class Prometheus:
     """A Prometheus with the shipped configuration and rules."""
 
-    def __init__(self, url: str) -> None:
-        self._client = httpx.Client(base_url=url, timeout=10)
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
 
     def query(self, query: str) -> list[Any]:
         """Ask, and return the series that were found."""
@@ -58,8 +58,12 @@ def run_prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
         *("prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"),
         *(f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"),
     ]
-    with subprocess.Popen(command, cwd=folder) as process:
+    base = f"http://127.0.0.1:{port}"
+    with (
+        subprocess.Popen(command, cwd=folder) as process,
+        httpx.Client(base_url=base, timeout=10) as client,
+    ):
         try:
-            yield Prometheus(f"http://127.0.0.1:{port}")
+            yield Prometheus(client)
         finally:
             process.kill()

@@ -24,7 +24,7 @@ from tests.unit.deploy.observability_files import list_panel_queries, list_rules
 pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 CODE = "Write a Python function that returns the n-th Fibonacci number, with a docstring."
-SCRAPES = 4
+SCRAPES = 3
 STORY = "Tell me a short story about a lighthouse."
 
 
@@ -161,7 +161,6 @@ def test_the_screen_and_the_page_show_what_the_core_reports(service: Service) ->
     assert view.engine.counts.drafts == sum(one.drafts for one in view.steering.kinds.values())
     assert state["steering"]["kinds"]["code"]["accepted"] == told["kinds"]["code"]["accepted"]
     assert {"core", "API server"} <= {one.role for one in view.processes if one.bytes}
-    assert service.command("top", "--once").stdout.startswith(view.status.id)
     assert httpx.get(f"{service.url}/slipstream").text.startswith("<!DOCTYPE html>")
     elsewhere = {"Host": f"rebound.example:{service.port}"}
     assert httpx.get(f"{service.url}/slipstream", headers=elsewhere).status_code == 404

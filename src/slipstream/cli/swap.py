@@ -13,7 +13,7 @@ from slipstream.reporting.text.run import render_event
 from slipstream.serving.following import follow_events
 from slipstream.serving.run import Run, RunFolder, find_runs_root, is_alive
 from slipstream.serving.selection import choose_running
-from slipstream.serving.swaps import Swap, SwapOrder
+from slipstream.serving.swaps import ServedDrafter, Swap, SwapOrder
 
 # Two proofs behind other requests, and the loading of a large drafter between them.
 WITHIN_SECONDS = 1800.0
@@ -37,9 +37,12 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
             "either a drafter or --back", hint=f"slipstream swap {options.run} DRAFTER"
         )
     folder, chosen = choose_running(find_runs_root(os.environ), options.run, verb="swap")
-    name = _find_previous(chosen) if options.back else options.drafter
+    previous = _find_previous(chosen) if options.back else None
+    name = str(previous.folder) if previous else options.drafter
     model = Weights(screen, os.environ, options.accept_changes).find(name, options.revision)
-    shown = f"{name}@{model.commit[:12]}" if model.commit else name
+    shown = previous.name if previous else name
+    if model.commit and not previous:
+        shown += f"@{model.commit[:12]}"
     swap = _order(folder, SwapOrder(name=shown, folder=model.folder.resolve()), screen)
     if swap.outcome == "refused":
         raise InvalidInputError(swap.message, hint=swap.hint or "slipstream swap --help")
@@ -49,12 +52,12 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     return ExitCode.DONE if swap.outcome == "swapped" else ExitCode.GATE_MISSED
 
 
-def _find_previous(run: Run) -> str:
+def _find_previous(run: Run) -> ServedDrafter:
     if len(run.drafters) < 2:
         raise InvalidInputError(
             f"{run.id} has had one drafter only", hint=f"slipstream swap {run.id} DRAFTER"
         )
-    return str(run.drafters[-2].folder)
+    return run.drafters[-2]
 
 
 def _order(folder: RunFolder, order: SwapOrder, screen: Screen) -> Swap:

@@ -17,12 +17,20 @@ from datetime import UTC, datetime
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError
 from slipstream.measuring.client.endpoint import KEY_VARIABLE
-from slipstream.measuring.live_view import LiveView, read_engine_figures, read_live_view
+from slipstream.measuring.live_view import (
+    EngineFigures,
+    LiveView,
+    read_engine_figures,
+    read_live_view,
+)
 from slipstream.reporting.text.top import Terminal, render_top
 from slipstream.serving.run import Run, RunFolder, find_live, find_runs_root
+from slipstream.serving.run_status import find_standing
 from slipstream.serving.selection import choose_run, is_over
 
 REDRAW_SECONDS = 1.0
+# The memory of processes takes the kernel a while to add up, and /metrics the engine to write.
+SLOW_SECONDS = 5.0
 # What is shown of late is of the last minute; the line of throughput is as long as it fits.
 RECENT_VIEWS = 60
 HISTORY = 600
@@ -69,20 +77,42 @@ class _Watch:
         self._throughput: deque[float | None] = deque(maxlen=HISTORY)
         self._key = os.environ.get(KEY_VARIABLE)
         self._may_ask = bool(self._key) or not run.terms.needs_key
+        self._written, self._looked = 0, 0.0
 
     def look(self) -> LiveView:
-        """Look at the run now."""
-        with suppress(InvalidInputError):  # Half written: what was read last still counts.
-            self.run = self.folder.read()
+        """Look at the run now, at what takes long only every few seconds."""
+        self._read_run()
+        now, monotonic = datetime.now(UTC), time.monotonic()
+        last = self._views[-1] if self._views else None
+        if last is None or self._is_outdated(last, monotonic):
+            self._looked = monotonic
+            engine = self._ask()
+            view = read_live_view(self.folder, self.run, engine, now=now, monotonic=monotonic)
+        else:
+            view = read_live_view(
+                self.folder, self.run, last.engine, now=now, monotonic=monotonic, last=last
+            )
+        self._throughput.append(view.measure_throughput(last))
+        self._views.append(view)
+        return view
+
+    def _read_run(self) -> None:
+        """Read the run again if its record has changed."""
+        with suppress(OSError, InvalidInputError):  # Half written: what was read last counts.
+            written = self.folder.record.stat().st_mtime_ns
+            if written != self._written:
+                self.run, self._written = self.folder.read(), written
+
+    def _is_outdated(self, last: LiveView, monotonic: float) -> bool:
+        changed = find_standing(self.run) != last.status.state or last.steering is None
+        return changed or monotonic - self._looked >= SLOW_SECONDS
+
+    def _ask(self) -> EngineFigures | None:
+        """Ask for the engine's metrics, as long as it answers where a key is needed."""
         engine = read_engine_figures(self.run, self._key) if self._may_ask else None
         if engine is None and self.run.terms.needs_key:
             self._may_ask = False  # Every refusal would be a line of the access log.
-        view = read_live_view(
-            self.folder, self.run, engine, now=datetime.now(UTC), monotonic=time.monotonic()
-        )
-        self._throughput.append(view.measure_throughput(self._views[-1] if self._views else None))
-        self._views.append(view)
-        return view
+        return engine
 
     def draw(self, screen: Screen, rows: int | None) -> list[str]:
         """Look at the run and draw it, with what changed since the oldest view that is kept."""

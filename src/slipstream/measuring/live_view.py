@@ -33,7 +33,7 @@ from slipstream.serving.supervision.engine_session import list_session, read_sha
 from slipstream.steering.state import SteeringState, read_state
 
 TRAFFIC_WINDOW = timedelta(minutes=5)
-TAIL_BYTES = 2**18
+TAIL_BYTES = 2**16
 SHOWN_EVENTS = 8
 SUPERVISOR = "supervisor"
 METRICS_SECONDS = 0.8
@@ -88,11 +88,22 @@ class LiveView(Record):
     processes: tuple[ProcessMemory, ...]
     events: tuple[Event, ...]
 
+    @property
+    def in_flight(self) -> int | None:
+        """The requests that the engine has, None if nobody counts them."""
+        known = self.status.in_flight is not None
+        return sum(one.in_flight for one in self.keys) if known else None
+
+    @property
+    def waiting(self) -> int:
+        """The requests that wait for a seat in the engine."""
+        return sum(one.waiting for one in self.keys)
+
     def measure_throughput(self, before: "LiveView | None") -> float | None:
         """Return tokens per second: as the core says, or by the engine's counter in between."""
         if self.steering is not None:
             return self.steering.tokens_per_second
-        if self.status.in_flight == 0:
+        if self.in_flight == 0:
             return 0.0
         if before is None or before.engine is None or self.engine is None:
             return None
@@ -110,19 +121,29 @@ def read_live_view(
     *,
     now: datetime,
     monotonic: float,
+    last: LiveView | None = None,
     proc: Path = _PROC,
 ) -> LiveView:
-    """Look at a run; `engine` is what its /metrics said, and `monotonic` the machine's clock."""
-    engine_folder, run = find_engine_folder(folder, run), read_latest(folder, run)
-    processes = () if run.engine is None else list_session(run.engine, proc)
+    """Look at a run; `engine` is what its /metrics said, and `monotonic` the machine's clock.
+
+    An earlier view lends what takes long to look at: the run's status and its processes.
+    """
+    engine_folder = find_engine_folder(folder, run)
+    if last is None:
+        run = read_latest(folder, run)
+        status = read_status(folder, run, monotonic, proc)
+        session = () if run.engine is None else list_session(run.engine, proc)
+        processes = tuple(_measure(one, proc) for one in session)
+    else:
+        status, processes = last.status, last.processes
     return LiveView(
         at=now,
-        status=read_status(folder, run, monotonic, proc),
+        status=status,
         steering=read_state(engine_folder.steering, now.timestamp()) if processes else None,
         engine=engine,
         traffic=_read_traffic(engine_folder, now),
         keys=_list_keys(engine_folder, {one.pid for one in processes}),
-        processes=tuple(_measure(one, proc) for one in processes),
+        processes=processes,
         events=_read_last_events(engine_folder if engine_folder.events.exists() else folder),
     )
 

@@ -120,11 +120,11 @@ class Run(Record):
     successions: tuple[AwareDatetime, ...] = ()
     phase_seconds: dict[Phase, float] = Field(default_factory=dict)
     measurements: dict[str, float] = Field(default_factory=dict)
-    # What has become worse while it served, and still is.
-    drifts: tuple[Drift, ...] = ()
     # The drafters in the order in which they served; empty until the first was replaced.
     drafters: tuple[ServedDrafter, ...] = ()
     last_swap: Swap | None = None
+    # What has become worse while it served, and still is.
+    drifts: tuple[Drift, ...] = ()
 
     def move(self, state: State) -> "Run":
         """Give the run in its next state; a step that the table does not have is a bug."""

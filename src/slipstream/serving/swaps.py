@@ -37,7 +37,7 @@ class GateOrder(Record):
 
 
 class GateResult(Record):
-    """What the gate says became of its order; `seconds` is how long the engine stood still.
+    """What the gate says became of its order; `seconds` took the call, with a step before it.
 
     Refused changed nothing, after failed the drafter before is loaded again, and after broken
     neither of them is whole.
@@ -62,6 +62,6 @@ class Swap(Record):
     drafter: str
     # The one that drafts after it.
     serves: str
-    stood_still_seconds: float | None = None
+    load_seconds: float | None = None
     tokens_per_step_before: float | None = None
     tokens_per_step_after: float | None = None

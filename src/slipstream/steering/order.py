@@ -10,12 +10,11 @@ from slipstream.records import Record
 
 
 class SteeringOrder(Record):
-    """Bounds of the draft length; another `drafter` has what is known of the last one forgotten."""
+    """The shortest and the longest draft allowed: 0 for none, None for any."""
 
     schema_version: Literal[1] = 1
     least: NonNegativeInt | None = None
     most: NonNegativeInt | None = None
-    drafter: str | None = None
 
     def write(self, path: Path) -> None:
         """Put the order where the scheduler looks once a second."""

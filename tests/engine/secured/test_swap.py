@@ -1,6 +1,7 @@
 """Another drafter in the real engine, under load: no request fails, and no text changes."""
 
 import json
+import re
 import ssl
 import sys
 import threading
@@ -26,7 +27,7 @@ PROMPTS = (
     "Once upon a time there was a lighthouse keeper who",
     "SELECT name, price FROM products WHERE",
 )
-TOKENS = 48
+TOKENS = 32
 # Where the shipped drafter reads the target, counted from the first layer's output.
 LAYERS = (1, 8, 15, 21, 27)
 ROUTES = ("start_draft_weight_update", "update_weights", "finish_weight_update", "pause")
@@ -93,7 +94,7 @@ def swap(secured: Secured, *words: str) -> tuple[int, Swap]:
 def drafted(secured: Secured) -> Iterator[None]:
     """Have drafts in every step, whether or not they pay under these streams."""
     order = secured.service.newest[0].steering_order
-    order.write_text('{"schema_version": 1, "least": 7}')
+    order.write_text('{"schema_version": 1, "least": 3}')
     time.sleep(2)  # It is read once a second.
     yield
     order.unlink()
@@ -121,7 +122,7 @@ def test_a_drafter_is_swapped_under_load_and_a_useless_one_back(
     sys.stdout.write(
         f"\n{asked} requests, {len(beside.failures)} failed; longest gap between tokens "
         f"{beside.longest_gap:.2f} s, {alone.longest_gap:.2f} s without a swap\n"
-        f"{useless[1].to_json()}\n{same[1].to_json()}"
+        f"{useless[1].to_json()}\n{same[1].to_json()}\n{read_loads(secured)}"
     )
     assert alone.failures == beside.failures == []
     assert [set(texts) for texts in beside.texts] == [set(texts) for texts in alone.texts]
@@ -133,9 +134,9 @@ def test_a_drafter_is_swapped_under_load_and_a_useless_one_back(
     before, after = same[1].tokens_per_step_before, same[1].tokens_per_step_after
     assert before is not None
     assert after is not None
-    assert min(before, after) > 1.5
-    assert same[1].stood_still_seconds is not None
-    assert same[1].stood_still_seconds < 5
+    assert min(before, after) > 1.3
+    assert same[1].load_seconds is not None
+    assert same[1].load_seconds < 5
 
     _, run = secured.service.newest
     served = [one.folder.name for one in run.drafters]
@@ -143,6 +144,12 @@ def test_a_drafter_is_swapped_under_load_and_a_useless_one_back(
     assert run.plan.drafter == str(copy)
     assert secured.service.find_processes()["core"] > 0
     assert run.restarts == 0
+
+
+def read_loads(secured: Secured) -> list[str]:
+    """Return how long the engine itself says that it loaded."""
+    log = secured.service.newest[0].engine_log.read_text()
+    return re.findall(r"was loaded in \d+ ms", log)
 
 
 def test_no_client_reaches_the_routes_of_weight_transfer(secured: Secured) -> None:

@@ -114,6 +114,22 @@ def test_keys_are_added_up_over_the_living_processes(tmp_path: Path, proc: FakeP
     ]
 
 
+def test_an_earlier_view_lends_what_takes_long_to_look_at(tmp_path: Path, proc: FakeProc) -> None:
+    folder, run = keep(tmp_path)
+    proc.add_engine(4730)
+    count(folder, 4730, None, ann=1)
+    write_report(folder.steering, at=AT.timestamp())
+    first = look(folder, proc)
+    nothing = FakeProc(tmp_path / "nothing")
+    count(folder, 4730, None, ann=2, bob=1)
+    write_report(folder.steering, at=AT.timestamp(), draft_length=3)
+    view = read_live_view(folder, run, None, now=AT, monotonic=101, last=first, proc=nothing.path)
+    assert (view.status, view.processes) == (first.status, first.processes)
+    assert (view.in_flight, view.waiting) == (3, 0)
+    assert view.steering is not None
+    assert view.steering.draft_length == 3
+
+
 def test_every_process_has_its_role_and_memory(tmp_path: Path, proc: FakeProc) -> None:
     folder, _ = keep(tmp_path)
     proc.add_engine()

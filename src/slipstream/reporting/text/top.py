@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
+from pathlib import Path
 from unicodedata import category, east_asian_width
 
 from slipstream.measuring.live_view import LiveView
@@ -18,6 +19,7 @@ from slipstream.steering.state import KINDS, KindCounts, SteeringState
 from slipstream.units import UNKNOWN, show_bytes
 
 SHOWN_KEYS = 6
+LEAST_BYTES = 2**26
 BETWEEN = "    "
 _BOLD, _CYAN, _PLAIN = "\033[1m", "\033[36m", "\033[0m"
 _HEIGHTS = " ▁▂▃▄▅▆▇█"
@@ -92,7 +94,6 @@ def _describe_run(view: LiveView, terminal: Terminal) -> str:
 def _describe_figures(
     view: LiveView, throughput: float | None, history: Sequence[float | None], terminal: Terminal
 ) -> list[str]:
-    drafter = view.status.drafter or "none: plain decoding"
     rows = [
         ("throughput", _describe_throughput(throughput, history, terminal)),
         ("batch", _describe_batch(view)),
@@ -102,9 +103,17 @@ def _describe_figures(
         ("requests", _describe_traffic(view)),
         ("cache", _describe_cache(view, terminal)),
         ("memory", _describe_memory(view)),
-        ("drafter", drafter),
+        ("drafter", _name_drafter(view.status.drafter)),
+        *(("drift", drift.describe()) for drift in view.status.drifts),
     ]
     return align(rows)
+
+
+def _name_drafter(drafter: str | None) -> str:
+    """Return a drafter's name; of a folder on this disk, the last part."""
+    if drafter is None:
+        return "none: plain decoding"
+    return Path(drafter).name if drafter.startswith("/") else drafter
 
 
 def _describe_throughput(
@@ -126,12 +135,12 @@ def _draw_line(values: Sequence[float], terminal: Terminal) -> str:
 
 def _describe_batch(view: LiveView) -> str:
     state, counts = view.steering, view.engine.counts if view.engine else None
-    running = state.running if state else counts.running if counts else view.status.in_flight
+    running = state.running if state else counts.running if counts else view.in_flight
     queued = state.waiting if state else counts.waiting if counts else None
     if running is None:
         return UNKNOWN
     in_engine = "" if queued is None else f", {queued} waiting in the engine"
-    return f"{running} running{in_engine}, {view.status.waiting} waiting for a seat"
+    return f"{running} running{in_engine}, {view.waiting} waiting for a seat"
 
 
 def _describe_length(view: LiveView) -> str:
@@ -188,7 +197,9 @@ def _describe_memory(view: LiveView) -> str:
     roles: Counter[str] = Counter()
     for one in view.processes:
         roles[one.role] += one.bytes or 0
-    parts = [f"{role} {show_bytes(size)}" for role, size in roles.most_common() if size]
+    parts = [
+        f"{role} {show_bytes(size)}" for role, size in roles.most_common() if size >= LEAST_BYTES
+    ]
     whole = show_bytes(view.status.engine_bytes)
     return f"{whole}: {', '.join(parts)}" if parts else whole
 

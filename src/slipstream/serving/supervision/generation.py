@@ -6,7 +6,7 @@ that its own warm-up did not meet, 30 s for the first one on a GB10.
 
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -236,11 +236,13 @@ def is_flat(times: list[float]) -> bool:
     return len(last) == FLAT_RUNS and max(last) <= FLAT_WITHIN * min(last)
 
 
-async def prove(asker: Asker, *, drafts: bool) -> Proof:
+async def prove(
+    asker: Asker, *, drafts: bool, prompts: Sequence[str] = PROOFS, tokens: int = PROOF_TOKENS
+) -> Proof:
     """Generate for real; with a drafter, try other texts until a draft is accepted."""
     began = await asker.count_drafts()
-    for prompt in PROOFS:
-        generation = await asker.generate(prompt, PROOF_TOKENS)
+    for prompt in prompts:
+        generation = await asker.generate(prompt, tokens)
         counted = await asker.count_drafts()
         proof = Proof(generation, counted[0] - began[0], counted[1] - began[1])
         if proof.accepted or not drafts:

@@ -153,14 +153,10 @@ class SteeringWatch:
         """Have the scheduler know the order, also one that could not be written before."""
         path, most = self._chronicle.engine_folder.steering_order, self._guardian.most
         if most is not None and self._ordered != (path, most):
-            _read_order(path).model_copy(update={"most": most}).write(path)
+            SteeringOrder(most=most).write(path)
             self._ordered = (path, most)
         elif most is None and self._ordered is not None:
-            left = _read_order(self._ordered[0]).model_copy(update={"most": None})
-            if left == SteeringOrder():
-                self._ordered[0].unlink(missing_ok=True)
-            else:
-                left.write(self._ordered[0])
+            self._ordered[0].unlink(missing_ok=True)
             self._ordered = None
 
     def _report(self, trouble: str) -> None:

@@ -2,10 +2,12 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Literal
 
 from slipstream.serving.run import RunFolder
+from slipstream.serving.swaps import ServedDrafter
 from slipstream.steering.ledger import LedgerLine, LedgerReader, read_ledger
 from slipstream.steering.swap_test import SwapTest, Verdict
 
@@ -17,20 +19,27 @@ _OWN_KEY = "supervisor"
 
 
 class SwapWatch:
-    """Compares a new drafter with the one before it for ten minutes; times are since 1970."""
+    """Compares the last of some drafters with the one before it for ten minutes."""
 
-    def __init__(self, folder: RunFolder, *, served_since: float, swapped_at: float) -> None:
-        self._folder, self._swapped_at = folder, swapped_at
+    def __init__(self, folder: RunFolder, drafters: Sequence[ServedDrafter]) -> None:
+        self._folder, self._swapped_at = folder, drafters[-1].since.timestamp()
+        self._served = _list_times(drafters)
         self._until = time.monotonic() + WATCH_SECONDS
         self._bounds = self._read_bounds()
         self._reader = LedgerReader()
+        self.test = SwapTest(())
+
+    def begin(self) -> None:
+        """Read what there is by now."""
         before = deque[LedgerLine](maxlen=MOST_BEFORE)
         after = []
         for line in self._read_all():
-            if line.at <= swapped_at and line.at - line.seconds >= served_since:
-                before.append(line)
-            elif line.at > swapped_at:
+            if line.at > self._swapped_at:
                 after.append(line)
+            elif any(
+                begin <= line.at - line.seconds and line.at <= end for begin, end in self._served
+            ):
+                before.append(line)
         self.test = SwapTest(before)
         self._add(after)
 
@@ -63,3 +72,12 @@ class SwapWatch:
         for line in lines:
             if line.at - line.seconds >= self._swapped_at and line.key != _OWN_KEY:
                 self.test.add(line)
+
+
+def _list_times(drafters: Sequence[ServedDrafter]) -> list[tuple[float, float]]:
+    """List from when to when the drafter before the last one served, in seconds since 1970."""
+    return [
+        (one.since.timestamp(), following.since.timestamp())
+        for one, following in pairwise(drafters)
+        if one.folder == drafters[-2].folder
+    ]

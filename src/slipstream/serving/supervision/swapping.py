@@ -16,7 +16,7 @@ from slipstream.planning.settings import Choice
 from slipstream.records import read_record
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.engine_life import Death, EngineLife
-from slipstream.serving.supervision.generation import STORY, Proof, prove
+from slipstream.serving.supervision.generation import PROOFS, STORY, Proof, prove
 from slipstream.serving.supervision.swap_watch import SwapWatch
 from slipstream.serving.swap_faults import find_current, find_faults
 from slipstream.serving.swap_offer import takes_swaps
@@ -26,6 +26,7 @@ LOOK_EVERY_SECONDS = 0.25
 # A gate that says nothing for so long serves a drafter that nobody knows.
 GATE_WITHIN_SECONDS = 600.0
 KEPT_DRAFTERS = 100
+PROOF_TOKENS = 32
 
 
 class Swapping:
@@ -51,18 +52,20 @@ class Swapping:
 
     async def follow(self, life: EngineLife) -> None:
         """Look for orders as long as the engine lives; it dies if no drafter in it is whole."""
-        self._end_watch()
         self._return_reason = None
         if (order := self._under_way) is not None:
             self._under_way = None
             message = f"the engine ended meanwhile; {self._current.name} drafts"
             self._tell(order, "failed", message, hint=f"slipstream doctor {self._chronicle.run.id}")
-        while True:
-            await asyncio.sleep(LOOK_EVERY_SECONDS)
-            try:
-                await self._look(life)
-            except (SlipstreamError, OSError) as fault:
-                self._chronicle.note(f"the drafter is not swapped: {fault}")
+        try:
+            while True:
+                await asyncio.sleep(LOOK_EVERY_SECONDS)
+                try:
+                    await self._look(life)
+                except (SlipstreamError, OSError) as fault:
+                    self._chronicle.note(f"the drafter is not swapped: {fault}")
+        finally:
+            self._end_watch()
 
     async def _look(self, life: EngineLife) -> None:
         if (order := self._take_order()) is not None:
@@ -108,42 +111,38 @@ class Swapping:
 
     async def _exchange(self, order: SwapOrder, life: EngineLife) -> None:
         """Load the ordered drafter, and keep it if some of its drafts are accepted in the proof."""
-        before = await prove(life.asker, drafts=True)
-        served_since = self._current.since.timestamp()
+        before = await _prove_again(life)
         result = await self._load(order.folder, life, is_return=False)
         if result.outcome != "swapped":
             told = "refused" if result.outcome == "refused" else "failed"
             message = f"the engine did not take {order.name}: {result.error}"
             self._tell(order, told, message, hint=f"slipstream inspect {order.folder}")
             return
-        swapped_at = time.time()
         self._change_drafter(order.name, order.folder)
         try:
             # By the time of another token, all drafts of the old drafter are verified.
             await life.asker.generate(STORY, 1)
-            after = await prove(life.asker, drafts=True)
+            after = await _prove_again(life)
         except EngineError as fault:
             await self._return(life, fault.message, order=order, result=result)
             return
         # Without drafts, which a controller decides by load, only the requests will tell.
-        if after.drafts and not after.accepted:
+        if before.accepted and after.drafts and not after.accepted:
             why = f"none of {after.drafts} drafts was accepted"
             await self._return(life, why, order=order, proofs=(before, after), result=result)
             return
         message = (
-            f"{order.name} drafts: {_show(after)} tokens a step, {_show(before)} before; the "
-            f"engine stood still for {1000 * (result.seconds or 0):.0f} ms"
+            f"{order.name} drafts: {_show(after)} tokens a step, {_show(before)} before; it was "
+            f"loaded within {1000 * (result.seconds or 0):.0f} ms"
         )
-        self._tell(order, "swapped", message, proofs=(before, after), result=result)
+        watch = SwapWatch(self._chronicle.engine_folder, self._chronicle.run.drafters)
+        self._watch = watch
         try:
-            self._watch = await asyncio.to_thread(
-                SwapWatch,
-                self._chronicle.engine_folder,
-                served_since=served_since,
-                swapped_at=swapped_at,
-            )
+            await asyncio.to_thread(watch.begin)
         except OSError as fault:
+            self._end_watch()
             self._chronicle.note(f"the new drafter is not compared with the one before: {fault}")
+        self._tell(order, "swapped", message, proofs=(before, after), result=result)
 
     async def _return(
         self,
@@ -225,7 +224,7 @@ class Swapping:
             {
                 **{"order": order.id, "at": datetime.now(UTC), "outcome": outcome, "hint": hint},
                 **{"message": message, "drafter": order.name, "serves": self._current.name},
-                "stood_still_seconds": result.seconds if result else None,
+                "load_seconds": result.seconds if result else None,
                 "tokens_per_step_before": before,
                 "tokens_per_step_after": after,
             }
@@ -238,6 +237,7 @@ class Swapping:
         self._chronicle.note(f"swap: {message}", figures=figures)
 
     def _end_watch(self) -> None:
+        """Let go of the ledger."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -247,7 +247,12 @@ class Swapping:
         return find_current(self._chronicle.run)
 
 
-FIGURES = {"stood_still_seconds", "tokens_per_step_before", "tokens_per_step_after"}
+FIGURES = {"load_seconds", "tokens_per_step_before", "tokens_per_step_after"}
+
+
+async def _prove_again(life: EngineLife) -> Proof:
+    """Repeat the proof on one text, briefly: requests of others are under way."""
+    return await prove(life.asker, drafts=True, prompts=PROOFS[:1], tokens=PROOF_TOKENS)
 
 
 def _with_drafter(plan: LaunchPlan, folder: Path, because: str) -> LaunchPlan:

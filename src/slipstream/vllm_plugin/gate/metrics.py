@@ -11,6 +11,7 @@ from functools import cache
 OTHER = "other"
 NOBODY = "none"
 MOST_KEYS = 100
+SWAP_OUTCOMES = ("swapped", "refused", "swapped_back")
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 FIRST_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 FIRST_TOKENS_WINDOW_SECONDS = 300.0
@@ -68,6 +69,8 @@ class Metrics:
         self.swaps = Counter(
             "slipstream_drafter_swaps", "Orders to replace the drafter, by outcome.", ("outcome",)
         )
+        for outcome in SWAP_OUTCOMES:  # From zero on, so that the first one is an increase.
+            self.swaps.labels(outcome)
         self._keys: set[str] = set()
         self._first_tokens: deque[tuple[float, float]] = deque(maxlen=MOST_FIRST_TOKENS)
 

@@ -39,7 +39,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of an order; `seconds` is how long the engine stood still."""
+    """What became of an order; `seconds` took the call that loads, with a step before it."""
 
     order: str
     outcome: Outcome
@@ -105,30 +105,35 @@ async def carry_out(engine: Any, order: Order) -> Result:
         await _update(engine, order.folder, check_only=True)
     except Exception as fault:  # noqa: BLE001 vLLM hands on whatever a worker raised
         return Result(order.order, "refused", error=_shorten(fault))
-    began = time.monotonic()
     try:
-        await _update(engine, order.folder)
+        seconds = await _update(engine, order.folder)
     except Exception as fault:  # noqa: BLE001
         try:
             await _update(engine, order.previous)
         except Exception as second:  # noqa: BLE001
             error = f"{_shorten(fault)}; nor could the drafter before be loaded: {_shorten(second)}"
-            return Result(order.order, "broken", time.monotonic() - began, error)
-        return Result(order.order, "failed", time.monotonic() - began, _shorten(fault))
-    return Result(order.order, "swapped", time.monotonic() - began)
+            return Result(order.order, "broken", error=error)
+        return Result(order.order, "failed", error=_shorten(fault))
+    return Result(order.order, "swapped", seconds)
 
 
-async def _update(engine: Any, folder: str, *, check_only: bool = False) -> None:
-    """Make one update; a rank that failed has ended it, the others must be told."""
+async def _update(engine: Any, folder: str, *, check_only: bool = False) -> float:
+    """Make one update, and return the seconds that its main call took.
+
+    A rank that failed has ended it; the others must be told.
+    """
     await engine.start_draft_weight_update()
     info = {"folder": folder, "check_only": check_only}
+    began = time.monotonic()
     try:
         await engine.update_weights(SimpleNamespace(update_info=info))
     except BaseException:
         with suppress(Exception):
             await engine.finish_weight_update()
         raise
+    seconds = time.monotonic() - began
     await engine.finish_weight_update()
+    return seconds
 
 
 async def _write(path: Path, result: Result) -> None:

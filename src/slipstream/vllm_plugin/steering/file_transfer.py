@@ -5,6 +5,8 @@ happens within one `update_weights`, so every step finds a whole drafter. If loa
 drafter before is loaded again from its folder; the call fails in any case.
 """
 
+import logging
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,9 @@ from slipstream.vllm_plugin.steering.drafter_files import (
 )
 
 CONTEXT_WEIGHT = "_fused_kv_weight"
+
+# Below vLLM's own logger, whose handler it so has.
+_log = logging.getLogger("vllm.slipstream")
 
 Weights = dict[str, torch.Tensor]
 
@@ -99,6 +104,7 @@ class FileTransfer(WeightTransferEngine[NoInitInfo, FolderInfo]):  # type: ignor
 
     def _load(self, folder: Path) -> None:
         """Load a drafter whole, into the tensors that captured graphs refer to."""
+        began = time.monotonic()
         weights = dict(_read_tensors(folder))
         drafter = self.model.model
         buffers = {name: held for name, held in vars(drafter).items() if torch.is_tensor(held)}
@@ -118,6 +124,8 @@ class FileTransfer(WeightTransferEngine[NoInitInfo, FolderInfo]):  # type: ignor
             held.copy_(built)
             setattr(drafter, name, held)
         _synchronize()
+        milliseconds = 1000 * (time.monotonic() - began)
+        _log.warning("slipstream swap: %s was loaded in %.0f ms", folder, milliseconds)
 
 
 def _require_known_class(model: Any, names: Iterable[str]) -> None:

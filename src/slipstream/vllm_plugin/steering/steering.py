@@ -24,6 +24,8 @@ LEDGER_BYTES = 32 << 20
 LEDGERS_KEPT = 1
 STATE = "steering.json"
 ORDER = "steering-order.json"
+# What the gate says of the last drafter that it loaded.
+SWAPPED = "swapped.json"
 FLIGHT = "flight.bin"
 WRITE_EVERY_SECONDS = 1.0
 SPEED_SECONDS = 10
@@ -47,7 +49,8 @@ class Steering:
         self._log = log
         self.ledger = RequestLedger(longest, log.add)
         self._flight = FlightRecorder(folder / FLIGHT)
-        self._drafter: object = None
+        self._swapped = folder / SWAPPED
+        self._swap = _read_object(self._swapped).get("order")
         self._state, self._order = folder / STATE, folder / ORDER
         self._running = self._waiting = self._steps = self._memory_mib = 0
         self._cache = self._step_seconds = 0.0
@@ -153,16 +156,14 @@ class Steering:
                 _replace(self._state, json.dumps(self.describe()).encode())
 
     def _obey(self) -> None:
-        """Follow the order in the folder; what cannot be read orders nothing."""
-        try:
-            order = json.loads(self._order.read_bytes())
-            bounds, drafter = (order.get("least"), order.get("most")), order.get("drafter")
-        except (OSError, ValueError, AttributeError, RecursionError):
-            bounds, drafter = (None, None), self._drafter
+        """Follow the order in the folder, and begin anew with another drafter."""
+        order = _read_object(self._order)
+        bounds = (order.get("least"), order.get("most"))
         least, most = (one if type(one) is int and one >= 0 else None for one in bounds)
         self.control.least, self.control.most = least, most
-        if drafter != self._drafter:
-            self._drafter = drafter
+        swap = _read_object(self._swapped)
+        if swap.get("outcome") == "swapped" and swap.get("order") != self._swap:
+            self._swap = swap.get("order")
             self.control.forget_drafts()
 
 
@@ -177,6 +178,15 @@ def _find_length(scheduled: Mapping[str, int], drafts: Mapping[str, Sequence[int
 
 def _all_are(counts: Iterable[int], count: int) -> bool:
     return all(one == count for one in counts)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """Read a small JSON file; one that is missing or broken says nothing."""
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def _read_memory_mib() -> int:

@@ -18,6 +18,7 @@ from slipstream.measuring.percentiles import Percentiles
 from slipstream.reporting.text.top import SHOWN_KEYS, Terminal, render_top
 from slipstream.serving.run import Event
 from slipstream.serving.run_status import RunStatus
+from slipstream.steering.drift import Drift
 from tests.snapshots import read_snapshot
 from tests.unit.serving.kept_runs import AT
 from tests.unit.steering.states import make_state
@@ -190,6 +191,36 @@ def test_the_draft_length_is_told_with_what_bounds_it(changes: dict[str, Any], s
     view = make_view(steering=make_state(**changes))
     (line,) = [line for line in render_top(view, Terminal()) if line.startswith("draft length")]
     assert line == f"draft length  {shown}"
+
+
+def test_what_has_become_worse_is_shown() -> None:
+    drift = Drift(
+        family="first position",
+        where="code",
+        before=0.8,
+        after=0.4,
+        requests=120,
+        times=1,
+        at=AT.timestamp(),
+    )
+    view = make_view(status=STATUS.model_copy(update={"drifts": (drift,)}))
+    shown = render_top(view, Terminal(width=200))
+    assert [line for line in shown if line.startswith("drift")] == [
+        f"drift         {drift.describe()}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("drafter", "shown"),
+    [
+        (None, "none: plain decoding"),
+        ("z-lab/Qwen3-8B-DFlash-b16", "z-lab/Qwen3-8B-DFlash-b16"),
+        ("/models/my-drafter", "my-drafter"),
+    ],
+)
+def test_a_drafter_is_told_by_its_name(drafter: str | None, shown: str) -> None:
+    view = make_view(status=STATUS.model_copy(update={"drafter": drafter}))
+    assert f"drafter       {shown}" in render_top(view, Terminal())
 
 
 def test_of_many_keys_the_busiest_are_shown() -> None:

@@ -26,7 +26,6 @@ from slipstream.steering.guardian import (
     COOL_DOWN_SECONDS,
     GuardianRules,
 )
-from slipstream.steering.order import SteeringOrder
 from slipstream.vllm_plugin.steering.steering import Steering
 from tests.unit.serving.kept_runs import AT, count, keep
 from tests.unit.serving.supervision.fake_engine import Stage
@@ -120,10 +119,10 @@ def test_a_fall_is_noted_and_the_draft_length_lowered(watched: Watched) -> None:
 def test_the_order_is_one_that_the_scheduler_follows(watched: Watched) -> None:
     watched.serve(400, 14)
     watched.serve(100, 2)
-    steering = Steering(watched.folder.path, [0, 7], longest=7, planned=None)
+    steering = Steering(watched.folder.path, range(8), longest=7, planned=None)
     steering.close()
     steering._obey()
-    assert steering.control.most == 3
+    assert (steering.control.least, steering.control.most) == (None, watched.read_order())
 
 
 def test_a_drift_that_is_over_is_noted_and_its_order_lifted(watched: Watched) -> None:
@@ -143,18 +142,6 @@ def test_an_order_of_somebody_else_is_not_touched(watched: Watched) -> None:
     watched.serve(200, 2)
     assert watched.chronicle.run.drifts
     assert watched.read_order() == 5
-
-
-def test_what_else_an_order_says_stays_in_it(watched: Watched) -> None:
-    SteeringOrder(drafter="new").write(watched.folder.steering_order)
-    watched.serve(400, 14)
-    watched.serve(100, 2)
-    order = json.loads(watched.folder.steering_order.read_text())
-    assert (order["most"], order["drafter"]) == (3, "new")
-    watched.now = COOL_DOWN_SECONDS
-    watched.serve(400, 14)
-    order = json.loads(watched.folder.steering_order.read_text())
-    assert (order["most"], order["drafter"]) == (None, "new")
 
 
 def test_a_length_that_is_fixed_is_not_lowered(watched: Watched) -> None:

@@ -142,7 +142,7 @@ def test_a_new_drafter_is_loaded_proven_and_kept_in_the_plan(tmp_path: Path, hos
     assert (swap.outcome, swap.tokens_per_step_before, swap.tokens_per_step_after) == (
         *("swapped", 2.0, 2.0),
     )
-    assert swap.stood_still_seconds is not None
+    assert swap.load_seconds is not None
     assert theatre.client.loaded == [str(theatre.new)]
     run = theatre.run
     assert run.plan.drafter == str(theatre.new)
@@ -183,7 +183,7 @@ def test_a_drafter_of_which_nothing_is_accepted_is_swapped_back(tmp_path: Path, 
     theatre.serve(act)
     (swap,) = found
     assert swap.outcome == "swapped-back"
-    assert "none of 4 drafts was accepted" in swap.message
+    assert "none of 1 drafts was accepted" in swap.message
     assert (swap.tokens_per_step_before, swap.tokens_per_step_after) == (2.0, 1.0)
     assert theatre.client.loaded == [str(theatre.new), str(theatre.old)]
     assert theatre.run.plan.drafter == str(theatre.old)
@@ -202,7 +202,7 @@ def test_a_drafter_before_that_is_gone_cannot_come_back(tmp_path: Path, host: Ho
     theatre.serve(act)
     (swap,) = found
     assert (swap.outcome, swap.serves) == ("failed", "new")
-    assert "new drafts on, though none of 4 drafts was accepted" in swap.message
+    assert "new drafts on, though none of 1 drafts was accepted" in swap.message
 
 
 def test_a_drafter_that_the_engine_refuses_changes_nothing(tmp_path: Path, host: Host) -> None:
@@ -282,6 +282,28 @@ def test_the_requests_after_a_swap_decide_whether_it_stays(
     assert theatre.run.last_swap.outcome == ("swapped-back" if back else "swapped")
     if back:
         assert "0.10 accepted tokens a step, 1.20 before" in theatre.run.last_swap.message
+
+
+def test_a_drafter_that_returned_is_known_by_all_that_it_served(tmp_path: Path, host: Host) -> None:
+    theatre = Theatre(tmp_path, host)
+    theatre.client = Noisy(theatre)
+    third = theatre.make(tmp_path / "third")
+
+    async def act(stage: Stage) -> None:
+        log_requests(stage, 150, [25, 9, 2], after=theatre.run.began_at.timestamp())
+        assert (await theatre.swap(theatre.new)).outcome == "swapped-back"
+        await theatre.swap(third)
+        log_requests(stage, 150, [3, 0, 0], after=time.time())
+        await theatre.until(lambda: "accepted tokens a step" in stage.messages())
+
+    theatre.serve(act)
+    assert [one.folder.name for one in theatre.run.drafters] == [
+        "old",
+        "new",
+        "old",
+        "third",
+        "old",
+    ]
 
 
 def test_other_bounds_of_the_draft_length_end_the_comparison(tmp_path: Path, host: Host) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from slipstream.serving.swaps import GateResult
 from slipstream.steering.order import SteeringOrder
 from slipstream.vllm_plugin.steering import steering as module
-from slipstream.vllm_plugin.steering.steering import ORDER, STATE, Steering
+from slipstream.vllm_plugin.steering.steering import ORDER, STATE, SWAPPED, Steering
 
 
 @pytest.fixture
@@ -86,8 +87,13 @@ def test_another_drafter_begins_anew(steering: Steering, tmp_path: Path) -> None
         steering.control.observe_draft(7, 0)
     steering.control.gains.learn()
     assert steering.control.gains.expect(7) < 1.1
-    SteeringOrder(most=5, drafter="another").write(tmp_path / ORDER)
+    SteeringOrder(most=5).write(tmp_path / ORDER)
+    (tmp_path / SWAPPED).write_text(GateResult(order="1", outcome="refused").to_json())
     wait_for(tmp_path / STATE, most=5)
+    assert steering.control.gains.expect(7) < 1.1
+    (tmp_path / SWAPPED).write_text(GateResult(order="2", outcome="swapped").to_json())
+    SteeringOrder(most=4).write(tmp_path / ORDER)
+    wait_for(tmp_path / STATE, most=4)
     assert steering.control.gains.expect(7) > 2
 
 
