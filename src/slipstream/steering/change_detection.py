@@ -14,9 +14,9 @@ parts, both valid at every moment and not only at a number of requests that is f
   on several streams in turn, each against its own baseline: then what the mix of streams is, and
   how that changes, makes no difference.
 
-Neighbours are alike where users come in sessions. So the variance is raised to that of means over
-blocks of neighbours (`Likeness`), in the baseline and in the stakes. Without this, half of the
-quiet runs that `scripts/simulate-guardian` makes have a false alarm.
+Neighbours are alike where users come in sessions, and a session with a low level would pass for a
+change. So the variance is raised to that of means over blocks of neighbours (`Likeness`), in the
+baseline and in the stakes. For independent values the bounds above hold all the same.
 
 A CUSUM of likelihood ratios would be faster if the distribution were known. It is not, and an
 estimated one alarms for its own error sooner or later, which in 20,000 requests is certain.
