@@ -74,7 +74,8 @@ class _Steered:
         """Begin: from now on the length is ours."""
         longest, planned = self.num_spec_tokens, self.dynamic_sd_lookup
         lengths = list_lengths(config, longest, planned)
-        self._steering = Steering(folder, lengths, longest=longest, planned=planned)
+        rank = config.parallel_config.data_parallel_rank
+        self._steering = Steering(folder, lengths, longest=longest, planned=planned, rank=rank)
         if self._steering.steers:
             self.dynamic_sd_lookup = _Chosen(self._steering)
         self._begun: deque[tuple[int, float]] = deque(maxlen=8)

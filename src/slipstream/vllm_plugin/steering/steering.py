@@ -33,10 +33,20 @@ STEP_SHARE = 0.1
 
 
 class Steering:
-    """One engine core's steering; `lengths` has one entry if nothing is to be chosen."""
+    """One engine core's steering; `lengths` has one entry if nothing is to be chosen.
+
+    Of several cores (data parallel) each has its own state and recorder; all share the ledger and
+    the order.
+    """
 
     def __init__(
-        self, folder: Path, lengths: Sequence[int], *, longest: int, planned: Sequence[int] | None
+        self,
+        folder: Path,
+        lengths: Sequence[int],
+        *,
+        longest: int,
+        planned: Sequence[int] | None,
+        rank: int = 0,
     ) -> None:
         self.control = DraftLength(lengths, planned)
         self._longest = longest
@@ -48,10 +58,10 @@ class Steering:
         )
         self._log = log
         self.ledger = RequestLedger(longest, log.add)
-        self._flight = FlightRecorder(folder / FLIGHT)
+        self._flight = FlightRecorder(_name_own(folder / FLIGHT, rank))
         self._swapped = folder / SWAPPED
         self._swap = _read_object(self._swapped).get("order")
-        self._state, self._order = folder / STATE, folder / ORDER
+        self._state, self._order = _name_own(folder / STATE, rank), folder / ORDER
         self._running = self._waiting = self._steps = self._memory_mib = 0
         self._cache = self._step_seconds = 0.0
         self._speeds: deque[tuple[float, int]] = deque(maxlen=SPEED_SECONDS + 1)
@@ -165,6 +175,10 @@ class Steering:
         if swap.get("outcome") == "swapped" and swap.get("order") != self._swap:
             self._swap = swap.get("order")
             self.control.forget_drafts()
+
+
+def _name_own(path: Path, rank: int) -> Path:
+    return path.with_stem(f"{path.stem}-rank-{rank}") if rank else path
 
 
 def _find_length(scheduled: Mapping[str, int], drafts: Mapping[str, Sequence[int]]) -> int | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.serving.swaps import GateResult
+from slipstream.steering.flight import read_flight
 from slipstream.steering.order import SteeringOrder
 from slipstream.vllm_plugin.steering import steering as module
 from slipstream.vllm_plugin.steering.steering import ORDER, STATE, SWAPPED, Steering
@@ -102,3 +103,13 @@ def test_where_nothing_is_to_be_chosen_nothing_is(tmp_path: Path) -> None:
     assert not made.steers
     assert {made.control.choose(4) for _ in range(50)} == {7}
     made.close()
+
+
+def test_several_cores_keep_states_and_steps_of_their_own(tmp_path: Path) -> None:
+    cores = [Steering(tmp_path, [7], longest=7, planned=None, rank=rank) for rank in range(2)]
+    for core in cores:
+        step(core, 1, 7)
+        core.close()
+    flights = [read_flight(tmp_path / name) for name in ("flight.bin", "flight-rank-1.bin")]
+    assert [one and one.steps for one in flights] == [1, 1]
+    assert not (tmp_path / "flight-1.bin").exists()
