@@ -359,6 +359,7 @@ def _show_unit(
     if recording and recording.redact:
         words += ["--redact", *recording.redact]
     words += [] if terms.gated else ["--no-gate"]
+    words += [] if terms.steered else ["--fixed-length"]
     keys, models = os.environ.get("SLIPSTREAM_KEYS"), model_cache(os.environ)
     service = Service(
         command=command,

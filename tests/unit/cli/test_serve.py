@@ -269,13 +269,13 @@ def test_a_unit_keeps_the_recording(
     run(["plan", *pair, "--json"], os.environ)
     saved = tmp_path / "plan.json"
     saved.write_text(capsys.readouterr().out)
-    words = ("--unit", "--drain", "0", "--record", "kept", "--redact", "a b")
+    words = ("--unit", "--drain", "0", "--record", "kept", "--fixed-length", "--redact", "a b")
     assert run(["serve", str(saved), *words], os.environ) == 0
     lines = capsys.readouterr().out.splitlines()
     (start,) = [line for line in lines if line.startswith("ExecStart=")]
     kept = str(tmp_path / "kept")
-    expected = ["--drain", "0", "--record", kept, "--redact", "a b"]
-    assert shlex.split(start)[3:] == expected
+    expected = ["--drain", "0", "--record", kept, "--redact", "a b", "--fixed-length"]
+    assert sorted(shlex.split(start)[3:]) == sorted(expected)
     shown = [line for line in lines if line.startswith(("ReadWritePaths=", "BindPaths="))]
     assert any(kept in line for line in shown)
     assert run(["serve", str(saved), "--unit", "--detach"], os.environ) == 2
