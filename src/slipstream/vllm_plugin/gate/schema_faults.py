@@ -204,12 +204,7 @@ _CHECKS: dict[str, Callable[[Schema], None]] = {
 }
 # What xgrammar takes a schema without a type for, the first that fits.
 _IMPLIED = {
-    frozenset(
-        {
-            *("properties", "additionalProperties", "unevaluatedProperties", "patternProperties"),
-            *("propertyNames", "required", "minProperties", "maxProperties"),
-        }
-    ): "object",
+    frozenset({"properties", "additionalProperties", "unevaluatedProperties"}): "object",
     frozenset({"items", "prefixItems", "unevaluatedItems"}): "array",
 }
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slipstream.vllm_plugin.gate.answers import Refusal
@@ -155,6 +155,7 @@ schemas = st.builds(
 
 
 @given(schemas)
+@example({"items": {}, "required": None})
 @settings(max_examples=100)
 def test_what_is_refused_xgrammar_does_not_compile_either(schema: dict[str, Any]) -> None:
     xgrammar = pytest.importorskip("xgrammar")
