@@ -15,11 +15,17 @@ from slipstream.cli.measuring_options import (
     require_writable,
     write_report,
 )
+from slipstream.cli.run_options import add_server
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
 from slipstream.measuring.bench import Bench, BenchReport, PrefixCache, ToolChoice
 from slipstream.measuring.client.completions import Request
-from slipstream.measuring.client.endpoint import Endpoint, read_key, read_served_model
+from slipstream.measuring.client.endpoint import (
+    KEY_VARIABLE,
+    Endpoint,
+    read_key,
+    read_served_model,
+)
 from slipstream.measuring.client.load import run_closed_loop
 from slipstream.measuring.machine_watch import make_watch
 from slipstream.measuring.workloads import Workload, names_tasks
@@ -30,21 +36,32 @@ from slipstream.serving.run import Run, find_runs_root
 from slipstream.serving.selection import find_server
 from slipstream.serving.supervision.engine_session import measure_session
 
+EXAMPLES = """\
+# the newest run, at concurrency 1 and 16
+slipstream bench --concurrency 1 16
+# any OpenAI-compatible server, on prompts of your own
+slipstream bench http://localhost:8000 --workload prompts.jsonl --html bench.html
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `bench` takes."""
+    """Add the arguments of `bench`."""
+    add_server(parser)
     parser.add_argument(
-        "server", metavar="URL|RUN", nargs="?", help="default: the newest run that is live"
+        "--key",
+        metavar="FILE",
+        type=Path,
+        help=f"file with the server's API key (default: the variable {KEY_VARIABLE})",
     )
-    add_workload(parser, prompts=24)
-    parser.add_argument(
+    load = add_workload(parser, prompts=24)
+    load.add_argument(
         "--rate",
         type=positive_number,
-        metavar="REQUESTS",
-        help="requests per second that arrive at random, instead of --concurrency",
+        metavar="R",
+        help="mean requests per second, arriving at random times, instead of --concurrency",
     )
-    parser.add_argument("--key", metavar="FILE", type=Path, help="file with the server's key")
     add_reports(parser)
+    parser.usage = "slipstream bench [URL|RUN] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

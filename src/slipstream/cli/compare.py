@@ -5,7 +5,7 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
-from slipstream.cli.arguments import whole_number
+from slipstream.cli.arguments import ENGINE_ARGUMENTS, whole_number
 from slipstream.cli.measuring_options import (
     add_reports,
     add_workload,
@@ -17,7 +17,13 @@ from slipstream.cli.measuring_options import (
     write_report,
 )
 from slipstream.cli.method_plans import plan_methods
-from slipstream.cli.plan import PLAN_HINT, add_wishes, plan_plain, take_plan
+from slipstream.cli.plan import (
+    PLAN_HINT,
+    TARGET_OR_PLAN_HELP,
+    add_wishes,
+    plan_plain,
+    take_plan,
+)
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.engines.installed import find_versions
@@ -40,37 +46,46 @@ from slipstream.reporting.text.comparison import describe_comparison
 from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.user_folders import slipstream_cache
 
+EXAMPLES = """\
+# drafted against plain decoding at concurrency 1 and 8, with an HTML report
+slipstream compare Qwen/Qwen3-8B --concurrency 1 8 --html report.html
+# three drafting methods on prompts of your own
+slipstream compare Qwen/Qwen3-8B --methods dflash ngram plain --workload prompts.jsonl
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `compare` takes."""
-    parser.add_argument("target", metavar="TARGET", help="a folder, a hub model or a saved plan")
-    parser.add_argument(
+    """Add the arguments of `compare`."""
+    parser.add_argument("target", metavar="TARGET", help=TARGET_OR_PLAN_HELP)
+    design = parser.add_argument_group("comparison")
+    design.add_argument(
         "--against",
         metavar="PLAN",
         type=Path,
         nargs="+",
         help="saved plans to compare with (default: the plan that --no-speculation makes)",
     )
-    parser.add_argument(
+    design.add_argument(
         "--methods",
         metavar="NAME[=DRAFTER]",
         nargs="+",
-        help=f"compare ways of drafting: two or more of {', '.join(METHOD_NAMES)}; with a drafter "
-        "where plan is not to choose one",
+        help=f"drafting methods to compare, two or more of {', '.join(METHOD_NAMES)}; a drafter "
+        "after = replaces the one that `plan` would choose",
     )
-    add_wishes(parser)
-    add_workload(parser, prompts=8)
-    parser.add_argument(
+    design.add_argument(
         "--rounds",
+        metavar="N",
         type=whole_number,
         default=2,
-        help="rounds of two starts per arm, A B B A (default 2)",
+        help="rounds of two engine starts per plan, in the order A B B A (default 2)",
     )
-    add_accept_changes(parser)
+    add_accept_changes(design)
+    add_workload(parser, prompts=8)
+    add_wishes(parser)
     add_reports(parser)
     parser.usage = (
         "slipstream compare TARGET [--against PLAN ... | --methods NAME ...] [options] "
-        "[-- ENGINE ARGUMENTS]"
+        f"{ENGINE_ARGUMENTS}"
     )
 
 

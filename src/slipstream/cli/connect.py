@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+from slipstream.cli.run_options import add_server
 from slipstream.cli.screen import Screen
 from slipstream.clients.catalogue import CLIENTS
 from slipstream.clients.checks import check_plan
@@ -15,7 +16,12 @@ from slipstream.clients.connection import Connection, describe, list_clients
 from slipstream.clients.served import NO_KEY, ClientKey, ServedModel, describe_run
 from slipstream.clients.testing import Tester
 from slipstream.errors import ExitCode, InvalidInputError, MissingPartError, UsageError
-from slipstream.measuring.client.endpoint import Endpoint, read_key, read_served_model
+from slipstream.measuring.client.endpoint import (
+    KEY_VARIABLE,
+    Endpoint,
+    read_key,
+    read_served_model,
+)
 from slipstream.reporting.text.clients import (
     render_checks,
     render_clients,
@@ -25,41 +31,49 @@ from slipstream.reporting.text.clients import (
 from slipstream.serving.run import find_runs_root
 from slipstream.serving.selection import find_server
 
+EXAMPLES = """\
+# test the newest run with the requests of Claude Code, and write its settings
+slipstream connect claude --test --write
+# start Codex with a server on another machine
+slipstream connect codex http://spark:8000 --key ~/.spark-key --launch
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `connect` takes."""
+    """Add the arguments of `connect`."""
     parser.add_argument(
         "client",
         metavar="CLIENT",
         nargs="?",
         choices=tuple(CLIENTS),
-        help=f"{', '.join(CLIENTS)}; without one, they are listed",
+        help=f"client to configure: {', '.join(CLIENTS)} (default: list them)",
     )
-    parser.add_argument(
-        "server", metavar="URL|RUN", nargs="?", help="default: the newest run that is live"
-    )
+    add_server(parser)
     parser.add_argument(
         "--key",
         metavar="FILE",
         type=Path,
-        help="file with the client's key, default SLIPSTREAM_API_KEY; it is not copied",
+        help="file with the client's API key; the client's settings refer to it and do not hold "
+        f"the key (default: the variable {KEY_VARIABLE})",
     )
     action = parser.add_mutually_exclusive_group()
     action.add_argument(
         "--write",
         action="store_true",
-        help="put the settings into the client's own file, beside what is there",
+        help="merge the settings into the client's configuration file (default: print them)",
     )
     action.add_argument(
         "--launch",
         action="store_true",
-        help="start the client with these settings and with what follows --",
+        help="start the client with these settings and the arguments after --",
     )
     parser.add_argument(
         "--test",
         action="store_true",
-        help="ask the server as the client does: streamed, with a tool, with a full context",
+        help="send the server requests as the client does: streamed, with a tool call, with a "
+        "full context",
     )
+    parser.usage = "slipstream connect [CLIENT] [URL|RUN] [options] [-- CLIENT ARGUMENTS]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from slipstream.checkpoints import read_checkpoint
-from slipstream.cli.arguments import whole_number
+from slipstream.cli.arguments import ENGINE_ARGUMENTS, whole_number
 from slipstream.cli.measuring_options import require_writable, write_report
 from slipstream.cli.screen import Screen
 from slipstream.demo.performance import (
@@ -47,13 +47,31 @@ READING_SECONDS = 1.0
 Made = TypeVar("Made")
 
 
+EXAMPLES = """\
+# two to four minutes on a CPU: start both engines and replay their answers side by side
+slipstream demo
+# longer answers, with the engine compiled as `plan` would have it
+slipstream demo --max-tokens 256 -- --no-enforce-eager
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `demo` takes."""
-    parser.add_argument("--max-tokens", type=whole_number, default=96, help="of an answer")
+    """Add the arguments of `demo`."""
     parser.add_argument(
-        "--html", metavar="FILE", type=Path, default=PAGE, help=f"the report; default {PAGE}"
+        "--max-tokens",
+        metavar="TOKENS",
+        type=whole_number,
+        default=96,
+        help="longest answer (default 96)",
     )
-    parser.usage = "slipstream demo [options] [-- ENGINE ARGUMENTS]"
+    parser.add_argument(
+        "--html",
+        metavar="FILE",
+        type=Path,
+        default=PAGE,
+        help=f"file for the HTML report (default {PAGE})",
+    )
+    parser.usage = f"slipstream demo [options] {ENGINE_ARGUMENTS}"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -16,20 +16,28 @@ from slipstream.serving.run import find_runs_root, list_runs
 from slipstream.serving.selection import choose_run
 from slipstream.serving.site import Site
 
+EXAMPLES = """\
+# check this machine and the newest run
+slipstream doctor
+# why did a server fail that was started without slipstream?
+slipstream doctor vllm.log
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `doctor` takes."""
+    """Add the arguments of `doctor`."""
     parser.add_argument(
         "subject",
         metavar="RUN|LOGFILE",
         nargs="?",
-        help="tell only why this one ended; default: this machine and its newest run",
+        help="run or log file of vLLM to diagnose (default: check this machine and its newest run)",
     )
     parser.add_argument(
         "--advisories",
         action="store_true",
-        help="ask osv.dev for advisories of every installed package",
+        help="look up security advisories for every installed package on osv.dev",
     )
+    parser.usage = "slipstream doctor [RUN|LOGFILE] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -3,6 +3,7 @@
 import argparse
 import os
 
+from slipstream.cli.run_options import add_run
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError
 from slipstream.reporting.text.ledger import render_ledger
@@ -12,16 +13,25 @@ from slipstream.serving.spare_folder import find_engine_folder
 from slipstream.steering.ledger import read_ledger
 from slipstream.steering.ledger_summary import summarize
 
+EXAMPLES = """\
+# acceptance and time by kind of content
+slipstream ledger
+# the same by API key, for a certain run
+slipstream ledger Qwen3-8B --by key
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `ledger` takes."""
-    parser.add_argument("run", metavar="RUN", nargs="?", help="default: the newest")
+    """Add the arguments of `ledger`."""
+    add_run(parser, default="the newest")
     parser.add_argument(
         "--by",
         choices=("kind", "key", "route", "context"),
         default="kind",
-        help="what requests are grouped by: kind of content (default), key, route, context length",
+        help="how requests are grouped: by kind of content, API key, route or context length "
+        "(default kind)",
     )
+    parser.usage = "slipstream ledger [RUN] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
+from slipstream.cli.run_options import add_run
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.reporting.text.access import render_access
@@ -15,16 +16,32 @@ from slipstream.serving.run import Run, RunFolder, find_runs_root
 from slipstream.serving.selection import choose_run, is_over
 from slipstream.serving.spare_folder import find_engine_folder
 
+EXAMPLES = """\
+# follow the engine log of the newest run
+slipstream logs --follow
+# what happened to a run, as JSON lines
+slipstream logs Qwen3-8B --events --json
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `logs` takes."""
-    parser.add_argument("run", metavar="RUN", nargs="?", help="default: the newest")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the run is over")
-    instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--events", action="store_true", help="what happened to the run instead")
-    instead.add_argument(
-        "--access", action="store_true", help="the requests instead, one a line, without their text"
+    """Add the arguments of `logs`."""
+    add_run(parser, default="the newest")
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="keep printing new lines until the run ends"
     )
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--events",
+        action="store_true",
+        help="print the events of the run instead of the engine log: starts, failures, actions",
+    )
+    source.add_argument(
+        "--access",
+        action="store_true",
+        help="print the requests instead of the engine log, one per line and without their text",
+    )
+    parser.usage = "slipstream logs [RUN] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -9,14 +9,23 @@ from slipstream.errors import ExitCode
 from slipstream.hardware import find_obstacle, load_host, read_host, this_machine
 from slipstream.reporting.text.host import render_host
 
+EXAMPLES = """\
+# describe this machine
+slipstream probe
+# save the description, to plan for this machine elsewhere with --host machine.json
+slipstream probe --json > machine.json
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `probe` takes."""
+    """Add the arguments of `probe`."""
     parser.add_argument(
         "--host",
         metavar="NAME|FILE",
-        help="show a known machine, or what `slipstream probe --json` wrote on another one",
+        help="machine to describe, a known name such as gb10 or a file written by "
+        "`slipstream probe --json` (default: this machine)",
     )
+    parser.usage = "slipstream probe [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -11,12 +11,31 @@ from slipstream.recipes.recipe import RecipeList
 from slipstream.reporting.text.recipe import render_recipe, render_recipes
 from slipstream.user_folders import recipe_overlay
 
+EXAMPLES = """\
+# what is known for a DGX Spark
+slipstream recipes --host gb10
+# one recipe with its settings, sources and figures
+slipstream recipes --show qwen3.5-27b-nvfp4-gb10
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `recipes` takes."""
-    parser.add_argument("--target", help="only this target; a shell pattern such as 'qwen/*'")
-    parser.add_argument("--host", metavar="NAME|FILE", help="only what was run on such a machine")
-    parser.add_argument("--show", metavar="RECIPE", help="one recipe whole, with its evidence")
+    """Add the arguments of `recipes`."""
+    parser.add_argument(
+        "--target",
+        metavar="TARGET",
+        help="only recipes for this target; may be a shell pattern such as 'qwen/*'",
+    )
+    parser.add_argument(
+        "--host",
+        metavar="NAME|FILE",
+        help="only recipes for this kind of machine, a known name such as gb10 or a file written "
+        "by `slipstream probe --json`",
+    )
+    parser.add_argument(
+        "--show", metavar="RECIPE", help="print one recipe with its settings and evidence"
+    )
+    parser.usage = "slipstream recipes [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

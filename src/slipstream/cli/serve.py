@@ -10,8 +10,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from slipstream.cli.arguments import natural_number, whole_number
-from slipstream.cli.plan import PLAN_HINT, add_chat_wishes, add_wishes, make_plan, take_plan
+from slipstream.cli.arguments import ENGINE_ARGUMENTS, natural_number, whole_number
+from slipstream.cli.plan import (
+    PLAN_HINT,
+    add_chat_wishes,
+    add_wishes,
+    make_plan,
+    take_plan,
+)
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.engines.installed import find_versions
@@ -53,58 +59,101 @@ from slipstream.serving.systemd import USER, Service, is_hidden, render_unit
 from slipstream.steering.guardian import ACTIONS, GuardianRules
 from slipstream.user_folders import model_cache
 
+EXAMPLES = """\
+# serve a model on this machine, in the background
+slipstream serve Qwen/Qwen3-8B --detach
+# serve other machines with a longer context and an argument for vLLM; needs `slipstream keys new`
+slipstream serve Qwen/Qwen3-8B --bind 0.0.0.0 --context 65536 -- --max-num-seqs 16
+"""
+
 MOST_SUCCESSIONS = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `serve` takes."""
+    """Add the arguments of `serve`."""
     parser.add_argument(
         "target",
         metavar="TARGET",
         nargs="?",
-        help="a folder, a hub model, a saved plan, or a run's folder",
+        help="local folder or hub name of a model, file of a saved plan, or folder of an earlier "
+        "run",
     )
     add_wishes(parser)
     add_chat_wishes(parser)
-    parser.add_argument("--bind", metavar="ADDRESS", help="to listen at; default this machine only")
-    parser.add_argument("--port", type=whole_number, help="default 8000")
-    parser.add_argument(
-        "--fixed-length",
-        action="store_true",
-        help="keep the planned draft length; by default it follows what a step costs and brings",
+    _add_access_options(parser)
+    _add_running_options(parser)
+    parser.usage = f"slipstream serve TARGET [options] {ENGINE_ARGUMENTS}"
+
+
+def _add_access_options(parser: argparse.ArgumentParser) -> None:
+    access = parser.add_argument_group("address and access")
+    access.add_argument(
+        "--bind",
+        metavar="ADDRESS",
+        help="address to listen on; other machines need a key (default 127.0.0.1)",
     )
-    parser.add_argument("--detach", action="store_true", help="leave once it is ready")
-    parser.add_argument(
-        "--drain",
-        type=natural_number,
-        metavar="SECONDS",
-        help=f"for open requests to finish at a stop; default {Terms().drain_seconds}",
+    access.add_argument("--port", metavar="N", type=whole_number, help="TCP port (default 8000)")
+    access.add_argument(
+        "--gate",
+        metavar="FILE",
+        type=Path,
+        help="TOML file with the gate's routes, limits and key defaults (default: built-in rules)",
     )
-    parser.add_argument("--record", metavar="FOLDER", type=Path, help="keep requests, for train")
-    parser.add_argument("--redact", metavar="PATTERN", nargs="+", help="struck out of what is kept")
-    parser.add_argument(
-        "--gate", metavar="FILE", type=Path, help="TOML file of routes, limits and key defaults"
-    )
-    parser.add_argument(
+    access.add_argument(
         "--no-gate",
         action="store_true",
-        help="serve bare vLLM, without keys and limits, to this machine only",
+        help="serve bare vLLM without keys and limits, on this machine only",
     )
-    parser.add_argument(
+    access.add_argument(
+        "--record",
+        metavar="FOLDER",
+        type=Path,
+        help="record requests and answers in this folder, for `slipstream train` (default: none)",
+    )
+    access.add_argument(
+        "--redact",
+        metavar="PATTERN",
+        nargs="+",
+        help="regular expressions of text to remove from what --record writes",
+    )
+
+
+def _add_running_options(parser: argparse.ArgumentParser) -> None:
+    running = parser.add_argument_group("running")
+    running.add_argument(
+        "--fixed-length",
+        action="store_true",
+        help="keep the planned draft length (default: adapt it to the measured cost of steps)",
+    )
+    running.add_argument(
         "--guardian",
         metavar="ACTIONS",
         type=_read_actions,
-        help="what may be done if acceptance or speed falls, comma-separated: "
-        f"{', '.join(ACTIONS)}, or off; default {','.join(GuardianRules().allowed)}",
+        help="actions allowed when acceptance or speed falls, comma-separated: "
+        f"{', '.join(ACTIONS)}; or off (default {','.join(GuardianRules().allowed)})",
     )
-    add_accept_changes(parser)
-    parser.add_argument(
+    running.add_argument(
+        "--detach",
+        action="store_true",
+        help="return once the server is ready, and leave it running",
+    )
+    running.add_argument(
+        "--drain",
+        type=natural_number,
+        metavar="SECONDS",
+        help="time that open requests have to finish when the run is stopped "
+        f"(default {Terms().drain_seconds})",
+    )
+    running.add_argument(
         "--hold",
         action="store_true",
-        help="after giving up, stay without an engine until stopped: for restart policies",
+        help="stay alive without an engine when starts keep failing, so that a container's "
+        "restart policy does not try again",
     )
-    parser.add_argument("--unit", action="store_true", help="print a systemd unit for a saved plan")
-    parser.usage = "slipstream serve TARGET [options] [-- ENGINE ARGUMENTS]"
+    running.add_argument(
+        "--unit", action="store_true", help="print a systemd unit for a saved plan, and exit"
+    )
+    add_accept_changes(running)
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -5,6 +5,7 @@ import os
 import time
 from datetime import UTC, datetime
 
+from slipstream.cli.run_options import add_run
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
 from slipstream.reporting.text.run import render_status, render_statuses
@@ -12,10 +13,18 @@ from slipstream.serving.run import find_runs_root
 from slipstream.serving.run_status import list_statuses, read_status
 from slipstream.serving.selection import choose_run
 
+EXAMPLES = """\
+# list all runs; exit code 1 if none is ready
+slipstream status
+# the state, address, memory and acceptance of one run, for a script
+slipstream status Qwen3-8B --json
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `status` takes."""
-    parser.add_argument("run", metavar="RUN", nargs="?", help="its id, or how that begins")
+    """Add the arguments of `status`."""
+    add_run(parser, default="list all runs")
+    parser.usage = "slipstream status [RUN] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

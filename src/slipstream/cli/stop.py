@@ -4,6 +4,7 @@ import argparse
 import os
 import time
 
+from slipstream.cli.run_options import add_run
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
 from slipstream.reporting.text.run import render_event
@@ -13,11 +14,21 @@ from slipstream.serving.selection import choose_running
 from slipstream.serving.stopping import stop_run
 from slipstream.serving.supervision.engine_session import Means
 
+EXAMPLES = """\
+# let open requests finish, then stop the only live run
+slipstream stop
+# stop a certain run at once
+slipstream stop Qwen3-8B --now
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `stop` takes."""
-    parser.add_argument("run", metavar="RUN", nargs="?", help="default: the only one that is live")
-    parser.add_argument("--now", action="store_true", help="do not wait for requests under way")
+    """Add the arguments of `stop`."""
+    add_run(parser, default="the only live run")
+    parser.add_argument(
+        "--now", action="store_true", help="end open requests instead of waiting for them"
+    )
+    parser.usage = "slipstream stop [RUN] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 
 from slipstream.atomic_files import write_atomically
+from slipstream.cli.run_options import RUN_HELP
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
@@ -19,15 +20,30 @@ from slipstream.serving.swaps import ServedDrafter, Swap, SwapOrder
 WITHIN_SECONDS = 1800.0
 
 
+EXAMPLES = """\
+# serve with a newly trained drafter of the same shape
+slipstream swap Qwen3-8B ./drafter
+# return to the one before
+slipstream swap Qwen3-8B --back
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `swap` takes."""
-    parser.add_argument("run", metavar="RUN", help="the run's id, or how that begins")
+    """Add the arguments of `swap`."""
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument(
-        "drafter", metavar="DRAFTER", nargs="?", help="a folder, or a name on the hub"
+        "drafter", metavar="DRAFTER", nargs="?", help="local folder or hub name of the new drafter"
     )
-    parser.add_argument("--revision", metavar="REV", help="branch, tag or commit on the hub")
-    parser.add_argument("--back", action="store_true", help="return to the drafter before")
+    parser.add_argument(
+        "--revision",
+        metavar="REVISION",
+        help="branch, tag or commit of the drafter on the hub (default: the main branch)",
+    )
+    parser.add_argument(
+        "--back", action="store_true", help="return to the previous drafter instead"
+    )
     add_accept_changes(parser)
+    parser.usage = "slipstream swap RUN [DRAFTER] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
+from slipstream.cli.run_options import add_run
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError
 from slipstream.measuring.client.endpoint import KEY_VARIABLE
@@ -39,14 +40,23 @@ _HOME, _REST_OF_LINE, _REST = "\033[H", "\033[K", "\033[J"
 _FOOTER = "q quits"
 
 
+EXAMPLES = """\
+# watch the newest live run; q quits
+slipstream top
+# one snapshot as JSON
+slipstream top Qwen3-8B --json
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `top` takes."""
+    """Add the arguments of `top`."""
+    add_run(parser, default="the newest live run")
     parser.add_argument(
-        "run", metavar="RUN", nargs="?", help="its id, or how that begins; default: the newest live"
+        "--once",
+        action="store_true",
+        help="print the current state once and exit, as without a terminal",
     )
-    parser.add_argument(
-        "--once", action="store_true", help="print one picture and end, as without a terminal"
-    )
+    parser.usage = "slipstream top [RUN] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
