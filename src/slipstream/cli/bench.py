@@ -1,4 +1,4 @@
-"""`slipstream bench`: what a server gives, by kind of prompt and concurrency."""
+"""`slipstream bench`: the speed of a server by kind of prompt and concurrency."""
 
 import argparse
 import os
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Measure a server."""
+    """Measure a server and print the report."""
     require_writable(options.html, options.markdown)
     if options.rate is not None and isinstance(options.concurrency, list):
         raise UsageError(
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         )
     if options.rate is not None and names_tasks(options.workload):
         raise UsageError(
-            "the turns of a task follow one another and cannot arrive at a rate",
+            "--rate is for single requests: the turns of a task follow one another",
             hint="slipstream bench --workload agent --concurrency 1 4",
         )
     hint = "slipstream bench http://HOST:PORT, or slipstream serve"
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         tell=lambda cell: screen.show_progress(render_cell_line(cell)),
     )
     what = "turns" if workload.has_tasks else "prompts"
-    screen.show_progress(f"{len(workload.prompts)} {what}; warm-up")
+    screen.show_progress(f"warming up, then measuring {len(workload.prompts)} {what}")
     warm = bench.warm_up(endpoint)
     watch = make_watch(served.host if served else None)
     # Of a server that somebody else started, it is not known which processes are its own.
@@ -127,14 +127,14 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 
 
 def _find_cache_handling(endpoint: Endpoint) -> PrefixCache:
-    """Keep every request apart from the others in the prefix cache, if the server lets us."""
+    """Return whether the server accepts cache salts, which bypass the prefix cache."""
     request = Request(prompt_ids=(1, 2, 3), max_tokens=1, extra={"cache_salt": "slipstream"})
     (sample,) = run_closed_loop(endpoint, [request], concurrency=1)
     return "cold" if sample.error is None else "as it is"
 
 
 def _find_tool_choice(endpoint: Endpoint, workload: Workload, wanted: ToolChoice) -> ToolChoice:
-    """Ask for tool calls if the server parses them: vLLM refuses to be asked otherwise."""
+    """Return how to request tool calls; `none` if the server does not parse them."""
     calling = [prompt for prompt in workload.prompts if prompt.expected_tool]
     if not calling:
         return "none"

@@ -1,4 +1,4 @@
-"""`slipstream compare`: does speculation pay here, for these prompts, at this load?"""
+"""`slipstream compare`: whether speculation is faster for these prompts at this load."""
 
 import argparse
 import os
@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Compare plans in turns, and say which one to use."""
+    """Measure the plans in turns and print which one to use."""
     require_writable(options.html, options.markdown)
     host = read_host(this_machine(os.environ, datetime.now(UTC)))
     arms = _find_arms(options, host)
@@ -138,7 +138,7 @@ def _render_html(done: Comparison | Arena) -> str:
 
 
 def _find_arms(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ...]:
-    """Return the arms, the one that the others are held against first."""
+    """Return the arms, the baseline first."""
     if options.users is None and not Path(options.target).is_file():
         options.users = max(read_concurrencies(options))
     if options.methods is not None:
@@ -160,16 +160,17 @@ def _find_arms(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ..
 
 
 def _read_against(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ...]:
-    """Take the target's plan as the last arm, after the saved ones."""
+    """Return the saved plans and then the target's own as arms."""
     names = [file.stem for file in (*options.against, Path(options.target))]
     if len(names) > len(LETTERS):
         raise UsageError(
-            f"{len(names)} arms are too many", hint=f"compare at most {len(LETTERS)} plans"
+            f"{len(names)} plans are too many to compare",
+            hint=f"compare at most {len(LETTERS)} plans",
         )
     if len(names) > 2 and len(set(names)) < len(names):
         raise UsageError(
-            f"arms of the same name cannot be told apart: {', '.join(names)}",
-            hint="give the plans' files names of their own",
+            f"plans need different file names:  {', '.join(names)}",
+            hint="rename one of the files",
         )
     saved = [read_record(file, LaunchPlan, hint=PLAN_HINT) for file in options.against]
     plans = (*saved, take_plan(options, host))
@@ -177,7 +178,7 @@ def _read_against(options: argparse.Namespace, host: Host) -> tuple[ComparedArm,
 
 
 def _find_tool_choice(plans: list[LaunchPlan], wanted: ToolChoice) -> ToolChoice:
-    """Ask for tool calls if both engines parse them."""
+    """Return how to request tool calls; `none` unless both engines parse them."""
     return wanted if all(map(_parses_calls, plans)) else "none"
 
 

@@ -1,4 +1,4 @@
-"""`slipstream connect`: point a program at a served model, and see whether it will work."""
+"""`slipstream connect`: the settings of a client program for a server, and a test of both."""
 
 import argparse
 import asyncio
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Print a client's settings, write them, test the server, or start the client."""
+    """Print or write a client's settings, test the server, or start the client."""
     _require_fitting(options, screen)
     if options.client is None:
         listed = list_clients(CLIENTS)
@@ -107,16 +107,16 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 def _require_fitting(options: argparse.Namespace, screen: Screen) -> None:
     if options.raw and not options.launch:
         raise UsageError(
-            "what follows -- is for the client, which --launch starts",
+            "arguments after -- are for the client and need --launch",
             hint=f"slipstream connect {options.client or 'claude'} --launch -- ...",
         )
     if options.launch and (screen.json or options.test or options.client is None):
         raise UsageError(
-            "--launch takes a client, and neither --json nor --test",
+            "--launch needs a client and excludes --json and --test",
             hint=f"slipstream connect {options.client or 'claude'} --launch",
         )
     if options.write and options.client is None:
-        raise UsageError("--write takes a client", hint="slipstream connect")
+        raise UsageError("--write needs a client", hint="slipstream connect")
 
 
 def _find_served(options: argparse.Namespace) -> ServedModel:
@@ -131,10 +131,10 @@ def _find_served(options: argparse.Namespace) -> ServedModel:
 
 
 def _write(client: Client, setup: Setup, connection: Connection) -> Connection:
-    """Write all files, or none if one of them cannot be."""
+    """Write all of a client's files, or none if one of them cannot be written."""
     if not setup.files:
         raise InvalidInputError(
-            f"{client.title} reads no file, only variables",
+            f"{client.title} has no configuration file, only environment variables",
             hint=f'eval "$(slipstream connect {client.name})"',
         )
     for file in setup.files:
@@ -144,14 +144,14 @@ def _write(client: Client, setup: Setup, connection: Connection) -> Connection:
 
 
 def _launch(client: Client, setup: Setup, served: ServedModel, words: tuple[str, ...]) -> None:
-    """Become the client; of a program, what it prints and leaves with is its own."""
+    """Replace this process by the client."""
     if not setup.command:
         raise UsageError(
-            f"{client.title} is not started by settings alone",
+            f"{client.title} cannot be started by --launch",
             hint=f"slipstream connect {client.name}",
         )
     if shutil.which(setup.command[0]) is None:
-        raise MissingPartError(f"there is no {setup.command[0]} here", hint=client.install)
+        raise MissingPartError(f"{setup.command[0]} is not installed", hint=client.install)
     kept = {name: value for name, value in os.environ.items() if name not in setup.cleared}
     key = served.key.secret or NO_KEY
     environment = {

@@ -1,4 +1,4 @@
-"""`slipstream doctor`: what is wrong here, and what to type next."""
+"""`slipstream doctor`: problems of this machine or of a run, with what to type next."""
 
 import argparse
 import os
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Examine or diagnose; a fault leaves with 1."""
+    """Check this machine or diagnose a run; the exit code is 1 if there is a fault."""
     root = find_runs_root(os.environ)
     if options.subject is not None:
         log = Path(options.subject)
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 
 
 def _look_up() -> Lookup:
-    """Ask for advisories; a client of HTTP is loaded only for this."""
+    """Look up advisories; the HTTP client is imported only here."""
     from slipstream.serving.advisories_online import list_installed, look_up
 
     return look_up(list_installed())

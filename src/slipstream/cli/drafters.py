@@ -1,4 +1,4 @@
-"""`slipstream drafters`: which drafters there are for a target, and which of them fit."""
+"""`slipstream drafters`: the drafters for a target, and which of them fit."""
 
 import argparse
 from pathlib import Path
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """List the candidates, best first; without any, leave with 1."""
+    """Print the candidates, best first; the exit code is 1 without any."""
     folder = Path(options.target)
     listed = find_drafters(
         str(folder.resolve()) if folder.is_dir() else options.target,
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     )
     if not listed.candidates:
         raise InvalidInputError(
-            f"no drafter is known for {options.target} (hub {listed.hub})",
+            f"no known drafter for {options.target} (hub {listed.hub})",
             hint=f"slipstream train {options.target}, or slipstream plan {options.target} "
             "--drafter NAME",
         )

@@ -1,4 +1,4 @@
-"""`slipstream inspect`: what a checkpoint's files tell, and whether a drafter fits it."""
+"""`slipstream inspect`: what a checkpoint's files say, and whether a drafter fits it."""
 
 import argparse
 
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Show one checkpoint, or a pair with its faults."""
+    """Print one checkpoint, or a pair with its faults."""
     target = read_checkpoint(options.target, options.revision)
     if options.drafter is None:
         screen.show_data(text=render_checkpoint(target), document=target.to_json())

@@ -1,4 +1,4 @@
-"""`slipstream keys`: who may ask a server, for what and how much."""
+"""`slipstream keys`: API keys, with what each may use and how much."""
 
 import argparse
 import os
@@ -114,7 +114,7 @@ def _add_terms(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Make, list, rotate or revoke keys; a running server follows within a second."""
+    """Create, list, rotate or revoke keys; a running server follows within a second."""
     file, now = find_key_file(os.environ), datetime.now(UTC).replace(microsecond=0)
     _require_fitting(options)
     if options.action == "new":
@@ -125,7 +125,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     elif options.action == "rotate":
         overlap = OVERLAP if options.overlap is None else options.overlap
         made = rotate_key(file, options.id, now=now, overlap=overlap)
-        screen.show_progress(f"the old secret counts until {now + overlap:%Y-%m-%d %H:%M} UTC")
+        screen.show_progress(f"the old secret stays valid until {now + overlap:%Y-%m-%d %H:%M} UTC")
         _show_secret(made, file, now, screen)
     elif options.action == "list":
         listed = KeyList(file=str(file), keys=read_keys(file))
@@ -137,18 +137,23 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 
 
 def _require_fitting(options: argparse.Namespace) -> None:
-    """Refuse what the action has no use for."""
+    """Raise if an option does not go with the action."""
     if (options.id is not None) != (options.action in ("rotate", "revoke")):
         raise UsageError(
-            "an ID goes with rotate and revoke, and only with them", hint="slipstream keys list"
+            "an ID is for `keys rotate` and `keys revoke`, and both need one",
+            hint="slipstream keys list",
         )
     named = {"--name": options.name, "--days": options.days}
     named |= {f"--{name.replace('_', '-')}": getattr(options, name) for name in _TERMS}
     given = [flag for flag, value in named.items() if value is not None]
     if given and options.action != "new":
-        raise UsageError(f"{given[0]} goes with new", hint=f"slipstream keys new {given[0]} ...")
+        raise UsageError(
+            f"{given[0]} is for `keys new`", hint=f"slipstream keys new {given[0]} ..."
+        )
     if options.overlap is not None and options.action != "rotate":
-        raise UsageError("--overlap goes with rotate", hint="slipstream keys rotate ID --overlap")
+        raise UsageError(
+            "--overlap is for `keys rotate`", hint="slipstream keys rotate ID --overlap"
+        )
 
 
 _TERMS = {
@@ -180,9 +185,9 @@ def _span(text: str) -> timedelta:
 
 
 def _show_secret(made: NewKey, file: Path, now: datetime, screen: Screen) -> None:
-    """Print the key alone on stdout, so that a script can take it."""
+    """Print the secret alone on stdout, so that a script can read it."""
     screen.show_progress(
         f"key {made.key.id}, expires {describe_end(made.key, now)}; hash in {file}"
     )
-    screen.show_progress("it is shown this once:")
+    screen.show_progress("the key is shown only once:")
     screen.show_data(text=made.secret, document=made.to_json())

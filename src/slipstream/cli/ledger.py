@@ -1,4 +1,4 @@
-"""`slipstream ledger`: what a run's requests drafted, had accepted and took."""
+"""`slipstream ledger`: steps, draft tokens, accepted tokens and times of a run's requests."""
 
 import argparse
 import os
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Print the sums of all requests that the ledger still has."""
+    """Print the sums over all requests that the ledger still holds."""
     folder, chosen = choose_run(find_runs_root(os.environ), options.run)
     files = find_engine_folder(folder, chosen).list_ledgers()
     if not files:

@@ -1,4 +1,4 @@
-"""`slipstream logs`: what a run's engine said, what happened to the run, or who asked it."""
+"""`slipstream logs`: the engine log, the events or the requests of a run."""
 
 import argparse
 import codecs
@@ -45,10 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Print what there is; under `--json` an event or a request a line."""
+    """Print what was logged; under `--json` one event or request per line."""
     if screen.json and not (options.events or options.access):
         hint = "slipstream logs --events --json"
-        raise UsageError("an engine's log is no JSON, only events and requests are", hint=hint)
+        raise UsageError("--json needs --events or --access", hint=hint)
     folder, chosen = choose_run(find_runs_root(os.environ), options.run)
     show = _show_events if options.events else _show_accesses if options.access else _show_log
     over = (lambda: is_over(folder.read())) if options.follow else (lambda: True)
@@ -69,11 +69,11 @@ def _show_accesses(
 
 
 def _show_log(folder: RunFolder, run: Run, screen: Screen, is_over: Callable[[], bool]) -> None:
-    """Hand the log on as it comes: a bar is redrawn many times before its line ends."""
+    """Print the log by the byte, since progress bars are redrawn many times before a line ends."""
     logs = (folder.engine_log, find_engine_folder(folder, run).engine_log)
     if is_over() and not any(log.exists() for log in logs):
         raise InvalidInputError(
-            f"the engine of {folder.path.name} has said nothing",
+            f"the engine of {folder.path.name} has not logged anything",
             hint=f"slipstream logs --events {folder.path.name}",
         )
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")

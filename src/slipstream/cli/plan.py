@@ -1,4 +1,4 @@
-"""`slipstream plan`: how to start an engine for a target here, or on another machine."""
+"""`slipstream plan`: every engine setting for a target, here or on another machine."""
 
 import argparse
 import os
@@ -152,7 +152,7 @@ def add_chat_wishes(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Make a plan and show it; a refused one leaves with 1."""
+    """Make a plan and print it; the exit code is 1 if it is refused."""
     if options.diff is not None:
         return _run_diff(options.diff, screen)
     host = find_host(options.host)
@@ -182,7 +182,7 @@ def _run_diff(files: list[Path], screen: Screen) -> ExitCode:
 
 
 def take_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
-    """Read a saved plan, which is taken as it is, or make one."""
+    """Return a saved plan unchanged, or make one."""
     saved = Path(options.target)
     if not saved.is_file():
         return make_plan(options, host)
@@ -194,21 +194,21 @@ def take_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
         or options.pictures
         or options.raw
     ):
-        raise UsageError("a saved plan is taken as it is", hint=f"{PLAN_HINT} [options]")
+        raise UsageError("a saved plan cannot be changed", hint=f"{PLAN_HINT} [options]")
     return read_record(saved, LaunchPlan, hint=PLAN_HINT)
 
 
 def make_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
-    """Make the plan that the options ask for."""
+    """Return the plan for the options."""
     asked = read_container_variables(os.environ) if options.from_env else None
     target = options.target or (asked.target if asked else None)
     if target is None:
-        raise UsageError("no target was named", hint="slipstream plan TARGET")
+        raise UsageError("TARGET is missing", hint="slipstream plan TARGET")
     return _plan(host, target, _read_wishes(options, asked), notes=asked.notes if asked else ())
 
 
 def plan_plain(plan: LaunchPlan, host: Host) -> LaunchPlan:
-    """Plan the same target and wishes without speculation: what its speed is held against."""
+    """Return the plan for the same target and wishes without speculation, as a baseline."""
     return _plan(host, plan.target, plan.wishes.model_copy(update={"speculation": False}))
 
 
@@ -229,13 +229,13 @@ def _plan(host: Host, target: str, wishes: Wishes, *, notes: tuple[str, ...] = (
 
 
 def load_library() -> Library:
-    """Return what is known without the files, with this user's own recipes as evidence."""
+    """Return what is known without the models' files, with the user's recipes as evidence."""
     overlay = recipe_overlay(os.environ)
     return Library(load_drafters, load_models, partial(load_recipes_for, overlay=overlay))
 
 
 def _name_whole_paths(plan: LaunchPlan) -> LaunchPlan:
-    """Name local folders by their whole paths, so that a saved plan serves from any folder."""
+    """Make the paths of local folders absolute, so that a saved plan serves from any folder."""
     plan = plan.change(model=_name_whole_path(plan.settings.model))
     if (speculation := plan.speculation) is None or speculation.drafter is None:
         return plan
@@ -249,7 +249,7 @@ def _name_whole_path(name: Choice[str]) -> Choice[str]:
 
 
 def _read_wishes(options: argparse.Namespace, asked: ContainerWishes | None) -> Wishes:
-    """Let a flag win over a variable."""
+    """Return the wishes of flags and variables; a flag wins over a variable."""
     wishes = asked.wishes if asked else Wishes()
     flags = {
         "drafter": options.drafter,
@@ -281,12 +281,12 @@ def _read_wishes(options: argparse.Namespace, asked: ContainerWishes | None) -> 
     if options.drafter is not None and options.method in ("ngram", "suffix", "plain"):
         said.append("--drafter")
     if len(said) > 1:
-        raise UsageError(f"{' and '.join(said)} exclude each other", hint="leave one of them")
+        raise UsageError(f"{' and '.join(said)} exclude each other", hint="leave out all but one")
     return wishes.model_copy(update={"speculation": not plain})
 
 
 def _find_recipes(target: str) -> tuple[str, tuple[Recipe, ...]]:
-    """Find a target's recipes; one of the user's own names a folder by its whole path."""
+    """Return a target's name and recipes; the user's own recipes name folders by absolute path."""
     overlay = recipe_overlay(os.environ)
     if Path(target).is_dir():
         whole = str(Path(target).resolve())
@@ -297,7 +297,7 @@ def _find_recipes(target: str) -> tuple[str, tuple[Recipe, ...]]:
 
 
 def find_host(name: str | None) -> Host:
-    """Load the machine of a name or file; without one, look at this machine."""
+    """Return the host of a name or file, or this machine."""
     if name is not None:
         return load_host(name)
     # Docker is no part of a plan, and asking it takes 25 ms.

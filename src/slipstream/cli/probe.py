@@ -1,4 +1,4 @@
-"""`slipstream probe`: this machine, or a saved portrait of another, as text or JSON."""
+"""`slipstream probe`: this machine or a saved description of another, as text or JSON."""
 
 import argparse
 import os
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Portray the machine, and say if DFlash cannot be served on it."""
+    """Print the host, with a warning if DFlash cannot be served on it."""
     if options.host is None:
         host = read_host(this_machine(os.environ, datetime.now(UTC)))
     else:

@@ -1,4 +1,4 @@
-"""`slipstream recipes`: the catalogue, filtered, or one recipe whole."""
+"""`slipstream recipes`: the catalogue of known pairs, or one recipe in full."""
 
 import argparse
 import os
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """List recipes or show one."""
+    """List recipes or print one."""
     recipes = load_recipes(overlay=recipe_overlay(os.environ))
     if options.show is not None:
         recipe = _find(recipes, options.show)
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     machine = None if options.host is None else name_kind(load_host(options.host))
     found = find_recipes(recipes, target=options.target, machine=machine)
     if not found:
-        raise InvalidInputError("no recipe is like that", hint="slipstream recipes")
+        raise InvalidInputError("no recipe matches", hint="slipstream recipes")
     document = RecipeList(recipes=found)
     screen.show_data(text=render_recipes(found), document=document.to_json())
     return ExitCode.DONE
@@ -58,4 +58,4 @@ def _find(recipes: tuple[Recipe, ...], name: str) -> Recipe:
     for recipe in recipes:
         if recipe.name == name:
             return recipe
-    raise InvalidInputError(f"there is no recipe {name}", hint="slipstream recipes")
+    raise InvalidInputError(f"unknown recipe {name}", hint="slipstream recipes")

@@ -1,4 +1,4 @@
-"""The arguments that name a run or a server, worded alike for every verb."""
+"""The arguments that name a run or a server, with the same words for every verb."""
 
 import argparse
 
@@ -6,7 +6,7 @@ RUN_HELP = "run id, or a prefix of it"
 
 
 def add_run(parser: argparse.ArgumentParser, *, default: str) -> None:
-    """Add the optional RUN argument; `default` names the run that is taken without it."""
+    """Add the optional RUN argument; `default` describes the run that is used without it."""
     parser.add_argument("run", metavar="RUN", nargs="?", help=f"{RUN_HELP} (default: {default})")
 
 

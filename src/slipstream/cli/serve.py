@@ -1,4 +1,4 @@
-"""`slipstream serve`: an engine that is started, proven and kept up."""
+"""`slipstream serve`: start an engine, test it and keep it running."""
 
 import argparse
 import asyncio
@@ -157,7 +157,7 @@ def _add_running_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Serve until asked to stop."""
+    """Serve until a signal or `slipstream stop` ends it."""
     environment = os.environ
     host = read_host(this_machine(environment, datetime.now(UTC)))
     plan, terms = _find_plan(options, host)
@@ -213,35 +213,37 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 
 
 def _find_plan(options: argparse.Namespace, host: Host) -> tuple[LaunchPlan, Terms]:
-    """Take a run's plan, a saved one, or make it now, which takes long: faulty terms come first."""
+    """Return the plan of a run or file, or a new one; terms are checked before planning."""
     terms = Terms(keys_file=find_key_file(os.environ))
     if options.target is None:
         if not (options.from_env and os.environ.get("MODEL_PATH")):
             hint = "slipstream serve TARGET; with --from-env MODEL_PATH names it"
-            raise UsageError("no target was named", hint=hint)
+            raise UsageError("TARGET is missing", hint=hint)
         require_readable(os.environ)
         terms = _read_terms(options, terms)
         return make_plan(options, host), terms
     target = Path(options.target)
     if (target / "run.json").is_file():
-        _refuse_wishes(options, "a run is served again as it was", "slipstream serve TARGET")
+        _refuse_wishes(
+            options, "a run is served again with its own plan", "slipstream serve TARGET"
+        )
         earlier = RunFolder(target).read()
         return earlier.plan, _read_terms(options, earlier.terms)
     if target.is_file():
-        _refuse_wishes(options, "a saved plan is taken as it is", PLAN_HINT)
+        _refuse_wishes(options, "a saved plan cannot be changed", PLAN_HINT)
     terms = _read_terms(options, terms)
     return take_plan(options, host), terms
 
 
 def _set_gate(plan: LaunchPlan, terms: Terms, folder: RunFolder) -> LaunchPlan:
-    """Put the engine behind the gate of a run's folder, unless there is to be none."""
+    """Put the engine behind the gate of a run's folder, unless the terms say otherwise."""
     if not terms.gated:
         return leave_without_gate(plan)
     return put_behind_gate(plan, folder, terms.gate_rules, steered=terms.steered)
 
 
 def _list_successions(options: argparse.Namespace, now: datetime) -> tuple[datetime, ...]:
-    """Return when killed supervisors were succeeded, down to this run if it succeeds one."""
+    """Return when supervisors of this run were killed and succeeded, up to now."""
     earlier = Path(options.target or "") / "run.json"
     if not (options.target and earlier.is_file()):
         return ()
@@ -252,7 +254,7 @@ def _list_successions(options: argparse.Namespace, now: datetime) -> tuple[datet
 
 
 def _refuse_wishes(options: argparse.Namespace, why: str, hint: str) -> None:
-    """Refuse what would change a plan that is already made."""
+    """Raise if an option would change a plan that is already made."""
     wishes = {
         "--drafter": options.drafter,
         "--context": options.context,
@@ -272,7 +274,7 @@ def _refuse_wishes(options: argparse.Namespace, why: str, hint: str) -> None:
 def _find_bind(
     options: argparse.Namespace, plan: LaunchPlan, host: Host, *, has_key: bool
 ) -> str | None:
-    """Take the address that was named, or with a container's variables the one for a container."""
+    """Return the address to listen on; with a container's variables, one that fits a container."""
     named: str | None = options.bind
     asked = (plan.settings.host, plan.settings.uds)
     if named or not options.from_env or any(one and one.source != "default" for one in asked):
@@ -281,14 +283,15 @@ def _find_bind(
 
 
 def _read_terms(options: argparse.Namespace, terms: Terms) -> Terms:
-    """Change terms as far as the options say."""
+    """Return the terms with the options applied."""
     recording = terms.recording
     if options.record is not None:
         recording = GateRecording(folder=options.record.expanduser().resolve())
     if options.redact is not None:
         if recording is None:
             raise UsageError(
-                "--redact was given, and no requests are kept", hint="--record FOLDER keeps them"
+                "--redact needs --record",
+                hint="slipstream serve TARGET --record FOLDER --redact PATTERN",
             )
         recording = GateRecording(
             folder=recording.folder,
@@ -310,7 +313,7 @@ def _read_terms(options: argparse.Namespace, terms: Terms) -> Terms:
 
 
 def _read_actions(text: str) -> GuardianRules:
-    """Read what the guardian may do; argparse names the option in its complaint."""
+    """Parse the guardian's actions; argparse names the option in its error message."""
     words = () if text == "off" else tuple(text.split(","))
     if unknown := [word for word in words if word not in ACTIONS]:
         raise argparse.ArgumentTypeError(f"'{unknown[0]}' is not one of {', '.join(ACTIONS)}, off")
@@ -318,11 +321,11 @@ def _read_actions(text: str) -> GuardianRules:
 
 
 def _read_gate(options: argparse.Namespace, terms: Terms) -> dict[str, object]:
-    """Read the gate's rules, unless there is to be no gate."""
+    """Read the gate's rules, unless the gate is off."""
     gated = not options.no_gate and (terms.gated or options.gate is not None)
     if not gated and (options.gate or options.record or options.redact):
         raise UsageError(
-            "--gate, --record and --redact are for the gate, and there is to be none",
+            "--gate, --record and --redact need the gate, which --no-gate turns off",
             hint="slipstream serve TARGET --no-gate, without them",
         )
     if options.gate is None:
@@ -356,9 +359,9 @@ def _describe_run(
 def _supervise(
     chronicle: Chronicle, environment: Mapping[str, str], weights: Weights, *, hold: bool
 ) -> ExitCode:
-    """Have the weights here and checked, then keep an engine up."""
+    """Download and check the weights, then keep an engine running."""
     supervisor = Supervisor(chronicle, environment)
-    chronicle.move("downloading", "the weights are fetched, or checked if they are here")
+    chronicle.move("downloading", "downloading the weights, or checking those that are here")
     try:
         chronicle.update(plan=weights.localize(chronicle.run.plan))
     except BaseException as fault:
@@ -369,7 +372,7 @@ def _supervise(
     except EngineError as fault:
         if not hold:
             raise
-        chronicle.note(f"{fault.message}; it is not tried again until this is restarted")
+        chronicle.note(f"{fault.message}; waiting without an engine to be stopped")
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         signal.sigwait(SIGNALS)
         raise
@@ -391,7 +394,7 @@ def _show_unit(
         raise UsageError("a unit needs a saved plan", hint="slipstream plan TARGET --json > PLAN")
     if options.detach or options.accept_changes or options.hold:
         raise UsageError(
-            "a unit neither detaches nor holds nor accepts changed files",
+            "--unit excludes --detach, --hold and --accept-changes",
             hint="slipstream serve PLAN --unit, without --detach, --hold and --accept-changes",
         )
     command = Path(shutil.which("slipstream") or sys.argv[0]).absolute()
@@ -422,7 +425,7 @@ def _show_unit(
     )
     screen.output.write(render_unit(service))
     screen.show_progress(
-        f"it runs as user {USER}, with keys of its own: docs/howto-secure.md has the commands"
+        f"the unit runs as user {USER} with its own keys; docs/howto-secure.md has the commands"
     )
     return ExitCode.DONE
 
@@ -433,15 +436,15 @@ def _list_programs(command: Path) -> tuple[Path, ...]:
 
 
 def _list_files(plan: LaunchPlan) -> tuple[Path, ...]:
-    """Return what a plan takes from this disk: local models, and the folders of certificates."""
+    """Return the local models and certificate folders that a plan reads."""
     settings, certificate = plan.settings, Certificate.of(plan)
     drafter = settings.speculation.drafter if settings.speculation else None
     models = [Path(one.value) for one in (settings.model, drafter) if one is not None]
     files = [certificate.file, certificate.key] if certificate else []
     if relative := [str(file) for file in files if file and not file.is_absolute()]:
         raise InvalidInputError(
-            f"a service starts in another folder, and does not find {', '.join(relative)}",
-            hint="plan again with the whole path of the certificate and its key",
+            f"a service starts in another folder and would not find {', '.join(relative)}",
+            hint="plan again with absolute paths of the certificate and its key",
         )
     folders = [file.parent for file in files if file is not None]
     return (*(path for path in models if path.is_absolute()), *folders)

@@ -1,4 +1,4 @@
-"""`slipstream status`: which runs there are, and how one of them stands."""
+"""`slipstream status`: all runs, or the state of one."""
 
 import argparse
 import os
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Show one run or list them; without one that is ready, leave with 1."""
+    """Print one run or all of them; the exit code is 1 if none is ready."""
     root, now = find_runs_root(os.environ), datetime.now(UTC)
     if options.run is not None:
         status = read_status(*choose_run(root, options.run), time.monotonic())

@@ -1,4 +1,4 @@
-"""`slipstream stop`: have a run end, and wait until nothing of it is left."""
+"""`slipstream stop`: end a run and wait until none of its processes is left."""
 
 import argparse
 import os
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Stop a run, and tell what happens until it is gone."""
+    """Stop a run and print its events until it has ended."""
 
     def tell(event: Event) -> None:
         screen.show_progress(render_event(event))
@@ -40,6 +40,6 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     folder, _ = choose_running(find_runs_root(os.environ), options.run)
     stop_run(folder, at_once=options.now, tell=tell, means=Means())
     status = read_status(folder, folder.read(), time.monotonic())
-    text = f"nothing of {status.id} runs any more: {status.state}"
+    text = f"{status.id} has ended: {status.state}"
     screen.show_data(text=text, document=status.to_json())
     return ExitCode.DONE

@@ -1,4 +1,4 @@
-"""`slipstream train`: a drafter for a target, from prompts or one's own traffic."""
+"""`slipstream train`: train a drafter for a target on prompts or recorded requests."""
 
 import argparse
 import os
@@ -164,7 +164,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Train, or say what training would take."""
+    """Train a drafter, or print an estimate of what training takes."""
     require_parts()
     from slipstream.reporting.text.train import render_estimate, render_run
     from slipstream.training.estimate import TrainEstimate

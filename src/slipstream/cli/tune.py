@@ -1,4 +1,4 @@
-"""`slipstream tune`: which draft length is best here, for these prompts, at this load?"""
+"""`slipstream tune`: the best draft length for these prompts at this load."""
 
 import argparse
 import os
@@ -80,15 +80,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Measure, choose and write the better plan; a limit that cannot be held leaves with 4."""
+    """Measure, choose and save the tuned plan; the exit code is 4 if a limit cannot be kept."""
     if options.starts < LEAST_STARTS:
         raise UsageError(
-            f"--starts {options.starts} is too few to measure, hold against plain and confirm",
+            f"--starts {options.starts} is too few: measure, compare with plain, confirm",
             hint=f"--starts {LEAST_STARTS}",
         )
     if names_tasks(options.workload):
         raise UsageError(
-            "tune models the time of single requests, and not of tasks whose turns share a cache",
+            "tune is for single requests, not for tasks whose turns share the prefix cache",
             hint=f"slipstream compare {options.target} --workload agent",
         )
     require_writable(options.html, options.markdown, options.save)
@@ -156,7 +156,7 @@ def _find_longest(plan: LaunchPlan) -> int:
     longest = draft.longest_draft if draft else None
     if longest is None:
         raise InvalidInputError(
-            f"{plan.drafter} does not say how long its blocks are",
+            f"{plan.drafter} does not state its block size",
             hint=f"slipstream inspect {plan.target} --drafter {plan.drafter}",
         )
     return longest

@@ -1,4 +1,4 @@
-"""`slipstream verify`: is the text really the same with speculation?"""
+"""`slipstream verify`: whether the text is the same with speculation."""
 
 import argparse
 import os
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Ask both engines in turn; text that speculation changes leaves with 4."""
+    """Ask both engines and print a certificate; the exit code is 4 if the text changes."""
     require_writable(options.html, options.markdown)
     now = datetime.now(UTC)
     host = read_host(this_machine(os.environ, now))

@@ -119,7 +119,8 @@ def _gather_speculation(given: Mapping[str, Choice[Any]]) -> dict[str, Choice[An
             continue
         if key in parts:
             raise UsageError(
-                f"{flag} and {key} of {SPECULATION} exclude each other", hint="leave one of them"
+                f"{flag} and {key} of {SPECULATION} exclude each other",
+                hint="leave out all but one",
             )
         parts[key] = choice
     return parts

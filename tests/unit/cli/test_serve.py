@@ -143,7 +143,7 @@ def test_wishes_do_not_go_with_a_saved_plan(
     saved = tmp_path / "plan.json"
     saved.write_text(capsys.readouterr().out)
     assert run(["serve", str(saved), "--context", "512"], os.environ) == 2
-    assert "a saved plan is taken as it is" in capsys.readouterr().err
+    assert "a saved plan cannot be changed" in capsys.readouterr().err
 
 
 WISHES = (
@@ -170,8 +170,8 @@ def test_what_would_change_a_plan_does_not_go_with_a_run_or_a_saved_plan(
     capsys.readouterr()
     for words, name in WISHES:
         for target, why in (
-            (folder, "a run is served again as it was"),
-            (str(saved), "a saved plan is taken as it is"),
+            (folder, "a run is served again with its own plan"),
+            (str(saved), "a saved plan cannot be changed"),
         ):
             assert run(["serve", target, *words], os.environ) == 2
             assert f"{why}, without {name}\n" in capsys.readouterr().err
