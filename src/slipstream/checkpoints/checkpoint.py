@@ -88,14 +88,14 @@ class DraftPart(Record):
 
     @property
     def longest_draft(self) -> int | None:
-        """Give the draft tokens of one block; the anchor counts only if it is sampled from."""
+        """Return the draft tokens of one block; the anchor counts only if it is sampled from."""
         if self.block_size is None:
             return None
         return self.block_size if self.drafts_from_anchor else self.block_size - 1
 
     @property
     def layer_outputs(self) -> tuple[int, ...] | None:
-        """Give the target layers whose outputs are read, whatever the convention."""
+        """Return the target layers whose outputs are read, whatever the convention."""
         if self.target_layer_ids is None:
             return None
         shift = 1 if self.layer_id_convention == "hidden-state" else 0
@@ -149,10 +149,10 @@ class Checkpoint(Record):
 
     @property
     def is_hybrid(self) -> bool:
-        """Say whether recurrent layers stand among the attention layers."""
+        """Return whether recurrent layers stand among the attention layers."""
         return any(part.kind == "recurrent" for part in self.layers or ())
 
     @property
     def has_sliding_windows(self) -> bool:
-        """Say whether some layers see only a window."""
+        """Return whether some layers see only a window."""
         return any(part.kind == "sliding" for part in self.layers or ())

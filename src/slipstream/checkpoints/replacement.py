@@ -96,7 +96,7 @@ def _describe_settings(files: CheckpointFiles) -> dict[str, Any]:
 
 
 def _differ(ours: Any, theirs: Any) -> bool:
-    """Say whether two settings are known and not the same."""
+    """Return whether two settings are known and not the same."""
     if ours is None or theirs is None:
         return False
     if isinstance(ours, float) and isinstance(theirs, float):

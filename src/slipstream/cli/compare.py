@@ -169,7 +169,7 @@ def _read_against(options: argparse.Namespace, host: Host) -> tuple[ComparedArm,
         )
     if len(names) > 2 and len(set(names)) < len(names):
         raise UsageError(
-            f"plans need different file names:  {', '.join(names)}",
+            f"plans need different file names: {', '.join(names)}",
             hint="rename one of the files",
         )
     saved = [read_record(file, LaunchPlan, hint=PLAN_HINT) for file in options.against]

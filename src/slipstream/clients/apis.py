@@ -34,7 +34,7 @@ class Streamed:
     error: str | None = None
 
     def find_call_fault(self) -> str | None:
-        """Say what keeps the stream from being one call of the tool; None if it is."""
+        """Return what keeps the stream from being one call of the tool; None if it is."""
         if not self.names:
             return f"no call came, only the text {self.text[:80]!r}"
         if self.names != [TOOL]:

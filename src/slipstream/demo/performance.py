@@ -59,24 +59,24 @@ class Demo(Record):
 
     @property
     def pairs(self) -> list[tuple[Take, Take]]:
-        """Give the two answers to each prompt."""
+        """Return the two answers to each prompt."""
         return list(zip(self.plain, self.drafted, strict=True))
 
     @property
     def speed_ups(self) -> list[float]:
-        """Give for each prompt how much less time a token took with drafts."""
+        """Return for each prompt how much less time a token took with drafts."""
         return [
             plain.seconds_per_token / drafted.seconds_per_token for plain, drafted in self.pairs
         ]
 
     @property
     def speed_up(self) -> float:
-        """Give the mean speed-up of the prompts."""
+        """Return the mean speed-up of the prompts."""
         return geometric_mean(self.speed_ups)
 
     @property
     def tokens_per_step(self) -> float | None:
-        """Give what the target brings in one pass, by the engine's own counts."""
+        """Return what the target brings in one pass, by the engine's own counts."""
         return count_tokens_per_step(self.drafted)
 
     @property
@@ -99,7 +99,7 @@ class Demo(Record):
 
 
 def count_tokens_per_step(takes: Sequence[Take]) -> float | None:
-    """Give one and the mean of accepted draft tokens, None where nothing was drafted."""
+    """Return one and the mean of accepted draft tokens, None where nothing was drafted."""
     drafts = sum(take.drafts for take in takes)
     return 1 + sum(take.accepted for take in takes) / drafts if drafts else None
 

@@ -33,7 +33,7 @@ _NATIVE_SINCE = {"nvfp4": "10.0", "mxfp4": "10.0", "fp8": "8.9"}
 
 @cache
 def read_auxiliary_targets() -> frozenset[str]:
-    """Give the target classes that hand out hidden states, as scripts/ listed them."""
+    """Return the target classes that hand out hidden states, as scripts/ listed them."""
     table = files("slipstream.engines").joinpath("auxiliary_targets.json").read_text()
     return frozenset(json.loads(table)["architectures"])
 

@@ -57,7 +57,7 @@ class PhaseMark:
 
 
 def read_phase(line: str) -> PhaseMark | None:
-    """Tell which phase a line speaks of, if any."""
+    """Return which phase a line speaks of, if any."""
     said = _PREFIX.sub("", _COLOUR.sub("", line.strip()))
     for phase, sign in _SIGNS.items():
         if sign.match(said):
@@ -87,7 +87,7 @@ class PhaseTracker:
         return tuple(step for step in steps if step)
 
     def seconds_by_phase(self, now: float) -> dict[Phase, float]:
-        """Give how long each phase took; the last one lasts until now."""
+        """Return how long each phase took; the last one lasts until now."""
         ends = [*list(self._begun.values())[1:], now]
         return {
             phase: end - begun
@@ -96,7 +96,7 @@ class PhaseTracker:
         }
 
     def _place(self, mark: PhaseMark) -> PhaseMark:
-        """Give a line the phase that it has at this point of the start."""
+        """Return a line the phase that it has at this point of the start."""
         if mark.phase == "weights" and (self.reached.phase == "drafter" or self._restarts(mark)):
             return PhaseMark("drafter", mark.share)
         if mark.phase == "graphs":

@@ -1,4 +1,4 @@
-"""`Host`: the portrait of one machine that every later stage plans from.
+"""`Host`: the description of one machine that every later stage plans from.
 
 None always means 'could not tell', never zero and never 'no'. What stood in for an answer
 that could not be had is said in `remarks`.
@@ -52,7 +52,7 @@ class Processor(Record):
 
     @property
     def has_bfloat16(self) -> bool | None:
-        """Say whether instructions multiply matrices of bfloat16; None if none are known."""
+        """Return whether instructions multiply matrices of bfloat16; None if none are known."""
         return not BFLOAT16_FEATURES.isdisjoint(self.features) if self.features else None
 
 

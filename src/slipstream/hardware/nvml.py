@@ -107,7 +107,7 @@ def _read_accelerator(nvml: Any, index: int, memory: Memory) -> tuple[Accelerato
 def _read_memory(
     nvml: Any, device: Any, index: int, name: str, memory: Memory
 ) -> tuple[MemoryKind | None, int | None, int | None, list[str]]:
-    """Give kind, total and available bytes, and what stood in for NVML's answer."""
+    """Return kind, total and available bytes, and what stood in for NVML's answer."""
     unified: tuple[MemoryKind, int | None, int | None]
     unified = ("unified", memory.total_bytes, memory.available_bytes)
     if name in UNIFIED_MEMORY_BANDWIDTH_BYTES_PER_S:

@@ -67,7 +67,7 @@ class Surface:
 
 
 def this_machine(environment: Mapping[str, str], now: datetime) -> Surface:
-    """Give the surface of the machine that this process runs on."""
+    """Return the surface of the machine that this process runs on."""
     import pynvml
 
     cpus = _list_usable_cpus()
@@ -87,7 +87,7 @@ def this_machine(environment: Mapping[str, str], now: datetime) -> Surface:
 
 
 def read_host(surface: Surface) -> Host:
-    """Draw the portrait of a machine."""
+    """Draw the description of a machine."""
     mac = surface.system == "darwin"
     processor, memory = _read_mac(surface) if mac else _read_linux(surface)
     nvidia = NvidiaPart() if mac else read_nvidia(surface.nvml, memory, surface.environment)

@@ -15,7 +15,7 @@ RunProgram = Callable[[tuple[str, ...]], str | None]
 
 
 def read_version(distribution: str) -> str | None:
-    """Give the version of an installed distribution."""
+    """Return the version of an installed distribution."""
     try:
         return version(distribution)
     except PackageNotFoundError:

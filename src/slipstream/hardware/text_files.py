@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def read_text(path: Path) -> str | None:
-    """Give the file's text, or None where it cannot be read."""
+    """Return the file's text, or None where it cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:

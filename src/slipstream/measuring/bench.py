@@ -310,7 +310,7 @@ def make_salt(*parts: str) -> str:
 
 
 def is_flat(times: Sequence[float]) -> bool:
-    """Say whether the last few differ by little."""
+    """Return whether the last few differ by little."""
     last = times[-FLAT_ROUNDS:]
     return len(last) == FLAT_ROUNDS and max(last) <= FLAT_WITHIN * min(last)
 

@@ -58,7 +58,7 @@ class MachineLoad(Record):
 
     @property
     def is_busy(self) -> bool:
-        """Say whether figures taken meanwhile mean little."""
+        """Return whether figures taken meanwhile mean little."""
         return bool(self.describe())
 
     @property
@@ -71,7 +71,7 @@ class MachineLoad(Record):
         )
 
     def describe(self) -> str:
-        """Say what disturbed, or nothing if the machine was quiet."""
+        """Return what disturbed, or nothing if the machine was quiet."""
         if self.seconds < LEAST_SECONDS:
             return ""
         parts = []
@@ -145,7 +145,7 @@ class MachineWatch:
         )
 
     def wait_until_quiet(self, within_seconds: float = QUIET_WITHIN_SECONDS) -> bool:
-        """Wait until nothing else computes, for a while at most; say whether that came."""
+        """Wait until nothing else computes, for a while at most; return whether that came."""
         until = self.clock() + within_seconds
         while True:
             before = self.begin()

@@ -25,7 +25,7 @@ def judge_call(
 
 
 def _fits(value: Any, shape: Mapping[str, Any]) -> bool:
-    """Hold a value against what the schemas of our own tools use of JSON Schema."""
+    """Compare a value with what the schemas of our own tools use of JSON Schema."""
     kind = shape["type"]
     if kind == "object":
         properties = shape["properties"]

@@ -64,7 +64,7 @@ def _is_cache_refused(situation: Situation) -> bool:
 def note_dropped_drafter(
     drafter: Checkpoint | None, situation: Situation, caching: Choice[bool] | None
 ) -> tuple[str, ...]:
-    """Say which drafter gave way to the cache, and why."""
+    """Return which drafter gave way to the cache, and why."""
     if drafter is None or caching is None or situation.drafter is not None:
         return ()
     return (f"{drafter.name} is not used: {caching.because}",)

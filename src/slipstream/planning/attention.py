@@ -73,7 +73,7 @@ def _drafts_in_one_pass(situation: Situation) -> bool:
 
 
 def find_turboquant_obstacle(situation: Situation) -> str | None:
-    """Say why the cache cannot be compressed here, or None."""
+    """Return why the cache cannot be compressed here, or None."""
     target = situation.target
     if situation.on_cpu:
         return "the CPU backend has no TurboQuant"
@@ -96,7 +96,7 @@ def find_turboquant_obstacle(situation: Situation) -> str | None:
 
 
 def has_fp8_cache(situation: Situation) -> bool:
-    """Say whether a backend here surely reads an fp8 cache."""
+    """Return whether a backend here surely reads an fp8 cache."""
     version = tuple(map(int, (situation.capability or "0.0").split(".")))
     asked = situation.find_asked("attention_backend")
     flash = asked is not None and asked.value.upper() == "FLASH_ATTN"
@@ -132,7 +132,7 @@ def decide_kv_dtype(
 
 
 def _find_smaller_caches(situation: Situation) -> list[str]:
-    """Give the cache types that are possible here, the cheapest first."""
+    """Return the cache types that are possible here, the cheapest first."""
     possible = {
         "fp8": has_fp8_cache(situation),
         "turboquant_k8v4": find_turboquant_obstacle(situation) is None,

@@ -130,7 +130,7 @@ def _list_items(situation: Situation, load: Load) -> tuple[MemoryItem, ...]:
 
 
 def _weights(situation: Situation, load: Load) -> int | None:
-    """Give the target's weights on one shard; quantizing at load halves bfloat16."""
+    """Return the target's weights on one shard; quantizing at load halves bfloat16."""
     weights = situation.target.weights
     if weights is None:
         return None

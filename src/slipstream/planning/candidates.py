@@ -1,4 +1,4 @@
-"""The drafters that could serve a target: found, held against it, and ranked.
+"""The drafters that could serve a target: found, compared with it, and ranked.
 
 Anybody can publish a drafter for anything. So a candidate counts by who measured it, then by
 whether it fits, then by its maker, and what only looks alike is named and never chosen.

@@ -172,7 +172,7 @@ def _decide_overrides(situation: Situation) -> Choice[dict[str, Any]] | None:
 
 
 def list_conversation_notes(situation: Situation, settings: EngineSettings) -> tuple[str, ...]:
-    """Say what is not parsed, why, and what to type for it."""
+    """Return what is not parsed, why, and what to type for it."""
     notes = []
     if settings.tool_parser is None and situation.wishes.goal != "agent":
         notes.append(f"{_explain_missing_tools(situation)}; {_suggest_tool_parser(situation)}")

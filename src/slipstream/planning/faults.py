@@ -25,7 +25,7 @@ def find_host_fault(host: Host) -> list[Fault]:
 
 
 def find_layout_faults(situation: Situation, settings: EngineSettings) -> list[Fault]:
-    """Hold the accelerators and machines that the model spreads over against those seen."""
+    """Compare the accelerators and machines that the model spreads over with those seen."""
     nodes = settings.nodes.value if settings.nodes else 1
     shards = count_shards(settings.tensor_parallel, settings.pipeline_parallel)
     seen = len(situation.host.accelerators)
@@ -54,7 +54,7 @@ def find_layout_faults(situation: Situation, settings: EngineSettings) -> list[F
 
 
 def find_pair_faults(situation: Situation, *, draft_length: int, context: int) -> list[Fault]:
-    """Hold the pair against itself and against the engine."""
+    """Compare the pair with itself and against the engine."""
     method, drafter = situation.method, situation.drafter
     if not situation.wishes.speculation or (method is None and situation.asked.method):
         drafter = None

@@ -1,4 +1,4 @@
-"""The catalogue's known-bad combinations, held against a plan in the making."""
+"""The catalogue's known-bad combinations, compared with a plan in the making."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Facts:
 
 
 def find_known_bad(known: tuple[KnownBad, ...], facts: Facts) -> Iterator[Fault]:
-    """Give a fault for every combination that is met."""
+    """Yield a fault for every combination that is met."""
     for entry in known:
         if is_met(entry.when, facts):
             yield Fault(

@@ -9,7 +9,7 @@ from slipstream.planning.situation import Situation
 
 
 def find_method_faults(situation: Situation, settings: EngineSettings) -> Iterator[Fault]:
-    """Hold the method of a plan against everything else in it."""
+    """Compare the method of a plan with everything else in it."""
     if (method := situation.method) is None:
         return
     yield from _find_other_family(situation, method)

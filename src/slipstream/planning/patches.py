@@ -39,7 +39,7 @@ def name_patches(patches: list[Choice[str]]) -> dict[str, Choice[str]]:
 
 
 def drafts_past_its_context(situation: Situation, context: int) -> bool:
-    """Say whether a drafter that knows too few positions can be given the others.
+    """Return whether a drafter that knows too few positions can be given the others.
 
     Only on runner V2 (V1 stops drafting there), and only with unscaled positions: a scaled
     rotary table has a length of its own. The target must reach so far itself, or be stretched.

@@ -70,7 +70,7 @@ def decide_eager(situation: Situation) -> Choice[bool] | None:
 
 
 def note_compilation(situation: Situation) -> str:
-    """Say what compiling costs at the start, where it was not skipped."""
+    """Return what compiling costs at the start, where it was not skipped."""
     if situation.on_cpu:
         cost = "about 110 s more for 1.4 times the speed, measured on two cores"
     else:

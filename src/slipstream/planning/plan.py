@@ -103,7 +103,7 @@ class LaunchPlan(Record):
 
     @property
     def trusts_remote_code(self) -> bool:
-        """Say whether the user lets code of the model's repository run."""
+        """Return whether the user lets code of the model's repository run."""
         trust = self.settings.trust_remote_code
         return trust is not None and trust.value
 
@@ -148,7 +148,7 @@ class LaunchPlan(Record):
     def without_drafts(self) -> Self:
         """Return the same plan without speculation, and all else as it is.
 
-        This is the twin that text is held against. What speed is held against is the plan that
+        This is the twin that text is compared with. What speed is compared with is the plan that
         `plan_plain` makes: without drafts other settings are best.
         """
         # vLLM refuses to report the drafts of requests where there are none.

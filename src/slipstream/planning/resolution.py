@@ -73,7 +73,7 @@ def plan_target(
 
 
 def _note_fallback(chosen: Choice[str] | None) -> tuple[str, ...]:
-    """Say why there is no drafter where none was refused."""
+    """Return why there is no drafter where none was refused."""
     if chosen is None or chosen.source == "user":
         return ()
     return (f"method {chosen.value}: {chosen.because}",)
@@ -120,7 +120,7 @@ def resolve(
 
 
 def _needs_none(chosen: Choice[str] | None, named: str | None) -> bool:
-    """Say whether the method drafts from the text, or from the target's own heads."""
+    """Return whether the method drafts from the text, or from the target's own heads."""
     method = METHODS.get(chosen.value) if chosen else None
     if method is None:
         return chosen is not None

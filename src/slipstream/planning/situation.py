@@ -51,27 +51,27 @@ class Situation:
 
     @property
     def accelerator(self) -> Accelerator | None:
-        """Give the first accelerator; a machine's are taken to be alike."""
+        """Return the first accelerator; a machine's are taken to be alike."""
         return self.host.accelerators[0] if self.host.accelerators else None
 
     @property
     def on_cpu(self) -> bool:
-        """Say whether the CPU itself would serve."""
+        """Return whether the CPU itself would serve."""
         return self.accelerator is None
 
     @property
     def capability(self) -> str | None:
-        """Give the compute capability, such as 12.1."""
+        """Return the compute capability, such as 12.1."""
         return None if self.accelerator is None else self.accelerator.compute_capability
 
     @property
     def capability_major(self) -> int | None:
-        """Give the generation of the accelerator."""
+        """Return the generation of the accelerator."""
         return None if self.capability is None else int(self.capability.partition(".")[0])
 
     @property
     def is_unified(self) -> bool:
-        """Say whether accelerator and system share one memory."""
+        """Return whether accelerator and system share one memory."""
         return self.accelerator is not None and self.accelerator.memory_kind == "unified"
 
     @property
@@ -86,7 +86,7 @@ class Situation:
 
     @property
     def block_tokens(self) -> int:
-        """Give the tokens of one cache block."""
+        """Return the tokens of one cache block."""
         return CPU_BLOCK_TOKENS if self.on_cpu else GPU_BLOCK_TOKENS
 
     @property
@@ -113,12 +113,12 @@ class Situation:
 
     @property
     def advice(self) -> Settings:
-        """Give the recipe's settings, or none."""
+        """Return the recipe's settings, or none."""
         return self.recipe.settings if self.recipe is not None else Settings()
 
     @property
     def recipe_fits_machine(self) -> bool:
-        """Say whether the recipe was made on this kind of machine."""
+        """Return whether the recipe was made on this kind of machine."""
         return self.recipe is not None and self.machine in self.recipe.machines
 
     def from_recipe(self, value: Value) -> Choice[Value]:

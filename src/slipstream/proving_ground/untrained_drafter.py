@@ -53,7 +53,7 @@ def _build(target: Path, folder: Path, shape: DrafterShape, seed: int) -> None:
 
 
 def drafter_config(target: dict[str, Any], shape: DrafterShape) -> dict[str, Any]:
-    """Give the config.json of a drafter of this shape for a target with this config.json."""
+    """Return the config.json of a drafter of this shape for a target with this config.json."""
     target_layers = int(target["num_hidden_layers"])
     heads = shape.attention_heads or target["num_attention_heads"]
     return {

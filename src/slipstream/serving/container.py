@@ -25,7 +25,7 @@ _FOLDERS = ("MODEL_PATH", "DFLASH_DRAFTER")
 
 
 def decide_bind(host: Host, *, has_key: bool, interfaces: Path = _INTERFACES) -> str | None:
-    """Give the address to listen at if nobody named one; None is this machine only."""
+    """Return the address to listen at if nobody named one; None is this machine only."""
     if host.container in (None, "none"):
         return None
     if has_key:

@@ -50,7 +50,7 @@ class Diagnosis(Record):
 
     @property
     def is_fault(self) -> bool:
-        """Say whether there is more than a request that was refused."""
+        """Return whether there is more than a request that was refused."""
         return any(finding.cause != "request" for finding in self.findings)
 
 
@@ -150,7 +150,7 @@ def _check_machine(host: Host) -> Check:
 
 
 def _check_engine(host: Host) -> Check:
-    """Hold the installed engine against the one that plans are made for."""
+    """Compare the installed engine with the one that plans are made for."""
     install = f"pip install 'slipstream[{'vllm' if host.accelerators else 'cpu'}]'"
     engine = host.software.engine
     if engine is None or not engine.distribution.startswith("vllm"):
@@ -209,7 +209,7 @@ def _check_advisories(site: Site) -> Iterator[Check]:
 
 
 def _check_memory(host: Host) -> Iterator[Check]:
-    """Hold unified memory, which is the engine's too, against the limits of its guard."""
+    """Compare unified memory, which is the engine's too, with the limits of its guard."""
     available = host.memory.available_bytes
     if available is None or not _is_unified(host) or available >= WATCHED_BELOW_BYTES:
         return

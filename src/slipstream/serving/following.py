@@ -24,7 +24,7 @@ class GrowingFile:
     _file: BinaryIO | None = field(default=None, init=False)
 
     def read(self) -> bytes:
-        """Give some of what was not read yet, nothing if that is all for now."""
+        """Return some of what was not read yet, nothing if that is all for now."""
         added = b"" if self._file is None else self._file.read(CHUNK_BYTES)
         if added or not self._is_another():
             return added
@@ -50,13 +50,13 @@ class GrowingFile:
             self._file.seek(0, os.SEEK_END)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _is_another(self) -> bool:
-        """Say whether the path holds something that the open file does not."""
+        """Return whether the path holds something that the open file does not."""
         try:
             there = self.path.stat()
         except FileNotFoundError:

@@ -13,7 +13,7 @@ NO_HOST = "none.invalid"
 
 
 def takes_pictures(plan: LaunchPlan) -> bool:
-    """Say whether the engine is planned to take anything but text."""
+    """Return whether the engine is planned to take anything but text."""
     media = plan.settings.media_limits
     return media is not None and any(media.value.values())
 

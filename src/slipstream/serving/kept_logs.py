@@ -30,7 +30,7 @@ class LogPlace(Record):
     digest: str
 
     def is_in(self, part: BinaryIO) -> bool:
-        """Say whether a part has this place."""
+        """Return whether a part has this place."""
         return _read_place(part, self.offset) == self
 
 

@@ -127,7 +127,7 @@ class Run(Record):
     drifts: tuple[Drift, ...] = ()
 
     def move(self, state: State) -> "Run":
-        """Give the run in its next state; a step that the table does not have is a bug."""
+        """Return the run in its next state; a step that the table does not have is a bug."""
         if state not in TRANSITIONS[self.state]:
             raise ValueError(f"a run cannot go from {self.state} to {state}")
         return self.model_copy(update={"state": state})
@@ -146,7 +146,7 @@ class RunFolder:
 
     @property
     def events(self) -> Path:
-        """What happened, an event a line."""
+        """What happened, one event per line."""
         return self.path / "events.jsonl"
 
     @property
@@ -166,7 +166,7 @@ class RunFolder:
 
     @property
     def access_log(self) -> Path:
-        """What was asked of the gate, a request a line; fuller ones lie beside it."""
+        """What was asked of the gate, one request per line; fuller ones lie beside it."""
         return self.path / "access.jsonl"
 
     def list_older_access_logs(self) -> list[Path]:
@@ -304,7 +304,7 @@ class RunFolder:
 
 
 def find_runs_root(environment: Mapping[str, str]) -> Path:
-    """Give the folder of this user's runs."""
+    """Return the folder of this user's runs."""
     home = Path(environment.get("HOME") or Path.home())
     state = environment.get("XDG_STATE_HOME") or home / ".local" / "state"
     return Path(state).expanduser() / "slipstream" / "runs"
@@ -316,7 +316,7 @@ def name_run(plan: LaunchPlan, now: datetime, pid: int) -> str:
 
 
 def list_runs(root: Path) -> list[tuple[RunFolder, Run]]:
-    """Give all runs that this version can read, the newest first."""
+    """Return all runs that this version can read, the newest first."""
     found = []
     for record in root.glob("*/run.json"):
         with suppress(InvalidInputError):
@@ -325,12 +325,12 @@ def list_runs(root: Path) -> list[tuple[RunFolder, Run]]:
 
 
 def find_live(root: Path, proc: Path = _PROC) -> list[tuple[RunFolder, Run]]:
-    """Give the runs whose supervisor lives."""
+    """Return the runs whose supervisor lives."""
     return [(folder, run) for folder, run in list_runs(root) if is_alive(run.supervisor, proc)]
 
 
 def expected_phases(root: Path, plan: LaunchPlan) -> dict[Phase, float]:
-    """Give the median of each phase over earlier runs of the same command line."""
+    """Return the median of each phase over earlier runs of the same command line."""
     argv = plan.argv()
     earlier = [run.phase_seconds for _, run in list_runs(root) if run.plan.argv() == argv]
     samples = {phase: [took[phase] for took in earlier if phase in took] for phase in PHASES}
@@ -347,7 +347,7 @@ def read_process(pid: int, proc: Path = _PROC) -> Process | None:
 
 
 def is_alive(process: Process, proc: Path = _PROC) -> bool:
-    """Say whether the process runs, and not another one under its id."""
+    """Return whether the process runs, and not another one under its id."""
     return read_process(process.pid, proc) == process
 
 

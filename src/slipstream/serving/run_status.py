@@ -121,13 +121,13 @@ def read_status(folder: RunFolder, run: Run, monotonic: float, proc: Path = _PRO
 
 
 def find_standing(run: Run, proc: Path = _PROC) -> Standing:
-    """Give a run's state, unless its supervisor was killed before it could say the last one."""
+    """Return a run's state, unless its supervisor was killed before it could say the last one."""
     ended = not TRANSITIONS[run.state]
     return run.state if ended or is_alive(run.supervisor, proc) else "supervisor gone"
 
 
 def _find_since(run: Run, events: tuple[Event, ...], state: Standing) -> AwareDatetime:
-    """Give when the state was entered; of a supervisor that is gone, the last it said."""
+    """Return when the state was entered; of a supervisor that is gone, the last it said."""
     if state == "supervisor gone":
         return events[-1].at if events else run.began_at
     last: Iterable[Event] = takewhile(lambda event: event.state == state, reversed(events))

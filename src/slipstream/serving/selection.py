@@ -10,14 +10,14 @@ _PROC = Path("/proc")
 
 
 def choose_run(root: Path, name: str | None) -> tuple[RunFolder, Run]:
-    """Give the run of a name, or the newest of those that begin so."""
+    """Return the run of a name, or the newest of those that begin so."""
     return _match(root, name)[0]
 
 
 def choose_running(
     root: Path, name: str | None, proc: Path = _PROC, *, verb: str = "stop"
 ) -> tuple[RunFolder, Run]:
-    """Give the one run that has a process left; `verb` is what was to be done with it."""
+    """Return the one run that has a process left; `verb` is what was to be done with it."""
     matched = _match(root, name)
     running = [(folder, run) for folder, run in matched if not is_over(run, proc)]
     if len(running) > 1:
@@ -44,7 +44,7 @@ def find_server(root: Path, name: str | None, *, hint: str) -> tuple[str, Run | 
 
 
 def is_over(run: Run, proc: Path = _PROC) -> bool:
-    """Say whether nothing of a run is left."""
+    """Return whether nothing of a run is left."""
     if is_alive(run.supervisor, proc):
         return False
     return run.engine is None or not list_session(run.engine, proc)

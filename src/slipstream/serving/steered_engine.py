@@ -27,6 +27,6 @@ def steer_engine(plan: LaunchPlan, *, steered: bool) -> LaunchPlan:
 
 
 def is_followed(plan: LaunchPlan) -> bool:
-    """Say whether the engine keeps a ledger."""
+    """Return whether the engine keeps a ledger."""
     choice = plan.settings.rest.get(SCHEDULER)
     return choice is not None and choice.value == STEERED

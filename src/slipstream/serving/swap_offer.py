@@ -48,7 +48,7 @@ def withdraw_swaps(plan: LaunchPlan) -> LaunchPlan:
 
 
 def takes_swaps(plan: LaunchPlan) -> bool:
-    """Say whether an engine of this plan takes another drafter."""
+    """Return whether an engine of this plan takes another drafter."""
     transfer = plan.settings.rest.get(TRANSFER)
     asked = transfer is not None and transfer.value == {"backend": BACKEND}
     return asked and plan.drafter is not None

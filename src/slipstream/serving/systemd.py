@@ -98,7 +98,7 @@ def count_stop_seconds(drain_seconds: int) -> int:
 
 
 def is_hidden(path: Path) -> bool:
-    """Say whether a service does not see what a person sees there."""
+    """Return whether a service does not see what a person sees there."""
     return any(path.is_relative_to(folder) for folder in _HIDDEN)
 
 

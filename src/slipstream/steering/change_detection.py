@@ -184,7 +184,7 @@ class Detector:
         self._latest = [0.0, 0.0]
 
     def add(self, value: float, bets: tuple[Bet, ...], figures: tuple[float, float]) -> bool:
-        """Take a value of a stream, and say whether `change` is another one now, or over.
+        """Take a value of a stream, and return whether `change` is another one now, or over.
 
         `figures` are what was expected and what came, in the unit in which a change is reported.
         """

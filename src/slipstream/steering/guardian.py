@@ -41,7 +41,7 @@ class DrafterSwap(Protocol):
     """The way back to the drafter that served before."""
 
     def swap_back(self, reason: str) -> bool:
-        """Have the drafter before serve again, and say whether there is one."""
+        """Have the drafter before serve again, and return whether there is one."""
 
 
 @dataclass(frozen=True, slots=True)

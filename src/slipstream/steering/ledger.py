@@ -87,7 +87,7 @@ class LedgerReader:
         return lines
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -127,7 +127,7 @@ class LedgerReader:
         return True
 
     def _is_replaced(self, path: Path) -> bool:
-        """Say whether the path holds another file than the open one, or that one begun anew."""
+        """Return whether the path holds another file than the open one, or that one begun anew."""
         assert self._file is not None
         try:
             there = path.stat()

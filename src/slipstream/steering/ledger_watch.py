@@ -163,7 +163,7 @@ class LedgerWatch:
         return self._keep(key, change, at, decay, owner)
 
     def _is_long_only(self, key: Key, change: Change) -> bool:
-        """Say whether acceptance collapsed in long contexts, and not in short ones."""
+        """Return whether acceptance collapsed in long contexts, and not in short ones."""
         family, place = key
         short = (family, Place(kind=place.kind, context=SHORT_CONTEXT))
         return (

@@ -4,7 +4,7 @@ Greedy text is known beforehand, so every draft can be judged without the engine
 come of it. `uniform` drafts at every position and averages, as speculators does while it
 trains. `walked` goes through the text as the engine does: draft, take the accepted tokens and
 the target's own next one, draft again there. A walk starts anew where a draft failed, which is
-where text is hard to foretell, so `walked` is the lower one.
+where text is hard to predict, so `walked` is the lower one.
 """
 
 from collections.abc import Iterator, Sequence

@@ -13,7 +13,7 @@ NAME = "slipstream_anchored_blocks"
 
 
 def register_attention() -> str:
-    """Make the attention known to transformers, and give the name that asks for it."""
+    """Make the attention known to transformers, and return the name that asks for it."""
     from transformers.modeling_utils import AttentionInterface
 
     AttentionInterface.register(NAME, attend)

@@ -30,7 +30,7 @@ class States(Protocol):
     """Gives the target's hidden states of a sample."""
 
     def read(self, number: int) -> npt.NDArray[np.uint16]:
-        """Give [tokens, layers * hidden] as the bits of bfloat16."""
+        """Return [tokens, layers * hidden] as the bits of bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)

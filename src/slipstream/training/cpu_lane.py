@@ -68,7 +68,7 @@ class Trainer:
         self.compiled = torch.compile(compute, dynamic=False) if compiled else compute
 
     def take_step(self, batch: Batch, choice: "Candidates") -> tuple[float, float]:
-        """Do one step; give the loss and the share of foretold tokens that were right."""
+        """Do one step; return the loss and the share of predicted tokens that were right."""
         import torch
 
         rate = self.schedule.rate_at(self.step)
@@ -179,7 +179,7 @@ class Candidates:
         return cls(frequent, others[missing:], generator)
 
     def pick(self, targets: Any) -> tuple[Any, Any]:
-        """Give a step's tokens, and where among them each target is; -1 stays -1."""
+        """Return a step's tokens, and where among them each target is; -1 stays -1."""
         wanted = np.setdiff1d(targets[targets >= 0], self.frequent)[:DRAWN_TOKENS]
         drawn = self.generator.choice(
             self.rest, size=min(DRAWN_TOKENS, len(self.rest)), replace=False

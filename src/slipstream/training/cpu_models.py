@@ -80,7 +80,7 @@ def even_out(model: Any, scale: Any) -> None:
 
 
 def measure_scale(states: States, samples: Sequence[TrainSample]) -> Any:
-    """Give one over the size of every feature, the usual token's, not the few huge ones'."""
+    """Return one over the size of every feature, the usual token's, not the few huge ones'."""
     import torch
 
     chosen = samples[:: max(1, len(samples) // SAMPLES_FOR_SCALE)]

@@ -61,32 +61,32 @@ class GpuJob:
 
     @property
     def rows(self) -> Path:
-        """Give the file of tokens and loss masks."""
+        """Return the file of tokens and loss masks."""
         return self.folder / "rows.jsonl"
 
     @property
     def data(self) -> Path:
-        """Give the folder of the prepared rows."""
+        """Return the folder of the prepared rows."""
         return self.folder / "data"
 
     @property
     def states(self) -> Path:
-        """Give the folder of the hidden states; `prepare-data` wants none inside its own."""
+        """Return the folder of the hidden states; `prepare-data` wants none inside its own."""
         return self.folder / "states"
 
     @property
     def outline(self) -> Path:
-        """Give the folder of the untrained drafter that tells what speculators derives."""
+        """Return the folder of the untrained drafter that tells what speculators derives."""
         return self.folder / "outline"
 
     @property
     def draft_config(self) -> Path:
-        """Give the file that describes the draft layers."""
+        """Return the file that describes the draft layers."""
         return self.folder / "draft-layers.json"
 
     @property
     def checkpoints(self) -> Path:
-        """Give the folder of the trained drafters, one an epoch."""
+        """Return the folder of the trained drafters, one an epoch."""
         return self.folder / "checkpoints"
 
 
@@ -205,7 +205,7 @@ def train_command(job: GpuJob) -> Command:
 
 
 def find_drafter(job: GpuJob) -> Path:
-    """Give the trained drafter with the lowest loss on the rows that were kept for it."""
+    """Return the trained drafter with the lowest loss on the rows that were kept for it."""
     best = job.checkpoints / "checkpoint_best"
     if not best.is_dir():
         raise EngineError(
@@ -278,7 +278,7 @@ def _loss_arguments(job: GpuJob) -> Command:
 
 
 def _design_arguments(job: GpuJob) -> Command:
-    """Say what the drafter is; with `--from-pretrained` this only goes on record."""
+    """Return what the drafter is; with `--from-pretrained` this only goes on record."""
     ids = [str(layer) for layer in job.design.target_layer_ids]
     common = (
         *("--speculator-type", job.design.method, "--verifier-name-or-path", job.target),

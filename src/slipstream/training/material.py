@@ -26,7 +26,7 @@ class Material:
     geometry: Geometry
 
     def held_out_conversations(self, kind: str) -> list[Conversation]:
-        """Give the held-out conversations of a kind."""
+        """Return the held-out conversations of a kind."""
         return [conversation for conversation, _ in self.held_out[kind]]
 
 

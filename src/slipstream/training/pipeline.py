@@ -44,7 +44,7 @@ def run_pipeline(fresh: TrainRun, shop: Workshop) -> TrainRun:
 
 
 def list_stages(*, on_gpu: bool) -> dict[StageName, Stage]:
-    """Give every stage in its order, as this kind of machine does it."""
+    """Return every stage in its order, as this kind of machine does it."""
     lane = gpu_stages if on_gpu else cpu_stages
     return {
         "prompts": _collect_prompts,

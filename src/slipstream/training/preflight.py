@@ -106,7 +106,7 @@ def read_vocabulary(folder: Path, size: int) -> Vocabulary:
 
 
 def read_versions() -> dict[str, str]:
-    """Give the versions of what trains and serves."""
+    """Return the versions of what trains and serves."""
     found = {}
     for name in (*PACKAGES, *ENGINES):
         try:

@@ -10,7 +10,7 @@ from slipstream.training.run import TrainRun
 
 
 def promote(run: TrainRun, drafter: Path, host: Host, overlay: Path) -> Path:
-    """Write the pair into the overlay of the catalogue, and give the file."""
+    """Write the pair into the overlay of the catalogue, and return the file."""
     recipe = make_recipe(run, drafter, host, datetime.now(UTC))
     overlay.mkdir(parents=True, exist_ok=True)
     file = overlay / f"{recipe.name}.json"

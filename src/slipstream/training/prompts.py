@@ -94,7 +94,7 @@ def read_conversations(path: Path) -> tuple[Conversation, ...]:
 
 
 def _find_obstacle(turns: Sequence[Turn]) -> str | None:
-    """Say why the target cannot be asked this as text, if it cannot."""
+    """Return why the target cannot be asked this as text, if it cannot."""
     return "tool calls" if any(turn.tool_calls for turn in turns) else find_obstacle(turns)
 
 

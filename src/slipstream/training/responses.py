@@ -85,7 +85,7 @@ def _make_response(name: str, answer: Answer) -> Response:
 
 
 def _resume(path: Path) -> tuple[Response, ...]:
-    """Give the rows of an earlier run; the line in which it died is cut off."""
+    """Return the rows of an earlier run; the line in which it died is cut off."""
     if not path.exists():
         return ()
     os.truncate(path, path.read_bytes().rfind(b"\n") + 1)

@@ -64,7 +64,7 @@ class StageRecord(Record):
 
 
 class Judged(Record):
-    """Held-out acceptance of one kind of prompts: foretold from text, and served."""
+    """Held-out acceptance of one kind of prompts: predicted from text, and served."""
 
     prompts: int
     uniform: DrafterAcceptance | None = None
@@ -73,7 +73,7 @@ class Judged(Record):
 
     @property
     def by_position(self) -> tuple[float, ...]:
-        """Give the share of drafts that held to each position, served if it was."""
+        """Return the share of drafts that held to each position, served if it was."""
         best = self.served or self.walked
         return () if best is None else best.by_position
 
@@ -91,7 +91,7 @@ class TrainRun(Record):
     judged: dict[str, Judged] = Field(default_factory=dict)
 
     def find(self, name: StageName) -> StageRecord | None:
-        """Give a stage's record, if it is done."""
+        """Return a stage's record, if it is done."""
         return next((stage for stage in self.stages if stage.name == name), None)
 
 

@@ -42,7 +42,7 @@ class Schedule(Record):
     compiled: bool = True
 
     def rate_at(self, step: int) -> float:
-        """Give the learning rate: a linear rise, then half a cosine down to a twentieth."""
+        """Return the learning rate: a linear rise, then half a cosine down to a twentieth."""
         rise = max(1, round(self.steps * self.warm_up))
         if step < rise:
             return self.learning_rate * (step + 1) / rise

@@ -23,7 +23,7 @@ SAMPLES_IN_A_WINDOW = 64
 
 
 def row_bytes(layers: int, hidden_size: int) -> int:
-    """Give the bytes that one token takes."""
+    """Return the bytes that one token takes."""
     return layers * hidden_size * ELEMENT_BYTES
 
 
@@ -35,7 +35,7 @@ class StateFile:
     starts: tuple[int, ...]
 
     def read(self, number: int) -> npt.NDArray[np.uint16]:
-        """Give one sample's states."""
+        """Return one sample's states."""
         return self.rows[self.starts[number] : self.starts[number + 1]]
 
 
@@ -121,5 +121,5 @@ def _starts_of(samples: Sequence[TrainSample]) -> Iterator[int]:
 
 
 def _resume_at(starts: Sequence[int], rows: int) -> int:
-    """Give the first sample that is not wholly in the file."""
+    """Return the first sample that is not wholly in the file."""
     return int(np.searchsorted(starts, rows, side="right")) - 1

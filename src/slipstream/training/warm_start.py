@@ -21,7 +21,7 @@ from slipstream.errors import InvalidInputError, MissingPartError
 
 
 def convert_drafter(source: Path, target: Path, folder: Path) -> Path:
-    """Give `folder` with the drafter of `source` in it, made for `target`; both are folders."""
+    """Return `folder` with the drafter of `source` in it, made for `target`; both are folders."""
     drafter = read_checkpoint(str(source), tokenizer=False)
     draft = require_trainable(drafter, read_checkpoint(str(target), tokenizer=False))
 
@@ -88,7 +88,7 @@ def _find_faults(drafter: Checkpoint, draft: DraftPart, target: Checkpoint) -> I
 
 
 def _is_causal(drafter: Checkpoint, draft: DraftPart) -> bool:
-    """Say how blocks are attended to: as stated, and else only where layers slide."""
+    """Return how blocks are attended to: as stated, and else only where layers slide."""
     if draft.layout == "speculators" and not drafter.has_sliding_windows:
         return False  # What its config says is about sliding layers alone.
     return next(iter(draft.causal_statements.values()), drafter.has_sliding_windows)

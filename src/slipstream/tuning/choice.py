@@ -76,7 +76,7 @@ def settle(model: SpeedModel, goal: Goal, best: Prediction) -> SpeedChoice:
 
 
 def _find_slow(model: SpeedModel, limit: Limit, one: Prediction) -> float:
-    """Give the time per token that the limit's share does not exceed, upper end of its error."""
+    """Return the time per token that the limit's share does not exceed, upper end of its error."""
     slow = model.predict_slow(one.draft_length, one.concurrency, limit.share)
     return slow * (1 + one.error)
 
@@ -164,7 +164,7 @@ def _make_schedule(model: SpeedModel, best: Prediction) -> tuple[ScheduledLength
 
 
 def find_tax(batch: int) -> float:
-    """Give what a schedule was seen to cost, on a line over the logarithm of the batch."""
+    """Return what a schedule was seen to cost, on a line over the logarithm of the batch."""
     (low, least), (high, most) = TAXES
     place = log(batch / low) / log(high / low)
     return least + (most - least) * min(max(place, 0.0), 1.0)

@@ -51,7 +51,7 @@ def fit_shares(rows: Sequence[Row], values: Sequence[float]) -> Fit | None:
 
 
 def _fit_absolute(rows: Sequence[Row], values: Sequence[float]) -> list[float] | None:
-    """Give by which share each value is off the fit that leaves the least absolute errors."""
+    """Return by which share each value is off the fit that leaves the least absolute errors."""
     fitted, off = list(values), [1.0] * len(rows)
     for _ in range(ABSOLUTE_ROUNDS):
         weights = [1 / max(share, SMALLEST_RESIDUAL) for share in off]
@@ -142,7 +142,7 @@ def invert(matrix: Sequence[Row]) -> Matrix | None:
 
 
 def find_leverage(row: Row, covariance: Sequence[Row]) -> float:
-    """Give a fitted value's variance if errors had a spread of 1."""
+    """Return a fitted value's variance if errors had a spread of 1."""
     return _multiply(row, [_multiply(line, row) for line in covariance])
 
 

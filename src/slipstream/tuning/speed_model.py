@@ -47,7 +47,7 @@ class SpeedModel:
 
     @cached_property
     def lengths(self) -> range:
-        """Give the draft lengths that can be told; 0, if a plain engine was measured."""
+        """Return the draft lengths that can be told; 0, if a plain engine was measured."""
         longest = min(
             max((one.draft_length for one in self.acceptance if one.kind == kind), default=0)
             for kind in self.shares
@@ -89,7 +89,7 @@ class SpeedModel:
 
     @cached_property
     def _tokens(self) -> dict[int, FigureWithError]:
-        """Give the tokens of a step by draft length."""
+        """Return the tokens of a step by draft length."""
         plain = FigureWithError(value=1.0, error=0.0)
         return {length: self._mix(length) if length else plain for length in self.lengths}
 

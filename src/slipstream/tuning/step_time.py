@@ -66,7 +66,7 @@ class StepTime(Record):
     cautions: tuple[str, ...] = ()
 
     def predict(self, sequences: float, draft_length: int) -> tuple[float, float]:
-        """Give the seconds of a step, and the share by which a load may be off: one spread."""
+        """Return the seconds of a step, and the share by which a load may be off: one spread."""
         line = self.find_line(draft_length)
         costs = (line.fixed.value, line.by_sequence.value, line.by_token.value)
         row = (1.0, sequences, sequences * (draft_length + 1))
@@ -75,13 +75,13 @@ class StepTime(Record):
         return seconds, self.spread * sqrt(1 + leverage)
 
     def is_far(self, sequences: float, draft_length: int) -> bool:
-        """Say whether such a step is much larger than all that were measured."""
+        """Return whether such a step is much larger than all that were measured."""
         line = self.find_line(draft_length)
         tokens = sequences * (draft_length + 1)
         return sequences > FAR * line.most_sequences or tokens > FAR * line.most_tokens
 
     def find_line(self, draft_length: int) -> StepLine:
-        """Give the line of an engine with this draft length."""
+        """Return the line of an engine with this draft length."""
         line = self.drafting if draft_length else self.plain
         if line is None:
             raise InvalidInputError(
@@ -92,7 +92,7 @@ class StepTime(Record):
 
     @property
     def student(self) -> float:
-        """Give how many spreads hold 95 %."""
+        """Return how many spreads hold 95 %."""
         return t_quantile(self.degrees_of_freedom)
 
 

@@ -46,12 +46,12 @@ class Trial(Record):
 
     @property
     def gain(self) -> float:
-        """Give by which share the plan before took longer."""
+        """Return by which share the plan before took longer."""
         return self.seconds_per_token_before / self.seconds_per_token - 1
 
     @property
     def verdict(self) -> str:
-        """Say what came of it, in a sentence."""
+        """Return what came of it, in a sentence."""
         much = f"{abs(self.gain):.1%} {'less' if self.gain >= 0 else 'more'} time a token"
         ending = "taken" if self.adopted else f"left, it takes {self.needed:.0%} to tell"
         return f"{self.what}: {much} at concurrency {self.concurrency}, {ending}"
@@ -74,7 +74,7 @@ def judge_trial(
     points: Sequence[StepPoint],
     acceptance: Sequence[DraftAcceptance],
 ) -> Trial:
-    """Hold a variant against the plan before it, at the same batches.
+    """Compare a variant with the plan before it, at the same batches.
 
     That one was served at its own loads; what the model is off there is taken to be so here, and
     `factor` is what earlier variants left of its time.

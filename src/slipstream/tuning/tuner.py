@@ -129,7 +129,7 @@ class Tuner:
     def measure(
         self, start: EngineStart, plan: LaunchPlan | None = None
     ) -> tuple[list[StepPoint], tuple[DraftAcceptance, ...]]:
-        """Give the points of one start's loads, and its drafts."""
+        """Return the points of one start's loads, and its drafts."""
         began = time.monotonic()
         number = len(self._reports) + 1
         figures = measure_start(

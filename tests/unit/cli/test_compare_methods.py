@@ -104,7 +104,7 @@ def test_saved_plans_are_held_against_the_first_of_them(capsys: pytest.CaptureFi
     assert arena.verdict.arms == ("plain", "dflash", "ngram")
     assert arena.verdict.places[0].contenders == ("ngram",)
     for more, told in (
-        (["--against", "plain.json", "ngram.json"], "arms of the same name"),
+        (["--against", "plain.json", "ngram.json"], "different file names: plain, ngram, ngram"),
         (["--against", *["plain.json"] * 8], "9 plans are too many to compare"),
         (["--methods", "dflash", "ngram"], "--methods and a saved plan exclude each other"),
     ):

@@ -36,7 +36,7 @@ NOBODY = Process(pid=1 << 30, start_ticks=1)
 
 @pytest.fixture(autouse=True)
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Give the arguments of a pair that fits, on a machine that belongs to the test alone."""
+    """Return the arguments of a pair that fits, on a machine that belongs to the test alone."""
     for name, folder in (("STATE", "state"), ("CONFIG", "config"), ("CACHE", "cache")):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / folder))
     monkeypatch.delenv("SLIPSTREAM_CACHE", raising=False)
@@ -384,7 +384,7 @@ def test_a_run_without_the_gate_is_for_this_machine_and_shown_as_such(
 
 @pytest.fixture
 def served(pair: list[str], small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    """Give a run, on a small disk, whose supervisor was killed."""
+    """Return a run, on a small disk, whose supervisor was killed."""
     monkeypatch.setenv("XDG_STATE_HOME", str(small_disk))
     assert serve_until_ready(*pair, "--port", str(choose_port(None))) == 0
     ((folder, ended),) = list_runs(find_runs_root(os.environ))

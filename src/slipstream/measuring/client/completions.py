@@ -41,7 +41,7 @@ class Request:
 
     @property
     def path(self) -> str:
-        """Give the path that answers this kind of prompt."""
+        """Return the path that answers this kind of prompt."""
         return "/v1/chat/completions" if self.messages else "/v1/completions"
 
     def make_body(self, model: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Endpoint:
 
     @property
     def base(self) -> httpx.URL:
-        """Give the address that paths are appended to."""
+        """Return the address that paths are appended to."""
         try:
             base = httpx.URL(self.url.rstrip("/").removesuffix("/v1"))
         except httpx.InvalidURL:
@@ -50,7 +50,7 @@ class Endpoint:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Give the headers that say who asks."""
+        """Return the headers that say who asks."""
         return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
 
     def make_context(self) -> ssl.SSLContext | None:
@@ -114,7 +114,7 @@ def read_served_model(endpoint: Endpoint) -> tuple[str, int | None]:
 
 
 async def call(client: httpx.AsyncClient, method: str, path: str, body: Any = None) -> Any:
-    """Call the server and give the JSON that it answers with."""
+    """Call the server and return the JSON that it answers with."""
     answer = await fetch(client, method, path, body)
     try:
         return answer.json()
@@ -129,7 +129,7 @@ async def call(client: httpx.AsyncClient, method: str, path: str, body: Any = No
 async def fetch(
     client: httpx.AsyncClient, method: str, path: str, body: Any = None
 ) -> httpx.Response:
-    """Call the server and give its answer, if it is a good one."""
+    """Call the server and return its answer, if it is a good one."""
     answer = await send(client, method, path, body)
     if answer.status_code != httpx.codes.OK:
         refused = answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)

@@ -52,20 +52,20 @@ class EngineCounts(Record):
 
     @property
     def tokens_per_step(self) -> float | None:
-        """Give the tokens that a step made, with the one that is not drafted."""
+        """Return the tokens that a step made, with the one that is not drafted."""
         if self.drafts and self.accepted is not None:
             return 1 + self.accepted / self.drafts
         return self.latest_tokens_per_step
 
     @property
     def cache_hit_share(self) -> float | None:
-        """Give the share of prompt tokens that the prefix cache had."""
+        """Return the share of prompt tokens that the prefix cache had."""
         if not self.cache_queries or self.cache_hits is None:
             return None
         return self.cache_hits / self.cache_queries
 
     def since(self, before: "EngineCounts") -> "EngineCounts":
-        """Give what was counted in between."""
+        """Return what was counted in between."""
         counts = {
             name: now - (getattr(before, name) or 0)
             for name in _COUNTERS

@@ -33,7 +33,7 @@ def run_closed_loop(
     deadline_seconds: float = math.inf,
     on_sample: OnSample = lambda _: None,
 ) -> list[Sample]:
-    """Send all requests, `concurrency` at a time; give the samples in the requests' order."""
+    """Send all requests, `concurrency` at a time; return the samples in the requests' order."""
 
     async def run() -> list[Sample]:
         async with _Load(endpoint, requests, deadline_seconds, on_sample) as load:

@@ -79,7 +79,7 @@ class StreamReader:
         call[1] += told.get("arguments") or ""
 
     def describe(self, began: float) -> dict[str, Any]:
-        """Give what was told so far as a sample has it."""
+        """Return what was told so far as a sample has it."""
         usage = self.usage or {}
         details = usage.get("prompt_tokens_details") or {}
         return {
@@ -99,7 +99,7 @@ class StreamReader:
         }
 
     def find_fault(self) -> str | None:
-        """Say what is wrong with a stream that is over, if anything is."""
+        """Return what is wrong with a stream that is over, if anything is."""
         if self.fault is not None:
             return self.fault
         if self.finish_reason is None or self.finish_reason in FAILED:
@@ -112,7 +112,7 @@ class StreamReader:
 async def stream(
     wire: Wire, request: Request, *, model: str, concurrency: int, load_began: float, until: float
 ) -> Sample:
-    """Ask, read the stream and give what was measured; `until` ends it with an error."""
+    """Ask, read the stream and return what was measured; `until` ends it with an error."""
     streamed = {"stream": True, "stream_options": {"include_usage": True}}
     post = wire.make_post(request.path, request.make_body(model) | streamed)
     reader, began = StreamReader(), time.monotonic()

@@ -39,7 +39,7 @@ class AnswerReader:
         self._left: int | None = 0
 
     def feed(self, data: bytes) -> bytes:
-        """Give what these bytes add to the body."""
+        """Return what these bytes add to the body."""
         if not self.status:
             head, found, data = (self._rest + data).partition(b"\r\n\r\n")
             if not found:
@@ -115,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_free(self) -> bool:
-        """Say whether another exchange may follow."""
+        """Return whether another exchange may follow."""
         fresh = time.monotonic() - self.heard_at < IDLE_SECONDS
         return self._transport is not None and self.reader.keeps and self.reader.complete and fresh
 

@@ -76,7 +76,7 @@ def _tell_loads(places: Sequence[Place], loads: Sequence[int]) -> str:
 
 
 def _tell(place: Place) -> str:
-    """Say who is fastest, or between whom it is open."""
+    """Return who is fastest, or between whom it is open."""
     if place.winner:
         return f"{place.winner} is fastest"
     limit = f"{EVEN * 100:.0f} %"

@@ -93,7 +93,7 @@ def split_block(block: Block) -> dict[Cell, list[Sample]]:
 
 
 def has_tasks(blocks: Sequence[Block]) -> bool:
-    """Say whether the blocks were asked tasks, and not prompts on their own."""
+    """Return whether the blocks were asked tasks, and not prompts on their own."""
     return any(sample.task is not None for block in blocks for sample in block.samples)
 
 

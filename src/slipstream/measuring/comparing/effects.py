@@ -63,7 +63,7 @@ class Effects:
         return SpeedRatio(ratio=exp(value), low=exp(value - half), high=exp(value + half))
 
     def decide(self, contrast: Contrast, half: float) -> Outcome:
-        """Say what an interval of this half-width shows."""
+        """Return what an interval of this half-width shows."""
         value = self.values[contrast]
         if abs(value) > max(half, self.floors[contrast[1]]):
             return "faster" if value > 0 else "slower"

@@ -95,7 +95,7 @@ def _stand_apart(findings: Sequence[SpeedFinding]) -> dict[str, _Standing]:
 
 
 def _sum_up(findings: Sequence[SpeedFinding]) -> list[SpeedFinding]:
-    """Give the findings of all kinds together, or of the one kind there is."""
+    """Return the findings of all kinds together, or of the one kind there is."""
     return [found for found in findings if found.kind is None] or list(findings)
 
 
@@ -125,7 +125,7 @@ def _may_be_faster(found: SpeedFinding) -> bool:
 
 
 def _is_contradicted(overall: _Standing, findings: Sequence[SpeedFinding]) -> bool:
-    """Say whether a kind was shown to be other than what all kinds together stand for."""
+    """Return whether a kind was shown to be other than what all kinds together stand for."""
     shown = [found for found in findings if found.kind is not None and found.outcome != "unclear"]
     if overall.advice == "unclear":
         return bool(shown)
@@ -193,7 +193,7 @@ def _ratio_of(found: SpeedFinding) -> float:
 
 
 def tell_more(more_blocks: int | None) -> str:
-    """Say what would settle the rest."""
+    """Return what would settle the rest."""
     if more_blocks is None:
         return "more blocks alone will not do, use more prompts"
     return f"measure more, about {more_blocks} blocks"

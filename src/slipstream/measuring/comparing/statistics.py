@@ -146,7 +146,7 @@ def _find_levels(design: Design, left: dict[Cell, list[float]]) -> Iterator[Leve
 def _pool(
     variances: Mapping[Hashable, float], group_of: Mapping[Cell, Hashable]
 ) -> dict[Hashable, float]:
-    """Give spreads: pooled over all groups, or, at a noisier concurrency, over its own."""
+    """Return spreads: pooled over all groups, or, at a noisier concurrency, over its own."""
     near: dict[int, list[float]] = {}
     concurrency_of = {group: cell[1] for cell, group in group_of.items()}
     for group, variance in variances.items():
@@ -156,7 +156,7 @@ def _pool(
 
 
 def list_rows(cells: Sequence[Cell]) -> dict[Row, list[Cell]]:
-    """Give the cells of each row; where there is but one kind, it has no row of all kinds."""
+    """Return the cells of each row; where there is but one kind, it has no row of all kinds."""
     rows: dict[Row, list[Cell]] = {cell: [cell] for cell in cells}
     if len({kind for kind, _ in cells}) > 1:
         for concurrency in sorted({concurrency for _, concurrency in cells}):
@@ -244,12 +244,12 @@ def find_half_widths(errors: Mapping[Key, Sequence[float]]) -> dict[Key, float]:
 
 
 def find_quantile(values: Sequence[float], share: float) -> float:
-    """Give the value that this share of them does not exceed."""
+    """Return the value that this share of them does not exceed."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
 def find_crossing(concurrencies: Sequence[int], effects: Sequence[float]) -> float:
-    """Give the concurrency at which a falling effect first gets below 0, or 0, or infinity."""
+    """Return the concurrency at which a falling effect first gets below 0, or 0, or infinity."""
     if effects[0] < 0:
         return 0.0
     for (low, left), (high, right) in pairwise(zip(concurrencies, effects, strict=True)):

@@ -49,7 +49,7 @@ class Tolerance(Record):
 
 
 class TwinCheck(Record):
-    """Answers of two sides to the same prompts, held against each other token by token.
+    """Answers of two sides to the same prompts, compared with each other token by token.
 
     Where two part for the first time it is a tie, or beyond the tolerance a fault. `earliest`
     counts tokens from 0.
@@ -128,7 +128,7 @@ class Certificate(Record):
 
 
 def conclude(findings: Findings) -> tuple[bool, str]:
-    """Say whether the text is the same, in one sentence."""
+    """Return whether the text is the same, in one sentence."""
     plain, drafted = findings.regrets
     if plain.faults:
         return False, (

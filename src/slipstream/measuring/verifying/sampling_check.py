@@ -48,7 +48,7 @@ class SamplingCheck(Record):
 
     @property
     def passed(self) -> bool:
-        """Say whether chance explains the difference."""
+        """Return whether chance explains the difference."""
         return self.p_value >= LEVEL
 
 
@@ -66,7 +66,7 @@ def choose_prompt(answers: Sequence[Answer], leading: Sequence[Leading]) -> Toke
 
 
 def _rate(token: int, here: Mapping[int, float], beyond: Mapping[int, float]) -> float:
-    """Give the chance to come by this token, less if as few or many as may follow tell little."""
+    """Return the chance to come by this token, less if as few or many as may follow tell little."""
     ways = 1 / sum(exp(2 * likely) for likely in beyond.values())
     return exp(here[token]) * min(ways / WAYS, WAYS / ways)
 
@@ -112,7 +112,7 @@ def compare_samples(
 
 
 def sort_into_cells(samples: Sequence[Tokens], least: int) -> list[int]:
-    """Give each sample's cell: those that share a beginning, as long as `least` of them do."""
+    """Return each sample's cell: those that share a beginning, as long as `least` of them do."""
     names: dict[Tokens, int] = {}
     shared = Counter(sample[:end] for sample in samples for end in range(1, len(sample) + 1))
     cells = []

@@ -1,4 +1,4 @@
-"""Answers to the same prompts, held against each other: where they part, and whether at a tie."""
+"""Answers to the same prompts, compared with each other: where they part, and whether at a tie."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class Twins:
     gap: float
 
     def list_checks(self) -> list[TwinCheck]:
-        """Hold the arms against each other, and each against itself under other conditions."""
+        """Compare the arms with each other, and each against itself under other conditions."""
         conditions = self.given["plain"]
         sides: list[tuple[Side, Side]] = [(("plain", one), ("drafted", one)) for one in conditions]
         arms: tuple[ArmName, ...] = ("drafted", "plain")

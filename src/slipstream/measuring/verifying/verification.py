@@ -227,7 +227,7 @@ class Exam:
         return [answer.token_ids for answer in answers.values()]
 
     def _count(self, label: str) -> Callable[[int, int], None]:
-        """Tell how far a load is, a few times."""
+        """Return how far a load is, a few times."""
 
         def report(done: int, of: int) -> None:
             if done * REPORTS_A_LOAD // of > (done - 1) * REPORTS_A_LOAD // of:

@@ -88,7 +88,7 @@ class Line(Record, extra="ignore"):
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """Give what the target answers: all but the answers at the end."""
+        """Return what the target answers: all but the answers at the end."""
         if self.messages is None:
             return (Turn.model_validate({"role": "user", "content": self.prompt}),)
         asked = dropwhile(lambda turn: turn.role == "assistant", reversed(self.messages))
@@ -96,13 +96,13 @@ class Line(Record, extra="ignore"):
 
 
 def find_request(line: dict[str, Any]) -> dict[str, Any]:
-    """Give the logged request within a line, or the line, which then is one itself."""
+    """Return the logged request within a line, or the line, which then is one itself."""
     inner = (line.get(name) for name in ("request", "body"))
     return next((one for one in inner if isinstance(one, dict)), line)
 
 
 def find_obstacle(turns: Sequence[Turn]) -> str | None:
-    """Say why no target can be asked this as text, if none can."""
+    """Return why no target can be asked this as text, if none can."""
     for turn in turns:
         empty = turn.content is None and not turn.tool_calls
         if empty or any(part.type != "text" for part in turn.content or ()):

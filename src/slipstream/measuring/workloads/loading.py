@@ -69,7 +69,7 @@ def load_workload(
 
 
 def names_tasks(names: Sequence[str]) -> bool:
-    """Say whether tasks of several turns are among what is named."""
+    """Return whether tasks of several turns are among what is named."""
     return any(name == "agent" or name in TASK_KINDS for name in names)
 
 
@@ -154,7 +154,7 @@ def _nothing_left(left_out: dict[str, str]) -> InvalidInputError:
 
 
 def _list_names(near: str = "") -> str:
-    """Say what can be typed, the nearest first."""
+    """Return what can be typed, the nearest first."""
     published = [f"{name}:PATH" for name in SETS]
     names = [*KINDS, *TASK_KINDS, *FAMILIES, *published]
     close = get_close_matches(near, names, n=1)

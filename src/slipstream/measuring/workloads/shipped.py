@@ -111,7 +111,7 @@ def _list_messages(line: _Written) -> Iterator[dict[str, Any]]:
 
 
 def _list_call(turn: _Call, name: str) -> Iterator[dict[str, Any]]:
-    """Give a call and its result; Mistral's templates want names of nine characters."""
+    """Yield a call and its result; Mistral's templates want names of nine characters."""
     function = {"name": turn.call, "arguments": json.dumps(turn.arguments, ensure_ascii=False)}
     called = [{"id": name, "type": "function", "function": function}]
     yield {"role": "assistant", "content": "", "tool_calls": called}

@@ -48,7 +48,7 @@ class Workload(Record):
 
     @property
     def has_tasks(self) -> bool:
-        """Say whether tasks are measured, and not prompts on their own."""
+        """Return whether tasks are measured, and not prompts on their own."""
         return any(prompt.task is not None for prompt in self.prompts)
 
     def list_units(self, kind: str) -> list[tuple[Prompt, ...]]:

@@ -209,7 +209,7 @@ def draw_turns(sides: Sequence[Side]) -> list[str]:
 
 
 def _read_positions(cells: Sequence[BenchCell], longest: int) -> dict[int, list[float]]:
-    """Give the mean of the cells; one whose drafts were shorter accepted nothing beyond them."""
+    """Return the mean of the cells; one whose drafts were shorter accepted nothing beyond them."""
     rows = [(*cell.by_position, *[0.0] * longest) for cell in cells if cell.by_position]
     return {at + 1: [fmean(row[at] for row in rows)] for at in range(longest) if rows}
 

@@ -21,7 +21,7 @@ class Scale:
     logarithmic: bool = False
 
     def __call__(self, value: float) -> float:
-        """Give the place of a value."""
+        """Return the place of a value."""
         low, high, at = (
             (log(part) if self.logarithmic else part) for part in (self.low, self.high, value)
         )
@@ -30,7 +30,7 @@ class Scale:
         return self.start + (at - low) / (high - low) * (self.end - self.start)
 
     def clip(self, value: float) -> float:
-        """Give the place of a value, or the nearer end if it lies beyond."""
+        """Return the place of a value, or the nearer end if it lies beyond."""
         return self(min(max(value, self.low), self.high))
 
 
@@ -71,7 +71,7 @@ def shorten(text: str, width: float) -> str:
 
 
 def round_up(value: float) -> float:
-    """Give the next figure that is good for an axis."""
+    """Return the next figure that is good for an axis."""
     if value <= 0:
         return 1.0
     power: float = 10.0 ** floor(log10(value))

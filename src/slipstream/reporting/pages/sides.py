@@ -21,11 +21,11 @@ class Side:
 
     @property
     def drafts(self) -> bool:
-        """Say whether any draft was counted."""
+        """Return whether any draft was counted."""
         return any(cell.tokens_per_step is not None for start in self.starts for cell in start)
 
     def find(self, kind: str | None, concurrency: int | None = None) -> list[BenchCell]:
-        """Give the cells of a kind at a concurrency, of every start; None is any."""
+        """Return the cells of a kind at a concurrency, of every start; None is any."""
         return [
             cell
             for start in self.starts
@@ -46,7 +46,7 @@ class Side:
 
 
 def find_mean(values: Sequence[float]) -> float | None:
-    """Give the geometric mean: the ratio of two is the mean of the ratios."""
+    """Return the geometric mean: the ratio of two is the mean of the ratios."""
     if not values:
         return None
     return exp(fmean(map(log, values))) if min(values) > 0 else 0.0
@@ -76,10 +76,10 @@ def list_concurrencies(sides: Iterable[Side]) -> list[int]:
 
 
 def read_per_token(cell: BenchCell) -> float | None:
-    """Give the median time per token in ms."""
+    """Return the median time per token in ms."""
     return None if cell.per_token is None else 1000 * cell.per_token.p50
 
 
 def read_first_token(cell: BenchCell) -> float | None:
-    """Give the median time to the first token in ms."""
+    """Return the median time to the first token in ms."""
     return None if cell.first_token is None else 1000 * cell.first_token.p50

@@ -124,7 +124,7 @@ def _name_load(report: BenchReport, concurrency: int) -> str:
 
 
 def _measure_all(report: BenchReport, concurrency: int) -> float:
-    """Give the tokens of all kinds by the time that they took together."""
+    """Return the tokens of all kinds by the time that they took together."""
     cells = [cell for cell in report.cells if cell.concurrency == concurrency]
     seconds = sum(cell.seconds for cell in cells)
     return sum(cell.output_tokens for cell in cells) / seconds if seconds else 0.0

@@ -44,7 +44,7 @@ def describe_comparison(comparison: Comparison) -> Report:
 
 
 def find_main(comparison: Comparison) -> SpeedFinding:
-    """Give the finding of all kinds, or of the first, at the smallest concurrency."""
+    """Return the finding of all kinds, or of the first, at the smallest concurrency."""
     return min(
         comparison.verdict.findings, key=lambda found: (found.kind is not None, found.concurrency)
     )

@@ -48,7 +48,7 @@ def describe_conditions(conditions: Conditions, *more: Row) -> list[Section]:
 
 
 def describe_plan(title: str, plan: LaunchPlan) -> Section:
-    """Give the engine's command line under a plan."""
+    """Return the engine's command line under a plan."""
     return Section(title, code=render_command(plan.argv(), plan.variables), in_full=True)
 
 

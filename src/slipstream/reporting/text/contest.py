@@ -30,7 +30,7 @@ def show_estimate(estimate: SpeedRatio) -> str:
 
 
 def show_load(concurrency: int) -> str:
-    """Say how many requests were in flight."""
+    """Return how many requests were in flight."""
     return "one at a time" if concurrency == 1 else f"{concurrency} at once"
 
 

@@ -18,7 +18,7 @@ def render_demo_text(demo: Demo) -> str:
 
 
 def describe_demo(demo: Demo) -> Report:
-    """Tell what came out, and for which prompts."""
+    """Return what came out, and for which prompts."""
     times = f"{demo.speed_up:.2f}"
     spread = f"{min(demo.speed_ups):.2f} to {max(demo.speed_ups):.2f}"
     count = len(demo.pairs)
@@ -126,7 +126,7 @@ def _compare_text(plain: Take, drafted: Take) -> str:
 
 
 def _list_limits(demo: Demo) -> list[str]:
-    """Say what a few prompts and two starts leave open, and which verb answers it."""
+    """Return what a few prompts and two starts leave open, and which verb answers it."""
     count = len(demo.pairs)
     text = (
         f"the same text for {count} prompts is no proof; `slipstream verify` is one"
@@ -148,7 +148,7 @@ def _list_parts(demo: Demo) -> list[Row]:
 
 
 def _list_answers(demo: Demo) -> list[Section]:
-    """Give both texts of each prompt, or the one that both are."""
+    """Return both texts of each prompt, or the one that both are."""
     return [
         Section(
             f"{take.prompt.kind}, {name}",

@@ -23,7 +23,7 @@ class _Sign(NamedTuple):
 def list_frames(
     plain: Take, drafted: Take, *, width: int, rows: int, colour: bool
 ) -> Iterator[tuple[float, list[str]]]:
-    """Give what is on the screen from each moment on; every frame has as many lines."""
+    """Yield the lines on the screen from each moment on; every frame has as many lines."""
     column = max(LEAST_WIDTH, (width - len(BETWEEN)) // 2)
     takes = {"plain": plain, "drafted": drafted}
     needed = max(len(_wrap(take.tokens, column)) for take in takes.values())
@@ -93,7 +93,7 @@ def _wrap(tokens: Sequence[Token], width: int) -> list[list[_Sign]]:
 
 
 def _find_break(line: Sequence[_Sign], width: int) -> int:
-    """Give the place of the last space after a word, or else the column's end."""
+    """Return the place of the last space after a word, or else the column's end."""
     text = "".join(sign.text for sign in line)
     indent = len(text) - len(text.lstrip())
     return max(text.rfind(" ", indent), 0) or width

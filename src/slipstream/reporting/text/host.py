@@ -6,7 +6,7 @@ from slipstream.units import UNKNOWN, show_bandwidth, show_bytes, show_number
 
 
 def render_host(host: Host) -> str:
-    """Lay the portrait out in two columns."""
+    """Lay the description out in two columns."""
     rows = [
         ("machine", host.product or UNKNOWN),
         ("system", _describe_system(host)),

@@ -12,7 +12,7 @@ from slipstream.units import UNKNOWN
 
 
 def has_tasks(sides: Sequence[Side]) -> bool:
-    """Say whether tasks were measured."""
+    """Return whether tasks were measured."""
     return any(cell.tasks is not None for side in sides for cell in side.find(None))
 
 

@@ -116,7 +116,7 @@ def _judge_listener(listener: Listener, owner: tuple[RunFolder, Run] | None) -> 
 
 
 def _asks_for_keys(folder: RunFolder) -> bool:
-    """Say whether a run's gate is one that never stands open, or has keys to ask for."""
+    """Return whether a run's gate is one that never stands open, or has keys to ask for."""
     try:
         gate = read_record(folder.gate, GateSettings, hint="slipstream serve TARGET")
     except InvalidInputError:

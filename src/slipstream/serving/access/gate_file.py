@@ -261,7 +261,7 @@ def require_key_for(host: str, keys: Sequence[Key], *, now: datetime) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether an address, or the path of a Unix socket, is of this machine only."""
+    """Return whether an address, or the path of a Unix socket, is of this machine only."""
     if host == "localhost" or host.startswith("/"):
         return True
     try:

@@ -63,7 +63,7 @@ class Key(KeyTerms):
     expires: AwareDatetime | None = None
 
     def is_valid(self, now: datetime) -> bool:
-        """Say whether the key still opens anything."""
+        """Return whether the key still opens anything."""
         return self.expires is None or now < self.expires
 
 
@@ -84,7 +84,7 @@ class KeyList(Record):
 
 
 def find_key_file(environment: Mapping[str, str]) -> Path:
-    """Give the file of this user's keys."""
+    """Return the file of this user's keys."""
     if named := environment.get("SLIPSTREAM_KEYS"):
         return Path(named).expanduser()
     if named := environment.get("XDG_CONFIG_HOME"):

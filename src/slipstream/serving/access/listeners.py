@@ -25,7 +25,7 @@ class Listener:
 
 
 def list_open_listeners(pids: Iterable[int], proc: Path) -> tuple[Listener, ...]:
-    """Give the ports of these processes that not only this machine reaches."""
+    """Return the ports of these processes that not only this machine reaches."""
     sockets = {
         inode: (address, port)
         for inode, address, port in _read_sockets(proc)
@@ -75,7 +75,7 @@ def _read_sockets(proc: Path) -> Iterator[tuple[int, IPAddress, int]]:
 
 
 def _takes(listening: IPAddress, address: IPAddress) -> bool:
-    """Say whether a listener at one address is reached by the other; :: may take IPv4, too."""
+    """Return whether a listener at one address is reached by the other; :: may take IPv4, too."""
     mapped = listening.ipv4_mapped if isinstance(listening, IPv6Address) else None
     if listening.is_unspecified:
         return listening.version in (6, address.version)
@@ -95,7 +95,7 @@ def _is_loopback(address: IPAddress) -> bool:
 
 
 def _list_sockets(pid: int, proc: Path) -> set[int]:
-    """Give the sockets that a process holds; it may end meanwhile, or be another user's."""
+    """Return the sockets that a process holds; it may end meanwhile, or be another user's."""
     found = set()
     try:
         for entry in (proc / str(pid) / "fd").iterdir():

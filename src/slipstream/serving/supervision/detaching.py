@@ -33,7 +33,7 @@ def detach(log: Path) -> bool:
 
 
 def follow_to_ready(folder: RunFolder, tell: Callable[[Event], None]) -> ExitCode:
-    """Tell what happens until the run is ready, or fail as it does."""
+    """Return what happens until the run is ready, or fail as it does."""
     launcher = os.getpid()
 
     def is_decided() -> bool:

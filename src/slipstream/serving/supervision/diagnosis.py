@@ -189,12 +189,12 @@ def _look_for(signature: Signature, text: str, exit_code: int | None) -> _Sighti
 
 
 def _is_signal(exit_code: int | None) -> bool:
-    """Say whether a signal ended a process, as its parent sees it or as a shell reports it."""
+    """Return whether a signal ended a process, as its parent sees it or as a shell reports it."""
     return exit_code is not None and (exit_code < 0 or exit_code > SHELL_SIGNALS)
 
 
 def _find_line(text: str, end: int) -> str:
-    """Give the line on which a match ends: after frames, it is the message."""
+    """Return the line on which a match ends: after frames, it is the message."""
     start = text.rfind("\n", 0, max(0, end - 1)) + 1
     return text[start:].split("\n", 1)[0].strip()[:LINE_CHARACTERS]
 

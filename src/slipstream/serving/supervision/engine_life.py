@@ -132,7 +132,7 @@ class EngineLife:
             self._rising.cancel()
 
     def count_in_flight(self) -> int:
-        """Give how many requests of others are under way."""
+        """Return how many requests of others are under way."""
         counts = self._read_counts()
         own = sum(
             one.by_key["supervisor"].in_flight for one in counts if "supervisor" in one.by_key
@@ -157,7 +157,7 @@ class EngineLife:
 
     @property
     def healthy_seconds(self) -> float:
-        """Give how long the engine has been ready, 0 if it never was."""
+        """Return how long the engine has been ready, 0 if it never was."""
         return 0.0 if self.ready_at is None else time.monotonic() - self.ready_at
 
     @property

@@ -64,7 +64,7 @@ def run_engine(
     on_start: Callable[[int], None] = lambda _: None,
     on_wait: Callable[[float], None] = lambda _: None,
 ) -> Iterator[str]:
-    """Start a plan's engine and give its base URL.
+    """Start a plan's engine and return its base URL.
 
     `on_start` is told the process that leads its session, `on_wait` the seconds until it is ready.
     """
@@ -165,7 +165,7 @@ def signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> No
 
 
 def is_healthy(url: str) -> bool:
-    """Say whether a server answers its health check."""
+    """Return whether a server answers its health check."""
     try:
         with _direct.open(f"{url}/health", timeout=5) as answer:
             return bool(answer.status == 200)
@@ -174,7 +174,7 @@ def is_healthy(url: str) -> bool:
 
 
 def find_host(plan: LaunchPlan) -> str:
-    """Give the host part of the URL at which this machine reaches the engine."""
+    """Return the host part of the URL at which this machine reaches the engine."""
     host = plan.settings.host.value if plan.settings.host else _EVERYWHERE[0]
     if host in _EVERYWHERE:
         return "127.0.0.1"
@@ -213,7 +213,7 @@ def make_environment(plan: LaunchPlan, environment: Mapping[str, str]) -> dict[s
 
 
 def read_reasons(log: Path, healthy: LogPlace | None = None) -> tuple[str, ...]:
-    """Give the last lines of a log that name an error, or else its last lines.
+    """Return the last lines of a log that name an error, or else its last lines.
 
     A dying vLLM says why in the middle: tracebacks of its other processes follow, and a
     page of leaked objects. What requests wrote is no reason.
@@ -256,7 +256,7 @@ def _wait_until_healthy(
 
 
 def name_end(code: int) -> str:
-    """Say how a process ended, as its parent sees it."""
+    """Return how a process ended, as its parent sees it."""
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with exit code {code}"

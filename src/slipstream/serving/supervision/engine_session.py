@@ -34,7 +34,7 @@ class Means:
 
 
 def list_session(leader: Process, proc: Path = _PROC) -> tuple[Process, ...]:
-    """Give the processes of a leader's session that run, the leader first if it does."""
+    """Return the processes of a leader's session that run, the leader first if it does."""
     found = sorted(_find_members(leader.pid, proc), key=lambda one: (one != leader, one.pid))
     strangers = [
         one

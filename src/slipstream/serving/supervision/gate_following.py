@@ -37,7 +37,7 @@ class GateFollowing:
                     self._is_told = True
 
     def look(self) -> bool:
-        """Take over what has changed, and say whether anything has."""
+        """Take over what has changed, and return whether anything has."""
         terms = self._chronicle.run.terms
         if not terms.gated:
             return False

@@ -50,7 +50,7 @@ class Generation:
 
     @property
     def seconds_per_token(self) -> float:
-        """Give the whole time by token; the prompts are short."""
+        """Return the whole time by token; the prompts are short."""
         return self.seconds / max(1, self.tokens)
 
 
@@ -64,12 +64,12 @@ class Proof:
 
     @property
     def tokens_per_second(self) -> float:
-        """Give the speed of one request alone."""
+        """Return the speed of one request alone."""
         return 1 / self.generation.seconds_per_token
 
     @property
     def tokens_per_step(self) -> float | None:
-        """Give the acceptance length, None without drafts."""
+        """Return the acceptance length, None without drafts."""
         return 1 + self.accepted / self.drafts if self.drafts else None
 
 
@@ -106,7 +106,7 @@ class Asker:
         )
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._client.aclose()
 
     async def is_healthy(self) -> bool | None:
@@ -231,7 +231,7 @@ async def warm_up(asker: Asker, context: int, report: Callable[[str], None]) -> 
 
 
 def is_flat(times: list[float]) -> bool:
-    """Say whether the last few times differ by little."""
+    """Return whether the last few times differ by little."""
     last = times[-FLAT_RUNS:]
     return len(last) == FLAT_RUNS and max(last) <= FLAT_WITHIN * min(last)
 

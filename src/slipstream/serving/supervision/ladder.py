@@ -65,7 +65,7 @@ class Crash:
 
 
 def may_restart(history: Sequence[Crash], now: float, chance: Random) -> float | None:
-    """Give the seconds to wait before the same plan starts again, or None if it must not.
+    """Return the seconds to wait before the same plan starts again, or None if it must not.
 
     Three starts in a row that fail count as three crashes in the window: one start takes
     longer than that on a GB10. That somebody else had the address says nothing of the plan.
@@ -109,7 +109,7 @@ def _find_streak(history: Sequence[Crash]) -> list[Crash]:
 def step_down(
     plan: LaunchPlan, cause: Cause, taken: tuple[Rung, ...]
 ) -> tuple[LaunchPlan, Rung] | None:
-    """Give the plan one rung lower and that rung's name, or None at the ladder's end."""
+    """Return the plan one rung lower and that rung's name, or None at the ladder's end."""
     for rung in _LADDERS[cause]:
         lower = _STEPS[rung](plan, f"{rung}, after {_TOLD[cause]}", taken)
         if lower.argv() != plan.argv():

@@ -34,7 +34,7 @@ class MemoryGuard:
     _last: tuple[float, int] | None = field(default=None, init=False)
 
     def look(self, meminfo: str, now: float) -> Alarm | None:
-        """Hold the kernel's figures against the limits."""
+        """Compare the kernel's figures with the limits."""
         available = parse_meminfo(meminfo, limit_bytes=None).available_bytes
         if not self.unified or available is None:
             return None
@@ -54,7 +54,7 @@ class MemoryGuard:
         return None
 
     def _measure_fall(self, available: int, now: float) -> float | None:
-        """Give the bytes lost each second since the last look, None if it was just now."""
+        """Return the bytes lost each second since the last look, None if it was just now."""
         last = self._last
         if last is not None and now - last[0] < _LEAST_INTERVAL_SECONDS:
             return None

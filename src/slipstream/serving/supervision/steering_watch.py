@@ -61,7 +61,7 @@ class SteeringWatch:
                 self._report(f"the guardian cannot watch: {type(fault).__name__}: {fault}")
 
     def close(self) -> None:
-        """Let go of the ledger."""
+        """Close the ledger."""
         self._reader.close()
 
     async def look(self) -> str | None:
@@ -110,7 +110,7 @@ class SteeringWatch:
         )
 
     async def _is_slowed(self) -> bool:
-        """Say whether an accelerator that has work runs at a fraction of its clock."""
+        """Return whether an accelerator that has work runs at a fraction of its clock."""
         counts = read_counts(self._chronicle.engine_folder.accounting)
         if not sum(one.in_flight for one in counts):
             return False
@@ -167,7 +167,7 @@ class SteeringWatch:
 
 
 def is_slowed(accelerator: Accelerator) -> bool:
-    """Say whether an accelerator runs at a fraction of its clock, as far as NVML tells."""
+    """Return whether an accelerator runs at a fraction of its clock, as far as NVML tells."""
     clock, limit = accelerator.clock_mhz, accelerator.clock_limit_mhz
     return clock is not None and limit is not None and clock < LOW_CLOCK_SHARE * limit
 

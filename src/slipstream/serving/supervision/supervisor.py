@@ -110,7 +110,7 @@ class Supervisor:
         self._stop.set()
 
     async def _live_once(self) -> Death | None:
-        """Run one engine, and give what ended it, or None if it was asked to."""
+        """Run one engine, and return what ended it, or None if it was asked to."""
         chronicle = self._chronicle
         key = secrets.token_urlsafe(32)
         self._prepare_folder(key)

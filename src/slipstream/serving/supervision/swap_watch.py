@@ -53,7 +53,7 @@ class SwapWatch:
         return "undecided" if is_over else None
 
     def close(self) -> None:
-        """Let go of the ledger."""
+        """Close the ledger."""
         self._reader.close()
 
     def _read_bounds(self) -> bytes | None:

@@ -39,7 +39,7 @@ class Swapping:
         self._under_way: SwapOrder | None = None
 
     def swap_back(self, reason: str) -> bool:
-        """Have the drafter before serve again, and say whether there is one.
+        """Have the drafter before serve again, and return whether there is one.
 
         One that was swapped back to stays: the drafter before it is the worse one.
         """
@@ -238,7 +238,7 @@ class Swapping:
         self._chronicle.note(f"swap: {message}", figures=figures)
 
     def _end_watch(self) -> None:
-        """Let go of the ledger."""
+        """Close the ledger."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None

@@ -120,7 +120,7 @@ def shift_parts(path: str) -> None:
 
 
 def _wait(child: subprocess.Popen[bytes], output: int, log: KeptLog) -> bool:
-    """Wait for the child's end, and say whether the owner was there to see it."""
+    """Wait for the child's end, and return whether the owner was there to see it."""
     ended = os.pidfd_open(child.pid)
     watched = select.poll()
     for descriptor in (ended, sys.stdin.fileno(), output):

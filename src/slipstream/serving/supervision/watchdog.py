@@ -33,14 +33,14 @@ class Observation:
 
     @property
     def silent_seconds(self) -> float | None:
-        """Give the time since the last sign of life, None if there never was one."""
+        """Return the time since the last sign of life, None if there never was one."""
         signs = (self.last_token_at, self.last_good_generation_at)
         seen = [sign for sign in signs if sign is not None]
         return max(0.0, self.now - max(seen)) if seen else None
 
     @property
     def expected_prefill_seconds(self) -> float:
-        """Give the time in which the longest prompt in flight may say nothing."""
+        """Return the time in which the longest prompt in flight may say nothing."""
         rate = self.prefill_tokens_per_s or UNKNOWN_PREFILL_TOKENS_PER_S
         return self.longest_prompt_tokens / rate if self.in_flight else 0.0
 

@@ -2,7 +2,7 @@
 
 Lines wait in a bounded queue for a thread of their own, so a slow disk delays no request. Lines
 that find no room, in the queue or on the disk, are dropped and counted. Several API processes
-write the same file, one at a time, under a lock of its folder.
+write the same file, one by one, under a lock of its folder.
 """
 
 import fcntl

@@ -18,7 +18,7 @@ LEAST_BUDGET = 1024
 
 
 def bound_answer(document: Document, path: str, settings: Settings) -> list[str]:
-    """Refuse or lower what is too long; give what was changed."""
+    """Refuse or lower what is too long; return what was changed."""
     changed = _fit_context(document, settings.context) if path == MESSAGES else []
     changed += _bound_fields(document, path, settings)
     return changed + (_fit_thinking(document) if path == MESSAGES and changed else [])

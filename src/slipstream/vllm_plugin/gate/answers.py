@@ -65,7 +65,7 @@ class Refusal(Exception):
         self.headers = headers
 
     def forget(self) -> Self:
-        """Let go of the frames that raised it: they hold the whole request."""
+        """Close the frames that raised it: they hold the whole request."""
         self.__cause__ = self.__context__ = None
         return self.with_traceback(None)
 

@@ -91,7 +91,7 @@ def digest_forms(forms: list[Form]) -> bytes:
 
 
 def require_affordable_forms(document: Document, most: int) -> list[str]:
-    """Refuse the faulty and the costly; tools lose their lengths first; give what was lost."""
+    """Refuse the faulty and the costly; tools lose their lengths first; return what was lost."""
     dropped: list[str] = []
     units = 0
     for form in list_forms(document):
@@ -110,7 +110,7 @@ def require_affordable_forms(document: Document, most: int) -> list[str]:
 
 
 def _lighten(tools: list[dict[str, Any]]) -> int:
-    """Take out what a tool means something without, too; give how much it was."""
+    """Take out what a tool means something without, too; return how much it was."""
     dropped = 0
     for part in walk(tools):
         if isinstance(part, dict):
@@ -159,7 +159,7 @@ def _is_strict(tool: dict[str, Any]) -> bool:
 
 
 def _is_compiled(value: dict[str, Any]) -> bool:
-    """Say whether a form is a schema; Anthropic's `output_config` need not name its kind."""
+    """Return whether a form is a schema; Anthropic's `output_config` need not name its kind."""
     return any(one.get("type") not in NOT_COMPILED or "schema" in one for one in _nest(value))
 
 

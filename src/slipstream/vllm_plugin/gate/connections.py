@@ -36,7 +36,7 @@ class _Excess(Exception):
 
 
 def bound_connections(scope: Scope, limits: Limits) -> bool:
-    """Bound the connections of the server of vLLM's app; say whether it was done."""
+    """Bound the connections of the server of vLLM's app; return whether it was done."""
     server = getattr(getattr(scope.get("app"), "state", None), "server", None)
     config: Any = getattr(server, "config", None)
     protocol: Any = getattr(config, "http_protocol_class", None)

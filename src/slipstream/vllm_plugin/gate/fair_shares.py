@@ -218,7 +218,7 @@ class FairShares:
 
 
 async def _await_leaving(receive: Receive) -> None:
-    """Return when the client is gone; its body was read, so nothing else is to come."""
+    """Wait until the client disconnects; its body was read, so nothing else can come."""
     with suppress(OSError):
         while (await receive())["type"] != "http.disconnect":
             continue

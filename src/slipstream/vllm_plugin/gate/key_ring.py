@@ -79,13 +79,13 @@ class KeyRing:
 
     @property
     def is_open(self) -> bool:
-        """Say whether one needs no key here."""
+        """Return whether one needs no key here."""
         if self._file.read() is not None:
             self._may_be_open = False
         return self._may_be_open
 
     def require_caller(self, headers: Headers) -> Caller:
-        """Give the caller, or refuse one without a valid key."""
+        """Return the caller, or refuse one without a valid key."""
         given = _list_given(headers)
         digests = [sha256(one).digest() for one in given]
         if any([compare_digest(digest, self._probe) for digest in digests]):
@@ -123,7 +123,7 @@ def require_scope(caller: Caller, route: str) -> None:
 
 
 def is_loopback(address: str) -> bool:
-    """Say whether an address, or the path of a Unix socket, is of this machine only."""
+    """Return whether an address, or the path of a Unix socket, is of this machine only."""
     if address == "localhost" or address.startswith("/"):
         return True
     try:

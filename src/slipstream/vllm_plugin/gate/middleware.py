@@ -304,7 +304,7 @@ class Gate:
         return await self._shares.take(caller, judged.sequences, size, receive, self.settings)
 
     def _admit_forms(self, caller: Caller, document: Document) -> Release:
-        """Count what the engine has to compile for a key; give what ends the count."""
+        """Count what the engine has to compile for a key; return what ends the count."""
         paced = self.settings.constraints == "plain" and caller not in (ANYONE, SUPERVISOR)
         forms = list_forms(document) if paced else []
         return self._schema_pace.admit(caller.id, forms) if forms else hold_nothing
@@ -365,7 +365,7 @@ def _with_length(headers: list[tuple[bytes, bytes]], length: int) -> list[tuple[
 
 
 def _is_from_here(scope: Scope, headers: Headers) -> bool:
-    """Say whether a program of this machine asks; what a proxy passes on is from elsewhere."""
+    """Return whether a program of this machine asks; what a proxy passes on is from elsewhere."""
     client = scope.get("client")
     return not FORWARDED & headers.keys() and (client is None or is_loopback(client[0]))
 

@@ -4,7 +4,7 @@ vLLM walks a pattern in the engine's own loop, for all requests at once. On an a
 keeps every way of reading the answer, and '(.*){1,100}x' stops the engine for everybody
 within four tokens. A pattern is plain if the next character always says where in the pattern
 one is (a deterministic expression, as in XML schemas), and it does not count far. A plain one still
-has a cost: repeats are written out, and each set of letters is held against most tokens.
+has a cost: repeats are written out, and each set of letters is compared with most tokens.
 """
 
 import re
@@ -61,7 +61,7 @@ _NOTHING = _Part()
 
 
 def is_plain(pattern: str) -> bool:
-    """Say whether a pattern leaves one way to go on at every character."""
+    """Return whether a pattern leaves one way to go on at every character."""
     return _weigh_plain(pattern) is not None
 
 

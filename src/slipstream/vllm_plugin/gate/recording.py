@@ -113,7 +113,7 @@ def _open_private(folder: Path) -> int:
 
 
 def _read_spoken(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Give what was said, of any of the APIs: a conversation, or prompts."""
+    """Yield the messages or prompts of a request, whichever API it uses."""
     if isinstance(prompt := document.get("prompt"), str | list):
         texts = [prompt] if isinstance(prompt, str) else prompt
         yield from ({"prompt": text} for text in texts if isinstance(text, str))

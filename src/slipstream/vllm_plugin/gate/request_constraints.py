@@ -63,7 +63,7 @@ def _require_plain_schema(schema: Any, name: str, most_characters: int) -> None:
 
 
 def _find_patterns(schema: Any, name: str, most_characters: int) -> Iterator[dict[str, Any]]:
-    """Give the objects in a schema that have patterns, as long as it is not too many."""
+    """Yield the objects in a schema that have patterns, as long as it is not too many."""
     read = 0
     for part in walk(schema):
         if isinstance(part, dict):

@@ -85,7 +85,7 @@ def require_short_salt(document: Document) -> None:
 
 
 def walk(value: Any) -> Iterator[Any]:
-    """Give every list and object in a value, itself too if it is one."""
+    """Yield every list and object in a value, itself too if it is one."""
     waiting = [value] if isinstance(value, CONTAINERS) else []
     while waiting:
         yield (one := waiting.pop())

@@ -52,7 +52,7 @@ def parse_body(body: bytes, limits: Limits) -> Document:
 
 
 def apply_policy(document: Document, body: bytes, path: str, settings: Settings) -> list[str]:
-    """Refuse or change the document; give what was changed."""
+    """Refuse or change the document; return what was changed."""
     require_within_limits(document, body, settings.limits)
     if path in POOLING:
         require_few_inputs(document, settings.limits)

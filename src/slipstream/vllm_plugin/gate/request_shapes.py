@@ -134,7 +134,7 @@ def _is_plain_turn(turn: Item) -> bool:
 
 
 def _is_plain_item(item: Item) -> bool:
-    """Say whether a response's item is surely sound; most of a conversation is."""
+    """Return whether a response's item is surely sound; most of a conversation is."""
     kind = item.get("type", "message")
     if not isinstance(kind, str) or not item.keys() <= _TEXTS.get(kind, set()):
         return False

@@ -42,5 +42,5 @@ def name_route(method: str, path: str) -> str:
 
 
 def is_anthropic(path: str) -> bool:
-    """Say whether a path is of the Anthropic API, whose errors have their own form."""
+    """Return whether a path is of the Anthropic API, whose errors have their own form."""
     return _ANTHROPIC.match(path) is not None

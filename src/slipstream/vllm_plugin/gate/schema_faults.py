@@ -105,7 +105,7 @@ class _Reader:
         return found
 
     def _leads_nowhere(self, part: Any, before: set[str], unions: int = 0) -> bool:
-        """Say whether a part is only references that come back to themselves."""
+        """Return whether a part is only references that come back to themselves."""
         while isinstance(part, dict) and self._steps < MOST_STEPS:
             self._steps += 1
             if "$ref" in part:

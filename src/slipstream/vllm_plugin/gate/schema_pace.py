@@ -51,7 +51,7 @@ class SchemaPace:
         self._units_at_once = settings.limits.schema_units
 
     def admit(self, caller: str, forms: list[Form]) -> Release:
-        """Count what is new, or refuse it; give what is to be called at the first token."""
+        """Count what is new, or refuse it; return what is to be called at the first token."""
         digest = digest_forms(forms)
         if digest in self._seen:
             self._seen.move_to_end(digest)

@@ -44,7 +44,7 @@ _CLOSED = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancest
 
 
 def is_for_here(scope: Scope) -> bool:
-    """Say whether a browser or program of this machine asks, under a name of this machine."""
+    """Return whether a browser or program of this machine asks, under a name of this machine."""
     client, server = scope.get("client"), scope.get("server")
     if client is None or server is None or not is_loopback(client[0]):
         return False

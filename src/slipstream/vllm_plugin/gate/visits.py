@@ -112,7 +112,7 @@ class Visit:
         return receive_watched, send_watched
 
     def describe_end(self) -> str:
-        """Say how it ended: 'complete', 'left' if the client did not wait, or 'failed'."""
+        """Return how it ended: 'complete', 'left' if the client did not wait, or 'failed'."""
         return "complete" if self.complete else "left" if self.left else "failed"
 
     def describe_status(self) -> str:

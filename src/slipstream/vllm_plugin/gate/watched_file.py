@@ -24,7 +24,7 @@ class WatchedFile(Generic[Content]):
         self._next_look = 0.0
 
     def read(self) -> Content:
-        """Give the content, which is at most a quarter of a second old."""
+        """Return the content, which is at most a quarter of a second old."""
         if self._path is not None and (now := time.monotonic()) >= self._next_look:
             self._next_look = now + LOOK_EVERY_SECONDS
             self._look(self._path)

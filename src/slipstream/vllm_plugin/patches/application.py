@@ -52,7 +52,7 @@ def _refuse(name: str, why: str) -> None:
 
 
 def hash_source(module: ModuleType, path: str) -> str | None:
-    """Give the SHA-256 of the source of what lies at a path in a module, None if it has none."""
+    """Return the SHA-256 of the source of what lies at a path in a module, None if it has none."""
     try:
         source = inspect.getsource(attrgetter(path)(module))
     except (AttributeError, OSError, TypeError):

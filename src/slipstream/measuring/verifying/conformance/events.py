@@ -37,7 +37,7 @@ class EventReader:
         self._data: list[str] = []
 
     def take(self, data: bytes) -> Iterator[Event]:
-        """Return the events that these bytes complete."""
+        """Yield the events that these bytes complete."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             text = line.removesuffix(b"\r").decode(errors="replace")
