@@ -73,7 +73,7 @@ def read_blocks(document: str) -> list[Block]:
 
 
 def find_commands(block: Block) -> Iterator[list[str]]:
-    """Return the words of every slipstream command in a block, wherever a command can begin."""
+    """Yield the words of every slipstream command in a block, wherever a command can begin."""
     script = COMMENT.sub(r"\1", block.text).replace("\\\n", " ")
     lexer = shlex.shlex(script, posix=True, punctuation_chars=";|&<>()\n")
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""

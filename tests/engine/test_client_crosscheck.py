@@ -48,7 +48,7 @@ class Figures(NamedTuple):
 
 @contextmanager
 def run_theirs(url: str, tokenizer: Path, folder: Path) -> Iterator[Callable[[], Figures]]:
-    """Return a function that runs `vllm bench serve` once, in a process that is kept."""
+    """Yield a function that runs `vllm bench serve` once, in a process that is kept."""
     prompts = folder / "prompts.jsonl"
     prompts.write_text("".join(f"{json.dumps({'prompt': text})}\n" for text in PROMPTS))
     command = [

@@ -10,7 +10,7 @@ from slipstream.measuring.client.sample import CallOutcome, ToolCall
 def judge_call(
     calls: Sequence[ToolCall], expected: str | None, tools: Sequence[Mapping[str, Any]]
 ) -> CallOutcome:
-    """Say whether the first call has arguments that its tool takes; `expected` may be any tool."""
+    """Return whether the arguments of the first call fit its tool; `expected` may be any tool."""
     if not calls:
         return "no call"
     shapes = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}

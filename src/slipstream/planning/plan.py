@@ -84,7 +84,7 @@ class LaunchPlan(Record):
 
     @property
     def is_drafted_by_model(self) -> bool:
-        """Say whether weights draft, of which some tokens must be accepted; text may not repeat."""
+        """Return whether a drafter with weights drafts, so that some tokens must be accepted."""
         if (speculation := self.settings.speculation) is None:
             return False
         method = find_method(speculation.method.value)

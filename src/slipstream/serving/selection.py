@@ -1,4 +1,4 @@
-"""Which run a command means: by its name, by how the name begins, or the newest."""
+"""The run that a command means: by its id, a prefix of it, or the newest."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def choose_running(
 
 
 def find_server(root: Path, name: str | None, *, hint: str) -> tuple[str, Run | None]:
-    """Find a live run by its id or its address, or take a URL of anybody's server."""
+    """Return a live run by its id or address, or the URL of any server."""
     for _, found in find_live(root):
         if found.url and name in (None, found.id, found.url):
             return found.url, found

@@ -17,7 +17,7 @@ SHOWN_LOADS = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Confirmation(Record):
-    """A draft length that was served at the chosen load: the time per token, foretold and found."""
+    """A draft length served at the chosen load, with its predicted and measured time per token."""
 
     draft_length: int
     predicted_seconds_per_token: float

@@ -111,7 +111,7 @@ class SpeedModel:
 
     @cached_property
     def _paces(self) -> dict[int, list[tuple[float, float]]]:
-        """Give by draft length each request's time per token in steps, slowest last, and weight."""
+        """Return each request's steps per token and weight by draft length, slowest last."""
         return {length: sorted(self._list_paces(length)) for length in self.lengths}
 
     def _list_paces(self, draft_length: int) -> Sequence[tuple[float, float]]:

@@ -35,7 +35,7 @@ class TokenFault(NamedTuple):
 
 
 def list_profiles(given: Given, profiles: Mapping[Key, Profile]) -> list[Profile]:
-    """Give the profiles of an arm's answers, but for those whose likeliest token may be barred."""
+    """Return the profiles of an arm's answers, without those whose best token may be barred."""
     return [
         profiles[key_of(answer)]
         for condition, answers in given.items()

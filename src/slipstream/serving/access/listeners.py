@@ -1,4 +1,4 @@
-"""Who listens on this machine, and who of it can be reached from others, by the kernel's tables."""
+"""Which processes listen on this machine and can be reached from others, from /proc."""
 
 import re
 import struct
@@ -54,14 +54,14 @@ def list_held_sockets(pids: Iterable[int], proc: Path) -> frozenset[int]:
 
 
 def list_engines(user: int, proc: Path) -> Iterator[int]:
-    """Find this user's processes that call themselves vLLM, whoever started them."""
+    """Return this user's processes that call themselves vLLM, whoever started them."""
     for cmdline in proc.glob("[0-9]*/cmdline"):
         if _ENGINE.search(read_text(cmdline) or "") and _owner_of(cmdline.parent) == user:
             yield int(cmdline.parent.name)
 
 
 def parse_sockets(text: str) -> Iterator[tuple[int, IPAddress, int]]:
-    """Read the listening sockets of /proc/net/tcp or tcp6: inode, address and port."""
+    """Return inode, address and port of the listening sockets in /proc/net/tcp or tcp6."""
     for line in text.splitlines()[1:]:
         fields = line.split()
         if len(fields) > 9 and fields[3] == _LISTENING:
@@ -83,7 +83,7 @@ def _takes(listening: IPAddress, address: IPAddress) -> bool:
 
 
 def _parse_address(text: str) -> IPAddress:
-    """Read an address that the kernel wrote in words of its own byte order."""
+    """Return an address that the kernel wrote in its own byte order."""
     words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
     raw = struct.pack(f"={len(words)}I", *words)
     return IPv4Address(raw) if len(raw) == 4 else IPv6Address(raw)

@@ -101,7 +101,7 @@ def make_command(plan: LaunchPlan) -> list[str]:
 def run_group(
     command: Sequence[str], environment: Mapping[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command in a session of its own, and end all of it with the block."""
+    """Run a command in its own session, and end the whole session with the block."""
     begin_log(log)
     process = start_group(command, environment, log)
     try:
@@ -145,7 +145,7 @@ def start_group(
 
 
 def end_group(process: subprocess.Popen[bytes], *, grace_seconds: float) -> None:
-    """Ask a child and its group to end, and kill what is left when it did or time ran out."""
+    """Ask a child and its group to end, and kill what is left after a timeout."""
     try:
         signal_group(process, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -182,7 +182,7 @@ def find_host(plan: LaunchPlan) -> str:
 
 
 def choose_port(wanted: int | None) -> int:
-    """Take the wanted port, or any, if nobody listens on it: a stranger may be healthy too."""
+    """Return the requested port, or a free one; a taken port is refused."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -228,7 +228,7 @@ def read_reasons(log: Path, healthy: LogPlace | None = None) -> tuple[str, ...]:
 
 
 def require_accepted(plan: LaunchPlan) -> None:
-    """Refuse a plan that the planner refused."""
+    """Raise if the planner refused the plan."""
     if plan.refusals:
         raise InvalidInputError(
             f"the plan for {plan.target} is refused",

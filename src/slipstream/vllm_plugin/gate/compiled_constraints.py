@@ -154,7 +154,7 @@ def _read_function(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_strict(tool: dict[str, Any]) -> bool:
-    """Say whether a tool's arguments are held to its schema; the engine takes "true" and 1, too."""
+    """Return whether a tool's schema is enforced; the engine accepts "true" and 1, too."""
     return any(part.get("strict") not in (None, False) for part in (tool, _read_function(tool)))
 
 

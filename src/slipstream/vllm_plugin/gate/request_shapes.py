@@ -121,7 +121,7 @@ def _is_small(entry: Item) -> bool:
 
 
 def _is_plain_turn(turn: Item) -> bool:
-    """Say whether a chat's turn is surely sound: vLLM does not look at the parts of these roles."""
+    """Return whether a turn is surely valid: vLLM does not read the parts of these roles."""
     return (
         turn.keys() <= {"role", "content", "name", "tool_call_id"}
         and all(
@@ -147,7 +147,7 @@ def _is_plain_item(item: Item) -> bool:
 
 
 def _has_plain_parts(item: Item, parts: Any) -> bool:
-    """Say whether a turn's parts are text; an assistant's needs a type for vLLM to complete it."""
+    """Return whether a turn's parts are text; vLLM needs a type for an assistant's."""
     kind = _PARTS[item["role"]]
     if not isinstance(parts, list) or (kind == "output_text" and "type" not in item):
         return False

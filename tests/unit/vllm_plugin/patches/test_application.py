@@ -54,7 +54,7 @@ def _clean_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
-    """Return the lines so far, caught at the logger itself: vLLM lets none pass to the root."""
+    """Yield the lines so far, caught at the logger itself: vLLM lets none pass to the root."""
     log = logging.getLogger("vllm.slipstream")
     log.addHandler(caplog.handler)
     log.propagate = False
