@@ -32,7 +32,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFiles(ABC):
-    """What a checkpoint is read through."""
+    """Access to the files of a checkpoint."""
 
     name: str
     revision: str | None

@@ -46,7 +46,7 @@ def find_engine_faults(
     on_cpu: bool,
     capability: str | None = None,
 ) -> Iterator[Fault]:
-    """Name what this engine would refuse or get wrong about a pair that fits in itself."""
+    """Return what this engine would refuse or get wrong about a pair that fits otherwise."""
     yield from _find_scheme(target, "target", on_cpu)
     yield from _find_emulation(target, capability)
     if drafter is None:

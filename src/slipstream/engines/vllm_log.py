@@ -1,4 +1,4 @@
-"""The phases of a start, from what vLLM 0.32 says in its own log.
+"""The phases of a start, from the log of vLLM 0.32.
 
 The runner for GPUs says nothing when it turns to the drafter: the bar of the weights begins
 again. It also captures some graphs twice, the first time to learn what they take.
@@ -50,7 +50,7 @@ _BREAK = re.compile(r"[\r\n]+|(?=\([\w-]+ pid=\d+\) )")
 
 @dataclass(frozen=True, slots=True)
 class PhaseMark:
-    """A phase, and how much of it is done where the engine says so."""
+    """A phase, with its progress where the engine logs it."""
 
     phase: Phase
     share: float | None = None
@@ -68,7 +68,7 @@ def read_phase(line: str) -> PhaseMark | None:
 
 @dataclass(slots=True)
 class PhaseTracker:
-    """Where a start has got to, from its log as it grows; it never goes back."""
+    """The current phase of a start, from its growing log; it never goes back."""
 
     started_at: float
     drafts: bool

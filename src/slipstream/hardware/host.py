@@ -33,7 +33,7 @@ class Accelerator(Record):
 
 
 class Processor(Record):
-    """The CPU: what it is called, what of it may be used, what it can do."""
+    """The CPU: its name, the usable part of it and its features."""
 
     model: str | None
     architecture: str
@@ -57,7 +57,7 @@ class Processor(Record):
 
 
 class Memory(Record):
-    """System memory, with the smaller limit of a container where there is one."""
+    """System memory, or a container's limit if that is smaller."""
 
     total_bytes: int | None
     available_bytes: int | None
@@ -66,7 +66,7 @@ class Memory(Record):
 
 
 class Disk(Record):
-    """The file system that the models are kept on."""
+    """The file system that holds the models."""
 
     path: str
     total_bytes: int | None
@@ -83,7 +83,7 @@ class FabricPort(Record):
 
 
 class Docker(Record):
-    """Docker as this user sees it; a client without a server knows no runtime."""
+    """Docker as this user can use it; a client without a server knows no runtime."""
 
     client_version: str | None
     server_version: str | None
@@ -98,7 +98,7 @@ class Engine(Record):
 
 
 class Software(Record):
-    """What is installed that serving depends on."""
+    """Installed software that serving depends on."""
 
     system: str | None
     kernel: str | None

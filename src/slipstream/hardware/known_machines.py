@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent / "machines"
 
 
 def list_machines() -> tuple[str, ...]:
-    """Name every machine that ships."""
+    """Return the names of the machines that ship."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
 
 

@@ -1,4 +1,4 @@
-"""The reader of this machine: every part looked at once, each by its own parser.
+"""The probe of this machine: every part is read once, each by its own parser.
 
 The root of the file tree, the environment, the clock, NVML and the runner of programs are
 arguments, so a test can hand in a whole other machine.
@@ -41,7 +41,7 @@ _PLATFORMS: dict[str, Platform] = {"linux": "linux", "darwin": "darwin", "window
 
 
 def run_program(command: tuple[str, ...]) -> str | None:
-    """Run a program for its output; None where it is missing, fails or takes over 5 s."""
+    """Run a program and return its output, None if it is missing, fails or takes over 5 s."""
     try:
         outcome = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -51,7 +51,7 @@ def run_program(command: tuple[str, ...]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """All through which a machine is looked at."""
+    """The interfaces through which a machine is probed."""
 
     environment: Mapping[str, str]
     now: datetime

@@ -1,4 +1,4 @@
-"""What is around the machine: its box, its container, its model disk, its links to others."""
+"""The machine's surroundings: chassis, container, model disk, links to other machines."""
 
 import re
 import shutil

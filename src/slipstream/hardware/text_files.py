@@ -1,4 +1,4 @@
-"""Files of the kernel that may not be there, or not for us."""
+"""Files of the kernel that may be missing or unreadable."""
 
 from pathlib import Path
 

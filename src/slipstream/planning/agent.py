@@ -134,7 +134,7 @@ def explain_courses(situation: Situation) -> str:
 
 
 def find_agent_fault(situation: Situation) -> list[Fault]:
-    """Warn of a drafter that was asked for and costs an agent more than it gives."""
+    """Warn about a requested drafter that costs an agent more time than it saves."""
     if situation.wishes.goal != "agent" or _is_cache_refused(situation):
         return []
     if situation.draft is None or not situation.target.is_hybrid:

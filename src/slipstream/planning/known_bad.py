@@ -1,4 +1,4 @@
-"""The catalogue's known-bad combinations, compared with a plan in the making."""
+"""The catalogue's known-bad combinations, compared with a plan."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from slipstream.recipes.recipe import Condition, KnownBad
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a condition can ask about."""
+    """The facts that a condition can test."""
 
     situation: Situation
     draft_length: int

@@ -1,4 +1,4 @@
-"""`LaunchPlan`: every setting with its source and its reason, and what speaks against it.
+"""`LaunchPlan`: every setting with its source and reason, and the plan's faults.
 
 `slipstream plan` prints exactly these; `slipstream serve` runs `argv()` and nothing else.
 """
@@ -23,7 +23,7 @@ from slipstream.records import Record
 
 
 class Decision(Record):
-    """One setting as it is shown: a flag or a variable, its text, where it came from and why."""
+    """One setting as it is shown: a flag or variable, its text, its source and its reason."""
 
     flag: str
     value: str | None
@@ -32,7 +32,7 @@ class Decision(Record):
 
 
 class MemoryItem(Record):
-    """One consumer of memory; None is a size that could not be told."""
+    """One consumer of memory; None is an unknown size."""
 
     name: str
     size_bytes: int | None
@@ -40,7 +40,7 @@ class MemoryItem(Record):
 
 
 class MemoryBudget(Record):
-    """What a plan takes of one accelerator (or of the system, on a CPU)."""
+    """The memory use of a plan on one accelerator, or on a CPU of the system."""
 
     device_bytes: int | None
     usable_bytes: int | None
@@ -78,7 +78,7 @@ class LaunchPlan(Record):
 
     @property
     def drafter(self) -> str | None:
-        """Name the drafter's checkpoint, None for a method without one."""
+        """Return the name of the drafter's checkpoint, None for a method without one."""
         speculation = self.settings.speculation
         return speculation.drafter.value if speculation and speculation.drafter else None
 

@@ -1,4 +1,4 @@
-"""What a rule looks at, and what it answers with."""
+"""The input of a planning rule."""
 
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ _WISHES = {
 
 @dataclass(frozen=True, slots=True)
 class FoundDrafter:
-    """A drafter that neither the user nor a recipe named, and the length that it is run with."""
+    """A drafter that neither the user nor a recipe named, with its published draft length."""
 
     drafter: Choice[str]
     length: int | None = None
@@ -34,7 +34,7 @@ class FoundDrafter:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A machine, a target, perhaps a drafter and a recipe, and what is wished for.
+    """A machine, a target, perhaps a drafter and a recipe, and the wishes.
 
     `found` is set if the drafter was found in the index or on the hub, `chosen` if the method was
     asked for, or taken because no drafter could be.
@@ -76,12 +76,12 @@ class Situation:
 
     @property
     def machine(self) -> str | None:
-        """Name the kind of machine."""
+        """Return the kind of machine."""
         return name_kind(self.host)
 
     @property
     def runner(self) -> Runner:
-        """Name the runner that the engine would use here."""
+        """Return the runner that the engine would use here."""
         return "V1" if self.on_cpu else "V2"
 
     @property
@@ -122,7 +122,7 @@ class Situation:
         return self.recipe is not None and self.machine in self.recipe.machines
 
     def from_recipe(self, value: Value) -> Choice[Value]:
-        """Take a recipe's value over, naming the recipe."""
+        """Return a recipe's value as a choice that names the recipe."""
         assert self.recipe is not None
         return Choice(value, "recipe", f"recipe {self.recipe.name} runs with it")
 

@@ -33,7 +33,7 @@ def detach(log: Path) -> bool:
 
 
 def follow_to_ready(folder: RunFolder, tell: Callable[[Event], None]) -> ExitCode:
-    """Return what happens until the run is ready, or fail as it does."""
+    """Report the events of a detached run until it is ready, and raise as it fails."""
     launcher = os.getpid()
 
     def is_decided() -> bool:
