@@ -35,7 +35,7 @@ def read_container(root: Path, environment: Mapping[str, str]) -> Container | No
 
 
 def list_unread_accelerators(root: Path) -> tuple[str, ...]:
-    """Return the devices that the probe cannot read, so that 'none found' is not taken for 'none'."""
+    """Return accelerators that the probe cannot read, so that none found does not mean none."""
     if (root / "dev/kfd").exists():
         return ("/dev/kfd is there: an AMD accelerator, which slipstream does not read yet",)
     return ()

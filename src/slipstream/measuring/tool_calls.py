@@ -1,4 +1,4 @@
-"""Whether a client can use a tool call: it names a tool, with arguments that the tool takes."""
+"""Whether a client can use a tool call: a known tool, with arguments that fit it."""
 
 import json
 from collections.abc import Mapping, Sequence

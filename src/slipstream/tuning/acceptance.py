@@ -1,4 +1,4 @@
-"""How many tokens per step gives at every draft length, from drafts of one length.
+"""Tokens per step at every draft length, from drafts of one length.
 
 A long draft tells a shorter one's acceptance in two ways, and each is a lower bound:
 
@@ -121,6 +121,6 @@ class DraftAcceptance(Record):
 def find_drafts(
     curves: Iterable[DraftAcceptance], kind: str, draft_length: int
 ) -> DraftAcceptance | None:
-    """Find those drafts of a kind that tell most of a length; shorter ones tell nothing."""
+    """Return the drafts of a kind that say most about a length; shorter ones say nothing."""
     enough = [one for one in curves if one.kind == kind and one.draft_length >= draft_length]
     return min(enough, key=lambda one: one.expect(draft_length).error, default=None)

@@ -1,4 +1,4 @@
-"""A plan with what a profile chose; every change has the source `measured` and its figures."""
+"""A plan with a profile's choice; every change has the source `measured` and its figures."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar

@@ -60,7 +60,7 @@ def choose(model: SpeedModel, goal: Goal, concurrency: int) -> SpeedChoice:
 
 
 def settle(model: SpeedModel, goal: Goal, best: Prediction) -> SpeedChoice:
-    """Say all that follows if this draft length is taken at this load."""
+    """Return the complete choice for this draft length at this load."""
     slow = None if goal.limit is None else _find_slow(model, goal.limit, best)
     return SpeedChoice(
         draft_length=best.draft_length,
@@ -91,7 +91,7 @@ def _find_best(model: SpeedModel, goal: Goal, concurrency: int) -> Prediction | 
 
 
 def _find_held(model: SpeedModel, limit: Limit, concurrency: int) -> Prediction | None:
-    """Find the fastest at the largest load at which one holds the limit, or the nearest to it."""
+    """Return the fastest length at the largest load that keeps the limit, or the nearest to it."""
     for load in range(concurrency, 0, -1):
         near = _list_near(model, load)
         slow = [_find_slow(model, limit, one) for one in near]
@@ -132,7 +132,7 @@ def _is_open(left: Prediction, right: Prediction) -> bool:
 
 
 def _make_schedule(model: SpeedModel, best: Prediction) -> tuple[ScheduledLength, ...]:
-    """Shorten drafts for batches above the load, where that wins more than a schedule costs."""
+    """Return shorter drafts for batches above the load, if they win more than a schedule costs."""
     chosen = length = best.draft_length
     if not chosen:
         return ()
@@ -171,7 +171,7 @@ def find_tax(batch: int) -> float:
 
 
 def _find_overflow(model: SpeedModel, best: Prediction) -> int | None:
-    """Find the last concurrency at which these drafts are not slower than none."""
+    """Return the last concurrency at which these drafts are not slower than none."""
     if not best.draft_length or 0 not in model.lengths:
         return None
     for load in range(best.concurrency + 1, model.max_sequences + 1):

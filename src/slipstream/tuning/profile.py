@@ -1,4 +1,4 @@
-"""`SpeedProfile`: what was measured and fitted, what it predicts, what was chosen, and why."""
+"""`SpeedProfile`: measured and fitted speeds, predictions, and the choice with its reasons."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
@@ -31,7 +31,7 @@ class Confirmation(Record):
 
 
 class SpeedProfile(Record):
-    """The speed of every draft length on one machine; `shares` are the kinds' of the tokens."""
+    """The speed of every draft length on one machine; `shares` are the kinds' shares of tokens."""
 
     schema_version: Literal[1] = 1
     conditions: Conditions
@@ -68,7 +68,7 @@ def make_profile(
     max_sequences: int,
     shares: Mapping[str, float] | None = None,
 ) -> SpeedProfile:
-    """Fit, predict and choose; without shares, every kind has as many tokens as any other."""
+    """Fit, predict and choose; without shares, every kind has the same number of tokens."""
     weights = shares or dict.fromkeys(sorted({one.kind for one in acceptance}), 1.0)
     if not weights or min(weights.values()) < 0 or not sum(weights.values()):
         raise InvalidInputError(
@@ -99,7 +99,7 @@ def make_profile(
 def confirm(
     profile: SpeedProfile, points: Sequence[StepPoint], acceptance: Sequence[DraftAcceptance]
 ) -> SpeedProfile:
-    """Compare the prediction with served draft lengths, and take the one that was fastest.
+    """Compare the prediction with served draft lengths, and choose the fastest one.
 
     Each is compared at the batch that it had; the fastest is then found at one and the same.
     """

@@ -38,7 +38,7 @@ class Prediction(Record):
 
 @dataclass(frozen=True)
 class SpeedModel:
-    """What was fitted, the kinds' shares of the tokens, and the sequences of the largest step."""
+    """The fitted model, the kinds' shares of tokens, and the sequences of the largest step."""
 
     steps: StepTime
     acceptance: tuple[DraftAcceptance, ...]
@@ -94,7 +94,7 @@ class SpeedModel:
         return {length: self._mix(length) if length else plain for length in self.lengths}
 
     def _mix(self, draft_length: int) -> FigureWithError:
-        """Average over tokens: 1 / E is the sum of share / E(kind)."""
+        """Return the mean over tokens: 1 / E is the sum of share / E(kind)."""
         parts = [
             (share, self._find(kind, draft_length).expect(draft_length))
             for kind, share in self.shares.items()

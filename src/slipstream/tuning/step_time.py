@@ -40,7 +40,7 @@ class FigureWithError(Record):
 
 
 class StepLine(Record):
-    """Seconds of a step, with the largest steps that they were measured at.
+    """The seconds of a step, with the largest steps that were measured.
 
     A plain step verifies one token a sequence, which counts by sequence. `covariance` is that of
     the three for a spread of 1; a cost that was not asked for has none.
@@ -57,7 +57,7 @@ class StepLine(Record):
 
 
 class StepTime(Record):
-    """The lines with and without drafts; `spread` is by which share a load is off its line."""
+    """The lines with and without drafts; `spread` is the relative error of a load."""
 
     drafting: StepLine
     plain: StepLine | None
@@ -97,7 +97,7 @@ class StepTime(Record):
 
 
 def fit_step_time(points: Sequence[StepPoint]) -> StepTime:
-    """Fit both lines; a few loads that went wrong do no harm, too few loads are refused."""
+    """Fit both lines robustly against a few bad loads; too few loads are refused."""
     drafting = [point for point in points if point.draft_length > 0]
     plain = [point for point in points if point.draft_length == 0]
     _require_batches(drafting, "with drafts")
@@ -150,7 +150,7 @@ def _require_batches(points: Sequence[StepPoint], arm: str) -> None:
 
 
 def _fit_columns(points: Sequence[StepPoint], columns: tuple[int, ...]) -> Fit:
-    """Fit some of the three costs, and leave the others at nothing."""
+    """Fit some of the three costs, and set the others to zero."""
     rows = [[_describe(point)[column] for column in columns] for point in points]
     fit = fit_shares(rows, [point.seconds_per_step for point in points])
     if fit is None:

@@ -1,4 +1,4 @@
-"""Other settings that may matter, each tried in a start of its own at the chosen draft length.
+"""Other settings that may matter, each tried in its own start at the chosen draft length.
 
 A schedule of draft lengths is only worth trying where the model says so, dtype, processes and
 threads only on a CPU. What bounds a step's tokens (`--max-num-seqs`,
@@ -35,7 +35,7 @@ class Variant:
 
 
 class Trial(Record):
-    """One setting that was tried, and by which share it took less time than the plan before."""
+    """A setting that was tried, and the share of time that it saved."""
 
     what: str
     concurrency: int
@@ -119,7 +119,7 @@ def _vary_compilation(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Varia
 
 
 def _vary_dtype(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]:
-    """Swap the dtype on a CPU: which is faster depends on its instructions and on the batch."""
+    """Return the plan with the other dtype; on a CPU its instructions decide which is faster."""
     host, dtype, choice = profile.conditions.host, plan.settings.dtype, profile.choice
     if host is None or host.accelerators:
         return
@@ -132,7 +132,7 @@ def _vary_dtype(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]:
 
 
 def _vary_threads(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]:
-    """Swap the two ways that a CPU can compute: in the engine's process, or in one of its own."""
+    """Return the plan with the other place of computing: the engine's process, or a worker."""
     variables = plan.environment
     alone, bound, threads = (variables.get(one) for one in (IN_ENGINE, BINDING, THREADS))
     host = profile.conditions.host

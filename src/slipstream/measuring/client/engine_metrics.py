@@ -1,4 +1,4 @@
-"""What an engine counts on /metrics: its drafts, its prefix cache, preemptions, its queue.
+"""The engine's counters on /metrics: drafts, prefix cache, preemptions, queue.
 
 For engines that do not tell a request its drafts, and for what no request is told. vLLM counts
 drafts; SGLang has a gauge of its latest tokens per step, and calls a preemption a retraction.
@@ -32,7 +32,7 @@ _GAUGES = {
 
 
 class EngineCounts(Record):
-    """What an engine counted, since it started or `since` then; None is what it does not say.
+    """The engine's counts since its start or `since` a point; None is not reported.
 
     The cache is counted in tokens. What runs, waits and was drafted latest is as of the moment.
     """

@@ -1,4 +1,4 @@
-"""`Sample`: one request as it was measured. Bench, compare and verify all stand on it."""
+"""`Sample`: one measured request, the basis of bench, compare and verify."""
 
 from typing import Literal
 

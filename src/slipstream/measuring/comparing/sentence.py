@@ -21,7 +21,7 @@ from slipstream.measuring.comparing.verdict import (
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """What can be advised of a kind, where, and the findings that say so."""
+    """The advice for a kind of prompt, where it holds, and its findings."""
 
     advice: Literal["use", "not", "unclear"]
     where: str
@@ -69,7 +69,7 @@ def add_cautions(sentence: str, cautions: Sequence[Caution]) -> str:
 
 
 def name_measure(sentence: str, measure: Measure) -> str:
-    """Say by which measure it is so, unless it is the usual one."""
+    """Return the name of the measure, unless it is the usual one."""
     if measure == "time per token":
         return sentence
     return f"By {measure}: {sentence[0].lower()}{sentence[1:]}"
@@ -180,7 +180,7 @@ def _tell_kinds(standings: Mapping[str, _Standing], advice: str) -> list[str]:
 
 
 def _tell_ratios(findings: Sequence[SpeedFinding]) -> str:
-    """Tell from the least to the greatest ratio, and how far their intervals reach."""
+    """Return the range of the ratios and of their intervals, in words."""
     ratios = [f"{found.speed_up.ratio:.2f}" for found in sorted(findings, key=_ratio_of)]
     low = min(found.speed_up.low for found in findings)
     high = max(found.speed_up.high for found in findings)
