@@ -1,4 +1,4 @@
-"""`Demo`: three prompts, answered without drafts and with them, and how the two compare.
+"""`Demo`: three prompts answered with and without drafts, and how the two compare.
 
 Two engines at once would starve each other, so each has the machine to itself, one after the other.
 """
@@ -37,7 +37,7 @@ WARM_UP = ("Count from one to twenty.", "Name the months of the year.")
 
 
 class Part(Record):
-    """One part of the demo and the time that it took."""
+    """One part of the demo and its time."""
 
     name: str
     seconds: float
@@ -110,7 +110,7 @@ def find_step_seconds(takes: Sequence[Take]) -> float:
 
 
 def make_workload(max_tokens: int) -> Workload:
-    """Make the requests of the demo, with answers of up to so many tokens."""
+    """Return the requests of the demo, with a limit on the tokens per answer."""
 
     def ask(name: str, kind: str, text: str) -> Prompt:
         return Prompt(
@@ -148,7 +148,7 @@ def load_decoder(target: Path) -> Decode:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where engines perform: what they are asked, where they log, who is told how far they are.
+    """How the demo's engines are run: prompts, logs, and callbacks for progress.
 
     `tick` is called with a part and its seconds while it goes on, `note` when it is over. What else
     the machine did while an engine answered is kept in `machines`, by the engine's name.

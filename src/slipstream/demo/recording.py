@@ -1,4 +1,4 @@
-"""`Take`: one answer as it streamed, every token with its moment and whether it was drafted.
+"""`Take`: one streamed answer, each token with its time and whether it was drafted.
 
 A step brings the accepted tokens of a draft and one of the target's own, in one chunk of the
 stream: all tokens of a chunk but the last were drafted.
@@ -83,14 +83,14 @@ class Take(Record):
 
 
 class Chunk(NamedTuple):
-    """What came at once, and when."""
+    """Text that arrived together, and when."""
 
     seconds: float
     token_ids: tuple[int, ...]
 
 
 def record(url: str, prompt: Prompt, decode: Decode) -> Take:
-    """Ask a server, greedily, and keep what came when."""
+    """Send a greedy request and record when each token arrives."""
     for _ in range(ATTEMPTS):
         taken = asyncio.run(_ask(Endpoint(url), prompt, decode))
         if not taken.came_at_once:

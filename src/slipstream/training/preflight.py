@@ -1,4 +1,4 @@
-"""What is made sure of before an hour of work: the target, its template, the mask, the parts."""
+"""Checks before an hour of work: the target, its template, the mask, the packages."""
 
 import json
 from importlib.metadata import PackageNotFoundError, version

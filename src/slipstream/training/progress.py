@@ -1,11 +1,11 @@
-"""One line about long work: how far, how fast, how much longer."""
+"""Progress of long work in one line: done, rate, remaining time."""
 
 import time
 from collections.abc import Callable
 
 
 class Ticker:
-    """Reports at most once in a while, and always at the end."""
+    """Reports at most once per interval, and always at the end."""
 
     def __init__(
         self,

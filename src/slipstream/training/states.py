@@ -101,7 +101,7 @@ def _compute(
 
 
 def group_by_length(samples: Sequence[TrainSample]) -> Iterator[list[TrainSample]]:
-    """Put samples of about one length together, so that little is padding."""
+    """Group samples of similar length, to keep padding small."""
     batch: list[TrainSample] = []
     for sample in sorted(samples, key=lambda sample: len(sample.tokens)):
         if batch and (len(batch) + 1) * len(sample.tokens) > TOKENS_AT_ONCE:

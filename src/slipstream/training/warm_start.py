@@ -1,4 +1,4 @@
-"""Makes a drafter ready to be trained further: in speculators' layout, for this target.
+"""Prepares a drafter for further training: in speculators' layout, for this target.
 
 speculators converts z-lab's layout itself, but some things it loses without a word: an id of
 the last layer, weights that it has no place for, and that full attention looks both ways,
@@ -99,7 +99,7 @@ def _has_full_attention(drafter: Checkpoint) -> bool:
 
 
 def _convert(source: Path, target: Path, draft: DraftPart, folder: Path) -> None:
-    """Let speculators convert, silently; given ids, it drops none of them."""
+    """Convert a drafter with speculators, silently; explicit ids are kept."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -128,7 +128,7 @@ def _convert(source: Path, target: Path, draft: DraftPart, folder: Path) -> None
 
 
 def _settle(path: Path, target: Path, *, non_causal: bool) -> None:
-    """Name the target, whose head and embedding are loaded, and how blocks are attended to."""
+    """Set the target, whose head and embedding are loaded, and the blocks' attention."""
     config: dict[str, Any] = json.loads(path.read_text())
     config["speculators_config"]["verifier"]["name_or_path"] = str(target)
     config["sliding_window_non_causal"] = non_causal

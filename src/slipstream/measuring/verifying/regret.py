@@ -46,14 +46,14 @@ class Profile:
 
 
 def key_of(answer: Answer) -> Key:
-    """Name an answer by its tokens: equal ones are judged once."""
+    """Return an answer's key, by its tokens: equal ones are judged once."""
     return answer.prompt_ids, answer.token_ids
 
 
 def judge_all(
     url: str, answers: Iterable[Answer], report: Callable[[int, int], None]
 ) -> dict[Key, Profile]:
-    """Have a server judge each different answer, one by one: all logits of one take memory."""
+    """Have a server judge each different answer, one by one, since the logits take memory."""
     keys = list(dict.fromkeys(map(key_of, answers)))
 
     async def run() -> dict[Key, Profile]:
@@ -69,7 +69,7 @@ def judge_all(
 
 
 def read_leading(url: str, answers: Sequence[Answer], count: int) -> list[Leading]:
-    """Ask for the likeliest tokens in every place of some answers."""
+    """Return the likeliest tokens at every position of some answers."""
 
     async def run() -> list[Leading]:
         async with open_client(Endpoint(url)) as client:

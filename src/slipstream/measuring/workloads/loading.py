@@ -36,7 +36,7 @@ def load_workload(
     max_tokens: int | None = None,
     count_tokens: CountTokens = estimate_tokens,
 ) -> Workload:
-    """Gather the prompts of shipped classes, published sets (`gsm8k:PATH`) and own files.
+    """Return the prompts of shipped kinds, published sets (`gsm8k:PATH`) and the user's files.
 
     Of each class at most `most_a_kind` prompts or tasks are drawn by the seed, out of those which
     fit into the context with answers of up to `max_tokens`.
@@ -91,7 +91,7 @@ def _open(name: str, count_tokens: CountTokens) -> _Source:
 
 
 def _limit(prompt: Prompt, max_tokens: int | None) -> Prompt:
-    """Shorten the answer to what is asked for at most, and with it the least that it may have."""
+    """Limit the longest answer, and with it the shortest."""
     if max_tokens is None or prompt.max_tokens <= max_tokens:
         return prompt
     extra = dict(prompt.extra)

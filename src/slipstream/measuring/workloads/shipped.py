@@ -1,4 +1,4 @@
-"""The classes of prompts that ship, with fixed ids: written in `data/`, or made from a seed.
+"""The shipped kinds of prompts, with fixed ids: written in `data/`, or made from a seed.
 
 The tasks of `agent` are measured by themselves, as wholes, and so are no part of `all`.
 
@@ -37,7 +37,7 @@ RANDOM_MAX_TOKENS = 256
 
 
 class _Call(Record):
-    """A tool that was called earlier in the conversation, and what it gave."""
+    """An earlier tool call in the conversation, with its result."""
 
     call: str
     arguments: dict[str, Any]
@@ -45,7 +45,7 @@ class _Call(Record):
 
 
 class _Written(Record):
-    """A line of `data/`; its texts are the user's and the assistant's in turn."""
+    """A line of `data/`; its texts alternate between user and assistant."""
 
     id: str
     max_tokens: int

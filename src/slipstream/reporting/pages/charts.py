@@ -48,7 +48,7 @@ _MARKS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """What the panels of a row share: the places below, the top and its label, how values look."""
+    """The axes that the panels of a row share."""
 
     places: Sequence[int]
     top: float
@@ -59,7 +59,7 @@ class Axes:
 
 @dataclass(frozen=True, slots=True)
 class ForestRow:
-    """A ratio with its interval, or a heading above some; `told` names it in the description."""
+    """A ratio with its interval, or a heading; `told` names it in the description."""
 
     label: str
     concurrency: int
@@ -272,7 +272,7 @@ def _label_places(places: Sequence[int], x: Scale) -> list[str]:
 
 
 def _spread(ends: Sequence[tuple[float, str, Arm]]) -> list[tuple[float, str, Arm]]:
-    """Put labels beside the ends, apart from each other if they would overlap."""
+    """Place labels beside the line ends, moved apart where they would overlap."""
     placed = [list(group) for group in ([end] for end in sorted(ends))]
     while True:
         tops = [_center(group) - CLOSE * (len(group) - 1) / 2 for group in placed]

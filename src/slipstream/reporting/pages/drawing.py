@@ -1,4 +1,4 @@
-"""SVG by hand: elements, text and scales. Colours are the page's, by class (page.css)."""
+"""SVG elements, text and scales. Colours are the page's, by class (page.css)."""
 
 from dataclasses import dataclass
 from html import escape
@@ -12,7 +12,7 @@ _STEPS = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From values to places on the drawing; a range of one value is its middle."""
+    """Maps values to positions; a range of one value maps to its middle."""
 
     low: float
     high: float
@@ -35,7 +35,7 @@ class Scale:
 
 
 def draw(name: str, /, *parts: str, **attributes: str | float) -> str:
-    """Make an element; `kind` is its class, an underscore in a name a hyphen."""
+    """Return an element; `kind` is its class, an underscore in a name a hyphen."""
     told = "".join(
         f' {"class" if key == "kind" else key.replace("_", "-")}="{_show(value)}"'
         for key, value in attributes.items()
@@ -54,18 +54,18 @@ def rule(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 
 def frame(width: float, height: float, title: str, description: str, *parts: str) -> str:
-    """Make a drawing that fits any width, with words for those who cannot see it."""
+    """Return a drawing that fits any width, with a text description."""
     told = (draw("title", protect(title)), draw("desc", protect(description)))
     return draw("svg", *told, *parts, viewBox=f"0 0 {width:g} {height:g}", role="img")
 
 
 def protect(text: str) -> str:
-    """Make any text harmless between tags and in attributes."""
+    """Escape text for use between tags and in attributes."""
     return escape(clean(text))
 
 
 def shorten(text: str, width: float) -> str:
-    """Cut text to what fits, about."""
+    """Cut text to about the given width."""
     most = int(width / TEXT_WIDTH)
     return text if len(text) <= most else f"{text[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
 

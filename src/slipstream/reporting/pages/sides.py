@@ -1,4 +1,4 @@
-"""`Side`: what one arm gave, start by start; a server that was measured alone is one side."""
+"""`Side`: the figures of one arm, start by start; a single server is one side."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Side:
         kind: str | None,
         concurrency: int | None = None,
     ) -> float | None:
-        """Average what is known of a kind at a concurrency."""
+        """Return the mean of a kind at a concurrency."""
         return find_mean(
             [value for cell in self.find(kind, concurrency) if (value := read(cell)) is not None]
         )
@@ -61,7 +61,7 @@ def take_sides(contest: Comparison | Arena) -> tuple[Side, ...]:
 
 
 def take_side(report: BenchReport) -> Side:
-    """Take a server that was measured alone; nothing has to be told from it by a name."""
+    """Return the side of a server that was measured alone, which needs no name."""
     return Side(arm="B", name="", starts=[report.cells])
 
 

@@ -1,4 +1,4 @@
-"""A `Demo` in words: the speed-up, why it is what it is, each prompt, and what that cannot tell."""
+"""A `Demo` as text: the speed-up, its explanation, each prompt, and its limits."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ EVEN_WITHIN = 0.05
 
 
 def render_demo_text(demo: Demo) -> str:
-    """Show a demo's outcome on the terminal."""
+    """Return a demo's result as text."""
     return render_text(describe_demo(demo))
 
 
@@ -59,7 +59,7 @@ def describe_demo(demo: Demo) -> Report:
 
 
 def explain(demo: Demo) -> str:
-    """Say in a sentence what a verification step costs and brings; nothing without drafts."""
+    """Return a sentence on the cost and yield of a verification step; empty without drafts."""
     cost, tokens = demo.step_cost, demo.tokens_per_step
     if cost is None or tokens is None:
         return ""

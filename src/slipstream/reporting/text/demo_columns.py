@@ -1,4 +1,4 @@
-"""Two answers side by side on the terminal, growing as they did when they were taken."""
+"""Two answers side by side on the terminal, growing at their measured speed."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -75,7 +75,7 @@ def _paint(line: Sequence[_Sign], colour: bool) -> str:
 
 
 def _wrap(tokens: Sequence[Token], width: int) -> list[list[_Sign]]:
-    """Break text into lines, between words where there are any."""
+    """Break text into lines, between words where possible."""
     lines: list[list[_Sign]] = []
     line: list[_Sign] = []
     for token in tokens:

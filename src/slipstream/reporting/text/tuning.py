@@ -1,4 +1,4 @@
-"""A `Tuning` as a report: what was chosen and why, what is predicted, what was done."""
+"""A `Tuning` as a report: the choice and its reasons, the predictions, the starts."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ def render_tuning_text(tuning: Tuning) -> str:
 
 
 def describe_tuning(tuning: Tuning) -> Report:
-    """Tell the choice first, then all that it rests upon."""
+    """Return the report, the choice first and then its evidence."""
     profile = tuning.profile
     choice = profile.choice
     best = choice.prediction

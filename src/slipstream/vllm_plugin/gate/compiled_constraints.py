@@ -29,7 +29,7 @@ NOT_COMPILED = (None, "text", "json_object")
 
 
 class Form(NamedTuple):
-    """What an answer is held to, by the field that asks for it."""
+    """A constraint on the answer, by the field that requests it."""
 
     field: str
     value: Any
@@ -86,7 +86,7 @@ def require_tokens_left(document: Document) -> None:
 
 
 def digest_forms(forms: list[Form]) -> bytes:
-    """Tell one constraint from another, as the engine's cache of grammars does."""
+    """Return a digest of constraints, as the engine's cache of grammars distinguishes them."""
     return sha256(json.dumps(forms).encode()).digest()
 
 
@@ -110,7 +110,7 @@ def require_affordable_forms(document: Document, most: int) -> list[str]:
 
 
 def _lighten(tools: list[dict[str, Any]]) -> int:
-    """Take out what a tool means something without, too; return how much it was."""
+    """Remove optional parts of a tool's schema; return how much was removed."""
     dropped = 0
     for part in walk(tools):
         if isinstance(part, dict):

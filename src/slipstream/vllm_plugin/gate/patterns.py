@@ -45,11 +45,11 @@ _QUANTIFIER = re.compile(r"(?:([*+?])|\{(\d{1,9})(,)?(\d{1,9})?\})\??")
 
 
 class _Ambiguous(Exception):
-    """The pattern is not plain, or cannot be read."""
+    """The pattern is ambiguous or cannot be parsed."""
 
 
 class _Part(NamedTuple):
-    """What a part of a pattern can begin with, the places where it can end, and its cost."""
+    """The first characters of a part, the positions where it can end, and its cost."""
 
     first: int = 0
     nullable: bool = True
@@ -89,7 +89,7 @@ def _weigh_plain(pattern: str) -> float | None:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads a pattern once; `follow` has, for every place, the characters that may come next."""
+    """Parses a pattern; `follow` has, for every position, the characters that may come next."""
 
     pattern: str
     at: int = 0

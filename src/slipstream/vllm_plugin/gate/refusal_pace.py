@@ -1,4 +1,4 @@
-"""How fast one caller is refused: to refuse takes time too, from those who keep the rules."""
+"""The rate at which one caller is refused, since refusing takes time from others."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ LONGEST_WAIT_SECONDS = 5.0
 
 
 class RefusalPace:
-    """Gives every refusal its time: the first hundred at once, then so many a second."""
+    """Delays refusals: the first hundred are immediate, then a fixed number per second."""
 
     def __init__(self, per_second: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds_each = 1 / per_second

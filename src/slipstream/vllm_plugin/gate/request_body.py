@@ -1,4 +1,4 @@
-"""The body of a request: read whole within limits, and given on as if it came from the client."""
+"""The body of a request: read completely within limits, and passed on unchanged."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The most that a request may ask for; past it, a refusal before the engine has seen it.
+"""The limits of a request, refused before the engine sees it.
 
 A number must be written as one: the engine would also take "1000" for a thousand.
 """

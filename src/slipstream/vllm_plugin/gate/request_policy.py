@@ -1,4 +1,4 @@
-"""What a request may say: some fields are the server's, and some the engine cannot do.
+"""Fields that a client may not set, since they are the server's or the engine cannot use them.
 
 A field that is dropped or changed is named in the warning that the client gets.
 """

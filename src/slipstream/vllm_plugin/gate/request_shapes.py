@@ -1,4 +1,4 @@
-"""The shape of turns and tools, judged before vLLM does: its judgement of a faulty list is costly.
+"""The shape of turns and tools, checked before vLLM, whose own check of a faulty list is costly.
 
 vLLM 0.32 tries all types that an entry may have and lists every error: an item of a response makes
 236. 4,000 faulty ones, in 52 kB, took 20 s of the API server and 5 GB. Here vLLM is asked about one

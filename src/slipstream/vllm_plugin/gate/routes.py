@@ -1,4 +1,4 @@
-"""The routes that the gate knows, and what each asks of the engine.
+"""The routes that the gate knows, and what each needs from the engine.
 
 A route is a method and a path; an id within a path is written `{id}`, so that logs, metrics and
 scopes have one name for it.

@@ -1,4 +1,4 @@
-"""A small file that others replace while the engine runs: looked at four times a second at most."""
+"""A small file that is replaced while the engine runs, checked at most four times a second."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ Content = TypeVar("Content")
 
 
 class WatchedFile(Generic[Content]):
-    """What a file says now; `parse` gets no bytes if it is there but cannot be read."""
+    """The current content of a file; `parse` gets no bytes if the file cannot be read."""
 
     def __init__(
         self, path: str | None, parse: Callable[[bytes], Content], *, absent: Content

@@ -1,4 +1,4 @@
-"""Server-sent events out of bytes that may be cut anywhere."""
+"""Server-sent events from bytes that may be cut anywhere."""
 
 import json
 from collections.abc import Iterator
