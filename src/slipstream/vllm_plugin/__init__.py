@@ -1,1 +1,1 @@
-"""Code that runs inside vLLM's processes: gate, patches, steering. It imports nothing else of ours."""
+"""Code inside vLLM's processes: gate, patches, steering. It imports nothing else of ours."""

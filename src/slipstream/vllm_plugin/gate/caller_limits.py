@@ -64,7 +64,7 @@ class CallerLimits:
 
     @contextmanager
     def pay(self, caller: Caller, size: int, answer: float | None) -> Iterator[AnswerTokens | None]:
-        """Charge the tokens of a body and its longest answer; yield the counter of the real ones."""
+        """Charge the tokens of a body and its longest answer; yield a counter of the real ones."""
         per_minute = caller.terms.tokens_per_minute
         if per_minute is None:
             yield None
