@@ -71,5 +71,5 @@ def test_its_drafts_are_accepted_by_the_real_engine(target: Path, tmp_path: Path
     for kind, answers in answer(target, SHIPPED_DRAFTER, tmp_path / "drafted.log").items():
         steps = sum(one.drafts for one in answers)
         tokens = 1 + sum(one.accepted for one in answers) / steps
-        sys.stdout.write(f"\n{kind}: {tokens:.2f} tokens a step")
+        sys.stdout.write(f"\n{kind}: {tokens:.2f} tokens per step")
         assert tokens > 1.3, kind

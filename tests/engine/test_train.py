@@ -128,7 +128,7 @@ def test_a_minute_of_training_beats_an_untrained_drafter_in_the_real_engine(
             url, rows, max_tokens=MAX_TOKENS, thinking=None, concurrency=1, report=lambda *_: None
         )["sql"]
     sys.stdout.write(
-        f"\ntokens a step, served: untrained {before.tokens_per_step:.2f}, "
+        f"\ntokens per step, served: untrained {before.tokens_per_step:.2f}, "
         f"trained {trained.tokens_per_step:.2f}\n"
     )
     assert before.drafts > 0

@@ -26,7 +26,7 @@ from slipstream.serving.supervision.engine_process import is_healthy, run_engine
 
 LOOK_EVERY_SECONDS = 2.0
 
-# On subjects that the shipped drafter was not trained on. Chosen out of 22: their tokens a step are
+# On subjects that the shipped drafter was not trained on. Chosen out of 22: tokens per step are
 # about those of its card, or less, and no near-tie parted their texts where they were tried.
 QUESTIONS = {
     "code": "Write a Python function that rounds a price to the nearest five cents.",

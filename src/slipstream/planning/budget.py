@@ -103,7 +103,7 @@ def _list_items(situation: Situation, load: Load) -> tuple[MemoryItem, ...]:
         MemoryItem(
             name="activations",
             size_bytes=_activations(situation, load),
-            because=f"{load.batched_tokens} tokens a step, and logits of every verified token",
+            because=f"{load.batched_tokens} tokens per step, and logits of every verified token",
         )
     )
     if situation.on_cpu:

@@ -41,7 +41,9 @@ def look_up(installed: Mapping[str, str], url: str = OSV_URL) -> Lookup:
         with httpx.Client(base_url=url, timeout=ANSWER_SECONDS) as client:
             found = _ask(client, [CANARY, *installed.items()])
             if not found.pop(0):
-                raise ValueError(f"it knows nothing of {' '.join(CANARY)}, which has advisories")
+                raise ValueError(
+                    f"it returned nothing for {' '.join(CANARY)}, which has advisories"
+                )
             named = list(zip(installed.items(), found, strict=True))
             known = _describe(client, named)
     except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError) as fault:

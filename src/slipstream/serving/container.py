@@ -34,8 +34,8 @@ def decide_bind(host: Host, *, has_key: bool, interfaces: Path = _INTERFACES) ->
         return None
     volume = f"-v slipstream:{STATE_FOLDER}"
     raise InvalidInputError(
-        "whoever reaches this container's port reaches the server, and there is no valid key",
-        details=("with --network host it serves this machine alone, and needs none",),
+        "the container's port is open to others, and there is no valid key",
+        details=("with --network host it serves this machine only and needs no key",),
         hint=f"docker run --rm --log-driver none {volume} IMAGE keys new, then {volume} here too",
     )
 
@@ -55,7 +55,7 @@ def require_readable(environment: Mapping[str, str]) -> None:
             raise InvalidInputError(
                 f"user {os.getuid()} cannot read the model in {folder}",
                 details=closed,
-                hint=f"chmod -R a+rX FOLDER, outside, with the one that is mounted at {folder}",
+                hint=f"chmod -R a+rX FOLDER, on the host, with the one mounted at {folder}",
             )
 
 
@@ -66,7 +66,7 @@ def read_variable_key(environment: Mapping[str, str], now: datetime) -> Key | No
         return None
     if len(secret) < SHORTEST_KEY:
         raise InvalidInputError(
-            f"{KEY_VARIABLE} has {len(secret)} characters: it can be guessed",
+            f"{KEY_VARIABLE} has {len(secret)} characters and could be guessed",
             hint=f"export {KEY_VARIABLE}=$(openssl rand -hex 32)",
         )
     digest, routes = sha256(secret.encode()).hexdigest(), get_args(Scope)

@@ -79,11 +79,17 @@ def examine(site: Site) -> Examination:
         *_or_fine(
             check_modes(site),
             "files",
-            "keys and runs are private, and caches are nobody else's to write",
+            "keys and runs are private, caches are not writable for others",
         ),
-        *_or_fine(check_listeners(site), "network", "no engine is open to other machines"),
+        *_or_fine(
+            check_listeners(site),
+            "network",
+            "no unprotected engine is reachable from other machines",
+        ),
         *check_certificates(site),
-        *_or_fine(_check_stale(site), "runs", f"{len(site.runs)} kept, no supervisor is missing"),
+        *_or_fine(
+            _check_stale(site), "runs", f"{len(site.runs)} runs, none without its supervisor"
+        ),
         *_check_drifts(site),
         _check_newest(site, diagnosis),
     )
@@ -167,7 +173,7 @@ def _check_engine(host: Host) -> Check:
     if found > needed:
         message = f"{name} is newer than {vllm.VERSION}, which plans are made for"
         return Check(subject="engine", verdict="warning", message=message, hint=install)
-    message = f"{name}, without an advisory in the list of {load_advisories().compiled}"
+    message = f"{name}, no advisory in the list of {load_advisories().compiled}"
     return Check(subject="engine", verdict="ok", message=message)
 
 
@@ -188,7 +194,7 @@ def _check_advisories(site: Site) -> Iterator[Check]:
         yield Check(
             subject="advisories",
             verdict="warning",
-            message=f"could not look: nothing newer than {compiled} is known",
+            message=f"lookup failed: nothing newer than {compiled} is known",
             details=(lookup.failure,),
             hint="slipstream doctor --advisories, where https://api.osv.dev can be reached",
         )
@@ -197,14 +203,14 @@ def _check_advisories(site: Site) -> Iterator[Check]:
         yield Check(
             subject="advisories",
             verdict="fault",
-            message=f"OSV has {len(lookup.advisories)} for what is installed",
+            message=f"OSV lists {len(lookup.advisories)} for the installed packages",
             details=tuple(
                 f"{one.package} {one.version}: {one.id}: {one.summary}" for one in lookup.advisories
             ),
             hint=f"pip install --upgrade {' '.join(packages)}, as far as vLLM allows",
         )
     else:
-        message = f"OSV has none for {lookup.asked} installed packages, asked just now"
+        message = f"OSV lists none for the {lookup.asked} installed packages"
         yield Check(subject="advisories", verdict="ok", message=message)
 
 
@@ -265,7 +271,7 @@ def _check_stale(site: Site) -> Iterator[Check]:
         if find_standing(run, site.proc) != "supervisor gone":
             continue
         if run.engine is not None and list_session(run.engine, site.proc):
-            message = f"{run.id} has no supervisor any more, and its engine still runs"
+            message = f"{run.id} has lost its supervisor, and its engine still runs"
             hint = f"slipstream stop {run.id}"
             yield Check(subject="runs", verdict="fault", message=message, hint=hint)
         else:
@@ -274,7 +280,7 @@ def _check_stale(site: Site) -> Iterator[Check]:
         yield Check(
             subject="runs",
             verdict="warning",
-            message=f"killed before they could end, and kept: {len(over)}",
+            message=f"killed runs that are still on disk: {len(over)}",
             details=tuple(path.name for path in over),
             hint=f"rm -r {shlex.join(map(str, over))}",
         )
@@ -287,7 +293,7 @@ def _check_drifts(site: Site) -> Iterator[Check]:
             yield Check(
                 subject="drift",
                 verdict="warning",
-                message=f"{run.id} serves worse than it did",
+                message=f"{run.id} has become worse",
                 details=tuple(drift.describe() for drift in run.drifts),
                 hint=f"slipstream logs --events {run.id}, and docs/guardian.md",
             )
@@ -301,7 +307,7 @@ def _diagnose_newest(site: Site) -> Diagnosis | None:
 
 def _check_newest(site: Site, diagnosis: Diagnosis | None) -> Check:
     if not site.runs:
-        return Check(subject="last run", verdict="ok", message="there was none yet")
+        return Check(subject="last run", verdict="ok", message="no runs yet")
     _, run = site.runs[0]
     state = find_standing(run, site.proc)
     if diagnosis is None:

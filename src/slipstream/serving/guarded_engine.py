@@ -26,7 +26,9 @@ def guard_engine(plan: LaunchPlan, media: GateMedia) -> LaunchPlan:
                 "0", "default", "vLLM keeps stored responses in memory and never removes one"
             ),
             "VLLM_XGRAMMAR_CACHE_MB": Choice(
-                GRAMMAR_CACHE_MIB, "default", "compiled grammars; vLLM's 512 MiB fill for hours"
+                GRAMMAR_CACHE_MIB,
+                "default",
+                "limit for compiled grammars; vLLM's default is 512 MiB",
             ),
         }
     )
@@ -34,13 +36,13 @@ def guard_engine(plan: LaunchPlan, media: GateMedia) -> LaunchPlan:
         return plan
     rest = plan.settings.rest
     if MEDIA_HOSTS not in rest or rest[MEDIA_HOSTS].source == "default":
-        because = "those of the gate's rules; without a list vLLM fetches from every host"
+        because = "from the gate's rules; without a list vLLM fetches from every host"
         hosts: Choice[JsonValue] = Choice([*media.hosts] or [NO_HOST], "default", because)
         plan = plan.change(rest={**rest, MEDIA_HOSTS: hosts})
     return plan.change_variables(
         {
             "VLLM_MEDIA_URL_ALLOW_REDIRECTS": Choice(
-                "0", "default", "a listed host could send the engine on to an inner address"
+                "0", "default", "a listed host could redirect the engine to an internal address"
             ),
             "VLLM_MAX_IMAGE_PIXELS": Choice(
                 str(media.pixels), "default", "the gate cannot see the size of what is fetched"

@@ -129,7 +129,7 @@ class Run(Record):
     def move(self, state: State) -> "Run":
         """Return the run in its next state; a transition that the table does not have is a bug."""
         if state not in TRANSITIONS[self.state]:
-            raise ValueError(f"a run cannot go from {self.state} to {state}")
+            raise ValueError(f"a run cannot change from {self.state} to {state}")
         return self.model_copy(update={"state": state})
 
 
@@ -297,7 +297,7 @@ class RunFolder:
         free = shutil.disk_usage(self.path).free
         if free < LEAST_FREE_BYTES:
             raise InvalidInputError(
-                f"disk_full: {show_bytes(free)} are free for {self.path}, and a run needs "
+                f"disk_full: {show_bytes(free)} are free for {self.path}, but a run needs "
                 f"{show_bytes(LEAST_FREE_BYTES)}",
                 hint=f"df -h {self.path.parent}",
             )

@@ -28,7 +28,7 @@ def choose_running(
         )
     if running:
         return running[0]
-    message = "no run is live" if name is None else f"{matched[0][1].id} is over already"
+    message = "no run is live" if name is None else f"{matched[0][1].id} has already ended"
     raise InvalidInputError(message, hint="slipstream status")
 
 
@@ -53,9 +53,9 @@ def is_over(run: Run, proc: Path = _PROC) -> bool:
 def _match(root: Path, name: str | None) -> list[tuple[RunFolder, Run]]:
     runs = list_runs(root)
     if not runs:
-        raise InvalidInputError(f"there is no run in {root}", hint="slipstream serve TARGET")
+        raise InvalidInputError(f"no runs in {root}", hint="slipstream serve TARGET")
     exact = [pair for pair in runs if pair[1].id == name]
     matched = exact or [pair for pair in runs if pair[1].id.startswith(name or "")]
     if not matched:
-        raise InvalidInputError(f"there is no run {name}", hint="slipstream status")
+        raise InvalidInputError(f"unknown run {name}", hint="slipstream status")
     return matched

@@ -45,7 +45,7 @@ def localize(plan: LaunchPlan, obtain: Obtain) -> LaunchPlan:
     names = settings.served_names or Choice(
         (plan.target if target.commit else target.folder.name,),
         "default",
-        "what clients call it, wherever its files lie",
+        "the name that clients use, wherever the files are",
     )
     rest = {flag: one for flag, one in settings.rest.items() if flag != _TOKENIZER_REVISION}
     plan = plan.change(
@@ -58,10 +58,8 @@ def localize(plan: LaunchPlan, obtain: Obtain) -> LaunchPlan:
         plan = plan.change(speculation=speculation.model_copy(update=here))
     return plan.change_variables(
         {
-            "HF_HUB_OFFLINE": Choice("1", "default", "every file is here, and checked"),
-            "VLLM_NO_USAGE_STATS": Choice(
-                "1", "default", "the engine would report its use to vLLM's makers"
-            ),
+            "HF_HUB_OFFLINE": Choice("1", "default", "every file is local and checked"),
+            "VLLM_NO_USAGE_STATS": Choice("1", "default", "usage reports to vLLM's makers are off"),
         }
     )
 
@@ -87,33 +85,32 @@ def put_behind_gate(
     """
     if around := [flag for flag in _AROUND_THE_GATE if _find_rest(plan, flag)]:
         raise InvalidInputError(
-            f"{around[0]} has the engine listen where no gate is",
+            f"with {around[0]} the engine listens outside the gate",
             hint="leave it out, or serve bare vLLM to this machine only: --no-gate",
         )
     # `python -m vllm.entrypoints.openai.api_server` ignores it; `vllm serve` would multiply limits.
     if (processes := _find_rest(plan, _API_PROCESSES)) not in (None, 1):
         raise InvalidInputError(
-            f"{_API_PROCESSES} {processes}: one API process answers, whose gate counts what each "
-            "key may use",
+            f"{_API_PROCESSES} {processes}: limits per key are counted in one API process",
             hint=f"leave {_API_PROCESSES} out, or serve several engines behind a proxy",
         )
     asked = plan.settings.middleware
     others = tuple(one for one in asked.value if one != GATE_CLASS) if asked else ()
-    because = "vLLM's own key check leaves routes open; the last is the outermost"
+    because = "vLLM's own key check leaves routes open; the last middleware is the outermost"
     plan = plan.change(middleware=Choice((*others, GATE_CLASS), "default", because))
     rest = plan.settings.rest
     if not _ACCESS_LOG_FLAGS & rest.keys():
-        because = "a line per request and per health check would fill the disk"
+        because = "one line per request and health check would fill the disk"
         quiet: Choice[JsonValue] = Choice(True, "default", because)
         rest = {**rest, _NO_ACCESS_LOG: quiet}
     if _CONSTRAINTS not in rest:
-        because = "the gate prices schemas for it; the first request would choose one for all"
+        because = "the gate's schema costs are for it; the first request would choose one for all"
         rest = {**rest, _CONSTRAINTS: Choice({"backend": "xgrammar"}, "default", because)}
     plan = plan.change(rest=rest)
     plan = _bound_queue(_have_port(plan))
     plan = guard_engine(offer_swaps(plan), (rules or GateRules()).media)
     plan = steer_engine(plan, steered=steered)
-    gate = Choice(str(folder.gate), "default", "the gate's settings; no key is in it")
+    gate = Choice(str(folder.gate), "default", "the gate's settings, without keys")
     return plan.change_variables({GATE_VARIABLE: gate})
 
 
@@ -128,8 +125,8 @@ def leave_without_gate(plan: LaunchPlan) -> LaunchPlan:
     if not is_loopback(address.value if address else ""):
         raise InvalidInputError(
             f"other machines can reach {(address and address.value) or 'every address'}, "
-            "and nothing would keep them out without the gate",
-            hint="--no-gate goes with --bind 127.0.0.1 or -- --uds PATH",
+            "and without the gate nothing protects the server",
+            hint="--no-gate needs --bind 127.0.0.1 or -- --uds PATH",
         )
     return plan
 
@@ -178,7 +175,7 @@ def _find_rest(plan: LaunchPlan, flag: str) -> JsonValue:
 
 def _have_port(plan: LaunchPlan) -> LaunchPlan:
     if plan.settings.uds is None and plan.settings.port is None:
-        plan = plan.change(port=Choice(PORT, "default", "vLLM's usual one; --port names another"))
+        plan = plan.change(port=Choice(PORT, "default", "vLLM's default; --port changes it"))
     return plan
 
 
@@ -187,7 +184,7 @@ def _bound_queue(plan: LaunchPlan) -> LaunchPlan:
     seats = _count_seats(plan)
     if seats is None or QUEUE in plan.settings.rest:
         return plan
-    because = f"{QUEUED} beside its {seats} seats; vLLM's own queue has no end"
+    because = f"{QUEUED} beside its {seats} seats; vLLM's own queue is unbounded"
     return plan.change(
         rest={**plan.settings.rest, QUEUE: Choice(seats + QUEUED, "default", because)}
     )

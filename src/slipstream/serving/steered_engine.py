@@ -15,7 +15,7 @@ def steer_engine(plan: LaunchPlan, *, steered: bool) -> LaunchPlan:
     rest = plan.settings.rest
     if SCHEDULER in rest and rest[SCHEDULER].value != STEERED:
         return plan
-    because = "it keeps a ledger of requests, and what a step costs decides the draft length"
+    because = "keeps the ledger of requests and adapts the draft length to the cost of steps"
     plan = plan.change(rest={**rest, SCHEDULER: Choice(STEERED, "default", because)})
     speculation = plan.settings.speculation
     if speculation is None or (steered and speculation.method.value in _ANY_LENGTH):

@@ -27,8 +27,7 @@ def find_faults(run: Run, order: SwapOrder) -> Iterator[Fault]:
         yield Fault(
             code="swap-unavailable",
             verdict="refuse",
-            message="this engine was not started to take another drafter: that takes a DFlash "
-            "drafter and the gate",
+            message="this engine cannot swap its drafter: that needs a DFlash drafter and the gate",
             hint="slipstream serve TARGET --drafter DRAFTER",
         )
         return
@@ -46,8 +45,8 @@ def find_faults(run: Run, order: SwapOrder) -> Iterator[Fault]:
         yield Fault(
             code="swap-same",
             verdict="refuse",
-            message=f"{order.folder} drafts already; another version of it needs a folder of its "
-            "own, or nothing would be left to swap back to",
+            message=f"{order.folder} is already in use; put another version into a "
+            "different folder, so that you can swap back",
             hint=f"slipstream swap {run.id} OTHER_FOLDER",
         )
         return

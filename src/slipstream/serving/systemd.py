@@ -175,8 +175,8 @@ def _escape(value: str | Path) -> str:
     text = str(value)
     if not text.isprintable() or (isinstance(value, Path) and not value.is_absolute()):
         raise InvalidInputError(
-            f"{text!r} cannot stand in a unit file",
-            hint="a whole path, without control characters",
+            f"{text!r} is not allowed in a unit file",
+            hint="an absolute path without control characters",
         )
     return text.replace("%", "%%")
 

@@ -109,4 +109,4 @@ def _mean_loss(recent: Sequence[Progress]) -> float:
 
 def _describe(point: CurvePoint) -> str:
     kinds = ", ".join(f"{kind} {value:.2f}" for kind, value in point.walked.items())
-    return f"training: step {point.step}, loss {point.loss:.3f}, tokens a step held out: {kinds}"
+    return f"training: step {point.step}, loss {point.loss:.3f}, tokens per step held out: {kinds}"

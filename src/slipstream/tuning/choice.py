@@ -187,7 +187,7 @@ def _explain(model: SpeedModel, best: Prediction) -> Iterator[str]:
     near = _list_near(model, best.concurrency)
     yield (
         f"{best.tokens_per_step:.2f} tokens in a step of {1000 * best.seconds_per_step:.1f} ms: "
-        f"{1000 * best.seconds_per_token:.1f} ms a token at concurrency {best.concurrency}, "
+        f"{1000 * best.seconds_per_token:.1f} ms per token at concurrency {best.concurrency}, "
         f"within {best.error:.0%}"
     )
     others = [one for one in near if one.draft_length not in (0, best.draft_length)]
@@ -207,7 +207,7 @@ def _explain(model: SpeedModel, best: Prediction) -> Iterator[str]:
 def _explain_limit(model: SpeedModel, limit: Limit | None, slow: float | None) -> Iterator[str]:
     if limit is None or slow is None:
         return
-    yield f"{limit.share:.1%} of requests take at most {1000 * slow:.1f} ms a token, error included"
+    yield f"{limit.share:.1%} of requests take at most {1000 * slow:.1f} ms per token, with error"
     fewest = min(len(one.requests) for one in model.acceptance)
     if fewest * (1 - limit.share) < 1:
         yield f"{fewest} requests of a kind tell little of the slowest {1 - limit.share:.1%}"

@@ -124,7 +124,7 @@ def confirm(
     if fastest.draft_length != choice.draft_length:
         choice = settle(model, profile.goal, model.predict(fastest.draft_length, load))
     reason = (
-        f"measured: {1000 * fastest.measured_seconds_per_token:.1f} ms a token, "
+        f"measured: {1000 * fastest.measured_seconds_per_token:.1f} ms per token, "
         f"{fastest.off_by:+.1%} against the prediction"
     )
     changes: dict[str, object] = {"reasons": (*choice.reasons, reason), "to_confirm": ()}

@@ -34,7 +34,7 @@ from pathlib import Path
 folder = RunFolder(Path(sys.argv[1]))
 def leave(*_):
     folder.write(folder.read().model_copy(update={"state": "stopped", "engine": None}))
-    happen(folder, "stopped", "nothing of it runs any more")
+    happen(folder, "stopped", "all of its processes have ended")
     sys.exit()
 signal.signal(signal.SIGTERM, leave)
 print("up", flush=True)

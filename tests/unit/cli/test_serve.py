@@ -315,7 +315,7 @@ def test_the_gate_has_the_users_rules_from_the_start(
     assert "docs/gate.md" in capsys.readouterr().err
     (tmp_path / "gate.toml").write_text("[limit]\nn = 2\n")
     assert run(["serve", *words], os.environ) == 1
-    assert "limit: Extra inputs are not permitted; is limits meant?" in capsys.readouterr().err
+    assert "limit: Extra inputs are not permitted; did you mean limits?" in capsys.readouterr().err
     assert find_runs() == []
     (tmp_path / "gate.toml").write_text("[limits]\nn = 2\n")
     assert serve_until_ready(*words) == 0

@@ -110,7 +110,8 @@ def test_every_judged_step_is_a_point_that_is_written_down_and_told(training: Tr
     )
     assert training.shop.folder.read() == done
     assert training.told == [
-        f"training: step {step}, loss 2.000, tokens a step held out: code 2.00" for step in (25, 50)
+        f"training: step {step}, loss 2.000, tokens per step held out: code 2.00"
+        for step in (25, 50)
     ]
 
 

@@ -80,7 +80,7 @@ def test_the_draft_length_changes_with_its_figures_and_nothing_else() -> None:
     decision = tuned.find(LENGTH)
     assert decision is not None
     assert decision.value == "3"
-    assert "ms a token at concurrency 8" in decision.because
+    assert "ms per token at concurrency 8" in decision.because
     assert "no drafts would take" in decision.because
     assert speculation_of(tuned)["num_speculative_tokens"] == 3
     assert LaunchPlan.model_validate_json(tuned.to_json()) == tuned

@@ -187,7 +187,7 @@ def test_the_reasons_hold_the_figures() -> None:
     model = make_model()
     choice = choose(model, LATENCY, 4)
     best, plain = choice.prediction, model.predict(0, 4)
-    assert f"{1000 * best.seconds_per_token:.1f} ms a token at concurrency 4" in choice.reasons[0]
+    assert f"{1000 * best.seconds_per_token:.1f} ms per token at concurrency 4" in choice.reasons[0]
     assert f"{best.tokens_per_step:.2f} tokens in a step" in choice.reasons[0]
     assert choice.reasons[1].endswith("% longer")
     ratio = plain.seconds_per_token / best.seconds_per_token

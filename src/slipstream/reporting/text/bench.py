@@ -34,7 +34,7 @@ def render_cell_line(cell: BenchCell) -> str:
     """Write a cell on a line."""
     task = "" if cell.tasks is None else f"  {show(read_task_seconds(cell), 1, 's')} a task"
     first, each = read_first_token(cell), read_per_token(cell)
-    steps = "" if cell.tokens_per_step is None else f"  {cell.tokens_per_step:.2f} tokens a step"
+    steps = "" if cell.tokens_per_step is None else f"  {cell.tokens_per_step:.2f} tokens per step"
     failed = f"  {cell.failed} of {cell.requests} failed" if cell.failed else ""
     return (
         f"{clean(cell.kind):<12} {cell.concurrency:>3} at once  {cell.tokens_per_second:>8.1f} "
@@ -156,7 +156,7 @@ def _describe_warm_up(warm: BenchWarmUp) -> str:
         return "none"
     last = 1000 * warm.seconds_per_token[-1]
     flat = "flat" if warm.flat else "not flat yet"
-    return f"{warm.rounds} rounds, in the last {last:.1f} ms a token: {flat}"
+    return f"{warm.rounds} rounds, in the last {last:.1f} ms per token: {flat}"
 
 
 _SPEED: Mapping[str, Callable[[BenchCell], str]] = {
@@ -172,7 +172,7 @@ _SPEED: Mapping[str, Callable[[BenchCell], str]] = {
 _ENGINE: Mapping[str, Callable[[BenchCell], str]] = {
     "kind": lambda cell: cell.kind,
     "at once": lambda cell: str(cell.concurrency),
-    "tokens a step": lambda cell: show(cell.tokens_per_step, 2),
+    "tokens per step": lambda cell: show(cell.tokens_per_step, 2),
     "accepted": lambda cell: show_share(cell.acceptance_rate),
     "cache hits": lambda cell: show_share(cell.cache_hit_share),
     "preemptions": lambda cell: show(cell.preemptions, 0),

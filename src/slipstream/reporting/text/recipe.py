@@ -49,7 +49,7 @@ def describe_evidence(evidence: Evidence) -> str:
             (evidence.tokens_per_s, "tok/s"),
             (evidence.plain_tokens_per_s, "tok/s without"),
             (evidence.speedup, "times as fast"),
-            (evidence.acceptance_length, "tokens a step"),
+            (evidence.acceptance_length, "tokens per step"),
         )
         if value is not None
     ]

@@ -11,7 +11,7 @@ from slipstream.units import UNKNOWN, show_bytes
 SHOWN_DRAFTERS = 5
 _MEASURED = {
     "tokens_per_second": "{:.1f} tokens/s alone",
-    "tokens_per_step": "{:.2f} tokens a step",
+    "tokens_per_step": "{:.2f} tokens per step",
     "ready_seconds": "ready after {:.0f} s",
 }
 

@@ -43,7 +43,7 @@ def render_run(run: TrainRun, folder: TrainFolder) -> str:
         [
             *align(stages),
             "",
-            "tokens a step on held-out prompts, greedy:",
+            "tokens per step on held-out prompts, greedy:",
             *align([header, *rows], indent="  "),
             "",
             f"drafter  {folder.drafter}",

@@ -34,7 +34,7 @@ def describe_tuning(tuning: Tuning) -> Report:
         title=f"tuned: {profile.conditions.model}",
         answer=answer,
         figure=f"k = {choice.draft_length}" if choice.draft_length else "plain",
-        interval=f"{1000 * best.seconds_per_token:.1f} ms a token, within {best.error:.0%}",
+        interval=f"{1000 * best.seconds_per_token:.1f} ms per token, within {best.error:.0%}",
         figure_note=_name_load(choice.concurrency),
         sentence=sentence,
         sections=[
@@ -124,7 +124,7 @@ def _tabulate_acceptance(profile: SpeedProfile) -> Table:
         step = one.expect(one.draft_length)
         rows.append((one.kind, str(one.draft_length), str(one.drafts), f"{step.value:.2f}", places))
     return Table(
-        ("kind", "drafted", "drafts", "tokens a step", "accepted up to a place"), rows, (0, 4)
+        ("kind", "drafted", "drafts", "tokens per step", "accepted up to a place"), rows, (0, 4)
     )
 
 
@@ -155,7 +155,7 @@ def _tabulate_confirmations(profile: SpeedProfile) -> Table:
         )
         for one in profile.confirmations
     ]
-    return Table(("drafted", "foretold ms a token", "served ms a token", "off by"), rows)
+    return Table(("drafted", "foretold ms per token", "served ms per token", "off by"), rows)
 
 
 def _tabulate_starts(starts: Sequence[StartReport]) -> Table:

@@ -58,7 +58,7 @@ class Address:
                 raise InvalidInputError(
                     f"the engine cannot listen at {self}: "
                     f"{getattr(fault, 'strerror', None) or fault}",
-                    hint="choose another with --port, or look who runs: slipstream status",
+                    hint="choose another with --port, or list the runs: slipstream status",
                 ) from fault
 
 
@@ -76,8 +76,8 @@ def _require_free_socket(path: Path) -> None:
                 return
             raise InvalidInputError(
                 f"the engine cannot listen at {path}: {fault.strerror or fault}",
-                hint="name another with -- --uds PATH",
+                hint="choose another with -- --uds PATH",
             ) from fault
     raise InvalidInputError(
-        f"another server listens at {path}", hint="name another with -- --uds PATH"
+        f"another server is listening at {path}", hint="choose another with -- --uds PATH"
     )

@@ -93,8 +93,8 @@ def _judge_listener(listener: Listener, owner: tuple[RunFolder, Run] | None) -> 
         yield Check(
             subject="network",
             verdict="warning",
-            message=f"process {listener.pid} is a vLLM without a gate on {where}: "
-            "even with --api-key some of its routes answer anybody",
+            message=f"process {listener.pid} is vLLM without a gate on {where}: "
+            "even with --api-key some of its routes need no key",
             hint="slipstream serve TARGET",
         )
         return
@@ -103,14 +103,14 @@ def _judge_listener(listener: Listener, owner: tuple[RunFolder, Run] | None) -> 
         yield Check(
             subject="network",
             verdict="warning",
-            message=f"{run.id} has an inner port on {where}, which no gate guards",
+            message=f"{run.id} has an internal port on {where} that the gate does not protect",
             hint=f"let a firewall close port {listener.port} to other machines",
         )
     elif not _asks_for_keys(folder):
         yield Check(
             subject="network",
             verdict="fault",
-            message=f"{run.id} answers other machines on {where}, and asks for no key",
+            message=f"{run.id} serves other machines on {where} without a key",
             hint=f"slipstream stop {run.id}",
         )
 

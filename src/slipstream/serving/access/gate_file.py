@@ -114,7 +114,7 @@ class GateMedia(Record):
         """Raise unless these are host names, and none of this machine or its network."""
         for host in hosts:
             if not _HOST.fullmatch(host) or host.endswith(_PRIVATE_ENDINGS):
-                raise ValueError(f"'{host}' is not the name of a public host, in lower case")
+                raise ValueError(f"'{host}' is not a public host name in lower case")
         return hosts
 
 

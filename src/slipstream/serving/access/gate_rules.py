@@ -31,7 +31,7 @@ def read_rules(path: Path) -> GateRules:
         raise InvalidInputError(f"{path} is not TOML: {fault}", hint=RULES_HINT) from fault
     except ValidationError as fault:
         raise InvalidInputError(
-            f"{path} cannot be the gate's rules", details=_describe(fault), hint=RULES_HINT
+            f"{path} has invalid rules", details=_describe(fault), hint=RULES_HINT
         ) from fault
 
 
@@ -65,4 +65,4 @@ def _find_meant(steps: tuple[int | str, ...]) -> str:
         kind = kind.model_fields[step].annotation
     assert issubclass(kind, BaseModel)
     close = difflib.get_close_matches(str(steps[-1]), kind.model_fields, n=1)
-    return f"; is {close[0]} meant?" if close else ""
+    return f"; did you mean {close[0]}?" if close else ""

@@ -173,7 +173,7 @@ def _make_secret() -> tuple[str, str]:
 def _find_last(keys: Sequence[Key], identity: str, file: Path) -> Key:
     found = [key for key in keys if key.id == identity]
     if not found:
-        raise InvalidInputError(f"there is no key {identity} in {file}", hint=KEYS_HINT)
+        raise InvalidInputError(f"unknown key {identity} in {file}", hint=KEYS_HINT)
     return found[-1]
 
 
@@ -188,7 +188,7 @@ def _locked_folder(file: Path) -> Iterator[None]:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as fault:
-        message = f"cannot keep keys in {file.parent}: {fault.strerror or fault}"
+        message = f"cannot store keys in {file.parent}: {fault.strerror or fault}"
         raise InvalidInputError(message, hint="name another file with SLIPSTREAM_KEYS") from fault
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
@@ -215,5 +215,5 @@ def _require_own(file: Path) -> None:
     for path, mode in ((file, 600), (file.parent, 700)):
         bits = path.stat().st_mode
         if bits & 0o022 and not bits & stat.S_ISVTX:
-            message = f"others can write to {path}, and give themselves a key"
+            message = f"other users can write to {path} and could add a key"
             raise InvalidInputError(message, hint=f"chmod {mode} {path}")

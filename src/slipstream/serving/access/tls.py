@@ -87,8 +87,8 @@ class Certificate:
         rest = {flag: choice.value for flag, choice in plan.settings.rest.items()}
         if rest.get("--ssl-cert-reqs") == ssl.CERT_REQUIRED:
             raise InvalidInputError(
-                "--ssl-cert-reqs 2 asks clients for a certificate, and the supervisor has none",
-                hint="leave it out, and have a proxy before the server ask for certificates",
+                "--ssl-cert-reqs 2 requires client certificates, and the supervisor has none",
+                hint="leave it out, and check client certificates in a proxy before the server",
             )
         named = {flag: str(rest[flag]) for flag in TLS_FLAGS if rest.get(flag) is not None}
         if "--ssl-certfile" not in named:
@@ -156,7 +156,7 @@ def _read_leaf(file: Path) -> str:
         ) from fault
     if found is None:
         raise InvalidInputError(
-            f"{file} has no certificate in PEM",
+            f"{file} has no certificate in PEM format",
             hint=f"openssl x509 -inform DER -in {file} -out CERTIFICATE",
         )
     return found[0]

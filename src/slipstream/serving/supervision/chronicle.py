@@ -74,7 +74,7 @@ class Chronicle:
             self._write_spare(None)
             if self._trouble is not None:
                 self._trouble = None
-                self._add("the run's folder can be written again")
+                self._add("the run's folder is writable again")
                 self._write()
         except InvalidInputError as fault:
             self.report(fault.message)
@@ -84,7 +84,7 @@ class Chronicle:
         """Report that something cannot be written, once until it can be again."""
         if self._trouble is None:
             self._trouble = trouble
-            self._add(f"{trouble}; the engine goes on")
+            self._add(f"{trouble}; the engine keeps running")
 
     def _add(
         self, message: str, phase: Phase | None = None, figures: Mapping[str, float] | None = None

@@ -23,7 +23,7 @@ def stopping_early(chronicle: Chronicle) -> Iterator[None]:
     def stop(*_: object) -> NoReturn:
         with suppress(SlipstreamError, ValueError):
             chronicle.move("stopping", "asked to stop before an engine was started")
-            chronicle.move("stopped", "nothing of it runs any more")
+            chronicle.move("stopped", "all of its processes have ended")
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()

@@ -212,7 +212,7 @@ class EngineLife:
                 await asyncio.sleep(READ_LOG_EVERY_SECONDS)
         said = read_end(log.path, READ_BYTES)
         for line in dict.fromkeys(_UNPATCHED.findall(said)):
-            chronicle.note(f"{line}; what it repairs can happen (docs/patches.md)")
+            chronicle.note(f"{line}; the fault that it repairs can occur (docs/patches.md)")
         took = tracker.seconds_by_phase(time.monotonic())
         chronicle.update(phase_seconds={**took})
         self._measure(start_seconds=time.monotonic() - self._began)
@@ -228,7 +228,7 @@ class EngineLife:
         if now - self._stranger_since > STRANGER_SECONDS:
             raise Death(
                 "port",
-                f"another program listens at {listener.address}, and got no key",
+                f"another program is listening at {listener.address}; no key was sent to it",
                 hint=listener.address.explain_owner(),
             )
         return False
@@ -239,15 +239,15 @@ class EngineLife:
         if mark.share is not None:
             details.insert(0, f"{mark.share:.0%}")
         if expected is not None:
-            details.append(f"this step took {expected:.0f} s before")
+            details.append(f"this phase took {expected:.0f} s before")
             figures["expected"] = expected
         message = f"{_TOLD[mark.phase]} ({', '.join(details)})"
         self.chronicle.note(message, phase=mark.phase, figures=figures)
 
     async def _warm(self) -> None:
         seconds = time.monotonic() - self._began
-        self.chronicle.move("warming", f"it listens after {seconds:.0f} s", elapsed=seconds)
-        self.tell_gate("warming", "the first requests are the slow ones")
+        self.chronicle.move("warming", f"listening after {seconds:.0f} s", elapsed=seconds)
+        self.tell_gate("warming", "sending the first requests, which are slow")
         warm = await warm_up(self.asker, self._context, self.chronicle.note)
         self._prefill_tokens_per_s = warm.prefill_tokens_per_s
         self._measure(
@@ -256,7 +256,7 @@ class EngineLife:
             last_ms_per_token=1000 * warm.last_seconds_per_token,
         )
         if not warm.flat:
-            self.chronicle.note("the time of a token is not flat: something else may run here")
+            self.chronicle.note("the time per token is not stable: the machine may be busy")
 
     async def _prove(self) -> None:
         """Report ready only after a real generation."""
@@ -268,7 +268,7 @@ class EngineLife:
             raise Death("no-acceptance", f"none of {proof.drafts} drafts was accepted")
         if proof.tokens_per_step is not None:
             figures["tokens_per_step"] = proof.tokens_per_step
-            speed += f", {proof.tokens_per_step:.2f} tokens a step"
+            speed += f", {proof.tokens_per_step:.2f} tokens per step"
         self.ready_at = self._probed_well_at = time.monotonic()
         figures["ready_seconds"] = self.ready_at - self._began
         self._measure(**figures)

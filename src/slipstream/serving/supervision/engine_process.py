@@ -89,7 +89,7 @@ def run_engine(
             # Its log says more than the connection that broke.
             if is_healthy(url):
                 raise
-            raise _make_error("the engine stopped answering while it was in use", log) from fault
+            raise _make_error("the engine stopped answering during the measurement", log) from fault
 
 
 def make_command(plan: LaunchPlan) -> list[str]:
@@ -263,4 +263,4 @@ def name_end(code: int) -> str:
 
 
 def _make_error(message: str, log: Path) -> EngineError:
-    return EngineError(message, details=read_reasons(log), hint=f"the engine's whole log is {log}")
+    return EngineError(message, details=read_reasons(log), hint=f"the full engine log is {log}")

@@ -52,7 +52,7 @@ class GateFollowing:
         if changes:
             self._chronicle.update(terms=terms.model_copy(update=changes))
             if "gate_rules" in changes:
-                self._chronicle.note(f"the gate follows {terms.gate_file}")
+                self._chronicle.note(f"the gate has reloaded {terms.gate_file}")
         return bool(changes)
 
     def _read_new(self, file: Path) -> GateRules | None:

@@ -199,7 +199,7 @@ class Asker:
             answer = await self._ask("GET", "/metrics", self._key, timeout=timeout)
             answer.raise_for_status()
         except httpx.HTTPError as fault:
-            raise EngineError("the engine tells no metrics", hint="slipstream logs") from fault
+            raise EngineError("the engine returns no metrics", hint="slipstream logs") from fault
         return add_up(parse_metrics(answer.text))
 
 
@@ -215,12 +215,12 @@ async def warm_up(asker: Asker, context: int, report: Callable[[str], None]) -> 
             done = await asker.generate(f"{name}: {STORY}", WARM_TOKENS, extra=extra)
             report(f"a {name} answer took {done.seconds:.1f} s")
         except EngineError as fault:
-            report(f"{name} answers do not work: {fault.message}")
+            report(f"{name} answers fail: {fault.message}")
     times: list[float] = []
     while len(times) < MOST_RUNS and not is_flat(times):
         done = await asker.generate(STORY, WARM_TOKENS)
         times.append(done.seconds_per_token)
-        report(f"warm-up {len(times)}: {1000 * times[-1]:.0f} ms a token")
+        report(f"warm-up {len(times)}: {1000 * times[-1]:.0f} ms per token")
     return WarmUpTimes(
         requests=1 + len(_KINDS) + len(times),
         first_seconds_per_token=times[0],

@@ -113,7 +113,7 @@ def step_down(
     for rung in _LADDERS[cause]:
         lower = _STEPS[rung](plan, f"{rung}, after {_TOLD[cause]}", taken)
         if lower.argv() != plan.argv():
-            note = f"the plan was stepped down: {rung}, after {_TOLD[cause]}"
+            note = f"the plan was reduced: {rung}, after {_TOLD[cause]}"
             return lower.model_copy(update={"notes": (*plan.notes, note)}), rung
     return None
 

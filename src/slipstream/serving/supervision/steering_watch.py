@@ -128,7 +128,7 @@ class SteeringWatch:
         still = {(drift.family, drift.where) for drift in self._watch.drifts.values()}
         for drift in self._chronicle.run.drifts:
             if (drift.family, drift.where) not in still:
-                self._chronicle.note(f"guardian: this is over: {drift.describe()}")
+                self._chronicle.note(f"guardian: no longer active: {drift.describe()}")
         if drifts != self._chronicle.run.drifts:
             self._chronicle.update(drifts=drifts)
 
@@ -136,16 +136,16 @@ class SteeringWatch:
         """Carry out an action and note it; the reason for a restart is returned instead."""
         message, figures = f"guardian: {step.reason}", {}
         if step.action == "lift":
-            message = f"guardian: the draft length is free again: {step.reason}"
+            message = f"guardian: the draft length is unrestricted again: {step.reason}"
         elif step.most is not None:
-            message = f"guardian: drafts of at most {step.most} tokens from now on: {step.reason}"
+            message = f"guardian: drafts are limited to {step.most} tokens: {step.reason}"
             figures["most"] = float(step.most)
         elif step.action == "swap-back":
             done = self._swap.swap_back(step.reason)
-            word = "the drafter before is to draft again" if done else "cannot swap back"
+            word = "swapping back to the previous drafter" if done else "cannot swap back"
             message = f"guardian: {word}: {step.reason}"
         elif step.action == "restart":
-            message = f"guardian: the engine is restarted: {step.reason}"
+            message = f"guardian: restarting the engine: {step.reason}"
         self._chronicle.note(message, figures=figures)
         return message if step.action == "restart" else None
 

@@ -93,7 +93,7 @@ class Supervisor:
             while (death := await self._live_once()) is not None:
                 await self._find_way_on(death)
                 if self._stop.is_set():
-                    self._chronicle.move("stopping", "asked to stop before the next start")
+                    self._chronicle.move("stopping", "stop requested before the next start")
                     break
         except BaseException as fault:
             self._chronicle.move("failed", f"given up: {fault}")
@@ -102,7 +102,7 @@ class Supervisor:
             beating.cancel()
             self._steering.close()
             self._remove_spare_folder()
-        self._chronicle.move("stopped", "nothing of it runs any more")
+        self._chronicle.move("stopped", "all of its processes have ended")
 
     def _ask_to_stop(self) -> None:
         if self._stop.is_set():
@@ -116,7 +116,7 @@ class Supervisor:
         self._prepare_folder(key)
         await self._await_address()
         if self._stop.is_set():
-            chronicle.move("stopping", "asked to stop before the next start")
+            chronicle.move("stopping", "stop requested before the next start")
             return None
         life = self._start_engine(key)
         living = asyncio.create_task(life.live(guard_host(chronicle.run.host)))
@@ -147,13 +147,13 @@ class Supervisor:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             if death is None and chronicle.run.state != "stopping":
-                chronicle.move("stopping", "the engine is asked to end")
+                chronicle.move("stopping", "stopping the engine")
             await life.asker.close()
             await self._end(life, at_once=death is not None)
         if death is not None:
             self._remember(death, life)
         if death is not None and self._stop.is_set():
-            chronicle.move("stopping", "it was asked to stop anyway")
+            chronicle.move("stopping", "a stop was requested anyway")
             return None
         return death
 
@@ -167,7 +167,7 @@ class Supervisor:
                 if not self._has_served:
                     raise
                 if not is_reported:
-                    message = f"it starts when the address is free: {fault.message}"
+                    message = f"waiting until the address is free: {fault.message}"
                     self._chronicle.note(f"{message}; {self._address.explain_owner()}")
                 is_reported = True
             with suppress(TimeoutError):
@@ -186,7 +186,7 @@ class Supervisor:
         """Return a folder for the engine's files, in shared memory if the run's is not writable."""
         chronicle = self._chronicle
         if not chronicle.run.terms.gated:
-            chronicle.note("without the gate: every route of vLLM answers, and needs no key")
+            chronicle.note("without the gate: every route of vLLM is open, without a key")
         self._gate.look()
         try:
             self._fill_folder(chronicle.folder, key)
@@ -246,7 +246,7 @@ class Supervisor:
         asker = Asker(listener, plan.settings.list_served_names()[0], key, self._tls)
         life = EngineLife(chronicle, process, asker)
         life.tell_gate("starting")
-        chronicle.move("starting", f"vLLM {plan.engine_version} starts, process {process.pid}")
+        chronicle.move("starting", f"starting vLLM {plan.engine_version}, process {process.pid}")
         return life
 
     async def _drain(self, life: EngineLife, living: "asyncio.Task[None]") -> None:
@@ -255,12 +255,14 @@ class Supervisor:
         if chronicle.run.state not in ("ready", "warming"):
             return
         if not chronicle.run.terms.gated:
-            chronicle.move("stopping", "nobody counts requests without the gate: they are cut off")
+            chronicle.move(
+                "stopping", "without the gate open requests are not counted: they are cut off"
+            )
             return
         patience = chronicle.run.terms.drain_seconds
         began = time.monotonic()
         life.leave()
-        chronicle.move("draining", f"no new requests; those under way get {patience} s")
+        chronicle.move("draining", f"no new requests; open ones have {patience} s")
         life.tell_gate("draining", "the server was asked to stop")
         while (waited := time.monotonic() - began) < patience and not self._now.is_set():
             if waited > SETTLED_SECONDS and life.count_in_flight() == 0:
@@ -269,8 +271,8 @@ class Supervisor:
                 await living
             await asyncio.sleep(LOOK_EVERY_SECONDS)
         left = life.count_in_flight()
-        message = f"{left} requests are cut off" if left else "all requests are answered"
-        chronicle.move("stopping", f"{message}; the engine is asked to end", in_flight=left)
+        message = f"{left} requests were cut off" if left else "all requests were answered"
+        chronicle.move("stopping", f"{message}; stopping the engine", in_flight=left)
 
     async def _end(self, life: EngineLife, *, at_once: bool) -> None:
         """End the whole group; one that died or hangs is killed."""
@@ -304,7 +306,7 @@ class Supervisor:
         if death.cause == "port" and not self._has_served:
             self._give_up(death)
         if wait is not None:
-            chronicle.move("starting", f"it starts again in {wait:.0f} s", wait=wait)
+            chronicle.move("starting", f"restarting in {wait:.0f} s", wait=wait)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), wait)
         else:
@@ -327,7 +329,7 @@ class Supervisor:
     def _give_up(self, death: Death) -> NoReturn:
         remedy = self._findings[0].remedy if self._findings else None
         raise EngineError(
-            f"the engine does not stay up: {death.message}",
+            f"the engine keeps failing: {death.message}",
             details=tuple(finding.meaning for finding in self._findings[:3]),
             hint=death.hint or remedy or f"slipstream logs {self._chronicle.run.id}",
         )

@@ -55,7 +55,7 @@ class Swapping:
         self._return_reason = None
         if (order := self._under_way) is not None:
             self._under_way = None
-            message = f"the engine ended meanwhile; {self._current.name} drafts"
+            message = f"the engine ended during the swap; {self._current.name} is in use"
             self._tell(order, "failed", message, hint=f"slipstream doctor {self._chronicle.run.id}")
         try:
             while True:
@@ -63,7 +63,7 @@ class Swapping:
                 try:
                     await self._look(life)
                 except (SlipstreamError, OSError) as fault:
-                    self._chronicle.note(f"the drafter is not swapped: {fault}")
+                    self._chronicle.note(f"the drafter was not swapped: {fault}")
         finally:
             self._end_watch()
 
@@ -89,7 +89,7 @@ class Swapping:
         try:
             return read_record(file, SwapOrder, hint="slipstream swap RUN DRAFTER")
         except InvalidInputError as fault:
-            self._chronicle.note(f"an order for another drafter is left: {fault.message}")
+            self._chronicle.note(f"an order to swap the drafter was ignored: {fault.message}")
             return None
         finally:
             file.unlink(missing_ok=True)
@@ -103,11 +103,11 @@ class Swapping:
         if faults:
             self._tell(order, "refused", f"{faults[0].code}: {faults[0].message}", faults[0].hint)
             return
-        self._chronicle.note(f"{order.name} is to draft; the proof is repeated before and after")
+        self._chronicle.note(f"swapping to {order.name}, with a test request before and after")
         try:
             await self._exchange(order, life)
         except (EngineError, OSError) as fault:
-            self._tell(order, "failed", f"the drafter stays: {fault}", hint="slipstream logs")
+            self._tell(order, "failed", f"the drafter was kept: {fault}", hint="slipstream logs")
 
     async def _exchange(self, order: SwapOrder, life: EngineLife) -> None:
         """Load the ordered drafter, and keep it if some of its drafts are accepted in the proof."""
@@ -115,7 +115,7 @@ class Swapping:
         result = await self._load(order.folder, life, is_return=False)
         if result.outcome != "swapped":
             told = "refused" if result.outcome == "refused" else "failed"
-            message = f"the engine did not take {order.name}: {result.error}"
+            message = f"the engine refused {order.name}: {result.error}"
             self._tell(order, told, message, hint=f"slipstream inspect {order.folder}")
             return
         self._change_drafter(order.name, order.folder)
@@ -132,7 +132,7 @@ class Swapping:
             await self._return(life, why, order=order, proofs=(before, after), result=result)
             return
         message = (
-            f"{order.name} drafts: {_show(after)} tokens a step, {_show(before)} before; it was "
+            f"{order.name} drafts: {_show(after)} tokens per step, {_show(before)} before; it was "
             f"loaded within {1000 * (result.seconds or 0):.0f} ms"
         )
         watch = SwapWatch(self._chronicle.engine_folder, self._chronicle.run.drafters)
@@ -141,7 +141,9 @@ class Swapping:
             await asyncio.to_thread(watch.begin)
         except OSError as fault:
             self._end_watch()
-            self._chronicle.note(f"the new drafter is not compared with the one before: {fault}")
+            self._chronicle.note(
+                f"the new drafter cannot be compared with the previous one: {fault}"
+            )
         self._tell(order, "swapped", message, proofs=(before, after), result=result)
 
     async def _return(
@@ -159,7 +161,7 @@ class Swapping:
         order = order or SwapOrder(name=left.name, folder=left.folder)
         back = await self._load(previous.folder, life, is_return=True)
         if back.outcome != "swapped":
-            message = f"{left.name} drafts on, though {reason}: {back.error}"
+            message = f"{left.name} stays in use, although {reason}: {back.error}"
             self._tell(order, "failed", message, hint=f"slipstream inspect {previous.folder}")
             return
         self._change_drafter(previous.name, previous.folder)
@@ -176,11 +178,13 @@ class Swapping:
         shown = "no request could be compared"
         if test.accepted_per_step is not None:
             old, new = test.accepted_per_step
-            shown = f"{new:.2f} accepted tokens a step, {old:.2f} before, {test.requests} requests"
+            shown = (
+                f"{new:.2f} accepted tokens per step, {old:.2f} before, {test.requests} requests"
+            )
         if verdict == "worse":
             await self._return(life, f"it is worse: {shown}")
         else:
-            judged = "as good as the one before" if verdict == "as-good" else "kept, undecided"
+            judged = "as good as the previous one" if verdict == "as-good" else "kept, undecided"
             figures = {"requests": float(test.requests)}
             self._chronicle.note(f"the new drafter is {judged}: {shown}", figures=figures)
 
@@ -192,11 +196,13 @@ class Swapping:
         deadline = time.monotonic() + GATE_WITHIN_SECONDS
         while (result := _read_result(place.swapped, order)) is None:
             if time.monotonic() > deadline:
-                message = f"the gate did not say in {GATE_WITHIN_SECONDS:g} s which drafter serves"
+                message = (
+                    f"the gate did not report within {GATE_WITHIN_SECONDS:g} s which drafter serves"
+                )
                 raise Death(None, message, life.process.poll())
             await asyncio.sleep(LOOK_EVERY_SECONDS)
         if result.outcome == "broken":
-            raise Death(None, f"no drafter is whole: {result.error}", life.process.poll())
+            raise Death(None, f"no drafter is complete: {result.error}", life.process.poll())
         return result
 
     def _change_drafter(self, name: str, folder: Path) -> None:

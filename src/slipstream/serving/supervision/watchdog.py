@@ -58,10 +58,10 @@ def judge(seen: Observation) -> Health:
     """Return whether an engine generates, is slow or is stuck."""
     silent = seen.silent_seconds
     if silent is None:
-        return Health(ready=False, stuck=False, reason="nothing was generated yet")
+        return Health(ready=False, stuck=False, reason="nothing generated yet")
     failing = seen.failed_probes >= FAILED_PROBES and silent >= PROBE_EVERY_SECONDS
     if silent <= max(READY_WITHIN_SECONDS, seen.expected_prefill_seconds) and not failing:
-        return Health(ready=True, stuck=False, reason=f"it generated {silent:.0f} s ago")
+        return Health(ready=True, stuck=False, reason=f"last token {silent:.0f} s ago")
     stuck = failing and silent > _find_patience(seen)
     reason = (
         f"no token for {silent:.0f} s, {seen.in_flight} in flight, "

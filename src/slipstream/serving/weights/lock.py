@@ -83,7 +83,7 @@ def save_lock(path: Path, lock: WeightsLock) -> None:
     except OSError as fault:
         raise InvalidInputError(
             f"cannot write {path}: {fault.strerror}",
-            hint="make room there, or name another folder with SLIPSTREAM_CACHE",
+            hint="free some space there, or set SLIPSTREAM_CACHE to another folder",
         ) from fault
 
 
@@ -141,7 +141,7 @@ def hash_changed(
         for name in stale
         if name in known and known[name].sha256 != now[name].sha256
     ]
-    gone = [f"{name} of {folder} is gone" for name in known if not (folder / name).is_file()]
+    gone = [f"{name} of {folder} is missing" for name in known if not (folder / name).is_file()]
     return now, (*changed, *gone)
 
 
@@ -158,7 +158,7 @@ def hash_file(
                 on_bytes(count)
     except OSError as fault:
         raise InvalidInputError(
-            f"cannot read {path}: {fault.strerror}", hint="check its rights, and the disk it is on"
+            f"cannot read {path}: {fault.strerror}", hint="check its permissions and its disk"
         ) from fault
     return _describe(status, name, digest.hexdigest())
 
@@ -188,6 +188,6 @@ def _describe(status: os.stat_result, name: str, sha256: str) -> LockedFile:
 
 def _describe_change(folder: Path, then: LockedFile, now: LockedFile) -> str:
     return (
-        f"{then.name} of {folder} is not the file it was on {then.hashed_on}: "
+        f"{then.name} of {folder} has changed since {then.hashed_on}: "
         f"sha256 {then.sha256} then, {now.sha256} now"
     )

@@ -28,7 +28,7 @@ def choose_files(
     if not shards:
         raise InvalidInputError(
             f"{name} has no safetensors",
-            hint="take a repository that has them: other formats can run code when loaded",
+            hint="choose a repository that has them: other formats can run code when loaded",
         )
     if INDEX not in wanted:
         return tuple(wanted)
@@ -56,7 +56,7 @@ def require_whole(folder: Path, names: Iterable[str]) -> None:
         raise InvalidInputError(
             f"{len(faults)} of the files in {folder} cannot be loaded",
             details=tuple(faults),
-            hint="fetch what is named here again",
+            hint="download these files again",
         )
 
 

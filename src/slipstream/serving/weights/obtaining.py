@@ -114,7 +114,7 @@ class _LockKeeper:
             raise InvalidInputError(
                 faults[0],
                 details=faults[1:],
-                hint="fetch it again; if you changed it yourself, --accept-changes",
+                hint="download it again; if you changed it yourself, --accept-changes",
             )
         others = {file: known[file] for file in known if (folder / file).is_file()}
         lock = WeightsLock(
@@ -152,13 +152,13 @@ class _LockKeeper:
 def _require_no_revision(name: str, revision: str | None) -> None:
     if revision is not None:
         raise InvalidInputError(
-            f"{name} is a folder, and has no revision {revision}", hint="leave out --revision"
+            f"{name} is a local folder and has no revision {revision}", hint="leave out --revision"
         )
 
 
 def _require_commit_for_code(name: str, revision: str | None, with_code: bool) -> None:
     if with_code and not is_commit(revision):
         raise InvalidInputError(
-            f"the code of {name} is taken at a commit only: what is at a branch can change",
+            f"the code of {name} is used at a fixed commit only: a branch can change",
             hint="read its Python files, then name their commit with --revision",
         )

@@ -91,7 +91,7 @@ class Snapshots:
             or try_to_load_from_cache(self.name, name, self._cache, revision=commit) is None
         )
         self._require_room(missing_bytes)
-        work = f"fetching {self.name}"
+        work = f"downloading {self.name}"
         with ByteProgress(self.report, work, missing_bytes, self.draw) as progress:
             folder = self._open_hub().snapshot_download(
                 self.name,
@@ -105,17 +105,17 @@ class Snapshots:
 
     def _require_checksums(self, commit: str, names: Sequence[str]) -> None:
         """Compare the files with the hub's checksums, and download once more what differs."""
-        self.report(f"comparing {self.name} with the hub's checksums")
+        self.report(f"checking {self.name} against the hub's checksums")
         wrong = self._find_wrong(commit, names)
         if not wrong:
             return
-        self.report(f"not what the hub lists, fetched again: {', '.join(wrong)}")
+        self.report(f"checksum mismatch, downloading again: {', '.join(wrong)}")
         self._download(commit, dict.fromkeys(wrong, 0), again=True)
         if wrong := self._find_wrong(commit, names):
             raise InvalidInputError(
-                f"{len(wrong)} files of {self.name} came wrong twice",
+                f"{len(wrong)} files of {self.name} had a wrong checksum twice",
                 details=tuple(wrong.values()),
-                hint="look for a proxy that changes files, or name another hub with HF_ENDPOINT",
+                hint="check for a proxy that changes files, or set another hub with HF_ENDPOINT",
             )
 
     def _find_wrong(self, commit: str, names: Sequence[str]) -> dict[str, str]:
@@ -141,7 +141,7 @@ class Snapshots:
             raise InvalidInputError(
                 f"{self.name} needs {show_size(missing_bytes)} more in {self._cache}, "
                 f"and {show_size(free)} are free",
-                hint="make room there, or name a folder on a larger disk with HF_HUB_CACHE",
+                hint="free some space there, or set HF_HUB_CACHE to a folder on a larger disk",
             )
 
     @property

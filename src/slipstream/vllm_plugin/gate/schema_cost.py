@@ -1,7 +1,7 @@
 """The cost of a constraint for the engine: one figure, from how xgrammar compiles each part.
 
 A unit is about one millisecond of a core's compile time, with a vocabulary of 49,152 tokens. What
-slows down every token instead is charged at 0.1 ms a token for about 40 units. Measured with
+slows down every token instead is charged at 0.1 ms per token for about 40 units. Measured with
 xgrammar 0.2.8:
 
 | part of a schema | units |

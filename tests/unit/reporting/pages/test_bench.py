@@ -94,8 +94,8 @@ def test_concurrency_has_a_logarithmic_axis() -> None:
 def test_a_cell_is_a_line_while_it_is_measured() -> None:
     cell = make_bench().cells[4].model_copy(update={"failed": 2})
     assert render_cell_line(cell) == (
-        "code           4 at once     151.3 tokens/s  first token   211 ms  then  24.0 ms a token"
-        "  5.96 tokens a step  2 of 8 failed"
+        "code           4 at once     151.3 tokens/s  first token   211 ms  then  24.0 ms per token"
+        "  5.96 tokens per step  2 of 8 failed"
     )
 
 

@@ -47,11 +47,11 @@ STATUS = RunStatus(
     next_command="curl",
 )
 EVENTS = (
-    Event(at=AT + timedelta(seconds=40), state="warming", message="warm-up 3: 24 ms a token"),
+    Event(at=AT + timedelta(seconds=40), state="warming", message="warm-up 3: 24 ms per token"),
     Event(
         at=AT + timedelta(seconds=45),
         state="ready",
-        message="ready at http://127.0.0.1:8000: 41.3 tokens/s alone, 3.46 tokens a step",
+        message="ready at http://127.0.0.1:8000: 41.3 tokens/s alone, 3.46 tokens per step",
     ),
 )
 HISTORY = [float(abs(30 - at % 60)) for at in range(200)] + [55.2]

@@ -50,9 +50,9 @@ def test_routes_go_by_their_short_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("rotues = []", "rotues: Extra inputs are not permitted; is routes meant?"),
-        ("[limits]\nmax_token = 3", "limits.max_token: Extra inputs .*; is max_tokens meant?"),
-        ("[keys]\nwieght = 3", "keys.wieght: Extra inputs .*; is weight meant?"),
+        ("rotues = []", "rotues: Extra inputs are not permitted; did you mean routes?"),
+        ("[limits]\nmax_token = 3", "limits.max_token: Extra inputs .*; did you mean max_tokens?"),
+        ("[keys]\nwieght = 3", "keys.wieght: Extra inputs .*; did you mean weight?"),
         ("[limits]\nn = 0", "limits.n: Input should be greater than 0"),
         ('constraints = "some"', "constraints: Input should be 'plain' or 'any'"),
         ('routes = ["docs"]', r"routes\[0\]: Input should be 'POST /v1/chat/completions'"),

@@ -179,7 +179,7 @@ def test_files_that_no_engine_could_serve_with_are_refused_before_it_starts(tmp_
     empty.write_text("nothing")
     faults = {
         "cannot read the certificate .*: No such file": Certificate(tmp_path / "none", pair.key),
-        "has no certificate in PEM": Certificate(empty, pair.key),
+        "has no certificate in PEM format": Certificate(empty, pair.key),
         "no such file or directory": Certificate(pair.file, tmp_path / "none"),
         "key values mismatch": Certificate(pair.file, other.key),
         "key.pem: ": Certificate(locked.file, locked.key),

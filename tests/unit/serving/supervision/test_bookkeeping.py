@@ -132,7 +132,7 @@ def test_a_run_that_cannot_be_written_down_goes_on(
         return
     assert written == told
     (trouble,) = [number for number, message in enumerate(told) if "the engine goes on" in message]
-    again = told.index("the run's folder can be written again")
+    again = told.index("the run's folder is writable again")
     assert trouble < again
 
 
@@ -160,7 +160,7 @@ def test_unwritten_events_are_kept_up_to_a_number(
     lonely.save()
     assert [event.message for event in stage.folder.read_events()] == [
         *("note 6", "note 7", "note 8"),
-        "the run's folder can be written again",
+        "the run's folder is writable again",
     ]
 
 

@@ -129,9 +129,9 @@ def test_every_step_is_told_with_its_cause_and_what_was_before() -> None:
     assert plans[1].find(LENGTH) == Decision(flag=LENGTH, value="3", source="measured", because=why)
     assert plans[-1].notes == (
         *plans[0].notes,
-        "the plan was stepped down: short-drafts, after illegal memory accesses",
-        "the plan was stepped down: less-memory, after running out of memory",
-        "the plan was stepped down: no-speculation, after repeated crashes",
+        "the plan was reduced: short-drafts, after illegal memory accesses",
+        "the plan was reduced: less-memory, after running out of memory",
+        "the plan was reduced: no-speculation, after repeated crashes",
     )
     assert LaunchPlan.model_validate_json(plans[1].to_json()) == plans[1]
 

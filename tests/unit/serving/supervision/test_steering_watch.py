@@ -132,8 +132,8 @@ def test_a_drift_that_is_over_is_noted_and_its_order_lifted(watched: Watched) ->
     watched.serve(400, 14)
     assert watched.chronicle.run.drifts == ()
     assert watched.read_order() is None
-    assert any(message.startswith("guardian: this is over: ") for message in watched.messages)
-    assert "guardian: the draft length is free again: the drift is over" in watched.messages
+    assert any(message.startswith("guardian: no longer active: ") for message in watched.messages)
+    assert "guardian: the draft length is unrestricted again: the drift is over" in watched.messages
 
 
 def test_an_order_of_somebody_else_is_not_touched(watched: Watched) -> None:
@@ -183,7 +183,7 @@ def test_a_drafter_is_swapped_back_where_that_can_be_done(tmp_path: Path, works:
         watched.serve(400, 14)
         watched.serve(100, 2)
     (message,) = watched.messages
-    outcome = "the drafter before is to draft again" if works else "cannot swap back"
+    outcome = "swapping back to the previous drafter" if works else "cannot swap back"
     assert message == f"guardian: {outcome}: {swap.reasons[0]}"
 
 
@@ -280,7 +280,7 @@ def test_a_supervised_engine_is_watched_and_restarted_if_that_is_allowed(
         await until(stage, lambda: stage.count_starts() == 2)
 
     stage.serve(drift)
-    assert "guardian: the engine is restarted: code, " in stage.messages()
+    assert "guardian: restarting the engine: code, " in stage.messages()
     assert stage.run.restarts == 1
     assert stage.run.state == "stopped"
 

@@ -152,7 +152,7 @@ def test_a_new_drafter_is_loaded_proven_and_kept_in_the_plan(tmp_path: Path, hos
     assert theatre.stage.folder.read() == run
     (event,) = [event for event in theatre.stage.events if "swap: " in event.message]
     assert event.figures["tokens_per_step_after"] == 2.0
-    assert "drafts: 2.00 tokens a step, 2.00 before" in event.message
+    assert "drafts: 2.00 tokens per step, 2.00 before" in event.message
 
 
 def test_a_restart_keeps_the_new_drafter_and_repeats_no_order(tmp_path: Path, host: Host) -> None:
@@ -284,7 +284,7 @@ def test_the_requests_after_a_swap_decide_whether_it_stays(
     assert theatre.run.last_swap is not None
     assert theatre.run.last_swap.outcome == ("swapped-back" if back else "swapped")
     if back:
-        assert "0.10 accepted tokens a step, 1.20 before" in theatre.run.last_swap.message
+        assert "0.10 accepted tokens per step, 1.20 before" in theatre.run.last_swap.message
 
 
 def test_a_drafter_that_returned_is_known_by_all_that_it_served(tmp_path: Path, host: Host) -> None:
@@ -297,7 +297,7 @@ def test_a_drafter_that_returned_is_known_by_all_that_it_served(tmp_path: Path, 
         assert (await theatre.swap(theatre.new)).outcome == "swapped-back"
         await theatre.swap(third)
         log_requests(stage, 150, [3, 0, 0], after=time.time())
-        await theatre.until(lambda: "accepted tokens a step" in stage.messages())
+        await theatre.until(lambda: "accepted tokens per step" in stage.messages())
 
     theatre.serve(act)
     assert [one.folder.name for one in theatre.run.drafters] == [

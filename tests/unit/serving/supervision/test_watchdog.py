@@ -46,7 +46,7 @@ def see(
 @pytest.mark.parametrize(
     ("seen", "ready", "stuck"),
     [
-        pytest.param(see(), False, False, id="nothing was generated yet"),
+        pytest.param(see(), False, False, id="nothing generated yet"),
         pytest.param(see(failed=9), False, False, id="and a start has its own time limit"),
         pytest.param(see(token=5), True, False, id="tokens flow"),
         pytest.param(see(token=5, failed=2), True, False, id="tokens flow, whatever probes did"),
@@ -74,7 +74,7 @@ def test_an_engine_is_judged_by_what_it_generates(
 
 
 def test_a_judgement_says_why() -> None:
-    assert judge(see()).reason == "nothing was generated yet"
+    assert judge(see()).reason == "nothing generated yet"
     assert judge(see(token=4)).reason == "it generated 4 s ago"
     stuck = judge(see(token=61, in_flight=3, failed=2))
     assert stuck.reason == "no token for 61 s, 3 in flight, 2 failed probes"

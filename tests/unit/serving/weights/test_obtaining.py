@@ -22,7 +22,7 @@ FILES = {
     FIRST: make_shard(5000, seed=1),
     SECOND: make_shard(7000, seed=2),
 }
-HINT = "fetch it again; if you changed it yourself, --accept-changes"
+HINT = "download it again; if you changed it yourself, --accept-changes"
 
 
 class Bench:
