@@ -92,7 +92,7 @@ def test_it_shows_both_reports_serves_and_leaves_nothing_behind(
     steps = re.search(r"^  all .* (\d\.\d\d)  the same for \d of 3", shown, re.M)
     assert steps is not None
     assert float(steps[1]) > 1.2
-    assert "when each token came" in (tmp_path / "slipstream-demo.html").read_text().lower()
+    assert "time of each token" in (tmp_path / "slipstream-demo.html").read_text().lower()
     url = re.search(r"answers at (http\S+)/v1 until", shown)
     assert url is not None
     body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}

@@ -79,7 +79,7 @@ class LocalFiles(CheckpointFiles):
             named = sorted(set(json.loads(index)["weight_map"].values()))
         except (ValueError, TypeError, KeyError, AttributeError) as fault:
             raise InvalidInputError(
-                f"{INDEX} of {self.name} names no shards", hint=f"fetch {INDEX} again"
+                f"{INDEX} of {self.name} names no shards", hint=f"download {INDEX} again"
             ) from fault
         missing = tuple(name for name in named if not (self.folder / name).is_file())
         if missing:
@@ -102,13 +102,13 @@ def read_header(path: Path) -> tuple[Tensor, ...]:
             tensors, end = _parse_header(file.read(length))
         except (ValueError, TypeError, KeyError, AttributeError) as fault:
             raise InvalidInputError(
-                f"{path.name} is not a whole safetensors file: {fault}",
-                hint=f"fetch {path.name} again",
+                f"{path.name} is not a complete safetensors file: {fault}",
+                hint=f"download {path.name} again",
             ) from fault
     if size != 8 + length + end:
         raise InvalidInputError(
             f"{path.name} has {size} bytes, but its header needs {8 + length + end}",
-            hint=f"fetch {path.name} again",
+            hint=f"download {path.name} again",
         )
     return tensors
 
@@ -155,7 +155,7 @@ class HubFiles(CheckpointFiles):
         if size > MOST_BYTES:
             raise InvalidInputError(
                 f"{file} of {self.name} has {size} bytes, more than such a file needs",
-                hint="take another repository",
+                hint="choose another repository",
             )
 
     def read_tensors(self) -> tuple[Tensor, ...] | None:

@@ -83,7 +83,7 @@ def explain(fault: Exception, name: str, revision: str | None) -> SlipstreamErro
     if getattr(fault, "errno", None) in _FULL or "No space left on device" in str(fault):
         return InvalidInputError(
             f"the disk is full: {getattr(fault, 'strerror', None) or 'No space left on device'}",
-            details=(f"while {name} was fetched",),
+            details=(f"while {name} was downloaded",),
             hint="make room, or name a folder on a larger disk with HF_HUB_CACHE; "
             "files that have arrived are kept",
         )
@@ -111,7 +111,7 @@ def explain(fault: Exception, name: str, revision: str | None) -> SlipstreamErro
 def explain_absence(name: str) -> MissingPartError:
     """Make the error of a model that may not be fetched."""
     return MissingPartError(
-        f"{name} is not in the cache, and HF_HUB_OFFLINE keeps it from being fetched",
+        f"{name} is not in the cache, and HF_HUB_OFFLINE forbids the download",
         hint="unset HF_HUB_OFFLINE",
     )
 

@@ -293,7 +293,7 @@ def find_rope(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iter
         yield _warn(
             "rope-theta",
             f"rope theta is {ours.theta:g} in {drafter.name} and {theirs.theta:g} in {target.name}",
-            "watch vllm:spec_decode_num_accepted_tokens on /metrics: it tells if this was meant",
+            "watch vllm:spec_decode_num_accepted_tokens on /metrics: it shows if this is right",
         )
     scalings = ((ours.scaling, ours.factor), (theirs.scaling, theirs.factor))
     if None not in (ours.scaling, theirs.scaling) and scalings[0] != scalings[1]:
@@ -328,7 +328,7 @@ def find_causality(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) ->
         taken = draft.forced_sliding and not drafter.has_sliding_windows
         yield _warn(
             "causality",
-            f"{drafter.name} has sliding layers and says nothing of causality: "
+            f"{drafter.name} has sliding layers and does not state causality: "
             f"vLLM takes them as {_causal(not taken)}",
             "set dflash_config.causal in the drafter's config.json",
         )

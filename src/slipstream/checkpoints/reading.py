@@ -32,14 +32,14 @@ def read_checkpoint(
         return parse_checkpoint(files, tokenizer=tokenizer)
     except PermissionError as fault:
         raise InvalidInputError(
-            f"this user may not read {fault.filename}", hint=f"chmod -R a+rX {name}"
+            f"{fault.filename} is not readable for this user", hint=f"chmod -R a+rX {name}"
         ) from fault
     except (ValueError, TypeError, KeyError, AttributeError) as fault:
         faulty = describe_faults(fault) if isinstance(fault, ValidationError) else (str(fault),)
         raise InvalidInputError(
             f"the files of {name} do not describe a model",
             details=faulty,
-            hint=f"mend or fetch again the config.json of {name}",
+            hint=f"fix the config.json of {name}, or download it again",
         ) from fault
 
 
@@ -99,7 +99,7 @@ def _read_json(files: CheckpointFiles, file: str) -> dict[str, Any] | None:
         ) from fault
     if not isinstance(table, dict):
         raise InvalidInputError(
-            f"{file} of {files.name} holds no table of keys", hint=f"fetch {file} again"
+            f"{file} of {files.name} is not a JSON object", hint=f"fetch {file} again"
         )
     return table
 

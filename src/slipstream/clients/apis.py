@@ -36,7 +36,7 @@ class Streamed:
     def find_call_fault(self) -> str | None:
         """Return what keeps the stream from being one call of the tool; None if it is."""
         if not self.names:
-            return f"no call came, only the text {self.text[:80]!r}"
+            return f"no tool call, only the text {self.text[:80]!r}"
         if self.names != [TOOL]:
             return f"calls of {', '.join(self.names)} came instead of one of {TOOL}"
         try:

@@ -68,7 +68,7 @@ def _set_up_claude(served: ServedModel, environment: Environment) -> Setup:
         files=(ConfigFile(folder / "settings.json", "json", entries),),
         written_command=("claude",),
         trust=_trust(served, "NODE_EXTRA_CA_CERTS"),
-        notes=("with that, every `claude` of this user asks this server",),
+        notes=("with that, every `claude` of this user uses this server",),
     )
 
 

@@ -56,7 +56,7 @@ def check_plan(client: Client, served: ServedModel) -> list[Check]:
 def _check_key(client: Client, served: ServedModel) -> list[Check]:
     if not served.key.required or served.key.secret:
         return []
-    message = f"the server asks for a key, and there is none in {KEY_VARIABLE} or --key FILE"
+    message = f"the server needs a key, and there is none in {KEY_VARIABLE} or --key FILE"
     file = f"{client.name}.key"
     hint = f"slipstream keys new --name {client.name} > {file}; "
     hint += f"slipstream connect {client.name} --key {file}"

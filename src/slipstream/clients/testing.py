@@ -53,7 +53,7 @@ class Tester:
         streamed = await asking.stream(_CALL, min(CALL_TOKENS, room), "forced")
         fault = streamed.error or streamed.find_call_fault()
         if fault is None:
-            return Check(what="tool call, forced", works=True, message="arrived whole, in pieces")
+            return Check(what="tool call, forced", works=True, message="complete, in pieces")
         hint = PARSER_HINT if streamed.error is None else None
         return Check(what="tool call, forced", works=False, message=fault, hint=hint)
 
@@ -78,7 +78,7 @@ class Tester:
         if medium.error is not None:
             return Check(what=what, works=False, message=medium.error)
         if context is None or short.prompt_tokens is None or medium.prompt_tokens is None:
-            message = "the server does not say how long prompts and context are"
+            message = "the server does not report the length of prompts and context"
             return Check(what=what, works=None, message=message)
         each = max(1.0, (medium.prompt_tokens - short.prompt_tokens) / _CALIBRATION_WORDS)
         room = context - medium.prompt_tokens - ANSWER_TOKENS - SPARE_TOKENS

@@ -64,7 +64,7 @@ class Demo(Record):
 
     @property
     def speed_ups(self) -> list[float]:
-        """Return for each prompt how much less time a token took with drafts."""
+        """Return for each prompt how much less time per token took with drafts."""
         return [
             plain.seconds_per_token / drafted.seconds_per_token for plain, drafted in self.pairs
         ]
@@ -76,7 +76,7 @@ class Demo(Record):
 
     @property
     def tokens_per_step(self) -> float | None:
-        """Return what the target brings in one pass, by the engine's own counts."""
+        """Return what one pass of the target adds, by the engine's own counts."""
         return count_tokens_per_step(self.drafted)
 
     @property

@@ -96,8 +96,8 @@ def record(url: str, prompt: Prompt, decode: Decode) -> Take:
         if not taken.came_at_once:
             return taken
     raise EngineError(
-        f"the tokens for {prompt.id} came all at once, {ATTEMPTS} times",
-        hint="end what else computes on this machine, or ask for longer answers: --max-tokens",
+        f"the tokens for {prompt.id} came in one piece, {ATTEMPTS} times",
+        hint="stop other work on this machine, or ask for longer answers: --max-tokens",
     )
 
 
@@ -136,7 +136,7 @@ async def _take(wire: Wire, prompt: Prompt, model: str, decode: Decode) -> Take:
             fault = connection.refusal.decode(errors="replace")
     if fault or not chunks:
         raise EngineError(
-            f"{prompt.id} was not answered: {fault or 'no token came'}",
+            f"{prompt.id} was not answered: {fault or 'no token'}",
             hint="look into the engine's log",
         )
     return Take(

@@ -138,6 +138,6 @@ def _find_quantized_drafter(drafter: Checkpoint) -> Iterator[Fault]:
         code="quantized-drafter",
         verdict="warn",
         message=f"{drafter.name} is quantized ({drafter.quantization.scheme}): vLLM {VERSION} has "
-        "the code for it, but vllm#51581 is open and nobody reported it running",
+        "the code for it, but vllm#51581 is open and no success was reported",
         hint="watch vllm:spec_decode_num_accepted_tokens on /metrics; or take it in bfloat16",
     )

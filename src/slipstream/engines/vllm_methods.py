@@ -49,7 +49,7 @@ class Method:
         return self.engine_name if on_cpu else self.accelerated_name or self.engine_name
 
 
-_ONE_AFTER_THE_OTHER = "each drafted token is a pass of its own"
+_ONE_AFTER_THE_OTHER = "each draft token takes a pass"
 METHODS: Mapping[str, Method] = {
     method.name: method
     for method in (
@@ -70,7 +70,7 @@ METHODS: Mapping[str, Method] = {
             # The other one stops vLLM from scheduling ahead (config/vllm.py).
             accelerated_name="ngram_gpu",
             length=5,
-            length_because="a repeated passage goes on; verifying is all that it costs",
+            length_because="repeated passages are continued; only verification costs",
             keys={"prompt_lookup_max": 4, "prompt_lookup_min": 2},
             keys_because="vLLM's own 5, called arbitrary in its source, misses short repeats",
         ),

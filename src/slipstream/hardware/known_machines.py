@@ -26,7 +26,7 @@ def load_host(name_or_file: str) -> Host:
     path = Path(name_or_file).expanduser()
     if not path.exists():
         raise InvalidInputError(
-            f"there is no file {name_or_file}, and no machine of that name is known",
+            f"there is no file {name_or_file}, and no known machine of that name",
             details=(f"known: {', '.join(list_machines())}",),
             hint="slipstream probe --json > FILE, on that machine",
         )

@@ -115,7 +115,7 @@ def _read_memory(
     try:
         info = nvml.nvmlDeviceGetMemoryInfo(device)
     except nvml.NVMLError_NotSupported:
-        remark = f"accelerator {index}: NVML does not support the memory query, taken as unified"
+        remark = f"accelerator {index}: NVML does not support the memory query, treated as unified"
         return *unified, [remark]
     except nvml.NVMLError as fault:
         return None, None, None, [f"accelerator {index}: memory unknown, NVML says '{fault}'"]

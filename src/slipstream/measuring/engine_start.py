@@ -47,7 +47,7 @@ def measure_start(
         return first
     say(f"was disturbed: {first.machine.describe()}; waits for a quiet machine")
     if not watch.wait_until_quiet():
-        say("keeps its figures: the machine stays busy")
+        say("its figures are kept: the machine stays busy")
         return first
     bench = replace(bench, salt=f"{bench.salt} again")
     again = _measure_once(

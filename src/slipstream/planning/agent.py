@@ -40,14 +40,16 @@ def decide_agent_drafts(situation: Situation) -> tuple[Situation, Choice[bool] |
         courses = tuple(course for course in courses if course.cached)
     fastest, reason = courses[0], explain_courses(situation)
     if not fastest.cached or insists_on_drafter(situation):
-        because = f"drafts take it away on a hybrid target (vllm#54360); {reason}"
+        because = f"drafts disable it on a hybrid target (vllm#54360); {reason}"
         return situation, Choice(False, "checkpoint", because)
     caching: Choice[bool] = Choice(True, "checkpoint", reason)
     layers = target.predicting_layers
     if not layers or fastest.name != MTP_COURSE:
         return replace(situation, drafter=None), caching
     parts: dict[str, Choice[Any]] = {
-        "method": Choice("mtp", "checkpoint", "the fastest beside the prefix cache, see there"),
+        "method": Choice(
+            "mtp", "checkpoint", "the fastest method with the prefix cache; see its reason"
+        ),
         "length": Choice(count_mtp_tokens(layers), "default", PUBLISHED),
     }
     return replace(situation, drafter=None, asked=replace(asked, speculation=parts)), caching
@@ -145,9 +147,9 @@ def find_agent_fault(situation: Situation) -> list[Fault]:
         Fault(
             code="agent-drafts",
             verdict="warn",
-            message=f"the drafter takes the prefix cache away: {explain_courses(situation)}",
-            hint="leave --drafter, --k and the engine's arguments for speculation out, "
-            "or --no-speculation",
+            message=f"the drafter disables the prefix cache: {explain_courses(situation)}",
+            hint="leave out --drafter, --k and engine arguments for speculation, "
+            "or add --no-speculation",
         )
     ]
 

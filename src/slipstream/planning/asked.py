@@ -107,7 +107,7 @@ def _gather_speculation(given: Mapping[str, Choice[Any]]) -> dict[str, Choice[An
     if (config := given.get(SPECULATION)) is not None:
         if not isinstance(config.value, dict):
             raise UsageError(
-                f"{SPECULATION} {config.value} is no JSON object",
+                f"{SPECULATION} {config.value} is not a JSON object",
                 hint=f"""{SPECULATION} '{{"method": "dflash", "num_speculative_tokens": 7}}'""",
             )
         parts = {

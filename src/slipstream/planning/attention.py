@@ -76,20 +76,20 @@ def find_turboquant_obstacle(situation: Situation) -> str | None:
     """Return why the cache cannot be compressed here, or None."""
     target = situation.target
     if situation.on_cpu:
-        return "the CPU backend has no TurboQuant"
+        return "the CPU backend does not support TurboQuant"
     asked = situation.find_asked("attention_backend")
     backend = asked.value.upper() if asked else TURBOQUANT_BACKEND
     if backend != TURBOQUANT_BACKEND:
-        return f"--attention-backend {backend} cannot read it: leave that out, it has its own"
+        return f"--attention-backend {backend} cannot read it: leave that out"
     if target.has_sliding_windows:
-        return "TurboQuant has no sliding windows"
+        return "TurboQuant does not support sliding windows"
     if target.attention_sinks:
-        return "TurboQuant has no attention sinks"
+        return "TurboQuant does not support attention sinks"
     if target.layers is None:
         return "the target's layers are unknown"
     for part in target.layers:
         if part.kind == "latent":
-            return "TurboQuant has no latent (MLA) cache"
+            return "TurboQuant does not support an MLA cache"
         if part.kind == "full" and (part.head_size or 0).bit_count() != 1:
             return f"its rotation needs heads of a power of two, not {part.head_size}"
     return None
@@ -127,7 +127,7 @@ def decide_kv_dtype(
     chosen = next(enough, max(held, key=lambda kind: held[kind] / HANDICAP[kind], default="auto"))
     if held.get(chosen, 0) <= plain:
         return None
-    told = f"bfloat16 holds {plain} of the wanted {wanted} sequences, this {held[chosen]}"
+    told = f"bfloat16 fits {plain} of {wanted} sequences, this type {held[chosen]}"
     return Choice(chosen, "hardware", f"{told}; {COST_OF_A_SMALLER_CACHE[chosen]}")
 
 
@@ -148,7 +148,7 @@ def decide_drafter_kv_dtype(situation: Situation, kv_dtype: str) -> Choice[str] 
         return situation.from_recipe(situation.advice.drafter_kv_dtype)
     if kv_dtype in TURBOQUANT_BITS:
         return Choice(
-            "bfloat16", "checkpoint", "a drafter with TurboQuant finds no non-causal backend"
+            "bfloat16", "checkpoint", "no non-causal backend supports TurboQuant for the drafter"
         )
     if kv_dtype.startswith("fp8") and situation.capability_major != 9:
         return Choice(

@@ -49,7 +49,7 @@ _ENGINE_KEYS: dict[str, dict[str, object]] = {
 # for EAGLE-3's authors compare it with both.
 _BY_PASSES = (("dflash", "dflash2", "dspark"), ("eagle3", "peagle"), ("mtp", "draft_model"))
 _USUAL_LENGTH = 3
-_AGREES = "what is published of it agrees"
+_AGREES = "its published facts agree"
 
 
 class ReadCheckpoint(Protocol):
@@ -111,9 +111,9 @@ def list_candidates(
         try:
             listed = search((target.name, *bases))
             finds += islice(find_on_hub(target, bases, listed), MOST_FROM_HUB)
-            hub = f"asked: {len(listed)} drafters listed"
+            hub = f"searched: {len(listed)} drafters listed"
         except MissingPartError as fault:
-            hub = f"not asked: {fault.message}"
+            hub = f"not searched: {fault.message}"
     makers = Counter(entry.maker for entry in library.drafters)
     judged = [
         _judge(target, find, machine=machine, library=library, read=read, method=method)
@@ -201,15 +201,15 @@ def _check_pair(
     if drafter is None:
         return "cannot tell", "files not here", None
     if drafter.complete and drafter.weights is None:
-        return "does not fit", "it has no safetensors, and nothing else is loaded", drafter
+        return "does not fit", "it has no safetensors, and other formats are not loaded", drafter
     pairing = pair(target, drafter, as_model=entry.method == "draft_model")
     faults = [fault for fault in pairing.faults if fault.verdict == "refuse"]
     if faults:
         return "does not fit", "; ".join(fault.message for fault in faults), drafter
     if not drafter.complete:
-        return "cannot tell", f"files not here; {_AGREES}", drafter
+        return "cannot tell", f"no local files; {_AGREES}", drafter
     if not target.complete:
-        return "cannot tell", "the target's files are not here", drafter
+        return "cannot tell", "the target's files are not available", drafter
     return "fits", "its files agree with the target's", drafter
 
 
@@ -236,15 +236,15 @@ def _list_evidence(
 def _find_obstacle(find: Find, verdict: Verdict, because: str, method: str | None) -> str | None:
     """Return why `plan` must not choose a candidate, None if it may."""
     if verdict == "does not fit":
-        return f"it does not fit: {because}"
+        return f"does not fit: {because}"
     if find.obstacle is not None:
         return find.obstacle
     if find.entry.drafter is None:
-        return "it is part of the target: plan takes it if no drafter can be"
+        return "part of the target; `plan` uses it if no drafter fits"
     if find.entry.method not in (*RUNNABLE, method):
-        return f"its method, {find.entry.method}, is taken only if it is asked for"
+        return f"its method, {find.entry.method}, is used only on request"
     if find.found == "hub" and verdict != "fits":
-        return f"it is known from the hub only, and whether it fits cannot be told: {because}"
+        return f"known from the hub only, and whether it fits is unknown: {because}"
     return None
 
 

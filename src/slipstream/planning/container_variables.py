@@ -68,11 +68,11 @@ def read_container_variables(environment: Mapping[str, str]) -> ContainerWishes:
     drafter = environment.get("DFLASH_DRAFTER")
     if drafter in ("", "off"):
         values["speculation"] = False
-        notes = (*notes, f"DFLASH_DRAFTER={drafter}: plain decoding, as asked for")
+        notes = (*notes, f"DFLASH_DRAFTER={drafter}: plain decoding, as requested")
     extra = (*_read_quantization(given), *_read_extra(given, faults))
     if faults:
         raise InvalidInputError(
-            "the environment has variables that cannot be read",
+            "some environment variables are invalid",
             details=tuple(faults),
             hint="slipstream plan --from-env --explain, once they are corrected",
         )

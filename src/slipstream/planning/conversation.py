@@ -41,7 +41,7 @@ def decide_served_names(situation: Situation) -> Choice[tuple[str, ...]] | None:
     if short in ("", ".."):
         return None
     names = (short,) if target.source == "folder" else tuple(dict.fromkeys((short, target.name)))
-    return Choice(names, "default", "what clients call it; Claude Code takes no name with a slash")
+    return Choice(names, "default", "the name for clients; Claude Code accepts no slash in it")
 
 
 def decide_conversation(situation: Situation, advised: AskedSettings) -> dict[str, Choice[Any]]:
@@ -83,7 +83,7 @@ def _decide_parser(situation: Situation, kind: str) -> Choice[str] | None:
 def _explain(situation: Situation, family: Family, kind: str) -> str:
     own = family.reasoning_markers if kind == "reasoning_parser" else family.markers
     if family.encoded:
-        how = "vLLM writes its prompts by code of its own"
+        how = "vLLM builds its prompts in code"
     elif find_template(situation) is None:
         how = f"by its class {situation.target.architecture}, as no template was read"
     else:
@@ -134,7 +134,7 @@ def _decide_thinking(situation: Situation) -> Choice[dict[str, Any]] | None:
     if wish is None or switch is None:
         return None
     merged = _merge(situation, "template_arguments", switch[wish.value])
-    return Choice(merged, wish.source, f"thinking {wish.value} was asked for")
+    return Choice(merged, wish.source, f"--thinking {wish.value}")
 
 
 def _merge(situation: Situation, setting: str, decided: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _merge(situation: Situation, setting: str, decided: Mapping[str, Any]) -> di
     asked = situation.asked.settings.get(setting)
     if asked is not None and not isinstance(asked.value, dict):
         raise UsageError(
-            f"{FLAGS[setting]} {asked.value} is no JSON object", hint=f"{FLAGS[setting]} '{{}}'"
+            f"{FLAGS[setting]} {asked.value} is not a JSON object", hint=f"{FLAGS[setting]} '{{}}'"
         )
     return {**decided, **(asked.value if asked else {})}
 
@@ -152,7 +152,7 @@ def _decide_generation(situation: Situation) -> Choice[str] | None:
     if conversation is None or not conversation.sampling:
         return None
     shown = ", ".join(f"{name} {value:g}" for name, value in conversation.sampling.items())
-    because = f"requests that leave them out get the checkpoint's: {shown}"
+    because = f"requests without them use the checkpoint's: {shown}"
     return Choice(
         "auto", "checkpoint", f"{because}; --generation-config vllm after -- ignores them"
     )
@@ -233,7 +233,7 @@ def find_conversation_faults(situation: Situation, settings: EngineSettings) -> 
         suggested = _suggest_tool_parser(situation)
         faults.append(_warn("tool-parser", _explain_missing_tools(situation), suggested))
     if wish is not None and _find_switch(situation) is None:
-        message = f"thinking {wish.value} was asked for, and no switch for it is known"
+        message = f"--thinking {wish.value} has no effect: no switch for it is known"
         hint = f"{FLAGS['template_arguments']} '{{\"NAME\": false}}' after --, as the card says"
         faults.append(_warn("thinking", f"{message} in the chat template", hint))
     return faults

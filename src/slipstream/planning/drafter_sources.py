@@ -55,7 +55,7 @@ def _find_build_obstacle(entry: PublishedDrafter, match: Match) -> str | None:
     stem = entry.target.rpartition("/")[2].lower()
     if match != "name" or stem == name_stem(entry.target):
         return None
-    return f"it was made for another build, {entry.target}"
+    return f"trained for another build, {entry.target}"
 
 
 def match_target(made_for: str, target: str, bases: tuple[str, ...]) -> Match | None:
@@ -102,7 +102,7 @@ def _find_hub_obstacle(drafter: HubDrafter, match: Match | None) -> str | None:
     if match not in ("exact", "base"):
         return "it does not name this target as its base"
     if drafter.has_code:
-        return "its repository has code of its own, which is never run"
+        return "its repository contains code, which is never run"
     return None
 
 

@@ -34,20 +34,19 @@ def find_layout_faults(situation: Situation, settings: EngineSettings) -> list[F
             Fault(
                 code="accelerators",
                 verdict="refuse",
-                message=f"the model is to be spread over {shards} accelerators, "
-                f"and this machine has {seen}",
+                message=f"the model needs {shards} accelerators, and this machine has {seen}",
                 hint=f"slipstream recipes --target {situation.target.name}",
             )
         ]
     if nodes == 1:
         return []
     linked = any(port.active for port in situation.host.fabric)
-    state = "has an active link; the others were not seen" if linked else "has no active link"
+    state = "has an active link; the others were not found" if linked else "has no active link"
     return [
         Fault(
             code="nodes",
             verdict="warn" if linked else "refuse",
-            message=f"the model is to be spread over {nodes} machines: this one {state}",
+            message=f"the model needs {nodes} machines: this one {state}",
             hint="slipstream probe, on each of them",
         )
     ]
@@ -82,7 +81,7 @@ def _ease(fault: Fault) -> Fault:
     """Turn too few positions of a drafter into a warning where a patch adds the others."""
     if fault.code != "drafter-context":
         return fault
-    message = f"{fault.message}: past them it drafts untrained (patch {DRAFTER_POSITIONS})"
+    message = f"{fault.message}: beyond them its drafts are untrained (patch {DRAFTER_POSITIONS})"
     return fault.model_copy(update={"verdict": "warn", "message": message})
 
 
@@ -113,8 +112,8 @@ def find_memory_faults(memory: MemoryBudget, sequences: int) -> list[Fault]:
             Fault(
                 code="memory-unknown",
                 verdict="warn",
-                message="the size of the weights could not be told, nor whether they fit",
-                hint="run this again where the hub can be read",
+                message="the size of the weights is unknown, and so is whether they fit",
+                hint="run this again with access to the hub",
             )
         ]
     weights = [item.size_bytes for item in memory.items if item.name.endswith("weights")]
@@ -136,7 +135,7 @@ def find_memory_faults(memory: MemoryBudget, sequences: int) -> list[Fault]:
         Fault(
             code="cache",
             verdict="refuse" if fit == 0 else "warn",
-            message=f"{fit} sequences of full length fit beside the weights, not {sequences}",
+            message=f"{fit} sequences of full length fit into memory, not {sequences}",
             hint=_suggest_context(memory),
         )
     ]
@@ -160,7 +159,7 @@ def find_turboquant_fault(situation: Situation, kv_dtype: str) -> list[Fault]:
         Fault(
             code="turboquant",
             verdict="refuse",
-            message=f"{kv_dtype} was asked for, but {obstacle}",
+            message=f"{kv_dtype} cannot be used: {obstacle}",
             hint="leave the cache in bfloat16, or --kv-cache-dtype fp8 after --",
         )
     ]

@@ -34,7 +34,7 @@ def _find_other_family(situation: Situation, method: Method) -> Iterator[Fault]:
         yield Fault(
             code="method",
             verdict="refuse",
-            message=f"{drafter.name} drafts by {draft.family}, and {method.name} was asked for",
+            message=f"{drafter.name} is a {draft.family} drafter, not a {method.name} one",
             hint=f"--method {draft.family}",
         )
 
@@ -75,6 +75,6 @@ def _find_scheduling_ahead(
         yield Fault(
             code="async-scheduling",
             verdict="refuse",
-            message=f"vLLM does not schedule ahead with {name}",
-            hint="leave --async-scheduling out",
+            message=f"vLLM has no asynchronous scheduling with {name}",
+            hint="leave out --async-scheduling",
         )

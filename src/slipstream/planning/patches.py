@@ -68,7 +68,9 @@ def _decide_cpu_patches(situation: Situation, settings: EngineSettings) -> list[
             "on a CPU, drafted requests with a temperature are sampled at uninitialised memory "
             "(vllm#55005)",
         ),
-        Choice(CPU_TOP_K, "hardware", "on a CPU with drafts, top_k without top_p ends the engine"),
+        Choice(
+            CPU_TOP_K, "hardware", "on a CPU with drafts, top_k without top_p crashes the engine"
+        ),
     ]
 
 
@@ -80,7 +82,7 @@ def _decide_no_drafts(situation: Situation, settings: EngineSettings) -> Choice[
     return Choice(
         DFLASH_NO_DRAFTS,
         "default",
-        "under load the draft length goes down to none, and the drafter's pass with it",
+        "under load the draft length falls to zero, and the drafter's pass is skipped",
     )
 
 

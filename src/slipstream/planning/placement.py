@@ -33,13 +33,13 @@ def decide_utilization(situation: Situation) -> Choice[float] | None:
         return asked
     total, available = accelerator.memory_total_bytes, accelerator.memory_available_bytes
     if total is None or available is None:
-        return Choice(0.7, "default", "how much memory is free could not be told")
+        return Choice(0.7, "default", "the free memory is unknown")
     if situation.is_unified:
         headroom = int(total * UNIFIED_HEADROOM)
-        why = f"{headroom / GIB:.0f} GiB stay with the system, which shares this memory"
+        why = f"{headroom / GIB:.0f} GiB are left to the system, which shares this memory"
     else:
         headroom = DISCRETE_HEADROOM_BYTES
-        why = f"{available / GIB:.1f} of {total / GIB:.1f} GiB are free, 2 GiB stay so"
+        why = f"{available / GIB:.1f} of {total / GIB:.1f} GiB are free, 2 GiB are left free"
     share = floor(100 * min((available - headroom) / total, MOST_UTILIZATION)) / 100
     return Choice(max(share, 0.05), "hardware", why)
 
@@ -49,7 +49,7 @@ def decide_executor(situation: Situation) -> Choice[str] | None:
     if situation.on_cpu:
         return None
     return Choice(
-        "mp", "default", "only a worker process has a time limit on a step, which ends a hang"
+        "mp", "default", "only a worker process has a time limit per step, which detects a hang"
     )
 
 
@@ -87,8 +87,10 @@ def decide_parallel(situation: Situation) -> dict[str, Choice[int]]:
     if nodes > 1:
         return {
             "tensor_parallel": situation.from_recipe(nodes),
-            "nodes": Choice(nodes, "recipe", f"one copy of the model lies on {nodes} machines"),
-            "node_rank": Choice(0, "default", "this machine leads; the others take 1 and up"),
+            "nodes": Choice(nodes, "recipe", f"one copy of the model on {nodes} machines"),
+            "node_rank": Choice(
+                0, "default", "this machine is the head node; the others are 1 and up"
+            ),
         }
     wanted = situation.advice.tensor_parallel or 1
     return {"tensor_parallel": situation.from_recipe(wanted)} if wanted > 1 else {}
@@ -193,7 +195,7 @@ def _decide_cpu_environment(situation: Situation) -> dict[str, Choice[str]]:
     bound = Choice(
         show_cpu_list(cpus[:-1] or cpus),
         "hardware",
-        f"{len(cpus)} threads: the last is left to the scheduler, which spins",
+        f"{len(cpus)} threads: the last is left to the scheduler, which keeps it busy",
     )
     return {**variables, "VLLM_CPU_OMP_THREADS_BIND": bound}
 
@@ -215,6 +217,6 @@ def _share_one_process(threads: int) -> dict[str, Choice[str]]:
             "takes 0.6 to 0.75 of the time on two threads (scripts/measure-cpu-settings)",
         ),
         "OMP_NUM_THREADS": Choice(
-            str(threads), "hardware", "every thread computes; the scheduler waits meanwhile"
+            str(threads), "hardware", "every thread computes while the scheduler waits"
         ),
     }

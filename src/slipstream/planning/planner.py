@@ -221,7 +221,7 @@ def _decide_settings(
 ) -> EngineSettings:
     target = situation.target
     return EngineSettings(
-        model=Choice(target.name, "user", "asked for"),
+        model=Choice(target.name, "user", "requested"),
         revision=_pin(target),
         served_names=decide_served_names(situation),
         host=Choice("127.0.0.1", "default", "vLLM would listen everywhere"),
@@ -274,7 +274,7 @@ def _read_advised(situation: Situation) -> AskedSettings:
 def _pin(checkpoint: Checkpoint) -> Choice[str] | None:
     if checkpoint.revision is None:
         return None
-    return Choice(checkpoint.revision, "checkpoint", "pinned to what was read")
+    return Choice(checkpoint.revision, "checkpoint", "pinned to the commit that was read")
 
 
 def _decide_cache_bytes(situation: Situation, memory: MemoryBudget) -> Choice[int] | None:
@@ -298,7 +298,7 @@ def _decide_speculation(situation: Situation, figures: _Figures, load: Load) -> 
             return None
         return Speculation.model_validate({**asked.speculation, "rest": asked.speculation_rest})
     name = method.name_for(on_cpu=situation.on_cpu)
-    by_path = Choice(name, "checkpoint", "never left to the engine: it guesses by the path")
+    by_path = Choice(name, "checkpoint", "set explicitly: the engine would guess it from the path")
     decided: dict[str, Any] = {
         "method": replace(situation.chosen, value=name) if situation.chosen else by_path,
         "drafter": _name_drafter(situation, drafter) if drafter else None,
@@ -319,7 +319,7 @@ def _name_drafter(situation: Situation, drafter: Checkpoint) -> Choice[str]:
         return situation.from_recipe(drafter.name)
     if situation.found is not None:
         return situation.found.drafter
-    return Choice(drafter.name, "user", "asked for")
+    return Choice(drafter.name, "user", "requested")
 
 
 def _gather_facts(situation: Situation, settings: EngineSettings, load: Load) -> Facts:
@@ -341,4 +341,4 @@ def _gather_facts(situation: Situation, settings: EngineSettings, load: Load) ->
 def _obsolete_notes(recipe: Recipe | None) -> tuple[str, ...]:
     if recipe is None:
         return ()
-    return tuple(f"not taken from {recipe.name}: {old.what}: {old.why}" for old in recipe.obsolete)
+    return tuple(f"not used from {recipe.name}: {old.what}: {old.why}" for old in recipe.obsolete)

@@ -179,15 +179,17 @@ def _take_best(listed: DrafterList) -> FoundDrafter | None:
 def _fall_back(listed: DrafterList, target: Checkpoint, wishes: Wishes) -> Choice[str]:
     """Choose how to draft without a drafter: by the target's own heads, from the text, or not."""
     known = len(listed.candidates)
-    lacking = f"none of the {known} drafters known can be taken unasked" if known else NO_DRAFTER
+    lacking = (
+        f"none of the {known} known drafters can be chosen automatically" if known else NO_DRAFTER
+    )
     told = f"{lacking} (slipstream drafters {listed.target}; hub {listed.hub})"
     if target.predicting_layers:
-        because = f"{told}; the target has MTP layers, and they keep the prefix cache"
+        because = f"{told}; the target has MTP layers, which keep the prefix cache"
         return Choice("mtp", "checkpoint", because)
     if wishes.goal == "throughput":
-        because = f"{told}; n-grams are verified by every sequence of a full batch"
+        because = f"{told}; n-grams cost verification in every sequence of a full batch"
         return Choice("plain", "default", because)
-    because = f"{told}; n-grams take no memory and draft where an answer repeats its prompt"
+    because = f"{told}; n-grams need no memory and draft where an answer repeats its prompt"
     return Choice("ngram", "default", because)
 
 
@@ -201,7 +203,7 @@ def _refuse_method(listed: DrafterList, method: str) -> InvalidInputError:
         )
     return InvalidInputError(
         f"none of the {len(listed.candidates)} drafters of method {method} known for {target} "
-        "can be taken unasked",
+        "can be chosen automatically",
         details=tuple(
             f"{one.drafter or 'in the target'} ({one.method}): {one.obstacle}"
             for one in listed.candidates
@@ -270,7 +272,7 @@ class _Facts:
                 return known
             if self.recipe is None and not self.library.knows(name):
                 raise
-            self._note(f"nothing is known of {name} but its name")
+            self._note(f"nothing is known about {name} but its name")
             return Checkpoint(name=name, source=recipe)
 
     def _note(self, text: str) -> None:

@@ -38,29 +38,33 @@ def decide_draft_length(situation: Situation) -> Choice[int] | None:
         return Choice(
             by_load,
             "default",
-            f"{users.value} users share a step: longer drafts cost them more than they give",
+            f"{users.value} users share a step: longer drafts would cost more than they gain",
         )
     if advised is not None and (longest is None or advised <= longest):
         return situation.from_recipe(advised)
     if longest is None:
-        return Choice(LEAST_DRAFT, "default", "the drafter's block is unknown; this fits every one")
+        return Choice(
+            LEAST_DRAFT, "default", "the drafter's block size is unknown; this fits every drafter"
+        )
     if advised is not None:
-        return Choice(longest, "checkpoint", f"the recipe's {advised} is more than a block drafts")
+        return Choice(
+            longest, "checkpoint", f"the recipe's {advised} is longer than the drafter's block"
+        )
     if draft.block_size is None:
-        return Choice(longest, "index", "it is published with this length; its block is unknown")
+        return Choice(longest, "index", "the published length; its block size is unknown")
     return Choice(longest, "checkpoint", f"a block of {draft.block_size} drafts this many")
 
 
 def _decide_length_of_passes(situation: Situation, method: Method) -> Choice[int]:
     """Choose the length where no block sets one: as published, or the method's usual one."""
     if situation.found is not None and situation.found.length is not None:
-        return Choice(situation.found.length, "index", "it is published with this length")
+        return Choice(situation.found.length, "index", "the published length")
     layers = situation.target.predicting_layers if method.needs == "heads" else None
     if layers and method.length % layers:
-        return Choice(layers, "checkpoint", "vLLM wants a multiple of the MTP layers")
+        return Choice(layers, "checkpoint", "vLLM needs a multiple of the number of MTP layers")
     users = situation.find_asked("sequences")
     if users is not None and (by_load := _find_by_load(users.value)) < method.length:
-        because = f"{users.value} users share a step: longer drafts cost them more than they give"
+        because = f"{users.value} users share a step: longer drafts would cost more than they gain"
         return Choice(by_load, "default", because)
     return Choice(method.length, "default", method.length_because)
 
@@ -82,14 +86,16 @@ def decide_context(situation: Situation) -> Choice[int]:
     if (situation.advice.context or 0) > least:
         choice = situation.from_recipe(situation.advice.context or 0)
     elif least:
-        choice = Choice(least, "default", "an agent's conversation grows with every file it reads")
+        choice = Choice(
+            least, "default", "an agent's conversation grows with every file that it reads"
+        )
     elif situation.on_cpu:
         choice = Choice(CPU_CONTEXT, "default", "prefill is slow on a CPU; --context raises it")
     else:
         choice = Choice(DEFAULT_CONTEXT, "default", "enough for chat and code; --context raises it")
     for limit, who in ((target.context, "the target"), (drafter, "the drafter")):
         if limit is not None and limit < choice.value:
-            choice = Choice(limit, "checkpoint", f"{who} knows no more positions")
+            choice = Choice(limit, "checkpoint", f"{who} has no more positions")
     return choice
 
 
@@ -100,7 +106,7 @@ def decide_sequences(situation: Situation) -> Choice[int]:
     if situation.advice.sequences is not None:
         return situation.from_recipe(situation.advice.sequences)
     if situation.on_cpu:
-        return Choice(CPU_SEQUENCES, "hardware", "more sequences only wait on a CPU")
+        return Choice(CPU_SEQUENCES, "hardware", "on a CPU more sequences would only wait")
     goal = situation.wishes.goal
     return Choice(SEQUENCES_BY_GOAL[goal], "default", f"the goal is {goal}")
 

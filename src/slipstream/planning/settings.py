@@ -44,7 +44,7 @@ class Speculation(Record):
     def _require_other_keys(cls, rest: dict[str, Choice[Any]]) -> dict[str, Choice[Any]]:
         """Refuse a key that would override a typed part."""
         if wrong := [key for key in rest if key in SPECULATION_KEYS.values()]:
-            raise ValueError(f"{', '.join(wrong)}: no other key of the speculation")
+            raise ValueError(f"{', '.join(wrong)}: not a further key of the speculative config")
         return rest
 
     def list_choices(self) -> Iterator[tuple[str, Choice[Any]]]:
@@ -109,7 +109,7 @@ class EngineSettings(Record):
         """Refuse a flag that vLLM does not have, or that would override a typed setting."""
         typed = {*FLAGS.values(), SPECULATION}
         if wrong := [flag for flag in rest if flag in typed or flag not in read_table()]:
-            raise ValueError(f"{', '.join(wrong)}: no other argument of the engine")
+            raise ValueError(f"{', '.join(wrong)}: not a further engine argument")
         return rest
 
     def list_choices(self) -> Iterator[tuple[str, Choice[Any]]]:

@@ -40,4 +40,4 @@ class Wishes(Record):
         if value is None:
             return None
         source: Source = "environment" if wish in self.from_environment else "user"
-        return Choice(value, source, "asked for")
+        return Choice(value, source, "requested")

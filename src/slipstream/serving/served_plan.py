@@ -69,7 +69,7 @@ def listen_at(plan: LaunchPlan, host: str | None, port: int | None) -> LaunchPla
     asked = {"host": host, "port": port}
     return plan.change(
         **{
-            name: Choice(value, "user", "asked for")
+            name: Choice(value, "user", "requested")
             for name, value in asked.items()
             if value is not None
         }

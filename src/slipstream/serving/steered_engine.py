@@ -20,7 +20,7 @@ def steer_engine(plan: LaunchPlan, *, steered: bool) -> LaunchPlan:
     speculation = plan.settings.speculation
     if speculation is None or (steered and speculation.method.value in _ANY_LENGTH):
         return plan.change_variables({VARIABLE: None})
-    fixed: Choice[str] = Choice("fixed", "user", "asked for")
+    fixed: Choice[str] = Choice("fixed", "user", "requested")
     if steered:
         fixed = Choice("fixed", "default", f"{speculation.method.value} drafts one length")
     return plan.change_variables({VARIABLE: fixed})

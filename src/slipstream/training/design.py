@@ -110,7 +110,7 @@ def _decide(default: _Default, wish: object) -> Decision:
         return Decision(
             flag=default.flag, value=shown, source="checkpoint", because=default.because
         )
-    return Decision(flag=default.flag, value=shown, source="user", because="asked for")
+    return Decision(flag=default.flag, value=shown, source="user", because="requested")
 
 
 def design_of(drafter: Checkpoint, inner_size: int) -> DrafterDesign:
@@ -118,7 +118,7 @@ def design_of(drafter: Checkpoint, inner_size: int) -> DrafterDesign:
     draft = drafter.draft
     if draft is None or draft.layer_outputs is None or draft.mask_token_id is None:
         raise InvalidInputError(
-            f"{drafter.name} is no DFlash drafter that says which layers and mask it was made with",
+            f"{drafter.name} is not a DFlash drafter that states its layers and mask token",
             hint=f"slipstream inspect {drafter.name}",
         )
     return DrafterDesign(
@@ -150,7 +150,7 @@ def find_mask_token(vocabulary: Vocabulary) -> int:
             return token
     raise InvalidInputError(
         "no token of the target's vocabulary is free to serve as the mask",
-        hint="slipstream train TARGET --mask-token-id ID, with a token that your text never holds",
+        hint="slipstream train TARGET --mask-token-id ID, a token that never occurs in your text",
     )
 
 
@@ -172,7 +172,7 @@ def require_valid(design: DrafterDesign, target: Checkpoint) -> None:
             f"{target.vocabulary_size} tokens"
         )
     if design.block_size < 2:
-        faults.append(f"a block of {design.block_size} holds no draft token")
+        faults.append(f"a block of {design.block_size} has no draft token")
     if faults:
         raise InvalidInputError(
             f"this drafter cannot be trained for {target.name}",

@@ -105,7 +105,7 @@ def write_training_data(job: GpuJob, ids: Container[str] | None = None) -> Path:
     if count < FEWEST_ROWS:
         raise InvalidInputError(
             f"{job.responses} holds {count} responses to train on, and {FEWEST_ROWS} are needed",
-            hint="give it more prompts",
+            hint="add prompts",
         )
     return partial.replace(job.rows)
 
@@ -227,7 +227,7 @@ def find_speculators(environment: Mapping[str, str]) -> Path:
         (str(folder / "bin" / "pip"), "install", f"speculators=={VERSION}"),
     )
     raise MissingPartError(
-        f"there is no command {command}" + (f", as {VARIABLE} names it" if named else ""),
+        f"the command {command} is not installed" + (f", as {VARIABLE} names it" if named else ""),
         hint=" && ".join(shlex.join(step) for step in steps),
     )
 

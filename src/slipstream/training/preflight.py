@@ -74,7 +74,7 @@ def read_inner_size(folder: Path) -> int:
     size = text.get("intermediate_size")
     if not isinstance(size, int):
         raise InvalidInputError(
-            f"{folder / 'config.json'} gives no intermediate_size",
+            f"{folder / 'config.json'} has no intermediate_size",
             hint="name the drafter's own with --intermediate-size N",
         )
     return size

@@ -98,8 +98,8 @@ def require_both_sides(conversations: Sequence[Conversation]) -> None:
     held_out = sum(row.held_out for row in conversations)
     if held_out in (0, len(conversations)):
         raise InvalidInputError(
-            f"of {len(conversations)} prompts {held_out} would be held out to judge the drafter by",
-            hint="give more prompts of different beginnings, or another share with --held-out",
+            f"of {len(conversations)} prompts {held_out} would be held out",
+            hint="add prompts with different beginnings, or change --held-out",
         )
 
 
@@ -151,7 +151,7 @@ def _settle_schedule(order: Order) -> tuple[Schedule, tuple[Decision, ...]]:
 def _choose(wish: Value | None, usual: Value, because: str) -> tuple[Value, Reason]:
     if wish is None:
         return usual, {"source": "default", "because": because}
-    return wish, {"source": "user", "because": "asked for"}
+    return wish, {"source": "user", "because": "requested"}
 
 
 def _hash(conversations: Sequence[Conversation]) -> str:

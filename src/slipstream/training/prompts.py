@@ -67,7 +67,7 @@ def read_prompts(
             kept.setdefault(conversation.id, conversation)
     if not kept:
         details = tuple(f"{reason}: {count}" for reason, count in sorted(skipped.items()))
-        message = f"nothing to train on in {len(lines)} lines of prompts"
+        message = f"no usable prompt in {len(lines)} lines"
         raise InvalidInputError(message, details=details, hint=PROMPTS_HINT)
     chosen = _decide_held_out(kept.values(), held_out_share, least_held_out, seed)
     placed = tuple(

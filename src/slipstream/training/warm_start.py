@@ -42,7 +42,7 @@ def require_trainable(drafter: Checkpoint, target: Checkpoint) -> DraftPart:
     draft = drafter.draft
     if draft is None or draft.family != "dflash":
         raise InvalidInputError(
-            f"{drafter.name} is no DFlash drafter, so there is nothing to start from",
+            f"{drafter.name} is not a DFlash drafter and cannot be trained further",
             hint=f"slipstream inspect {drafter.name}",
         )
     if faults := tuple(_find_faults(drafter, draft, target)):
@@ -72,7 +72,7 @@ def _find_faults(drafter: Checkpoint, draft: DraftPart, target: Checkpoint) -> I
     last = (target.layer_count or 0) - 1
     outputs = draft.layer_outputs
     if outputs is None:
-        yield "it does not say which layers of the target it reads"
+        yield "it does not state which layers of the target it reads"
     elif max(outputs) >= last:
         yield (
             f"it reads the output of target layer {max(outputs)}; speculators keeps that of the "

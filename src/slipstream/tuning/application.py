@@ -12,8 +12,8 @@ from slipstream.tuning.profile import SpeedProfile
 
 Value = TypeVar("Value")
 _ENDS = {
-    "limit": "the time per token that is asked for holds up to here",
-    "throughput": "more at once give no more tokens a second",
+    "limit": "the largest batch that keeps the time per token",
+    "throughput": "more sequences do not increase the throughput",
 }
 
 

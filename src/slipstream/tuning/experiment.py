@@ -49,7 +49,7 @@ def plan_starts(
     if starts < 1 or loads < LEAST_DRAFTING + LEAST_PLAIN * (starts > 1) or most_concurrency < 2:
         raise UsageError(
             f"{loads} loads on {starts} starts up to concurrency {most_concurrency} "
-            "do not tell what a step costs",
+            "do not determine the cost of a step",
             hint="at least 5 loads on 2 starts, up to concurrency 2 or more",
         )
     plain = max(LEAST_PLAIN, loads // 3) if starts > 1 else 0
@@ -155,7 +155,7 @@ def _find_error(information: Sequence[Sequence[float]], rows: Sequence[Sequence[
 
 def _make_scheduled(picked: Sequence[Cell], longest: int, runner: Runner) -> EngineStart:
     because = (
-        "each concurrency has a draft length of its own, in one start"
+        "a draft length per concurrency, in one start"
         if runner == "V1"
         else "each concurrency verifies a length of its own, but all are drafted at the longest: "
         "confirm a short one before it is dismissed"
@@ -183,4 +183,4 @@ def _make_plain(sizes: Sequence[int], loads: int) -> EngineStart:
     """Measure the ends first: between them a plain step's time is a line."""
     ends = [sizes[-1], sizes[0]]
     wanted = [*ends, sizes[len(sizes) // 2], *ends * loads][:loads]
-    return EngineStart(0, tuple(sorted(wanted)), because="what drafts are held against")
+    return EngineStart(0, tuple(sorted(wanted)), because="the baseline without drafts")

@@ -117,7 +117,7 @@ def fit_step_time(points: Sequence[StepPoint]) -> StepTime:
     degrees_of_freedom = sum(one.degrees_of_freedom for one in fits)
     if degrees_of_freedom < LEAST_FREEDOM:
         raise InvalidInputError(
-            f"{len(points)} loads are too few to tell a step's time from noise", hint=_HINT
+            f"{len(points)} loads are too few to tell the time of a step from noise", hint=_HINT
         )
     squares = sum(left**2 for one in fits for left in one.residuals)
     spread = sqrt(squares / degrees_of_freedom)
@@ -144,7 +144,7 @@ def _require_batches(points: Sequence[StepPoint], arm: str) -> None:
     sizes = [point.sequences for point in points]
     if not sizes or max(sizes) < FAR * min(sizes):
         raise InvalidInputError(
-            f"the loads {arm} have one batch size, or none: nothing tells what a sequence costs",
+            f"the loads {arm} have one batch size, or none: the cost of a sequence is undetermined",
             hint=_HINT,
         )
 
@@ -155,7 +155,7 @@ def _fit_columns(points: Sequence[StepPoint], columns: tuple[int, ...]) -> Fit:
     fit = fit_shares(rows, [point.seconds_per_step for point in points])
     if fit is None:
         raise InvalidInputError(
-            f"{len(points)} loads do not tell {len(columns)} costs of a step apart", hint=_HINT
+            f"{len(points)} loads do not determine {len(columns)} costs of a step", hint=_HINT
         )
     coefficients, covariance = [0.0] * 3, [[0.0] * 3 for _ in range(3)]
     for i, column in enumerate(columns):

@@ -52,8 +52,8 @@ class Trial(Record):
     @property
     def verdict(self) -> str:
         """Return what came of it, in a sentence."""
-        much = f"{abs(self.gain):.1%} {'less' if self.gain >= 0 else 'more'} time a token"
-        ending = "taken" if self.adopted else f"left, it takes {self.needed:.0%} to tell"
+        much = f"{abs(self.gain):.1%} {'less' if self.gain >= 0 else 'more'} time per token"
+        ending = "taken" if self.adopted else f"not adopted, it needs {self.needed:.0%} to tell"
         return f"{self.what}: {much} at concurrency {self.concurrency}, {ending}"
 
 
@@ -102,7 +102,7 @@ def _vary_schedule(profile: SpeedProfile) -> Iterator[Variant]:
     schedule = tuple((one.first, one.last, one.draft_length) for one in ranges)
     gains = ", ".join(f"{one.gain:.0%} from {one.first} on" for one in ranges[1:])
     yield Variant(
-        f"shorter drafts in larger batches (foretold to win {gains})",
+        f"shorter drafts in larger batches (predicted to win {gains})",
         EngineStart(length, (ranges[-1].last,), schedule),
         lambda plan, because: set_drafts(plan, length, schedule, because),
     )

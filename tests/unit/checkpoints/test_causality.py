@@ -47,8 +47,7 @@ def test_a_silent_native_drafter_with_windows_warns(
     bench: Bench, config: Table, taken: str
 ) -> None:
     message = (
-        "maker/drafter has sliding layers and says nothing of causality: "
-        f"vLLM takes them as {taken}"
+        f"maker/drafter has sliding layers and does not state causality: vLLM takes them as {taken}"
     )
     hint = "set dflash_config.causal in the drafter's config.json"
     assert bench.faults(bench.drafter(config)) == (warning("causality", message, hint),)

@@ -65,7 +65,7 @@ def test_a_header_longer_than_its_file_is_not_read(tmp_path: Path) -> None:
     path.write_bytes((1 << 62).to_bytes(8, "little") + b"{}")
     fault = refuse(path)
     assert fault.message == (
-        f"model.safetensors is not a whole safetensors file: the header claims {1 << 62} bytes"
+        f"model.safetensors is not a complete safetensors file: the header claims {1 << 62} bytes"
     )
     assert fault.hint == "fetch model.safetensors again"
 
@@ -74,13 +74,13 @@ def test_a_header_longer_than_its_file_is_not_read(tmp_path: Path) -> None:
 def test_a_file_without_a_header_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
-    assert "is not a whole safetensors file" in refuse(path).message
+    assert "is not a complete safetensors file" in refuse(path).message
 
 
 @pytest.mark.parametrize("header", [b"version https://git-lfs", b"\xff\xfe{}", b'{"a": '])
 def test_a_header_that_is_no_json_is_refused(tmp_path: Path, header: bytes) -> None:
     fault = refuse(write_header(tmp_path / "model.safetensors", header))
-    assert fault.message.startswith("model.safetensors is not a whole safetensors file: ")
+    assert fault.message.startswith("model.safetensors is not a complete safetensors file: ")
     assert fault.hint == "fetch model.safetensors again"
 
 
@@ -89,7 +89,7 @@ def test_a_header_that_is_no_json_is_refused(tmp_path: Path, header: bytes) -> N
 )
 def test_a_header_that_is_json_of_another_kind_is_refused(tmp_path: Path, header: Any) -> None:
     path = write_header(tmp_path / "model.safetensors", json.dumps(header).encode())
-    assert "is not a whole safetensors file" in refuse(path).message
+    assert "is not a complete safetensors file" in refuse(path).message
 
 
 def test_a_folder_gives_its_small_files_and_the_tensors_of_every_shard(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def test_a_target_that_could_serve_more_than_the_drafter_knows_only_warns(bench:
 
 def test_another_rope_base_warns(bench: Bench) -> None:
     message = "rope theta is 1e+06 in maker/drafter and 10000 in maker/target"
-    hint = "watch vllm:spec_decode_num_accepted_tokens on /metrics: it tells if this was meant"
+    hint = "watch vllm:spec_decode_num_accepted_tokens on /metrics: it shows if this is right"
     drafter = bench.drafter(with_rope(rope_theta=1e6))
     assert bench.faults(drafter) == (warning("rope-theta", message, hint),)
 

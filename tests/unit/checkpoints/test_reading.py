@@ -241,7 +241,7 @@ def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "config.json of {} is not JSON: "), ("[]", "config.json of {} holds no table of keys")],
+    [("{", "config.json of {} is not JSON: "), ("[]", "config.json of {} is not a JSON object")],
 )
 def test_a_config_that_is_no_table_is_refused(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "config.json").write_text(content)

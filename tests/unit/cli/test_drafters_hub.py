@@ -141,7 +141,7 @@ def test_a_poisoned_listing_does_not_fit_and_stands_last(
 def test_a_repository_with_code_is_named_and_not_taken_and_its_code_is_not_run(desk: Desk) -> None:
     found = desk.find("poison/coded-DFlash")
     assert found.verdict == "fits"
-    assert found.obstacle == "its repository has code of its own, which is never run"
+    assert found.obstacle == "its repository contains code, which is never run"
     assert not any(answer.path.endswith(".py") for answer in desk.hub.log)
     assert not any(answer.path.endswith(".bin") for answer in desk.hub.log)
 

@@ -99,7 +99,7 @@ def test_a_method_without_a_drafter_is_planned_without_one(
         (("--model", "another/model"), "hint: slipstream plan another/model"),
         (("--spec-tokens", "3", "--speculative-config.num_speculative_tokens=4"), "exclude"),
         (("stray",), "'stray' is no value"),
-        (("--speculative-config", "[9]"), "is no JSON object"),
+        (("--speculative-config", "[9]"), "is not a JSON object"),
     ],
 )
 def test_what_vllm_would_not_understand_is_refused_before_anything_is_planned(

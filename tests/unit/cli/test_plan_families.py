@@ -338,7 +338,7 @@ def test_template_arguments_that_are_no_object_are_a_usage_error(
     own = ("--", "--default-chat-template-kwargs", "[1]")
     words = ["plan", target, "--host", "h100", "--no-speculation", "--thinking", "off", *own]
     assert run(words, {}) == 2
-    assert "--default-chat-template-kwargs [1] is no JSON object" in capsys.readouterr().err
+    assert "--default-chat-template-kwargs [1] is not a JSON object" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("family", ["GLM 5.3", "Kimi K2 Thinking", "gpt-oss", "SmolLM2"])

@@ -165,7 +165,7 @@ def test_an_impossible_design_is_refused_with_every_fault(
         "error: this drafter cannot be trained for ./target\n"
         "  - layer ids (20, 3) are not in rising order\n"
         "  - mask token 49152 is outside the vocabulary of 49152 tokens\n"
-        "  - a block of 1 holds no draft token\n"
+        "  - a block of 1 has no draft token\n"
         "\n"
         "hint: slipstream train TARGET --dry-run shows what would be chosen\n"
     )

@@ -100,7 +100,7 @@ def test_calls_that_lose_their_arguments_leave_with_4_and_are_shown_from_both_si
     monkeypatch.setenv("TOY_FAULT", "empty arguments")
     assert run(["verify", *pair, *FEW, "--workload", "prose"], os.environ) == 4
     shown = capsys.readouterr()
-    assert "of 30 requests with tools or a schema are answered otherwise" in shown.out
+    assert "of 30 requests with tools or a schema are answered differently" in shown.out
     assert 'without drafts: get_weather({"city": "Lisbon", ' in shown.out
     assert "with drafts: get_weather({}), ended by tool_calls" in shown.out
     assert "see vllm#56077: arguments come back empty" in shown.out

@@ -97,7 +97,7 @@ def test_an_answer_that_came_at_once_is_asked_for_again() -> None:
     assert "".join(token.text for token in taken.tokens) == "abcdef"
     with (
         run_stream_server(lambda _: pace(WHOLE)) as server,
-        pytest.raises(EngineError, match="for prose came all at once, 3 times"),
+        pytest.raises(EngineError, match="for prose came in one piece, 3 times"),
     ):
         record(server.url, make_take().prompt, decode)
     assert len(server.bodies) == ATTEMPTS

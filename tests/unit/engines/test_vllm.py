@@ -114,7 +114,7 @@ def test_a_quantized_drafter_warns() -> None:
             code="quantized-drafter",
             verdict="warn",
             message="maker/drafter is quantized (fp8): vLLM 0.32.0 has "
-            "the code for it, but vllm#51581 is open and nobody reported it running",
+            "the code for it, but vllm#51581 is open and no success was reported",
             hint="watch vllm:spec_decode_num_accepted_tokens on /metrics; or take it in bfloat16",
         )
     ]

@@ -194,8 +194,8 @@ def port() -> Iterator[int]:
 
 def test_only_the_runs_own_engine_is_asked(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     address = {
-        "host": Choice("127.0.0.1", "user", "asked for"),
-        "port": Choice(port, "user", "asked for"),
+        "host": Choice("127.0.0.1", "user", "requested"),
+        "port": Choice(port, "user", "requested"),
     }
     run = RUN.model_copy(update={"plan": PLAN.change(**address)})
     assert read_engine_figures(run, None) is None  # That engine is no process here.

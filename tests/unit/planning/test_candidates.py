@@ -131,7 +131,7 @@ def test_facts_can_rule_a_drafter_out_but_not_in() -> None:
         ("a/a", "cannot tell"),
         ("a/bad", "does not fit"),
     ]
-    assert found.candidates[0].because == "files not here; what is published of it agrees"
+    assert found.candidates[0].because == "no local files; its published facts agree"
 
 
 def test_without_the_targets_files_nothing_fits_for_certain() -> None:
@@ -139,7 +139,7 @@ def test_without_the_targets_files_nothing_fits_for_certain() -> None:
     candidate = only(find(publish("a/b"), target=target, files=(rename("a/b"),)))
     assert (candidate.verdict, candidate.because) == (
         "cannot tell",
-        "the target's files are not here",
+        "the target's files are not available",
     )
 
 
@@ -173,7 +173,7 @@ def test_a_method_that_plan_does_not_choose_is_named_with_its_command(
 ) -> None:
     found = find(publish("a/b", method, draft_length=5))
     assert found.chosen is None
-    assert only(found).obstacle == f"its method, {method}, is taken only if it is asked for"
+    assert only(found).obstacle == f"its method, {method}, is used only on request"
     assert only(found).command == f"slipstream plan Qwen/Qwen3-8B {words}"
 
 
@@ -181,7 +181,7 @@ def test_heads_in_the_target_are_named_without_a_drafter() -> None:
     candidate = only(find(publish(None, "mtp")))
     assert candidate.drafter is None
     assert candidate.command == "slipstream plan Qwen/Qwen3-8B --method mtp"
-    assert candidate.obstacle == "it is part of the target: plan takes it if no drafter can be"
+    assert candidate.obstacle == "part of the target; `plan` uses it if no drafter fits"
 
 
 def test_a_smaller_model_is_taken_only_if_that_method_is_asked_for() -> None:

@@ -27,8 +27,8 @@ def test_the_containers_own_line_is_understood() -> None:
     assert (wishes.batched_tokens, wishes.memory_utilization) == (32768, 0.85)
     assert (wishes.attention_backend, wishes.served_name) == ("flash_attn", "qwen35-dflash")
     assert wishes.kv_dtype is None
-    assert wishes.find("context") == Choice(65536, "environment", "asked for")
-    assert wishes.find("goal") == Choice("latency", "user", "asked for")
+    assert wishes.find("context") == Choice(65536, "environment", "requested")
+    assert wishes.find("goal") == Choice("latency", "user", "requested")
     assert asked.notes == ()
 
 

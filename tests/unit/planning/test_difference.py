@@ -12,7 +12,7 @@ def test_each_changed_setting_is_listed_with_the_second_plans_reason() -> None:
     found = {entry.flag: entry for entry in diff_plans(plan(), plan(users=4))}
     assert set(found) == {"--max-num-seqs", "--speculative-config.num_speculative_tokens"}
     assert (found["--max-num-seqs"].left, found["--max-num-seqs"].right) == ("8", "4")
-    assert found["--max-num-seqs"].because == "asked for"
+    assert found["--max-num-seqs"].because == "requested"
 
 
 def test_what_only_one_plan_sets_is_listed_too() -> None:

@@ -53,7 +53,7 @@ def test_a_context_beyond_the_drafters_is_patched_and_warned_of(family: str) -> 
     (warning,) = [fault for fault in made.warnings if fault.code == "drafter-context"]
     assert warning.message == (
         "z-lab/Qwen3-8B-DFlash-b16 knows 8192 positions, but 16384 would be served: "
-        "past them it drafts untrained (patch drafter-positions)"
+        "beyond them its drafts are untrained (patch drafter-positions)"
     )
     assert warning.hint == "--context 8192"
     assert made.find(VARIABLE) == Decision(

@@ -134,7 +134,7 @@ def test_a_killed_supervisors_engine_is_to_be_stopped(tmp_path: Path, proc: Fake
 
 
 def test_a_socket_and_a_key_are_part_of_the_question(tmp_path: Path, proc: FakeProc) -> None:
-    plan = PLAN.change(uds=Choice("/run/s lip", "user", "asked for"))
+    plan = PLAN.change(uds=Choice("/run/s lip", "user", "requested"))
     keys = tmp_path / "keys.json"
     terms = RUN.terms.model_copy(update={"keys_file": keys})
     folder, _ = keep(tmp_path, plan=plan, terms=terms, url="http://localhost")

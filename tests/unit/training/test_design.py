@@ -81,7 +81,7 @@ def test_a_billion_parameters_are_large(total_bytes: int, layers: int) -> None:
 )
 def test_what_was_asked_for_is_taken_and_says_so(asked: Asked, flag: str, shown: str) -> None:
     design, decisions = decide(asked)
-    expected = Decision(flag=flag, value=shown, source="user", because="asked for")
+    expected = Decision(flag=flag, value=shown, source="user", because="requested")
     assert decisions.pop(flag) == expected
     assert {decision.source for decision in decisions.values()} == {"checkpoint"}
     wished = asked.model_dump(exclude_none=True)
@@ -187,7 +187,7 @@ def test_a_vocabulary_without_a_free_token_is_refused() -> None:
         "no token of the target's vocabulary is free to serve as the mask"
     )
     assert caught.value.hint == (
-        "slipstream train TARGET --mask-token-id ID, with a token that your text never holds"
+        "slipstream train TARGET --mask-token-id ID, a token that never occurs in your text"
     )
 
 
@@ -245,7 +245,7 @@ def test_a_warm_start_from_what_says_too_little_is_refused(missing: str) -> None
         ),
         (
             {"block_size": 1},
-            "a block of 1 holds no draft token",
+            "a block of 1 has no draft token",
         ),
     ],
 )

@@ -105,7 +105,7 @@ def test_a_model_that_gives_no_inner_size_is_refused(
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(InvalidInputError) as caught:
         read_inner_size(tmp_path)
-    assert caught.value.message == f"{tmp_path / 'config.json'} gives no intermediate_size"
+    assert caught.value.message == f"{tmp_path / 'config.json'} has no intermediate_size"
     assert caught.value.hint == "name the drafter's own with --intermediate-size N"
 
 

@@ -120,7 +120,7 @@ def test_what_the_user_asked_for_is_a_decision_of_the_users() -> None:
 
 def test_a_named_inner_size_stands_in_for_one_that_the_target_does_not_give() -> None:
     write_config("target", {**CONFIG, "intermediate_size": None})
-    assert refuse().message == "target/config.json gives no intermediate_size"
+    assert refuse().message == "target/config.json has no intermediate_size"
     run, _ = make(asked=Asked(intermediate_size=512))
     assert run.settings.design.intermediate_size == 512
 
@@ -187,16 +187,14 @@ def test_prompts_that_are_not_there_are_refused() -> None:
 def test_prompts_of_which_none_is_left_to_judge_by_are_refused(prompts: int) -> None:
     Path("prompts.jsonl").write_text("".join(f'"prompt {number}"\n' for number in range(prompts)))
     error = refuse()
-    assert error.message == (f"of {prompts} prompts 0 would be held out to judge the drafter by")
-    assert error.hint == (
-        "give more prompts of different beginnings, or another share with --held-out"
-    )
+    assert error.message == (f"of {prompts} prompts 0 would be held out")
+    assert error.hint == ("add prompts with different beginnings, or change --held-out")
 
 
 def test_prompts_of_which_none_is_left_to_train_on_are_refused() -> None:
     with pytest.raises(InvalidInputError) as caught:
         require_both_sides([converse("a", held_out=True), converse("b", held_out=True)])
-    assert caught.value.message == "of 2 prompts 2 would be held out to judge the drafter by"
+    assert caught.value.message == "of 2 prompts 2 would be held out"
 
 
 def test_a_design_that_the_target_cannot_serve_is_refused() -> None:
@@ -204,7 +202,7 @@ def test_a_design_that_the_target_cannot_serve_is_refused() -> None:
     assert error.message == "this drafter cannot be trained for target"
     assert error.details == (
         "layer ids (2, 30) count hidden states; the target has those from 1 to 29",
-        "a block of 1 holds no draft token",
+        "a block of 1 has no draft token",
     )
 
 
@@ -317,8 +315,8 @@ def test_a_schedule_that_was_asked_for_is_the_users(start: str | None) -> None:
     made, decisions = settle(from_drafter=start, steps=50, learning_rate=2e-5)
     assert (made.steps, made.learning_rate) == (50, 2e-5)
     assert decisions == {
-        "--steps": ("50", "user", "asked for"),
-        "--learning-rate": ("2e-05", "user", "asked for"),
+        "--steps": ("50", "user", "requested"),
+        "--learning-rate": ("2e-05", "user", "requested"),
     }
 
 

@@ -145,7 +145,7 @@ def test_the_load_beyond_which_nothing_is_won_becomes_the_most_sequences() -> No
     decision = tuned.find("--max-num-seqs")
     assert decision is not None
     assert decision.value == "5"
-    assert decision.because.startswith("more at once give no more tokens a second")
+    assert decision.because.startswith("more sequences do not increase the throughput")
 
 
 def test_a_limit_becomes_the_most_sequences_of_a_step() -> None:

@@ -205,7 +205,7 @@ def test_a_limit_that_nothing_holds_is_told_with_the_nearest() -> None:
     assert not choice.meets_goal
     assert choice.concurrency == 1
     assert choice.reasons[-2].startswith("95.0% of requests take at most")
-    assert choice.reasons[-1] == "5 requests of a kind tell little of the slowest 5.0%"
+    assert choice.reasons[-1] == "5 requests of a kind say little about the slowest 5.0%"
 
 
 @pytest.mark.parametrize(("batch", "tax"), [(1, 0.066), (2, 0.066), (189, 0.216), (500, 0.216)])

@@ -74,7 +74,7 @@ def test_at_two_users_the_longest_drafts_are_all_there_is_to_measure() -> None:
     ("loads", "starts", "most"), [(4, 2, 16), (2, 1, 16), (9, 0, 16), (9, 2, 1)]
 )
 def test_a_budget_that_tells_nothing_is_refused(loads: int, starts: int, most: int) -> None:
-    with pytest.raises(UsageError, match="do not tell what a step costs"):
+    with pytest.raises(UsageError, match="do not determine the cost of a step"):
         plan_starts(15, most, loads=loads, starts=starts, runner="V1")
 
 

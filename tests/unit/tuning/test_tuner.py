@@ -237,14 +237,19 @@ def test_where_drafts_cost_more_than_they_give_the_plan_has_none(machine: Machin
     machine.engine = SyntheticEngine(fixed=0.3)
     done = machine.tune()
     assert done.plan.drafter is None
-    assert "no drafts for 8 at once" in render_tuning_text(done)
+    assert "no drafts for concurrency 8" in render_tuning_text(done)
 
 
 def test_the_report_tells_the_choice_the_table_and_the_starts(machine: Machine) -> None:
     done = machine.tune()
     text = render_tuning_text(done)
-    assert text.startswith(f"k = {done.profile.choice.draft_length} for 8 at once: ")
-    for part in ("foretold tokens a second", "what a step costs", "starts", "not tried: compiled"):
+    assert text.startswith(f"k = {done.profile.choice.draft_length} for concurrency 8: ")
+    for part in (
+        "predicted tokens per second",
+        "what a step costs",
+        "starts",
+        "not tried: compiled",
+    ):
         assert part in text
     page, markdown = render_tuning_html(done), render_tuning_markdown(done)
     assert page.count("<svg") >= 6

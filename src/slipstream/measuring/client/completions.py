@@ -111,7 +111,7 @@ async def ask(client: httpx.AsyncClient, request: Request, *, model: str) -> Ans
         raise EngineError(
             f"{client.base_url} answered without token ids",
             details=(str(told)[:BODY_CHARACTERS],),
-            hint="ask a vLLM server: it tells them where `return_token_ids` is asked for",
+            hint="use a vLLM server: it returns them for `return_token_ids`",
         ) from fault
 
 

@@ -108,7 +108,7 @@ def read_served_model(endpoint: Endpoint) -> tuple[str, int | None]:
         name, context = "", None
     if not name or not name.isprintable():
         raise InvalidInputError(
-            f"{endpoint.url} lists no model", hint="give the address of an OpenAI-compatible server"
+            f"{endpoint.url} lists no model", hint="name the address of an OpenAI-compatible server"
         )
     return name, context if isinstance(context, int) and context > 0 else None
 

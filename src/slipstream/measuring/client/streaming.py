@@ -50,7 +50,7 @@ class StreamReader:
         if choices := told.get("choices"):
             self._take_choice(choices[0], now)
         elif fault := told.get("error") or (told.get("object") == "error" and told):
-            self.fault = self.fault or f"told in the stream: {_shorten(fault)}"
+            self.fault = self.fault or f"error in the stream: {_shorten(fault)}"
         if usage := told.get("usage"):
             self.usage, self.drafts = usage, read_drafts(told)
 
@@ -105,7 +105,7 @@ class StreamReader:
         if self.finish_reason is None or self.finish_reason in FAILED:
             return f"the stream ended with finish reason {self.finish_reason}"
         if self.usage is None:
-            return "the server told no usage, so nobody knows the number of tokens"
+            return "the server reported no usage, so the number of tokens is unknown"
         return None
 
 
@@ -144,7 +144,7 @@ async def _wait(connection: Connection, done: asyncio.Future[None], until: float
         if now >= until:
             return "not finished at the deadline"
         if now - connection.heard_at >= SILENCE_SECONDS:
-            return f"nothing came for {SILENCE_SECONDS} s"
+            return f"no data for {SILENCE_SECONDS} s"
         await asyncio.wait((done,), timeout=min(until - now, SILENCE_SECONDS))
     done.result()
     return None

@@ -83,7 +83,7 @@ def _tell(place: Place) -> str:
     if PLAIN in place.contenders:
         more = f"is more than {limit}" if place.even else "was shown to be"
         return f"none {more} faster than {PLAIN}"
-    how = f"are within {limit} of each other" if place.even else "cannot be told apart"
+    how = f"are within {limit} of each other" if place.even else "cannot be distinguished"
     return f"{join(sorted(place.contenders))} {how}"
 
 

@@ -98,7 +98,7 @@ def _find_gaps(blocks: Sequence[Block], readings: Readings) -> Iterator[Caution]
     gone = sorted({cell for cell, _ in asked} - set(readings.speeds))
     if gone:
         told = ", ".join(f"{kind} at concurrency {concurrency}" for kind, concurrency in gone)
-        yield Caution(code="left-out", message=f"nothing can be said of {told}")
+        yield Caution(code="left-out", message=f"nothing is known about {told}")
 
 
 def _find_lengths(

@@ -157,7 +157,7 @@ def _find(
 
 
 def _find_silence(count: int) -> list[Caution]:
-    message = f"{count} of the blocks answered nothing and are left out"
+    message = f"{count} blocks without any answer are left out"
     return [Caution(code="silent-block", message=message, grave=True)] if count else []
 
 
@@ -171,7 +171,7 @@ def _find_contradictions(
         if (found.outcome == "faster" and found.throughput.high < 1)
         or (found.outcome == "slower" and found.throughput.low > 1)
     ]
-    message = f"throughput says the opposite of {measure}: {', '.join(against)}"
+    message = f"throughput contradicts {measure}: {', '.join(against)}"
     return [Caution(code="throughput", message=message, grave=True)] if against else []
 
 

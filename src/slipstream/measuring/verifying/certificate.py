@@ -138,7 +138,7 @@ def conclude(findings: Findings) -> tuple[bool, str]:
     if changes := _list_changes(findings):
         return False, f"Speculation changes the text: {'; '.join(changes)}."
     if not findings.counts.accepted:
-        return False, "Cannot tell: no draft was accepted, so nothing was put to the test."
+        return False, "Cannot tell: no draft was accepted, so nothing was tested."
     greedy = (
         f"of {drafted.tokens:,} tokens with drafts each is the target's own choice or tied with "
         f"it. One fault in {drafted.tokens // 3:,} tokens would have been seen with a probability "
@@ -179,17 +179,17 @@ def _list_changes(findings: Findings) -> list[str]:
     parted = [check for check in findings.checks if check.right[0] == "drafted" and check.faults]
     if parted:
         told = ", ".join(f"{check.name} {check.faults} of {check.prompts}" for check in parted)
-        changes.append(f"answers part where the target sees no tie ({told})")
+        changes.append(f"answers differ where the target sees no tie ({told})")
     if changed := findings.calls.changed:
         told = "; ".join(f"{one.request}: {one.because}" for one in changed[:SHOWN_CALLS])
         more = "; ..." if len(changed) > SHOWN_CALLS else ""
         changes.append(
             f"{len(changed)} of {findings.calls.requests} requests with tools or a schema are "
-            f"answered otherwise ({told}{more})"
+            f"answered differently ({told}{more})"
         )
     if not findings.sampling.passed:
         changes.append(
-            f"sampled text is distributed otherwise (p = {findings.sampling.p_value:.4f}, "
+            f"sampled text has another distribution (p = {findings.sampling.p_value:.4f}, "
             f"distance {findings.sampling.distance:.2f})"
         )
     return changes

@@ -105,8 +105,8 @@ async def _look(client: httpx.AsyncClient, key: Key, model: str, count: int) -> 
         ]
     except (LookupError, TypeError, AttributeError) as fault:
         raise EngineError(
-            f"{client.base_url} does not tell the log-probabilities of a prompt",
-            hint="ask a vLLM server that was started without --max-logprobs",
+            f"{client.base_url} does not return the log-probabilities of a prompt",
+            hint="use a vLLM server that was started without --max-logprobs",
         ) from fault
 
 

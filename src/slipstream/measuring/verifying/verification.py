@@ -180,7 +180,9 @@ class Exam:
         prompt, tried = found.answer.prompt_ids, found.condition != "constrained"
         requests = {one.prompt_id: one for one in loads[found.condition].requests}
         max_tokens = requests[found.prompt_id].max_tokens
-        self.say(f"a fault in {found.prompt_id}, a prompt of {len(prompt)} tokens; a shorter one?")
+        self.say(
+            f"a fault in {found.prompt_id} ({len(prompt)} tokens); looking for a shorter prompt"
+        )
         shorter = shrink(url, prompt, max_tokens=max_tokens, gap=twins.gap) if tried else None
         return Failure(
             condition=found.condition,
@@ -244,7 +246,7 @@ def split_requests(
     free = [prompt for prompt in workload.prompts if prompt not in bent]
     if not free:
         raise InvalidInputError(
-            "all prompts have a grammar or a penalty, and nothing else can be made of them",
+            "all prompts have a grammar or a penalty: others are needed, too",
             hint="add others: --workload prose FILE",
         )
     made = {prompt.id: _make_request(prompt, thinking) for prompt in workload.prompts}
@@ -321,7 +323,7 @@ def read_limits(url: str) -> SequenceLimits:
         return asyncio.run(read())
     except (LookupError, TypeError) as fault:
         raise EngineError(
-            f"{url} does not tell its context", hint="look into the engine's log"
+            f"{url} does not report its context", hint="look into the engine's log"
         ) from fault
 
 

@@ -149,7 +149,7 @@ def _nothing_left(left_out: dict[str, str]) -> InvalidInputError:
     return InvalidInputError(
         "no prompt is left to measure with",
         details=tuple(f"{reason}: {count}" for reason, count in reasons),
-        hint="ask for shorter answers, serve a longer context, or name other prompts",
+        hint="choose a lower --max-tokens, a longer --context, or other prompts",
     )
 
 

@@ -84,7 +84,7 @@ def read_own_file(path: Path) -> tuple[tuple[Prompt, ...], dict[str, str]]:
     if not prompts:
         reasons = sorted(Counter(left_out.values()).items())
         raise InvalidInputError(
-            f"nothing to ask in the {len(lines)} lines of {path}",
+            f"no usable prompt in the {len(lines)} lines of {path}",
             details=tuple(f"{reason}: {count}" for reason, count in reasons),
             hint=OWN_HINT,
         )

@@ -182,7 +182,7 @@ def draw_acceptance(sides: Sequence[Side]) -> list[str]:
         steps = [side.average(lambda cell: cell.tokens_per_step, kind) for side in sides]
         few = len(sides) <= MOST_NOTED
         note = f"{' and '.join(show(step, 2) for step in steps)} tokens per step" if few else ""
-        panels.append(_draw_panel(kind, "accepted up to a position", lines, axes, kind, note))
+        panels.append(_draw_panel(kind, "accepted up to each position", lines, axes, kind, note))
     return panels
 
 

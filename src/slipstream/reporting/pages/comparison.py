@@ -58,7 +58,7 @@ def draw_loads(sides: Sequence[Side]) -> list[Figure]:
     """Draw throughput, latency and acceptance."""
     ticks = "." if len(sides) == 1 else "; a tick is one start."
     drafting = [side for side in sides if side.drafts]
-    places = f"By requests at once{ticks}"
+    places = f"By concurrency{ticks}"
     accepted = "The share of drafts whose tokens were accepted up to the first, second, ... one."
     drawn = (
         ("throughput, tokens/s", places, lambda cell: cell.tokens_per_second),

@@ -16,16 +16,16 @@ BARS, BAR_END, BAR_HEIGHT = 120.0, 300.0, 16.0
 def render_demo_html(demo: Demo) -> str:
     """Write a demo as one page."""
     tokens = Figure(
-        "when each token came",
-        "Tokens so far over the seconds since the request. Without drafts a step brings one; with "
-        "them as many as were accepted, and one of the target's own.",
+        "time of each token",
+        "Tokens so far over the seconds since the request. Without drafts a step adds one token; "
+        "with drafts it adds the accepted ones and one of the target's own.",
         [_draw_pair(demo, plain, drafted) for plain, drafted in demo.pairs],
         KEY,
         "broad",
     )
     steps = Figure(
-        "what a step costs and brings",
-        f"{explain(demo)} Drafting wins where more tokens come out of a step than it takes plain "
+        "cost and yield of a step",
+        f"{explain(demo)} Drafting is faster where a step adds more tokens than it costs plain "
         "steps.",
         _draw_steps(demo),
         layout="broad",
@@ -82,7 +82,7 @@ def _draw_pair(demo: Demo, plain: Take, drafted: Take) -> str:
         _draw_take("B", drafted, x, y, first=plain.seconds >= drafted.seconds),
     ]
     told = f"plain {_tell(plain)}; drafted {_tell(drafted)}"
-    return frame(360, BOTTOM + 22, f"{kind}: when each token came", told, *parts)
+    return frame(360, BOTTOM + 22, f"{kind}: time of each token", told, *parts)
 
 
 def _draw_take(arm: Arm, take: Take, x: Scale, y: Scale, *, first: bool) -> str:

@@ -96,8 +96,8 @@ def _draw_strip(strip: Strip, number: int, scales: _Scales) -> list[str]:
     ]
     began, before, free = 0.0, 0, 0.0
     for (kind, concurrency), samples in split_block(strip.block).items():
-        parts.append(_draw_load(f"{kind}, {concurrency} at once", samples, began, arm, scales))
-        label = str(concurrency) if before else f"{concurrency} at once"
+        parts.append(_draw_load(f"{kind}, concurrency {concurrency}", samples, began, arm, scales))
+        label = str(concurrency) if before else f"concurrency {concurrency}"
         if concurrency != before and (left := scales.time(began)) >= free:
             parts.append(write(left, -4, label, "soft"))
             free = left + TEXT_WIDTH * (len(label) + 1)

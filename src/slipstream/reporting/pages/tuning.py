@@ -18,9 +18,9 @@ def render_tuning_html(tuning: Tuning) -> str:
     """Write what was found as one page."""
     profile = tuning.profile
     speeds = Figure(
-        "tokens a second by draft length",
-        "A panel a load. The line is foretold, with its 95 % band; the dashed line is an engine "
-        "without drafts; the ring is the best; a diamond was served to confirm it.",
+        "tokens per second by draft length",
+        "One panel per load. The line is predicted, with its 95 % band; the dashed line is an "
+        "engine without drafts; the ring is the best; a diamond was served to confirm it.",
         [_draw_load(profile, load) for load in list_loads(profile)],
     )
     steps = Figure(
@@ -45,7 +45,7 @@ def _draw_load(profile: SpeedProfile, load: int) -> str:
     lower = [(x(one.draft_length), y(_reach(one, -1))) for one in drafting]
     path = [(x(one.draft_length), y(one.tokens_per_second)) for one in drafting]
     parts = [
-        write(0, 12, f"{load} at once", "strong"),
+        write(0, 12, f"concurrency {load}", "strong"),
         write(0, y(top) - 4, f"{top:g}", "soft"),
         *(rule(0, y(top * part), 204, y(top * part), "grid") for part in (0.5, 1)),
         draw("path", d=f"{_join([*upper, *reversed(lower)])}Z", kind="band"),
@@ -61,7 +61,7 @@ def _draw_load(profile: SpeedProfile, load: int) -> str:
         parts.append(draw("circle", r=5.0, kind="dot a", **place))
     parts += _draw_served(profile, load, x, y)
     told = ", ".join(f"{one.draft_length or 'plain'} {one.tokens_per_second:.1f}" for one in own)
-    return frame(230, 142, f"{load} at once: tokens a second", told, *parts)
+    return frame(230, 142, f"concurrency {load}: tokens per second", told, *parts)
 
 
 def _draw_served(profile: SpeedProfile, load: int, x: Scale, y: Scale) -> list[str]:

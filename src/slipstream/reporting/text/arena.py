@@ -68,13 +68,13 @@ def _tabulate_places(arena: Arena) -> Table:
         )
         for place, noise in zip(arena.verdict.places, noises, strict=True)
     ]
-    header = ("kind", "at once", "fastest", f"against {first}", "noise")
+    header = ("kind", "concurrency", "fastest", f"against {first}", "noise")
     return Table(header, rows, words=(0, 2))
 
 
 def _tabulate_speed_ups(arena: Arena) -> Table:
     sides = take_sides(arena)[1:]
-    header = ("kind", "at once", *(f"{side.arm} {side.name}" for side in sides))
+    header = ("kind", "concurrency", *(f"{side.arm} {side.name}" for side in sides))
     columns = [arena.verdict.find(side.name) for side in sides]
     rows = [
         (
@@ -93,7 +93,7 @@ def _tabulate_figures(arena: Arena) -> Table:
     unit = "s/task" if has_tasks(sides) else "tokens/s"
     header = (
         "kind",
-        "at once",
+        "concurrency",
         *(f"{side.arm} {unit}" for side in sides),
         *(f"{side.arm} tokens/step" for side in drafting),
     )
@@ -128,5 +128,5 @@ def _tabulate_pairs(arena: Arena) -> Table:
         for pair in arena.verdict.pairs
         for found in pair.findings
     ]
-    header = ("pair", "kind", "at once", "speed-up", "throughput", "outcome")
+    header = ("pair", "kind", "concurrency", "speed-up", "throughput", "outcome")
     return Table(header, rows, words=(0, 1, 5))

@@ -37,8 +37,8 @@ def render_cell_line(cell: BenchCell) -> str:
     steps = "" if cell.tokens_per_step is None else f"  {cell.tokens_per_step:.2f} tokens per step"
     failed = f"  {cell.failed} of {cell.requests} failed" if cell.failed else ""
     return (
-        f"{clean(cell.kind):<12} {cell.concurrency:>3} at once  {cell.tokens_per_second:>8.1f} "
-        f"tokens/s  first token {show(first, 0, 'ms'):>8}  then {show(each, 1, 'ms'):>8} a token"
+        f"{clean(cell.kind):<12} concurrency {cell.concurrency:<3} {cell.tokens_per_second:>8.1f} "
+        f"tokens/s  first token {show(first, 0, 'ms'):>8}  then {show(each, 1, 'ms'):>8} per token"
         f"{steps}{task}{failed}"
     )
 
@@ -92,7 +92,7 @@ def _conclude(report: BenchReport, speeds: list[tuple[int, float]]) -> str:
     failed = sum(cell.failed for cell in report.cells)
     asked = sum(cell.requests for cell in report.cells)
     end = f"; {failed} of {asked} requests failed" if failed else ""
-    sentence = f"{report.conditions.model} gives {told}, over all kinds{_tell_tasks(report)}{end}."
+    sentence = f"{report.conditions.model} reaches {told} over all kinds{_tell_tasks(report)}{end}."
     if report.machine and _is_busy(report):
         return f"The machine was busy: {report.machine.describe()}. Meanwhile, {sentence}"
     return sentence
@@ -147,7 +147,7 @@ def _describe_arrivals(report: BenchReport) -> list[Row]:
     rate = report.conditions.arrivals_per_second
     if rate is None:
         return []
-    told = f"{rate:g} per second on average, Poisson; 'at once' is the most that were in flight"
+    told = f"{rate:g} per second on average, Poisson; 'concurrency' is the most that were in flight"
     return [("arrivals", told)]
 
 
@@ -161,7 +161,7 @@ def _describe_warm_up(warm: BenchWarmUp) -> str:
 
 _SPEED: Mapping[str, Callable[[BenchCell], str]] = {
     "kind": lambda cell: cell.kind,
-    "at once": lambda cell: str(cell.concurrency),
+    "concurrency": lambda cell: str(cell.concurrency),
     "requests": lambda cell: str(cell.requests),
     "failed": lambda cell: str(cell.failed),
     "tokens/s": lambda cell: show(cell.tokens_per_second),
@@ -171,7 +171,7 @@ _SPEED: Mapping[str, Callable[[BenchCell], str]] = {
 }
 _ENGINE: Mapping[str, Callable[[BenchCell], str]] = {
     "kind": lambda cell: cell.kind,
-    "at once": lambda cell: str(cell.concurrency),
+    "concurrency": lambda cell: str(cell.concurrency),
     "tokens per step": lambda cell: show(cell.tokens_per_step, 2),
     "accepted": lambda cell: show_share(cell.acceptance_rate),
     "cache hits": lambda cell: show_share(cell.cache_hit_share),
@@ -183,7 +183,7 @@ _ENGINE: Mapping[str, Callable[[BenchCell], str]] = {
 }
 _TASKS: Mapping[str, Callable[[BenchCell], str]] = {
     "kind": lambda cell: cell.kind,
-    "at once": lambda cell: str(cell.concurrency),
+    "concurrency": lambda cell: str(cell.concurrency),
     "tasks": lambda cell: str(cell.tasks.tasks if cell.tasks else 0),
     "failed": lambda cell: str(cell.tasks.failed if cell.tasks else 0),
     "a task, s": lambda cell: _show_ranks(cell.tasks.seconds if cell.tasks else None, 1, 1),

@@ -107,7 +107,7 @@ def _list_facts(certificate: Certificate) -> list[Row]:
         ("workload", f"{under.workload}, sha256 {under.workload_sha256}"),
         *(("left out", f"{many}: {why}") for why, many in left_out.items()),
         ("answers", f"at most {under.max_tokens} tokens, thinking {THINKING[under.thinking]}"),
-        ("batches", f"{under.concurrency} at once"),
+        ("concurrency", str(under.concurrency)),
         ("seed", str(under.seed)),
         ("tolerance", f"{tolerance.gap:.3f} in log-probability: {tolerance.because}"),
         ("drafts", f"{show(counts.drafts, 0)}, tokens accepted {show(counts.accepted, 0)}"),

@@ -29,7 +29,7 @@ def render_checkpoint(checkpoint: Checkpoint) -> str:
     ]
     if checkpoint.experts is not None:
         active = show_number(checkpoint.experts.active)
-        rows.insert(5, ("experts", f"{checkpoint.experts.total}, {active} a token"))
+        rows.insert(5, ("experts", f"{checkpoint.experts.total}, {active} per token"))
     if checkpoint.draft is not None:
         rows += _describe_draft(checkpoint.draft)
     return "\n".join(align(rows))

@@ -30,7 +30,7 @@ def render_settings(connection: Connection) -> str:
         comments += ["", f"{file.path}:", *(f"  {line}" for line in file.text.splitlines())]
     if one.files:
         words = ["slipstream", "connect", one.client, *([] if one.run else [one.url]), "--write"]
-        comments += ["", f"to have that written: {shlex.join(words)}"]
+        comments += ["", f"to write it: {shlex.join(words)}"]
     if one.written_command and one.written_command != one.command:
         comments.append(f"and then: {shlex.join(one.written_command)}")
     comments += one.notes

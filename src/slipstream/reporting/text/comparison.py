@@ -56,7 +56,7 @@ def _tabulate(comparison: Comparison) -> Table:
     unit = "s/task" if has_tasks(sides) else "tokens/s"
     header = (
         "kind",
-        "at once",
+        "concurrency",
         "speed-up",
         *(f"{side.arm} {unit}" for side in sides),
         "throughput",

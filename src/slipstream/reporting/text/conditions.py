@@ -10,7 +10,7 @@ from slipstream.units import UNKNOWN, show_bytes
 
 _CACHE = {
     "cold": "cold: no request finds the prefix of another",
-    "as it is": "as it is: a request may find the prefix of another",
+    "as it is": "unchanged: a request may use the prefix of another",
 }
 _TASK_CACHE = {
     "cold": "cold for each task: its turns find only its own earlier ones",
@@ -18,8 +18,8 @@ _TASK_CACHE = {
 }
 _TOOL_CHOICE = {
     "auto": "the target chooses, as for an agent",
-    "named": "each call is asked for by its tool's name",
-    "none": "none asked for: the server does not parse them",
+    "named": "each call is requested by its tool's name",
+    "none": "none requested: the server does not parse them",
 }
 THINKING = {None: "as the template has it", True: "on", False: "off"}
 

@@ -31,7 +31,7 @@ def show_estimate(estimate: SpeedRatio) -> str:
 
 def show_load(concurrency: int) -> str:
     """Return how many requests were in flight."""
-    return "one at a time" if concurrency == 1 else f"{concurrency} at once"
+    return f"concurrency {concurrency}"
 
 
 def list_drafting(sides: Sequence[Side]) -> Sequence[Side]:
@@ -64,7 +64,7 @@ def describe_tasks(contest: Comparison | Arena) -> list[Section]:
     sides = take_sides(contest)
     if not has_tasks(sides):
         return []
-    header = ("kind", "at once", *(f"{side.arm} cached" for side in sides))
+    header = ("kind", "concurrency", *(f"{side.arm} cached" for side in sides))
     header += tuple(f"{side.arm} tool calls" for side in sides)
     rows = [
         (
@@ -97,7 +97,7 @@ def _describe_starts(contest: Comparison | Arena) -> list[Row]:
         reports = [report for report in contest.reports if report.arm == side]
         seconds = [report.start_seconds for report in reports]
         uneven = sum(not report.warm_up.flat for report in reports)
-        told = f", {uneven} of {len(reports)} warm-ups did not get flat" if uneven else ""
+        told = f", {uneven} of {len(reports)} warm-ups did not become stable" if uneven else ""
         took = f"ready after {min(seconds):.0f} to {max(seconds):.0f} s" if seconds else "never ran"
         rows.append((f"{side} is {compared.name}", took + told))
     return rows

@@ -49,7 +49,7 @@ def describe_demo(demo: Demo) -> Report:
             *describe_machine_loads(
                 [(f"the {name} engine", machine) for name, machine in demo.machines.items()]
             ),
-            Section("what this cannot tell", lines=_list_limits(demo)),
+            Section("what this does not show", lines=_list_limits(demo)),
             Section("seconds", Table((), [*_list_parts(demo)]), in_full=True),
             *_list_answers(demo),
             *(replace(section, in_full=True) for section in describe_conditions(demo.conditions)),
@@ -87,7 +87,7 @@ def _describe_steps(demo: Demo) -> list[Section]:
         ("tokens per step, to break even", f"{cost:.2f}"),
         ("tokens per step, measured", f"{tokens:.2f}"),
     ]
-    return [Section("what a step costs and brings", Table((), rows), lines=[explain(demo)])]
+    return [Section("cost and yield of a step", Table((), rows), lines=[explain(demo)])]
 
 
 def _name_outcome(speed_up: float) -> str:
@@ -131,7 +131,7 @@ def _list_limits(demo: Demo) -> list[str]:
     text = (
         f"the same text for {count} prompts is no proof; `slipstream verify` is one"
         if demo.equal == count
-        else "where texts part, two tokens may have been nearly tied; `slipstream verify` judges"
+        else "where texts differ, two tokens may have been nearly tied; `slipstream verify` judges"
     )
     return [
         f"{count} prompts and one start of each engine give no interval; `slipstream compare` does",

@@ -18,7 +18,7 @@ def render_diagnosis(diagnosis: Diagnosis) -> str:
     """Return the diagnosis of a log, the first cause first, and the engine's last steps."""
     flight = [_describe_flight(diagnosis.flight)] if diagnosis.flight else []
     if not diagnosis.findings:
-        lines = [f"nothing known in {diagnosis.log}"]
+        lines = [f"no known failure in {diagnosis.log}"]
         if diagnosis.last_words:
             lines += ["its last words:", *(f"  {line}" for line in diagnosis.last_words)]
         return "\n".join([*lines, *flight])

@@ -36,7 +36,7 @@ def _explain(rank: int, candidate: Candidate) -> list[str]:
     if candidate.note:
         lines.append(f"   {candidate.note}")
     if candidate.obstacle:
-        lines.append(f"   not taken unasked: {candidate.obstacle}")
+        lines.append(f"   not chosen automatically: {candidate.obstacle}")
     lines.append(f"   source: {'; '.join(candidate.sources)}")
     lines.append(f"   {candidate.command}")
     return lines

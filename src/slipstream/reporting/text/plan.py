@@ -55,7 +55,7 @@ def render_memory(memory: MemoryBudget) -> list[str]:
     per_token = show_number(memory.kv_bytes_per_token, "bytes")
     lines = ["memory", *align(rows, indent="  ")]
     lines.append(
-        f"  a token keeps {per_token}, a sequence of full length "
+        f"  a token takes {per_token}, a sequence of full length "
         f"{show_bytes(memory.bytes_per_sequence)}: "
         f"{show_number(memory.sequences_that_fit)} of them fit"
     )

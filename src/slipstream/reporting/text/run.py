@@ -22,9 +22,9 @@ def render_status(status: RunStatus, now: datetime) -> str:
     rows = [
         ("run", status.id),
         ("state", f"{status.state} for {age}, since {status.since:%Y-%m-%d %H:%M:%S} UTC"),
-        ("last", status.message or "nothing happened yet"),
+        ("last", status.message or "no event yet"),
         ("url", status.url or "none"),
-        *([] if status.gated else [("gate", "none: whoever is on this machine may ask anything")]),
+        *([] if status.gated else [("gate", "none: every user of this machine can send requests")]),
         ("target", status.target),
         ("drafter", status.drafter or "none: plain decoding"),
         *(("drafted", _describe_drafter(one)) for one in status.drafters[-SHOWN_DRAFTERS:]),

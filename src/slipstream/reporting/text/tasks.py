@@ -52,7 +52,7 @@ def describe_turns(sides: Sequence[Side]) -> list[Section]:
         return []
     names = [f"{side.arm} " if len(sides) > 1 else "" for side in sides]
     header = (
-        *("kind", "at once", "turn", "prompt tokens"),
+        *("kind", "concurrency", "turn", "prompt tokens"),
         *(f"{name}first token, ms" for name in names),
         *(f"{name}cached" for name in names),
     )

@@ -21,7 +21,7 @@ def describe_tuning(tuning: Tuning) -> Report:
     choice = profile.choice
     best = choice.prediction
     drafts = f"k = {choice.draft_length}" if choice.draft_length else "no drafts"
-    held = "" if choice.meets_goal else "; the limit is not held at any load"
+    held = "" if choice.meets_goal else "; no load keeps the limit"
     sentence = f"{drafts} for {_name_load(choice.concurrency)}: {choice.reasons[0]}{held}"
     answer = "tuned" if choice.meets_goal else "failed"
     if (machine := tuning.disturbance) is not None:
@@ -41,11 +41,11 @@ def describe_tuning(tuning: Tuning) -> Report:
             Section("reasons", lines=choice.reasons[1:]),
             *_describe_advice(profile),
             Section(
-                "foretold tokens a second",
+                "predicted tokens per second",
                 _tabulate(profile),
                 lines=[
-                    "* the best of a load; the interval holds 95 %",
-                    f"beyond {profile.max_sequences} at once requests wait (--users)",
+                    "* the best of a load; 95 % interval",
+                    f"beyond concurrency {profile.max_sequences} requests wait (--users)",
                 ],
             ),
             Section("acceptance", _tabulate_acceptance(profile)),
@@ -72,19 +72,19 @@ def list_loads(profile: SpeedProfile) -> list[int]:
 
 
 def _name_load(concurrency: int) -> str:
-    return "one at a time" if concurrency == 1 else f"{concurrency} at once"
+    return f"concurrency {concurrency}"
 
 
 def _describe_advice(profile: SpeedProfile) -> list[Section]:
     choice, lines = profile.choice, []
     if choice.overflow_above is not None:
         lines.append(
-            f"above {choice.overflow_above} at once a plain engine is faster: "
+            f"above concurrency {choice.overflow_above} a plain engine is faster: "
             "send what comes on top to a plain replica"
         )
     if choice.schedule:
         ranges = ", ".join(f"{one.first}-{one.last}: {one.draft_length}" for one in choice.schedule)
-        lines.append(f"a schedule of drafts by batch may win ({ranges}); only a start can tell")
+        lines.append(f"a schedule of drafts by batch may win ({ranges}); only a start can show it")
     return [Section("advice", lines=lines)] if lines else []
 
 
@@ -108,7 +108,7 @@ def _tabulate(profile: SpeedProfile) -> Table:
         )
         for length in lengths
     ]
-    return Table(("drafted", *(f"{load} at once" for load in loads)), rows)
+    return Table(("drafted", *(f"concurrency {load}" for load in loads)), rows)
 
 
 def _show(one: Prediction, best: bool) -> str:
@@ -124,7 +124,7 @@ def _tabulate_acceptance(profile: SpeedProfile) -> Table:
         step = one.expect(one.draft_length)
         rows.append((one.kind, str(one.draft_length), str(one.drafts), f"{step.value:.2f}", places))
     return Table(
-        ("kind", "drafted", "drafts", "tokens per step", "accepted up to a place"), rows, (0, 4)
+        ("kind", "drafted", "drafts", "tokens per step", "accepted up to a position"), rows, (0, 4)
     )
 
 
@@ -155,7 +155,7 @@ def _tabulate_confirmations(profile: SpeedProfile) -> Table:
         )
         for one in profile.confirmations
     ]
-    return Table(("drafted", "foretold ms per token", "served ms per token", "off by"), rows)
+    return Table(("drafted", "predicted ms per token", "served ms per token", "off by"), rows)
 
 
 def _tabulate_starts(starts: Sequence[StartReport]) -> Table:
@@ -168,7 +168,7 @@ def _tabulate_starts(starts: Sequence[StartReport]) -> Table:
         )
         for start in starts
     ]
-    return Table(("what for", "at once", "seconds to start", "seconds in all"), rows, (0, 1))
+    return Table(("what for", "concurrency", "seconds to start", "total seconds"), rows, (0, 1))
 
 
 def _describe_trials(tuning: Tuning) -> list[Section]:

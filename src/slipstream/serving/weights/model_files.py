@@ -65,7 +65,7 @@ def _read_shard_names(name: str, index: bytes) -> frozenset[str]:
         return frozenset(json.loads(index)["weight_map"].values())
     except (ValueError, TypeError, KeyError, AttributeError) as fault:
         raise InvalidInputError(
-            f"{INDEX} of {name} names no shards", hint=f"fetch {INDEX} again"
+            f"{INDEX} of {name} names no shards", hint=f"download {INDEX} again"
         ) from fault
 
 
@@ -79,6 +79,6 @@ def _require_no_gaps(path: Path) -> None:
         if start != reached:
             raise InvalidInputError(
                 f"{path.name} has a tensor at byte {start} of its data, where {reached} is next",
-                hint=f"fetch {path.name} again",
+                hint=f"download {path.name} again",
             )
         reached = end

@@ -52,7 +52,7 @@ class CallerLimits:
         if per_minute is not None and (
             wait := self._take(self._requests, caller.id, 1, per_minute)
         ):
-            what = f"this key may ask {per_minute} times a minute"
+            what = f"this key may send {per_minute} requests per minute"
             raise _before_the_body(try_later(429, what, math.ceil(wait), reason="a_minute"))
         self._inside[caller.id] += 1
         try:

@@ -136,7 +136,7 @@ def _require_no_foreign_page(headers: Headers) -> None:
     """Refuse requests that pages of other sites send from a browser on this machine."""
     origin = headers.get(b"origin")
     if origin is not None and not _PAGE_FROM_HERE.fullmatch(origin):
-        raise Refusal(403, "a page of another site may not ask a server that needs no key")
+        raise Refusal(403, "a page of another site may not use a server without keys")
 
 
 def _list_given(headers: Headers) -> list[bytes]:

@@ -177,7 +177,7 @@ class Gate:
         try:
             return self.settings.follow(make_settings(content))
         except (ValueError, TypeError, LookupError, AttributeError) as fault:
-            _log.error("the gate keeps its settings, for the new ones are faulty: %s", fault)
+            _log.error("the new gate settings are invalid, keeping the old ones: %s", fault)
             return self.settings
 
     def _follow(self) -> None:

@@ -77,7 +77,7 @@ def _find_patterns(schema: Any, name: str, most_characters: int) -> Iterator[dic
 def _require_plain(pattern: str, name: str) -> None:
     if not is_plain(pattern):
         what = f"{name}: '{pattern[:60]}' can be read in several ways, or not at all"
-        hint = "this server takes patterns in which every character says what may come next"
+        hint = "this server accepts patterns in which every character determines what may follow"
         raise Refusal(400, f"{what}; {hint}", field=name)
 
 

@@ -62,7 +62,7 @@ CASES = [
     pytest.param(
         [place("code", 1, "ngram", "dflash"), place("prose", 1, "plain"), place(None, 1, "ngram")],
         "it depends",
-        "At concurrency 1 plain is fastest for prose, dflash and ngram cannot be told apart for "
+        "At concurrency 1 plain is fastest for prose, dflash and ngram cannot be distinguished for "
         "code and over all kinds ngram is fastest (2.00 times as fast as plain); for the rest "
         "measure more, about 12 blocks.",
         id="open for a kind, a winner over all",

@@ -171,7 +171,7 @@ def test_a_disturbed_block_is_measured_again_and_a_busy_machine_leaves_no_verdic
     report = describe_comparison(done)
     assert (report.answer, report.figure) == ("cannot tell", "?")
     assert "ffmpeg" in render_text(report)
-    assert "block 2 of 4: drafted keeps its figures: the machine stays busy" in said
+    assert "block 2 of 4: drafted its figures are kept: the machine stays busy" in said
 
 
 def test_arms_take_turns_and_the_faster_one_is_ahead(

@@ -230,14 +230,14 @@ def test_a_call_that_drafts_change_is_a_fault() -> None:
     assert len(findings.calls.changed) == 3
     passed, sentence = conclude(findings)
     assert not passed
-    assert "3 of 6 requests with tools or a schema are answered otherwise (named, " in sentence
+    assert "3 of 6 requests with tools or a schema are answered differently (named, " in sentence
 
 
 def test_without_an_accepted_draft_nothing_is_certified(sound: tuple[Arms, Findings]) -> None:
     counts = sound[1].counts.model_copy(update={"accepted": 0})
     passed, sentence = conclude(sound[1].model_copy(update={"counts": counts}))
     assert not passed
-    assert sentence == "Cannot tell: no draft was accepted, so nothing was put to the test."
+    assert sentence == "Cannot tell: no draft was accepted, so nothing was tested."
 
 
 def test_an_engine_that_is_wrong_without_drafts_is_no_witness() -> None:
@@ -334,7 +334,7 @@ def test_progress_tells_arm_condition_and_count(
 @pytest.mark.parametrize(
     ("engine", "message"),
     [
-        (lambda: ToyEngine(tells_context=False), "does not tell its context"),
+        (lambda: ToyEngine(tells_context=False), "does not report its context"),
         (lambda: ToyEngine(tells_prompts=False), "log-probabilities of a prompt"),
         (lambda: ToyEngine(greeting=2), "different tokens of the same prompt"),
     ],

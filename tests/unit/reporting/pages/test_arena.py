@@ -101,10 +101,10 @@ def test_every_arm_has_a_row_for_each_kind_and_a_line_in_each_panel() -> None:
     drawings = find_drawings(render_arena_html(arena))
     titles = [drawing.findtext("title") for drawing in drawings]
     assert titles[:4] == [
-        "Who wins, one at a time",
-        "Who wins, 8 at once",
-        "Speed-up, one at a time",
-        "Speed-up, 8 at once",
+        "Who wins, concurrency 1",
+        "Who wins, concurrency 8",
+        "Speed-up, concurrency 1",
+        "Speed-up, concurrency 8",
     ]
     texts = list_texts(drawings[2])
     assert [texts.count(name) for name in ("dflash", "ngram", "eagle3", "code")] == [3, 3, 3, 1]

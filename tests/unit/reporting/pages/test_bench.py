@@ -94,8 +94,8 @@ def test_concurrency_has_a_logarithmic_axis() -> None:
 def test_a_cell_is_a_line_while_it_is_measured() -> None:
     cell = make_bench().cells[4].model_copy(update={"failed": 2})
     assert render_cell_line(cell) == (
-        "code           4 at once     151.3 tokens/s  first token   211 ms  then  24.0 ms per token"
-        "  5.96 tokens per step  2 of 8 failed"
+        "code         concurrency 4      151.3 tokens/s  first token   211 ms"
+        "  then  24.0 ms per token  5.96 tokens per step  2 of 8 failed"
     )
 
 
@@ -125,7 +125,7 @@ def test_the_tasks_of_a_server_are_shown_with_their_turns_cache_and_calls() -> N
     shown = render_bench_text(make_bench(tasks=True))
     assert "over all kinds; wall time per task: agent-2k 7.9 s, agent-8k 9.4 s." in shown
     assert "32 of 32 parsed" in shown
-    assert "each call is asked for by its tool's name" in shown
+    assert "each call is requested by its tool's name" in shown
     assert "agent-8k" in render_bench_html(make_bench(tasks=True))
     rows = [line.split() for line in shown.splitlines()]
     cached = [row[-2:] for row in rows if row[:2] == ["agent-2k", "1"]]

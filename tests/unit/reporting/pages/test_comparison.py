@@ -221,7 +221,7 @@ def test_every_drawing_tells_its_figures_in_words() -> None:
     told = [(drawing.findtext("title"), drawing.findtext("desc")) for drawing in drawings]
     assert all(title and text for title, text in told)
     assert told[0] == (
-        "Speed-up, one at a time",
+        "Speed-up, concurrency 1",
         "code 2.50 (2.25 to 2.75), faster; prose 1.00 (0.90 to 1.10), even; "
         "all kinds 1.60 (1.44 to 1.76), faster",
     )
@@ -232,15 +232,15 @@ def test_speed_ups_have_a_panel_a_concurrency_and_the_rest_a_panel_a_kind() -> N
         drawing.findtext("title") for drawing in find_drawings(render_comparison_html(reviewed()))
     ]
     assert titles == [
-        "Speed-up, one at a time",
-        "Speed-up, 8 at once",
+        "Speed-up, concurrency 1",
+        "Speed-up, concurrency 8",
         *(
             f"{kind}: {what}"
             for what in (
                 "throughput, tokens/s",
                 "time per token, ms",
                 "time to the first token, ms",
-                "accepted up to a position",
+                "accepted up to each position",
             )
             for kind in ("code", "prose")
         ),
@@ -311,7 +311,7 @@ def test_the_timeline_tells_the_starts_in_order_and_a_warm_up_that_was_not_flat(
         {"A": "plain", "B": "drafted"}[arm] for arm in "ABBAABBA"
     ]
     assert texts.count("not flat") == 1
-    assert "1 of 4 warm-ups did not get flat" in render_comparison_text(changed)
+    assert "1 of 4 warm-ups did not become stable" in render_comparison_text(changed)
 
 
 def test_a_page_of_a_long_run_stays_small() -> None:
@@ -336,6 +336,6 @@ def test_tasks_are_shown_by_wall_time_and_turn_by_turn() -> None:
     page = render_comparison_html(loaded)
     titles = [drawing.findtext("title") or "" for drawing in find_drawings(page)]
     for kind in ("agent-2k", "agent-8k"):
-        assert f"{kind}: first token, one at a time" in titles
+        assert f"{kind}: first token, concurrency 1" in titles
     assert "Wall time per task, as a ratio" in page
     assert "first token by turn" not in render_comparison_html(make_comparison())

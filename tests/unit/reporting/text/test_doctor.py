@@ -55,6 +55,6 @@ def test_a_diagnosis_names_every_finding_with_line_meaning_hint_and_source() -> 
 
 def test_a_log_without_a_known_failure_is_shown_by_its_last_words() -> None:
     unknown = Diagnosis(log="engine.log", findings=(), last_words=("OddError: the moon",))
-    shown = "nothing known in engine.log\nits last words:\n  OddError: the moon"
+    shown = "no known failure in engine.log\nits last words:\n  OddError: the moon"
     assert render_diagnosis(unknown) == shown
     assert render_diagnosis(Diagnosis(log="engine.log", findings=())) == shown.split("\n")[0]

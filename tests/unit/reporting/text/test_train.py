@@ -49,7 +49,7 @@ def test_every_choice_is_shown_with_its_source_and_its_reason() -> None:
     assert [line.split(maxsplit=3) for line in lines[-3:]] == [
         ["SETTING", "VALUE", "SOURCE", "BECAUSE"],
         ["--layers", "3", "checkpoint", "the target is small"],
-        ["--block-size", "4", "user", "asked for"],
+        ["--block-size", "4", "user", "requested"],
     ]
 
 

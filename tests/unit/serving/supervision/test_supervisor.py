@@ -111,7 +111,7 @@ def test_a_drafter_that_is_never_accepted_is_left_out(tmp_path: Path, host: Host
 
 def test_text_that_does_not_repeat_is_no_fault_of_ngrams(tmp_path: Path, host: Host) -> None:
     stage = Stage(tmp_path, host, rule("drafts"))
-    ngram = Speculation(method=Choice("ngram", "user", "asked for"))
+    ngram = Speculation(method=Choice("ngram", "user", "requested"))
     plan = stage.run.plan.change(speculation=ngram)
     stage.chronicle.run = stage.run.model_copy(update={"plan": plan})
     stage.serve(until_ready)

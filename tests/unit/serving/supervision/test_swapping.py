@@ -64,11 +64,11 @@ class Theatre:
         self.old, self.new = self.make(folder / "old"), self.make(folder / "new")
         plan = self.stage.run.plan
         assert plan.speculation is not None
-        drafter = {"drafter": Choice(str(self.old), "user", "asked for")}
+        drafter = {"drafter": Choice(str(self.old), "user", "requested")}
         plan = plan.change(
-            model=Choice(str(target), "user", "asked for"),
+            model=Choice(str(target), "user", "requested"),
             speculation=plan.speculation.model_copy(update=drafter),
-            context=Choice(1024, "user", "asked for"),
+            context=Choice(1024, "user", "requested"),
         )
         self.stage.chronicle.update(plan=plan)
         self.client = Client()

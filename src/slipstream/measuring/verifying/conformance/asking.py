@@ -1,4 +1,4 @@
-"""The suite sent to one engine, one request at a time.
+"""The suite sent to one engine, concurrency 1.
 
 Each request has a cache salt of its own: nothing comes from the prefix cache, and so an engine
 computes the same tokens for the same prompt whichever API it came over.

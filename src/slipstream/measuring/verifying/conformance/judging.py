@@ -97,8 +97,8 @@ class CallJudge:
         if request.way.api == "chat":
             return Judgement("changed", self._describe_tokens(request))
         if problem is None and self.ask_again(request).answer.is_same(plain):
-            return Judgement("not repeated", "asked again, it was as without drafts")
-        return Judgement("changed", problem or "asked again, it was not as without drafts")
+            return Judgement("not repeated", "repeated, it was as without drafts")
+        return Judgement("changed", problem or "repeated, it was still not as without drafts")
 
     def _find_tie(self, request: CallRequest) -> Judgement | None:
         """Return the tie that explains a difference, if one does."""
@@ -153,7 +153,7 @@ def _find_text_problem(text: str, schema: dict[str, object]) -> str | None:
 def _find_misuse(case: Case, call: ToolCall) -> str | None:
     tool = next((tool for tool in case.tools if tool.name == call.name), None)
     if tool is None or (case.choice not in ("auto", "required") and call.name != case.choice):
-        return f"a call of {call.name!r}, which was not asked for"
+        return f"a call of {call.name!r}, which was not requested"
     try:
         return find_misfit(call.read_arguments(), tool.schema)
     except ValueError:

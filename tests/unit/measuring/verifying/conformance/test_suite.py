@@ -126,7 +126,7 @@ def test_other_tokens_without_a_tie_are_a_change() -> None:
     assert len(found.changed) == len(found.differences) == 4
     whys = [one.because for one in found.changed]
     assert "other tokens, where the target sees no tie" in whys
-    assert "asked again, it was not as without drafts" in whys
+    assert "repeated, it was still not as without drafts" in whys
 
 
 def test_no_tie_explains_what_the_grammar_forbids() -> None:
@@ -203,7 +203,7 @@ def test_a_failed_request_is_a_change_even_where_the_engine_is_wrong() -> None:
     ("spoil", "why"),
     [
         (lambda name, text: (name, text[:-1]), "are not JSON"),
-        (lambda name, text: (name + name, text), "which was not asked for"),
+        (lambda name, text: (name + name, text), "which was not requested"),
         (lambda name, text: (name, text.replace('"Lisbon"', '"city=Lisbon"')), "none of the"),
     ],
 )
