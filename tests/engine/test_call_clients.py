@@ -1,4 +1,4 @@
-"""Tool calls as the official libraries read them, held against our own reading of the wire.
+"""Tool calls as the official libraries read them, compared with our own reading of the wire.
 
 A toy sends every case in chunks of several sizes. The real server drafts, in float32: asked twice,
 it says the same.

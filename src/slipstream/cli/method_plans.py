@@ -1,4 +1,4 @@
-"""One plan for each method of speculation that `compare --methods` names."""
+"""One plan per drafting method that `compare --methods` names."""
 
 import argparse
 from copy import copy
@@ -17,7 +17,7 @@ HINT = "slipstream compare TARGET --methods dflash=DRAFTER ngram plain"
 
 
 def plan_methods(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ...]:
-    """Plan the target with each method; plain comes first, because speeds are held against it."""
+    """Plan the target with each method, `plain` first since it is the baseline."""
     drafters = _read_methods(options)
     arms = [
         ComparedArm(name=name, plan=take_plan(_with_method(options, name, drafter), host))
@@ -36,7 +36,7 @@ def plan_methods(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, 
 
 
 def _read_methods(options: argparse.Namespace) -> dict[str, str | None]:
-    """Read each method with its drafter, None if `plan` is to choose one."""
+    """Return each method with its drafter, None if `plan` is to choose it."""
     others = {
         "--against": options.against,
         "--no-speculation": options.no_speculation,
@@ -51,7 +51,7 @@ def _read_methods(options: argparse.Namespace) -> dict[str, str | None]:
         name, equals, drafter = word.partition("=")
         if name not in METHOD_NAMES:
             names = ", ".join(METHOD_NAMES)
-            raise UsageError(f"there is no method '{name}'", hint=f"--methods takes {names}")
+            raise UsageError(f"unknown method '{name}'", hint=f"--methods takes {names}")
         if name in drafters:
             raise UsageError(f"--methods names {name} twice", hint=HINT)
         takes_drafter = name != PLAIN and METHODS[name].needs in ("drafter", "model")

@@ -134,7 +134,7 @@ def _pick(
 
 
 def _describe(cell: Cell) -> tuple[float, float, float]:
-    """Give what a step's costs count for, over a typical step's time: errors are shares."""
+    """Return what a step's costs count for, over a typical step's time: errors are shares."""
     concurrency, length = cell
     tokens = concurrency * (length + 1)
     seconds = 1 + TYPICAL_TOKEN * tokens

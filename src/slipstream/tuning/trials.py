@@ -1,4 +1,4 @@
-"""Other settings that may matter, each tried in a start of its own at the chosen draft length.
+"""Other settings that may matter, each tried in its own start at the chosen draft length.
 
 A schedule of draft lengths is only worth trying where the model says so, dtype, processes and
 threads only on a CPU. What bounds a step's tokens (`--max-num-seqs`,
@@ -35,7 +35,7 @@ class Variant:
 
 
 class Trial(Record):
-    """One setting that was tried, and by which share it took less time than the plan before."""
+    """A setting that was tried, and the share of time that it saved."""
 
     what: str
     concurrency: int
@@ -46,12 +46,12 @@ class Trial(Record):
 
     @property
     def gain(self) -> float:
-        """Give by which share the plan before took longer."""
+        """Return by which share the plan before took longer."""
         return self.seconds_per_token_before / self.seconds_per_token - 1
 
     @property
     def verdict(self) -> str:
-        """Say what came of it, in a sentence."""
+        """Return what came of it, in a sentence."""
         much = f"{abs(self.gain):.1%} {'less' if self.gain >= 0 else 'more'} time a token"
         ending = "taken" if self.adopted else f"left, it takes {self.needed:.0%} to tell"
         return f"{self.what}: {much} at concurrency {self.concurrency}, {ending}"
@@ -74,7 +74,7 @@ def judge_trial(
     points: Sequence[StepPoint],
     acceptance: Sequence[DraftAcceptance],
 ) -> Trial:
-    """Hold a variant against the plan before it, at the same batches.
+    """Compare a variant with the plan before it, at the same batches.
 
     That one was served at its own loads; what the model is off there is taken to be so here, and
     `factor` is what earlier variants left of its time.
@@ -119,7 +119,7 @@ def _vary_compilation(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Varia
 
 
 def _vary_dtype(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]:
-    """Swap the dtype on a CPU: which is faster depends on its instructions and on the batch."""
+    """Return the plan with the other dtype; on a CPU its instructions decide which is faster."""
     host, dtype, choice = profile.conditions.host, plan.settings.dtype, profile.choice
     if host is None or host.accelerators:
         return
@@ -132,7 +132,7 @@ def _vary_dtype(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]:
 
 
 def _vary_threads(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]:
-    """Swap the two ways that a CPU can compute: in the engine's process, or in one of its own."""
+    """Return the plan with the other place of computing: the engine's process, or a worker."""
     variables = plan.environment
     alone, bound, threads = (variables.get(one) for one in (IN_ENGINE, BINDING, THREADS))
     host = profile.conditions.host
