@@ -22,7 +22,7 @@ from tests.engine.server import Server
 from tests.unit.measuring.verifying.conformance.toy_calls import ToyAnswer, write_stream
 from tests.unit.measuring.verifying.toy_engine import ToyEngine, run_toy
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 
 @cache

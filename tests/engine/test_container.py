@@ -182,6 +182,7 @@ def test_it_becomes_healthy_by_the_images_own_check(container: Container) -> Non
     sys.stdout.write(f"\nhealthy in {time.monotonic() - began:.1f} s, after {len(told)} looks")
     assert set(told) == {0, 1}
     assert container.run[1].state == "ready"
+    assert container.run[1].restarts == 0, container.log.read_text()[-3000:]
 
 
 def test_nothing_in_it_is_special_or_left_behind(container: Container) -> None:

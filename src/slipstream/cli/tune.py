@@ -16,6 +16,7 @@ from slipstream.cli.measuring_options import (
     require_writable,
     write_report,
 )
+from slipstream.cli.method_plans import plan_other_methods, read_methods
 from slipstream.cli.plan import TARGET_OR_PLAN_HELP, add_wishes, plan_plain, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
@@ -42,6 +43,8 @@ EXAMPLES = """\
 slipstream tune Qwen/Qwen3-8B --save tuned.json
 # the largest load at which 95 % of the requests take less than 30 ms per token
 slipstream tune Qwen/Qwen3-8B --goal 'tpot<30ms@p95'
+# the draft length, and whether n-gram or suffix drafts are faster still
+slipstream tune Qwen/Qwen3-8B --methods ngram suffix
 """
 
 
@@ -65,9 +68,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--starts",
         metavar="N",
         type=whole_number,
-        default=LEAST_STARTS,
-        help=f"engine starts; each one above {LEAST_STARTS} tries another setting "
-        f"(default {LEAST_STARTS})",
+        help=f"engine starts; each one above {LEAST_STARTS} tries another method or setting "
+        f"(default {LEAST_STARTS}, and one for each of --methods)",
+    )
+    tuning.add_argument(
+        "--methods",
+        metavar="NAME[=DRAFTER]",
+        nargs="+",
+        help="other drafting methods to try at the chosen load; a drafter after = replaces the "
+        "one that `plan` would choose",
     )
     tuning.add_argument(
         "--save", metavar="FILE", type=Path, help="write the tuned plan, for `slipstream serve`"
@@ -81,9 +90,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Measure, choose and save the tuned plan; the exit code is 4 if a limit cannot be kept."""
-    if options.starts < LEAST_STARTS:
+    methods = read_methods(options.methods or ())
+    starts = options.starts or LEAST_STARTS + len(methods)
+    if starts < LEAST_STARTS:
         raise UsageError(
-            f"--starts {options.starts} is too few: measure, compare with plain, confirm",
+            f"--starts {starts} is too few: measure, compare with plain, confirm",
             hint=f"--starts {LEAST_STARTS}",
         )
     if names_tasks(options.workload):
@@ -94,7 +105,11 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     require_writable(options.html, options.markdown, options.save)
     goal = parse_goal(options.goal)
     host = read_host(this_machine(os.environ, datetime.now(UTC)))
-    plan = _take_drafting_plan(options, goal, host)
+    wishes = _read_wishes(options, goal)
+    plan = _take_drafting_plan(wishes, host)
+    others = plan_other_methods(wishes, methods, host, plan)
+    for other in others.values():
+        require_accepted(other)
     sequences = plan.sequences or USUAL_SEQUENCES
     bench = Bench(
         workload=read_workload(options, plan.context),
@@ -106,10 +121,12 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         options, bench, model=plan.target, versions=find_versions(), plan=plan, host=host
     )
     weights = Weights(screen, os.environ, options.accept_changes)
-    weights.localize(plan)
+    for one in (plan, *others.values()):
+        weights.localize(one)
     tuner = Tuner(
         plan=plan,
         plain=plan_plain(plan, host),
+        others=others,
         bench=bench,
         runner="V2" if host.accelerators else "V1",
         longest=_find_longest(plan),
@@ -124,7 +141,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         conditions,
         goal=goal,
         concurrency=options.concurrency or (1 if goal.name == "latency" else sequences),
-        starts=options.starts,
+        starts=starts,
     )
     screen.show_data(text=render_tuning_text(done), document=done.to_json())
     if options.save:
@@ -136,11 +153,15 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     return ExitCode.DONE if done.profile.choice.meets_goal else ExitCode.GATE_MISSED
 
 
-def _take_drafting_plan(options: argparse.Namespace, goal: Goal, host: Host) -> LaunchPlan:
+def _read_wishes(options: argparse.Namespace, goal: Goal) -> argparse.Namespace:
     wishes = argparse.Namespace(**vars(options))
     wishes.goal = "throughput" if goal.name == "throughput" else "latency"
     if options.users is None and not Path(options.target).is_file():
         wishes.users = max(USUAL_SEQUENCES, options.concurrency or 0)
+    return wishes
+
+
+def _take_drafting_plan(wishes: argparse.Namespace, host: Host) -> LaunchPlan:
     plan = take_plan(wishes, host)
     require_accepted(plan)
     if plan.drafter is None:

@@ -5,8 +5,9 @@ threads only on a CPU. What bounds a step's tokens (`--max-num-seqs`,
 `--max-num-batched-tokens`) follows from the model and needs no start.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import log
 
 from slipstream.hardware.cpu_lists import parse_cpu_list, show_cpu_list
@@ -57,10 +58,16 @@ class Trial(Record):
         return f"{self.what}: {much} at concurrency {self.concurrency}, {ending}"
 
 
-def list_variants(plan: LaunchPlan, profile: SpeedProfile) -> list[Variant]:
-    """List what may be faster than the chosen plan, the likeliest first."""
+def list_variants(
+    plan: LaunchPlan, profile: SpeedProfile, others: Mapping[str, LaunchPlan]
+) -> list[Variant]:
+    """List what may be faster than the chosen plan, the likeliest first.
+
+    `others` are plans for the same target with another method each.
+    """
     return [
         *_vary_schedule(profile),
+        *_vary_method(profile, others),
         *_vary_compilation(plan, profile),
         *_vary_dtype(plan, profile),
         *_vary_threads(plan, profile),
@@ -106,6 +113,29 @@ def _vary_schedule(profile: SpeedProfile) -> Iterator[Variant]:
         EngineStart(length, (ranges[-1].last,), schedule),
         lambda plan, because: set_drafts(plan, length, schedule, because),
     )
+
+
+def _vary_method(profile: SpeedProfile, others: Mapping[str, LaunchPlan]) -> Iterator[Variant]:
+    """Try each method as planned, and then with drafts of half that length."""
+    load = (profile.choice.concurrency,)
+    for part in (1, 2):
+        for method, plan in others.items():
+            planned = plan.speculation.length if plan.speculation else None
+            length = planned.value // part if planned else 0
+            if part > 1 and not length:
+                continue
+            what = f"{method}, {length} drafted tokens" if length else method
+            yield Variant(
+                what,
+                EngineStart(length, load, method=method),
+                partial(_take_method, plan, length),
+            )
+
+
+def _take_method(other: LaunchPlan, length: int, _: LaunchPlan, because: str) -> LaunchPlan:
+    if length:
+        return set_drafts(other, length, (), because)
+    return other.model_copy(update={"notes": (*other.notes, f"tuned: {because}")})
 
 
 def _vary_compilation(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]:

@@ -73,6 +73,7 @@ class Tuner:
     """How a plan is tuned; `say` receives progress lines.
 
     `localize` points a plan at folders of this machine; what is saved keeps the models' names.
+    `others` are plans for the same target, by their method.
     """
 
     plan: LaunchPlan
@@ -86,6 +87,7 @@ class Tuner:
     say: Callable[[str], None]
     watch: MachineWatch = field(default_factory=MachineWatch)
     localize: Callable[[LaunchPlan], LaunchPlan] = lambda plan: plan
+    others: Mapping[str, LaunchPlan] = field(default_factory=dict)
     _reports: list[StartReport] = field(default_factory=list)
 
     def tune(self, conditions: Conditions, *, goal: Goal, concurrency: int, starts: int) -> Tuning:
@@ -158,7 +160,7 @@ class Tuner:
             )
         )
         loads = list(_split_loads(figures.samples))
-        drafts = start.draft_length > 0
+        drafts = start.draft_length > 0 and start.method is None
         lengths = {start.draft_length, *(length for _, _, length in start.schedule)}
         return (
             [read_point(samples, drafts=drafts) for samples in loads],
@@ -174,17 +176,20 @@ class Tuner:
     def _try_others(self, profile: SpeedProfile, starts: int) -> Tuning:
         """Adopt each variant that is faster by more than two starts of one plan differ."""
         plan, factor = apply_profile(self.plan, self.plain, profile), 1.0
-        variants = list_variants(plan, profile)
+        variants = list_variants(plan, profile, self.others)
         left = max(0, starts - len(self._reports))
         trials: list[Trial] = []
+        method: str | None = None
         for variant in variants[:left]:
-            start = replace(variant.start, because=variant.what)
+            start = replace(
+                variant.start, because=variant.what, method=variant.start.method or method
+            )
             found = self.measure(start, variant.change(plan, variant.what))
             trial = judge_trial(variant, profile, factor, *found)
             self.say(trial.verdict)
             trials.append(trial)
             if trial.adopted:
-                plan = variant.change(plan, trial.verdict)
+                plan, method = variant.change(plan, trial.verdict), start.method
                 factor /= 1 + trial.gain
         return Tuning(
             profile=profile,

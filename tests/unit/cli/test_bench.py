@@ -179,6 +179,8 @@ def test_a_server_that_forbids_salts_is_measured_with_its_cache_as_it_is(
         (("tune", "nothing/here"), 1, "nothing/here"),
         (("tune", "nothing/here", "--goal", "ttft<1s@p95"), 2, "not about the time per token"),
         (("tune", "nothing/here", "--starts", "2"), 2, "--starts 2 is too few"),
+        (("tune", "nothing/here", "--methods", "ngrm"), 2, "unknown method 'ngrm'"),
+        (("tune", "nothing/here", "--methods", "ngram=x"), 2, "no drafter that ngram could use"),
         (("tune", "nothing/here", "--workload", "agent-8k"), 2, "not for tasks"),
         (("tune", "nothing/here", "--save", "no/plan.json"), 1, "there is no folder"),
     ],
