@@ -13,6 +13,11 @@ def show_bandwidth(bytes_per_s: int | None) -> str:
     return UNKNOWN if bytes_per_s is None else f"{bytes_per_s / 1e9:.0f} GB/s"
 
 
+def show_time(seconds: float) -> str:
+    """Write a time in seconds, or in minutes from 90 s on."""
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+
+
 def show_number(value: float | None, unit: str = "") -> str:
     """Write a rounded figure, with its unit if it has one."""
     return UNKNOWN if value is None else f"{value:.0f} {unit}".rstrip()

@@ -9,6 +9,7 @@ from slipstream.cli.measuring_options import (
     add_reports,
     add_workload,
     describe_conditions,
+    make_tick,
     read_concurrencies,
     read_thinking,
     read_workload,
@@ -93,8 +94,10 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         tool_choice=_find_tool_choice(endpoint, workload, options.tool_choice),
         measure_memory=lambda: None if served is None else _measure(served),
         tell=lambda cell: screen.show_progress(render_cell_line(cell)),
+        tick=make_tick(screen),
     )
     what = "turns" if workload.has_tasks else "prompts"
+    screen.begin("warming up")
     screen.show_progress(f"warming up, then measuring {len(workload.prompts)} {what}")
     warm = bench.warm_up(endpoint)
     watch = make_watch(served.host if served else None)
@@ -102,6 +105,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     before = watch.begin() if served and served.engine else None
     cells, samples = bench.measure(endpoint)
     machine = watch.end(before, served.engine.pid if served and served.engine else None)
+    screen.rest()
     conditions = describe_conditions(
         options,
         bench,

@@ -10,6 +10,7 @@ from slipstream.cli.measuring_options import (
     add_reports,
     add_workload,
     describe_conditions,
+    make_tick,
     read_concurrencies,
     read_thinking,
     read_workload,
@@ -101,6 +102,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         thinking=read_thinking(options),
         tool_choice=_find_tool_choice([arm.plan for arm in arms], options.tool_choice),
         tell=lambda cell: screen.show_progress(render_cell_line(cell)),
+        tick=make_tick(screen),
     )
     conditions = describe_conditions(
         options,
@@ -123,7 +125,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         watch=make_watch(host),
         localize=weights.localize,
     )
-    done = contest.run(conditions)
+    with screen.busy("comparing"):
+        done = contest.run(conditions)
     report = describe_arena(done) if isinstance(done, Arena) else describe_comparison(done)
     screen.show_data(text=render_text(report), document=done.to_json())
     if options.html:

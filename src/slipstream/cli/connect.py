@@ -88,7 +88,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     connection = describe(client, served, setup)
     checks = check_plan(client, served)
     if options.test:
-        checks += asyncio.run(Tester(client, served, screen.show_progress).test())
+        with screen.busy("testing the server"):
+            checks += asyncio.run(Tester(client, served, screen.show_progress).test())
     connection = connection.model_copy(update={"checks": tuple(checks)})
     if options.write:
         connection = _write(client, setup, connection)

@@ -51,17 +51,18 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         return ExitCode.EXPECTED_FAILURE if diagnosis.is_fault else ExitCode.DONE
     # Docker takes a second to answer, and nothing here asks about it.
     surface = replace(this_machine(os.environ, datetime.now(UTC)), run=lambda _: None)
-    examination = examine(
-        Site(
-            host=read_host(surface),
-            environment=os.environ,
-            user=os.getuid(),
-            runs=tuple(list_runs(root)),
-            runs_root=root,
-            now=datetime.now(UTC),
-            lookup=_look_up() if options.advisories else None,
+    with screen.busy("checking this machine"):
+        examination = examine(
+            Site(
+                host=read_host(surface),
+                environment=os.environ,
+                user=os.getuid(),
+                runs=tuple(list_runs(root)),
+                runs_root=root,
+                now=datetime.now(UTC),
+                lookup=_look_up() if options.advisories else None,
+            )
         )
-    )
     screen.show_data(text=render_examination(examination), document=examination.to_json())
     return ExitCode.EXPECTED_FAILURE if examination.count("fault") else ExitCode.DONE
 

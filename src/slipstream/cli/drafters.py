@@ -35,13 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Print the candidates, best first; the exit code is 1 without any."""
     folder = Path(options.target)
-    listed = find_drafters(
-        str(folder.resolve()) if folder.is_dir() else options.target,
-        machine=name_kind(find_host(options.host)),
-        read=read_checkpoint,
-        library=load_library(),
-        search=search_drafters,
-    )
+    with screen.busy(f"searching drafters for {options.target}"):
+        listed = find_drafters(
+            str(folder.resolve()) if folder.is_dir() else options.target,
+            machine=name_kind(find_host(options.host)),
+            read=read_checkpoint,
+            library=load_library(),
+            search=search_drafters,
+        )
     if not listed.candidates:
         raise InvalidInputError(
             f"no known drafter for {options.target} (hub {listed.hub})",

@@ -49,11 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Print one checkpoint, or a pair with its faults."""
-    target = read_checkpoint(options.target, options.revision)
+    with screen.busy(f"reading {options.target}"):
+        target = read_checkpoint(options.target, options.revision)
     if options.drafter is None:
         screen.show_data(text=render_checkpoint(target), document=target.to_json())
         return ExitCode.DONE
-    drafter = read_checkpoint(options.drafter)
+    with screen.busy(f"reading {options.drafter}"):
+        drafter = read_checkpoint(options.drafter)
     pairing = pair(target, drafter, draft_length=options.k, context=options.context)
     engine = find_engine_faults(target, drafter, runner="V2", on_cpu=False)
     pairing = pairing.model_copy(update={"faults": (*pairing.faults, *engine)})

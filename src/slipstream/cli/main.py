@@ -60,3 +60,5 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         bug.__cause__ = fault
         screen.fail(bug)
         return bug.exit_code
+    finally:
+        screen.rest()

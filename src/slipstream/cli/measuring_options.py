@@ -3,7 +3,7 @@
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -150,6 +150,15 @@ def describe_conditions(
         arrivals_per_second=bench.arrivals_per_second,
         tool_choice=bench.tool_choice if bench.workload.has_tasks else None,
     )
+
+
+def make_tick(screen: Screen) -> Callable[[str, int, int, int], None]:
+    """Return a callback for `Bench.tick` that counts requests on the screen."""
+
+    def tick(kind: str, concurrency: int, done: int, total: int) -> None:
+        screen.count(f"{kind}, concurrency {concurrency}", done, total, "requests")
+
+    return tick
 
 
 def require_writable(*files: Path | None) -> None:

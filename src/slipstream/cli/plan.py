@@ -155,8 +155,9 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Make a plan and print it; the exit code is 1 if it is refused."""
     if options.diff is not None:
         return _run_diff(options.diff, screen)
-    host = find_host(options.host)
-    plan = make_plan(options, host)
+    with screen.busy("reading checkpoints and planning"):
+        host = find_host(options.host)
+        plan = make_plan(options, host)
     if options.sglang:
         _require_sglang(plan, host)
     text = render_sglang(plan) if options.sglang else render_plan(plan, explain=options.explain)

@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -160,7 +161,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Serve until a signal or `slipstream stop` ends it."""
     environment = os.environ
     host = read_host(this_machine(environment, datetime.now(UTC)))
-    plan, terms = _find_plan(options, host)
+    with screen.busy("reading checkpoints and planning"):
+        plan, terms = _find_plan(options, host)
     if options.unit:
         return _show_unit(options, plan, terms, screen)
     if options.from_env:
@@ -202,7 +204,10 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
             chronicle.go_on_in(folder, _describe_run(folder, plan, host, terms, successions))
         if handed is not None:
             write_key(folder.path / "keys.json", handed)
+        screen.rest()
         if not (options.detach and detach(folder.supervisor_log)):
+            if options.detach:
+                screen = replace(screen, status=None)  # Its messages go to a log from here on.
             chronicle.update(supervisor=read_process(os.getpid()))
             for warning in warnings:
                 chronicle.note(warning)
@@ -384,6 +389,10 @@ def _show_event(event: Event, screen: Screen) -> None:
         screen.show_data(text="", document=event.model_dump_json())
     else:
         screen.show_progress(render_event(event))
+        if event.state in ("ready", "stopped", "failed"):
+            screen.rest()
+        else:
+            screen.begin(event.message)
 
 
 def _show_unit(

@@ -38,7 +38,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         screen.show_progress(render_event(event))
 
     folder, _ = choose_running(find_runs_root(os.environ), options.run)
-    stop_run(folder, at_once=options.now, tell=tell, means=Means())
+    with screen.busy(f"stopping {folder.path.name}"):
+        stop_run(folder, at_once=options.now, tell=tell, means=Means())
     status = read_status(folder, folder.read(), time.monotonic())
     text = f"{status.id} has ended: {status.state}"
     screen.show_data(text=text, document=status.to_json())

@@ -95,8 +95,9 @@ def _order(folder: RunFolder, order: SwapOrder, screen: Screen) -> Swap:
         message = f"cannot write {folder.swap_order}: {fault.strerror or fault}"
         raise InvalidInputError(message, hint=f"df -h {folder.path}") from fault
     try:
-        for event in follow_events(folder, is_over, time.sleep, only_new=True):
-            screen.show_progress(render_event(event))
+        with screen.busy("waiting for the swap"):
+            for event in follow_events(folder, is_over, time.sleep, only_new=True):
+                screen.show_progress(render_event(event))
     finally:
         with suppress(OSError):  # An order that nobody took is no order for later.
             folder.swap_order.unlink(missing_ok=True)

@@ -197,7 +197,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         screen.show_progress,
         start,
     )
-    done = run_pipeline(fresh, shop)
+    with screen.busy("training"):
+        done = run_pipeline(fresh, shop)
     if options.promote:
         file = promote(done, folder.drafter, host, recipe_overlay(os.environ))
         screen.show_progress(f"promoted: {file}")

@@ -11,6 +11,7 @@ from slipstream.cli.measuring_options import (
     add_reports,
     add_workload,
     describe_conditions,
+    make_tick,
     read_thinking,
     read_workload,
     require_writable,
@@ -116,6 +117,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         concurrencies=(1,),
         thinking=read_thinking(options),
         tell=lambda cell: screen.show_progress(render_cell_line(cell)),
+        tick=make_tick(screen),
     )
     conditions = describe_conditions(
         options, bench, model=plan.target, versions=find_versions(), plan=plan, host=host
@@ -137,12 +139,13 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         watch=make_watch(host),
         localize=weights.localize,
     )
-    done = tuner.tune(
-        conditions,
-        goal=goal,
-        concurrency=options.concurrency or (1 if goal.name == "latency" else sequences),
-        starts=starts,
-    )
+    with screen.busy("tuning"):
+        done = tuner.tune(
+            conditions,
+            goal=goal,
+            concurrency=options.concurrency or (1 if goal.name == "latency" else sequences),
+            starts=starts,
+        )
     screen.show_data(text=render_tuning_text(done), document=done.to_json())
     if options.save:
         write_report(options.save, done.plan.to_json(), screen)

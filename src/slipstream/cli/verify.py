@@ -121,7 +121,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         seed=options.seed,
     )
     logs = slipstream_cache(os.environ) / "verify" / f"{now:%Y%m%d-%H%M%S}"
-    findings = exam.take(start_in_turn(plans, logs=logs, environment=os.environ, say=exam.say))
+    with screen.busy("verifying"):
+        findings = exam.take(start_in_turn(plans, logs=logs, environment=os.environ, say=exam.say))
     return _show(Certificate.make(findings, conditions), options, screen)
 
 

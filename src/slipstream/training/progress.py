@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable
 
+from slipstream.units import show_time
+
 
 class Ticker:
     """Reports at most once per interval, and always at the end."""
@@ -30,7 +32,7 @@ class Ticker:
             return
         self._said = now
         rate = (done - self._first) / max(now - self._began, 1e-9)
-        left = f", {_describe_time((total - done) / rate)} left" if done < total and rate else ""
+        left = f", {show_time((total - done) / rate)} left" if done < total and rate else ""
         speed = f", {_show_rate(rate)} {self._unit}/s" if rate else ""
         extra = f", {note}" if note else ""
         self._report(f"{self._work}: {done} of {total} {self._unit}{speed}{extra}{left}")
@@ -38,7 +40,3 @@ class Ticker:
 
 def _show_rate(rate: float) -> str:
     return f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"
-
-
-def _describe_time(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"

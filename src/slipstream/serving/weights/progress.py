@@ -6,7 +6,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
-from slipstream.units import show_bytes
+from slipstream.units import show_bytes, show_time
 
 LINE_EVERY_SECONDS = 5.0
 DRAW_EVERY_SECONDS = 0.1
@@ -70,7 +70,10 @@ class ByteProgress:
     def _describe(self) -> str:
         rate = self._done / max(self._clock() - self._began, 1e-9)
         done, total = show_size(self._done), show_size(self._total)
-        return f"{self._work}: {done} of {total}, {rate / 1e6:.0f} MB/s"
+        line = f"{self._work}: {done} of {total}, {rate / 1e6:.0f} MB/s"
+        if not 0 < self._done < self._total:
+            return line
+        return f"{line}, {show_time((self._total - self._done) / rate)} left"
 
 
 def make_hub_bar(progress: ByteProgress) -> type[Any]:
