@@ -12,7 +12,7 @@ from slipstream.serving.run import Event, find_runs_root
 from slipstream.serving.run_status import read_status
 from slipstream.serving.selection import choose_running
 from slipstream.serving.stopping import stop_run
-from slipstream.serving.supervision.engine_session import Means
+from slipstream.serving.supervision.engine_session import ProcessTools
 
 EXAMPLES = """\
 # let open requests finish, then stop the only live run
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 
     folder, _ = choose_running(find_runs_root(os.environ), options.run)
     with screen.busy(f"stopping {folder.path.name}"):
-        stop_run(folder, at_once=options.now, tell=tell, means=Means())
+        stop_run(folder, at_once=options.now, tell=tell, tools=ProcessTools())
     status = read_status(folder, folder.read(), time.monotonic())
     text = f"{status.id} has ended: {status.state}"
     screen.show_data(text=text, document=status.to_json())

@@ -101,7 +101,7 @@ def _describe_turns(samples: Sequence[Sample]) -> list[TurnFigures]:
 
 
 def _find_cached_share(samples: Sequence[Sample]) -> float | None:
-    told = [one for one in samples if one.cached_tokens is not None and one.prompt_tokens]
-    if not told:
+    known = [one for one in samples if one.cached_tokens is not None and one.prompt_tokens]
+    if not known:
         return None
-    return sum(one.cached_tokens or 0 for one in told) / sum(one.prompt_tokens for one in told)
+    return sum(one.cached_tokens or 0 for one in known) / sum(one.prompt_tokens for one in known)

@@ -127,8 +127,8 @@ def decide_kv_dtype(
     chosen = next(enough, max(held, key=lambda kind: held[kind] / HANDICAP[kind], default="auto"))
     if held.get(chosen, 0) <= plain:
         return None
-    told = f"bfloat16 fits {plain} of {wanted} sequences, this type {held[chosen]}"
-    return Choice(chosen, "hardware", f"{told}; {COST_OF_A_SMALLER_CACHE[chosen]}")
+    fits = f"bfloat16 fits {plain} of {wanted} sequences, this type {held[chosen]}"
+    return Choice(chosen, "hardware", f"{fits}; {COST_OF_A_SMALLER_CACHE[chosen]}")
 
 
 def _find_smaller_caches(situation: Situation) -> list[str]:

@@ -44,11 +44,11 @@ def _find_missing_heads(situation: Situation, method: Method) -> Iterator[Fault]
     if method.needs != "heads" or situation.assistant is not None or target.predicting_layers:
         return
     known = target.predicting_layers is not None
-    told = "has no MTP layers" if known else "may have no MTP layers: its files are not here"
+    lack = "has no MTP layers" if known else "may have no MTP layers: its files are not here"
     yield Fault(
         code="mtp-layers",
         verdict="refuse" if known else "warn",
-        message=f"{target.name} {told}",
+        message=f"{target.name} {lack}",
         hint=f"slipstream plan {target.name} --method ngram",
     )
 

@@ -182,14 +182,14 @@ def _fall_back(listed: DrafterList, target: Checkpoint, wishes: Wishes) -> Choic
     lacking = (
         f"none of the {known} known drafters can be chosen automatically" if known else NO_DRAFTER
     )
-    told = f"{lacking} (slipstream drafters {listed.target}; hub {listed.hub})"
+    why = f"{lacking} (slipstream drafters {listed.target}; hub {listed.hub})"
     if target.predicting_layers:
-        because = f"{told}; the target has MTP layers, which keep the prefix cache"
+        because = f"{why}; the target has MTP layers, which keep the prefix cache"
         return Choice("mtp", "checkpoint", because)
     if wishes.goal == "throughput":
-        because = f"{told}; n-grams cost verification in every sequence of a full batch"
+        because = f"{why}; n-grams cost verification in every sequence of a full batch"
         return Choice("plain", "default", because)
-    because = f"{told}; n-grams need no memory and draft where an answer repeats its prompt"
+    because = f"{why}; n-grams need no memory and draft where an answer repeats its prompt"
     return Choice("ngram", "default", because)
 
 

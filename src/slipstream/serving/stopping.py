@@ -11,27 +11,27 @@ from contextlib import suppress
 
 from slipstream.serving.following import follow_events
 from slipstream.serving.run import TRANSITIONS, Event, RunFolder, is_alive
-from slipstream.serving.supervision.engine_session import Means, end_session
+from slipstream.serving.supervision.engine_session import ProcessTools, end_session
 
 
 def stop_run(
-    folder: RunFolder, *, at_once: bool, tell: Callable[[Event], None], means: Means
+    folder: RunFolder, *, at_once: bool, tell: Callable[[Event], None], tools: ProcessTools
 ) -> None:
     """Stop a run and wait until none of its processes is left, passing its events to `tell`."""
     asked = set[str]()
 
     def is_gone() -> bool:
         run = folder.read()
-        if not is_alive(run.supervisor, means.proc):
+        if not is_alive(run.supervisor, tools.proc):
             return True
         due = "haste" if run.state in ("draining", "stopping") else "end"
         if due not in asked and (at_once if due == "haste" else TRANSITIONS[run.state]):
             asked.add(due)
             with suppress(ProcessLookupError):
-                means.send(run.supervisor.pid, signal.SIGTERM)
+                tools.send(run.supervisor.pid, signal.SIGTERM)
         return False
 
-    for event in follow_events(folder, is_gone, means.wait, only_new=True):
+    for event in follow_events(folder, is_gone, tools.wait, only_new=True):
         tell(event)
     if (engine := folder.read().engine) is not None:
-        end_session(engine, means)
+        end_session(engine, tools)

@@ -85,8 +85,8 @@ def _judge_rows(
     with torch.inference_mode():
         hidden = draft(model, batch)[:, :, 1:].flatten(0, 2)
         # max takes a fifth of argmax's time over bfloat16.
-        foretold = model.lm_head(hidden).max(-1).indices.numpy()
-    rights: Rights = foretold == batch.targets[:, :, 1:].ravel()
+        predicted = model.lm_head(hidden).max(-1).indices.numpy()
+    rights: Rights = predicted == batch.targets[:, :, 1:].ravel()
     return rights.reshape(-1, geometry.block - 1)[: len(anchors)]
 
 

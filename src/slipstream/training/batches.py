@@ -115,10 +115,10 @@ def make_row(
     for slot, (start, sample, anchor) in enumerate(anchors):
         blocks[slot, 0] = sample.tokens[anchor]
         visible[slot, start : start + anchor] = True
-        told = sample.tokens[anchor + 1 : anchor + block]
-        targets[slot, 1 : 1 + len(told)] = told
+        draft = sample.tokens[anchor + 1 : anchor + block]
+        targets[slot, 1 : 1 + len(draft)] = draft
         if geometry.mask_token is None:
-            blocks[slot, 1 : 1 + len(told)] = told
+            blocks[slot, 1 : 1 + len(draft)] = draft
         first = context + slot * block
         positions[first : first + block] = np.arange(anchor, anchor + block)
     return Batch(

@@ -146,7 +146,7 @@ def _compare(
     """Compare loads of one draft length with what was predicted for their batches."""
     return Confirmation(
         draft_length=length,
-        predicted_seconds_per_token=foretell_served(model, points, length),
+        predicted_seconds_per_token=predict_served(model, points, length),
         error=model.predict(length, load).error,
         measured_seconds_per_token=read_served(model, points, acceptance),
     )
@@ -177,7 +177,7 @@ def read_served(
     return seconds
 
 
-def foretell_served(model: SpeedModel, points: Sequence[StepPoint], length: int) -> float:
+def predict_served(model: SpeedModel, points: Sequence[StepPoint], length: int) -> float:
     """Return the seconds per token that the model predicts for the same batches at this length."""
     return sum(
         share

@@ -17,7 +17,7 @@ from slipstream.records import Record
 from slipstream.tuning.acceptance import DraftAcceptance
 from slipstream.tuning.application import set_drafts, set_eager, set_variables
 from slipstream.tuning.experiment import EngineStart
-from slipstream.tuning.profile import SpeedProfile, foretell_served, read_served
+from slipstream.tuning.profile import SpeedProfile, predict_served, read_served
 from slipstream.tuning.step_time import StepPoint
 
 LEAST_GAIN = 0.05
@@ -87,8 +87,8 @@ def judge_trial(
     `factor` is what earlier variants left of its time.
     """
     model = profile.model
-    foretold = foretell_served(model, points, profile.choice.draft_length)
-    before = foretold * (1 + profile.off_by) * factor
+    predicted = predict_served(model, points, profile.choice.draft_length)
+    before = predicted * (1 + profile.off_by) * factor
     found = read_served(model, points, acceptance)
     needed = max(LEAST_GAIN, 2 * model.steps.spread)
     return Trial(

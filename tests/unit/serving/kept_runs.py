@@ -12,7 +12,7 @@ from slipstream.hardware import load_host
 from slipstream.planning.planner import make_plan
 from slipstream.planning.wishes import Wishes
 from slipstream.serving.run import Event, Process, Run, RunFolder, State
-from slipstream.serving.supervision.engine_session import Means
+from slipstream.serving.supervision.engine_session import ProcessTools
 from tests.unit.planning.pieces import DRAFTER, TARGET
 
 AT = datetime(2026, 11, 15, 6, 17, 12, tzinfo=UTC)
@@ -122,7 +122,7 @@ class FakeProc:
         for number, inode in enumerate(inodes, start=3):
             (self.path / str(pid) / "fd" / str(number)).symlink_to(f"socket:[{inode}]")
 
-    def means(self, *deadly: Signals) -> Means:
+    def tools(self, *deadly: Signals) -> ProcessTools:
         """Return the means to end processes, which these signals do."""
 
         def send(pid: int, number: Signals) -> None:
@@ -130,7 +130,7 @@ class FakeProc:
             if number in (deadly or (SIGKILL,)):
                 self.remove(pid)
 
-        return Means(proc=self.path, clock=lambda: self.now, wait=self.wait, send=send)
+        return ProcessTools(proc=self.path, clock=lambda: self.now, wait=self.wait, send=send)
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""

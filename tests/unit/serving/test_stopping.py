@@ -38,12 +38,12 @@ class Stage:
             steps.get(looks, lambda: None)()
             assert looks < 200, "it never ends"
 
-        means = replace(self.proc.means(SIGKILL), wait=wait)
+        tools = replace(self.proc.tools(SIGKILL), wait=wait)
         stop_run(
             self.folder,
             at_once=at_once,
             tell=lambda event: told.append(event.message),
-            means=means,
+            tools=tools,
         )
         return told
 

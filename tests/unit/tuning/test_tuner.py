@@ -298,7 +298,7 @@ def test_the_report_tells_the_choice_the_table_and_the_starts(machine: Machine) 
         assert part in text
     page, markdown = render_tuning_html(done), render_tuning_markdown(done)
     assert page.count("<svg") >= 6
-    assert "## foretold and served" in markdown
+    assert "## predicted and served" in markdown
 
 
 @pytest.mark.parametrize(

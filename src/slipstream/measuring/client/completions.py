@@ -103,14 +103,14 @@ def ask_all(
 async def ask(client: httpx.AsyncClient, request: Request, *, model: str) -> Answer:
     """Send one request and wait for the complete answer."""
     started = time.monotonic()
-    told = await call(client, "POST", request.path, request.make_body(model))
+    document = await call(client, "POST", request.path, request.make_body(model))
     seconds = time.monotonic() - started
     try:
-        return _read_answer(told, seconds)
+        return _read_answer(document, seconds)
     except (KeyError, IndexError, TypeError, AttributeError) as fault:
         raise EngineError(
             f"{client.base_url} answered without token ids",
-            details=(str(told)[:BODY_CHARACTERS],),
+            details=(str(document)[:BODY_CHARACTERS],),
             hint="use a vLLM server: it returns them for `return_token_ids`",
         ) from fault
 
@@ -151,22 +151,22 @@ async def work_together(
         raise faults.exceptions[0] from faults.exceptions[0].__cause__
 
 
-def _read_answer(told: dict[str, Any], seconds: float) -> Answer:
+def _read_answer(document: dict[str, Any], seconds: float) -> Answer:
     """Read an answer; a chat tells its prompt beside the choice, a completion within it."""
-    choice = told["choices"][0]
-    prompt_ids = told.get("prompt_token_ids") or choice["prompt_token_ids"]
+    choice = document["choices"][0]
+    prompt_ids = document.get("prompt_token_ids") or choice["prompt_token_ids"]
     return Answer(
         prompt_ids=tuple(prompt_ids),
         token_ids=tuple(choice["token_ids"]),
         finish_reason=choice["finish_reason"],
         seconds=seconds,
-        **read_drafts(told)._asdict(),
+        **read_drafts(document)._asdict(),
     )
 
 
-def read_drafts(told: Mapping[str, Any]) -> Drafts:
+def read_drafts(document: Mapping[str, Any]) -> Drafts:
     """Read what vLLM tells of a request's drafts, in an answer or in a stream's last chunk."""
-    metrics = (told.get("metrics") or {}).get("speculative_decoding") or {}
+    metrics = (document.get("metrics") or {}).get("speculative_decoding") or {}
     histogram = metrics.get("acceptance_histogram") or ()
     return Drafts(
         drafts=metrics.get("num_spec_steps", 0),

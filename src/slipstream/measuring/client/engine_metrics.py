@@ -102,12 +102,12 @@ def parse_engine_counts(text: str) -> EngineCounts:
         position = sample.labels.get("position", "")
         if sample.name == _BY_POSITION and position.isdigit():
             positions[int(position)] = positions.get(int(position), 0) + sample.value
-    told: dict[str, Any] = {
+    counts: dict[str, Any] = {
         field: values[name]
         for field, names in (_COUNTERS | _GAUGES).items()
         for name in names
         if name in values
     }
     return EngineCounts(
-        **told, accepted_by_position=tuple(int(positions[key]) for key in sorted(positions))
+        **counts, accepted_by_position=tuple(int(positions[key]) for key in sorted(positions))
     )

@@ -46,13 +46,13 @@ class StreamReader:
         except (ValueError, TypeError, AttributeError, LookupError):
             self.fault = self.fault or f"cannot read {_shorten(lines)}"
 
-    def _take_event(self, told: dict[str, Any], now: float) -> None:
-        if choices := told.get("choices"):
+    def _take_event(self, document: dict[str, Any], now: float) -> None:
+        if choices := document.get("choices"):
             self._take_choice(choices[0], now)
-        elif fault := told.get("error") or (told.get("object") == "error" and told):
+        elif fault := document.get("error") or (document.get("object") == "error" and document):
             self.fault = self.fault or f"error in the stream: {_shorten(fault)}"
-        if usage := told.get("usage"):
-            self.usage, self.drafts = usage, read_drafts(told)
+        if usage := document.get("usage"):
+            self.usage, self.drafts = usage, read_drafts(document)
 
     def _take_choice(self, choice: dict[str, Any], now: float) -> None:
         """Count a token; the first chunk of a chat has only a role, the last may be empty."""
@@ -74,12 +74,12 @@ class StreamReader:
     def _take_call(self, part: dict[str, Any]) -> None:
         """Add to a call, which comes in parts: its name first, its arguments piece by piece."""
         call = self._calls.setdefault(part.get("index") or 0, ["", ""])
-        told = part.get("function") or {}
-        call[0] += told.get("name") or ""
-        call[1] += told.get("arguments") or ""
+        function = part.get("function") or {}
+        call[0] += function.get("name") or ""
+        call[1] += function.get("arguments") or ""
 
     def describe(self, began: float) -> dict[str, Any]:
-        """Return what was told so far as a sample has it."""
+        """Return the sample so far."""
         usage = self.usage or {}
         details = usage.get("prompt_tokens_details") or {}
         return {
@@ -161,5 +161,5 @@ def _thinks_or_calls(delta: dict[str, Any]) -> bool:
     return bool(delta.get("reasoning") or delta.get("reasoning_content") or delta.get("tool_calls"))
 
 
-def _shorten(told: object) -> str:
-    return " ".join(str(told).split())[:ERROR_CHARACTERS]
+def _shorten(fault: object) -> str:
+    return " ".join(str(fault).split())[:ERROR_CHARACTERS]

@@ -63,12 +63,12 @@ def _tell_loads(places: Sequence[Place], loads: Sequence[int]) -> str:
         outcomes.setdefault(_tell(place), []).append(place)
     several = len({place.kind for place in kinds}) > 1
     parts = []
-    for number, (told, entries) in enumerate(outcomes.items()):
+    for number, (outcome, entries) in enumerate(outcomes.items()):
         names = list(dict.fromkeys(str(place.kind) for place in entries))
         every = "every" if entries[0].winner else "any"
         where = f" for {every} kind" if len(outcomes) == 1 else f" for {join(names)}"
         winner = entries[0].winner if number else None
-        parts.append(f"{winner or told}{where * several}{_tell_speed(entries)}")
+        parts.append(f"{winner or outcome}{where * several}{_tell_speed(entries)}")
     over_all = [place for place in places if place.kind is None]
     if over_all and all(place.winner for place in over_all) and not all(p.winner for p in kinds):
         parts.append(f"over all kinds {_tell(over_all[0])}{_tell_speed(over_all)}")

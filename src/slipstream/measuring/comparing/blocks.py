@@ -61,10 +61,10 @@ def read_blocks(blocks: Sequence[Block], arms: int = 2) -> Readings:
         arms=tuple(block.arm for block in blocks), rounds=tuple(block.round for block in blocks)
     )
     if design.degrees_of_freedom < 1 or len(design.axes) < arms - 1:
-        told = " ".join(block.arm for block in blocks) or "none"
+        found = " ".join(block.arm for block in blocks) or "none"
         (order,) = list_rounds(arms, 1)
         raise InvalidInputError(
-            f"too few blocks to tell speed from noise: {told}",
+            f"too few blocks to tell speed from noise: {found}",
             hint=f"slipstream compare --rounds 1: let one round {' '.join(order)} end",
         )
     loads = [split_block(block) for block in blocks]

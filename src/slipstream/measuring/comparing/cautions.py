@@ -97,8 +97,8 @@ def _find_gaps(blocks: Sequence[Block], readings: Readings) -> Iterator[Caution]
         yield Caution(code="left-out", message=message, grave=2 * lost > len(asked))
     gone = sorted({cell for cell, _ in asked} - set(readings.speeds))
     if gone:
-        told = ", ".join(f"{kind} at concurrency {concurrency}" for kind, concurrency in gone)
-        yield Caution(code="left-out", message=f"nothing is known about {told}")
+        cells = ", ".join(f"{kind} at concurrency {concurrency}" for kind, concurrency in gone)
+        yield Caution(code="left-out", message=f"nothing is known about {cells}")
 
 
 def _find_lengths(

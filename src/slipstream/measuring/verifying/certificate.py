@@ -178,14 +178,14 @@ def _list_changes(findings: Findings) -> list[str]:
         )
     parted = [check for check in findings.checks if check.right[0] == "drafted" and check.faults]
     if parted:
-        told = ", ".join(f"{check.name} {check.faults} of {check.prompts}" for check in parted)
-        changes.append(f"answers differ where the target sees no tie ({told})")
+        checks = ", ".join(f"{check.name} {check.faults} of {check.prompts}" for check in parted)
+        changes.append(f"answers differ where the target sees no tie ({checks})")
     if changed := findings.calls.changed:
-        told = "; ".join(f"{one.request}: {one.because}" for one in changed[:SHOWN_CALLS])
+        differences = "; ".join(f"{one.request}: {one.because}" for one in changed[:SHOWN_CALLS])
         more = "; ..." if len(changed) > SHOWN_CALLS else ""
         changes.append(
             f"{len(changed)} of {findings.calls.requests} requests with tools or a schema are "
-            f"answered differently ({told}{more})"
+            f"answered differently ({differences}{more})"
         )
     if not findings.sampling.passed:
         changes.append(

@@ -97,9 +97,9 @@ async def _look(client: httpx.AsyncClient, key: Key, model: str, count: int) -> 
         "temperature": 0.0,
         "prompt_logprobs": count,
     }
-    told = await call(client, "POST", "/v1/completions", body)
+    document = await call(client, "POST", "/v1/completions", body)
     try:
-        places = told["choices"][0]["prompt_logprobs"][len(prompt) :]
+        places = document["choices"][0]["prompt_logprobs"][len(prompt) :]
         return [
             {int(token): float(one["logprob"]) for token, one in place.items()} for place in places
         ]

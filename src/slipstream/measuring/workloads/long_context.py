@@ -83,14 +83,14 @@ def _read_genres() -> tuple[_Genre, ...]:
     common = grammar.pop("words")
     return tuple(
         _Genre(
-            clock=told["clock"],
-            step_seconds=(told["step_seconds"][0], told["step_seconds"][1]),
-            joint=told["joint"],
-            title=told["title"],
-            pieces=tuple(told["pieces"]),
-            cast=told["cast"],
-            words={**common, **told["words"]},
-            tasks=tuple(_Task(**task) for task in told["tasks"]),
+            clock=entry["clock"],
+            step_seconds=(entry["step_seconds"][0], entry["step_seconds"][1]),
+            joint=entry["joint"],
+            title=entry["title"],
+            pieces=tuple(entry["pieces"]),
+            cast=entry["cast"],
+            words={**common, **entry["words"]},
+            tasks=tuple(_Task(**task) for task in entry["tasks"]),
         )
-        for told in grammar.values()
+        for entry in grammar.values()
     )

@@ -57,7 +57,7 @@ def _list_rows(verdict: ArenaVerdict, sides: Sequence[Side]) -> list[ForestRow]:
         kind = found[0].kind or ALL_KINDS
         rows.append(ForestRow(kind, found[0].concurrency, None, heading=True))
         rows += [
-            ForestRow(side.name, one.concurrency, one, told=f"{kind} {side.name}")
+            ForestRow(side.name, one.concurrency, one, description=f"{kind} {side.name}")
             for side, one in zip(sides, found, strict=True)
         ]
     return rows
@@ -72,13 +72,15 @@ def _draw_places(verdict: ArenaVerdict, sides: Sequence[Side]) -> list[str]:
         tiles = [
             _draw_tile(place, 24 + (TILE + BETWEEN) * row, arms) for row, place in enumerate(places)
         ]
-        told = "; ".join(f"{place.kind or ALL_KINDS} {_tell_place(place)}" for place in places)
+        description = "; ".join(
+            f"{place.kind or ALL_KINDS} {_tell_place(place)}" for place in places
+        )
         panels.append(
             frame(
                 WIDTH,
                 24 + (TILE + BETWEEN) * len(places),
                 f"Who wins, {show_load(load)}",
-                told,
+                description,
                 write(0, 14, show_load(load), "strong"),
                 *tiles,
             )

@@ -30,8 +30,8 @@ def render_certificate_html(certificate: Certificate) -> str:
 
 def _draw_checks(checks: Sequence[TwinCheck]) -> str:
     rows = [_draw_check(check, ROW * at) for at, check in enumerate(checks)]
-    told = "; ".join(f"{check.name}: {_count(check)}" for check in checks)
-    return frame(960, ROW * len(checks), "Answers with and without drafts", told, *rows)
+    description = "; ".join(f"{check.name}: {_count(check)}" for check in checks)
+    return frame(960, ROW * len(checks), "Answers with and without drafts", description, *rows)
 
 
 def _draw_check(check: TwinCheck, top: float) -> str:

@@ -59,13 +59,13 @@ class Axes:
 
 @dataclass(frozen=True, slots=True)
 class ForestRow:
-    """A ratio with its interval, or a heading; `told` names it in the description."""
+    """A ratio with its interval, or a heading; `description` names it in the description."""
 
     label: str
     concurrency: int
     found: SpeedFinding | None
     heading: bool = False
-    told: str = ""
+    description: str = ""
 
 
 def draw_forests(rows: Sequence[ForestRow]) -> list[str]:
@@ -85,8 +85,8 @@ def draw_forests(rows: Sequence[ForestRow]) -> list[str]:
 def _draw_forest(concurrency: int, rows: Sequence[ForestRow], x: Scale) -> str:
     bottom = 30 + ROW * len(rows)
     title = f"Speed-up, {show_load(concurrency)}"
-    told = "; ".join(
-        f"{row.told or row.label} {show_estimate(row.found.speed_up)}, {row.found.outcome}"
+    description = "; ".join(
+        f"{row.description or row.label} {show_estimate(row.found.speed_up)}, {row.found.outcome}"
         for row in rows
         if row.found
     )
@@ -100,7 +100,7 @@ def _draw_forest(concurrency: int, rows: Sequence[ForestRow], x: Scale) -> str:
         parts.append(rule(x(tick), 26, x(tick), bottom, "one" if tick == 1 else "grid"))
         parts.append(write(x(tick), bottom + 15, f"{tick:g}", "soft", "middle"))
     parts += [_draw_row(row, top + ROW / 2, x) for row, top in placed]
-    return frame(360, bottom + 20, title, told, *parts)
+    return frame(360, bottom + 20, title, description, *parts)
 
 
 def _choose_ticks(x: Scale) -> list[float]:
@@ -229,7 +229,7 @@ def _draw_panel(
         *_label_places(axes.places, x),
     ]
     ends: list[tuple[float, str, Arm]] = []
-    told: list[str] = []
+    description: list[str] = []
     for arm, points in lines.items():
         means = {at: find_mean(points[at]) or 0.0 for at in sorted(points)}
         if means:
@@ -237,11 +237,11 @@ def _draw_panel(
             last = means[max(means)]
             ends.append((y(last), axes.show(last), arm))
             values = ", ".join(f"{at} {axes.show(mean)}" for at, mean in means.items())
-            told.append(f"{arm}: {values}")
+            description.append(f"{arm}: {values}")
     parts += [write(186, place, text, f"value {arm.lower()}") for place, text, arm in _spread(ends)]
     if not ends:
         parts.append(write(91, 80, UNKNOWN, "soft", "middle"))
-    return frame(230, 142, f"{kind}: {what}", "; ".join(told) or UNKNOWN, *parts)
+    return frame(230, 142, f"{kind}: {what}", "; ".join(description) or UNKNOWN, *parts)
 
 
 def _draw_line(arm: Arm, points: Points, means: Mapping[int, float], x: Scale, y: Scale) -> str:

@@ -48,7 +48,7 @@ def _draw_steps(demo: Demo) -> list[str]:
 def _draw_bars(title: str, bars: dict[str, tuple[float, str]], unit: str = "") -> str:
     x = Scale(0, max(value for value, _ in bars.values()), BARS, BAR_END)
     parts = [write(LEFT, 12, title, "strong")]
-    told = []
+    description = []
     for number, (name, (value, kind)) in enumerate(bars.items()):
         top = TOP + 1.6 * BAR_HEIGHT * number
         shown = f"{value:.1f} {unit}".strip()
@@ -59,8 +59,8 @@ def _draw_bars(title: str, bars: dict[str, tuple[float, str]], unit: str = "") -
             ),
             write(x(value) + 6, top + 12, shown, "value"),
         ]
-        told.append(f"{name} {shown}")
-    return frame(360, TOP + 3 * BAR_HEIGHT, title, "; ".join(told), *parts)
+        description.append(f"{name} {shown}")
+    return frame(360, TOP + 3 * BAR_HEIGHT, title, "; ".join(description), *parts)
 
 
 def _draw_pair(demo: Demo, plain: Take, drafted: Take) -> str:
@@ -81,8 +81,8 @@ def _draw_pair(demo: Demo, plain: Take, drafted: Take) -> str:
         _draw_take("A", plain, x, y, first=plain.seconds < drafted.seconds),
         _draw_take("B", drafted, x, y, first=plain.seconds >= drafted.seconds),
     ]
-    told = f"plain {_tell(plain)}; drafted {_tell(drafted)}"
-    return frame(360, BOTTOM + 22, f"{kind}: time of each token", told, *parts)
+    description = f"plain {_tell(plain)}; drafted {_tell(drafted)}"
+    return frame(360, BOTTOM + 22, f"{kind}: time of each token", description, *parts)
 
 
 def _draw_take(arm: Arm, take: Take, x: Scale, y: Scale, *, first: bool) -> str:

@@ -36,11 +36,11 @@ class Scale:
 
 def draw(name: str, /, *parts: str, **attributes: str | float) -> str:
     """Return an element; `kind` is its class, an underscore in a name a hyphen."""
-    told = "".join(
+    rendered = "".join(
         f' {"class" if key == "kind" else key.replace("_", "-")}="{_show(value)}"'
         for key, value in attributes.items()
     )
-    return f"<{name}{told}>{''.join(parts)}</{name}>" if parts else f"<{name}{told}/>"
+    return f"<{name}{rendered}>{''.join(parts)}</{name}>" if parts else f"<{name}{rendered}/>"
 
 
 def write(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
@@ -55,8 +55,8 @@ def rule(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 def frame(width: float, height: float, title: str, description: str, *parts: str) -> str:
     """Return a drawing that fits any width, with a text description."""
-    told = (draw("title", protect(title)), draw("desc", protect(description)))
-    return draw("svg", *told, *parts, viewBox=f"0 0 {width:g} {height:g}", role="img")
+    labels = (draw("title", protect(title)), draw("desc", protect(description)))
+    return draw("svg", *labels, *parts, viewBox=f"0 0 {width:g} {height:g}", role="img")
 
 
 def protect(text: str) -> str:

@@ -61,8 +61,8 @@ def draw_timeline(strips: Sequence[Strip]) -> str:
         drawn = _draw_strip(strip, number + 1, scales)
         parts.append(draw("g", *drawn, transform=f"translate(0 {top:.0f})"))
         top += HEIGHT + BETWEEN
-    told = "; ".join(_tell(strip, number) for number, strip in enumerate(strips, 1))
-    return frame(WIDTH, top, "The run, start by start", told, *parts)
+    description = "; ".join(_tell(strip, number) for number, strip in enumerate(strips, 1))
+    return frame(WIDTH, top, "The run, start by start", description, *parts)
 
 
 def _find_scales(strips: Sequence[Strip]) -> _Scales:

@@ -60,8 +60,10 @@ def _draw_load(profile: SpeedProfile, load: int) -> str:
         place = {"cx": x(best.draft_length), "cy": y(best.tokens_per_second)}
         parts.append(draw("circle", r=5.0, kind="dot a", **place))
     parts += _draw_served(profile, load, x, y)
-    told = ", ".join(f"{one.draft_length or 'plain'} {one.tokens_per_second:.1f}" for one in own)
-    return frame(230, 142, f"concurrency {load}: tokens per second", told, *parts)
+    description = ", ".join(
+        f"{one.draft_length or 'plain'} {one.tokens_per_second:.1f}" for one in own
+    )
+    return frame(230, 142, f"concurrency {load}: tokens per second", description, *parts)
 
 
 def _draw_served(profile: SpeedProfile, load: int, x: Scale, y: Scale) -> list[str]:
@@ -110,8 +112,8 @@ def _draw_steps(profile: SpeedProfile) -> str:
             )
         )
         parts.append(draw("circle", cx=x(size), cy=height, r=3.4, kind=f"dot {kind}"))
-    told = f"{len(tokens)} loads, off the fit by {profile.step_time.spread:.1%}"
-    return frame(360, 204, "time of a step, ms", told, *parts)
+    description = f"{len(tokens)} loads, off the fit by {profile.step_time.spread:.1%}"
+    return frame(360, 204, "time of a step, ms", description, *parts)
 
 
 def _reach(one: Prediction, side: int) -> float:

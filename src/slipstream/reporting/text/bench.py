@@ -88,11 +88,13 @@ def _describe_tasks(report: BenchReport) -> list[Section]:
 def _conclude(report: BenchReport, speeds: list[tuple[int, float]]) -> str:
     if not speeds:
         return "Nothing was measured."
-    told = ", ".join(f"{speed:.1f} tokens/s {_name_place(report, at)}" for at, speed in speeds)
+    rates = ", ".join(f"{speed:.1f} tokens/s {_name_place(report, at)}" for at, speed in speeds)
     failed = sum(cell.failed for cell in report.cells)
     asked = sum(cell.requests for cell in report.cells)
     end = f"; {failed} of {asked} requests failed" if failed else ""
-    sentence = f"{report.conditions.model} reaches {told} over all kinds{_tell_tasks(report)}{end}."
+    sentence = (
+        f"{report.conditions.model} reaches {rates} over all kinds{_tell_tasks(report)}{end}."
+    )
     if report.machine and _is_busy(report):
         return f"The machine was busy: {report.machine.describe()}. Meanwhile, {sentence}"
     return sentence
@@ -102,8 +104,8 @@ def _tell_tasks(report: BenchReport) -> str:
     """Return the median wall time of each kind of task at the smallest concurrency."""
     least = min(cell.concurrency for cell in report.cells)
     cells = [cell for cell in report.cells if cell.tasks and cell.concurrency == least]
-    told = ", ".join(f"{cell.kind} {show(read_task_seconds(cell), 1, 's')}" for cell in cells)
-    return f"; wall time per task: {told}" if told else ""
+    times = ", ".join(f"{cell.kind} {show(read_task_seconds(cell), 1, 's')}" for cell in cells)
+    return f"; wall time per task: {times}" if times else ""
 
 
 def _is_busy(report: BenchReport) -> bool:
@@ -139,16 +141,16 @@ def _tabulate(report: BenchReport, columns: Mapping[str, Callable[[BenchCell], s
 def _show_ranks(ranks: Percentiles | None, factor: int, decimals: int) -> str:
     if ranks is None:
         return UNKNOWN
-    told = (ranks.p50, ranks.p90, ranks.p99)
-    return " / ".join(f"{factor * seconds:.{decimals}f}" for seconds in told)
+    shown = (ranks.p50, ranks.p90, ranks.p99)
+    return " / ".join(f"{factor * seconds:.{decimals}f}" for seconds in shown)
 
 
 def _describe_arrivals(report: BenchReport) -> list[Row]:
     rate = report.conditions.arrivals_per_second
     if rate is None:
         return []
-    told = f"{rate:g} per second on average, Poisson; 'concurrency' is the most that were in flight"
-    return [("arrivals", told)]
+    arrivals = f"{rate:g} per second on average, Poisson; 'concurrency' is the most in flight"
+    return [("arrivals", arrivals)]
 
 
 def _describe_warm_up(warm: BenchWarmUp) -> str:

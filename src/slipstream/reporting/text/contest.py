@@ -97,9 +97,9 @@ def _describe_starts(contest: Comparison | Arena) -> list[Row]:
         reports = [report for report in contest.reports if report.arm == side]
         seconds = [report.start_seconds for report in reports]
         uneven = sum(not report.warm_up.flat for report in reports)
-        told = f", {uneven} of {len(reports)} warm-ups did not become stable" if uneven else ""
+        unstable = f", {uneven} of {len(reports)} warm-ups did not become stable" if uneven else ""
         took = f"ready after {min(seconds):.0f} to {max(seconds):.0f} s" if seconds else "never ran"
-        rows.append((f"{side} is {compared.name}", took + told))
+        rows.append((f"{side} is {compared.name}", took + unstable))
     return rows
 
 

@@ -97,9 +97,9 @@ def _describe_requests(status: RunStatus) -> str:
 
 
 def _describe_measurements(status: RunStatus) -> str:
-    told = [
+    parts = [
         form.format(status.measurements[name])
         for name, form in _MEASURED.items()
         if name in status.measurements
     ]
-    return ", ".join(told) or "nothing yet"
+    return ", ".join(parts) or "nothing yet"

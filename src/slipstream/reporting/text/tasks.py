@@ -30,8 +30,8 @@ def show_share(share: float | None) -> str:
 def show_cached(cells: Sequence[BenchCell]) -> str:
     """Write the share of the prompts that the cache had: by request, or as the engine counts it."""
     shares = [_find_cached_share(cell) for cell in cells]
-    told = [share for share in shares if share is not None]
-    return show_share(fmean(told) if told else None)
+    known = [share for share in shares if share is not None]
+    return show_share(fmean(known) if known else None)
 
 
 def show_calls(cells: Sequence[BenchCell]) -> str:
@@ -111,5 +111,5 @@ def _describe_turn(sides: Sequence[Side], kind: str, concurrency: int, turn: int
 
 
 def _find_cached_share(cell: BenchCell) -> float | None:
-    told = cell.tasks.cached_share if cell.tasks else None
-    return cell.cache_hit_share if told is None else told
+    share = cell.tasks.cached_share if cell.tasks else None
+    return cell.cache_hit_share if share is None else share

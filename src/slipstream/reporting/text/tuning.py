@@ -50,7 +50,7 @@ def describe_tuning(tuning: Tuning) -> Report:
             ),
             Section("acceptance", _tabulate_acceptance(profile)),
             Section("what a step costs", _tabulate_steps(profile), lines=profile.cautions),
-            Section("foretold and served", _tabulate_confirmations(profile)),
+            Section("predicted and served", _tabulate_confirmations(profile)),
             Section("starts", _tabulate_starts(tuning.starts)),
             *describe_machine_loads(
                 [

@@ -138,8 +138,8 @@ def diagnose(log_text: str, *, exit_code: int | None = None) -> tuple[Finding, .
         for signature in load_signatures()
         if (sighting := _look_for(signature, text, exit_code)) is not None
     ]
-    told = sorted(_leave_out_known(met), key=_Sighting.rank)
-    return tuple(_make_finding(sighting) for sighting in told)
+    ranked = sorted(_leave_out_known(met), key=_Sighting.rank)
+    return tuple(_make_finding(sighting) for sighting in ranked)
 
 
 def diagnose_file(

@@ -51,7 +51,7 @@ BYTES_A_TOKEN = 3
 
 _UNPATCHED = re.compile(r"slipstream patch [\w-]+: not applied: .*")
 _MEMINFO = Path("/proc/meminfo")
-_TOLD: dict[Phase, str] = {
+_PHASE_NAMES: dict[Phase, str] = {
     "boot": "Python and vLLM are being loaded",
     "engine": "the engine is being set up",
     "weights": "the target's weights are being read",
@@ -193,8 +193,8 @@ class EngineLife:
         chronicle, drafts = self.chronicle, self._plan.is_drafted_by_model
         expected = expected_phases(chronicle.folder.path.parent, self._plan)
         tracker = PhaseTracker(started_at=self._began, drafts=drafts)
-        told = self._began
-        self._tell_phase(tracker.reached, told, expected.get("boot"))
+        reported = self._began
+        self._tell_phase(tracker.reached, reported, expected.get("boot"))
         with closing(GrowingFile(chronicle.engine_folder.engine_log)) as log:
             while not await self._is_up():
                 now = time.monotonic()
@@ -204,11 +204,11 @@ class EngineLife:
                 added = log.read().decode(errors="replace")
                 marks = {mark.phase: mark for mark in tracker.feed(added, now)}
                 marks.pop(before, None)
-                if now - told > STILL_EVERY_SECONDS:
+                if now - reported > STILL_EVERY_SECONDS:
                     marks[tracker.reached.phase] = tracker.reached
                 for mark in marks.values():
                     self._tell_phase(mark, now, expected.get(mark.phase))
-                    told = now
+                    reported = now
                 await asyncio.sleep(READ_LOG_EVERY_SECONDS)
         said = read_end(log.path, READ_BYTES)
         for line in dict.fromkeys(_UNPATCHED.findall(said)):
@@ -241,7 +241,7 @@ class EngineLife:
         if expected is not None:
             details.append(f"this phase took {expected:.0f} s before")
             figures["expected"] = expected
-        message = f"{_TOLD[mark.phase]} ({', '.join(details)})"
+        message = f"{_PHASE_NAMES[mark.phase]} ({', '.join(details)})"
         self.chronicle.note(message, phase=mark.phase, figures=figures)
 
     async def _warm(self) -> None:

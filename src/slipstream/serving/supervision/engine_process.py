@@ -220,8 +220,8 @@ def read_reasons(log: Path, healthy: LogPlace | None = None) -> tuple[str, ...]:
     """
     text = drop_quotes(read_end(log, TAIL_BYTES, healthy), calm=False)
     lines = [line for line in text.splitlines() if line.strip()]
-    told = [_PREFIX.sub("", line) for line in lines if not _CALM.match(line)]
-    reasons = [line for line in told if _REASON.search(line) and not _FRAME.match(line)]
+    messages = [_PREFIX.sub("", line) for line in lines if not _CALM.match(line)]
+    reasons = [line for line in messages if _REASON.search(line) and not _FRAME.match(line)]
     shown = reasons or [_PREFIX.sub("", line) for line in lines]
     shortened = (line.strip()[:DETAIL_CHARACTERS] for line in shown)
     return tuple(dict.fromkeys(shortened))[-DETAIL_LINES:]

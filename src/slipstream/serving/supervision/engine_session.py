@@ -24,7 +24,7 @@ _SUCCESSOR = "\0slipstream\0serve\0"
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class ProcessTools:
     """Access to /proc, signals and the clock, for finding and ending processes."""
 
     proc: Path = _PROC
@@ -59,17 +59,17 @@ def read_share(pid: int, proc: Path) -> int | None:
     return None
 
 
-def end_session(leader: Process, means: Means) -> None:
+def end_session(leader: Process, tools: ProcessTools) -> None:
     """End what is left of a session, with SIGTERM and then SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        for one in list_session(leader, means.proc):
+        for one in list_session(leader, tools.proc):
             with suppress(ProcessLookupError):
-                means.send(one.pid, number)
-        until = means.clock() + GRACE_SECONDS
-        while left := list_session(leader, means.proc):
-            if means.clock() >= until:
+                tools.send(one.pid, number)
+        until = tools.clock() + GRACE_SECONDS
+        while left := list_session(leader, tools.proc):
+            if tools.clock() >= until:
                 break
-            means.wait(LOOK_EVERY_SECONDS)
+            tools.wait(LOOK_EVERY_SECONDS)
         if not left:
             return
     pids = [str(one.pid) for one in left]

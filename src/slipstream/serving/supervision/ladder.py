@@ -43,7 +43,7 @@ _LADDERS: dict[Cause, tuple[Rung, ...]] = {
     "port": (),
     "other": ("no-speculation",),
 }
-_TOLD: dict[Cause, str] = {
+_CAUSE_NAMES: dict[Cause, str] = {
     "illegal-access": "illegal memory accesses",
     "out-of-memory": "running out of memory",
     "configuration": "a setting that the engine refuses",
@@ -111,9 +111,9 @@ def step_down(
 ) -> tuple[LaunchPlan, Rung] | None:
     """Return the plan one rung lower and the rung's name, None at the end of the ladder."""
     for rung in _LADDERS[cause]:
-        lower = _STEPS[rung](plan, f"{rung}, after {_TOLD[cause]}", taken)
+        lower = _STEPS[rung](plan, f"{rung}, after {_CAUSE_NAMES[cause]}", taken)
         if lower.argv() != plan.argv():
-            note = f"the plan was reduced: {rung}, after {_TOLD[cause]}"
+            note = f"the plan was reduced: {rung}, after {_CAUSE_NAMES[cause]}"
             return lower.model_copy(update={"notes": (*plan.notes, note)}), rung
     return None
 

@@ -114,9 +114,9 @@ class Swapping:
         before = await _prove_again(life)
         result = await self._load(order.folder, life, is_return=False)
         if result.outcome != "swapped":
-            told = "refused" if result.outcome == "refused" else "failed"
+            outcome = "refused" if result.outcome == "refused" else "failed"
             message = f"the engine refused {order.name}: {result.error}"
-            self._tell(order, told, message, hint=f"slipstream inspect {order.folder}")
+            self._tell(order, outcome, message, hint=f"slipstream inspect {order.folder}")
             return
         self._change_drafter(order.name, order.folder)
         try:

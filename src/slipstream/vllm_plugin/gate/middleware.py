@@ -244,8 +244,8 @@ class Gate:
     async def _tell_state(self, send: Send) -> None:
         state = self._state.read()
         ready = state.name == "ready"
-        told = {"state": state.name, "reasons": state.reasons}
-        await send_json(send, 200 if ready else 503, told)
+        document = {"state": state.name, "reasons": state.reasons}
+        await send_json(send, 200 if ready else 503, document)
 
     async def _pass_on(
         self, scope: Scope, body: bytes, caller: Caller, receive: Receive, send: Send

@@ -8,7 +8,7 @@ from slipstream.vllm_plugin.gate.answers import Refusal
 from slipstream.vllm_plugin.gate.request_limits import Document
 from slipstream.vllm_plugin.gate.routes import RESPONSES
 
-THE_SERVERS = (
+SERVER_FIELDS = (
     "chat_template",
     "kv_transfer_params",
     "ec_transfer_params",
@@ -63,13 +63,13 @@ _HOSTED = {
     *("safety_identifier", "verbosity", "modalities", "audio", "prediction"),
     *("web_search_options", "container", "context_management", "mcp_servers"),
 }
-FIELDS = frozenset({*_PROMPTS, *_SAMPLING, *_LENGTHS, *_TOOLS, *_ANSWERS, *_HOSTED, *THE_SERVERS})
+FIELDS = frozenset({*_PROMPTS, *_SAMPLING, *_LENGTHS, *_TOOLS, *_ANSWERS, *_HOSTED, *SERVER_FIELDS})
 MOST_DROPPED = 16
 
 
 def keep_known_fields(document: Document, path: str) -> list[str]:
     """Refuse what is for the server to decide, and drop what nobody knows."""
-    for field in THE_SERVERS:
+    for field in SERVER_FIELDS:
         if document.get(field) is not None:
             raise Refusal(400, f"{field} is for the server to decide", field=field)
     for field in STORED if path == RESPONSES else ():

@@ -169,12 +169,12 @@ def _weigh_alternatives(part: dict[str, Any], definitions: Definitions) -> float
         if len(branches) > MOST_BRANCHES_READ:
             alike += len(branches)
             continue
-        told: set[str] = set()
+        starts: set[str] = set()
         open_branches = 0
         for branch in branches:
             start = _read_start(branch, definitions)
-            open_branches += start is None or start in told
-            told.add(start or "")
+            open_branches += start is None or start in starts
+            starts.add(start or "")
         alike += max(0, open_branches - 1)
     return alike * ALTERNATIVE_UNITS
 

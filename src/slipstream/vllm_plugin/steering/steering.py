@@ -119,7 +119,7 @@ class Steering:
         self._log.close()
 
     def describe(self) -> dict[str, Any]:
-        """Return the state as it is told."""
+        """Return the state for the state file."""
         now, tokens = time.monotonic(), self.ledger.tokens
         self._speeds.append((now, tokens))
         began, before = self._speeds[0]

@@ -14,7 +14,7 @@ from slipstream.errors import EngineError
 from slipstream.serving.run import Process, read_process
 from slipstream.serving.supervision.engine_session import (
     GRACE_SECONDS,
-    Means,
+    ProcessTools,
     end_session,
     list_session,
     measure_session,
@@ -69,7 +69,7 @@ def test_an_id_that_was_given_out_again_is_not_the_engine(
 ) -> None:
     proc.add(stranger, session=ENGINE.pid)
     assert list_session(ENGINE, proc.path) == ()
-    end_session(ENGINE, proc.means())
+    end_session(ENGINE, proc.tools())
     assert proc.sent == []
 
 
@@ -85,14 +85,14 @@ def test_the_memory_of_a_session_is_the_sum_of_its_shares(proc: FakeProc) -> Non
 
 def test_processes_that_obey_are_not_killed(proc: FakeProc) -> None:
     proc.add_engine(WORKER.pid)
-    end_session(ENGINE, proc.means(TERM))
+    end_session(ENGINE, proc.tools(TERM))
     assert proc.sent == [(ENGINE.pid, TERM), (WORKER.pid, TERM)]
     assert proc.now == 0
 
 
 def test_those_that_do_not_obey_are_killed_after_the_grace(proc: FakeProc) -> None:
     proc.add_engine()
-    end_session(ENGINE, proc.means(KILL))
+    end_session(ENGINE, proc.tools(KILL))
     assert proc.sent == [(ENGINE.pid, TERM), (ENGINE.pid, KILL)]
     assert proc.now == pytest.approx(GRACE_SECONDS)
 
@@ -100,7 +100,7 @@ def test_those_that_do_not_obey_are_killed_after_the_grace(proc: FakeProc) -> No
 def test_what_cannot_be_killed_is_named(proc: FakeProc) -> None:
     proc.add_engine(WORKER.pid)
     with pytest.raises(EngineError, match=f"even when killed: {ENGINE.pid} {WORKER.pid}$"):
-        end_session(ENGINE, proc.means(signal.SIGHUP))
+        end_session(ENGINE, proc.tools(signal.SIGHUP))
 
 
 def test_real_processes_that_ignore_the_request_are_ended() -> None:
@@ -115,7 +115,7 @@ def test_real_processes_that_ignore_the_request_are_ended() -> None:
         assert len(list_session(leader)) == 2
         assert measure_session(leader) is not None
         began = time.monotonic()
-        end_session(leader, Means(clock=lambda: began + 5 * (time.monotonic() - began)))
+        end_session(leader, ProcessTools(clock=lambda: began + 5 * (time.monotonic() - began)))
         assert list_session(leader) == ()
     finally:
         with suppress(ProcessLookupError):

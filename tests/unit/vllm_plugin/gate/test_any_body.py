@@ -13,13 +13,13 @@ from slipstream.serving.access.gate_file import GateRecording
 from slipstream.training.prompts import read_prompts
 from slipstream.vllm_plugin.gate.media import CONTENT_FIELDS
 from slipstream.vllm_plugin.gate.recording import PARAMETERS
-from slipstream.vllm_plugin.gate.request_fields import THE_SERVERS
+from slipstream.vllm_plugin.gate.request_fields import SERVER_FIELDS
 from slipstream.vllm_plugin.gate.request_limits import LISTS, SCHEMAS
 from slipstream.vllm_plugin.gate.request_policy import NOT_WITH_SPECULATION
 from tests.unit.vllm_plugin.gate.pieces import CHAT, Engine, call, make_gate, make_scope
 
 FIELDS = (
-    *(*PARAMETERS, *LISTS, *SCHEMAS, *NOT_WITH_SPECULATION, *CONTENT_FIELDS, *THE_SERVERS),
+    *(*PARAMETERS, *LISTS, *SCHEMAS, *NOT_WITH_SPECULATION, *CONTENT_FIELDS, *SERVER_FIELDS),
     *("prompt", "best_of", "logprobs", "top_logprobs", "stop_sequences", "structured_outputs"),
     *("tools", "chat_template_kwargs", "instructions"),
 )

@@ -155,8 +155,8 @@ async def _ask(client: httpx.AsyncClient, request: CallRequest, body: dict[str, 
             return Asked(
                 assembler.finish(), _make_answer(assembler.prompt_ids, assembler.token_ids)
             )
-        told = httpx.Response(200, content=bytes(whole)).json()
-        return Asked(api.read_whole(told), _read_tokens(told))
+        document = httpx.Response(200, content=bytes(whole)).json()
+        return Asked(api.read_whole(document), _read_tokens(document))
     except (WireError, httpx.HTTPError) as fault:
         return _fail(str(fault) or type(fault).__name__)
     except (LookupError, TypeError, ValueError, AttributeError) as fault:
@@ -176,11 +176,11 @@ def _read_refusal(status: int, body: bytes) -> Asked:
     return failed._replace(refused=400 <= status < 500)
 
 
-def _read_tokens(told: dict[str, Any]) -> Answer | None:
-    choices = told.get("choices")
+def _read_tokens(document: dict[str, Any]) -> Answer | None:
+    choices = document.get("choices")
     if not choices:
         return None
-    return _make_answer(told.get("prompt_token_ids") or (), choices[0].get("token_ids") or ())
+    return _make_answer(document.get("prompt_token_ids") or (), choices[0].get("token_ids") or ())
 
 
 def _make_answer(prompt_ids: Sequence[int], token_ids: Sequence[int]) -> Answer | None:

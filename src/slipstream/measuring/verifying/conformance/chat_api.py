@@ -27,8 +27,8 @@ def make_body(case: Case) -> dict[str, Any]:
         body["tool_choice"] = case.choice if case.choice in ("auto", "required") else named
         body["parallel_tool_calls"] = case.parallel
     if case.schema is not None:
-        told = {"name": "answer", "schema": case.schema, "strict": True}
-        body["response_format"] = {"type": "json_schema", "json_schema": told}
+        document = {"name": "answer", "schema": case.schema, "strict": True}
+        body["response_format"] = {"type": "json_schema", "json_schema": document}
     return body
 
 
@@ -47,9 +47,9 @@ def _list_messages(turn: Turn) -> list[dict[str, Any]]:
     return [{"role": "assistant", "content": "", "tool_calls": calls}, *results]
 
 
-def read_whole(told: dict[str, Any]) -> ParsedAnswer:
+def read_whole(document: dict[str, Any]) -> ParsedAnswer:
     """Parse an answer that came at once."""
-    choice = told["choices"][0]
+    choice = document["choices"][0]
     return _read_message(choice["message"], choice["finish_reason"])
 
 
@@ -84,9 +84,9 @@ class ChatAssembler:
         if event.data == "[DONE]":
             self._done = True
             return
-        told = event.read()
-        self.prompt_ids = tuple(told.get("prompt_token_ids") or self.prompt_ids)
-        for choice in told.get("choices") or ():
+        document = event.read()
+        self.prompt_ids = tuple(document.get("prompt_token_ids") or self.prompt_ids)
+        for choice in document.get("choices") or ():
             add_delta(self._message, choice.get("delta") or {})
             self.token_ids += choice.get("token_ids") or ()
             self._ending = choice.get("finish_reason") or self._ending

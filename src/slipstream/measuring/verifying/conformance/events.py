@@ -18,14 +18,14 @@ class Event(NamedTuple):
     def read(self) -> dict[str, Any]:
         """Return the data as an object; an error that was sent as one is raised."""
         try:
-            told = json.loads(self.data)
+            document = json.loads(self.data)
         except ValueError:
             raise WireError(f"an event is not JSON: {self.data[:_SHOWN_CHARACTERS]}") from None
-        if not isinstance(told, dict):
+        if not isinstance(document, dict):
             raise WireError(f"an event is not an object: {self.data[:_SHOWN_CHARACTERS]}")
-        if self.name == "error" or told.get("type") == "error" or told.get("error"):
+        if self.name == "error" or document.get("type") == "error" or document.get("error"):
             raise WireError(f"an error within the stream: {self.data[:_SHOWN_CHARACTERS]}")
-        return told
+        return document
 
 
 class EventReader:

@@ -60,15 +60,15 @@ def _list_messages(turn: Turn) -> list[dict[str, Any]]:
     return [{"role": "assistant", "content": used}, {"role": "user", "content": results}]
 
 
-def read_whole(told: dict[str, Any]) -> ParsedAnswer:
+def read_whole(document: dict[str, Any]) -> ParsedAnswer:
     """Parse a message that came at once; its arguments are an object already."""
     blocks = [
         {**block, "json": json.dumps(block["input"], ensure_ascii=False)}
         if block["type"] == "tool_use"
         else block
-        for block in told["content"]
+        for block in document["content"]
     ]
-    return _read_blocks(blocks, told.get("stop_reason"))
+    return _read_blocks(blocks, document.get("stop_reason"))
 
 
 def _read_blocks(blocks: list[dict[str, Any]], ending: str | None) -> ParsedAnswer:
@@ -98,37 +98,37 @@ class MessagesAssembler:
 
     def take(self, event: Event) -> None:
         """Add one event."""
-        told = event.read()
-        kind = told.get("type", "")
+        document = event.read()
+        kind = document.get("type", "")
         if kind == "message_start":
             self._begun = True
         elif not self._begun:
             raise WireError(f"{kind} came before message_start")
         elif kind == "content_block_start":
-            self._start(told)
+            self._start(document)
         elif kind == "content_block_delta":
-            self._add(told)
+            self._add(document)
         elif kind == "content_block_stop":
-            self._open.discard(told["index"])
+            self._open.discard(document["index"])
         elif kind == "message_delta":
-            self._ending = told["delta"].get("stop_reason")
+            self._ending = document["delta"].get("stop_reason")
         elif kind == "message_stop":
             self._stopped = True
 
-    def _start(self, told: dict[str, Any]) -> None:
-        if told["index"] != len(self._blocks):
-            raise WireError(f"block {told['index']} began in place {len(self._blocks)}")
-        self._open.add(told["index"])
-        self._blocks.append({**told["content_block"], "json": ""})
+    def _start(self, document: dict[str, Any]) -> None:
+        if document["index"] != len(self._blocks):
+            raise WireError(f"block {document['index']} began in place {len(self._blocks)}")
+        self._open.add(document["index"])
+        self._blocks.append({**document["content_block"], "json": ""})
 
-    def _add(self, told: dict[str, Any]) -> None:
-        delta = told["delta"]
+    def _add(self, document: dict[str, Any]) -> None:
+        delta = document["delta"]
         if delta["type"] not in _ADDS_TO:
             return
         field, source = _ADDS_TO[delta["type"]]
-        if told["index"] not in self._open:
-            raise WireError(f"a delta for block {told['index']}, which is not open")
-        block = self._blocks[told["index"]]
+        if document["index"] not in self._open:
+            raise WireError(f"a delta for block {document['index']}, which is not open")
+        block = self._blocks[document["index"]]
         if field not in block:
             raise WireError(f"{delta['type']} for a block of {block['type']}")
         block[field] += delta[source]

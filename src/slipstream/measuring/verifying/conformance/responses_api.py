@@ -32,8 +32,8 @@ def make_body(case: Case) -> dict[str, Any]:
         body["tool_choice"] = case.choice if case.choice in ("auto", "required") else named
         body["parallel_tool_calls"] = case.parallel
     if case.schema is not None:
-        told = {"type": "json_schema", "name": "answer", "schema": case.schema, "strict": True}
-        body["text"] = {"format": told}
+        document = {"type": "json_schema", "name": "answer", "schema": case.schema, "strict": True}
+        body["text"] = {"format": document}
     return body
 
 
@@ -58,11 +58,11 @@ def _list_items(turn: Turn) -> list[Item]:
     ]
 
 
-def read_whole(told: dict[str, Any]) -> ParsedAnswer:
+def read_whole(document: dict[str, Any]) -> ParsedAnswer:
     """Parse a response object."""
-    if told.get("status") not in ("completed", "incomplete"):
-        raise WireError(f"the response is {told.get('status')}")
-    return _read_items(told["output"], told["status"])
+    if document.get("status") not in ("completed", "incomplete"):
+        raise WireError(f"the response is {document.get('status')}")
+    return _read_items(document["output"], document["status"])
 
 
 def _read_items(items: list[Item], ending: str) -> ParsedAnswer:
@@ -102,38 +102,40 @@ class ResponsesAssembler:
         """Add one event."""
         if event.data == "[DONE]":
             return
-        told = event.read()
-        kind = told.get("type", "")
+        document = event.read()
+        kind = document.get("type", "")
         if kind in ("response.completed", "response.incomplete"):
-            self._response = told["response"]
+            self._response = document["response"]
         elif kind == "response.failed":
-            raise WireError(f"the response failed: {told['response'].get('error')}")
+            raise WireError(f"the response failed: {document['response'].get('error')}")
         elif kind == "response.output_item.added":
-            if told["output_index"] != len(self._items):
+            if document["output_index"] != len(self._items):
                 raise WireError(
-                    f"item {told['output_index']} was added in place {len(self._items)}"
+                    f"item {document['output_index']} was added in place {len(self._items)}"
                 )
-            self._items.append(dict(told["item"]))
+            self._items.append(dict(document["item"]))
         elif kind == "response.output_item.done":
-            self._done[told["output_index"]] = told["item"]
+            self._done[document["output_index"]] = document["item"]
         else:
-            self._take_part(kind, told)
+            self._take_part(kind, document)
 
-    def _take_part(self, kind: str, told: dict[str, Any]) -> None:
+    def _take_part(self, kind: str, document: dict[str, Any]) -> None:
         if kind == "response.content_part.added":
-            item = self._find(told)
-            item["content"] = [*(item.get("content") or ()), dict(told["part"])]
+            item = self._find(document)
+            item["content"] = [*(item.get("content") or ()), dict(document["part"])]
         elif kind in ("response.output_text.delta", "response.reasoning_text.delta"):
-            part = self._find(told)["content"][told["content_index"]]
-            part["text"] = (part.get("text") or "") + told["delta"]
+            part = self._find(document)["content"][document["content_index"]]
+            part["text"] = (part.get("text") or "") + document["delta"]
         elif kind == "response.function_call_arguments.delta":
-            item = self._find(told)
-            item["arguments"] = (item.get("arguments") or "") + told["delta"]
+            item = self._find(document)
+            item["arguments"] = (item.get("arguments") or "") + document["delta"]
 
-    def _find(self, told: dict[str, Any]) -> Item:
-        item: Item = self._items[told["output_index"]]
-        if item.get("id") != told.get("item_id"):
-            raise WireError(f"{told['type']} is for item {told.get('item_id')}, which is not open")
+    def _find(self, document: dict[str, Any]) -> Item:
+        item: Item = self._items[document["output_index"]]
+        if item.get("id") != document.get("item_id"):
+            raise WireError(
+                f"{document['type']} is for item {document.get('item_id')}, which is not open"
+            )
         return item
 
     def finish(self) -> ParsedAnswer:
