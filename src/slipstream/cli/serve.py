@@ -109,7 +109,7 @@ def _add_access_options(parser: argparse.ArgumentParser) -> None:
         "--record",
         metavar="FOLDER",
         type=Path,
-        help="record requests and answers in this folder, for `slipstream train` (default: none)",
+        help="record requests in this folder, for `slipstream train` (default: none)",
     )
     access.add_argument(
         "--redact",

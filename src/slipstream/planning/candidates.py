@@ -106,7 +106,7 @@ def list_candidates(
     bases = _trace_bases(target, read)
     finds = [*find_by_recipe(target, library), *find_by_name(target, bases, library)]
     finds = finds or list(find_by_shape(target, library))
-    hub = "not asked"
+    hub = "not searched"
     if search is not None:
         try:
             listed = search((target.name, *bases))
@@ -199,7 +199,7 @@ def _check_pair(
     except InvalidInputError as fault:
         return "does not fit", "; ".join((fault.message, *fault.details)), None
     if drafter is None:
-        return "cannot tell", "files not here", None
+        return "cannot tell", "no local files", None
     if drafter.complete and drafter.weights is None:
         return "does not fit", "it has no safetensors, and other formats are not loaded", drafter
     pairing = pair(target, drafter, as_model=entry.method == "draft_model")

@@ -48,7 +48,7 @@ def test_a_file_that_was_cut_short_is_refused_with_both_lengths(tmp_path: Path) 
     assert fault.message == (
         f"model.safetensors has {whole - 1} bytes, but its header needs {whole}"
     )
-    assert fault.hint == "fetch model.safetensors again"
+    assert fault.hint == "download model.safetensors again"
 
 
 def test_a_file_with_bytes_left_over_is_refused_too(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_header_longer_than_its_file_is_not_read(tmp_path: Path) -> None:
     assert fault.message == (
         f"model.safetensors is not a complete safetensors file: the header claims {1 << 62} bytes"
     )
-    assert fault.hint == "fetch model.safetensors again"
+    assert fault.hint == "download model.safetensors again"
 
 
 @pytest.mark.parametrize("content", [b"", b"\x02\0\0", b"\0" * 8])
@@ -81,7 +81,7 @@ def test_a_file_without_a_header_is_refused(tmp_path: Path, content: bytes) -> N
 def test_a_header_that_is_no_json_is_refused(tmp_path: Path, header: bytes) -> None:
     fault = refuse(write_header(tmp_path / "model.safetensors", header))
     assert fault.message.startswith("model.safetensors is not a complete safetensors file: ")
-    assert fault.hint == "fetch model.safetensors again"
+    assert fault.hint == "download model.safetensors again"
 
 
 @pytest.mark.parametrize(

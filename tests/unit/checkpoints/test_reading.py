@@ -260,6 +260,6 @@ def test_files_that_are_closed_to_this_user_are_named(
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    with pytest.raises(InvalidInputError, match=r"may not read .*config\.json") as refused:
+    with pytest.raises(InvalidInputError, match=r"config\.json is not readable") as refused:
         read_checkpoint(str(folder))
     assert refused.value.hint == f"chmod -R a+rX {folder}"

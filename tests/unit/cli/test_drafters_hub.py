@@ -184,13 +184,13 @@ def test_without_a_listing_the_index_is_searched_and_that_is_said(desk: Desk) ->
     desk.hub.faults.clear()
     assert listed.returncode == 0, listed.stderr
     assert "z-lab/Qwen3-8B-DFlash-b16" in listed.stdout
-    assert DrafterList.model_validate_json(listed.stdout).hub.startswith("not asked: ")
+    assert DrafterList.model_validate_json(listed.stdout).hub.startswith("not searched: ")
 
 
 def test_offline_a_cached_target_is_listed_from_the_index_only(desk: Desk) -> None:
     asked_before = len(desk.hub.log)
     listed = desk.run("drafters", "Qwen/Qwen3-8B", "--json", offline=True)
     assert DrafterList.model_validate_json(listed.stdout).hub == (
-        "not asked: HF_HUB_OFFLINE is set, so only the index was searched"
+        "not searched: HF_HUB_OFFLINE is set, so only the index was searched"
     )
     assert len(desk.hub.log) == asked_before

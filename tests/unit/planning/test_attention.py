@@ -94,7 +94,7 @@ def test_without_a_drafter_or_an_accelerator_there_is_no_drafter_backend() -> No
         ("h100", {"layers": (Layers(kind="sliding", count=2, window=1024),)}, "sliding"),
         ("h100", {"attention_sinks": True}, "sinks"),
         ("h100", {"layers": None}, "unknown"),
-        ("h100", {"layers": (Layers(kind="latent", count=2, head_size=576),)}, "latent"),
+        ("h100", {"layers": (Layers(kind="latent", count=2, head_size=576),)}, "MLA"),
         (
             "h100",
             {"layers": (Layers(kind="full", count=2, key_value_heads=1, head_size=96),)},

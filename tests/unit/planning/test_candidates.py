@@ -114,7 +114,7 @@ def test_the_verdict_is_the_pair_checks() -> None:
     )
     verdicts = {one.drafter: (one.verdict, one.because) for one in found.candidates}
     assert verdicts["a/fits"][0] == "fits"
-    assert verdicts["a/absent"] == ("cannot tell", "files not here")
+    assert verdicts["a/absent"] == ("cannot tell", "no local files")
     assert verdicts["a/narrow"][0] == "does not fit"
     assert "made for hidden size 2048" in verdicts["a/narrow"][1]
     assert names(found)[-1] == "a/narrow"
@@ -218,7 +218,7 @@ def test_a_drafter_for_another_build_is_named_behind_one_for_this_target() -> No
     for_fp8 = publish("a/for-fp8", target=f"{TARGET.name}-FP8")
     found = find(for_fp8, publish("b/for-all"), recipes=(here,))
     assert names(found) == ["b/for-all", "a/for-fp8"]
-    assert found.candidates[1].obstacle == "it was made for another build, Qwen/Qwen3-8B-FP8"
+    assert found.candidates[1].obstacle == "trained for another build, Qwen/Qwen3-8B-FP8"
     build = TARGET.model_copy(update={"name": "Qwen/Qwen3-8B-FP8"})
     assert find(for_fp8, publish("b/for-all"), target=build).chosen == "a/for-fp8"
 
@@ -249,14 +249,14 @@ def test_the_index_goes_before_the_hub_and_a_drafter_is_listed_once() -> None:
     files = (rename("a/indexed"), rename("b/listed"))
     found = find(publish("a/indexed"), files=files, listed=(hub("b/listed"), hub("A/Indexed")))
     assert names(found) == ["a/indexed", "b/listed"]
-    assert found.hub == "asked: 2 drafters listed"
+    assert found.hub == "searched: 2 drafters listed"
 
 
 @pytest.mark.parametrize(
     ("listed", "obstacle"),
     [
-        (hub("b/x"), "it is known from the hub only"),
-        (hub("b/fits", has_code=True), "its repository has code of its own"),
+        (hub("b/x"), "known from the hub only"),
+        (hub("b/fits", has_code=True), "its repository contains code"),
         (hub("b/fits", base_models=("other/model",)), "it does not name this target as its base"),
         (hub("b/fits", base_models=()), "it does not name this target as its base"),
     ],

@@ -33,7 +33,7 @@ def test_a_unified_memory_keeps_a_fifth_for_the_system() -> None:
     choice = decide_utilization(with_memory("gb10", 100 << 30, 90 << 30))
     assert choice is not None
     assert (choice.value, choice.source) == (0.70, "hardware")
-    assert "20 GiB stay with the system" in choice.because
+    assert "20 GiB are left to the system" in choice.because
 
 
 def test_a_recipes_utilization_is_never_copied() -> None:

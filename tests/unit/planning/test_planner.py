@@ -194,7 +194,7 @@ def test_the_recipe_sets_what_it_knows_and_is_named() -> None:
 
 def test_what_is_obsolete_in_a_recipe_is_said() -> None:
     recipe = make_recipe(obsolete=(Obsolete(what="a patch", why="upstream"),))
-    assert plan("gb10", recipe=recipe).notes == ("not taken from test-recipe: a patch: upstream",)
+    assert plan("gb10", recipe=recipe).notes == ("not used from test-recipe: a patch: upstream",)
 
 
 def test_what_compiling_costs_is_said_unless_it_is_skipped() -> None:
@@ -310,8 +310,8 @@ def test_turboquant_on_another_backend_is_refused() -> None:
     made = plan(raw=(*asked, "flash_attn"))
     assert refusals_of(made) == ["turboquant"]
     assert made.refusals[0].message == (
-        "turboquant_k8v4 was asked for, but --attention-backend FLASH_ATTN cannot read it: "
-        "leave that out, it has its own"
+        "turboquant_k8v4 cannot be used: --attention-backend FLASH_ATTN cannot read it: "
+        "leave that out"
     )
     assert refusals_of(plan(raw=(*asked, "TURBOQUANT"))) == []
 

@@ -195,7 +195,7 @@ def test_candidates_that_may_not_be_taken_are_counted() -> None:
     found = find(library=Library(lambda: (parallel,)))
     assert found.chosen is not None
     assert found.chosen.value == "ngram"
-    assert found.chosen.because.startswith("none of the 1 drafters known can be taken unasked")
+    assert found.chosen.because.startswith("none of the 1 known drafters can be chosen")
 
 
 def test_offline_the_recipes_facts_stand_in_and_say_so() -> None:
@@ -212,7 +212,7 @@ def test_offline_a_drafter_without_facts_is_known_by_its_name() -> None:
     assert found.drafter.draft is not None
     assert found.drafter.draft.family == "dflash2"
     assert found.drafter.hidden_size is None
-    assert any("nothing is known of" in note for note in found.notes)
+    assert any("but its name" in note for note in found.notes)
 
 
 def test_offline_without_a_recipe_the_hubs_error_is_shown() -> None:

@@ -102,7 +102,7 @@ def test_the_recipes_context_is_capped_by_the_drafters() -> None:
 
 def test_the_recipes_context_is_capped_by_the_targets() -> None:
     choice = decide_context(situate(recipe=make_recipe(context=65536)))
-    assert (choice.value, choice.because) == (40960, "the target knows no more positions")
+    assert (choice.value, choice.because) == (40960, "the target has no more positions")
 
 
 def test_without_speculation_the_drafters_context_does_not_matter() -> None:
