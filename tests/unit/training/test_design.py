@@ -210,8 +210,7 @@ def test_a_warm_start_from_what_says_too_little_is_refused(missing: str) -> None
     with pytest.raises(InvalidInputError) as caught:
         design_of(DRAFTER.model_copy(update={"draft": draft}), 12288)
     assert caught.value.message == (
-        "z-lab/Qwen3-8B-DFlash-b16 is no DFlash drafter that says which layers and mask "
-        "it was made with"
+        "z-lab/Qwen3-8B-DFlash-b16 is not a DFlash drafter that states its layers and mask token"
     )
     assert caught.value.hint == "slipstream inspect z-lab/Qwen3-8B-DFlash-b16"
 

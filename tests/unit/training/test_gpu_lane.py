@@ -248,7 +248,9 @@ def test_without_speculators_the_hint_makes_its_environment(tmp_path: Path) -> N
 
 
 def test_a_named_command_that_is_not_there_is_named_in_the_error(tmp_path: Path) -> None:
-    with pytest.raises(MissingPartError, match="no command /nowhere, as SLIPSTREAM_SPECULATORS"):
+    with pytest.raises(
+        MissingPartError, match="/nowhere is not installed, as SLIPSTREAM_SPECULATORS"
+    ):
         find_speculators({"SLIPSTREAM_SPECULATORS": "/nowhere", "HOME": str(tmp_path)})
 
 

@@ -88,7 +88,7 @@ def test_a_warm_start_begins_with_the_converted_drafter(
 
 def test_without_speculators_there_is_no_job(shop: Workshop, tmp_path: Path) -> None:
     bare = replace(shop, environment={"SLIPSTREAM_CACHE": str(tmp_path)})
-    with pytest.raises(MissingPartError, match="there is no command"):
+    with pytest.raises(MissingPartError, match="speculators is not installed"):
         make_job(RUN, bare, endpoint="")
 
 

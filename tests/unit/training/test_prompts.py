@@ -244,7 +244,7 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
 
 def test_files_without_a_conversation_are_refused_with_what_was_skipped(tmp_path: Path) -> None:
     error = refuse(write(tmp_path / "chat.jsonl", "", {"messages": [SYSTEM]}, " "))
-    assert error.message == "nothing to train on in 3 lines of prompts"
+    assert error.message == "no usable prompt in 3 lines"
     assert error.details == ("empty content: 2", "no user message: 1")
     assert error.hint == PROMPTS_HINT
 

@@ -80,7 +80,7 @@ def test_every_fault_is_told_at_once(tmp_path: Path, target: Path) -> None:
 @pytest.mark.parametrize("config", [LLAMA, native() | {"architectures": ["DFlash2DraftModel"]}])
 def test_what_is_no_dflash_drafter_is_refused(tmp_path: Path, target: Path, config: Table) -> None:
     source = write_checkpoint(tmp_path / "source", config)
-    with pytest.raises(InvalidInputError, match="is no DFlash drafter"):
+    with pytest.raises(InvalidInputError, match="is not a DFlash drafter"):
         convert_drafter(source, target, tmp_path / "converted")
 
 

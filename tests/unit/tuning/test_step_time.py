@@ -100,8 +100,8 @@ def test_noise_that_is_no_noise_is_said() -> None:
         ([], "one batch size, or none"),
         ([point(4, 7), point(4.4, 7), point(4, 3), point(4.1, 3), point(4, 1)], "one batch size"),
         ([point(1, 7), point(8, 7, 0.2), point(8, 2)], "3 loads are too few"),
-        ([point(1, 7), point(8, 2)], "do not tell 3 costs"),
-        ([point(1, 7), point(4, 1), point(1, 7), point(4, 1)], "do not tell 3 costs"),
+        ([point(1, 7), point(8, 2)], "do not determine 3 costs"),
+        ([point(1, 7), point(4, 1), point(1, 7), point(4, 1)], "do not determine 3 costs"),
         ([*(point(n, k) for n in (1, 4, 8) for k in (2, 7)), point(1, 0)], "without drafts"),
     ],
 )
