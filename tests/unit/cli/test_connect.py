@@ -142,7 +142,7 @@ def test_without_its_key_a_client_is_not_started(home: Path, capsys: Capture) ->
     make_keys(home)
     serve(home, terms=Terms(keys_file=home / "keys.json"))
     _, err = connect("claude", "--launch", capsys=capsys, code=1)
-    assert "error: the server asks for a key" in err
+    assert "error: the server needs a key" in err
 
 
 def test_a_client_that_is_not_here_is_told(

@@ -69,8 +69,13 @@ def test_the_key_goes_where_the_client_puts_it(
 @pytest.mark.parametrize(
     ("wrong", "what", "works", "message"),
     [
-        ({"calls": "as text"}, "tool call, forced", False, "no call came"),
-        ({"calls": "forced only"}, "tool call, the model's choice", None, "accepted, but no call"),
+        ({"calls": "as text"}, "tool call, forced", False, "no tool call"),
+        (
+            {"calls": "forced only"},
+            "tool call, the model's choice",
+            None,
+            "accepted, but no tool call",
+        ),
         (
             {"calls": "forced only", "text": '<tool_call>{"name"'},
             *("tool call, the model's choice", False, "the call came as text"),

@@ -132,7 +132,7 @@ def test_a_terminal_gets_the_replay_and_the_server_until_it_is_interrupted(
     assert "\033[3A" in shown
     assert "replayed as measured" in shown
     assert "curl http://127.0.0.1:" in shown
-    assert shown.endswith("ending the engine\n")
+    assert shown.endswith("stopping the engine\n")
     assert engines.up == 0
 
 

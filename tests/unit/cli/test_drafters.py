@@ -164,7 +164,7 @@ def test_a_target_of_an_unknown_shape_has_no_drafter(
     folder = write_checkpoint(tmp_path / "model", LLAMA)
     assert run(["drafters", str(folder)], {}) == 1
     shown = capsys.readouterr().err
-    assert f"no drafter is known for {folder}" in shown
+    assert f"no known drafter for {folder}" in shown
     assert f"slipstream train {folder}" in shown
 
 

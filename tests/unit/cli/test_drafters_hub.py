@@ -116,7 +116,7 @@ def test_a_drafter_that_names_the_target_as_base_and_fits_is_taken(desk: Desk) -
     assert (first.drafter, first.match, first.verdict) == ("honest/target-DFlash", "exact", "fits")
     assert (first.found, first.licence, first.obstacle) == ("hub", "mit", None)
     assert listed.chosen == "honest/target-DFlash"
-    assert listed.hub.startswith("asked: ")
+    assert listed.hub.startswith("searched: ")
 
 
 @pytest.mark.parametrize(

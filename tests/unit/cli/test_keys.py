@@ -71,7 +71,7 @@ def test_a_key_is_revoked(capsys: pytest.CaptureFixture[str], file: Path) -> Non
     assert capsys.readouterr().out == f"revoked {made.key.id}\n"
     assert read_keys(file) == ()
     assert run(["keys", "revoke", made.key.id], {}) == 1
-    assert f"there is no key {made.key.id}" in capsys.readouterr().err
+    assert f"unknown key {made.key.id}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -291,5 +291,5 @@ def test_a_plan_without_a_target_says_what_to_type(capsys: pytest.CaptureFixture
 def test_a_target_that_nobody_knows_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "nobody/nothing", "--no-speculation"], {}) == 1
     assert (
-        "nobody/nothing is not in the cache, and HF_HUB_OFFLINE keeps it" in capsys.readouterr().err
+        "nobody/nothing is not in the cache, and HF_HUB_OFFLINE forbids" in capsys.readouterr().err
     )

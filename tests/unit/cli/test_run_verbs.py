@@ -192,8 +192,8 @@ def test_a_log_is_no_json_and_may_be_missing(root: Path, capsys: Capture) -> Non
 def test_stop_waits_until_the_supervisor_is_gone(supervisor: Process, capsys: Capture) -> None:
     assert run(["stop"], {}) == 0
     shown = capsys.readouterr()
-    assert shown.out == "nothing of live runs any more: stopped\n"
-    assert shown.err.endswith("stopped      nothing of it runs any more\n")
+    assert shown.out == "live has ended: stopped\n"
+    assert shown.err.endswith("stopped      all of its processes have ended\n")
     assert run(["stop"], {}) == 1
     assert capsys.readouterr().err == "error: no run is live\n\nhint: slipstream status\n"
 
@@ -242,7 +242,7 @@ def test_doctor_diagnoses_a_run_or_a_log_alone(root: Path, capsys: Capture) -> N
         assert diagnosis.findings[0].signature == "port-in-use"
     assert run(["doctor", str(EXCERPTS / "clean-start.log")], {}) == 0
     assert run(["doctor", "nowhere.log"], {}) == 1
-    assert capsys.readouterr().err.startswith("error: there is no run nowhere.log")
+    assert capsys.readouterr().err.startswith("error: unknown run nowhere.log")
 
 
 def test_doctor_tells_what_the_core_did_last(root: Path, capsys: Capture) -> None:

@@ -65,7 +65,7 @@ def test_a_unit_wants_the_whole_path_of_a_certificate(
         assert run(["serve", str(saved), "--unit"], os.environ) == code
         if code == 0:
             assert str(made.file.parent) in capsys.readouterr().out
-    assert "does not find tls/cert.pem" in capsys.readouterr().err
+    assert "would not find tls/cert.pem" in capsys.readouterr().err
 
 
 def test_after_its_final_verdict_it_can_stay_without_an_engine(
@@ -84,7 +84,7 @@ def test_after_its_final_verdict_it_can_stay_without_an_engine(
     assert held.stderr is not None
     try:
         for line in held.stderr:
-            if "it is not tried again until this is restarted" in line:
+            if "waiting without an engine" in line:
                 break
         time.sleep(0.5)
         assert held.poll() is None

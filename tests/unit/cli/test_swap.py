@@ -85,7 +85,7 @@ def test_a_drafter_is_swapped_in_and_back(theatre: Theatre, capsys: Capture) -> 
     status = RunStatus.model_validate_json(told.out[told.out.rindex("\n{\n") :])
     assert [str(one.folder) for one in status.drafters] == [old, new, old]
     assert status.drafter == old
-    assert "is to draft; the proof is repeated before and after" in told.err
+    assert "with a test request before and after" in told.err
 
 
 def test_a_drafter_that_does_not_fit_is_refused(theatre: Theatre, capsys: Capture) -> None:

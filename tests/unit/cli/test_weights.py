@@ -106,7 +106,7 @@ def test_a_shard_that_comes_wrong_starts_no_engine(
     wrong = make_shard(1000, seed=9)
     hub.faults["model.safetensors"] = [Fault(change=lambda _: wrong)] * 9
     assert run(["compare", *PAIR], os.environ) == 1
-    assert "came wrong twice" in capsys.readouterr().err
+    assert "wrong checksum twice" in capsys.readouterr().err
     assert not (tmp_path / "seen.json").exists()
 
 

@@ -47,7 +47,7 @@ def conclude(
         answer, sentence = _advise(overall, arms, len(apart))
     if unclear := list_unclear(findings):
         kinds = list(dict.fromkeys(kind for kind, _ in unclear if kind and len(apart) > 1))
-        alone = f"on their own, {join(kinds)} are still open: " if kinds else ""
+        alone = f"unclear for {join(kinds)} alone: " if kinds else ""
         sentence += f"; {alone}{tell_more(more_blocks)}"
     grave = any(caution.grave for caution in cautions)
     return "cannot tell" if grave else answer, add_cautions(sentence, cautions)

@@ -181,7 +181,7 @@ FAILURES: dict[str, tuple[list[bytes | None], str]] = {
     ),
     "cut": (CUT, "ConnectionError: the server closed the connection"),
     "silent": ([None], "ConnectionError: the server closed the connection"),
-    "told": (answer_with(ROLE, {"error": {"message": "no room"}}), "told in the stream"),
+    "told": (answer_with(ROLE, {"error": {"message": "no room"}}), "error in the stream"),
     "no http": ([b"what?\r\n\r\n"], r"not HTTP/1\.1"),
     "odd text": (
         answer_with(say(["a"]), STOP, count(1, 1)),
@@ -273,7 +273,7 @@ def test_a_server_that_falls_silent_is_not_waited_for_forever(
     with run_stream_server(speak_then_hang) as server:
         samples = run_closed_loop(Endpoint(server.url), make_requests(2), concurrency=2)
         over.set()
-    assert [sample.error for sample in samples] == [None, "nothing came for 0.6 s"]
+    assert [sample.error for sample in samples] == [None, "no data for 0.6 s"]
 
 
 def test_what_the_receiver_of_samples_raises_comes_through() -> None:

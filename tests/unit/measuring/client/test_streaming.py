@@ -108,11 +108,11 @@ FULL = json.dumps({"error": {"message": "no room", "type": "InternalServerError"
 @pytest.mark.parametrize(
     ("events", "fault"),
     [
-        ((ROLE, say("a"), FULL, "[DONE]"), "told in the stream: {'message': 'no room'"),
-        (({"object": "error", "message": "old style"},), "told in the stream: .*old style"),
+        ((ROLE, say("a"), FULL, "[DONE]"), "error in the stream: {'message': 'no room'"),
+        (({"object": "error", "message": "old style"},), "error in the stream: .*old style"),
         ((ROLE, say("a"), "[DONE]"), "ended with finish reason None"),
         ((say("a", finish_reason="abort"), count(1, 1)), "ended with finish reason abort"),
-        ((say("a"), STOP, "[DONE]"), "told no usage"),
+        ((say("a"), STOP, "[DONE]"), "reported no usage"),
         (("{half",), "cannot read .*{half"),
         (('["no", "object"]',), "cannot read .*no"),
         (('{"choices": ["x"]}',), "cannot read .*choices"),

@@ -242,7 +242,7 @@ def test_too_few_prompts_are_told_and_a_cell_that_is_lost_too() -> None:
         ),
     )
     verdict = judge_all(lost)
-    assert "nothing can be said of code at concurrency 8" in verdict.sentence
+    assert "nothing is known about code at concurrency 8" in verdict.sentence
     assert pick(verdict, None, 8).prompts == 5
 
 

@@ -87,14 +87,14 @@ CASES = [
         [*CODE, *find("chat", "1.2?", "1.1?"), *find(None, "1.5+", "1.3+")],
         "use",
         "Use dflash: it is 1.30 to 1.50 times [1.17 to 1.65] as fast as plain over all kinds; "
-        "taken alone, chat cannot be told yet: measure more, about 8 blocks.",
+        "unclear for chat alone: measure more, about 8 blocks.",
         id="a kind in doubt within a clear whole",
     ),
     pytest.param(
         [*CODE, *find("chat", "1.0?", "0.9?"), *find(None, "1.2?", "1.2?")],
         "use for some",
         "Use dflash instead of plain for code (1.60 to 2.00 times [1.44 to 2.20] as fast); "
-        "taken alone, chat cannot be told yet: measure more, about 8 blocks.",
+        "unclear for chat alone: measure more, about 8 blocks.",
         id="a clear kind within a whole in doubt",
     ),
     pytest.param(
@@ -113,14 +113,14 @@ CASES = [
         [*find("chat", "0.8-"), *find("code", "1.1?"), *find(None, "0.95?")],
         "cannot tell",
         "Do not use dflash instead of plain for chat (0.80 times [0.72 to 0.88] as fast); "
-        "taken alone, code cannot be told yet: measure more, about 8 blocks.",
+        "unclear for code alone: measure more, about 8 blocks.",
         id="slower and in doubt",
     ),
     pytest.param(
         [*find("chat", "1.1?"), *find("code", "1.0="), *find(None, "1.05?")],
         "cannot tell",
         "Do not use dflash instead of plain for code (1.00 times [0.90 to 1.10] as fast); "
-        "taken alone, chat cannot be told yet: measure more, about 8 blocks.",
+        "unclear for chat alone: measure more, about 8 blocks.",
         id="even and in doubt",
     ),
     pytest.param(

@@ -120,10 +120,10 @@ def test_sampling_that_could_not_have_seen_anything_certifies_nothing() -> None:
             {"regrets": (regret("plain"), regret("drafted", 2))},
             "Speculation changes the text: 2 of",
         ),
-        ({"checks": (check("drafted", 3),)}, "Speculation changes the text: answers part"),
+        ({"checks": (check("drafted", 3),)}, "Speculation changes the text: answers differ"),
         (
             {"sampling": SAMPLING.model_copy(update={"p_value": 0.0001})},
-            "Speculation changes the text: sampled text is distributed otherwise (p = 0.0001",
+            "Speculation changes the text: sampled text has another distribution (p = 0.0001",
         ),
         (
             {"sampling": SAMPLING.model_copy(update={"p_value": 0.0001, "detectable": None})},
@@ -132,7 +132,7 @@ def test_sampling_that_could_not_have_seen_anything_certifies_nothing() -> None:
         (
             {"calls": differ("tie", "changed", "changed")},
             "Speculation changes the text: 2 of 30 requests with tools or a schema are answered "
-            "otherwise (auto 1: the same tokens were parsed to something else; auto 2: ",
+            "differently (auto 1: the same tokens were parsed to something else; auto 2: ",
         ),
         ({"counts": EngineCounts(drafts=3100, accepted=0)}, "Cannot tell: no draft was accepted"),
         ({"counts": EngineCounts()}, "Cannot tell: no draft was accepted"),

@@ -253,7 +253,7 @@ def test_text_that_is_sampled_otherwise_fails() -> None:
     assert findings.regrets[1].faults == 0
     passed, sentence = conclude(findings)
     assert not passed
-    assert "sampled text is distributed otherwise" in sentence
+    assert "sampled text has another distribution" in sentence
 
 
 def test_no_seed_of_one_arm_is_used_in_the_other(

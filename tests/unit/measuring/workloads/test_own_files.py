@@ -128,7 +128,7 @@ def test_lines_that_cannot_be_read_are_one_error(tmp_path: Path) -> None:
 
 
 def test_a_file_with_nothing_to_ask_is_refused_with_its_reasons(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="nothing to ask in the 3 lines of") as caught:
+    with pytest.raises(InvalidInputError, match="no usable prompt in the 3 lines of") as caught:
         read(tmp_path, "", " ", {"messages": []})
     assert caught.value.details == ("empty content: 2", "no user message: 1")
     assert caught.value.hint == OWN_HINT
