@@ -121,7 +121,7 @@ def test_a_wrong_token_in_a_hundred_and_a_lost_temperature_are_caught(
     assert found.failure is not None
     assert not found.sampling.passed
     assert "Speculation changes the text" in certificate.sentence
-    assert "sampled text is distributed otherwise" in certificate.sentence
+    assert "sampled text has another distribution" in certificate.sentence
     assert json.loads(certificate.to_json())["passed"] is False
 
 

@@ -375,7 +375,7 @@ def test_a_run_without_the_gate_is_for_this_machine_and_shown_as_such(
     assert run(["serve", *pair, *port, "--no-gate", "--record", "kept"], os.environ) == 2
     assert find_runs() == []
     assert serve_until_ready(*pair, *port, "--no-gate") == 0
-    assert "without the gate: every route of vLLM answers" in capsys.readouterr().err
+    assert "without the gate: every route of vLLM is open" in capsys.readouterr().err
     (served,) = find_runs()
     assert "middleware" not in " ".join(served.argv)
     run(["status", served.id], os.environ)

@@ -78,7 +78,7 @@ def test_chunks_that_arrive_together_are_still_two() -> None:
         (refuse("400 Bad Request", b"too long"), "prose was not answered: too long"),
         (answer_with(ROLE, give("ab")), "finish reason None"),
         (answer_with(ROLE, count(9, 0)), "finish reason None"),
-        (answer_with(ROLE, give("", "stop"), count(9, 0)), "no token came"),
+        (answer_with(ROLE, give("", "stop"), count(9, 0)), "no token"),
         ([CHUNKED, None], "no answer from http://127.0.0.1"),
     ],
 )

@@ -96,7 +96,7 @@ def test_a_step_that_the_table_does_not_have_is_a_bug(old: State, new: State) ->
     if new in TRANSITIONS[old]:
         assert run.move(new).state == new
     else:
-        with pytest.raises(ValueError, match=f"a run cannot go from {old} to {new}"):
+        with pytest.raises(ValueError, match=f"a run cannot change from {old} to {new}"):
             run.move(new)
 
 

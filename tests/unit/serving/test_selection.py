@@ -46,7 +46,7 @@ def test_a_run_that_is_not_there_is_refused(root: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="there is no run llama") as caught:
         choose_run(root, "llama")
     assert caught.value.hint == "slipstream status"
-    with pytest.raises(InvalidInputError, match="there is no run in"):
+    with pytest.raises(InvalidInputError, match="no runs in"):
         choose_run(tmp_path / "none", None)
 
 

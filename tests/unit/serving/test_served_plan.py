@@ -236,7 +236,7 @@ def test_without_a_gate_only_this_machine_is_served() -> None:
     assert value(plan, "SLIPSTREAM_GATE") is None
     assert leave_without_gate(bare_plan("--uds", "/run/it")).settings.middleware is None
     for words in (("--host", "0.0.0.0"), ()):
-        with pytest.raises(InvalidInputError, match="nothing would keep them out") as refused:
+        with pytest.raises(InvalidInputError, match="nothing protects the server") as refused:
             leave_without_gate(bare_plan(*words))
         assert "--bind 127.0.0.1" in refused.value.hint
 
@@ -270,7 +270,9 @@ def test_the_engine_logs_no_line_per_request_unless_it_is_asked_to(
 )
 def test_nothing_listens_beside_the_gate(words: tuple[str, ...]) -> None:
     plan = bare_plan("--host", "127.0.0.1", *words)
-    with pytest.raises(InvalidInputError, match=f"{words[0]} has the engine listen") as refused:
+    with pytest.raises(
+        InvalidInputError, match=f"with {words[0]} the engine listens outside"
+    ) as refused:
         put_behind_gate(plan, FOLDER)
     assert "--no-gate" in refused.value.hint
     assert words[0] in leave_without_gate(plan).argv()

@@ -169,7 +169,7 @@ def test_a_name_means_itself_to_systemd() -> None:
     ],
 )
 def test_what_would_mean_something_else_is_refused(service: Service) -> None:
-    with pytest.raises(InvalidInputError, match="cannot stand in a unit file"):
+    with pytest.raises(InvalidInputError, match="is not allowed in a unit file"):
         render_unit(service)
 
 

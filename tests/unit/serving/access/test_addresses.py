@@ -48,7 +48,7 @@ def test_a_stale_socket_is_removed_and_a_served_one_is_not(tmp_path: Path) -> No
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
         server.listen()
-        with pytest.raises(InvalidInputError, match="another server listens"):
+        with pytest.raises(InvalidInputError, match="another server is listening"):
             address.require_free()
         assert path.exists()
     address.require_free()

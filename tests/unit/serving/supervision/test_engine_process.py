@@ -215,7 +215,7 @@ def test_an_engine_that_takes_too_long_is_ended(tmp_path: Path) -> None:
 def test_an_engine_that_dies_in_use_is_explained_by_its_log(tmp_path: Path) -> None:
     bench = Bench(tmp_path, HEALTHY)
     with (
-        pytest.raises(EngineError, match="stopped answering while it was in use") as died,
+        pytest.raises(EngineError, match="stopped answering during the measurement") as died,
         run_engine(bare_plan(), log=bench.log, environment=bench.environment),
     ):
         bench.lose_engine("MemoryError: out of memory")

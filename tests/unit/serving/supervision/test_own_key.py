@@ -85,7 +85,7 @@ def test_a_stranger_at_the_port_gets_no_byte_and_ends_the_start(
             seen.append(stranger)
             await stage.reach("failed")
 
-    with pytest.raises(EngineError, match="another program listens at") as caught:
+    with pytest.raises(EngineError, match="another program is listening at") as caught:
         stage.serve(listen)
     assert caught.value.hint.startswith("ss -ltnp 'sport = :")
     assert "--port" in caught.value.hint
@@ -106,7 +106,7 @@ def test_a_stranger_that_takes_the_port_of_a_dead_engine_gets_no_byte(
         await stage.reach("ready")
         with stranger_at(stage) as stranger:
             os.kill(stage.pid(), signal.SIGKILL)
-            while "when the address is free" not in stage.messages():
+            while "waiting until the address is free" not in stage.messages():
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.5)
         received.append(stranger.received)
@@ -132,7 +132,7 @@ def test_a_successor_waits_for_an_address_that_somebody_else_has(
     with stranger_at(stage) as stranger:
         stranger.listens.wait(10)
         stage.serve(until_ready)
-    assert "it starts when the address is free" in stage.messages()
+    assert "waiting until the address is free" in stage.messages()
     assert stranger.received == b""
 
 

@@ -72,18 +72,18 @@ async def while_draining(stage: Stage) -> None:
 
 
 async def between_starts(stage: Stage) -> None:
-    await until_said(stage, "it starts again in")
+    await until_said(stage, "restarting in")
 
 
 async def while_stepping_down(stage: Stage) -> None:
-    await until_said(stage, "the plan was stepped down")
+    await until_said(stage, "the plan was reduced")
 
 
 async def while_somebody_else_has_the_address(stage: Stage) -> None:
     await stage.reach("ready")
     with stranger_at(stage):
         os.kill(stage.pid(), signal.SIGKILL)
-        await until_said(stage, "it starts when the address is free")
+        await until_said(stage, "waiting until the address is free")
 
 
 CRASHES = crash(ILLEGAL)

@@ -309,7 +309,7 @@ def test_a_patch_that_was_not_applied_is_told(tmp_path: Path, host: Host) -> Non
     line = "slipstream patch drafter-positions: not applied: it is not for vLLM 0.33.0"
     stage = Stage(tmp_path, host, rule("say", f"WARNING {line}"))
     stage.serve(until_ready)
-    assert f"starting: {line}; what it repairs can happen" in stage.messages()
+    assert f"starting: {line}; the fault that it repairs can occur" in stage.messages()
 
 
 def test_a_start_that_is_stopped_leaves_nothing_and_gets_little_grace(

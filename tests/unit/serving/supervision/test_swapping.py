@@ -244,10 +244,10 @@ def test_an_engine_with_half_a_drafter_is_replaced(tmp_path: Path, host: Host) -
         await stage.reach("ready", times=2)
 
     theatre.serve(act)
-    assert "no drafter is whole" in theatre.stage.messages()
+    assert "no drafter is complete" in theatre.stage.messages()
     assert theatre.run.last_swap is not None
     assert theatre.run.last_swap.outcome == "failed"
-    assert "the engine ended meanwhile" in theatre.run.last_swap.message
+    assert "the engine ended during the swap" in theatre.run.last_swap.message
     assert theatre.run.restarts == 1
     assert theatre.run.plan.drafter == str(theatre.old)
 
@@ -364,7 +364,7 @@ def test_an_order_that_cannot_be_read_is_left(tmp_path: Path, host: Host) -> Non
 
     async def act(stage: Stage) -> None:
         stage.folder.swap_order.write_text(json.dumps({"folder": "/"}))
-        await theatre.until(lambda: "an order for another drafter is left" in stage.messages())
+        await theatre.until(lambda: "an order to swap the drafter was ignored" in stage.messages())
 
     theatre.serve(act)
     assert theatre.run.last_swap is None

@@ -120,7 +120,7 @@ def test_a_flipped_bit_is_refused_with_both_hashes_until_it_is_accepted(bench: B
     for _ in range(2):
         fault = bench.refuse()
         assert fault.message == (
-            f"{SECOND} of {bench.folder} is not the file it was on {today}: "
+            f"{SECOND} of {bench.folder} has changed since {today}: "
             f"sha256 {hash_of(FILES[SECOND])} then, {hash_of(flipped)} now"
         )
         assert fault.hint == HINT
@@ -150,7 +150,7 @@ def test_a_bit_that_flips_behind_the_file_systems_back_is_found_by_verify(bench:
     bench.lines.clear()
     wrong = verify(lock, bench.lines.append)
     assert wrong[0] == f"cannot read {bench.folder / 'config.json'}: No such file or directory"
-    assert wrong[1].startswith(f"{FIRST} of {bench.folder} is not the file it was on ")
+    assert wrong[1].startswith(f"{FIRST} of {bench.folder} has changed since ")
     assert len(wrong) == 2
 
 
@@ -193,7 +193,7 @@ def test_code_that_was_hashed_once_stays_so(bench: Bench) -> None:
     assert bench.obtain(with_code=True).files == len(FILES) + 1
     assert bench.obtain().files == len(FILES)
     bench.write("modeling.py", b"two")
-    with pytest.raises(InvalidInputError, match=r"modeling\.py of .* is not the file it was"):
+    with pytest.raises(InvalidInputError, match=r"modeling\.py of .* has changed since"):
         bench.obtain(with_code=True)
 
 
@@ -255,4 +255,4 @@ def test_a_lock_of_the_first_schema_still_counts(tmp_path: Path) -> None:
     lock.write_text(json.dumps(old))
     assert bench.obtain().files == len(FILES)
     bench.write(FIRST, flip(FILES[FIRST]))
-    assert "is not the file it was" in bench.refuse().message
+    assert "has changed since" in bench.refuse().message

@@ -222,7 +222,7 @@ def test_wrong_bytes_twice_are_refused_with_both_hashes(bench: HubBench) -> None
     bench.hub.faults[FIRST] = [Fault(change=flip)] * 2
     fault = bench.refuse(InvalidInputError)
     right, wrong = (sha256(content).hexdigest() for content in (NEEDED[FIRST], flip(NEEDED[FIRST])))
-    assert fault.message == f"1 files of {NAME} came wrong twice"
+    assert fault.message == f"1 files of {NAME} had a wrong checksum twice"
     assert fault.details == (f"{FIRST}: sha256 {wrong}, but the hub lists {right}",)
     assert is_whole(bench.obtain())
 
@@ -295,7 +295,7 @@ def test_code_is_fetched_only_where_it_is_asked_for_and_at_a_commit(bench: HubBe
     model = bench.obtain(COMMIT, with_code=True)
     assert bench.hub.fetched() == ["modeling.py"]
     assert model.files == len(NEEDED) + 1
-    with pytest.raises(InvalidInputError, match="is taken at a commit only"):
+    with pytest.raises(InvalidInputError, match="is used at a fixed commit only"):
         bench.obtain("main", with_code=True)
 
 
