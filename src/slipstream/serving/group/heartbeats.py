@@ -56,7 +56,7 @@ class Heartbeat(Record):
     session: Session
     echo: Session | None
     number: NonNegativeInt
-    word: Annotated[Order | Report, Field(discriminator="kind")]
+    body: Annotated[Order | Report, Field(discriminator="kind")]
 
 
 def sign(beat: Heartbeat, secret: bytes) -> bytes:
