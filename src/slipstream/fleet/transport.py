@@ -5,6 +5,7 @@ Connections are shared (ControlMaster) through sockets in a folder of this proce
 closed with the transport.
 """
 
+import json
 import os
 import shlex
 import shutil
@@ -69,6 +70,8 @@ class Answer:
     @property
     def last_words(self) -> str:
         """Return the end of what it complained about, on one line that is safe to show."""
+        with suppress(ValueError, KeyError, TypeError):  # Slipstream's own, under --json.
+            return escape(str(json.loads(self.stderr)["error"]["message"]))
         lines = [line for line in self.stderr.decode(errors="replace").splitlines() if line.strip()]
         return escape(lines[-1]) if lines else f"exit code {self.code}"
 
