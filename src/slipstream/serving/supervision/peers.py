@@ -147,7 +147,9 @@ class Followers(Peers):
 
     def _is_idle(self, rank: int) -> bool:
         report = self._read(rank)
-        return report is not None and report.running is None
+        if report is None or report.running is not None:
+            return False
+        return (report.head, report.heard) == (self._link.session, self._generation)
 
     def _is_settled(self, rank: int) -> bool:
         report = self._read(rank)
