@@ -167,7 +167,9 @@ class OpenSsh:
 
     def _disconnect(self, machine: str) -> None:
         ending = [self.program, *self._list_options(), "-O", "exit", *self._name(machine)]
-        subprocess.run(ending, capture_output=True, timeout=10, check=False)
+        # One that does not end now does so by itself, when ControlPersist is over.
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(ending, capture_output=True, timeout=10, check=False)
 
     def _begin(
         self,
