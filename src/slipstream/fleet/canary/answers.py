@@ -14,7 +14,12 @@ from pydantic import Field
 
 from slipstream.fleet.canary.record import RegretEvidence
 from slipstream.measuring.client.completions import ask
-from slipstream.measuring.client.endpoint import Endpoint, open_client, read_model
+from slipstream.measuring.client.endpoint import (
+    Endpoint,
+    open_client,
+    read_model,
+    read_served_model,
+)
 from slipstream.measuring.verifying.regret import find_tolerance, judge_answer, key_of
 from slipstream.measuring.verifying.verification import split_requests
 from slipstream.measuring.workloads import load_workload
@@ -42,8 +47,9 @@ class AnswerSample(Record):
     answers: Annotated[tuple[AnswerRegret, ...], Field(max_length=MOST_ANSWERS)]
 
 
-def sample_answers(endpoint: Endpoint, number: int, context: int | None) -> AnswerSample:
-    """Ask a server the first so many prompts, one after the other, and have it judge its answers."""
+def sample_answers(endpoint: Endpoint, number: int) -> AnswerSample:
+    """Ask a server so many prompts, one after the other, and have it judge its answers."""
+    _, context = read_served_model(endpoint)
     workload = load_workload(
         list(KINDS),
         most_a_kind=-(-number // len(KINDS)),

@@ -120,18 +120,25 @@ class CanaryTest:
     @property
     def verdict(self) -> CanaryVerdict | None:
         """What is decided by now, None if nothing is."""
-        if (decision := self._decide()) is None:
-            return None
-        outcome, cause, because = decision
-        canary = sum(self._requests[group] for group in self._canary)
+        decision = self._decide()
+        return None if decision is None else self.conclude(*decision)
+
+    def conclude(self, outcome: Outcome, cause: Cause, because: str) -> CanaryVerdict:
+        """Return a verdict with the requests up to now."""
         return CanaryVerdict(
             outcome=outcome,
             cause=cause,
             because=because,
-            requests=canary,
+            requests=sum(self._requests[group] for group in self._canary),
             compared=self._compared,
             fleet_requests=sum(self._requests.values()),
         )
+
+    @property
+    def progress(self) -> str:
+        """How far it is, in a line."""
+        ratio = f"{_tell(_show_ratio(self.speed))} times the speed"
+        return f"{self._compared} requests of the canary compared: {ratio}"
 
     @property
     def evidence(self) -> Evidence:
@@ -231,10 +238,8 @@ class CanaryTest:
                 continue
             others = fmean(kind.others)
             if change < -LOST_ACCEPTANCE * others:
-                return (
-                    f"of {name}, a token after an accepted one is accepted in {others + change:.0%} "
-                    f"instead of {others:.0%}"
-                )
+                shares = f"{others + change:.0%} instead of {others:.0%}"
+                return f"of {name}, a token after an accepted one is accepted in {shares}"
         return None
 
 

@@ -11,7 +11,7 @@ from slipstream.records import Record
 
 Outcome = Literal["promote", "go-back", "undecided"]
 Subject = Literal["drafter", "plan"]
-Cause = Literal["speed", "acceptance", "regret", "machine", "limit"]
+Cause = Literal["speed", "acceptance", "regret", "own-watch", "machine", "lost", "limit"]
 
 
 class ErrorRates(Record):
