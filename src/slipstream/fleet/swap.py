@@ -5,26 +5,20 @@ and keeps the one before. If a group does not take it, those that did go back.
 """
 
 import hashlib
-import json
-import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from slipstream.errors import EngineError, InvalidInputError, SlipstreamError
-from slipstream.fleet.canary.answers import AnswerSample
-from slipstream.fleet.canary.ledgers import MOST_LINES, GroupLedger
+from slipstream.fleet.canary.far_groups import FarGroups, TrialLimits, read_error, run_canary
 from slipstream.fleet.canary.record import Canary
-from slipstream.fleet.canary.trial import CanaryTrial
-from slipstream.fleet.far_commands import call, read_answer
+from slipstream.fleet.far_commands import read_answer
 from slipstream.fleet.record import Fleet
-from slipstream.fleet.transport import Answer, Transport, escape
+from slipstream.fleet.transport import Transport, escape
 from slipstream.serving.swaps import Swap
 
 # The machine's own command waits for half an hour.
 SWAP_SECONDS = 1900.0
-ANSWERS_SECONDS = 1800.0
 _GATE_MISSED = 4
 
 
@@ -32,56 +26,33 @@ _GATE_MISSED = 4
 class FleetSwap:
     """A drafter on its way through a fleet; `name` is what the machines know it by."""
 
-    fleet: Fleet
-    transport: Transport
+    far: FarGroups
     name: str
-    say: Callable[[str], None]
     swapped: list[str] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
 
-    @property
-    def groups(self) -> tuple[str, ...]:
-        """The groups that draft, in the order of the file."""
-        return tuple(name for name, group in self.fleet.groups.items() if group.speculation)
+    def swap_groups(self, groups: Sequence[str]) -> None:
+        """Swap one group after the other; if one does not take it, all that did go back."""
+        for group in groups:
+            try:
+                swap = self._swap(group, [self.name])
+                if swap.outcome != "swapped":
+                    raise EngineError(swap.message, hint=swap.hint or "slipstream fleet status")
+            except SlipstreamError as fault:
+                self._note(f"{group} does not take it: {fault.message}")
+                self.go_back()
+                raise
+            self.swapped.append(group)
+            self._note(f"{group}: {swap.message}")
 
-    def swap_all(self) -> None:
-        """Swap one group after the other; if one does not take it, all go back."""
-        self._swap_groups([group for group in self.groups if group not in self.swapped])
-
-    def try_on(
-        self,
-        canary: Sequence[str],
-        *,
-        answers: int,
-        key: str | None,
-        most_requests: int,
-        within_seconds: float,
-    ) -> Canary:
+    def try_on(self, canary: Sequence[str], others: Sequence[str], limits: TrialLimits) -> Canary:
         """Swap some groups, and the others too or those back, as their requests decide."""
-        others = [group for group in self.groups if group not in canary]
-        trial = CanaryTrial(
-            fleet=self.fleet.name,
-            subject="drafter",
-            canary=canary,
-            others=others,
-            read=self.read_ledger,
-            clock=time.monotonic,
-            sleep=time.sleep,
-            say=self.say,
-            most_requests=most_requests,
-            within_seconds=within_seconds,
-        )
-        trial.prepare()
-        usual = self.sample_answers(others[0], answers, key) if answers else None
-        self._swap_groups(canary)
         try:
-            trial.begin()
-            if usual is not None:
-                trial.judge_answers(self.sample_answers(canary[0], answers, key), usual)
-            verdict = trial.watch()
-            self.say(f"{verdict.outcome}: {verdict.because}")
+            trial, verdict = run_canary(
+                self.far, "drafter", canary, others, lambda: self.swap_groups(canary), limits
+            )
             if verdict.outcome == "promote":
-                self.swap_all()
+                self.swap_groups(others)
             else:
                 self.go_back()
         except BaseException:
@@ -101,71 +72,27 @@ class FleetSwap:
             except SlipstreamError as fault:
                 self._note(f"{group} is not swapped back: {fault.message}")
 
-    def read_ledger(self, group: str, after: float) -> GroupLedger:
-        """Read a group's requests that ended after a moment of its machine's clock."""
-        machine, port = self._find_place(group)
-        most = "0" if after == float("inf") else str(MOST_LINES)
-        words = ["--after", repr(after), "--most", most, "--json"]
-        answer = call(
-            self.fleet, self.transport, machine, ["fleet", "ledger", "--port", port, *words]
-        )
-        return read_answer(machine, answer, GroupLedger)
-
-    def sample_answers(self, group: str, number: int, key: str | None) -> AnswerSample:
-        """Have a group answer prompts of ours and judge its answers; the key goes by its input."""
-        machine, port = self._find_place(group)
-        self.say(f"{group}: {number} answers are judged by prefill")
-        words = ["fleet", "answers", "--port", port, "--number", str(number), "--json"]
-        answer = call(
-            self.fleet,
-            self.transport,
-            machine,
-            words,
-            stdin=(key or "").encode(),
-            timeout=ANSWERS_SECONDS,
-        )
-        if answer.code:
-            raise EngineError(
-                f"{group}: its answers could not be judged: {_read_error(answer)}",
-                hint="--key FILE with a key of the fleet, or --answers 0 to do without",
-            )
-        return read_answer(machine, answer, AnswerSample)
-
-    def _swap_groups(self, groups: Sequence[str]) -> None:
-        for group in groups:
-            try:
-                swap = self._swap(group, [self.name])
-                if swap.outcome != "swapped":
-                    raise EngineError(swap.message, hint=swap.hint or "slipstream fleet status")
-            except SlipstreamError as fault:
-                self._note(f"{group} does not take it: {fault.message}")
-                self.go_back()
-                raise
-            self.swapped.append(group)
-            self._note(f"{group}: {swap.message}")
-
     def _swap(self, group: str, words: Sequence[str]) -> Swap:
-        machine, _ = self._find_place(group)
-        run = self.read_ledger(group, float("inf")).run
-        command = ["swap", run, *words, "--json"]
-        answer = call(self.fleet, self.transport, machine, command, timeout=SWAP_SECONDS)
+        run = self.far.read_ledger(group, float("inf")).run
+        answer = self.far.call(group, ["swap", run, *words, "--json"], timeout=SWAP_SECONDS)
         if answer.code not in (0, _GATE_MISSED):
             raise EngineError(
-                f"{group}: {_read_error(answer)}", hint=f"slipstream fleet logs {group}"
+                f"{group}: {read_error(answer)}", hint=f"slipstream fleet logs {group}"
             )
-        return read_answer(machine, answer, Swap)
+        return read_answer(self.far.name_machine(group), answer, Swap)
 
     def _has_returned(self, group: str) -> bool:
-        last = self.read_ledger(group, float("inf")).last_swap
+        last = self.far.read_ledger(group, float("inf")).last_swap
         return last is not None and last.outcome == "swapped-back"
-
-    def _find_place(self, group: str) -> tuple[str, str]:
-        chosen = self.fleet.groups[group]
-        return chosen.machines[0], str(chosen.port)
 
     def _note(self, line: str) -> None:
         self.done.append(escape(line))
-        self.say(escape(line))
+        self.far.say(escape(line))
+
+
+def list_drafting_groups(fleet: Fleet) -> tuple[str, ...]:
+    """List the groups that draft, in the order of the file."""
+    return tuple(name for name, group in fleet.groups.items() if group.speculation)
 
 
 def place_drafter(
@@ -216,10 +143,3 @@ def choose_canary(groups: Sequence[str], number: int) -> tuple[str, ...]:
 def _make_plain(name: str) -> str:
     """Return a name that no shell and no path takes for more."""
     return "".join(sign if sign.isascii() and sign.isalnum() else "-" for sign in name)[:40]
-
-
-def _read_error(answer: Answer) -> str:
-    """Return what a machine's command failed with, on one line that is safe to show."""
-    with suppress(ValueError, KeyError, TypeError):
-        return escape(str(json.loads(answer.stderr)["error"]["message"]))
-    return answer.last_words

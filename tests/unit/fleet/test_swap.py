@@ -7,8 +7,14 @@ import pytest
 
 from slipstream.errors import EngineError, InvalidInputError
 from slipstream.fleet.canary import trial
+from slipstream.fleet.canary.far_groups import FarGroups, TrialLimits
 from slipstream.fleet.canary.record import Canary
-from slipstream.fleet.swap import FleetSwap, choose_canary, place_drafter
+from slipstream.fleet.swap import (
+    FleetSwap,
+    choose_canary,
+    list_drafting_groups,
+    place_drafter,
+)
 from tests.unit.fleet.canary.serving_machines import FLEET, ServingMachine, reply_of
 from tests.unit.fleet.far_machines import FarMachines
 
@@ -17,7 +23,7 @@ Machines = dict[str, ServingMachine]
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slipstream.fleet.swap.time.sleep", lambda _: None)
+    monkeypatch.setattr("slipstream.fleet.canary.far_groups.time.sleep", lambda _: None)
 
 
 @pytest.fixture
@@ -27,14 +33,13 @@ def machines() -> Machines:
 
 def begin(machines: Machines, drafter: str) -> tuple[FleetSwap, FarMachines]:
     far = FarMachines(partial(reply_of, machines))
-    return FleetSwap(FLEET, far, drafter, lambda _: None), far
+    return FleetSwap(FarGroups(FLEET, far, lambda _: None), drafter), far
 
 
 def try_on(machines: Machines, drafter: str, *, answers: int = 0) -> Canary:
     swap, _ = begin(machines, drafter)
-    return swap.try_on(
-        ("three",), answers=answers, key="secret", most_requests=100, within_seconds=3600
-    )
+    limits = TrialLimits(requests=100, seconds=3600, answers=answers, key="secret")
+    return swap.try_on(("three",), ("one", "two"), limits)
 
 
 def list_drafters(machines: Machines) -> dict[str, str]:
@@ -43,7 +48,7 @@ def list_drafters(machines: Machines) -> dict[str, str]:
 
 def test_without_a_canary_all_groups_are_swapped_in_turn(machines: Machines) -> None:
     swap, far = begin(machines, "good")
-    swap.swap_all()
+    swap.swap_groups(list_drafting_groups(FLEET))
     assert list_drafters(machines) == dict.fromkeys(machines, "good")
     swapped = [name for name, words in far.commands if "swap" in words]
     assert swapped == ["one", "two", "three"]
@@ -53,7 +58,7 @@ def test_if_a_group_refuses_all_go_back(machines: Machines) -> None:
     machines["three"].refuses = True
     swap, _ = begin(machines, "good")
     with pytest.raises(EngineError, match=r"swap_shape: it has .\[31manother shape"):
-        swap.swap_all()
+        swap.swap_groups(list_drafting_groups(FLEET))
     assert list_drafters(machines) == dict.fromkeys(machines, "old")
     assert [len(machine.drafters) for machine in machines.values()] == [3, 3, 1]
     assert not any("\x1b" in line for line in swap.done)
@@ -122,15 +127,15 @@ def test_a_machine_that_is_silent_for_a_while_is_no_end(
         looks += 1
         far.down = {"one"} if looks < 4 else set()
 
-    monkeypatch.setattr("slipstream.fleet.swap.time.sleep", wait)
-    canary = swap.try_on(("three",), answers=0, key=None, most_requests=100, within_seconds=3600)
+    monkeypatch.setattr("slipstream.fleet.canary.far_groups.time.sleep", wait)
+    canary = swap.try_on(("three",), ("one", "two"), TrialLimits(requests=100, answers=0))
     assert canary.verdict.outcome == "promote"
     assert looks >= 4
 
 
 def test_the_key_goes_by_the_standard_input(machines: Machines) -> None:
     swap, far = begin(machines, "good")
-    swap.sample_answers("one", 3, "secret")
+    swap.far.sample_answers("one", 3, "secret")
     assert machines["one"].key == b"secret"
     assert not any("secret" in word for _, words in far.commands for word in words)
 

@@ -12,8 +12,15 @@ from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
 from slipstream.fleet.canary.answers import ANSWERS
 from slipstream.fleet.canary.canary_test import MOST_REQUESTS
+from slipstream.fleet.canary.far_groups import FarGroups, TrialLimits
 from slipstream.fleet.canary.trial import WITHIN_SECONDS
-from slipstream.fleet.swap import FleetSwap, choose_canary, keep_canary, place_drafter
+from slipstream.fleet.swap import (
+    FleetSwap,
+    choose_canary,
+    keep_canary,
+    list_drafting_groups,
+    place_drafter,
+)
 from slipstream.fleet.transport import open_ssh
 from slipstream.measuring.client.endpoint import read_key
 from slipstream.reporting.pages.canary import render_canary_html
@@ -67,33 +74,36 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         )
     require_writable(options.html)
     fleet = load_fleet(options)
+    groups = list_drafting_groups(fleet)
+    canary = choose_canary(groups, options.canary) if options.canary else ()
     with open_ssh(fleet) as transport:
-        swap = FleetSwap(fleet, transport, options.drafter or "", screen.show_progress)
+        swap = FleetSwap(FarGroups(fleet, transport, screen.show_progress), options.drafter or "")
         if options.back:
-            swap.swapped = list(swap.groups)
+            swap.swapped = list(groups)
             swap.go_back()
             return _show(swap.done, screen)
-        canary = choose_canary(swap.groups, options.canary) if options.canary else ()
-        key = read_key(options.key, os.environ) if canary and options.answers else None
-        swap.name = place_drafter(
-            fleet, transport, swap.groups, options.drafter, screen.show_progress
-        )
-        if not canary:
-            swap.swap_all()
+        limits = _read_limits(options) if canary else None
+        swap.name = place_drafter(fleet, transport, groups, options.drafter, screen.show_progress)
+        if limits is None:
+            swap.swap_groups(groups)
             return _show(swap.done, screen)
-        record = swap.try_on(
-            canary,
-            answers=options.answers,
-            key=key,
-            most_requests=options.requests,
-            within_seconds=3600 * options.hours,
-        )
+        others = [group for group in groups if group not in canary]
+        record = swap.try_on(canary, others, limits)
         keep_canary(fleet, transport, record)
     screen.show_data(text=render_canary_text(record), document=record.to_json())
     if options.html:
         write_report(options.html, render_canary_html(record), screen)
     promoted = record.verdict.outcome == "promote"
     return ExitCode.DONE if promoted else ExitCode.GATE_MISSED
+
+
+def _read_limits(options: argparse.Namespace) -> TrialLimits:
+    return TrialLimits(
+        requests=options.requests,
+        seconds=3600 * options.hours,
+        answers=options.answers,
+        key=read_key(options.key, os.environ) if options.answers else None,
+    )
 
 
 def _show(done: list[str], screen: Screen) -> ExitCode:

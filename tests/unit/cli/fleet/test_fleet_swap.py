@@ -33,7 +33,7 @@ def far(tmp_path: Path, machines: Machines, monkeypatch: pytest.MonkeyPatch) -> 
         yield reached
 
     monkeypatch.setattr(swap, "open_ssh", open_fake)
-    monkeypatch.setattr("slipstream.fleet.swap.time.sleep", lambda _: None)
+    monkeypatch.setattr("slipstream.fleet.canary.far_groups.time.sleep", lambda _: None)
     monkeypatch.chdir(tmp_path)
     groups = "".join(
         f'[machines.{name}]\n[groups.{name}]\nmachines = ["{name}"]\n' for name in machines
