@@ -40,6 +40,7 @@ VERBS = {
 }
 # Verbs of two words; the module of `fleet plan` is `slipstream.cli.fleet.plan`.
 FLEET_VERBS = {
+    "init": "write a fleet.toml for machines that SSH reaches",
     "probe": "look at every machine over SSH, and measure the links between them",
     "plan": "decide every rank's settings, links, variables and ports, and what does not match",
     "up": "start every group, with each machine's phase",
@@ -56,6 +57,9 @@ FAR_VERBS = {
     "link": "be one end of a link that is measured",
     "ledger": "give a fleet the requests of this machine's run, as JSON",
     "answers": "give a fleet a sample of this machine's answers and their regret, as JSON",
+    "lease": "say who may change a fleet now",
+    "weights": "have a model here, checked",
+    "reach": "try which ports of other machines are open to this one",
 }
 
 

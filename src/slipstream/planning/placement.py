@@ -199,10 +199,10 @@ def _decide_cpu_environment(situation: Situation) -> dict[str, Choice[str]]:
 
 
 def shares_one_process(situation: Situation) -> bool:
-    """Say whether the model runs in the engine's own process: on few threads of one machine."""
+    """Say whether the model is to run in the engine's own process: on few threads of one node."""
     processor = situation.host.processor
     few = processor.usable_threads is not None and processor.usable_threads <= FEW_THREADS
-    nodes = situation.find_asked("nodes")
+    nodes = decide_parallel(situation).get("nodes")
     alone = nodes is None or nodes.value == 1
     return situation.on_cpu and few and alone and (processor.numa_nodes or 1) == 1
 
