@@ -24,10 +24,14 @@ _GATE_MISSED = 4
 
 @dataclass(slots=True)
 class FleetSwap:
-    """A drafter on its way through a fleet; `name` is what the machines know it by."""
+    """A drafter on its way through a fleet; `name` is what the machines know it by.
+
+    `require` fails if the fleet may no longer be changed from here.
+    """
 
     far: FarGroups
     name: str
+    require: Callable[[], None]
     swapped: list[str] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
 
@@ -73,6 +77,7 @@ class FleetSwap:
                 self._note(f"{group} is not swapped back: {fault.message}")
 
     def _swap(self, group: str, words: Sequence[str]) -> Swap:
+        self.require()
         run = self.far.read_ledger(group, float("inf")).run
         answer = self.far.call(group, ["swap", run, *words, "--json"], timeout=SWAP_SECONDS)
         if answer.code not in (0, _GATE_MISSED):

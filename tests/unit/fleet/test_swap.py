@@ -33,7 +33,7 @@ def machines() -> Machines:
 
 def begin(machines: Machines, drafter: str) -> tuple[FleetSwap, FarMachines]:
     far = FarMachines(partial(reply_of, machines))
-    return FleetSwap(FarGroups(FLEET, far, lambda _: None), drafter), far
+    return FleetSwap(FarGroups(FLEET, far, lambda _: None), drafter, lambda: None), far
 
 
 def try_on(machines: Machines, drafter: str, *, answers: int = 0) -> Canary:

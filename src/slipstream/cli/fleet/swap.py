@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from slipstream.cli.arguments import natural_number, positive_number, whole_number
-from slipstream.cli.fleet.options import add_fleet, load_fleet
+from slipstream.cli.fleet.options import add_fleet, add_force, load_fleet
 from slipstream.cli.measuring_options import require_writable, write_report
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
@@ -14,6 +14,7 @@ from slipstream.fleet.canary.answers import ANSWERS
 from slipstream.fleet.canary.canary_test import MOST_REQUESTS
 from slipstream.fleet.canary.far_groups import FarGroups, TrialLimits
 from slipstream.fleet.canary.trial import WITHIN_SECONDS
+from slipstream.fleet.lease import holding
 from slipstream.fleet.swap import (
     FleetSwap,
     choose_canary,
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a folder of this machine, which is sent, or a name on the hub",
     )
     add_fleet(parser)
+    add_force(parser)
     parser.add_argument("--back", action="store_true", help="return all groups to the one before")
     parser.add_argument(
         "--canary",
@@ -76,8 +78,12 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     fleet = load_fleet(options)
     groups = list_drafting_groups(fleet)
     canary = choose_canary(groups, options.canary) if options.canary else ()
-    with open_ssh(fleet) as transport:
-        swap = FleetSwap(FarGroups(fleet, transport, screen.show_progress), options.drafter or "")
+    with (
+        open_ssh(fleet) as transport,
+        holding(fleet, transport, "swap", force=options.force) as lease,
+    ):
+        far = FarGroups(fleet, transport, screen.show_progress)
+        swap = FleetSwap(far, options.drafter or "", lease.require)
         if options.back:
             swap.swapped = list(groups)
             swap.go_back()

@@ -33,6 +33,7 @@ from slipstream.fleet.canary.record import (
     Snapshot,
     Subject,
 )
+from slipstream.fleet.transport import escape
 from slipstream.steering.ledger import LedgerLine
 from slipstream.steering.swap_test import FALSE_ALARMS
 from slipstream.steering.swap_test import MARGIN as PLAN_MARGIN
@@ -239,7 +240,7 @@ class CanaryTest:
             others = fmean(kind.others)
             if change < -LOST_ACCEPTANCE * others:
                 shares = f"{others + change:.0%} instead of {others:.0%}"
-                return f"of {name}, a token after an accepted one is accepted in {shares}"
+                return f"of {escape(name)}, a token after an accepted one is accepted in {shares}"
         return None
 
 

@@ -21,6 +21,7 @@ from slipstream.fleet.canary.canary_test import (
 from slipstream.fleet.canary.figures import LEAST_TOKENS
 from slipstream.fleet.canary.ledgers import GroupLedger
 from slipstream.fleet.canary.record import Canary, CanaryVerdict, Subject
+from slipstream.fleet.transport import escape
 
 LOOK_EVERY_SECONDS = 5.0
 REPORT_EVERY_SECONDS = 60.0
@@ -177,5 +178,5 @@ def _find_end(ledger: GroupLedger, run: str) -> tuple[Literal["own-watch", "lost
     if ledger.run != run or ledger.state in ("draining", "stopping", "stopped", "failed"):
         return "lost", "its run ended during the trial"
     if ledger.last_swap is not None and ledger.last_swap.outcome == "swapped-back":
-        return "own-watch", ledger.last_swap.message
+        return "own-watch", escape(ledger.last_swap.message)
     return None

@@ -6,6 +6,7 @@ from random import Random
 
 from slipstream.fleet.canary.answers import AnswerRegret, AnswerSample
 from slipstream.fleet.canary.ledgers import GroupLedger
+from slipstream.fleet.lease import make_lease
 from slipstream.fleet.record import Fleet
 from slipstream.fleet.transport import Answer
 from slipstream.serving.swaps import Swap
@@ -73,6 +74,9 @@ class ServingMachine:
         if words[:2] == ["fleet", "answers"]:
             self.key = stdin or b""
             return say(self._answer(int(words[5])).to_json())
+        if words[:2] == ["fleet", "lease"]:
+            (owner,) = (word for word in words if word.startswith("--owner="))
+            return say(make_lease(owner[8:], "me", "swap", AT).to_json())
         assert words[:2] == ["swap", f"run-{self.name}"]
         if words[2] == "--back":
             return say(self.swap(self.drafters[-2][0], "swapped", "back").to_json())
