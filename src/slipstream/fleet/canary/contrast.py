@@ -21,6 +21,8 @@ BLOCK_LENGTHS = (8, 32)
 LEAST_BLOCKS = 4
 # As long as there are fewer blocks.
 UNKNOWN_LIKENESS = 1.5
+# Standard errors by which what was measured may be too low.
+CAUTION = 1.5
 # The mixture is narrowest after about so many windows.
 USUAL_WINDOWS = 60
 FARTHEST = 16.0
@@ -118,7 +120,7 @@ def find_likeness(windows: Sequence[float]) -> float:
             factors.append(UNKNOWN_LIKENESS)
         else:
             ratio = length * pvariance(blocks) / variance
-            factors.append(ratio * (1 + sqrt(2 / len(blocks))))
+            factors.append(ratio * (1 + CAUTION * sqrt(2 / len(blocks))))
     return max(factors)
 
 
