@@ -388,7 +388,7 @@ def _list_files(plan: LaunchPlan) -> tuple[Path, ...]:
     settings, certificate = plan.settings, Certificate.of(plan)
     drafter = settings.speculation.drafter if settings.speculation else None
     models = [Path(one.value) for one in (settings.model, drafter) if one is not None]
-    files = [certificate.file, certificate.key] if certificate else []
+    files = [certificate.file, certificate.key, certificate.authority] if certificate else []
     if relative := [str(file) for file in files if file and not file.is_absolute()]:
         raise InvalidInputError(
             f"a service starts in another folder, and does not find {', '.join(relative)}",
