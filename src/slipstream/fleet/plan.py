@@ -12,6 +12,8 @@ from slipstream.planning.settings import Choice
 from slipstream.records import Record
 
 LinkKind = Literal["roce", "tcp"]
+# Of what a far machine says, only such text is shown as it is.
+SHOWN = r"^[ -~]{1,80}$"
 # At most what a machine may say of itself: it is read from far machines.
 MOST_INTERFACES = 256
 
@@ -35,8 +37,8 @@ class MachineView(Record):
 
     schema_version: Literal[1] = 1
     host: Host
-    slipstream: str | None = Field(max_length=64)
-    engine: str | None = Field(max_length=128)
+    slipstream: str | None = Field(pattern=SHOWN)
+    engine: str | None = Field(pattern=SHOWN)
     clock_offset_seconds: float | None = None
     address: IpAddress | None = None
     interfaces: tuple[Interface, ...] = Field(default=(), max_length=MOST_INTERFACES)

@@ -1,0 +1,72 @@
+"""What the verbs of a fleet have in common: its file, and the way to its machines."""
+
+import argparse
+from pathlib import Path
+
+from slipstream.cli.plan import plan_for
+from slipstream.cli.screen import Screen
+from slipstream.errors import InvalidInputError
+from slipstream.fleet.plan import FleetPlan, FleetProbe
+from slipstream.fleet.planning import make_fleet_plan
+from slipstream.fleet.probing import probe_fleet
+from slipstream.fleet.record import FILE_NAME, FLEET_HINT, Fleet, read_fleet
+from slipstream.fleet.transport import Transport
+from slipstream.records import read_record
+
+PROBE_HINT = "slipstream fleet probe --json > FILE"
+
+
+def add_fleet(parser: argparse.ArgumentParser) -> None:
+    """Declare the fleet's file."""
+    parser.add_argument(
+        "--fleet", metavar="FILE", type=Path, default=Path(FILE_NAME), help="default fleet.toml"
+    )
+
+
+def add_probing(parser: argparse.ArgumentParser) -> None:
+    """Declare how machines are looked at."""
+    parser.add_argument(
+        "--install",
+        action="store_true",
+        help="install this version on machines that lack it, from a wheel made here",
+    )
+    parser.add_argument(
+        "--wheels",
+        metavar="FOLDER",
+        type=Path,
+        help="wheels that slipstream depends on, for machines without the internet",
+    )
+
+
+def load_fleet(options: argparse.Namespace) -> Fleet:
+    """Read the fleet's file."""
+    if not options.fleet.exists():
+        raise InvalidInputError(f"there is no {options.fleet}", hint=FLEET_HINT)
+    return read_fleet(options.fleet)
+
+
+def look_at(
+    options: argparse.Namespace, fleet: Fleet, transport: Transport, screen: Screen
+) -> FleetProbe:
+    """Look at every machine now."""
+    if options.wheels is not None and not options.wheels.is_dir():
+        raise InvalidInputError(
+            f"{options.wheels} is no folder", hint="pip download -d FOLDER slipstream"
+        )
+    return probe_fleet(
+        fleet,
+        transport,
+        screen.show_progress,
+        installing=options.install,
+        wheels=options.wheels,
+    )
+
+
+def read_probe(path: Path) -> FleetProbe:
+    """Read what `fleet probe --json` saved."""
+    return read_record(path, FleetProbe, hint=PROBE_HINT)
+
+
+def plan_fleet(fleet: Fleet, probe: FleetProbe) -> FleetPlan:
+    """Plan a fleet from what was seen of it."""
+    return make_fleet_plan(fleet, probe, plan_for)
