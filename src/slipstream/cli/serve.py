@@ -43,7 +43,12 @@ from slipstream.serving.run import (
     read_process,
 )
 from slipstream.serving.run_status import find_standing
-from slipstream.serving.served_plan import leave_without_gate, listen_at, put_behind_gate
+from slipstream.serving.served_plan import (
+    ask_for_certificates,
+    leave_without_gate,
+    listen_at,
+    put_behind_gate,
+)
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.detaching import detach, follow_to_ready
 from slipstream.serving.supervision.early_stop import stopping_early
@@ -68,6 +73,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_chat_wishes(parser)
     parser.add_argument("--bind", metavar="ADDRESS", help="to listen at; default this machine only")
     parser.add_argument("--port", type=whole_number, help="default 8000")
+    parser.add_argument(
+        "--tls",
+        metavar="FOLDER",
+        type=Path,
+        help="machine.pem, its .key and ca.pem of a fleet: clients need a certificate, too",
+    )
     parser.add_argument(
         "--fixed-length",
         action="store_true",
@@ -128,6 +139,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         terms = terms.model_copy(update={"keys_required": True})
     bind = _find_bind(options, plan, host, has_key=any(key.is_valid(now) for key in keys))
     plan = listen_at(plan, bind, options.port)
+    if options.tls is not None:
+        plan = ask_for_certificates(plan, options.tls.expanduser().resolve())
     plan = _set_gate(plan, terms, folder)
     address, successions = Address.of(plan), _list_successions(options, now)
     if not successions:  # A successor waits until it is free.
@@ -347,9 +360,11 @@ def _show_unit(
         )
     command = Path(shutil.which("slipstream") or sys.argv[0]).absolute()
     recording = terms.recording
+    tls = options.tls.expanduser().resolve() if options.tls else None
     given = {
         "--bind": options.bind,
         "--port": options.port,
+        "--tls": tls,
         "--drain": options.drain,
         "--gate": terms.gate_file,
         "--guardian": ",".join(options.guardian.allowed) or "off" if options.guardian else None,
@@ -369,7 +384,7 @@ def _show_unit(
         keys=Path(keys).expanduser().absolute() if keys else None,
         models=None if is_hidden(models) else models,
         recording=recording.folder if recording else None,
-        read=(*_list_programs(command), *_list_files(plan)),
+        read=(*_list_programs(command), *_list_files(plan), *([tls] if tls else [])),
     )
     screen.output.write(render_unit(service))
     screen.show_progress(

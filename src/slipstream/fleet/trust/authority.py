@@ -65,23 +65,24 @@ class Authority:
         certificate = builder.sign(self.key, hashes.SHA256())
         return Issued(certificate.public_bytes(serialization.Encoding.PEM), _write_key(key))
 
-    def find_reason_to_renew(self, pem: bytes, names: Iterable[str], now: datetime) -> str | None:
-        """Say why a machine needs another certificate, None if it does not."""
+    def list_names(self, pem: bytes) -> list[str]:
+        """Return the names and addresses that one of our certificates is for."""
         try:
             found = x509.load_pem_x509_certificate(pem)
             found.verify_directly_issued_by(self.certificate)
             listed = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        except (ValueError, TypeError, x509.ExtensionNotFound):
-            return "it has no certificate"
-        except InvalidSignature:
-            return "its certificate is another authority's"
-        if missing := {_read_name(name) for name in names} - set(listed):
-            return (
-                f"its certificate is not for {', '.join(sorted(str(one.value) for one in missing))}"
-            )
-        if found.not_valid_after_utc - now < RENEW_BEFORE:
-            return f"its certificate ends on {found.not_valid_after_utc:%Y-%m-%d}"
-        return None
+        except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+            return []
+        return [str(one.value) for one in listed]
+
+    def find_reason_to_renew(self, pem: bytes, names: Iterable[str], now: datetime) -> str | None:
+        """Say why a machine needs another certificate, None if it does not."""
+        if not (listed := self.list_names(pem)):
+            return "it has no certificate of this authority"
+        if missing := sorted({str(_read_name(name).value) for name in names} - {*listed}):
+            return f"its certificate is not for {', '.join(missing)}"
+        ends = x509.load_pem_x509_certificate(pem).not_valid_after_utc
+        return f"its certificate ends on {ends:%Y-%m-%d}" if ends - now < RENEW_BEFORE else None
 
 
 def make_authority(folder: Path, fleet: str, now: datetime) -> Authority:

@@ -83,8 +83,10 @@ def test_a_certificate_is_renewed_in_time_or_when_it_does_not_fit(
     assert find(pem, NAMES[:1], NOW) is None
     assert find(pem, (*NAMES, "10.0.0.9"), NOW) == "its certificate is not for 10.0.0.9"
     assert (find(pem, NAMES, late) or "").startswith("its certificate ends on ")
-    assert find(stranger, NAMES, NOW) == "its certificate is another authority's"
-    assert find(b"", NAMES, NOW) == find(b"nonsense", NAMES, NOW) == "it has no certificate"
+    for other in (stranger, b"", b"nonsense"):
+        assert find(other, NAMES, NOW) == "it has no certificate of this authority"
+        assert authority.list_names(other) == []
+    assert authority.list_names(pem) == [*NAMES]
 
 
 def test_an_authority_is_its_makers_alone_and_is_never_made_twice(tmp_path: Path) -> None:
