@@ -40,10 +40,14 @@ VERBS = {
 }
 # Verbs of two words; the module of `fleet plan` is `slipstream.cli.fleet.plan`.
 FLEET_VERBS = {
+    "init": "give every machine a certificate of the fleet's own authority, and its keys",
     "probe": "look at every machine over SSH, and measure the links between them",
     "plan": "decide every rank's settings, links, variables and ports, and what does not match",
     "up": "start every group, with each machine's phase",
     "status": "show every machine's run and every group's state",
+    "roll": "give one group after the other a new plan, and go back if one fails",
+    "keys": "bring the keys of the fleet's file to every gate and the front, without a restart",
+    "endpoints": "write the groups that take requests as endpoints.yaml, for llm-d's router",
     "top": "show the whole fleet as it works, redrawn every few seconds",
     "logs": "show what the runs of all machines, or of one, said",
     "stop": "have every group, or one, finish its requests and end",
@@ -53,6 +57,7 @@ FLEET_VERBS = {
 FAR_VERBS = {
     "here": "describe this machine to a fleet, as JSON",
     "link": "be one end of a link that is measured",
+    "front": "start, ask or change the front of a fleet on this machine",
 }
 
 

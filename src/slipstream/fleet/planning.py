@@ -6,9 +6,6 @@ add to it is decided here.
 
 from collections.abc import Callable, Mapping
 from itertools import chain
-from typing import Any
-
-from pydantic import JsonValue
 
 from slipstream.checkpoints.pairing import Fault
 from slipstream.fleet.front.router import decide_settings
@@ -23,17 +20,20 @@ from slipstream.fleet.plan import (
     RoutedGroup,
     RouterPlan,
 )
-from slipstream.fleet.ports import MASTER_PORT, list_group_ports, list_router_ports
+from slipstream.fleet.ports import list_group_ports, list_router_ports
 from slipstream.fleet.record import Fleet
 from slipstream.fleet.variables import decide_variables
 from slipstream.hardware import Host
 from slipstream.planning.asked import read_asked
+from slipstream.planning.group import Member
 from slipstream.planning.plan import LaunchPlan
-from slipstream.planning.settings import Choice
+from slipstream.planning.settings import FLAGS, Choice
+from slipstream.planning.spreading import spread_plan
 from slipstream.planning.wishes import Wishes
 
 PlanMachine = Callable[[Host, str, Wishes], LaunchPlan]
 LOOPBACK = "127.0.0.1"
+TENSOR_PARALLEL = FLAGS["tensor_parallel"]
 
 
 def make_fleet_plan(fleet: Fleet, probe: FleetProbe, plan_machine: PlanMachine) -> FleetPlan:
@@ -82,15 +82,21 @@ def _plan_group(
     # One engine has the same settings on every rank: those that the machine with the least free
     # memory can hold. Variables are each machine's own.
     least = min(group.machines, key=lambda machine: _measure_free(hosts[machine]))
-    ranks = []
-    for rank, machine in enumerate(group.machines):
-        plan = plans[least].model_copy(update={"environment": plans[machine].environment})
-        plan = _place(fleet, name, machine, plan, views[machine].address)
-        if len(group.machines) > 1:
-            plan = _join(plan, rank, group.machines, network, views)
-        ranks.append(RankPlan(machine=machine, rank=rank, plan=plan))
-    address = views[group.machines[0]].address
-    return GroupPlan(name=name, ranks=tuple(ranks), address=address, port=group.port)
+    plan = _place(fleet, name, plans[least], views[group.machines[0]].address)
+    own = [plans[machine].environment for machine in group.machines]
+    if network is not None:
+        ranks = _join(fleet, name, plan, network, own, views)
+    else:
+        ranks = tuple(plan.model_copy(update={"environment": one}) for one in own)
+    return GroupPlan(
+        name=name,
+        ranks=tuple(
+            RankPlan(machine=machine, rank=rank, plan=one)
+            for rank, (machine, one) in enumerate(zip(group.machines, ranks, strict=True))
+        ),
+        address=views[group.machines[0]].address,
+        port=group.port,
+    )
 
 
 def _spread(wishes: Wishes, machines: tuple[str, ...], host: Host) -> Wishes:
@@ -101,68 +107,54 @@ def _spread(wishes: Wishes, machines: tuple[str, ...], host: Host) -> Wishes:
     asked = read_asked(wishes).settings
     if not {"tensor_parallel", "pipeline_parallel", "data_parallel"} & asked.keys():
         size = len(machines) * max(1, len(host.accelerators))
-        words += ["--tensor-parallel-size", str(size)]
+        words += [TENSOR_PARALLEL, str(size)]
     return wishes.model_copy(update={"raw": (*wishes.raw, *words)})
 
 
-def _place(
-    fleet: Fleet, group: str, machine: str, plan: LaunchPlan, address: str | None
-) -> LaunchPlan:
+def _place(fleet: Fleet, group: str, plan: LaunchPlan, address: str | None) -> LaunchPlan:
     """Say where a group's engine answers: where the others reach it, if keys keep strangers out."""
-    port = Choice(fleet.groups[group].port, "user", f"[groups.{group}] of the fleet's file")
+    chosen = fleet.groups[group]
+    port = Choice(chosen.port, "user", f"[groups.{group}] of the fleet's file")
     if fleet.keys is None or address is None:
         why = "no keys are named, so nobody else may reach it"
         return plan.change(host=Choice(LOOPBACK, "default", why), port=port)
-    why = f"the address of {machine}, for the router and clients; its gate asks for a key"
+    why = f"the address of {chosen.machines[0]}, for others; its gate asks for a key"
     return plan.change(host=Choice(address, "hardware", why), port=port)
 
 
 def _join(
+    fleet: Fleet,
+    name: str,
     plan: LaunchPlan,
-    rank: int,
-    machines: tuple[str, ...],
-    network: GroupNetwork | None,
+    network: GroupNetwork,
+    environments: list[dict[str, Choice[str]]],
     views: Mapping[str, MachineView],
-) -> LaunchPlan:
-    """Make a machine's plan one rank of an engine over several."""
-    settings = plan.settings
-    changed: dict[str, Any] = {
-        "nodes": Choice(len(machines), "user", f"one engine over {', '.join(machines)}"),
-        "node_rank": Choice(rank, "user", "its place in the group's list of machines"),
-    }
-    tensor = settings.tensor_parallel
-    if tensor is not None and tensor.because == "given after --" and not _asked_for(plan, tensor):
+) -> tuple[LaunchPlan, ...]:
+    """Make one machine's plan that of every rank, each with its own variables."""
+    machines = fleet.groups[name].machines
+    tensor = plan.settings.tensor_parallel
+    # The planner was given the size by us, unless the user's own words named another.
+    if tensor is not None and plan.wishes.raw[-2:-1] == (TENSOR_PARALLEL,):
         why = f"every accelerator of {len(machines)} machines holds a part of each layer"
-        changed["tensor_parallel"] = Choice(tensor.value, "hardware", why)
-    why = "vLLM's own processes; Ray would copy the driver's whole environment, secrets included"
-    changed["executor"] = settings.executor or Choice("mp", "default", why)
-    rest: dict[str, Choice[JsonValue]] = dict(settings.rest)
-    if network is not None:
-        head = network.addresses[machines[0]]
-        rest["--master-addr"] = Choice(head, "hardware", f"{machines[0]}, over the group's link")
-    rest["--master-port"] = Choice(MASTER_PORT, "default", "vLLM's own; open to members only")
-    if rank:
-        rest["--headless"] = Choice(True, "default", "the first rank alone answers requests")
-    plan = plan.change(**changed, rest=rest)
-    if network is None:
-        return plan
-    machine = machines[rank]
-    accelerated = bool(views[machine].host.accelerators)
-    plan = plan.change_variables(decide_variables(network, machine, accelerated=accelerated))
-    # The planner sees one machine, and warns of others that it could not see.
-    return plan.model_copy(
-        update={
-            "warnings": tuple(fault for fault in plan.warnings if fault.code != "nodes"),
-            "refusals": tuple(fault for fault in plan.refusals if fault.code != "nodes"),
-        }
+        plan = plan.change(tensor_parallel=Choice(tensor.value, "hardware", why))
+    return spread_plan(
+        plan.model_copy(update={"environment": {}}),
+        name,
+        [
+            Member(
+                name=machine,
+                address=network.addresses[machine],
+                interface=network.interfaces[machine].name,
+            )
+            for machine in machines
+        ],
+        secret_file=f"~/{fleet.folder}/group-{name}.key",
+        variables=[
+            own
+            | decide_variables(network, machine, accelerated=bool(views[machine].host.accelerators))
+            for machine, own in zip(machines, environments, strict=True)
+        ],
     )
-
-
-def _asked_for(plan: LaunchPlan, tensor: Choice[int]) -> bool:
-    """Say whether the user's own words, not ours, named the size."""
-    words = plan.wishes.raw
-    ours = words[-2:] == ("--tensor-parallel-size", str(tensor.value))
-    return not ours
 
 
 def _plan_router(

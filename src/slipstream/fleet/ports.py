@@ -10,8 +10,8 @@ from typing import Literal
 from slipstream.fleet.network import GroupNetwork
 from slipstream.fleet.plan import FleetPlan, GroupPlan, PortRule, RouterPlan
 from slipstream.fleet.record import Fleet
+from slipstream.planning.spreading import MASTER_PORT, WATCH_PORT
 
-MASTER_PORT = 29501
 ROCE_PORT = 4791
 EPHEMERAL = (32768, 60999)
 
@@ -37,6 +37,13 @@ def list_group_ports(
         if machine == head:
             why = "where ranks find each other; it asks nobody who they are"
             yield PortRule(machine=machine, port=MASTER_PORT, protocol="tcp", who=others, why=why)
+        yield PortRule(
+            machine=machine,
+            port=WATCH_PORT,
+            protocol="udp",
+            who=others,
+            why="supervisors watch each other's ranks; every datagram is signed",
+        )
         first, last = ephemeral.get(machine, EPHEMERAL)
         yield PortRule(
             machine=machine,

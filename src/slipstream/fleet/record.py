@@ -165,7 +165,7 @@ class Fleet(Record):
     @property
     def folder(self) -> str:
         """Return the fleet's folder on every machine, relative to the user's home."""
-        return f".local/share/slipstream/fleet/{self.name}"
+        return find_folder(self.name)
 
     def name_ssh(self, machine: str) -> str:
         """Return what `ssh` is called with for a machine."""
@@ -181,6 +181,11 @@ class Fleet(Record):
         chosen = self.groups[group]
         wishes = self.wishes.override(chosen.wishes)
         return wishes.to_wishes(drafter=self.model.drafter, speculation=chosen.speculation)
+
+
+def find_folder(name: str) -> str:
+    """Return the folder of a fleet on every machine, relative to the user's home."""
+    return f".local/share/slipstream/fleet/{_require_name(name)}"
 
 
 def read_fleet(path: Path) -> Fleet:

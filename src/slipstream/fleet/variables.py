@@ -18,21 +18,12 @@ _RING = {
 def decide_variables(
     network: GroupNetwork, machine: str, *, accelerated: bool
 ) -> dict[str, Choice[str]]:
-    """Choose a rank's variables; without an accelerator only Gloo and vLLM's own count."""
-    interface, address = network.interfaces[machine], network.addresses[machine]
-    chosen = {
-        "VLLM_HOST_IP": Choice(
-            address, "hardware", "where the other ranks reach this one; vLLM would guess"
-        ),
-        "GLOO_SOCKET_IFNAME": Choice(
-            interface.name, "hardware", "without it ranks look for each other on loopback"
-        ),
-    }
+    """Choose NCCL's variables for a rank; vLLM's own and Gloo's are `planning.spreading`'s."""
     if not accelerated:
-        return chosen
-    chosen["NCCL_SOCKET_IFNAME"] = Choice(
-        f"={interface.name}", "hardware", "NCCL's bootstrap; = takes the name for the whole name"
-    )
+        return {}
+    name = network.interfaces[machine].name
+    why = "NCCL's bootstrap; = takes it for the whole name, not a beginning"
+    chosen = {"NCCL_SOCKET_IFNAME": Choice(f"={name}", "hardware", why)}
     if network.shape == "tcp":
         why = "no RDMA between all members was seen, and NCCL is not to try it"
         return chosen | {"NCCL_NET": Choice("Socket", "hardware", why)}

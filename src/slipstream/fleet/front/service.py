@@ -9,12 +9,16 @@ import shutil
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
+from slipstream.atomic_files import write_atomically
 from slipstream.errors import EngineError, MissingPartError
-from slipstream.fleet.front.control import is_running, save_state
+from slipstream.fleet.front.control import is_running, save_state, take_keys
+from slipstream.fleet.front.haproxy import KEY_LIST, SERVER_STATES
 from slipstream.fleet.front.router import PROGRAM, VERSION, render_command
 from slipstream.fleet.plan import RouterPlan
+from slipstream.serving.access.keys import read_keys
 
 SUPERVISOR_VERSION = "4.3.0"
 CONFIGURATION = "front.cfg"
@@ -90,6 +94,16 @@ def install(home: Path) -> None:
             )
 
 
+def take_key_file(fleet: Path, folder: Path, now: datetime) -> None:
+    """Have the front know the keys of the fleet's folder, whether it runs or not."""
+    keys = [key for key in read_keys(fleet / "keys.json") if key.is_valid(now)]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    content = "".join(f"{key.sha256}\n" for key in keys)
+    write_atomically(folder / KEY_LIST, content.encode(), mode=0o600)
+    if is_running(folder):
+        take_keys(folder, (key.sha256 for key in keys))
+
+
 def start(folder: Path, home: Path, path: str) -> None:
     """Start what the folder describes; what runs goes over to it without an interruption."""
     programs = {name: _require(name, home, path) for name in ("haproxy", PROGRAM, "supervisord")}
@@ -97,7 +111,7 @@ def start(folder: Path, home: Path, path: str) -> None:
         "HOME": str(home),
         "PATH": ":".join([*dict.fromkeys(str(one.parent) for one in programs.values()), path]),
     }
-    (folder / "servers.state").touch(mode=0o600)
+    (folder / SERVER_STATES).touch(mode=0o600)
     _require_sound(programs["haproxy"], folder, environment)
     control = programs["supervisord"].with_name("supervisorctl")
     if is_supervised(folder):
