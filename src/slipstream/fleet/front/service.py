@@ -23,7 +23,7 @@ from slipstream.serving.access.keys import read_keys
 SUPERVISOR_VERSION = "4.3.0"
 CONFIGURATION = "front.cfg"
 PROGRAMS_FOLDER = Path(".local/share/slipstream/fleet/front-programs")
-_SUPERVISED = "supervisord.conf"
+SUPERVISED = "supervisord.conf"
 _SBIN = "/usr/sbin:/usr/local/sbin:/sbin"
 STARTED_WITHIN_SECONDS = 30.0
 _LOOK_EVERY_SECONDS = 0.1
@@ -120,7 +120,7 @@ def start(folder: Path, home: Path, path: str) -> None:
         _control(control, folder, environment, "update")
         _control(control, folder, environment, "signal", "USR2", "front")
     else:
-        command = [str(programs["supervisord"]), "-c", str(folder / _SUPERVISED)]
+        command = [str(programs["supervisord"]), "-c", str(folder / SUPERVISED)]
         started = subprocess.run(
             command, env=environment, capture_output=True, text=True, check=False, cwd=folder
         )
@@ -155,7 +155,7 @@ def _read_pid(folder: Path) -> int | None:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except (OSError, ValueError):
         return None
-    return pid if str(folder / _SUPERVISED).encode() in words else None
+    return pid if str(folder / SUPERVISED).encode() in words else None
 
 
 def _await_front(folder: Path) -> None:
@@ -186,7 +186,7 @@ def _require_sound(haproxy: Path, folder: Path, environment: dict[str, str]) -> 
 
 def _control(program: Path, folder: Path, environment: dict[str, str], *words: str) -> None:
     done = subprocess.run(
-        [str(program), "-c", str(folder / _SUPERVISED), *words],
+        [str(program), "-c", str(folder / SUPERVISED), *words],
         env=environment,
         capture_output=True,
         text=True,
