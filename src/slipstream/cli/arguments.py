@@ -40,7 +40,7 @@ VERBS = {
 }
 # Verbs of two words; the module of `fleet plan` is `slipstream.cli.fleet.plan`.
 FLEET_VERBS = {
-    "init": "give every machine a certificate of the fleet's own authority, and its keys",
+    "init": "write a fleet.toml for machines that SSH reaches, or give them certificates and keys",
     "probe": "look at every machine over SSH, and measure the links between them",
     "plan": "decide every rank's settings, links, variables and ports, and what does not match",
     "up": "start every group, with each machine's phase",
@@ -58,6 +58,9 @@ FAR_VERBS = {
     "here": "describe this machine to a fleet, as JSON",
     "link": "be one end of a link that is measured",
     "front": "start, ask or change the front of a fleet on this machine",
+    "lease": "say who may change a fleet now",
+    "weights": "have a model here, checked",
+    "reach": "try which ports of other machines are open to this one",
 }
 
 

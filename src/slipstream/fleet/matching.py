@@ -1,6 +1,7 @@
 """What does not match between the machines of a fleet, each with what to type about it."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from slipstream import __version__
 from slipstream.checkpoints.pairing import Fault
@@ -133,9 +134,13 @@ def _find_weight_faults(fleet: Fleet, views: Mapping[str, MachineView]) -> Itera
                 f"weights of {model}, sha256",
                 "refuse",
                 views,
-                lambda view, model=model: (view.weights or {}).get(model, "")[:12] or None,
+                partial(_read_weights, model),
                 hint=f"slipstream fleet up copies them again; slipstream inspect {model}",
             )
+
+
+def _read_weights(model: str, view: MachineView) -> str | None:
+    return (view.weights or {}).get(model, "")[:12] or None
 
 
 def _find_clock_faults(views: Mapping[str, MachineView]) -> Iterator[Fault]:

@@ -16,6 +16,7 @@ from slipstream.fleet.plan import (
     FleetProbe,
     GroupPlan,
     MachineView,
+    PortRule,
     RankPlan,
     RoutedGroup,
     RouterPlan,
@@ -40,7 +41,7 @@ def make_fleet_plan(fleet: Fleet, probe: FleetProbe, plan_machine: PlanMachine) 
     """Plan every group, rank, port and the router, and name all that does not match."""
     views, links = probe.machines, probe.links
     faults = [*probe.faults, *find_mismatches(fleet, views, links)]
-    groups, ports = [], []
+    groups, ports = list[GroupPlan](), list[PortRule]()
     ephemeral = {name: view.ephemeral_ports for name, view in views.items() if view.ephemeral_ports}
     for name, group in fleet.groups.items():
         if not {*group.machines} <= views.keys():

@@ -184,7 +184,7 @@ class Fleet(Record):
 
 
 def find_folder(name: str) -> str:
-    """Return the folder of a fleet on every machine, relative to the user's home."""
+    """Return the folder of a fleet on any machine, relative to the user's home."""
     return f".local/share/slipstream/fleet/{_require_name(name)}"
 
 

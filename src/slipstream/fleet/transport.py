@@ -97,6 +97,11 @@ class Transport(Protocol):
     def start(self, machine: str, argv: Sequence[str], *, stdin: bytes | None = None) -> Stream:
         """Begin a command whose output is read as it comes."""
 
+    def relay(
+        self, source: str, giving: Sequence[str], machine: str, taking: Sequence[str]
+    ) -> Answer:
+        """Hand one machine's output to another's input, and return what the taker said."""
+
 
 def escape(text: str, most: int = 300) -> str:
     """Return a stranger's text on one line that cannot move a cursor or hide a word."""
@@ -138,6 +143,19 @@ class OpenSsh:
         _feed(process, stdin)
         return SshStream(process)
 
+    def relay(
+        self, source: str, giving: Sequence[str], machine: str, taking: Sequence[str]
+    ) -> Answer:
+        """Hand one machine's output to another's input, through this one."""
+        giver = self._begin(source, giving, None, stderr=subprocess.DEVNULL)
+        try:
+            taker = self._begin(machine, taking, giver.stdout)
+            complaints = taker.communicate()[1]
+            gave = giver.wait()
+        finally:
+            _end(giver)
+        return Answer(taker.returncode or gave, b"", complaints[-MOST_BYTES:])
+
     def close(self) -> None:
         """Close the shared connections."""
         for machine in sorted(self._used):
@@ -149,14 +167,14 @@ class OpenSsh:
         self,
         machine: str,
         argv: Sequence[str],
-        stdin: bytes | None,
+        stdin: bytes | IO[bytes] | None,
         stderr: int = subprocess.PIPE,
     ) -> "subprocess.Popen[bytes]":
         self._used.add(machine)
         command = [self.program, *self._list_options(), *self._name(machine), shlex.join(argv)]
         return subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stdin=_choose_input(stdin),
             stdout=subprocess.PIPE,
             stderr=stderr,
             # An interrupt is ours to handle: a child that dies of it first would look like a fault.
@@ -264,6 +282,12 @@ class _Bounded(threading.Thread):
                     return
 
 
+def _choose_input(stdin: bytes | IO[bytes] | None) -> int | IO[bytes]:
+    if stdin is None:
+        return subprocess.DEVNULL
+    return subprocess.PIPE if isinstance(stdin, bytes) else stdin
+
+
 def _feed(process: "subprocess.Popen[bytes]", content: bytes | None) -> None:
     if process.stdin is not None:
         with suppress(BrokenPipeError), process.stdin as pipe:
@@ -292,7 +316,7 @@ def open_ssh(fleet: Fleet) -> Iterator[OpenSsh]:
 
 
 def ask_all(
-    machines: Iterable[str], ask: Callable[[str], Result]
+    machines: Iterable[str], ask: Callable[[str], Result], *, at_once: int = MOST_AT_ONCE
 ) -> dict[str, Result | SlipstreamError]:
     """Do the same for every machine concurrently; a machine that fails does not stop the others."""
 
@@ -303,5 +327,5 @@ def ask_all(
             return fault
 
     names = list(machines)
-    with ThreadPoolExecutor(max_workers=max(1, min(MOST_AT_ONCE, len(names)))) as pool:
+    with ThreadPoolExecutor(max_workers=max(1, min(at_once, len(names)))) as pool:
         return dict(zip(names, pool.map(ask_one, names), strict=True))

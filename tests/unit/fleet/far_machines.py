@@ -46,6 +46,12 @@ class FarMachines:
     ) -> "FarStream":
         return FarStream(self.run(machine, argv, stdin=stdin, timeout=60))
 
+    def relay(
+        self, source: str, giving: Sequence[str], machine: str, taking: Sequence[str]
+    ) -> Answer:
+        given = self.run(source, giving, timeout=60)
+        return self.run(machine, taking, stdin=given.stdout, timeout=60)
+
 
 @dataclass
 class FarStream:

@@ -1,11 +1,13 @@
 """What the verbs of a fleet have in common: its file, and the way to its machines."""
 
 import argparse
+import difflib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slipstream.cli.plan import plan_for
 from slipstream.cli.screen import Screen
-from slipstream.errors import InvalidInputError
+from slipstream.errors import InvalidInputError, SlipstreamError, UsageError
 from slipstream.fleet.plan import FleetPlan, FleetProbe
 from slipstream.fleet.planning import make_fleet_plan
 from slipstream.fleet.probing import probe_fleet
@@ -36,6 +38,34 @@ def add_probing(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="wheels that slipstream depends on, for machines without the internet",
     )
+
+
+def add_force(parser: argparse.ArgumentParser) -> None:
+    """Declare the way past another desk."""
+    parser.add_argument(
+        "--force", action="store_true", help="take the fleet over from another desk that holds it"
+    )
+
+
+def choose_groups(fleet: Fleet, named: Sequence[str]) -> list[str]:
+    """Return the groups that were named, by default all."""
+    if unknown := [name for name in named if name not in fleet.groups]:
+        close = difflib.get_close_matches(unknown[0], fleet.groups, n=1)
+        raise UsageError(
+            f"there is no group {unknown[0]}",
+            hint=f"one of {', '.join(fleet.groups)}" if not close else f"is {close[0]} meant?",
+        )
+    return list(named) or list(fleet.groups)
+
+
+def raise_first(faults: Mapping[str, SlipstreamError], screen: Screen) -> None:
+    """Warn of all machines that failed but the first, which is the command's failure."""
+    first, *others = faults.values() if faults else (None,)
+    for fault in others:
+        if fault is not None:
+            screen.warn(fault)
+    if first is not None:
+        raise first
 
 
 def load_fleet(options: argparse.Namespace) -> Fleet:
