@@ -31,7 +31,7 @@ def render_endpoints(plan: FleetPlan, router: RouterPlan, state: FrontState | No
         for group in plan.groups
         if group.address is not None and (open_groups is None or group.name in open_groups)
     ]
-    return yaml.safe_dump({"endpoints": endpoints}, sort_keys=False)
+    return str(yaml.safe_dump({"endpoints": endpoints}, sort_keys=False))
 
 
 def _name_model(plan: FleetPlan, group: str) -> str:

@@ -7,9 +7,10 @@ names.
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Literal
 
 from slipstream.errors import InvalidInputError, SlipstreamError, UnreachableError
-from slipstream.fleet.far_commands import call, read_answer
+from slipstream.fleet.far_commands import call, explain, read_answer
 from slipstream.fleet.plan import MachineView
 from slipstream.fleet.record import Fleet
 from slipstream.fleet.transport import Transport, ask_all
@@ -32,6 +33,13 @@ class Delivery(Record):
     certificate: str | None = None
     front: str | None = None
     keys: int | None = None
+
+
+class DeliveryList(Record):
+    """What every machine was brought."""
+
+    schema_version: Literal[1] = 1
+    deliveries: tuple[Delivery, ...]
 
 
 def deliver(
@@ -81,10 +89,30 @@ def send_keys(fleet: Fleet, transport: Transport, machine: str) -> int | None:
         answer = call(fleet, transport, machine, ["fleet", "front", fleet.name, "keys"])
         if answer.code:
             raise UnreachableError(
-                f"{machine}: the front does not take the keys: {answer.last_words}",
+                f"{machine}: the front does not take the keys: {explain(answer)}",
                 hint=f"ssh {fleet.name_ssh(machine)} slipstream fleet front {fleet.name} keys",
             )
     return len(keys)
+
+
+def require_certificates(fleet: Fleet, transport: Transport, groups: Iterable[str]) -> None:
+    """Refuse to start groups behind a front without what they know each other by."""
+    if fleet.router is None:
+        return
+    router = fleet.router.machine
+    heads = [fleet.groups[name].machines[0] for name in groups]
+    place = f"{fleet.folder}/{TLS_FOLDER}"
+
+    def has_one(machine: str) -> bool:
+        file = FRONT if machine == router else MACHINE
+        return not transport.run(machine, ["test", "-s", f"{place}/{file}"], timeout=_SECONDS).code
+
+    answers = ask_all({*heads, router}, has_one)
+    if lacking := sorted(name for name, answer in answers.items() if answer is not True):
+        raise InvalidInputError(
+            f"{', '.join(lacking)}: no certificate of the fleet's authority",
+            hint="slipstream fleet init",
+        )
 
 
 def _renew(
