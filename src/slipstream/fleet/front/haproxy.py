@@ -80,6 +80,8 @@ defaults
     retry-on conn-failure 503
 """
 _CHECK = "check inter 1s fastinter 300ms downinter 1s fall 2 rise 1"
+# So that clients and logs can tell who answered.
+_SAY_GROUP = "http-response set-header x-slipstream-group %s"
 _TLS = "default-server ssl verify required ca-file ../tls/ca.pem crt ../tls/machine.pem"
 
 
@@ -185,7 +187,9 @@ def _render_router(router: RouterPlan) -> str:
 
 
 def _render_balanced(name: str, groups: Sequence[RoutedGroup]) -> str:
-    return _section(f"backend {name}", ["balance leastconn", _TLS, *_list_servers(groups)])
+    return _section(
+        f"backend {name}", ["balance leastconn", _TLS, _SAY_GROUP, *_list_servers(groups)]
+    )
 
 
 def _render_leg(router: RouterPlan, at: int) -> str:
@@ -215,6 +219,7 @@ def _render_leg(router: RouterPlan, at: int) -> str:
     back = [
         "balance first",
         _TLS,
+        _SAY_GROUP,
         "option httpchk",
         f"http-check send meth GET uri /readyz hdr Host {group.machine}",
         "http-check expect status 200",
