@@ -93,8 +93,16 @@ def _list_run_checks(status: FleetStatus) -> Iterator[MachineCheck]:
                 check=Check(subject=f"group {group.name}", verdict="ok", message=group.state),
             )
             continue
-        hint = "slipstream fleet up" if group.state == "down" else "slipstream fleet status"
-        yield _find(None, f"group {group.name}", f"it is {group.state}", hint)
+        down = group.state == "down"
+        yield MachineCheck(
+            machine=None,
+            check=Check(
+                subject=f"group {group.name}",
+                verdict="warning" if down else "fault",
+                message=f"it is {group.state}",
+                hint="slipstream fleet up" if down else "slipstream fleet status",
+            ),
+        )
     for one in status.machines:
         if one.run is not None and one.run.state in ("failed", "supervisor gone"):
             said = escape(one.run.message or "")

@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 
 from slipstream.errors import SlipstreamError
 from slipstream.fleet.far_commands import name_command
@@ -17,7 +17,7 @@ _Line = tuple[str, str] | None
 
 def follow_logs(
     fleet: Fleet, transport: Transport, runs: Mapping[str, str], words: Sequence[str]
-) -> Iterator[tuple[str, str]]:
+) -> Generator[tuple[str, str], None, None]:
     """Yield lines of `slipstream logs` of each machine's run as they come, escaped."""
     lines: queue.Queue[_Line] = queue.Queue(MOST_LINES)
     streams = list[Stream]()

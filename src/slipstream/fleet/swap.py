@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slipstream.errors import EngineError, InvalidInputError, SlipstreamError
-from slipstream.fleet.canary.far_groups import FarGroups, TrialLimits, read_error, run_canary
+from slipstream.fleet.canary.far_groups import FarGroups, TrialLimits, run_canary
 from slipstream.fleet.canary.record import Canary
-from slipstream.fleet.far_commands import read_answer
+from slipstream.fleet.far_commands import explain, read_answer
 from slipstream.fleet.record import Fleet
 from slipstream.fleet.transport import Transport, escape
 from slipstream.serving.swaps import Swap
@@ -81,9 +81,7 @@ class FleetSwap:
         run = self.far.read_ledger(group, float("inf")).run
         answer = self.far.call(group, ["swap", run, *words, "--json"], timeout=SWAP_SECONDS)
         if answer.code not in (0, _GATE_MISSED):
-            raise EngineError(
-                f"{group}: {read_error(answer)}", hint=f"slipstream fleet logs {group}"
-            )
+            raise EngineError(f"{group}: {explain(answer)}", hint=f"slipstream fleet logs {group}")
         return read_answer(self.far.name_machine(group), answer, Swap)
 
     def _has_returned(self, group: str) -> bool:

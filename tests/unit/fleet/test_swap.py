@@ -38,7 +38,7 @@ def begin(machines: Machines, drafter: str) -> tuple[FleetSwap, FarMachines]:
 
 def try_on(machines: Machines, drafter: str, *, answers: int = 0) -> Canary:
     swap, _ = begin(machines, drafter)
-    limits = TrialLimits(requests=100, seconds=3600, answers=answers, key="secret")
+    limits = TrialLimits(requests=100, seconds=3600, answers=answers)
     return swap.try_on(("three",), ("one", "two"), limits)
 
 
@@ -131,13 +131,6 @@ def test_a_machine_that_is_silent_for_a_while_is_no_end(
     canary = swap.try_on(("three",), ("one", "two"), TrialLimits(requests=100, answers=0))
     assert canary.verdict.outcome == "promote"
     assert looks >= 4
-
-
-def test_the_key_goes_by_the_standard_input(machines: Machines) -> None:
-    swap, far = begin(machines, "good")
-    swap.far.sample_answers("one", 3, "secret")
-    assert machines["one"].key == b"secret"
-    assert not any("secret" in word for _, words in far.commands for word in words)
 
 
 def test_a_trial_needs_requests_before_it(machines: Machines) -> None:

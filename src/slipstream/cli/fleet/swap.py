@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 from pathlib import Path
 
 from slipstream.cli.arguments import natural_number, positive_number, whole_number
@@ -23,7 +22,6 @@ from slipstream.fleet.swap import (
     place_drafter,
 )
 from slipstream.fleet.transport import open_ssh
-from slipstream.measuring.client.endpoint import read_key
 from slipstream.reporting.pages.canary import render_canary_html
 from slipstream.reporting.text.canary import render_canary_text
 
@@ -64,7 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=ANSWERS,
         help=f"answers of both arms that are judged by prefill (default {ANSWERS}; 0 for none)",
     )
-    parser.add_argument("--key", metavar="FILE", type=Path, help="file with a key, for the answers")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a page with pictures")
 
 
@@ -108,7 +105,6 @@ def _read_limits(options: argparse.Namespace) -> TrialLimits:
         requests=options.requests,
         seconds=3600 * options.hours,
         answers=options.answers,
-        key=read_key(options.key, os.environ) if options.answers else None,
     )
 
 

@@ -1,9 +1,7 @@
 """What a trial asks of groups on far machines, and the trial of a change that the caller makes."""
 
-import json
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from slipstream.errors import EngineError
@@ -12,21 +10,20 @@ from slipstream.fleet.canary.canary_test import MOST_REQUESTS
 from slipstream.fleet.canary.ledgers import MOST_LINES, GroupLedger
 from slipstream.fleet.canary.record import CanaryVerdict, Subject
 from slipstream.fleet.canary.trial import WITHIN_SECONDS, CanaryTrial
-from slipstream.fleet.far_commands import call, read_answer
+from slipstream.fleet.far_commands import call, explain, read_answer
 from slipstream.fleet.record import Fleet
-from slipstream.fleet.transport import Answer, Transport, escape
+from slipstream.fleet.transport import Answer, Transport
 
 ANSWERS_SECONDS = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
 class TrialLimits:
-    """When a trial ends undecided, how many answers of each arm are judged, and with which key."""
+    """When a trial ends undecided, and how many answers of each arm are judged."""
 
     requests: int = MOST_REQUESTS
     seconds: float = WITHIN_SECONDS
     answers: int = ANSWERS
-    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +34,10 @@ class FarGroups:
     transport: Transport
     say: Callable[[str], None]
 
-    def call(
-        self, group: str, words: Sequence[str], *, stdin: bytes | None = None, timeout: float = 60
-    ) -> Answer:
+    def call(self, group: str, words: Sequence[str], *, timeout: float = 60) -> Answer:
         """Run Slipstream on a group's first machine."""
         machine = self.name_machine(group)
-        return call(self.fleet, self.transport, machine, words, stdin=stdin, timeout=timeout)
+        return call(self.fleet, self.transport, machine, words, timeout=timeout)
 
     def read_ledger(self, group: str, after: float) -> GroupLedger:
         """Read a group's requests that ended after a moment of its machine's clock."""
@@ -52,16 +47,16 @@ class FarGroups:
         answer = self.call(group, ["fleet", "ledger", *words])
         return read_answer(self.name_machine(group), answer, GroupLedger)
 
-    def sample_answers(self, group: str, number: int, key: str | None) -> AnswerSample:
-        """Have a group answer prompts of ours and judge its answers; the key goes by its input."""
+    def sample_answers(self, group: str, number: int) -> AnswerSample:
+        """Have a group answer prompts of ours and judge its answers."""
         self.say(f"{group}: {number} answers are judged by prefill")
         port = str(self.fleet.groups[group].port)
         words = ["fleet", "answers", "--port", port, "--number", str(number), "--json"]
-        answer = self.call(group, words, stdin=(key or "").encode(), timeout=ANSWERS_SECONDS)
+        answer = self.call(group, words, timeout=ANSWERS_SECONDS)
         if answer.code:
             raise EngineError(
-                f"{group}: its answers could not be judged: {read_error(answer)}",
-                hint="--key FILE with a key of the fleet, or --answers 0 to do without",
+                f"{group}: its answers could not be judged: {explain(answer)}",
+                hint=f"slipstream fleet logs {group}, or --answers 0 to do without",
             )
         return read_answer(self.name_machine(group), answer, AnswerSample)
 
@@ -96,18 +91,12 @@ def run_canary(
     )
     trial.prepare()
     answers = limits.answers
-    usual = groups.sample_answers(others[0], answers, limits.key) if answers else None
+    usual = groups.sample_answers(others[0], answers) if answers else None
     change()
-    trial.begin()
     if usual is not None:
-        trial.judge_answers(groups.sample_answers(canary[0], answers, limits.key), usual)
+        trial.judge_answers(groups.sample_answers(canary[0], answers), usual)
+    # Only now: answers to prompts of ours are not compared with those to the clients'.
+    trial.begin()
     verdict = trial.watch()
     groups.say(f"{verdict.outcome}: {verdict.because}")
     return trial, verdict
-
-
-def read_error(answer: Answer) -> str:
-    """Return what a machine's command failed with, on one line that is safe to show."""
-    with suppress(ValueError, KeyError, TypeError):
-        return escape(str(json.loads(answer.stderr)["error"]["message"]))
-    return answer.last_words

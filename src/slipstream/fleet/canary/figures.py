@@ -13,6 +13,7 @@ from math import log2
 from statistics import fmean, median
 from typing import NamedTuple
 
+from slipstream.serving.supervision.steering_watch import OWN_KEY
 from slipstream.steering.expected_time import PILOT_REQUESTS, ExpectedTime
 from slipstream.steering.ledger import LedgerLine
 from slipstream.steering.streams import FEATURES, LEAST_DRAFTS, solve_acceptance
@@ -22,8 +23,6 @@ from slipstream.steering.swap_test import MOST_CACHED_SHARE
 LEAST_TOKENS = 24
 # Of each stratum and arm: older ones saw another hour of the machine.
 MOST_WAITING = 64
-# The supervisor's own requests: the same few texts over and over.
-_OWN_KEY = "supervisor"
 
 
 class Figures(NamedTuple):
@@ -126,7 +125,7 @@ class Filter:
     def takes(self, line: LedgerLine) -> bool:
         """Say whether a line tells anything about speed."""
         return (
-            line.key != _OWN_KEY
+            line.key != OWN_KEY
             and line.tokens >= LEAST_TOKENS
             and line.steps >= 2
             and line.first_seconds is not None

@@ -20,8 +20,8 @@ from slipstream.serving.spare_folder import find_engine_folder, read_latest
 from slipstream.serving.swaps import Swap
 from slipstream.steering.ledger import LedgerLine, read_ledger
 
-# Of a line of about 350 bytes: well below what a transport reads.
-MOST_LINES = 20_000
+# Of lines of 350 to 450 bytes: a far machine's record has 4 MiB at most.
+MOST_LINES = 8_000
 
 
 class GroupLedger(Record):

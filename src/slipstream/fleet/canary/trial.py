@@ -87,9 +87,7 @@ class CanaryTrial:
         self._began_at = datetime.now(UTC)
         for group in (*self.canary, *self.others):
             ledger = self.read(group, float("inf"))
-            # A canary's ledger has only what it served since.
-            began = 0.0 if group in self.canary else ledger.now
-            self._followed[group] = _Followed(ledger.run, began, began)
+            self._followed[group] = _Followed(ledger.run, ledger.now, ledger.now)
 
     def judge_answers(self, canary: AnswerSample, others: AnswerSample) -> None:
         """Take a sample of answers of both arms."""

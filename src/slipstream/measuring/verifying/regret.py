@@ -51,14 +51,14 @@ def key_of(answer: Answer) -> Key:
 
 
 def judge_all(
-    url: str, answers: Iterable[Answer], report: Callable[[int, int], None]
+    endpoint: Endpoint, answers: Iterable[Answer], report: Callable[[int, int], None]
 ) -> dict[Key, Profile]:
     """Have a server judge each different answer, one at a time: all logits of one take memory."""
     keys = list(dict.fromkeys(map(key_of, answers)))
 
     async def run() -> dict[Key, Profile]:
         profiles = {}
-        async with open_client(Endpoint(url)) as client:
+        async with open_client(endpoint) as client:
             model = await read_model(client)
             for key in keys:
                 profiles[key] = await judge_answer(client, key, model)

@@ -72,7 +72,8 @@ def _list_links(links: Iterable[Link]) -> list[str]:
 def _describe_group(group: GroupPlan, *, explain: bool) -> list[str]:
     first = group.ranks[0]
     machines = ", ".join(rank.machine for rank in group.ranks)
-    lines = [f"group {group.name} on {machines}, at {group.address or UNKNOWN}:{group.port}"]
+    host = first.plan.settings.host
+    lines = [f"group {group.name} on {machines}, at {host.value if host else UNKNOWN}:{group.port}"]
     shared = [one for one in _list_decisions(group, 0) if _is_shared(group, one)]
     if explain:
         rows = [("SETTING", "VALUE", "SOURCE", "BECAUSE")]

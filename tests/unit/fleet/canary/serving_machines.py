@@ -42,7 +42,6 @@ class ServingMachine:
     drafters: list[tuple[str, float]] = field(default_factory=lambda: [("old", 0.0)])
     lines: list[LedgerLine] = field(default_factory=list)
     last_swap: Swap | None = None
-    key: bytes = b""
 
     def __post_init__(self) -> None:
         self._chance = Random(self.name)
@@ -64,7 +63,7 @@ class ServingMachine:
         self.last_swap = Swap.model_validate({**known, "outcome": outcome, "message": message})
         return self.last_swap
 
-    def reply(self, words: list[str], stdin: bytes | None) -> Answer:
+    def reply(self, words: list[str]) -> Answer:
         """Answer as the command on the machine does."""
         if words[:2] == ["fleet", "ledger"]:
             after, most = float(words[5]), int(words[7])
@@ -72,7 +71,6 @@ class ServingMachine:
                 self.serve(REQUESTS_PER_LOOK)
             return say(self._describe(after).to_json())
         if words[:2] == ["fleet", "answers"]:
-            self.key = stdin or b""
             return say(self._answer(int(words[5])).to_json())
         if words[:2] == ["fleet", "lease"]:
             (owner,) = (word for word in words if word.startswith("--owner="))
@@ -124,7 +122,7 @@ class ServingMachine:
 
 
 def reply_of(
-    machines: dict[str, ServingMachine], name: str, words: list[str], stdin: bytes | None
+    machines: dict[str, ServingMachine], name: str, words: list[str], _: bytes | None
 ) -> Answer:
     """Answer for one of some machines; the words before those of slipstream are left out."""
-    return machines[name].reply(words[words.index("slipstream") + 1 :], stdin)
+    return machines[name].reply(words[words.index("slipstream") + 1 :])
