@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slipstream.errors import EngineError, InvalidInputError, SlipstreamError
-from slipstream.fleet.canary.far_groups import FarGroups, TrialLimits, run_canary
+from slipstream.fleet.canary.far_groups import FarGroups, TrialLimits, open_trial
 from slipstream.fleet.canary.record import Canary
 from slipstream.fleet.far_commands import explain, read_answer
 from slipstream.fleet.record import Fleet
@@ -51,10 +51,10 @@ class FleetSwap:
 
     def try_on(self, canary: Sequence[str], others: Sequence[str], limits: TrialLimits) -> Canary:
         """Swap some groups, and the others too or those back, as their requests decide."""
+        far = open_trial(self.far, "drafter", canary, others, limits)
         try:
-            trial, verdict = run_canary(
-                self.far, "drafter", canary, others, lambda: self.swap_groups(canary), limits
-            )
+            self.swap_groups(canary)
+            verdict = far.decide()
             if verdict.outcome == "promote":
                 self.swap_groups(others)
             else:
@@ -62,7 +62,7 @@ class FleetSwap:
         except BaseException:
             self.go_back()
             raise
-        return trial.describe(verdict, name=self.name, done=self.done)
+        return far.trial.describe(verdict, name=self.name, done=self.done)
 
     def go_back(self) -> None:
         """Have the drafter before in every group that took the new one, the last one first."""
@@ -124,23 +124,6 @@ def place_drafter(
         for file in files:
             transport.send(machine, file, f"{place}/{file.name}")
     return f"~/{place}"
-
-
-def keep_canary(fleet: Fleet, transport: Transport, canary: Canary) -> None:
-    """Keep the record in the fleet's folder on its first machine."""
-    name = f"{fleet.folder}/canaries/{canary.decided_at:%Y%m%d-%H%M%S}.json"
-    transport.send(fleet.first_machine, canary.to_json().encode(), name)
-
-
-def choose_canary(groups: Sequence[str], number: int) -> tuple[str, ...]:
-    """Return the groups that try something first: the last ones, so the first serves as before."""
-    if not 0 < number < len(groups):
-        raise InvalidInputError(
-            f"{number} of {len(groups)} groups that draft cannot be a canary: at least one tries "
-            "and at least one goes on as before",
-            hint="--canary 1" if len(groups) > 1 else "leave --canary out",
-        )
-    return tuple(groups[-number:])
 
 
 def _make_plain(name: str) -> str:

@@ -11,7 +11,6 @@ from slipstream.fleet.canary.far_groups import FarGroups, TrialLimits
 from slipstream.fleet.canary.record import Canary
 from slipstream.fleet.swap import (
     FleetSwap,
-    choose_canary,
     list_drafting_groups,
     place_drafter,
 )
@@ -139,13 +138,6 @@ def test_a_trial_needs_requests_before_it(machines: Machines) -> None:
     canary = try_on(machines, "good")
     assert canary.evidence.requests_before >= 48
     assert canary.verdict.outcome == "promote"
-
-
-@pytest.mark.parametrize("number", [3, 4])
-def test_at_least_one_group_goes_on_as_before(number: int) -> None:
-    with pytest.raises(InvalidInputError, match="goes on as before"):
-        choose_canary(("a", "b", "c"), number)
-    assert choose_canary(("a", "b", "c"), 1) == ("c",)
 
 
 def test_a_folder_of_the_desk_is_sent_to_every_machine(tmp_path: Path, machines: Machines) -> None:

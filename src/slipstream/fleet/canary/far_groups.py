@@ -1,4 +1,4 @@
-"""What a trial asks of groups on far machines, and the trial of a change that the caller makes."""
+"""What a trial asks of groups on far machines, and a trial around a change of theirs."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from slipstream.errors import EngineError
 from slipstream.fleet.canary.answers import ANSWERS, AnswerSample
 from slipstream.fleet.canary.canary_test import MOST_REQUESTS
 from slipstream.fleet.canary.ledgers import MOST_LINES, GroupLedger
-from slipstream.fleet.canary.record import CanaryVerdict, Subject
+from slipstream.fleet.canary.record import Canary, CanaryVerdict, Subject
 from slipstream.fleet.canary.trial import WITHIN_SECONDS, CanaryTrial
 from slipstream.fleet.far_commands import call, explain, read_answer
 from slipstream.fleet.record import Fleet
@@ -65,18 +65,38 @@ class FarGroups:
         return self.fleet.groups[group].machines[0]
 
 
-def run_canary(
+@dataclass(frozen=True, slots=True)
+class FarTrial:
+    """A trial for which the requests before it are read: the change is next, and is the caller's.
+
+    To promote what is new or to take it back is the caller's part, too, also after an exception.
+    """
+
+    groups: FarGroups
+    trial: CanaryTrial
+    usual: AnswerSample | None
+
+    def decide(self) -> CanaryVerdict:
+        """Return the verdict of the requests, now that the canary serves what is new."""
+        if self.usual is not None:
+            number = len(self.usual.answers)
+            sample = self.groups.sample_answers(self.trial.canary[0], number)
+            self.trial.judge_answers(sample, self.usual)
+        # Only now: answers to prompts of ours are not compared with those to the clients'.
+        self.trial.begin()
+        verdict = self.trial.watch()
+        self.groups.say(f"{verdict.outcome}: {verdict.because}")
+        return verdict
+
+
+def open_trial(
     groups: FarGroups,
     subject: Subject,
     canary: Sequence[str],
     others: Sequence[str],
-    change: Callable[[], None],
     limits: TrialLimits,
-) -> tuple[CanaryTrial, CanaryVerdict]:
-    """Have `change` give some groups what is new, and return the verdict of their requests.
-
-    To promote it or to take it back is the caller's part, also after an exception.
-    """
+) -> FarTrial:
+    """Read the requests before a trial, and the other groups' answers."""
     trial = CanaryTrial(
         fleet=groups.fleet.name,
         subject=subject,
@@ -90,13 +110,11 @@ def run_canary(
         within_seconds=limits.seconds,
     )
     trial.prepare()
-    answers = limits.answers
-    usual = groups.sample_answers(others[0], answers) if answers else None
-    change()
-    if usual is not None:
-        trial.judge_answers(groups.sample_answers(canary[0], answers), usual)
-    # Only now: answers to prompts of ours are not compared with those to the clients'.
-    trial.begin()
-    verdict = trial.watch()
-    groups.say(f"{verdict.outcome}: {verdict.because}")
-    return trial, verdict
+    usual = groups.sample_answers(others[0], limits.answers) if limits.answers else None
+    return FarTrial(groups, trial, usual)
+
+
+def keep_canary(fleet: Fleet, transport: Transport, canary: Canary) -> None:
+    """Keep the record in the fleet's folder on its first machine."""
+    name = f"{fleet.folder}/canaries/{canary.decided_at:%Y%m%d-%H%M%S}.json"
+    transport.send(fleet.first_machine, canary.to_json().encode(), name)

@@ -34,6 +34,7 @@ class ServingMachine:
     """A run whose drafter can be swapped."""
 
     name: str
+    run: str = "run"
     requests_before: int = 120
     refuses: bool = False
     returns_at: int | None = None
@@ -63,6 +64,10 @@ class ServingMachine:
         self.last_swap = Swap.model_validate({**known, "outcome": outcome, "message": message})
         return self.last_swap
 
+    def restart(self, drafter: str) -> None:
+        """Begin another run, with another plan."""
+        self.run, self.lines, self.drafters = "run-2", [], [(drafter, 0.0)]
+
     def reply(self, words: list[str]) -> Answer:
         """Answer as the command on the machine does."""
         if words[:2] == ["fleet", "ledger"]:
@@ -75,7 +80,7 @@ class ServingMachine:
         if words[:2] == ["fleet", "lease"]:
             (owner,) = (word for word in words if word.startswith("--owner="))
             return say(make_lease(owner[8:], "me", "swap", AT).to_json())
-        assert words[:2] == ["swap", f"run-{self.name}"]
+        assert words[:2] == ["swap", self.run]
         if words[2] == "--back":
             return say(self.swap(self.drafters[-2][0], "swapped", "back").to_json())
         if self.refuses:
@@ -86,7 +91,7 @@ class ServingMachine:
     def _describe(self, after: float) -> GroupLedger:
         name, since = self.drafters[-1]
         return GroupLedger(
-            run=f"run-{self.name}",
+            run=self.run,
             state="ready",
             now=self.now,
             target="m",
@@ -124,5 +129,5 @@ class ServingMachine:
 def reply_of(
     machines: dict[str, ServingMachine], name: str, words: list[str], _: bytes | None
 ) -> Answer:
-    """Answer for one of some machines; the words before those of slipstream are left out."""
-    return machines[name].reply(words[words.index("slipstream") + 1 :])
+    """Answer for one of some machines."""
+    return machines[name].reply(words)
