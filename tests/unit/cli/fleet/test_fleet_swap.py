@@ -11,12 +11,9 @@ import pytest
 from slipstream.cli.fleet import swap
 from slipstream.cli.main import run
 from slipstream.fleet.canary.record import Canary
-from slipstream.fleet.lease import make_lease
 from slipstream.fleet.record import Fleet
-from slipstream.fleet.transport import Answer
 from tests.unit.fleet.canary.serving_machines import FLEET, ServingMachine, reply_of
-from tests.unit.fleet.far_machines import FarMachines, say
-from tests.unit.serving.kept_runs import AT
+from tests.unit.fleet.far_machines import FarMachines
 
 Capture = pytest.CaptureFixture[str]
 Machines = dict[str, ServingMachine]
@@ -104,14 +101,7 @@ def test_a_canary_of_all_groups_is_refused_before_anything_is_done(
 def test_another_desk_that_holds_the_fleet_keeps_it(
     machines: Machines, far: FarMachines, capsys: Capture
 ) -> None:
-    reply = far.reply
-
-    def hold(machine: str, words: list[str], stdin: bytes | None) -> Answer:
-        if "lease" in words:
-            return say(make_lease("0" * 32, "ann@desk", "roll", AT).to_json())
-        return reply(machine, words, stdin)
-
-    far.reply = hold
+    far.lease = {"owner": "0" * 32, "who": "ann@desk", "purpose": "roll"}
     assert run(["fleet", "swap", "good"], {}) == 1
     assert "ann@desk holds the fleet for roll" in capsys.readouterr().err
     assert list_drafters(machines) == {"old"}

@@ -6,7 +6,6 @@ from random import Random
 
 from slipstream.fleet.canary.answers import AnswerRegret, AnswerSample
 from slipstream.fleet.canary.ledgers import GroupLedger
-from slipstream.fleet.lease import make_lease
 from slipstream.fleet.record import Fleet
 from slipstream.fleet.transport import Answer
 from slipstream.serving.swaps import Swap
@@ -77,15 +76,12 @@ class ServingMachine:
             return say(self._describe(after).to_json())
         if words[:2] == ["fleet", "answers"]:
             return say(self._answer(int(words[5])).to_json())
-        if words[:2] == ["fleet", "lease"]:
-            (owner,) = (word for word in words if word.startswith("--owner="))
-            return say(make_lease(owner[8:], "me", "swap", AT).to_json())
         assert words[:2] == ["swap", self.run]
         if words[2] == "--back":
             return say(self.swap(self.drafters[-2][0], "swapped", "back").to_json())
         if self.refuses:
             error = {"error": {"message": "swap_shape: it has \x1b[31manother shape"}}
-            return say("", 1, json.dumps(error).encode())
+            return say("", 1, json.dumps(error, indent=2).encode())
         return say(self.swap(words[2], "swapped", f"{words[2]} drafts").to_json())
 
     def _describe(self, after: float) -> GroupLedger:
