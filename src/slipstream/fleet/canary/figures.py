@@ -21,6 +21,9 @@ from slipstream.steering.swap_test import MOST_CACHED_SHARE
 
 # By tokens and not by steps: a better drafter answers the same text in fewer of those.
 LEAST_TOKENS = 24
+# Draft lengths of one request in 50 at either end count as unseen.
+RARE_SHARE = 50
+NEAR_LENGTHS = 0.5
 # Of each stratum and arm: older ones saw another hour of the machine.
 MOST_WAITING = 64
 
@@ -30,14 +33,15 @@ class Figures(NamedTuple):
 
     `speed` is tokens per second of step time. `expected_speed` is the same if each step took what
     it is expected to take with its batch, draft length and context, and `step_seconds` by how much
-    it took longer: the first is the drafter's doing, the second the machine's.
+    it took longer: the first is the drafter's doing, the second the machine's. They are None for a
+    draft length of which nothing is known.
     """
 
     kind: str
     batch: int
     speed: float
-    expected_speed: float
-    step_seconds: float
+    expected_speed: float | None
+    step_seconds: float | None
     acceptance: float | None
 
 
@@ -46,8 +50,8 @@ class Difference(NamedTuple):
 
     kind: str
     speed: float
-    expected_speed: float
-    step_seconds: float
+    expected_speed: float | None
+    step_seconds: float | None
     acceptance: float | None
     other_acceptance: float | None
 
@@ -57,7 +61,7 @@ class LoadModel:
 
     def __init__(self, before: Iterable[LedgerLine]) -> None:
         self._time = ExpectedTime(FEATURES)
-        batches, contexts = [], []
+        batches, contexts, lengths = [], [], []
         self.requests = 0
         for line in before:
             self.requests += 1
@@ -65,8 +69,10 @@ class LoadModel:
             self._time.learn(_list_features(batch, length, context), seconds)
             batches.append(batch)
             contexts.append(context)
+            lengths.append(length)
         self.batch = median(batches) if batches else 1.0
         self._context = median(contexts) if contexts else 0.0
+        self._lengths = sorted(lengths)
 
     @property
     def is_known(self) -> bool:
@@ -82,12 +88,26 @@ class LoadModel:
             return None
         expected = log2((line.tokens - 1) / (line.steps - 1) / usual)
         slower = log2(seconds / own)
+        is_known = self._knows_length(length)
         acceptance = None
         if line.drafts >= LEAST_DRAFTS:
             mean = sum(line.accepted) / line.drafts
             acceptance = solve_acceptance(mean, line.drafted / line.drafts)
         bucket = round(batch).bit_length()
-        return Figures(line.kind, bucket, expected - slower, expected, slower, acceptance)
+        return Figures(
+            line.kind,
+            bucket,
+            expected - slower,
+            expected if is_known else None,
+            slower if is_known else None,
+            acceptance,
+        )
+
+    def _knows_length(self, length: float) -> bool:
+        """Say whether enough drafts of about this length were seen to know what they cost."""
+        few = len(self._lengths) // RARE_SHARE
+        low, high = self._lengths[few], self._lengths[-1 - few]
+        return low - NEAR_LENGTHS <= length <= high + NEAR_LENGTHS
 
 
 class Matching:
@@ -144,15 +164,24 @@ def _list_features(batch: float, length: float, context: float) -> tuple[float, 
 
 
 def _subtract(canary: Figures, others: list[Figures]) -> Difference:
-    known = [one.acceptance for one in others if one.acceptance is not None]
     return Difference(
         kind=canary.kind,
         speed=canary.speed - fmean(one.speed for one in others),
-        expected_speed=canary.expected_speed - fmean(one.expected_speed for one in others),
-        step_seconds=canary.step_seconds - fmean(one.step_seconds for one in others),
-        acceptance=canary.acceptance if known else None,
-        other_acceptance=fmean(known) if known and canary.acceptance is not None else None,
+        expected_speed=_differ(canary.expected_speed, [one.expected_speed for one in others]),
+        step_seconds=_differ(canary.step_seconds, [one.step_seconds for one in others]),
+        acceptance=canary.acceptance,
+        other_acceptance=_average([one.acceptance for one in others]),
     )
+
+
+def _differ(ours: float | None, theirs: list[float | None]) -> float | None:
+    usual = _average(theirs)
+    return None if ours is None or usual is None else ours - usual
+
+
+def _average(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 def _make_queue() -> deque[Figures]:

@@ -143,3 +143,15 @@ def test_requests_are_compared_with_those_of_their_kind_and_batch_only() -> None
     test.add("b", _vary(1, kind="prose", batch=2.0))
     test.add("b", _vary(2, kind="prose", batch=2.0))
     assert test.evidence.speed is not None
+
+
+def test_drafts_of_another_length_are_judged_by_their_speed_alone() -> None:
+    test = begin()
+    longer = {"drafted": 29 * 15, "accepted": (29,) * 5 + (0,) * 10, "tokens": 175}
+    for number in range(60):
+        test.add("a", _vary(number, **longer))
+        test.add("b", _vary(number))
+    assert test.evidence.expected_speed is None
+    verdict = test.verdict
+    assert verdict is not None
+    assert (verdict.outcome, verdict.cause) == ("promote", "speed")
