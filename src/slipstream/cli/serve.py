@@ -43,11 +43,18 @@ from slipstream.serving.run import (
     read_process,
 )
 from slipstream.serving.run_status import find_standing
-from slipstream.serving.served_plan import leave_without_gate, listen_at, put_behind_gate
+from slipstream.serving.served_plan import (
+    ask_for_certificates,
+    follow_head,
+    leave_without_gate,
+    listen_at,
+    put_behind_gate,
+)
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.detaching import detach, follow_to_ready
 from slipstream.serving.supervision.early_stop import stopping_early
 from slipstream.serving.supervision.engine_process import require_accepted
+from slipstream.serving.supervision.follower import Follower
 from slipstream.serving.supervision.supervisor import SIGNALS, Supervisor
 from slipstream.serving.systemd import USER, Service, is_hidden, render_unit
 from slipstream.steering.guardian import ACTIONS, GuardianRules
@@ -68,6 +75,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_chat_wishes(parser)
     parser.add_argument("--bind", metavar="ADDRESS", help="to listen at; default this machine only")
     parser.add_argument("--port", type=whole_number, help="default 8000")
+    parser.add_argument(
+        "--tls",
+        metavar="FOLDER",
+        type=Path,
+        help="machine.pem, its .key and ca.pem of a fleet: clients need a certificate, too",
+    )
     parser.add_argument(
         "--fixed-length",
         action="store_true",
@@ -112,6 +125,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     environment = os.environ
     host = read_host(this_machine(environment, datetime.now(UTC)))
     plan, terms = _find_plan(options, host)
+    if plan.group is not None and plan.group.is_follower:
+        terms = terms.model_copy(update={"gated": False})
     if options.unit:
         return _show_unit(options, plan, terms, screen)
     if options.from_env:
@@ -128,6 +143,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         terms = terms.model_copy(update={"keys_required": True})
     bind = _find_bind(options, plan, host, has_key=any(key.is_valid(now) for key in keys))
     plan = listen_at(plan, bind, options.port)
+    if options.tls is not None:
+        plan = ask_for_certificates(plan, options.tls.expanduser().resolve())
     plan = _set_gate(plan, terms, folder)
     address, successions = Address.of(plan), _list_successions(options, now)
     if not successions:  # A successor waits until it is free.
@@ -187,6 +204,8 @@ def _find_plan(options: argparse.Namespace, host: Host) -> tuple[LaunchPlan, Ter
 
 def _set_gate(plan: LaunchPlan, terms: Terms, folder: RunFolder) -> LaunchPlan:
     """Put the engine behind the gate of a run's folder, unless there is to be none."""
+    if plan.group is not None and plan.group.is_follower:
+        return follow_head(plan, steered=terms.steered)
     if not terms.gated:
         return leave_without_gate(plan)
     return put_behind_gate(plan, folder, terms.gate_rules, steered=terms.steered)
@@ -309,7 +328,9 @@ def _supervise(
     chronicle: Chronicle, environment: Mapping[str, str], weights: Weights, *, hold: bool
 ) -> ExitCode:
     """Have the weights here and checked, then keep an engine up."""
-    supervisor = Supervisor(chronicle, environment)
+    group = chronicle.run.plan.group
+    kind = Follower if group and group.is_follower else Supervisor
+    supervisor = kind(chronicle, environment)
     chronicle.move("downloading", "the weights are fetched, or checked if they are here")
     try:
         chronicle.update(plan=weights.localize(chronicle.run.plan))
@@ -348,9 +369,11 @@ def _show_unit(
         )
     command = Path(shutil.which("slipstream") or sys.argv[0]).absolute()
     recording = terms.recording
+    tls = options.tls.expanduser().resolve() if options.tls else None
     given = {
         "--bind": options.bind,
         "--port": options.port,
+        "--tls": tls,
         "--drain": options.drain,
         "--gate": terms.gate_file,
         "--guardian": ",".join(options.guardian.allowed) or "off" if options.guardian else None,
@@ -370,7 +393,7 @@ def _show_unit(
         keys=Path(keys).expanduser().absolute() if keys else None,
         models=None if is_hidden(models) else models,
         recording=recording.folder if recording else None,
-        read=(*_list_programs(command), *_list_files(plan)),
+        read=(*_list_programs(command), *_list_files(plan), *([tls] if tls else [])),
     )
     screen.output.write(render_unit(service))
     screen.show_progress(
@@ -389,7 +412,7 @@ def _list_files(plan: LaunchPlan) -> tuple[Path, ...]:
     settings, certificate = plan.settings, Certificate.of(plan)
     drafter = settings.speculation.drafter if settings.speculation else None
     models = [Path(one.value) for one in (settings.model, drafter) if one is not None]
-    files = [certificate.file, certificate.key] if certificate else []
+    files = [certificate.file, certificate.key, certificate.authority] if certificate else []
     if relative := [str(file) for file in files if file and not file.is_absolute()]:
         raise InvalidInputError(
             f"a service starts in another folder, and does not find {', '.join(relative)}",

@@ -35,7 +35,7 @@ def test_a_certificate_is_served_with(
     [
         (("--ssl-certfile", "none.pem"), "cannot read the certificate none.pem"),
         (("--ssl-certfile", "tls/cert.pem", "--ssl-keyfile", "other/key.pem"), "mismatch"),
-        (("--ssl-certfile", "tls/cert.pem", "--ssl-cert-reqs", "2"), "the supervisor has none"),
+        (("--ssl-certfile", "tls/cert.pem", "--ssl-cert-reqs", "2"), "nobody vouches for any"),
         (("--ssl-keyfile", "tls/key.pem"), "without a certificate"),
     ],
 )
