@@ -137,9 +137,8 @@ def _list_targets(plan: FleetPlan, machine: str) -> Iterator[tuple[str, PortRule
     for rule in plan.ports:
         if rule.machine == machine or rule.protocol != "tcp" or rule.last_port is not None:
             continue
-        view = plan.machines.get(rule.machine)
-        for address in {view.address} - {None} if view else ():
-            yield _name_target(str(address), rule.port), rule
+        for address in plan.list_addresses(rule.machine):
+            yield _name_target(address, rule.port), rule
 
 
 def _judge(machine: str, rule: PortRule, one: Reached) -> MachineCheck:
