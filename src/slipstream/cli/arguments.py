@@ -51,12 +51,15 @@ FLEET_VERBS = {
     "top": "show the whole fleet as it works, redrawn every few seconds",
     "logs": "show what the runs of all machines, or of one, said",
     "stop": "have every group, or one, finish its requests and end",
+    "swap": "give all groups another drafter without a restart, or try it on a canary first",
     "doctor": "check machines, links, ports and runs, with what to type next",
 }
 # What the verbs above run on the machines; not for people.
 FAR_VERBS = {
     "here": "describe this machine to a fleet, as JSON",
     "link": "be one end of a link that is measured",
+    "ledger": "give a fleet the requests of this machine's run, as JSON",
+    "answers": "give a fleet a sample of this machine's answers and their regret, as JSON",
     "front": "start, ask or change the front of a fleet on this machine",
     "lease": "say who may change a fleet now",
     "weights": "have a model here, checked",

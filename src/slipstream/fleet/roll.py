@@ -11,7 +11,7 @@ from pydantic import AwareDatetime, Field
 
 from slipstream.records import Record
 
-Step = Literal["close", "drain", "stop", "start", "verify", "open"]
+Step = Literal["close", "drain", "stop", "start", "verify", "open", "judge"]
 RollState = Literal["rolling", "going back", "done", "went back", "stuck"]
 Version = Literal["old", "new"]
 
@@ -29,6 +29,7 @@ _AFTER: dict[Step, tuple[Step, ...]] = {
     "start": RESTORE,
     "verify": RESTORE,
     "open": BACK,
+    "judge": BACK,
 }
 
 
@@ -39,8 +40,9 @@ class GroupRoll(Record):
     remaining: tuple[Step, ...]
     version: Version = "old"
     seconds: dict[Step, float] = Field(default_factory=dict)
-    # What the short certificate said.
+    # What the short certificate said, and of a canary what its requests did.
     verified: str | None = None
+    judged: str | None = None
 
 
 class Rollout(Record):
@@ -74,9 +76,15 @@ class Action(NamedTuple):
     version: Version
 
 
-def begin(identity: str, fleet: str, groups: tuple[str, ...], now: datetime) -> Rollout:
-    """Begin a rollout of groups, in this order."""
-    taken = tuple(GroupRoll(group=name, remaining=FORWARD) for name in groups)
+def begin(
+    identity: str, fleet: str, groups: tuple[str, ...], now: datetime, *, canary: int = 0
+) -> Rollout:
+    """Begin a rollout of groups, in this order; the first few may be judged before the others."""
+    steps = {canary - 1: (*FORWARD, "judge")} if canary else {}
+    taken = tuple(
+        GroupRoll(group=name, remaining=steps.get(place, FORWARD))
+        for place, name in enumerate(groups)
+    )
     return Rollout(id=identity, fleet=fleet, began_at=now, changed_at=now, groups=taken)
 
 
@@ -91,7 +99,7 @@ def find_next(rollout: Rollout) -> Action | None:
 def succeed(
     rollout: Rollout, action: Action, now: datetime, seconds: float, said: str | None = None
 ) -> Rollout:
-    """Return the rollout after a step was done; `said` is what a verification found."""
+    """Return the rollout after a step was done; `said` is what a check of it found."""
 
     def go_on(one: GroupRoll) -> GroupRoll:
         if one.group != action.group:
@@ -104,6 +112,8 @@ def succeed(
             changed["version"] = action.version
         if action.step == "verify":
             changed["verified"] = said
+        if action.step == "judge":
+            changed["judged"] = said
         return one.model_copy(update=changed)
 
     groups = tuple(map(go_on, rollout.groups))

@@ -79,6 +79,7 @@ class FleetPerformer:
     transport: Transport
     show: Show
     drain_seconds: float = DRAIN_SECONDS
+    judge: Callable[[], str] | None = None
 
     def perform(self, action: Action) -> str | None:
         """Do a step of a group."""
@@ -93,6 +94,8 @@ class FleetPerformer:
             self._start(action.group, action.version)
         elif action.step == "verify":
             return self._verify(action.group)
+        elif action.step == "judge":
+            return self._judge()
         else:
             self._open(action.group)
         return None
@@ -148,6 +151,15 @@ class FleetPerformer:
         if not check.passed:
             raise EngineError(check.sentence, hint=f"slipstream fleet logs {head}")
         return check.sentence
+
+    def _judge(self) -> str:
+        """Have requests decide about the canary; what they were compared with is not kept."""
+        if self.judge is None:
+            raise EngineError(
+                "the trial of the canary was left, and cannot go on",
+                hint="slipstream fleet roll --canary 1",
+            )
+        return self.judge()
 
     def _open(self, group: str) -> None:
         open_to(self.fleet, self.transport, group)

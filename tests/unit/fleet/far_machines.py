@@ -171,7 +171,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, machines: FarMachines) -> None:
     """Have the commands reach these machines in the place of SSH."""
 
     @contextmanager
-    def open_fake(_: Fleet) -> Iterator[FarMachines]:
+    def open_fake(_: Fleet, *, shared: bool = True) -> Iterator[FarMachines]:
         yield machines
 
     for verb in VERBS:

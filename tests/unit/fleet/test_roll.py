@@ -165,3 +165,22 @@ def test_whoever_goes_on_at_any_point_it_ends_with_one_version_everywhere(
     assert set(site.runs.values()) == {"old" if failing else "new"}
     assert all(site.open.values())
     assert site.least_open >= 2
+
+
+def test_a_canary_is_judged_before_the_other_groups_are_touched() -> None:
+    site = Site()
+    ended, _ = roll(site, begin("1", "lab", GROUPS, NOW, canary=2))
+    assert ended.state == "done"
+    judged = site.done.index("judge b")
+    assert site.done[judged - 1 : judged + 2] == ["open b", "judge b", "close c"]
+    assert site.done.count("judge b") == sum(one.startswith("judge") for one in site.done)
+
+
+def test_a_canary_that_is_not_promoted_goes_back_alone() -> None:
+    site = Site(("a", "judge", "new"))
+    ended, _ = roll(site, begin("1", "lab", GROUPS, NOW, canary=1))
+    assert ended.state == "went back"
+    assert ended.failure == "a, judge: a cannot judge"
+    assert set(site.runs.values()) == {"old"}
+    assert all(site.open.values())
+    assert {one.split()[1] for one in site.done} == {"a"}

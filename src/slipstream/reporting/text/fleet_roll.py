@@ -20,5 +20,5 @@ def render_rollout(rollout: Rollout) -> str:
 def _describe(one: GroupRoll) -> str:
     left = f"left to do: {', '.join(one.remaining)}" if one.remaining else f"{one.version} plan"
     took = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in one.seconds.items())
-    verified = f"; {escape(one.verified)}" if one.verified else ""
-    return left + (f" ({took})" if took else "") + verified
+    checks = [f"; {escape(said)}" for said in (one.verified, one.judged) if said]
+    return left + (f" ({took})" if took else "") + "".join(checks)
