@@ -23,7 +23,7 @@ from slipstream.fleet.plan import (
 )
 from slipstream.fleet.ports import list_group_ports, list_router_ports
 from slipstream.fleet.record import Fleet
-from slipstream.fleet.variables import decide_variables
+from slipstream.fleet.variables import decide_lone_variables, decide_variables
 from slipstream.hardware import Host
 from slipstream.planning.asked import read_asked
 from slipstream.planning.group import Member
@@ -88,7 +88,8 @@ def _plan_group(
     if network is not None:
         ranks = _join(fleet, name, plan, network, own, views)
     else:
-        ranks = tuple(plan.model_copy(update={"environment": one}) for one in own)
+        alone = decide_lone_variables() if len(own) == 1 else {}
+        ranks = tuple(plan.model_copy(update={"environment": {**one, **alone}}) for one in own)
     return GroupPlan(
         name=name,
         ranks=tuple(

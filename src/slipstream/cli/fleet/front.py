@@ -8,10 +8,10 @@ from pathlib import Path
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
 from slipstream.fleet.front.control import FrontState, close_group, open_group, read_state
-from slipstream.fleet.front.service import install, start, stop, take_key_file
+from slipstream.fleet.front.service import install, is_supervised, start, stop, take_key_file
 from slipstream.fleet.record import find_folder
 
-ACTIONS = ("install", "start", "stop", "state", "open", "close", "keys")
+ACTIONS = ("install", "start", "reload", "stop", "state", "open", "close", "keys")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +33,9 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     elif options.action == "start":
         take_key_file(fleet, folder, datetime.now(UTC))
         start(folder, home, path)
+    elif options.action == "reload":
+        if is_supervised(folder):
+            start(folder, home, path)
     elif options.action == "stop":
         stop(folder)
     elif options.action == "keys":

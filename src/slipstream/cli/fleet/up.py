@@ -84,4 +84,5 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         status = read_fleet_status(fleet, transport, datetime.now(UTC))
     screen.show_data(text=render_fleet_status(status), document=status.to_json())
     raise_first(faults, screen)
-    return ExitCode.DONE if status.is_ready else ExitCode.ENGINE
+    ready = {group.name for group in status.groups if group.state == "ready"}
+    return ExitCode.DONE if {*names} <= ready else ExitCode.ENGINE

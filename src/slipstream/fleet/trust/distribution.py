@@ -59,6 +59,8 @@ def deliver(
         if fleet.router is not None and fleet.router.machine == machine:
             wanted = [*names, *own, *_read_addresses(fleet, transport, machine)]
             front = _renew(fleet, transport, authority, machine, FRONT, wanted, now)
+            if certificate or front:
+                _ask_front(fleet, transport, machine, "reload")
         keys = send_keys(fleet, transport, machine)
         return Delivery(machine=machine, certificate=certificate, front=front, keys=keys)
 
@@ -86,13 +88,17 @@ def send_keys(fleet: Fleet, transport: Transport, machine: str) -> int | None:
     content = "".join(f"{key.model_dump_json(exclude_none=True)}\n" for key in keys)
     transport.send(machine, content.encode(), f"{fleet.folder}/{KEYS_FILE}")
     if fleet.router is not None and fleet.router.machine == machine:
-        answer = call(fleet, transport, machine, ["fleet", "front", fleet.name, "keys"])
-        if answer.code:
-            raise UnreachableError(
-                f"{machine}: the front does not take the keys: {explain(answer)}",
-                hint=f"ssh {fleet.name_ssh(machine)} slipstream fleet front {fleet.name} keys",
-            )
+        _ask_front(fleet, transport, machine, "keys")
     return len(keys)
+
+
+def _ask_front(fleet: Fleet, transport: Transport, machine: str, action: str) -> None:
+    answer = call(fleet, transport, machine, ["fleet", "front", fleet.name, action])
+    if answer.code:
+        raise UnreachableError(
+            f"{machine}: the front does not follow: {explain(answer)}",
+            hint=f"ssh {fleet.name_ssh(machine)} slipstream fleet front {fleet.name} {action}",
+        )
 
 
 def require_certificates(fleet: Fleet, transport: Transport, groups: Iterable[str]) -> None:
