@@ -5,8 +5,8 @@ from typing import Literal
 
 from slipstream.errors import SlipstreamError
 from slipstream.fleet.far_commands import call, read_answer
+from slipstream.fleet.far_side.reach import MOST_TARGETS, Reached, ReachList
 from slipstream.fleet.plan import FleetPlan, PortRule
-from slipstream.fleet.reach import MOST_TARGETS, Reached, ReachList
 from slipstream.fleet.status import FleetStatus
 from slipstream.fleet.transport import Transport, ask_all, escape
 from slipstream.records import Record

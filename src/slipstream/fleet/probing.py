@@ -9,7 +9,7 @@ from slipstream.checkpoints.pairing import Fault
 from slipstream.errors import SlipstreamError, UnreachableError
 from slipstream.fleet.far_commands import call, name_command, read_answer
 from slipstream.fleet.installing import install, make_wheel
-from slipstream.fleet.links import list_ends, measure_links
+from slipstream.fleet.network.links import list_ends, measure_links
 from slipstream.fleet.plan import FleetProbe, MachineView
 from slipstream.fleet.record import Fleet
 from slipstream.fleet.transport import Transport, ask_all, escape

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from slipstream.fleet.difference import diff_fleet_plans
+from slipstream.fleet.network.ports import render_firewall
 from slipstream.fleet.plan import FleetPlan, FleetProbe, Link, MachineView
 from slipstream.fleet.planning import make_fleet_plan
-from slipstream.fleet.ports import render_firewall
 from slipstream.fleet.record import Fleet, read_fleet
 from slipstream.hardware import Host
 from slipstream.planning import LaunchPlan, Wishes

@@ -7,7 +7,7 @@ none of them asks for a key: that range is for the members alone.
 from collections.abc import Iterator
 from typing import Literal
 
-from slipstream.fleet.network import GroupNetwork
+from slipstream.fleet.network.topology import GroupNetwork
 from slipstream.fleet.plan import FleetPlan, GroupPlan, PortRule, RouterPlan
 from slipstream.fleet.record import Fleet
 from slipstream.planning.spreading import MASTER_PORT, WATCH_PORT
