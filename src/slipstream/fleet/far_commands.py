@@ -52,6 +52,15 @@ def call(
     return answer
 
 
+def explain(answer: Answer) -> str:
+    """Return the message of Slipstream's own error, or else the last line of what was said."""
+    for line in answer.stderr.decode(errors="replace").splitlines():
+        for sign in ("error: ", '    "message": '):
+            if line.startswith(sign):
+                return escape(line.removeprefix(sign).rstrip(","))
+    return answer.last_words
+
+
 def read_answer(machine: str, answer: Answer, kind: type[AnyRecord]) -> AnyRecord:
     """Read a machine's answer as a record; anything else is an error that quotes it safely."""
     if len(answer.stdout) > MOST_RECORD_BYTES:

@@ -157,3 +157,12 @@ class FleetPlan(Record):
         """Return a machine's part."""
         ranks = (rank for group in self.groups for rank in group.ranks)
         return next((rank for rank in ranks if rank.machine == machine), None)
+
+    def list_addresses(self, machine: str) -> list[str]:
+        """List the addresses under which others know a machine."""
+        view = self.machines.get(machine)
+        found = {view.address} if view and view.address else set[str]()
+        for link in self.links:
+            found |= {link.address_a} if link.a == machine else set()
+            found |= {link.address_b} if link.b == machine else set()
+        return sorted(found)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli.main import run
-from slipstream.fleet.link_transfer import LinkFigures
+from slipstream.fleet.far_side.link_transfer import LinkFigures
 from slipstream.fleet.plan import FleetPlan, FleetProbe
 from slipstream.fleet.record import Fleet, read_fleet
 from slipstream.fleet.status import FleetStatus

@@ -4,7 +4,7 @@ Sources: vLLM 0.32 for its own; NCCL's documentation; what eugr's and sparkrun's
 linked DGX Sparks (docs/fleet.md holds ours against theirs, line by line).
 """
 
-from slipstream.fleet.network import GroupNetwork
+from slipstream.fleet.network.topology import GroupNetwork
 from slipstream.planning.settings import Choice
 
 RING_ALGORITHM_FROM = 4
@@ -13,6 +13,18 @@ _RING = {
     "NCCL_IB_SUBNET_AWARE_ROUTING": ("1", "each cable is a subnet of its own, without a switch"),
     "NCCL_IB_MERGE_NICS": ("0", "the ports of a machine lead to different machines"),
 }
+
+
+def decide_lone_variables() -> dict[str, Choice[str]]:
+    """Choose the variables of a group on one machine: its processes meet on loopback.
+
+    vLLM would bind their sockets, which ask for no key, to the address of the default route.
+    """
+    why = "all its processes are on this machine, and nobody else is to reach their sockets"
+    return {
+        "VLLM_HOST_IP": Choice("127.0.0.1", "hardware", why),
+        "GLOO_SOCKET_IFNAME": Choice("lo", "hardware", why),
+    }
 
 
 def decide_variables(

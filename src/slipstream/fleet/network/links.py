@@ -13,7 +13,7 @@ from itertools import combinations
 
 from slipstream.errors import SlipstreamError, UnreachableError
 from slipstream.fleet.far_commands import call, name_command, read_answer
-from slipstream.fleet.link_transfer import SECRET_BYTES, LinkFigures
+from slipstream.fleet.far_side.link_transfer import SECRET_BYTES, LinkFigures
 from slipstream.fleet.plan import Interface, Link, MachineView
 from slipstream.fleet.record import Fleet
 from slipstream.fleet.transport import Transport, ask_all
