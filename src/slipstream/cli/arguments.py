@@ -6,7 +6,7 @@ A verb's module is imported only when that verb is run, so `--help` stays fast.
 import argparse
 import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from textwrap import indent
 from typing import NoReturn, Protocol
@@ -45,7 +45,36 @@ VERB_GROUPS = {
     "make a drafter": {
         "train": "train a drafter for a target on prompts or recorded requests",
     },
-    "many machines": {},
+    "many machines": {
+        "fleet": "plan, start and watch several machines, each engine on one or more of them",
+    },
+}
+# Verbs of two words; the module of `fleet plan` is `slipstream.cli.fleet.plan`.
+FLEET_VERBS = {
+    "init": "write a fleet.toml for machines that SSH reaches, or give them certificates and keys",
+    "probe": "look at every machine over SSH, and measure the links between them",
+    "plan": "decide every rank's settings, links, variables and ports, and what does not match",
+    "up": "start every group, with each machine's phase",
+    "status": "show every machine's run and every group's state",
+    "roll": "give one group after the other a new plan, and go back if one fails",
+    "keys": "bring the keys of the fleet's file to every gate and the front, without a restart",
+    "endpoints": "write the groups that take requests as endpoints.yaml, for llm-d's router",
+    "top": "show the whole fleet as it works, redrawn every few seconds",
+    "logs": "show what the runs of all machines, or of one, said",
+    "stop": "have every group, or one, finish its requests and end",
+    "swap": "give all groups another drafter without a restart, or try it on a canary first",
+    "doctor": "check machines, links, ports and runs, with what to type next",
+}
+# What the verbs above run on the machines; not for people.
+FAR_VERBS = {
+    "here": "describe this machine to a fleet, as JSON",
+    "link": "be one end of a link that is measured",
+    "ledger": "give a fleet the requests of this machine's run, as JSON",
+    "answers": "give a fleet a sample of this machine's answers and their regret, as JSON",
+    "front": "start, ask or change the front of a fleet on this machine",
+    "lease": "say who may change a fleet now",
+    "weights": "have a model here, checked",
+    "reach": "try which ports of other machines are open to this one",
 }
 VERBS = {name: summary for group in VERB_GROUPS.values() for name, summary in group.items()}
 ENGINE_ARGUMENTS = "[-- ENGINE ARGUMENTS]"
@@ -55,9 +84,7 @@ _ENGINE_ARGUMENTS_NOTE = (
 
 
 class Verb(Protocol):
-    """The interface of a verb's module under `slipstream.cli`."""
-
-    EXAMPLES: str
+    """The interface of a verb's module under `slipstream.cli`; EXAMPLES are for people."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments of this verb to its parser."""
@@ -80,14 +107,27 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Verb | None, argparse.Nam
     if not arguments or arguments[0].startswith("-"):
         options = root.parse_args(arguments)
         return None, options, root.format_help()
-    name = arguments[0]
+    name, rest = arguments[0], arguments[1:]
     if name not in VERBS:
-        raise _unknown_verb(name)
-    verb: Verb = import_module(f"slipstream.cli.{name}")
-    own, raw = _split(arguments[1:])
+        raise _unknown_verb(name, VERBS)
+    if name == "fleet":
+        fleet = make_fleet_parser()
+        if not rest or rest[0].startswith("-"):
+            return None, fleet.parse_args(rest), fleet.format_help()
+        name, rest = f"fleet {rest[0]}", rest[1:]
+        if name.split()[1] not in {**FLEET_VERBS, **FAR_VERBS}:
+            raise _unknown_verb(name, [f"fleet {one}" for one in FLEET_VERBS])
+    verb = load_verb(name)
+    own, raw = _split(rest)
     options = make_verb_parser(name, verb).parse_args(own)
     options.raw = raw
     return verb, options, ""
+
+
+def load_verb(name: str) -> Verb:
+    """Import the module of a verb."""
+    verb: Verb = import_module(f"slipstream.cli.{name.replace(' ', '.')}")
+    return verb
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -102,7 +142,7 @@ def make_root_parser() -> Parser:
     parser = Parser(
         prog="slipstream",
         usage="slipstream [--help] [--version] VERB ...",
-        description="Plug-and-play DFlash speculative decoding on vLLM.\n\n" + _list_verbs(),
+        description="Plug-and-play DFlash speculative decoding on vLLM.\n\n" + _list_groups(),
         epilog="Run `slipstream VERB --help` for the options of a verb.",
         formatter_class=_HelpFormatter,
         add_help=False,
@@ -117,7 +157,7 @@ def make_root_parser() -> Parser:
     return parser
 
 
-def _list_verbs() -> str:
+def _list_groups() -> str:
     width = max(map(len, VERBS)) + 2
     groups = [
         f"{title}:\n" + "\n".join(f"  {name:<{width}}{text}" for name, text in verbs.items())
@@ -127,18 +167,37 @@ def _list_verbs() -> str:
     return "\n\n".join(groups)
 
 
+def make_fleet_parser() -> Parser:
+    """Return the parser of `slipstream fleet` without a verb of its own."""
+    return Parser(
+        prog="slipstream fleet",
+        usage="slipstream fleet [--help] VERB ...",
+        description=f"{_sentence(VERBS['fleet'])}\n\n{_list_verbs(FLEET_VERBS)}",
+        epilog="Run `slipstream fleet VERB --help` for the options of a verb; see docs/fleet.md.",
+        formatter_class=_HelpFormatter,
+    )
+
+
+def _list_verbs(verbs: Mapping[str, str]) -> str:
+    width = max(map(len, verbs)) + 2
+    lines = [f"  {name:<{width}}{summary}" for name, summary in verbs.items()]
+    return "\n".join(["verbs:", *lines])
+
+
 def make_verb_parser(name: str, verb: Verb) -> Parser:
     """Return the parser of one verb: its own arguments, then those of every verb."""
     parser = Parser(
         prog=f"slipstream {name}",
-        description=_sentence(VERBS[name]),
+        description=_sentence(_find_summary(name)),
         formatter_class=_HelpFormatter,
         add_help=False,
     )
     verb.add_arguments(parser)
     _add_general_options(parser)
     notes = [_ENGINE_ARGUMENTS_NOTE] if ENGINE_ARGUMENTS in (parser.usage or "") else []
-    parser.epilog = "\n\n".join([*notes, "examples:\n" + indent(verb.EXAMPLES, "  ").rstrip()])
+    if examples := getattr(verb, "EXAMPLES", ""):
+        notes.append("examples:\n" + indent(examples, "  ").rstrip())
+    parser.epilog = "\n\n".join(notes) or None
     return parser
 
 
@@ -185,8 +244,13 @@ def positive_number(text: str) -> float:
     return number
 
 
-def _unknown_verb(name: str) -> UsageError:
-    close = difflib.get_close_matches(name, VERBS, n=1)
+def _find_summary(name: str) -> str:
+    first, _, second = name.partition(" ")
+    return (FLEET_VERBS | FAR_VERBS)[second] if second else VERBS[first]
+
+
+def _unknown_verb(name: str, known: Iterable[str]) -> UsageError:
+    close = difflib.get_close_matches(name, known, n=1)
     return UsageError(
         f"unknown verb '{name}'",
         hint=f"slipstream {close[0]}" if close else "slipstream --help",

@@ -50,11 +50,18 @@ from slipstream.serving.run import (
     read_process,
 )
 from slipstream.serving.run_status import find_standing
-from slipstream.serving.served_plan import leave_without_gate, listen_at, put_behind_gate
+from slipstream.serving.served_plan import (
+    ask_for_certificates,
+    follow_head,
+    leave_without_gate,
+    listen_at,
+    put_behind_gate,
+)
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.detaching import detach, follow_to_ready
 from slipstream.serving.supervision.early_stop import stopping_early
 from slipstream.serving.supervision.engine_process import require_accepted
+from slipstream.serving.supervision.follower import Follower
 from slipstream.serving.supervision.supervisor import SIGNALS, Supervisor
 from slipstream.serving.systemd import USER, Service, is_hidden, render_unit
 from slipstream.steering.guardian import ACTIONS, GuardianRules
@@ -94,6 +101,13 @@ def _add_access_options(parser: argparse.ArgumentParser) -> None:
         help="address to listen on; other machines need a key (default 127.0.0.1)",
     )
     access.add_argument("--port", metavar="N", type=whole_number, help="TCP port (default 8000)")
+    access.add_argument(
+        "--tls",
+        metavar="FOLDER",
+        type=Path,
+        help="folder of a fleet's machine.pem, its .key and ca.pem; clients need a certificate of "
+        "that authority, too (default: no TLS)",
+    )
     access.add_argument(
         "--gate",
         metavar="FILE",
@@ -163,6 +177,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     host = read_host(this_machine(environment, datetime.now(UTC)))
     with screen.busy("reading checkpoints and planning"):
         plan, terms = _find_plan(options, host)
+    if plan.group is not None and plan.group.is_follower:
+        terms = terms.model_copy(update={"gated": False})
     if options.unit:
         return _show_unit(options, plan, terms, screen)
     if options.from_env:
@@ -179,6 +195,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         terms = terms.model_copy(update={"keys_required": True})
     bind = _find_bind(options, plan, host, has_key=any(key.is_valid(now) for key in keys))
     plan = listen_at(plan, bind, options.port)
+    if options.tls is not None:
+        plan = ask_for_certificates(plan, options.tls.expanduser().resolve())
     plan = _set_gate(plan, terms, folder)
     address, successions = Address.of(plan), _list_successions(options, now)
     if not successions:  # A successor waits until it is free.
@@ -236,12 +254,15 @@ def _find_plan(options: argparse.Namespace, host: Host) -> tuple[LaunchPlan, Ter
         return earlier.plan, _read_terms(options, earlier.terms)
     if target.is_file():
         _refuse_wishes(options, "a saved plan cannot be changed", PLAN_HINT)
+        terms = terms.model_copy(update={"plan_file": target.resolve()})
     terms = _read_terms(options, terms)
     return take_plan(options, host), terms
 
 
 def _set_gate(plan: LaunchPlan, terms: Terms, folder: RunFolder) -> LaunchPlan:
     """Put the engine behind the gate of a run's folder, unless the terms say otherwise."""
+    if plan.group is not None and plan.group.is_follower:
+        return follow_head(plan, steered=terms.steered)
     if not terms.gated:
         return leave_without_gate(plan)
     return put_behind_gate(plan, folder, terms.gate_rules, steered=terms.steered)
@@ -365,7 +386,9 @@ def _supervise(
     chronicle: Chronicle, environment: Mapping[str, str], weights: Weights, *, hold: bool
 ) -> ExitCode:
     """Download and check the weights, then keep an engine running."""
-    supervisor = Supervisor(chronicle, environment)
+    group = chronicle.run.plan.group
+    kind = Follower if group and group.is_follower else Supervisor
+    supervisor = kind(chronicle, environment)
     chronicle.move("downloading", "downloading the weights, or checking those that are here")
     try:
         chronicle.update(plan=weights.localize(chronicle.run.plan))
@@ -408,9 +431,11 @@ def _show_unit(
         )
     command = Path(shutil.which("slipstream") or sys.argv[0]).absolute()
     recording = terms.recording
+    tls = options.tls.expanduser().resolve() if options.tls else None
     given = {
         "--bind": options.bind,
         "--port": options.port,
+        "--tls": tls,
         "--drain": options.drain,
         "--gate": terms.gate_file,
         "--guardian": ",".join(options.guardian.allowed) or "off" if options.guardian else None,
@@ -430,7 +455,7 @@ def _show_unit(
         keys=Path(keys).expanduser().absolute() if keys else None,
         models=None if is_hidden(models) else models,
         recording=recording.folder if recording else None,
-        read=(*_list_programs(command), *_list_files(plan)),
+        read=(*_list_programs(command), *_list_files(plan), *([tls] if tls else [])),
     )
     screen.output.write(render_unit(service))
     screen.show_progress(
@@ -449,7 +474,7 @@ def _list_files(plan: LaunchPlan) -> tuple[Path, ...]:
     settings, certificate = plan.settings, Certificate.of(plan)
     drafter = settings.speculation.drafter if settings.speculation else None
     models = [Path(one.value) for one in (settings.model, drafter) if one is not None]
-    files = [certificate.file, certificate.key] if certificate else []
+    files = [certificate.file, certificate.key, certificate.authority] if certificate else []
     if relative := [str(file) for file in files if file and not file.is_absolute()]:
         raise InvalidInputError(
             f"a service starts in another folder and would not find {', '.join(relative)}",

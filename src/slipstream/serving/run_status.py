@@ -47,6 +47,7 @@ class RunStatus(Record):
     began_at: AwareDatetime
     message: str | None
     url: str | None
+    plan_file: str | None = None
     target: str
     drafter: str | None
     drafters: tuple[ServedDrafter, ...] = ()
@@ -100,6 +101,7 @@ def read_status(folder: RunFolder, run: Run, monotonic: float, proc: Path = _PRO
         began_at=run.began_at,
         message=events[-1].message if events else None,
         url=run.url if engine else None,
+        plan_file=str(run.terms.plan_file) if run.terms.plan_file else None,
         target=run.plan.target,
         drafter=run.plan.drafter,
         drafters=run.drafters,
@@ -146,7 +148,7 @@ def _count(folder: RunFolder, engine: set[int]) -> tuple[int | None, int, float 
 
 
 def _find_next(folder: RunFolder, run: Run, state: Standing, *, lives: bool) -> str:
-    if state == "ready":
+    if state == "ready" and run.url is not None:
         return shlex.join(_ask_for_models(run))
     if state == "failed" or (state == "supervisor gone" and not lives):
         return f"slipstream doctor {run.id}"
@@ -171,6 +173,9 @@ def _trust(run: Run) -> tuple[list[str], str]:
     if certificate is None:
         return [], url
     words = ["--cacert", str(certificate.file.absolute())]
+    if certificate.authority is not None:
+        words += ["--cert", str(certificate.file.absolute())]
+        words += ["--key", str(certificate.key.absolute())] if certificate.key else []
     parts = urlsplit(url)
     try:
         names = certificate.read_names()

@@ -1,12 +1,14 @@
 """The plan as it is served: from local copies, behind the gate, at a known port."""
 
+import ssl
 from collections.abc import Callable
+from pathlib import Path
 
 from pydantic import JsonValue
 
 from slipstream.errors import InvalidInputError
 from slipstream.planning.plan import LaunchPlan
-from slipstream.planning.settings import Choice
+from slipstream.planning.settings import FLAGS, Choice
 from slipstream.serving.access.gate_file import (
     GATE_CLASS,
     GATE_VARIABLE,
@@ -29,7 +31,7 @@ _NO_ACCESS_LOG = "--disable-uvicorn-access-log"
 _CONSTRAINTS = "--structured-outputs-config"
 # These listen beside the API server, where no gate is.
 _AROUND_THE_GATE = (
-    *("--grpc", "--grpc-port", "--headless"),
+    *("--grpc", "--grpc-port"),
     "--data-parallel-multi-port-external-lb",
 )
 _API_PROCESSES = "--api-server-count"
@@ -76,6 +78,20 @@ def listen_at(plan: LaunchPlan, host: str | None, port: int | None) -> LaunchPla
     )
 
 
+def ask_for_certificates(plan: LaunchPlan, folder: Path) -> LaunchPlan:
+    """Have the engine show a fleet's certificate, and take only clients that show one, too."""
+    because = f"of {folder}: only machines of the same authority may ask"
+    flags: dict[str, JsonValue] = {
+        "--ssl-certfile": str(folder / "machine.pem"),
+        "--ssl-keyfile": str(folder / "machine.pem.key"),
+        "--ssl-ca-certs": str(folder / "ca.pem"),
+        "--ssl-cert-reqs": int(ssl.CERT_REQUIRED),
+        "--enable-ssl-refresh": True,
+    }
+    chosen = {flag: Choice(value, "user", because) for flag, value in flags.items()}
+    return plan.change(rest={**plan.settings.rest, **chosen})
+
+
 def put_behind_gate(
     plan: LaunchPlan, folder: RunFolder, rules: GateRules | None = None, *, steered: bool = True
 ) -> LaunchPlan:
@@ -83,11 +99,8 @@ def put_behind_gate(
 
     vLLM adds middleware in order, and the last one added is the outermost.
     """
-    if around := [flag for flag in _AROUND_THE_GATE if _find_rest(plan, flag)]:
-        raise InvalidInputError(
-            f"with {around[0]} the engine listens outside the gate",
-            hint="leave it out, or serve bare vLLM to this machine only: --no-gate",
-        )
+    _require_no_way_around(plan)
+    _require_head(plan)
     # `python -m vllm.entrypoints.openai.api_server` ignores it; `vllm serve` would multiply limits.
     if (processes := _find_rest(plan, _API_PROCESSES)) not in (None, 1):
         raise InvalidInputError(
@@ -114,11 +127,22 @@ def put_behind_gate(
     return plan.change_variables({GATE_VARIABLE: gate})
 
 
+def follow_head(plan: LaunchPlan, *, steered: bool = True) -> LaunchPlan:
+    """Have a rank run the same engine as the head of its group, and listen for no client."""
+    _require_no_way_around(plan)
+    because = "the head of its group answers"
+    plan = plan.change(
+        headless=Choice(True, "default", because), host=None, port=None, uds=None, middleware=None
+    ).change_variables({GATE_VARIABLE: None})
+    return steer_engine(guard_engine(offer_swaps(plan), GateRules().media), steered=steered)
+
+
 def leave_without_gate(plan: LaunchPlan) -> LaunchPlan:
     """Return the plan without the gate, which serves this machine only."""
     asked = plan.settings.middleware
     others = tuple(one for one in asked.value if one != GATE_CLASS) if asked else ()
     kept = Choice(others, asked.source, asked.because) if asked and others else None
+    _require_head(plan)
     plan = _have_port(plan.change(middleware=kept)).change_variables({GATE_VARIABLE: None})
     plan = withdraw_swaps(plan)
     address = plan.settings.uds or plan.settings.host
@@ -157,6 +181,23 @@ def describe_gate(
     )
     rules = terms.gate_rules or GateRules()
     return apply_rules(settings, rules, keys_required=terms.keys_required)
+
+
+def _require_no_way_around(plan: LaunchPlan) -> None:
+    if around := [flag for flag in _AROUND_THE_GATE if _find_rest(plan, flag)]:
+        raise InvalidInputError(
+            f"{around[0]} has the engine listen where no gate is",
+            hint="leave it out, or serve bare vLLM to this machine only: --no-gate",
+        )
+
+
+def _require_head(plan: LaunchPlan) -> None:
+    """Refuse an engine that answers nobody, unless it is a rank that its group's head leads."""
+    if plan.settings.headless is not None and plan.settings.headless.value:
+        raise InvalidInputError(
+            f"{FLAGS['headless']} is for the ranks of a group: nobody would answer here",
+            hint=f"leave {FLAGS['headless']} out; slipstream fleet plan makes a plan for each rank",
+        )
 
 
 def _count_seats(plan: LaunchPlan) -> int | None:
