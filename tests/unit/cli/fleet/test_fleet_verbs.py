@@ -145,6 +145,7 @@ def test_plan_needs_no_machine_with_a_saved_probe(
         (say("{" * 100_000), "did not answer with a MachineView"),
         (say("x" * (5 << 20)), "answered with 5242880 bytes"),
         (say(view(1).to_json().replace('"eth0"', f'"{CLEAR!a}"')), "did not answer with"),
+        (say(view(1).to_json().replace("10.0.0.1/24", "10.0.0.1; id")), "did not answer with"),
         (say(view(1).to_json().replace('"vllm 0.32.0"', '"vllm\\u001b[2J"')), "did not answer"),
         (say("", 1, f"bad {CLEAR} verb".encode()), "bad \ufffd[2J verb"),
         (say("", 127), "slipstream is not installed"),
@@ -178,7 +179,7 @@ def test_up_sends_every_rank_its_plan_and_starts_all_of_them(
     for machine, path in machines.files:
         assert path.startswith(f"{fleet.folder}/")
         names[machine].append(Path(path).name)
-    shared = ["fleet-plan.json", "plan.json", "keys.json"]
+    shared = ["fleet.toml", "fleet-plan.json", "plan.json", "keys.json"]
     assert names == {
         "one": [*shared, "group-a.key"],
         "two": [*shared, "group-a.key"],
