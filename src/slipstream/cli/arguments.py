@@ -28,6 +28,7 @@ VERBS = {
     "ledger": "show what a run's requests drafted, had accepted and took, by kind, key or context",
     "swap": "give a run another drafter while it serves",
     "stop": "have a run finish its requests and end",
+    "deploy": "write a plan as files for Kubernetes, and find what is unsafe in such files",
     "connect": "point an agent, a chat or a library at a served model, and test it",
     "keys": "make, list, rotate and revoke the keys that open a server",
     "doctor": "find out what is wrong here, or why a run ended, and what to type next",
