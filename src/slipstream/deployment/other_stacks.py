@@ -60,7 +60,7 @@ def _write_kserve(deployment: Deployment, manifests: Objects) -> Parts:
         "storageInitializer": {"enabled": False},
         "replicas": deployment.replicas.value,
         "labels": dict(pods[0].labels),
-        "annotations": dict(deployment.list_reasons()),
+        "annotations": {f"slipstream/{name}": text for name, text in deployment.list_reasons()},
         "router": {"route": {}, "gateway": {}},
         "template": _rename_engine(pods[0], "main"),
     }
@@ -159,7 +159,9 @@ def _write_production_stack(deployment: Deployment, manifests: Objects) -> Parts
         "gpuMemoryUtilization": settings.memory_utilization,
         "enablePrefixCaching": settings.prefix_caching,
     }
-    config: dict[str, Any] = {name: choice.value for name, choice in typed.items() if choice}
+    # Its chart turns the prefix cache off where nothing is said, and vLLM turns it on.
+    config: dict[str, Any] = {"enablePrefixCaching": True}
+    config |= {name: choice.value for name, choice in typed.items() if choice}
     config["extraArgs"] = render_arguments(arguments)
     model: dict[str, Any] = {
         "name": deployment.name,
