@@ -5,6 +5,7 @@ SlipstreamError                 exit code
 ├── InvalidInputError           1   mend a file or a value
 ├── MissingPartError            1   install or fetch something
 ├── UnsupportedHostError        1   use another machine
+├── UnreachableError            1   see to a machine, or the way to it
 └── EngineError                 3   the engine did not get ready, or died
 
 A verb whose measured figure is worse than the one asked for returns 4 without an error.
@@ -57,6 +58,10 @@ class MissingPartError(SlipstreamError):
 
 class UnsupportedHostError(SlipstreamError):
     """This machine cannot do it, whatever is installed."""
+
+
+class UnreachableError(SlipstreamError):
+    """Another machine does not answer, or not as it should."""
 
 
 class EngineError(SlipstreamError):

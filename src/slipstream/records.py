@@ -4,8 +4,10 @@ A record is frozen, refuses unknown keys and says which schema it was written in
 file is reported whole: every fault with its key path, in one error.
 """
 
+import difflib
+import tomllib
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -42,9 +44,47 @@ def read_record(path: Path, kind: type[AnyRecord], *, hint: str) -> AnyRecord:
         ) from fault
 
 
+def read_toml(path: Path, kind: type[AnyRecord], *, called: str, hint: str) -> AnyRecord:
+    """Read a record that people write as TOML; a misspelt key comes with the one that was meant."""
+    try:
+        return kind.model_validate(tomllib.loads(path.read_text()))
+    except OSError as fault:
+        what = f"cannot read {path}: {fault.strerror or fault}"
+        raise InvalidInputError(what, hint=hint) from fault
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
+        raise InvalidInputError(f"{path} is not TOML: {fault}", hint=hint) from fault
+    except ValidationError as fault:
+        details = tuple(
+            f"{said}{_find_meant(kind, entry['loc'])}"
+            if entry["type"] == "extra_forbidden"
+            else said
+            for said, entry in zip(describe_faults(fault), fault.errors(), strict=True)
+        )
+        what = f"{path} cannot be {called}"
+        raise InvalidInputError(what, details=details, hint=hint) from fault
+
+
 def describe_faults(fault: ValidationError) -> tuple[str, ...]:
     """Turn what pydantic found into lines of `key.path[0]: what is wrong`."""
     return tuple(_describe_fault(entry["loc"], entry["msg"]) for entry in fault.errors())
+
+
+def _find_meant(kind: Any, steps: tuple[int | str, ...]) -> str:
+    """Find the key that is spelt most like one that is none."""
+    for step in steps[:-1]:
+        if get_origin(kind) is dict:  # A table of tables: the step is a name, not a field.
+            kind = get_args(kind)[-1]
+        elif model := _find_model(kind):
+            kind = model.model_fields[str(step)].annotation
+    model = _find_model(kind)
+    close = difflib.get_close_matches(str(steps[-1]), model.model_fields if model else (), n=1)
+    return f"; is {close[0]} meant?" if close else ""
+
+
+def _find_model(kind: Any) -> type[BaseModel] | None:
+    """Return the record that an annotation such as `Router | None` is of."""
+    kinds = [one for one in (kind, *get_args(kind)) if isinstance(one, type)]
+    return next((one for one in kinds if issubclass(one, BaseModel)), None)
 
 
 def _describe_fault(steps: tuple[int | str, ...], message: str) -> str:

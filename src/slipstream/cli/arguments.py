@@ -6,7 +6,7 @@ A verb's module is imported only when that verb is asked for, so `--help` stays 
 import argparse
 import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import NoReturn, Protocol
 
@@ -37,6 +37,27 @@ VERBS = {
     "verify": "prove that speculation does not change the text",
     "tune": "find the best draft length for a load, by a few starts instead of a grid of them",
     "train": "make a drafter for a target from prompts or one's own traffic",
+    "fleet": "plan, start and watch several machines, each engine on one or more of them",
+}
+# Verbs of two words; the module of `fleet plan` is `slipstream.cli.fleet.plan`.
+FLEET_VERBS = {
+    "init": "write a fleet.toml for machines that SSH reaches",
+    "probe": "look at every machine over SSH, and measure the links between them",
+    "plan": "decide every rank's settings, links, variables and ports, and what does not match",
+    "up": "start every group, with each machine's phase",
+    "status": "show every machine's run and every group's state",
+    "top": "show the whole fleet as it works, redrawn every few seconds",
+    "logs": "show what the runs of all machines, or of one, said",
+    "stop": "have every group, or one, finish its requests and end",
+    "doctor": "check machines, links, ports and runs, with what to type next",
+}
+# What the verbs above run on the machines; not for people.
+FAR_VERBS = {
+    "here": "describe this machine to a fleet, as JSON",
+    "link": "be one end of a link that is measured",
+    "lease": "say who may change a fleet now",
+    "weights": "have a model here, checked",
+    "reach": "try which ports of other machines are open to this one",
 }
 
 
@@ -64,14 +85,27 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Verb | None, argparse.Nam
     if not arguments or arguments[0].startswith("-"):
         options = root.parse_args(arguments)
         return None, options, root.format_help()
-    name = arguments[0]
+    name, rest = arguments[0], arguments[1:]
     if name not in VERBS:
-        raise _unknown_verb(name)
-    verb: Verb = import_module(f"slipstream.cli.{name}")
-    own, raw = _split(arguments[1:])
+        raise _unknown_verb(name, VERBS)
+    if name == "fleet":
+        fleet = make_fleet_parser()
+        if not rest or rest[0].startswith("-"):
+            return None, fleet.parse_args(rest), fleet.format_help()
+        name, rest = f"fleet {rest[0]}", rest[1:]
+        if name.split()[1] not in {**FLEET_VERBS, **FAR_VERBS}:
+            raise _unknown_verb(name, [f"fleet {one}" for one in FLEET_VERBS])
+    verb = load_verb(name)
+    own, raw = _split(rest)
     options = make_verb_parser(name, verb).parse_args(own)
     options.raw = raw
     return verb, options, ""
+
+
+def load_verb(name: str) -> Verb:
+    """Import the module of a verb."""
+    verb: Verb = import_module(f"slipstream.cli.{name.replace(' ', '.')}")
+    return verb
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -83,12 +117,10 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def make_root_parser() -> Parser:
     """Make the parser of the command without a verb."""
-    width = max(map(len, VERBS)) + 2
-    verbs = "\n".join(f"  {name:<{width}}{summary}" for name, summary in VERBS.items())
     parser = Parser(
         prog="slipstream",
         usage="slipstream [--help] [--version] VERB ...",
-        description="Plug-and-play DFlash speculative decoding on vLLM.\n\nverbs:\n" + verbs,
+        description="Plug-and-play DFlash speculative decoding on vLLM.\n\n" + _list_verbs(VERBS),
         epilog="`slipstream VERB --help` says what a verb takes.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -96,9 +128,26 @@ def make_root_parser() -> Parser:
     return parser
 
 
+def make_fleet_parser() -> Parser:
+    """Make the parser of `slipstream fleet` without a verb of its own."""
+    return Parser(
+        prog="slipstream fleet",
+        usage="slipstream fleet [--help] VERB ...",
+        description=f"{_sentence(VERBS['fleet'])}\n\n{_list_verbs(FLEET_VERBS)}",
+        epilog="`slipstream fleet VERB --help` says what a verb takes; see docs/fleet.md.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def _list_verbs(verbs: Mapping[str, str]) -> str:
+    width = max(map(len, verbs)) + 2
+    lines = [f"  {name:<{width}}{summary}" for name, summary in verbs.items()]
+    return "\n".join(["verbs:", *lines])
+
+
 def make_verb_parser(name: str, verb: Verb) -> Parser:
     """Make the parser of one verb: its own arguments, then those of every verb."""
-    parser = Parser(prog=f"slipstream {name}", description=_sentence(VERBS[name]))
+    parser = Parser(prog=f"slipstream {name}", description=_sentence(_find_summary(name)))
     verb.add_arguments(parser)
     _add_common_arguments(parser)
     return parser
@@ -134,8 +183,13 @@ def positive_number(text: str) -> float:
     return number
 
 
-def _unknown_verb(name: str) -> UsageError:
-    close = difflib.get_close_matches(name, VERBS, n=1)
+def _find_summary(name: str) -> str:
+    first, _, second = name.partition(" ")
+    return (FLEET_VERBS | FAR_VERBS)[second] if second else VERBS[first]
+
+
+def _unknown_verb(name: str, known: Iterable[str]) -> UsageError:
+    close = difflib.get_close_matches(name, known, n=1)
     return UsageError(
         f"there is no verb '{name}'",
         hint=f"slipstream {close[0]}" if close else "slipstream --help",

@@ -136,15 +136,16 @@ def make_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
     target = options.target or (asked.target if asked else None)
     if target is None:
         raise UsageError("no target was named", hint="slipstream plan TARGET")
-    return _plan(host, target, _read_wishes(options, asked), notes=asked.notes if asked else ())
+    return plan_for(host, target, _read_wishes(options, asked), notes=asked.notes if asked else ())
 
 
 def plan_plain(plan: LaunchPlan, host: Host) -> LaunchPlan:
     """Plan the same target and wishes without speculation: what its speed is held against."""
-    return _plan(host, plan.target, plan.wishes.model_copy(update={"speculation": False}))
+    return plan_for(host, plan.target, plan.wishes.model_copy(update={"speculation": False}))
 
 
-def _plan(host: Host, target: str, wishes: Wishes, *, notes: tuple[str, ...] = ()) -> LaunchPlan:
+def plan_for(host: Host, target: str, wishes: Wishes, *, notes: tuple[str, ...] = ()) -> LaunchPlan:
+    """Plan a target on a machine, with recipes and checkpoints as every verb finds them."""
     target, recipes = _find_recipes(target)
     plan = plan_target(
         host,

@@ -180,6 +180,7 @@ def _find_plan(options: argparse.Namespace, host: Host) -> tuple[LaunchPlan, Ter
         return earlier.plan, _read_terms(options, earlier.terms)
     if target.is_file():
         _refuse_wishes(options, "a saved plan is taken as it is", PLAN_HINT)
+        terms = terms.model_copy(update={"plan_file": target.resolve()})
     terms = _read_terms(options, terms)
     return take_plan(options, host), terms
 

@@ -35,8 +35,8 @@ SLOW_SECONDS = 5.0
 RECENT_VIEWS = 60
 HISTORY = 600
 _ENTER, _LEAVE = "\033[?1049h\033[?25l", "\033[?25h\033[?1049l"
-_HOME, _REST_OF_LINE, _REST = "\033[H", "\033[K", "\033[J"
-_FOOTER = "q quits"
+HOME, REST_OF_LINE, REST = "\033[H", "\033[K", "\033[J"
+FOOTER = "q quits"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,16 +53,16 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Show a run until `q`, or once."""
     folder, chosen = _choose(options.run)
     watch = _Watch(folder, chosen)
-    if options.once or screen.json or not _is_live(screen):
+    if options.once or screen.json or not is_live(screen):
         view = watch.look()
         size = shutil.get_terminal_size()
         text = "\n".join(render_top(view, _describe_terminal(screen, size.columns, None)))
         screen.show_data(text=text, document=view.to_json())
         return ExitCode.DONE
-    with _full_screen(screen):
+    with full_screen(screen):
         while not is_over(watch.run):
             _draw(screen, watch)
-            if _wait_for_quit(REDRAW_SECONDS):
+            if wait_for_quit(REDRAW_SECONDS):
                 return ExitCode.DONE
     screen.show_data(text="\n".join(watch.draw(screen, rows=None)), document="")
     return ExitCode.DONE
@@ -128,7 +128,7 @@ def _choose(name: str | None) -> tuple[RunFolder, Run]:
     return live[0] if live else choose_run(root, name)
 
 
-def _is_live(screen: Screen) -> bool:
+def is_live(screen: Screen) -> bool:
     return (
         screen.output.isatty() and sys.stdin.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     )
@@ -144,13 +144,13 @@ def _draw(screen: Screen, watch: _Watch) -> None:
     """Draw over the last picture, so that nothing flickers."""
     rows = max(1, shutil.get_terminal_size().lines - 1)
     lines = watch.draw(screen, rows)
-    picture = "".join(f"{line}{_REST_OF_LINE}\r\n" for line in lines)
-    screen.output.write(f"{_HOME}{picture}{_FOOTER}{_REST_OF_LINE}{_REST}")
+    picture = "".join(f"{line}{REST_OF_LINE}\r\n" for line in lines)
+    screen.output.write(f"{HOME}{picture}{FOOTER}{REST_OF_LINE}{REST}")
     screen.output.flush()
 
 
 @contextmanager
-def _full_screen(screen: Screen) -> Iterator[None]:
+def full_screen(screen: Screen) -> Iterator[None]:
     """Take the terminal, and give it back whatever ends or stops the command."""
     keyboard = sys.stdin.fileno()
     settings = termios.tcgetattr(keyboard)
@@ -182,7 +182,7 @@ def _write(screen: Screen, text: str) -> None:
     screen.output.flush()
 
 
-def _wait_for_quit(seconds: float) -> bool:
+def wait_for_quit(seconds: float) -> bool:
     """Wait for a key until the next picture is due; say whether it is the one that quits."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:

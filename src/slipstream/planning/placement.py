@@ -202,7 +202,9 @@ def shares_one_process(situation: Situation) -> bool:
     """Say whether the model is to run in the engine's own process: on few threads of one node."""
     processor = situation.host.processor
     few = processor.usable_threads is not None and processor.usable_threads <= FEW_THREADS
-    return situation.on_cpu and few and (processor.numa_nodes or 1) == 1
+    nodes = decide_parallel(situation).get("nodes")
+    alone = nodes is None or nodes.value == 1
+    return situation.on_cpu and few and alone and (processor.numa_nodes or 1) == 1
 
 
 def _share_one_process(threads: int) -> dict[str, Choice[str]]:

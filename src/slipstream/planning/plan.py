@@ -11,6 +11,7 @@ from slipstream.checkpoints.pairing import Fault
 from slipstream.engines import sglang, vllm
 from slipstream.engines.arguments import render_argument, render_arguments
 from slipstream.engines.vllm_methods import find_method
+from slipstream.planning.group import Group
 from slipstream.planning.settings import (
     SPECULATION,
     Choice,
@@ -66,6 +67,8 @@ class LaunchPlan(Record):
     settings: EngineSettings
     environment: dict[str, Choice[str]]
     patches: tuple[str, ...] = ()
+    # The machines that the engine runs on, None for one alone.
+    group: Group | None = None
     memory: MemoryBudget
     notes: tuple[str, ...] = ()
     warnings: tuple[Fault, ...]
@@ -122,7 +125,9 @@ class LaunchPlan(Record):
 
     def argv(self) -> list[str]:
         """Return the engine's command line."""
-        return [*vllm.COMMAND, *render_arguments(self.settings.list_arguments())]
+        headless = self.settings.headless
+        command = vllm.HEADLESS_COMMAND if headless and headless.value else vllm.COMMAND
+        return [*command, *render_arguments(self.settings.list_arguments())]
 
     def sglang_argv(self) -> tuple[list[str], list[str]]:
         """Return SGLang's command line for the same plan, and what it has no counterpart for."""

@@ -97,6 +97,9 @@ class EngineSettings(Record):
     data_parallel: Choice[int] | None = None
     nodes: Choice[int] | None = None
     node_rank: Choice[int] | None = None
+    master_address: Choice[str] | None = None
+    master_port: Choice[int] | None = None
+    headless: Choice[bool] | None = None
     trust_remote_code: Choice[bool] | None = None
     draft_metrics: Choice[str] | None = None
     middleware: Choice[tuple[str, ...]] | None = None
@@ -166,6 +169,9 @@ FLAGS: Mapping[str, str] = {
     "data_parallel": "--data-parallel-size",
     "nodes": "--nnodes",
     "node_rank": "--node-rank",
+    "master_address": "--master-addr",
+    "master_port": "--master-port",
+    "headless": "--headless",
     "trust_remote_code": "--trust-remote-code",
     "draft_metrics": "--per-request-spec-decode-metrics",
     "middleware": "--middleware",

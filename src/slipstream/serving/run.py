@@ -75,6 +75,8 @@ class Event(Record):
 class Terms(Record):
     """How a plan is served, as far as the plan itself does not say."""
 
+    # The saved plan that it was started from.
+    plan_file: Path | None = None
     keys_file: Path | None = None
     # Once there were keys, nobody gets in without one, whatever becomes of their file.
     keys_required: bool = False

@@ -47,6 +47,7 @@ class RunStatus(Record):
     began_at: AwareDatetime
     message: str | None
     url: str | None
+    plan_file: str | None = None
     target: str
     drafter: str | None
     drafters: tuple[ServedDrafter, ...] = ()
@@ -100,6 +101,7 @@ def read_status(folder: RunFolder, run: Run, monotonic: float, proc: Path = _PRO
         began_at=run.began_at,
         message=events[-1].message if events else None,
         url=run.url if engine else None,
+        plan_file=str(run.terms.plan_file) if run.terms.plan_file else None,
         target=run.plan.target,
         drafter=run.plan.drafter,
         drafters=run.drafters,

@@ -1,14 +1,8 @@
 """`gate.toml`: what the user decides of the gate, read and checked whole."""
 
-import difflib
-import tomllib
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
-from slipstream.errors import InvalidInputError
-from slipstream.records import describe_faults
+from slipstream.records import read_toml
 from slipstream.serving.access.gate_file import (
     GENERATING,
     POOLING,
@@ -22,17 +16,7 @@ RULES_HINT = "docs/gate.md has every key with its default"
 
 def read_rules(path: Path) -> GateRules:
     """Read the rules; every fault is named, and a misspelt key with the one that was meant."""
-    try:
-        return GateRules.model_validate(tomllib.loads(path.read_text()))
-    except OSError as fault:
-        what = f"cannot read {path}: {fault.strerror or fault}"
-        raise InvalidInputError(what, hint=RULES_HINT) from fault
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
-        raise InvalidInputError(f"{path} is not TOML: {fault}", hint=RULES_HINT) from fault
-    except ValidationError as fault:
-        raise InvalidInputError(
-            f"{path} cannot be the gate's rules", details=_describe(fault), hint=RULES_HINT
-        ) from fault
+    return read_toml(path, GateRules, called="the gate's rules", hint=RULES_HINT)
 
 
 def apply_rules(settings: GateSettings, rules: GateRules, *, keys_required: bool) -> GateSettings:
@@ -49,20 +33,3 @@ def _choose_routes(routes: tuple[Route, ...], *, generates: bool) -> tuple[Route
         return tuple(route for route in routes if route not in POOLING)
     kept = tuple(route for route in routes if route not in GENERATING)
     return kept if POOLING & {*kept} else (*kept, *sorted(POOLING))
-
-
-def _describe(fault: ValidationError) -> tuple[str, ...]:
-    return tuple(
-        f"{said}{_find_meant(entry['loc'])}" if entry["type"] == "extra_forbidden" else said
-        for said, entry in zip(describe_faults(fault), fault.errors(), strict=True)
-    )
-
-
-def _find_meant(steps: tuple[int | str, ...]) -> str:
-    """Find the key that is spelt most like one that is none."""
-    kind: Any = GateRules
-    for step in steps[:-1]:
-        kind = kind.model_fields[step].annotation
-    assert issubclass(kind, BaseModel)
-    close = difflib.get_close_matches(str(steps[-1]), kind.model_fields, n=1)
-    return f"; is {close[0]} meant?" if close else ""

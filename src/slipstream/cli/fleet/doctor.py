@@ -1,0 +1,30 @@
+"""`slipstream fleet doctor`: what is wrong with machines, links, ports and runs."""
+
+import argparse
+from datetime import UTC, datetime
+
+from slipstream.cli.fleet.options import add_fleet, load_fleet, plan_fleet
+from slipstream.cli.screen import Screen
+from slipstream.errors import ExitCode
+from slipstream.fleet.examination import examine_fleet
+from slipstream.fleet.probing import probe_fleet
+from slipstream.fleet.status import read_fleet_status
+from slipstream.fleet.transport import open_ssh
+from slipstream.reporting.text.fleet_examination import render_fleet_examination
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `fleet doctor` takes."""
+    add_fleet(parser)
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Examine the fleet; a fault leaves with 1."""
+    fleet = load_fleet(options)
+    with open_ssh(fleet) as transport:
+        probe = probe_fleet(fleet, transport, screen.show_progress)
+        plan = plan_fleet(fleet, probe)
+        status = read_fleet_status(fleet, transport, datetime.now(UTC))
+        examination = examine_fleet(plan, status, transport)
+    screen.show_data(text=render_fleet_examination(examination), document=examination.to_json())
+    return ExitCode.EXPECTED_FAILURE if examination.count("fault") else ExitCode.DONE

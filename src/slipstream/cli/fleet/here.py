@@ -1,0 +1,25 @@
+"""`slipstream fleet here`: this machine as a fleet sees it; other verbs run it over SSH."""
+
+import argparse
+import os
+from datetime import UTC, datetime
+
+from slipstream.cli.screen import Screen
+from slipstream.errors import ExitCode
+from slipstream.fleet.this_machine import describe_here
+from slipstream.hardware import this_machine
+from slipstream.reporting.text.host import render_host
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `fleet here` takes."""
+    parser.add_argument(
+        "--model", metavar="NAME", action="append", default=[], help="whose hash is wanted"
+    )
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Describe this machine."""
+    view = describe_here(this_machine(os.environ, datetime.now(UTC)), options.model)
+    screen.show_data(text=render_host(view.host), document=view.to_json())
+    return ExitCode.DONE

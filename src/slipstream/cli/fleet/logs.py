@@ -1,0 +1,57 @@
+"""`slipstream fleet logs`: what the runs of all machines said, with their names before it."""
+
+import argparse
+import json
+from contextlib import closing
+from datetime import UTC, datetime
+
+from slipstream.cli.fleet.options import add_fleet, load_fleet
+from slipstream.cli.screen import Screen
+from slipstream.errors import ExitCode, InvalidInputError, UsageError
+from slipstream.fleet.logs import follow_logs
+from slipstream.fleet.status import read_fleet_status
+from slipstream.fleet.transport import open_ssh
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `fleet logs` takes."""
+    parser.add_argument(
+        "name", metavar="MACHINE|GROUP", nargs="*", help="default: all machines with a run"
+    )
+    add_fleet(parser)
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the runs are over")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--events", action="store_true", help="what happened to the runs instead")
+    instead.add_argument("--access", action="store_true", help="the requests instead")
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Print the lines of all machines as they come; under `--json` an object a line."""
+    fleet = load_fleet(options)
+    chosen = [
+        machine
+        for name in options.name or fleet.machines
+        for machine in (fleet.groups[name].machines if name in fleet.groups else (name,))
+    ]
+    if unknown := [name for name in chosen if name not in fleet.machines]:
+        raise UsageError(
+            f"there is no machine or group {unknown[0]}",
+            hint=f"one of {', '.join((*fleet.machines, *fleet.groups))}",
+        )
+    flags = ("follow", "events", "access")
+    words = [f"--{flag}" for flag in flags if getattr(options, flag)]
+    with open_ssh(fleet) as transport:
+        status = read_fleet_status(fleet, transport, datetime.now(UTC))
+        found = {name: status.find_machine(name).run for name in dict.fromkeys(chosen)}
+        runs = {name: one.id for name, one in found.items() if one is not None}
+        if not runs:
+            raise InvalidInputError(
+                f"no run of fleet {fleet.name} is on {', '.join(found)}",
+                hint="slipstream fleet status",
+            )
+        width = max(map(len, runs))
+        with closing(follow_logs(fleet, transport, runs, words)) as lines:
+            for machine, line in lines:
+                document = json.dumps({"machine": machine, "line": line})
+                screen.show_data(text=f"{machine:<{width}} | {line}", document=document)
+    return ExitCode.DONE

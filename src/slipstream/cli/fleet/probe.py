@@ -1,0 +1,24 @@
+"""`slipstream fleet probe`: every machine as it is, and the links between them."""
+
+import argparse
+
+from slipstream.cli.fleet.options import add_fleet, add_probing, load_fleet, look_at
+from slipstream.cli.screen import Screen
+from slipstream.errors import ExitCode
+from slipstream.fleet.transport import open_ssh
+from slipstream.reporting.text.fleet import render_probe
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `fleet probe` takes."""
+    add_fleet(parser)
+    add_probing(parser)
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Look at the machines; one that cannot be looked at leaves with 1."""
+    fleet = load_fleet(options)
+    with open_ssh(fleet) as transport:
+        probe = look_at(options, fleet, transport, screen)
+    screen.show_data(text=render_probe(probe), document=probe.to_json())
+    return ExitCode.EXPECTED_FAILURE if probe.faults else ExitCode.DONE

@@ -1,0 +1,25 @@
+"""`slipstream fleet status`: every machine's run and every group's state."""
+
+import argparse
+from datetime import UTC, datetime
+
+from slipstream.cli.fleet.options import add_fleet, load_fleet
+from slipstream.cli.screen import Screen
+from slipstream.errors import ExitCode
+from slipstream.fleet.status import read_fleet_status
+from slipstream.fleet.transport import open_ssh
+from slipstream.reporting.text.fleet_status import render_fleet_status
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `fleet status` takes."""
+    add_fleet(parser)
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Ask every machine; unless every group is ready, leave with 1."""
+    fleet = load_fleet(options)
+    with open_ssh(fleet) as transport:
+        status = read_fleet_status(fleet, transport, datetime.now(UTC))
+    screen.show_data(text=render_fleet_status(status), document=status.to_json())
+    return ExitCode.DONE if status.is_ready else ExitCode.EXPECTED_FAILURE

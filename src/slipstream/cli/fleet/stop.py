@@ -1,0 +1,43 @@
+"""`slipstream fleet stop`: groups finish their requests and end."""
+
+import argparse
+from datetime import UTC, datetime
+
+from slipstream.cli.fleet.board import Board
+from slipstream.cli.fleet.options import (
+    add_fleet,
+    add_force,
+    choose_groups,
+    load_fleet,
+    raise_first,
+)
+from slipstream.cli.screen import Screen
+from slipstream.errors import ExitCode
+from slipstream.fleet.lease import holding
+from slipstream.fleet.starting import stop_groups
+from slipstream.fleet.status import read_fleet_status
+from slipstream.fleet.transport import open_ssh
+from slipstream.reporting.text.fleet_status import render_fleet_status
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `fleet stop` takes."""
+    parser.add_argument("group", metavar="GROUP", nargs="*", help="default: all of them")
+    add_fleet(parser)
+    parser.add_argument("--now", action="store_true", help="do not wait for requests under way")
+    add_force(parser)
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Stop groups, and show what is left."""
+    fleet = load_fleet(options)
+    names = choose_groups(fleet, options.group)
+    machines = [machine for name in names for machine in fleet.groups[name].machines]
+    with open_ssh(fleet) as transport, holding(fleet, transport, "stop", force=options.force):
+        before = read_fleet_status(fleet, transport, datetime.now(UTC))
+        show = Board(screen, machines).show
+        faults = stop_groups(fleet, names, before, transport, now=options.now, show=show)
+        status = read_fleet_status(fleet, transport, datetime.now(UTC))
+    screen.show_data(text=render_fleet_status(status), document=status.to_json())
+    raise_first(faults, screen)
+    return ExitCode.DONE

@@ -1,0 +1,54 @@
+"""`slipstream fleet top`: all groups as they work, redrawn every few seconds."""
+
+import argparse
+import shutil
+from datetime import UTC, datetime
+
+from slipstream.cli.fleet.options import add_fleet, load_fleet
+from slipstream.cli.screen import Screen
+from slipstream.cli.top import FOOTER, HOME, REST, REST_OF_LINE, full_screen, is_live, wait_for_quit
+from slipstream.errors import ExitCode
+from slipstream.fleet.live import FleetView, read_fleet_view
+from slipstream.fleet.record import Fleet
+from slipstream.fleet.status import read_fleet_status
+from slipstream.fleet.transport import Transport, open_ssh
+from slipstream.reporting.text.fleet_top import render_fleet_view
+
+# Every look is a login on each machine.
+REDRAW_SECONDS = 3.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `fleet top` takes."""
+    add_fleet(parser)
+    parser.add_argument(
+        "--once", action="store_true", help="print one picture and end, as without a terminal"
+    )
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Show the fleet until `q`, or once."""
+    fleet = load_fleet(options)
+    with open_ssh(fleet) as transport:
+        if options.once or screen.json or not is_live(screen):
+            view = _look(fleet, transport)
+            screen.show_data(text="\n".join(render_fleet_view(view)), document=view.to_json())
+            return ExitCode.DONE
+        with full_screen(screen):
+            while True:
+                _draw(screen, _look(fleet, transport))
+                if wait_for_quit(REDRAW_SECONDS):
+                    return ExitCode.DONE
+
+
+def _look(fleet: Fleet, transport: Transport) -> FleetView:
+    status = read_fleet_status(fleet, transport, datetime.now(UTC))
+    return read_fleet_view(fleet, transport, status)
+
+
+def _draw(screen: Screen, view: FleetView) -> None:
+    size = shutil.get_terminal_size()
+    lines = [line[: size.columns - 1] for line in render_fleet_view(view)[: size.lines - 1]]
+    picture = "".join(f"{line}{REST_OF_LINE}\r\n" for line in lines)
+    screen.output.write(f"{HOME}{picture}{FOOTER}{REST_OF_LINE}{REST}")
+    screen.output.flush()

@@ -1,0 +1,80 @@
+"""`slipstream fleet up`: every group started, with each machine's phase."""
+
+import argparse
+from datetime import UTC, datetime
+from pathlib import Path
+
+from slipstream.cli.fleet.board import Board
+from slipstream.cli.fleet.options import (
+    add_fleet,
+    add_force,
+    add_probing,
+    choose_groups,
+    load_fleet,
+    look_at,
+    plan_fleet,
+    raise_first,
+)
+from slipstream.cli.fleet.plan import FLEET_PLAN_HINT
+from slipstream.cli.screen import Screen
+from slipstream.errors import ExitCode, UsageError
+from slipstream.fleet.lease import holding
+from slipstream.fleet.plan import FleetPlan
+from slipstream.fleet.starting import require_startable, start_groups
+from slipstream.fleet.status import read_fleet_status
+from slipstream.fleet.transport import open_ssh
+from slipstream.fleet.weights import spread_weights
+from slipstream.records import read_record
+from slipstream.reporting.text.fleet import render_fleet_plan
+from slipstream.reporting.text.fleet_status import render_fleet_status
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what `fleet up` takes."""
+    parser.add_argument("group", metavar="GROUP", nargs="*", help="default: all that do not run")
+    add_fleet(parser)
+    add_probing(parser)
+    parser.add_argument(
+        "--plan", metavar="FILE", type=Path, help="what `slipstream fleet plan --json` saved"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="show the plan, and start nothing")
+    add_force(parser)
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Plan, start what does not run, and wait until it is ready."""
+    fleet = load_fleet(options)
+    names = choose_groups(fleet, options.group)
+    saved = None
+    if options.plan is not None:
+        saved = read_record(options.plan, FleetPlan, hint=FLEET_PLAN_HINT)
+        if saved.fleet != fleet:
+            raise UsageError(
+                f"{options.plan} was made from another fleet file than {options.fleet}",
+                hint="slipstream fleet plan --json > FILE",
+            )
+    with (
+        open_ssh(fleet) as transport,
+        holding(fleet, transport, "up", force=options.force) as lease,
+    ):
+        plan = saved or plan_fleet(fleet, look_at(options, fleet, transport, screen))
+        require_startable(plan, names)
+        if options.dry_run:
+            text = render_fleet_plan(plan, explain=False, firewall=False)
+            screen.show_data(text=text, document=plan.to_json())
+            return ExitCode.DONE
+        before = read_fleet_status(fleet, transport, datetime.now(UTC))
+        wanted = [
+            group.name
+            for group in before.groups
+            if group.name in names and group.state in ("down", "failed")
+        ]
+        machines = [name for group in wanted for name in fleet.groups[group].machines]
+        show = Board(screen, machines).show
+        spread_weights(plan, wanted, transport, show)
+        lease.require()
+        faults = start_groups(plan, wanted, transport, show)
+        status = read_fleet_status(fleet, transport, datetime.now(UTC))
+    screen.show_data(text=render_fleet_status(status), document=status.to_json())
+    raise_first(faults, screen)
+    return ExitCode.DONE if status.is_ready else ExitCode.ENGINE

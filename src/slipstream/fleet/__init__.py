@@ -1,0 +1,1 @@
+"""Several machines as one record: planned together, started together, looked at together."""

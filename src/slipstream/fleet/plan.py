@@ -1,0 +1,159 @@
+"""`FleetPlan`: a plan for every rank of every group, their links, and what does not match."""
+
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from slipstream.checkpoints.pairing import Fault
+from slipstream.fleet.record import Fleet, IpAddress, Policy, Port
+from slipstream.hardware import Host
+from slipstream.planning.plan import LaunchPlan
+from slipstream.planning.settings import Choice
+from slipstream.records import Record
+
+LinkKind = Literal["roce", "tcp"]
+# Of what a far machine says, only such text is shown as it is.
+SHOWN = r"^[ -~]{1,80}$"
+# At most what a machine may say of itself: it is read from far machines.
+MOST_INTERFACES = 256
+
+
+class Interface(Record):
+    """A network interface of a machine, with the RDMA device behind it if there is one."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._@:-]{1,15}$")
+    up: bool | None
+    mtu: int | None
+    speed_gbit_per_s: float | None
+    addresses: tuple[str, ...] = Field(max_length=64)
+    rdma_device: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]{1,63}$")
+    rdma_active: bool | None = None
+    # The index of the RoCE v2 entry for an IPv4 address in the device's table.
+    gid_index: int | None = None
+
+
+class MachineView(Record):
+    """A machine as it was seen over SSH; None is what could not be told."""
+
+    schema_version: Literal[1] = 1
+    host: Host
+    slipstream: str | None = Field(pattern=SHOWN)
+    engine: str | None = Field(pattern=SHOWN)
+    clock_offset_seconds: float | None = None
+    address: IpAddress | None = None
+    interfaces: tuple[Interface, ...] = Field(default=(), max_length=MOST_INTERFACES)
+    # The ports that the kernel gives to whoever asks for any.
+    ephemeral_ports: tuple[Port, Port] | None = None
+    weights: dict[str, str] | None = None
+
+
+class Link(Record):
+    """A way between two machines that was measured; None is a figure that could not be had."""
+
+    a: str
+    b: str
+    interface_a: str
+    interface_b: str
+    address_a: IpAddress
+    address_b: IpAddress
+    kind: LinkKind
+    gigabits: float | None
+    round_trip_ms: float | None
+    mtu_a: int | None
+    mtu_b: int | None
+
+
+class FleetProbe(Record):
+    """All that was seen of the machines: what a plan is made from."""
+
+    schema_version: Literal[1] = 1
+    machines: dict[str, MachineView]
+    links: tuple[Link, ...] = ()
+    # Why a machine could not be looked at.
+    faults: tuple[Fault, ...] = ()
+
+
+class RankPlan(Record):
+    """One machine's part of a group's engine."""
+
+    machine: str
+    rank: int
+    plan: LaunchPlan
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the variables that the engine starts with."""
+        return {name: choice.value for name, choice in self.plan.environment.items()}
+
+
+class GroupPlan(Record):
+    """One engine: its ranks, and where the first of them answers."""
+
+    name: str
+    ranks: tuple[RankPlan, ...]
+    address: IpAddress | None
+    port: Port
+
+    @property
+    def speculation(self) -> bool:
+        """Whether the engine drafts."""
+        return self.ranks[0].plan.speculation is not None
+
+
+class RoutedGroup(Record):
+    """A group as the router reaches it."""
+
+    group: str
+    machine: str
+    address: IpAddress
+    port: Port
+    speculation: bool
+
+
+class RouterPlan(Record):
+    """The router before all groups; `settings` are the flags of `vllm-router`."""
+
+    machine: str
+    address: IpAddress | None
+    port: Port
+    policy: Policy
+    groups: tuple[RoutedGroup, ...]
+    settings: dict[str, Choice[JsonValue]]
+
+
+class PortRule(Record):
+    """Who may open a connection to a port, or a range of them, of a machine."""
+
+    machine: str
+    port: Port
+    last_port: Port | None = None
+    protocol: Literal["tcp", "udp"]
+    who: tuple[str, ...] | Literal["clients"]
+    why: str
+
+
+class FleetPlan(Record):
+    """How a whole fleet is served, or why not to."""
+
+    schema_version: Literal[1] = 1
+    fleet: Fleet
+    machines: dict[str, MachineView]
+    links: tuple[Link, ...]
+    groups: tuple[GroupPlan, ...]
+    router: RouterPlan | None
+    ports: tuple[PortRule, ...]
+    faults: tuple[Fault, ...]
+
+    @property
+    def refusals(self) -> tuple[Fault, ...]:
+        """List what keeps the fleet from being started."""
+        return tuple(fault for fault in self.faults if fault.verdict == "refuse")
+
+    def find_group(self, name: str) -> GroupPlan | None:
+        """Return a group by its name."""
+        return next((group for group in self.groups if group.name == name), None)
+
+    def find_rank(self, machine: str) -> RankPlan | None:
+        """Return a machine's part."""
+        ranks = (rank for group in self.groups for rank in group.ranks)
+        return next((rank for rank in ranks if rank.machine == machine), None)

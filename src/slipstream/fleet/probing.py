@@ -1,0 +1,96 @@
+"""A look at every machine of a fleet over SSH, all at a time; what could not be seen is a fault."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from slipstream import __version__
+from slipstream.checkpoints.pairing import Fault
+from slipstream.errors import SlipstreamError, UnreachableError
+from slipstream.fleet.far_commands import call, name_command, read_answer
+from slipstream.fleet.installing import install, make_wheel
+from slipstream.fleet.links import list_ends, measure_links
+from slipstream.fleet.plan import FleetProbe, MachineView
+from slipstream.fleet.record import Fleet
+from slipstream.fleet.transport import Transport, ask_all, escape
+
+PROBE_SECONDS = 120
+Report = Callable[[str], None]
+
+
+def probe_fleet(
+    fleet: Fleet,
+    transport: Transport,
+    report: Report,
+    *,
+    installing: bool = False,
+    wheels: Path | None = None,
+    measuring: bool = True,
+) -> FleetProbe:
+    """Look at every machine and measure the links; a machine that fails does not stop the others.
+
+    With `installing`, machines without this version get it first.
+    """
+    wheel = make_wheel() if installing else None
+
+    def look(machine: str) -> MachineView:
+        offset = _read_clock(transport, machine)
+        if wheel is not None and _read_version(fleet, transport, machine) != __version__:
+            report(f"{machine}: slipstream {__version__} is installed")
+            install(fleet, transport, machine, wheel, wheels)
+        view = _look(fleet, transport, machine)
+        report(f"{machine}: {view.engine or 'no engine'}, slipstream {view.slipstream}")
+        first = next((str(end.ip) for _, end in list_ends(view)), None)
+        address = fleet.machines[machine].address or view.address or first
+        return view.model_copy(update={"clock_offset_seconds": offset, "address": address})
+
+    seen = ask_all(fleet.machines, look)
+    views = {name: one for name, one in seen.items() if isinstance(one, MachineView)}
+    faults = [_describe(one) for one in seen.values() if isinstance(one, SlipstreamError)]
+    if not measuring:
+        return FleetProbe(machines=views, faults=tuple(faults))
+    report("the links are measured")
+    links, missing = measure_links(fleet, views, transport)
+    faults += [_describe(fault, code="link") for fault in missing]
+    return FleetProbe(machines=views, links=links, faults=tuple(faults))
+
+
+def _look(fleet: Fleet, transport: Transport, machine: str) -> MachineView:
+    models = [name for name in (fleet.model.target, fleet.model.drafter) if name]
+    words = ["fleet", "here", "--json", *(f"--model={name}" for name in models)]
+    answer = call(fleet, transport, machine, words, timeout=PROBE_SECONDS)
+    if answer.code:
+        version = _read_version(fleet, transport, machine)
+        raise UnreachableError(
+            f"{machine} has slipstream {version or 'of an unknown version'}, and this is "
+            f"{__version__}: {answer.last_words}",
+            hint="slipstream fleet probe --install",
+        )
+    return read_answer(machine, answer, MachineView)
+
+
+def _read_version(fleet: Fleet, transport: Transport, machine: str) -> str | None:
+    """Return the version that a machine has, None if it has none that answers."""
+    command = name_command(fleet.machines[machine], ["--version"])
+    answer = transport.run(machine, command, timeout=PROBE_SECONDS)
+    if answer.code:
+        return None
+    words = answer.stdout.decode(errors="replace").split()
+    return escape(words[-1], 40) if words else None
+
+
+def _read_clock(transport: Transport, machine: str) -> float | None:
+    """Return how far a machine's clock is ahead of ours, None where the way there hides it."""
+    transport.run(machine, ["true"], timeout=PROBE_SECONDS)  # Connecting takes its time.
+    begun = time.time()
+    answer = transport.run(machine, ["date", "+%s.%N"], timeout=PROBE_SECONDS)
+    middle = (begun + time.time()) / 2
+    try:
+        return round(float(answer.stdout[:64]) - middle, 3)
+    except ValueError:
+        return None
+
+
+def _describe(error: SlipstreamError, *, code: str = "machine") -> Fault:
+    details = f" ({'; '.join(error.details)})" if error.details else ""
+    return Fault(code=code, verdict="refuse", message=f"{error.message}{details}", hint=error.hint)

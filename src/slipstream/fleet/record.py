@@ -1,0 +1,200 @@
+"""`Fleet`: machines, the groups that share an engine, and what they serve; the file is fleet.toml.
+
+Names become folders, words of a command and lines of a configuration on other machines, so they
+are restricted here, where they come in.
+"""
+
+import re
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, PositiveInt, field_validator, model_validator
+
+from slipstream.engines.vllm_methods import MethodName
+from slipstream.planning.wishes import Goal, Wishes
+from slipstream.records import Record, read_toml
+
+FLEET_HINT = "docs/fleet.md has every key; slipstream fleet init writes a file to begin with"
+FILE_NAME = "fleet.toml"
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+_SSH = re.compile(
+    r"(?:[A-Za-z0-9_][A-Za-z0-9._-]*@)?"
+    r"(?:[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?"
+)
+# A path on another machine: nothing that a shell or a line of a file could take for more.
+_PATH = re.compile(r"[A-Za-z0-9_./~+@-]+")
+
+
+def _require_name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise ValueError("a name has lower-case letters, digits, '.', '_' and '-', 63 at most")
+    return text
+
+
+def _require_ssh(text: str) -> str:
+    if not _SSH.fullmatch(text):
+        raise ValueError("not an SSH name, nor [user@]host[:port]")
+    return text
+
+
+def _require_path(text: str) -> str:
+    if not _PATH.fullmatch(text) or text.startswith("-"):
+        raise ValueError("not a plain path")
+    return text
+
+
+def _require_address(text: str) -> str:
+    return str(ip_address(text))
+
+
+Name = Annotated[str, AfterValidator(_require_name)]
+SshName = Annotated[str, AfterValidator(_require_ssh)]
+FarPath = Annotated[str, AfterValidator(_require_path)]
+IpAddress = Annotated[str, AfterValidator(_require_address)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Policy = Literal["power_of_two", "session"]
+
+
+class Machine(Record):
+    """How a machine is reached: by SSH from here, by its address from the others."""
+
+    ssh: SshName | None = None
+    address: IpAddress | None = None
+    python: FarPath | None = None
+
+
+class FleetModel(Record):
+    """What is served."""
+
+    target: str
+    drafter: str | None = None
+
+
+class FleetWishes(Record):
+    """What the options of `slipstream plan` say, by their names; `engine` is what follows `--`."""
+
+    context: PositiveInt | None = None
+    users: PositiveInt | None = None
+    goal: Goal | None = None
+    method: MethodName | None = None
+    k: PositiveInt | None = None
+    thinking: Literal["on", "off"] | None = None
+    pictures: bool | None = None
+    engine: tuple[str, ...] | None = None
+
+    def override(self, other: "FleetWishes | None") -> "FleetWishes":
+        """Return these wishes with those that the other sets."""
+        changed = other.model_dump(exclude_none=True) if other else {}
+        return self.model_copy(update=changed)
+
+    def to_wishes(self, *, drafter: str | None, speculation: bool) -> Wishes:
+        """Return them as a planner reads them."""
+        drafted = speculation and self.method != "plain"
+        return Wishes(
+            drafter=drafter if drafted else None,
+            method=self.method if drafted else None,
+            context=self.context,
+            users=self.users,
+            goal=self.goal or Wishes().goal,
+            draft_length=self.k if drafted else None,
+            speculation=drafted,
+            thinking=self.thinking,
+            pictures=bool(self.pictures),
+            raw=self.engine or (),
+        )
+
+
+class Group(Record):
+    """One engine, over one machine or several; the first of them answers."""
+
+    machines: Annotated[tuple[str, ...], Field(min_length=1)]
+    speculation: bool = True
+    wishes: FleetWishes | None = None
+    port: Port = 8000
+
+
+class Router(Record):
+    """Where all groups are behind one address."""
+
+    machine: str
+    port: Port = 8300
+    policy: Policy = "power_of_two"
+
+
+class Keys(Record):
+    """The keys that every gate takes, as `slipstream keys` writes them."""
+
+    file: Path
+
+
+class Fleet(Record):
+    """Machines and what they are to serve; paths in it are relative to its file."""
+
+    schema_version: Literal[1] = 1
+    name: Name
+    ssh_config: Path | None = None
+    model: FleetModel
+    wishes: FleetWishes = FleetWishes()
+    machines: Annotated[dict[Name, Machine], Field(min_length=1)]
+    groups: Annotated[dict[Name, Group], Field(min_length=1)]
+    router: Router | None = None
+    keys: Keys | None = None
+
+    @field_validator("groups")
+    @classmethod
+    def _require_one_group_each(cls, groups: dict[str, Group]) -> dict[str, Group]:
+        listed = [name for group in groups.values() for name in group.machines]
+        if twice := sorted({name for name in listed if listed.count(name) > 1}):
+            raise ValueError(f"{', '.join(twice)}: a machine is in one group, once")
+        return groups
+
+    @model_validator(mode="after")
+    def _require_known_machines(self) -> "Fleet":
+        named = {name for group in self.groups.values() for name in group.machines}
+        named |= {self.router.machine} if self.router else set()
+        if unknown := sorted(named - self.machines.keys()):
+            raise ValueError(f"{', '.join(unknown)}: no table [machines.{unknown[0]}]")
+        return self
+
+    @property
+    def first_machine(self) -> str:
+        """Name the machine that keeps the lease: the first of the file."""
+        return next(iter(self.machines))
+
+    @property
+    def folder(self) -> str:
+        """Return the fleet's folder on every machine, relative to the user's home."""
+        return find_folder(self.name)
+
+    def name_ssh(self, machine: str) -> str:
+        """Return what `ssh` is called with for a machine."""
+        return self.machines[machine].ssh or machine
+
+    def find_group(self, machine: str) -> str | None:
+        """Name the group that a machine is in."""
+        found = (name for name, group in self.groups.items() if machine in group.machines)
+        return next(found, None)
+
+    def find_wishes(self, group: str) -> Wishes:
+        """Return what a group's plan is made from."""
+        chosen = self.groups[group]
+        wishes = self.wishes.override(chosen.wishes)
+        return wishes.to_wishes(drafter=self.model.drafter, speculation=chosen.speculation)
+
+
+def find_folder(name: str) -> str:
+    """Return the folder of a fleet on any machine, relative to the user's home."""
+    return f".local/share/slipstream/fleet/{_require_name(name)}"
+
+
+def read_fleet(path: Path) -> Fleet:
+    """Read a fleet's file; relative paths in it become whole ones."""
+    fleet = read_toml(path, Fleet, called="a fleet", hint=FLEET_HINT)
+    base = path.absolute().parent
+    changed: dict[str, object] = {}
+    if fleet.ssh_config is not None:
+        changed["ssh_config"] = base / fleet.ssh_config.expanduser()
+    if fleet.keys is not None:
+        changed["keys"] = Keys(file=base / fleet.keys.file.expanduser())
+    return fleet.model_copy(update=changed)

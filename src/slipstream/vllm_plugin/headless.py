@@ -1,0 +1,26 @@
+"""A rank of a group that answers nobody: `vllm serve --headless`, without its command's metadata.
+
+`python -m vllm.entrypoints.openai.api_server` ignores `--headless`, and the rank dies.
+"""
+
+from vllm.entrypoints.cli.serve import ServeSubcommand
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+
+def main() -> None:
+    """Run the rank until it is ended."""
+    cli_env_setup()
+    command = ServeSubcommand()
+    arguments = make_arg_parser(FlexibleArgumentParser()).parse_args()
+    # Without it the rank would be a server, and one without a gate.
+    if not arguments.headless:
+        raise SystemExit("a rank that answers is started by vLLM's own API server")
+    command.validate(arguments)
+    arguments.model_tag = None
+    command.cmd(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""Machines that are not there: a transport whose answers a test writes."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import pytest
+
+from slipstream.errors import UnreachableError
+from slipstream.fleet.plan import Interface, MachineView
+from slipstream.fleet.record import Fleet
+from slipstream.fleet.transport import Answer
+from slipstream.hardware import load_host
+from slipstream.serving.run import Event, State
+from slipstream.serving.run_status import RunStatus, StatusList
+
+# A machine's part: its name, the words of the command and what is on its standard input.
+Reply = Callable[[str, list[str], bytes | None], Answer]
+NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
+VERBS = ("doctor", "init", "logs", "plan", "probe", "status", "stop", "top", "up")
+
+
+def say(text: str | bytes, code: int = 0, stderr: bytes = b"") -> Answer:
+    """Answer with a text."""
+    return Answer(code, text.encode() if isinstance(text, str) else text, stderr)
+
+
+def find_words(argv: Sequence[str]) -> list[str]:
+    """Return the words of Slipstream's command in a far command line; none for another program."""
+    words = list(argv)
+    while words[:1] == ["env"] or (words and "=" in words[0]):
+        words = words[1:]
+    if words[:2] == ["sh", "-c"] and words[3:4] == ["slipstream"]:
+        return words[4:]
+    return words[3:] if words[1:3] == ["-m", "slipstream"] else []
+
+
+def view(number: int, **changes: Any) -> MachineView:
+    """Describe a machine with one address."""
+    made = MachineView(
+        host=load_host("cpu-server"),
+        slipstream="0.1.0.dev0",
+        engine="vllm 0.32.0",
+        interfaces=(
+            Interface(
+                name="eth0",
+                up=True,
+                mtu=1500,
+                speed_gbit_per_s=10,
+                addresses=(f"10.0.0.{number}/24",),
+            ),
+        ),
+        ephemeral_ports=(32768, 60999),
+    )
+    return made.model_copy(update=changes)
+
+
+def run_status(fleet: Fleet, state: State = "ready", **changes: object) -> RunStatus:
+    """Describe a run of the fleet's plan."""
+    made = RunStatus(
+        id="model-1",
+        folder="/home/me/runs/model-1",
+        state=state,
+        since=NOW,
+        began_at=NOW,
+        message=f"it is {state}",
+        url="http://10.0.0.1:8000" if state == "ready" else None,
+        plan_file=f"/home/me/{fleet.folder}/plan.json",
+        target="model",
+        drafter=None,
+        supervisor_pid=1,
+        engine_pid=2,
+        engine_bytes=3,
+        restarts=0,
+        rungs=(),
+        notes=(),
+        measurements={},
+        in_flight=0,
+        last_token_seconds_ago=None,
+        next_command="slipstream logs",
+    )
+    return made.model_copy(update=changes)
+
+
+def list_runs(*runs: RunStatus) -> Answer:
+    """Answer as `status --json` does."""
+    return say(StatusList(root="/home/me/runs", runs=runs).to_json())
+
+
+def events(*states: State) -> Answer:
+    """Answer as `serve --detach --json` does."""
+    lines = [Event(at=NOW, state=one, message=f"now {one}").model_dump_json() for one in states]
+    return say("\n".join(lines) + "\n")
+
+
+@dataclass
+class FarMachines:
+    """Keeps what was run and sent; a machine that is down answers nothing."""
+
+    reply: Reply
+    down: set[str] = field(default_factory=set)
+    commands: list[tuple[str, list[str]]] = field(default_factory=list)
+    files: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    lease: dict[str, str] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def run(
+        self, machine: str, argv: Sequence[str], *, stdin: bytes | None = None, timeout: float
+    ) -> Answer:
+        with self._lock:
+            self.commands.append((machine, list(argv)))
+        if machine in self.down:
+            raise UnreachableError(f"{machine} cannot be reached: it does not answer", hint="ping")
+        words = find_words(argv)
+        if words[:2] == ["fleet", "lease"]:
+            return self._answer_lease(words)
+        return self.reply(machine, words or list(argv), stdin)
+
+    def _answer_lease(self, words: list[str]) -> Answer:
+        owner = next(word for word in words if word.startswith("--owner=")).partition("=")[2]
+        held = self.lease or {"owner": owner, "who": "me@desk", "purpose": "up"}
+        return say(json.dumps({**held, "until": NOW.isoformat()}))
+
+    def send(self, machine: str, local: Path | bytes, remote: str, *, mode: int = 0o600) -> None:
+        content = local if isinstance(local, bytes) else local.read_bytes()
+        with self._lock:
+            self.files[machine, remote] = content
+
+    def start(
+        self, machine: str, argv: Sequence[str], *, stdin: bytes | None = None
+    ) -> "FarStream":
+        return FarStream(self.run(machine, argv, stdin=stdin, timeout=60))
+
+    def relay(
+        self, source: str, giving: Sequence[str], machine: str, taking: Sequence[str]
+    ) -> Answer:
+        given = self.run(source, giving, timeout=60)
+        return self.run(machine, taking, stdin=given.stdout, timeout=60)
+
+    def list_asked(self, *beginning: str) -> list[str]:
+        """List the machines that were asked a command of Slipstream, in order."""
+        return [
+            machine
+            for machine, argv in self.commands
+            if find_words(argv)[: len(beginning)] == list(beginning)
+        ]
+
+
+@dataclass
+class FarStream:
+    """The whole answer, line by line."""
+
+    answer: Answer
+
+    def lines(self) -> Iterator[bytes]:
+        yield from (line + b"\n" for line in self.answer.stdout.split(b"\n") if line)
+
+    def close(self) -> int | None:
+        return self.answer.code
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, machines: FarMachines) -> None:
+    """Have the commands reach these machines in the place of SSH."""
+
+    @contextmanager
+    def open_fake(_: Fleet) -> Iterator[FarMachines]:
+        yield machines
+
+    for verb in VERBS:
+        name = f"slipstream.cli.fleet.{verb}.open_ssh"
+        monkeypatch.setattr(name, open_fake, raising=False)

@@ -1,0 +1,104 @@
+"""A fleet's file is read whole, and nothing in it can become more than a name elsewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from slipstream.errors import InvalidInputError
+from slipstream.fleet.record import Fleet, read_fleet
+
+LAB = """
+name = "lab"
+[model]
+target = "Qwen/Qwen3.5-27B"
+drafter = "z-lab/Qwen3.5-27B-DFlash"
+[wishes]
+context = 32768
+users = 4
+engine = ["--enforce-eager"]
+[machines.spark-1]
+[machines.spark-2]
+ssh = "owner@10.0.0.2:2222"
+address = "10.0.0.2"
+[machines.spark-3]
+[groups.a]
+machines = ["spark-1", "spark-2"]
+[groups.b]
+machines = ["spark-3"]
+speculation = false
+[groups.b.wishes]
+users = 16
+[router]
+machine = "spark-1"
+[keys]
+file = "keys.json"
+"""
+
+
+def read(folder: Path, text: str) -> Fleet:
+    (folder / "fleet.toml").write_text(text)
+    return read_fleet(folder / "fleet.toml")
+
+
+def test_a_fleet_is_read_with_its_defaults_and_whole_paths(tmp_path: Path) -> None:
+    fleet = read(tmp_path, LAB)
+    assert fleet.name_ssh("spark-1") == "spark-1"
+    assert fleet.name_ssh("spark-2") == "owner@10.0.0.2:2222"
+    assert fleet.router is not None
+    assert (fleet.router.port, fleet.router.policy) == (8300, "power_of_two")
+    assert fleet.keys is not None
+    assert fleet.keys.file == tmp_path / "keys.json"
+    assert fleet.first_machine == "spark-1"
+
+
+def test_a_groups_wishes_override_the_fleets_and_a_plain_group_has_no_drafter(
+    tmp_path: Path,
+) -> None:
+    fleet = read(tmp_path, LAB)
+    drafted, plain = fleet.find_wishes("a"), fleet.find_wishes("b")
+    assert (drafted.drafter, drafted.users) == ("z-lab/Qwen3.5-27B-DFlash", 4)
+    assert drafted.raw == ("--enforce-eager",)
+    assert (plain.drafter, plain.speculation) == (None, False)
+    assert (plain.users, plain.context) == (16, 32768)
+
+
+def test_a_fleet_loads_back_from_its_json(tmp_path: Path) -> None:
+    fleet = read(tmp_path, LAB)
+    again = Fleet.model_validate_json(fleet.to_json())
+    assert again == fleet
+    assert again.find_wishes("b") == fleet.find_wishes("b")
+
+
+def test_misspelt_keys_are_all_named_with_those_that_were_meant(tmp_path: Path) -> None:
+    text = LAB.replace("address", "adress").replace("users = 16", "user = 16")
+    with pytest.raises(InvalidInputError, match="cannot be a fleet") as caught:
+        read(tmp_path, text)
+    shown = "\n".join(caught.value.details)
+    assert "machines.spark-2.adress: Extra inputs are not permitted; is address meant?" in shown
+    assert "groups.b.wishes.user: Extra inputs are not permitted; is users meant?" in shown
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ('machines = ["spark-3"]', 'machines = ["spark-2"]', "spark-2: a machine is in one group"),
+        ('machines = ["spark-3"]', 'machines = ["spark-9"]', r"no table \[machines.spark-9\]"),
+        ('machine = "spark-1"', 'machine = "desk"', r"no table \[machines.desk\]"),
+        ('name = "lab"', 'name = "../lab"', "a name has"),
+        ('name = "lab"', 'name = "la\\nb"', "a name has"),
+        ("[machines.spark-3]", '[machines."-oProxyCommand=x"]', "a name has"),
+        ("owner@10.0.0.2:2222", "-oProxyCommand=touch", "not an SSH name"),
+        ("owner@10.0.0.2:2222", "-F@host", "not an SSH name"),
+        ("owner@10.0.0.2:2222", "host; id", "not an SSH name"),
+        ('address = "10.0.0.2"', 'address = "spark"', "does not appear to be an IPv4"),
+        ('address = "10.0.0.2"', 'python = "$(id)"', "not a plain path"),
+    ],
+)
+def test_what_would_be_more_than_a_name_elsewhere_is_refused(
+    tmp_path: Path, old: str, new: str, what: str
+) -> None:
+    assert old in LAB
+    with pytest.raises(InvalidInputError) as caught:
+        read(tmp_path, LAB.replace(old, new))
+    assert re.search(what, "\n".join(caught.value.details))
