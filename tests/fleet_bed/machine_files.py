@@ -11,7 +11,6 @@ from slipstream.user_folders import slipstream_cache
 
 # The management network, and the cable between the machines of a group.
 NETWORKS = {"eth0": "10.77.0", "link0": "10.77.1"}
-_PACKAGES = ("openssh-server", "libwrap0")
 _START = """\
 mount --make-rprivate /
 hostname "$1"
@@ -33,23 +32,25 @@ exec {sshd} -D -E {own}/sshd.log -f {own}/sshd_config
 
 def find_sshd() -> Path | None:
     """Find the machine's own sshd, or the one that `fetch_sshd` unpacked."""
-    if found := shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin"):
-        return Path(found)
-    unpacked = _find_openssh() / "usr" / "sbin" / "sshd"
-    return unpacked if unpacked.is_file() else None
+    return _find_program("sshd", "openssh")
 
 
 def fetch_sshd() -> Path:
     """Unpack Debian's sshd, which is not installed: its package would start a daemon."""
-    if (found := find_sshd()) is not None:
-        return found
-    folder = _find_openssh()
-    folder.mkdir(parents=True, exist_ok=True)
-    run(["apt-get", "download", "-qq", *_PACKAGES], cwd=folder)
-    for package in folder.glob("*.deb"):
-        run(["dpkg-deb", "--extract", str(package), str(folder)])
-        package.unlink()
-    return folder / "usr" / "sbin" / "sshd"
+    return find_sshd() or _fetch("sshd", "openssh", ("openssh-server", "libwrap0"))
+
+
+def fetch_nft() -> Path:
+    """Unpack Debian's nft, for the firewalls of machines."""
+    libraries = ("libnftables1", "libnftnl11", "libmnl0", "libjansson4", "libedit2", "libgmp10")
+    return _find_program("nft", "nftables") or _fetch("nft", "nftables", ("nftables", *libraries))
+
+
+def find_libraries(program: Path) -> str:
+    """Return the folders of an unpacked program's libraries, as LD_LIBRARY_PATH."""
+    root = program.parents[2]
+    folders = [*root.glob("lib/*-linux-gnu"), *root.glob("usr/lib/*-linux-gnu")]
+    return ":".join(map(str, folders))
 
 
 def write_shared_files(folder: Path, numbers: Mapping[str, int]) -> None:
@@ -94,9 +95,7 @@ def write_home(folder: Path, home: Path, variables: Mapping[str, str]) -> Path:
         f"Subsystem sftp internal-sftp\nSetEnv {settings}\n"
     )
     sshd = fetch_sshd()
-    root = sshd.parents[2]
-    folders = [*root.glob("lib/*-linux-gnu"), *root.glob("usr/lib/*-linux-gnu")]
-    libraries = ":".join(map(str, folders))
+    libraries = find_libraries(sshd)
     start = own / "start"
     start.write_text(_START.format(own=own, hosts=folder / "hosts", sshd=sshd, libraries=libraries))
     return start
@@ -113,5 +112,18 @@ def _make_key(file: Path) -> None:
     run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "bed", "-f", str(file)])
 
 
-def _find_openssh() -> Path:
-    return slipstream_cache(os.environ) / "openssh"
+def _find_program(name: str, kept: str) -> Path | None:
+    if found := shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin"):
+        return Path(found)
+    unpacked = slipstream_cache(os.environ) / kept / "usr" / "sbin" / name
+    return unpacked if unpacked.is_file() else None
+
+
+def _fetch(name: str, kept: str, packages: Sequence[str]) -> Path:
+    folder = slipstream_cache(os.environ) / kept
+    folder.mkdir(parents=True, exist_ok=True)
+    run(["apt-get", "download", "-qq", *packages], cwd=folder)
+    for package in folder.glob("*.deb"):
+        run(["dpkg-deb", "--extract", str(package), str(folder)])
+        package.unlink()
+    return folder / "usr" / "sbin" / name

@@ -43,11 +43,17 @@ from slipstream.serving.run import (
     read_process,
 )
 from slipstream.serving.run_status import find_standing
-from slipstream.serving.served_plan import leave_without_gate, listen_at, put_behind_gate
+from slipstream.serving.served_plan import (
+    follow_head,
+    leave_without_gate,
+    listen_at,
+    put_behind_gate,
+)
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.detaching import detach, follow_to_ready
 from slipstream.serving.supervision.early_stop import stopping_early
 from slipstream.serving.supervision.engine_process import require_accepted
+from slipstream.serving.supervision.follower import Follower
 from slipstream.serving.supervision.supervisor import SIGNALS, Supervisor
 from slipstream.serving.systemd import USER, Service, is_hidden, render_unit
 from slipstream.steering.guardian import ACTIONS, GuardianRules
@@ -112,6 +118,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     environment = os.environ
     host = read_host(this_machine(environment, datetime.now(UTC)))
     plan, terms = _find_plan(options, host)
+    if plan.group is not None and plan.group.is_follower:
+        terms = terms.model_copy(update={"gated": False})
     if options.unit:
         return _show_unit(options, plan, terms, screen)
     if options.from_env:
@@ -187,6 +195,8 @@ def _find_plan(options: argparse.Namespace, host: Host) -> tuple[LaunchPlan, Ter
 
 def _set_gate(plan: LaunchPlan, terms: Terms, folder: RunFolder) -> LaunchPlan:
     """Put the engine behind the gate of a run's folder, unless there is to be none."""
+    if plan.group is not None and plan.group.is_follower:
+        return follow_head(plan, steered=terms.steered)
     if not terms.gated:
         return leave_without_gate(plan)
     return put_behind_gate(plan, folder, terms.gate_rules, steered=terms.steered)
@@ -309,7 +319,9 @@ def _supervise(
     chronicle: Chronicle, environment: Mapping[str, str], weights: Weights, *, hold: bool
 ) -> ExitCode:
     """Have the weights here and checked, then keep an engine up."""
-    supervisor = Supervisor(chronicle, environment)
+    group = chronicle.run.plan.group
+    kind = Follower if group and group.is_follower else Supervisor
+    supervisor = kind(chronicle, environment)
     chronicle.move("downloading", "the weights are fetched, or checked if they are here")
     try:
         chronicle.update(plan=weights.localize(chronicle.run.plan))

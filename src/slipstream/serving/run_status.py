@@ -148,7 +148,7 @@ def _count(folder: RunFolder, engine: set[int]) -> tuple[int | None, int, float 
 
 
 def _find_next(folder: RunFolder, run: Run, state: Standing, *, lives: bool) -> str:
-    if state == "ready":
+    if state == "ready" and run.url is not None:
         return shlex.join(_ask_for_models(run))
     if state == "failed" or (state == "supervisor gone" and not lives):
         return f"slipstream doctor {run.id}"

@@ -6,7 +6,7 @@ from pydantic import JsonValue
 
 from slipstream.errors import InvalidInputError
 from slipstream.planning.plan import LaunchPlan
-from slipstream.planning.settings import Choice
+from slipstream.planning.settings import FLAGS, Choice
 from slipstream.serving.access.gate_file import (
     GATE_CLASS,
     GATE_VARIABLE,
@@ -29,7 +29,7 @@ _NO_ACCESS_LOG = "--disable-uvicorn-access-log"
 _CONSTRAINTS = "--structured-outputs-config"
 # These listen beside the API server, where no gate is.
 _AROUND_THE_GATE = (
-    *("--grpc", "--grpc-port", "--headless"),
+    *("--grpc", "--grpc-port"),
     "--data-parallel-multi-port-external-lb",
 )
 _API_PROCESSES = "--api-server-count"
@@ -85,11 +85,8 @@ def put_behind_gate(
 
     vLLM adds middleware in order, and the last one added is the outermost.
     """
-    if around := [flag for flag in _AROUND_THE_GATE if _find_rest(plan, flag)]:
-        raise InvalidInputError(
-            f"{around[0]} has the engine listen where no gate is",
-            hint="leave it out, or serve bare vLLM to this machine only: --no-gate",
-        )
+    _require_no_way_around(plan)
+    _require_head(plan)
     # `python -m vllm.entrypoints.openai.api_server` ignores it; `vllm serve` would multiply limits.
     if (processes := _find_rest(plan, _API_PROCESSES)) not in (None, 1):
         raise InvalidInputError(
@@ -117,11 +114,22 @@ def put_behind_gate(
     return plan.change_variables({GATE_VARIABLE: gate})
 
 
+def follow_head(plan: LaunchPlan, *, steered: bool = True) -> LaunchPlan:
+    """Have a rank run the same engine as the head of its group, and listen for no client."""
+    _require_no_way_around(plan)
+    because = "the head of its group answers"
+    plan = plan.change(
+        headless=Choice(True, "default", because), host=None, port=None, uds=None, middleware=None
+    ).change_variables({GATE_VARIABLE: None})
+    return steer_engine(guard_engine(offer_swaps(plan), GateRules().media), steered=steered)
+
+
 def leave_without_gate(plan: LaunchPlan) -> LaunchPlan:
     """Have the engine answer by itself, which is for callers on this machine only."""
     asked = plan.settings.middleware
     others = tuple(one for one in asked.value if one != GATE_CLASS) if asked else ()
     kept = Choice(others, asked.source, asked.because) if asked and others else None
+    _require_head(plan)
     plan = _have_port(plan.change(middleware=kept)).change_variables({GATE_VARIABLE: None})
     plan = withdraw_swaps(plan)
     address = plan.settings.uds or plan.settings.host
@@ -160,6 +168,23 @@ def describe_gate(
     )
     rules = terms.gate_rules or GateRules()
     return apply_rules(settings, rules, keys_required=terms.keys_required)
+
+
+def _require_no_way_around(plan: LaunchPlan) -> None:
+    if around := [flag for flag in _AROUND_THE_GATE if _find_rest(plan, flag)]:
+        raise InvalidInputError(
+            f"{around[0]} has the engine listen where no gate is",
+            hint="leave it out, or serve bare vLLM to this machine only: --no-gate",
+        )
+
+
+def _require_head(plan: LaunchPlan) -> None:
+    """Refuse an engine that answers nobody, unless it is a rank that its group's head leads."""
+    if plan.settings.headless is not None and plan.settings.headless.value:
+        raise InvalidInputError(
+            f"{FLAGS['headless']} is for the ranks of a group: nobody would answer here",
+            hint=f"leave {FLAGS['headless']} out; slipstream fleet plan makes a plan for each rank",
+        )
 
 
 def _count_seats(plan: LaunchPlan) -> int | None:

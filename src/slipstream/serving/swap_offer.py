@@ -24,6 +24,8 @@ def offer_swaps(plan: LaunchPlan) -> LaunchPlan:
     experts = settings.rest.get(_MOE_BACKEND)
     fits = (
         plan.speculation is not None
+        # The other ranks of a group would start again with their own.
+        and plan.group is None
         and plan.speculation.method.value == "dflash"
         and plan.drafter is not None
         and plan.engine_version.startswith(ENGINE)

@@ -6,11 +6,15 @@ from pathlib import Path
 import pytest
 
 from slipstream.errors import InvalidInputError
+from slipstream.planning.group import Member
 from slipstream.planning.plan import Decision, LaunchPlan
+from slipstream.planning.settings import Choice
+from slipstream.planning.spreading import spread_plan
 from slipstream.serving.access.gate_file import GATE_CLASS, GateMedia, GateRules
 from slipstream.serving.run import RunFolder, Terms
 from slipstream.serving.served_plan import (
     describe_gate,
+    follow_head,
     leave_without_gate,
     listen_at,
     localize,
@@ -21,6 +25,7 @@ from tests.unit.planning.bare_plans import bare_plan
 
 FOLDER = RunFolder(Path("/runs/one"))
 COMMIT = "0" * 40
+MEMBERS = (Member(name="one", address="10.0.0.1"), Member(name="two", address="10.0.0.2"))
 
 
 def obtain(name: str, revision: str | None) -> LocalModel:
@@ -264,7 +269,6 @@ def test_the_engine_logs_no_line_per_request_unless_it_is_asked_to(
     [
         ("--grpc",),
         ("--grpc-port", "9000"),
-        ("--headless",),
         ("--data-parallel-multi-port-external-lb",),
     ],
 )
@@ -274,6 +278,23 @@ def test_nothing_listens_beside_the_gate(words: tuple[str, ...]) -> None:
         put_behind_gate(plan, FOLDER)
     assert "--no-gate" in refused.value.hint
     assert words[0] in leave_without_gate(plan).argv()
+
+
+def test_only_a_rank_that_follows_may_be_headless() -> None:
+    typed = bare_plan("--host", "127.0.0.1", "--headless")
+    for serve in (lambda: put_behind_gate(typed, FOLDER), lambda: leave_without_gate(typed)):
+        with pytest.raises(InvalidInputError, match="--headless is for the ranks of a group"):
+            serve()
+    head, follower = spread_plan(bare_plan("--host", "0.0.0.0"), "a", MEMBERS, secret_file="s")
+    assert "--headless" not in put_behind_gate(head, FOLDER).argv()
+    forged = follower.change(headless=None, host=head.settings.host, port=Choice(80, "user", ""))
+    for plan in (follower, forged):
+        argv = follow_head(plan).argv()
+        assert argv[:3] == ["python", "-m", "slipstream.vllm_plugin.headless"]
+        assert "--headless" in argv
+        assert not {"--host", "--port", "--uds", "--middleware"} & {*argv}
+    with pytest.raises(InvalidInputError, match="--grpc has the engine listen"):
+        follow_head(follower.change(rest={"--grpc": Choice(True, "user", "")}))
 
 
 def test_one_backend_compiles_all_constraints_unless_another_is_asked_for() -> None:

@@ -22,9 +22,10 @@ from slipstream.serving.following import GrowingFile
 from slipstream.serving.kept_logs import LogPlace, find_place, read_end
 from slipstream.serving.run import expected_phases
 from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.serving.supervision.company import Company
+from slipstream.serving.supervision.death import Death
 from slipstream.serving.supervision.diagnosis import READ_BYTES
 from slipstream.serving.supervision.generation import Asker, prove, warm_up
-from slipstream.serving.supervision.ladder import Cause
 from slipstream.serving.supervision.memory_guard import LOOK_EVERY_SECONDS, MemoryGuard
 from slipstream.serving.supervision.watchdog import (
     STUCK_AFTER_SECONDS,
@@ -65,33 +66,18 @@ _TOLD: dict[Phase, str] = {
 }
 
 
-class Death(Exception):
-    """An end that nobody asked for; the cause is None if exit code and log have to show it.
-
-    The exit code is None while the engine still runs: how it ends then is our doing.
-    """
-
-    def __init__(
-        self,
-        cause: Cause | None,
-        message: str,
-        exit_code: int | None = None,
-        hint: str | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.cause = cause
-        self.message = message
-        self.exit_code = exit_code
-        self.hint = hint
-
-
 class EngineLife:
     """An engine that was started, and what is known of it."""
 
     def __init__(
-        self, chronicle: Chronicle, process: subprocess.Popen[bytes], asker: Asker
+        self,
+        chronicle: Chronicle,
+        process: subprocess.Popen[bytes],
+        asker: Asker,
+        company: Company | None = None,
     ) -> None:
         self.chronicle, self.process, self.asker = chronicle, process, asker
+        self._company = company or Company()
         self.ready_at: float | None = None
         self._began = time.monotonic()
         self._prefill_tokens_per_s: float | None = None
@@ -109,9 +95,8 @@ class EngineLife:
     async def live(self, guard: MemoryGuard) -> None:
         """Live until death."""
         self._rising = asyncio.create_task(self._rise_and_work())
-        fates = [
-            asyncio.create_task(part) for part in (self._await_exit(), self._guard_memory(guard))
-        ]
+        parts = (self._await_exit(), self._guard_memory(guard), self._company.watch())
+        fates = [asyncio.create_task(part) for part in parts]
         try:
             await asyncio.wait((self._rising, *fates), return_when=asyncio.FIRST_COMPLETED)
             if self._rising.cancelled():

@@ -19,7 +19,14 @@ from slipstream.planning.settings import SCHEDULE, Choice
 Value = TypeVar("Value")
 
 Cause = Literal[
-    "illegal-access", "out-of-memory", "configuration", "hang", "no-acceptance", "port", "other"
+    "illegal-access",
+    "out-of-memory",
+    "configuration",
+    "hang",
+    "no-acceptance",
+    "port",
+    "rank-lost",
+    "other",
 ]
 Rung = Literal["eager", "short-drafts", "no-speculation", "less-memory"]
 
@@ -41,6 +48,7 @@ _LADDERS: dict[Cause, tuple[Rung, ...]] = {
     "configuration": (),
     "no-acceptance": ("no-speculation",),
     "port": (),
+    "rank-lost": (),
     "other": ("no-speculation",),
 }
 _TOLD: dict[Cause, str] = {
@@ -50,8 +58,11 @@ _TOLD: dict[Cause, str] = {
     "hang": "hanging",
     "no-acceptance": "drafts of which none was accepted",
     "port": "another program at its address",
+    "rank-lost": "a rank that is silent",
     "other": "repeated crashes",
 }
+# What the plan has no part in.
+_FROM_OUTSIDE: tuple[Cause, ...] = ("port", "rank-lost")
 _NOT_MENDED_BY_WAITING: tuple[Cause, ...] = ("configuration", "no-acceptance")
 
 
@@ -68,12 +79,13 @@ def may_restart(history: Sequence[Crash], now: float, chance: Random) -> float |
     """Give the seconds to wait before the same plan starts again, or None if it must not.
 
     Three starts in a row that fail count as three crashes in the window: one start takes
-    longer than that on a GB10. That somebody else had the address says nothing of the plan.
+    longer than that on a GB10. That somebody else had the address, or that a link to another rank
+    was cut, says nothing of the plan.
     """
     streak = _find_streak(history)
     if not streak:
         return 0.0
-    crashes = [crash for crash in streak if crash.cause != "port"]
+    crashes = [crash for crash in streak if crash.cause not in _FROM_OUTSIDE]
     recent = [crash for crash in crashes if now - crash.at <= WINDOW_SECONDS]
     unready = [crash for crash in crashes[-CRASHES_A_PLAN:] if crash.healthy_seconds == 0]
     spent = max(len(recent), len(unready)) >= CRASHES_A_PLAN
@@ -116,6 +128,13 @@ def step_down(
             note = f"the plan was stepped down: {rung}, after {_TOLD[cause]}"
             return lower.model_copy(update={"notes": (*plan.notes, note)}), rung
     return None
+
+
+def take_rungs(plan: LaunchPlan, rungs: Sequence[Rung]) -> LaunchPlan:
+    """Return the plan after the rungs that the head of its group has stepped down."""
+    for place, rung in enumerate(rungs):
+        plan = _STEPS[rung](plan, f"{rung}, as the group's head decided", tuple(rungs[:place]))
+    return plan
 
 
 def _run_eager(plan: LaunchPlan, because: str, _: tuple[Rung, ...]) -> LaunchPlan:

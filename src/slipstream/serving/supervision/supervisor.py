@@ -7,6 +7,7 @@ and stops in order: drain, TERM, grace, KILL. The first signal drains, the secon
 import asyncio
 import secrets
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -28,8 +29,10 @@ from slipstream.serving.run import RunFolder, read_process
 from slipstream.serving.served_plan import describe_gate
 from slipstream.serving.spare_folder import make_spare_folder
 from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.serving.supervision.company import Company, Followers
+from slipstream.serving.supervision.death import Death
 from slipstream.serving.supervision.diagnosis import Finding, diagnose, diagnose_file
-from slipstream.serving.supervision.engine_life import Death, EngineLife
+from slipstream.serving.supervision.engine_life import EngineLife
 from slipstream.serving.supervision.engine_process import (
     GRACE_SECONDS,
     LOADING_GRACE_SECONDS,
@@ -79,6 +82,7 @@ class Supervisor:
         self._has_served = bool(chronicle.run.successions)
         self._spare: TemporaryDirectory[str] | None = None
         self._chance = Random()
+        self._company = self._make_company()
         self._manager = ServiceManager(environment)
         chronicle.listen(self._manager.report)
 
@@ -87,24 +91,32 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
-                loop.add_signal_handler(number, self._ask_to_stop)
+                loop.add_signal_handler(number, self.stop)
         beating = asyncio.create_task(self._manager.beat())
         try:
+            await self._company.open()
             while (death := await self._live_once()) is not None:
                 await self._find_way_on(death)
                 if self._stop.is_set():
                     self._chronicle.move("stopping", "asked to stop before the next start")
                     break
         except BaseException as fault:
+            self._company.give_up(str(fault))
             self._chronicle.move("failed", f"given up: {fault}")
             raise
         finally:
+            await self._company.close()
             beating.cancel()
             self._steering.close()
             self._remove_spare_folder()
         self._chronicle.move("stopped", "nothing of it runs any more")
 
-    def _ask_to_stop(self) -> None:
+    def _make_company(self) -> Company:
+        group = self._chronicle.run.plan.group
+        return Company() if group is None else Followers(self._chronicle, group)
+
+    def stop(self) -> None:
+        """Drain and end; asked again, end now."""
         if self._stop.is_set():
             self._now.set()
         self._stop.set()
@@ -115,6 +127,7 @@ class Supervisor:
         key = secrets.token_urlsafe(32)
         self._prepare_folder(key)
         await self._await_address()
+        await self._company.assemble(self._stop)
         if self._stop.is_set():
             chronicle.move("stopping", "asked to stop before the next start")
             return None
@@ -149,9 +162,12 @@ class Supervisor:
             if death is None and chronicle.run.state != "stopping":
                 chronicle.move("stopping", "the engine is asked to end")
             await life.asker.close()
+            self._company.let_go(death.message if death else "it was asked to stop")
             await self._end(life, at_once=death is not None)
+        cause = None
         if death is not None:
-            self._remember(death, life)
+            cause = self._remember(death, life, await self._company.settle())
+        self._company.report(cause, death.message if death else "it was asked to stop")
         if death is not None and self._stop.is_set():
             chronicle.move("stopping", "it was asked to stop anyway")
             return None
@@ -185,7 +201,8 @@ class Supervisor:
     def _prepare_folder(self, key: str) -> None:
         """Have a folder for the engine's files, in memory if the run's own cannot be written."""
         chronicle = self._chronicle
-        if not chronicle.run.terms.gated:
+        group = chronicle.run.plan.group
+        if not chronicle.run.terms.gated and not (group and group.is_follower):
             chronicle.note("without the gate: every route of vLLM answers, and needs no key")
         self._gate.look()
         try:
@@ -234,7 +251,7 @@ class Supervisor:
         )
         chronicle.update(
             engine=(engine := read_process(process.pid)),
-            url=self._address.url,
+            url=None if plan.group and plan.group.is_follower else self._address.url,
             argv=tuple(command),
             exit_code=None,
             healthy_log=None,
@@ -244,10 +261,13 @@ class Supervisor:
             lambda: [one.pid for one in list_session(engine)] if engine is not None else [],
         )
         asker = Asker(listener, plan.settings.list_served_names()[0], key, self._tls)
-        life = EngineLife(chronicle, process, asker)
+        life = self._make_life(process, asker)
         life.tell_gate("starting")
         chronicle.move("starting", f"vLLM {plan.engine_version} starts, process {process.pid}")
         return life
+
+    def _make_life(self, process: subprocess.Popen[bytes], asker: Asker) -> EngineLife:
+        return EngineLife(self._chronicle, process, asker, self._company)
 
     async def _drain(self, life: EngineLife, living: "asyncio.Task[None]") -> None:
         """Let no more requests in, and wait for those under way."""
@@ -287,15 +307,17 @@ class Supervisor:
         await ending
         self._chronicle.update(engine=None)
 
-    def _remember(self, death: Death, life: EngineLife) -> None:
-        """Find the cause, report it with its remedy, and count the crash."""
+    def _remember(self, death: Death, life: EngineLife, elsewhere: Cause | None) -> Cause:
+        """Find the cause, here or in another rank, report its remedy, and count the crash."""
         self._chronicle.update(exit_code=death.exit_code, healthy_log=life.healthy_log)
         self._findings = self._diagnose(death, life.healthy_log)
         for finding in self._findings[:1]:
             self._chronicle.note(f"{finding.meaning} {finding.remedy}")
         self._has_served |= life.ready_at is not None
         cause = death.cause or classify(self._findings, has_served=self._has_served)
+        cause = elsewhere or cause
         self._history.append(Crash(time.monotonic(), cause, life.healthy_seconds))
+        return cause
 
     async def _find_way_on(self, death: Death) -> None:
         """Wait for the next start, or step down, or give up."""

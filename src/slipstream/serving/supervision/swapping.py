@@ -15,7 +15,8 @@ from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
 from slipstream.records import read_record
 from slipstream.serving.supervision.chronicle import Chronicle
-from slipstream.serving.supervision.engine_life import Death, EngineLife
+from slipstream.serving.supervision.death import Death
+from slipstream.serving.supervision.engine_life import EngineLife
 from slipstream.serving.supervision.generation import PROOFS, STORY, Proof, prove
 from slipstream.serving.supervision.swap_watch import SwapWatch
 from slipstream.serving.swap_faults import find_current, find_faults

@@ -1,0 +1,80 @@
+"""What the supervisors of a group say to each other: one signed datagram each half second.
+
+The head gives orders and the others report. A beat names its sender's session and echoes the
+receiver's: whoever recorded beats can play none of them to a supervisor that started later.
+"""
+
+import hmac
+from hashlib import sha256
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, ValidationError
+
+from slipstream.records import Record
+from slipstream.serving.run import State
+from slipstream.serving.supervision.ladder import Cause, Rung
+
+MOST_BYTES = 2048
+_DIGEST_BYTES = sha256().digest_size
+# So that a secret that serves elsewhere, too, signs nothing for here.
+_PURPOSE = b"slipstream group 1\0"
+
+Session = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+Message = Annotated[str, Field(max_length=300)]
+
+
+class Order(Record):
+    """What the head wants: a generation of the engine that runs, or none."""
+
+    kind: Literal["order"] = "order"
+    generation: NonNegativeInt
+    runs: bool
+    rungs: Annotated[tuple[Rung, ...], Field(max_length=16)] = ()
+    state: State
+    given_up: bool = False
+    message: Message = ""
+
+
+class Report(Record):
+    """What a rank that follows has: the generation that runs, and how the last one ended."""
+
+    kind: Literal["report"] = "report"
+    # The session of the head that gave the order.
+    head: Session | None = None
+    running: NonNegativeInt | None = None
+    ended: NonNegativeInt | None = None
+    cause: Cause | None = None
+    message: Message = ""
+
+
+class Beat(Record):
+    """An order or a report, from whom, to whom, and how fresh."""
+
+    group: str
+    sender: NonNegativeInt
+    receiver: NonNegativeInt
+    session: Session
+    echo: Session | None
+    number: NonNegativeInt
+    word: Annotated[Order | Report, Field(discriminator="kind")]
+
+
+def seal(beat: Beat, secret: bytes) -> bytes:
+    """Return a beat as it is sent."""
+    document = beat.model_dump_json().encode()
+    return _sign(document, secret) + document
+
+
+def unseal(datagram: bytes, secret: bytes) -> Beat | None:
+    """Return what was sent, None unless a member of the group sent it."""
+    digest, document = datagram[:_DIGEST_BYTES], datagram[_DIGEST_BYTES:]
+    if len(datagram) > MOST_BYTES or not hmac.compare_digest(digest, _sign(document, secret)):
+        return None
+    try:
+        return Beat.model_validate_json(document)
+    except ValidationError:  # A member of another version.
+        return None
+
+
+def _sign(document: bytes, secret: bytes) -> bytes:
+    return hmac.digest(secret, _PURPOSE + document, "sha256")

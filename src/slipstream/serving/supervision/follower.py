@@ -1,0 +1,165 @@
+"""The supervisor of a rank that follows: it runs what the head orders, and decides nothing.
+
+Such a rank has no port. Its life is judged by its process and by the head, whose state it shows
+as its own: the group is one thing.
+"""
+
+import asyncio
+import subprocess
+import time
+from typing import cast
+
+from slipstream.errors import EngineError
+from slipstream.planning.group import Group
+from slipstream.serving.group.beats import Order, Report
+from slipstream.serving.group.link import SILENT_AFTER_SECONDS
+from slipstream.serving.kept_logs import find_place
+from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.serving.supervision.company import (
+    LOOK_EVERY_SECONDS,
+    SHOWN_CHARACTERS,
+    Company,
+    make_link,
+)
+from slipstream.serving.supervision.death import Death
+from slipstream.serving.supervision.engine_life import WATCH_EVERY_SECONDS, EngineLife
+from slipstream.serving.supervision.generation import Asker
+from slipstream.serving.supervision.ladder import Cause, take_rungs
+from slipstream.serving.supervision.supervisor import Supervisor
+
+
+class Dismissal(Death):
+    """The head's order to end, which is no fault of this rank."""
+
+
+class Head(Company):
+    """The rank that leads, as the others hear it."""
+
+    def __init__(self, chronicle: Chronicle, group: Group) -> None:
+        self._chronicle, self._group = chronicle, group
+        self._plan = chronicle.run.plan
+        self._link = make_link(group, lambda: self._report)
+        self._report = Report()
+
+    async def open(self) -> None:
+        """Begin to hear the head."""
+        await self._link.open()
+
+    async def close(self) -> None:
+        """Send the last report."""
+        await self._link.close()
+
+    async def assemble(self, stop: asyncio.Event) -> None:
+        """Wait for the order of a generation, and take the rungs that come with it."""
+        self._chronicle.move("starting", f"it starts on the order of {self._group.describe(0)}")
+        while not stop.is_set():
+            session, order = self._hear()
+            if order is not None and order.given_up:
+                raise EngineError(
+                    f"{self._group.describe(0)} has given up: {order.message}",
+                    hint=f"slipstream doctor, on {self._group.members[0].name}",
+                )
+            if order is not None and order.runs and not self._has_ended(session, order.generation):
+                plan = take_rungs(self._plan, order.rungs)
+                self._chronicle.update(plan=plan, rungs=order.rungs)
+                self._report = Report(head=session, running=order.generation)
+                self._link.send()
+                return
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+
+    async def watch(self) -> None:
+        """End when the head is silent, or no longer wants this generation."""
+        running, name = self._report.running, self._group.describe(0)
+        while True:
+            session, order = self._hear()
+            if order is None:
+                raise Dismissal("rank-lost", f"{name} is silent for {SILENT_AFTER_SECONDS:.0f} s")
+            if session != self._report.head:
+                raise Dismissal("rank-lost", f"{name} was started anew")
+            if not order.runs or order.generation != running:
+                raise Dismissal("rank-lost", f"{name} ends the generation: {order.message}")
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+
+    def report(self, cause: Cause | None, message: str) -> None:
+        """Report that our engine has ended, and why."""
+        self._report = Report(
+            head=self._report.head,
+            ended=self._report.running,
+            cause=cause,
+            message=message[:SHOWN_CHARACTERS],
+        )
+        self._link.send()
+
+    @property
+    def state(self) -> str | None:
+        """Return the state of the head's run, None if it is silent."""
+        order = self._hear()[1]
+        return order.state if order else None
+
+    def _hear(self) -> tuple[str | None, Order | None]:
+        beat = self._link.hear(0)
+        return (beat.session, cast(Order, beat.word)) if beat is not None else (None, None)
+
+    def _has_ended(self, session: str | None, generation: int) -> bool:
+        return (self._report.head, self._report.ended) == (session, generation)
+
+
+class FollowerLife(EngineLife):
+    """An engine without a port: it is as ready as the head says."""
+
+    def __init__(
+        self, chronicle: Chronicle, process: subprocess.Popen[bytes], asker: Asker, head: Head
+    ) -> None:
+        super().__init__(chronicle, process, asker, head)
+        self._head = head
+
+    async def _is_up(self) -> bool:
+        return self._head.state in ("warming", "ready")
+
+    async def _warm(self) -> None:
+        seconds = time.monotonic() - self._began
+        self.chronicle.move("warming", f"the head listens after {seconds:.0f} s", elapsed=seconds)
+
+    async def _prove(self) -> None:
+        while self._head.state != "ready":
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+        self.ready_at = time.monotonic()
+        self._mark(find_place(self.chronicle.engine_folder.engine_log))
+        self.chronicle.update(healthy_log=self.healthy_log)
+        self.chronicle.move("ready", "ready: the head has proven a generation")
+
+    async def _watch(self) -> None:
+        """Show the head's state, and remember how far the log was in good health."""
+        while True:
+            await asyncio.sleep(WATCH_EVERY_SECONDS)
+            self._catch_up()
+            state = self._head.state
+            if state == "ready":
+                self._mark(find_place(self.chronicle.engine_folder.engine_log))
+            if state in ("warming", "ready") and state != self.chronicle.run.state:
+                self.chronicle.move(state, f"the head is {state}")
+
+
+class Follower(Supervisor):
+    """Keeps the engine of a rank as the head of its group orders."""
+
+    def _make_company(self) -> Company:
+        group = self._chronicle.run.plan.group
+        assert group is not None
+        self._head = Head(self._chronicle, group)
+        return self._head
+
+    def _make_life(self, process: subprocess.Popen[bytes], asker: Asker) -> EngineLife:
+        return FollowerLife(self._chronicle, process, asker, self._head)
+
+    def _remember(self, death: Death, life: EngineLife, elsewhere: Cause | None) -> Cause:
+        """Look for a cause in our log unless the head has ended the engine."""
+        if isinstance(death, Dismissal):
+            return "rank-lost"
+        return super()._remember(death, life, elsewhere)
+
+    async def _drain(self, life: EngineLife, living: "asyncio.Task[None]") -> None:
+        self._chronicle.move("stopping", "the head starts again when this rank is back")
+
+    async def _find_way_on(self, death: Death) -> None:
+        self._chronicle.update(restarts=self._chronicle.run.restarts + 1)

@@ -1,0 +1,154 @@
+"""The ranks of an engine are one thing: ready, ended and started again together."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from slipstream.errors import EngineError
+from slipstream.hardware import Host, load_host
+from slipstream.serving.group import link
+from slipstream.serving.group.link import GroupLink
+from slipstream.serving.run import read_process
+from slipstream.serving.supervision import company, engine_life, follower, ladder, supervisor
+from tests.unit.serving.supervision.group_stage import GroupStage
+from tests.unit.serving.supervision.test_supervisor import ILLEGAL, crash
+
+UNKNOWN_FLAG = "api_server.py: error: unrecognized arguments: --no-such-flag"
+
+
+@pytest.fixture
+def host() -> Host:
+    """Give a machine without unified memory: nothing guards it."""
+    return load_host("gb10").model_copy(update={"accelerators": ()})
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for nothing that the tests are not about."""
+    monkeypatch.setattr(ladder, "FIRST_WAIT_SECONDS", 0)
+    monkeypatch.setattr(ladder, "LONGEST_WAIT_SECONDS", 0)
+    monkeypatch.setattr(engine_life, "WATCH_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(follower, "WATCH_EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(engine_life, "READ_LOG_EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(supervisor, "SETTLED_SECONDS", 0.1)
+    monkeypatch.setattr(company, "LOOK_EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(follower, "LOOK_EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(link, "BEAT_EVERY_SECONDS", 0.05)
+
+
+def test_the_follower_is_ready_when_the_head_has_proven_a_generation(
+    tmp_path: Path, host: Host
+) -> None:
+    stage = GroupStage(tmp_path, host)
+
+    async def look(stage: GroupStage) -> None:
+        await stage.reach_ready()
+        assert stage.follower.run.url is None
+
+    stage.serve(look)
+    states = list(dict.fromkeys(event.state for event in stage.follower.events))
+    assert states == ["starting", "warming", "ready", "stopping", "stopped"], stage.messages()
+    assert stage.head.run.state == "stopped"
+    (argv,) = stage.follower.starts()
+    assert "--headless" in argv
+    assert "--port" not in argv
+    for rank in (stage.head, stage.follower):
+        assert read_process(rank.pid()) is None
+
+
+@pytest.mark.parametrize("dies", ["head", "follower"])
+def test_when_one_engine_dies_both_start_again(tmp_path: Path, host: Host, dies: str) -> None:
+    stage = GroupStage(tmp_path, host)
+    first = []
+
+    async def kill(stage: GroupStage) -> None:
+        await stage.reach_ready()
+        first.extend([stage.head.pid(), stage.follower.pid()])
+        os.kill(getattr(stage, dies).pid(), signal.SIGKILL)
+        await stage.reach_ready(times=2)
+        assert [read_process(pid) for pid in first] == [None, None]
+
+    stage.serve(kill)
+    assert stage.head.count_starts() == stage.follower.count_starts() == 2, stage.messages()
+    assert stage.head.run.rungs == ()
+    assert (stage.head.run.restarts, stage.follower.run.restarts) == (1, 1)
+    if dies == "follower":
+        assert "rank 1 (two, 127.0.0.2): the engine ended by itself" in stage.head.messages()
+
+
+def test_when_the_link_is_cut_both_sides_end_and_start_again_once_it_is_back(
+    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "SILENT_AFTER_SECONDS", 2.0)
+    stage, cut = GroupStage(tmp_path, host), asyncio.Event()
+    send = GroupLink._send
+    monkeypatch.setattr(GroupLink, "_send", lambda *words: None if cut.is_set() else send(*words))
+
+    async def cut_for_a_while(stage: GroupStage) -> None:
+        await stage.reach_ready()
+        cut.set()
+        ranks = (stage.head, stage.follower)
+        starts = [rank.count_starts() for rank in ranks]
+        while any(read_process(rank.pid()) for rank in ranks):
+            await asyncio.sleep(0.02)
+        assert [rank.count_starts() for rank in ranks] == starts
+        cut.clear()
+        await stage.reach_ready(times=stage.head.count("ready") + 1)
+
+    stage.serve(cut_for_a_while)
+    assert "rank 1 (two, 127.0.0.2) is silent" in stage.head.messages()
+    assert "rank 0 (one, 127.0.0.1) is silent" in stage.follower.messages()
+    assert stage.head.run.rungs == ()
+
+
+def test_the_head_decides_the_ladder_by_what_the_follower_found(
+    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ladder, "CRASHES_A_PLAN", 1)
+    rules = (crash(ILLEGAL, ["--speculative-config"]),)
+    stage = GroupStage(tmp_path, host, follower_rules=rules)
+
+    async def ready(stage: GroupStage) -> None:
+        await stage.reach_ready()
+
+    stage.serve(ready)
+    assert stage.head.run.rungs == ("eager", "short-drafts", "no-speculation"), stage.messages()
+    assert stage.follower.run.rungs == stage.head.run.rungs
+    for rank in (stage.head, stage.follower):
+        assert "--enforce-eager" in rank.run.argv
+        assert "--speculative-config" not in " ".join(rank.run.argv)
+
+
+def test_a_setting_that_one_rank_refuses_ends_the_group(tmp_path: Path, host: Host) -> None:
+    stage = GroupStage(tmp_path, host, follower_rules=(crash(UNKNOWN_FLAG),))
+
+    async def fail(stage: GroupStage) -> None:
+        await stage.head.reach("failed")
+        await stage.follower.reach("failed")
+
+    stage.serve(fail)
+    assert all(isinstance(fault, EngineError) for fault in stage.faults)
+    assert "has given up" in str(stage.faults[1])
+    assert stage.follower.count_starts() == 1, stage.messages()
+
+
+def test_the_head_waits_for_a_rank_that_left(tmp_path: Path, host: Host) -> None:
+    stage = GroupStage(tmp_path, host)
+
+    async def leave_and_come_back(stage: GroupStage) -> None:
+        await stage.reach_ready()
+        pid, waits = stage.head.pid(), "it starts when the others are there: rank 1"
+        before = stage.head.messages().count(waits)
+        await stage.leave()
+        while stage.head.messages().count(waits) == before:
+            await asyncio.sleep(0.02)
+        assert read_process(pid) is None
+        stage.begin_following()
+        await stage.reach_ready(times=2)
+
+    stage.serve(leave_and_come_back)
+    assert "rank 1 (two, 127.0.0.2): it was asked to stop" in stage.head.messages()
+    assert stage.head.run.rungs == ()
