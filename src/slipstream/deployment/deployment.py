@@ -120,6 +120,13 @@ class Deployment(Record):
                 yield name, f"{_show(choice.value)} ({choice.source}): {choice.because}"
 
 
+class DeploymentList(Record):
+    """The deployments of a fleet's groups."""
+
+    schema_version: Literal[1] = 1
+    deployments: tuple[Deployment, ...]
+
+
 def _show(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key}={text}" for key, text in value.items())

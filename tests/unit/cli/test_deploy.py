@@ -4,6 +4,7 @@ import io
 import json
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import yaml
 
 from slipstream.cli.main import run
 from slipstream.deployment.deployment import Deployment
+from slipstream.deployment.pod_group import make_rank_plan
 from slipstream.planning import LaunchPlan
 from tests.unit.deployment.plans import QWEN, find_plan
 
@@ -95,10 +97,10 @@ def test_without_helm_the_values_come_and_manifests_say_what_to_install(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--name", "Bad Name"], "name: --'Bad Name' is not"),
+        (["--name", "Bad Name"], "--name: 'Bad Name' is not"),
         (["--image", "slipstream:latest"], "REPOSITORY:TAG"),
         (["--replicas", "3", "--max-replicas", "2"], "less than"),
-        (["--raw", "--for", "kserve"], "--raw is the chart's"),
+        (["--raw", "--for", "kserve"], "--raw is for our own chart"),
     ],
 )
 def test_wishes_that_cannot_be_met_are_refused(
@@ -119,21 +121,64 @@ def test_a_refused_plan_is_not_deployed(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_rank_needs_all_that_makes_one(capsys: pytest.CaptureFixture[str]) -> None:
     Path("plan.json").write_text(find_plan("group").to_json())
     assert run(["deploy", "prepare", "plan.json", "--rank", "1"], os.environ) == 2
-    assert "--rank, --head and --out go together" in capsys.readouterr().err
+    assert "--rank, --head, --secret and --out go together" in capsys.readouterr().err
 
 
-def test_a_rank_gets_its_plan_once_its_weights_are_there(
+def test_a_rank_gets_its_plan_and_its_secret_once_the_weights_are_there(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("slipstream.cli.weights.Weights.localize", lambda _, plan: plan)
+    addresses = {"model-0.model": "10.1.0.4", "model-0-1.model": "10.1.0.5"}
+    make = partial(make_rank_plan, resolve=addresses.__getitem__)
+    monkeypatch.setattr("slipstream.cli.deploy.make_rank_plan", make)
     Path("plan.json").write_text(find_plan("group").to_json())
-    words = ["--rank", "1", "--head", "model-0.model", "--out", "run/plan.json"]
-    assert run(["deploy", "prepare", "plan.json", *words], os.environ) == 0
+    # As kubelet mounts it for a pod with a group of its own.
+    Path("mounted").write_text("s" * 64)
+    Path("mounted").chmod(0o640)
+    words = ["deploy", "prepare", "plan.json", "--rank", "1", "--head", "model-0.model"]
+    words += ["--interface", "eth0", "--secret", "mounted", "--out", "run/plan.json"]
+    assert run(words, os.environ) == 0
     plan = LaunchPlan.model_validate_json(Path("run/plan.json").read_text())
-    assert plan.settings.node_rank is not None
-    assert plan.settings.node_rank.value == 1
-    assert plan.settings.rest["--master-addr"].value == "model-0.model"
-    capsys.readouterr()
+    assert plan.group is not None
+    assert (plan.group.rank, plan.group.members[0].address) == (1, "10.1.0.4")
+    assert plan.group.secret_file == str(Path("run/secret").absolute())
+    assert Path("run/secret").stat().st_mode & 0o777 == 0o600
+    Path("mounted").write_text("short")
+    assert run(words, os.environ) == 1
+    assert "at least 32 count" in capsys.readouterr().err
+
+
+FLEET = """
+schema_version = 1
+name = "lab"
+[model]
+target = "AEON-7/DFlash-Qwen3.5-27B-Uncensored-NVFP4"
+[wishes]
+context = 32768
+[machines.spark-1]
+[machines.spark-2]
+[machines.spark-3]
+[groups.a]
+machines = ["spark-1", "spark-2"]
+[groups.b]
+machines = ["spark-3"]
+speculation = false
+"""
+
+
+def test_a_fleet_becomes_a_release_for_each_group(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("fleet.toml").write_text(FLEET)
+    words = ["deploy", "kubernetes", "fleet.toml", "--host", "gb10-linked-1"]
+    assert run(words, os.environ) == 2
+    assert "--out DIR" in capsys.readouterr().err
+    assert run([*words, "--out", "files"], os.environ) == 0
+    assert capsys.readouterr().out == "files/lab-a.yaml\nfiles/lab-b.yaml\n"
+    a, b = (yaml.safe_load(Path(f"files/lab-{name}.yaml").read_text()) for name in "ab")
+    assert (a["machines"], a["resources"]["gpus"]) == (2, 1)
+    assert (b["machines"], b["resources"]["gpus"]) == (1, 1)
+    assert (a["fleet"], a["group"], b["group"]) == ("lab", "a", "b")
+    assert (a["autoscaling"]["drafted"], b["autoscaling"]["drafted"]) == (True, False)
+    assert json.loads(b["plan"])["settings"]["context"]["value"] == 32768
 
 
 @needs_helm

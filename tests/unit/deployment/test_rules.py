@@ -6,10 +6,10 @@ import pytest
 from pydantic import ValidationError
 
 from slipstream.deployment.deployment import Deployment, DeploymentWishes
-from slipstream.deployment.ranks import make_rank_plan
+from slipstream.deployment.pod_group import Resolve, make_rank_plan, name_pods
 from slipstream.deployment.rules import GIB, make_deployment, name_release
 from slipstream.errors import InvalidInputError
-from slipstream.planning.plan import MemoryBudget
+from slipstream.planning.plan import LaunchPlan, MemoryBudget
 from slipstream.planning.settings import Choice
 from slipstream.serving.supervision.engine_life import START_WITHIN_SECONDS
 from tests.unit.deployment.plans import CASES, find_plan
@@ -190,15 +190,47 @@ def test_more_replicas_than_the_most_are_refused() -> None:
         deploy("gpu", replicas=4, highest_replicas=2)
 
 
+ADDRESSES = {"model-0.model.llm": "10.1.0.4", "model-0-1.model.llm": "10.1.0.5"}
+
+
+def make_ranks(resolve: Resolve = ADDRESSES.__getitem__) -> list[LaunchPlan]:
+    head, options = "model-0.model.llm", {"interface": "eth0", "secret_file": "/run/secret"}
+    plan = find_plan("group")
+    return [make_rank_plan(plan, rank, head, resolve=resolve, **options) for rank in (0, 1)]
+
+
 def test_each_rank_has_its_place_and_only_the_first_listens() -> None:
-    head, other = (make_rank_plan(find_plan("group"), rank, "model-0.model") for rank in (0, 1))
-    words = [" ".join(plan.argv()) for plan in (head, other)]
-    for rank, line in enumerate(words):
+    for rank, plan in enumerate(make_ranks()):
+        line = " ".join(plan.argv())
         assert f"--node-rank {rank}" in line
-        assert "--master-addr model-0.model" in line
-    assert ["--headless" in line for line in words] == [False, True]
+        assert "--master-addr 10.1.0.4" in line
+        assert ("--headless" in line) == (rank == 1)
+        assert plan.environment["VLLM_HOST_IP"].value == [*ADDRESSES.values()][rank]
+        assert plan.environment["GLOO_SOCKET_IFNAME"].value == "eth0"
+
+
+def test_a_rank_waits_until_the_names_of_the_others_are_known() -> None:
+    waited = list[float]()
+
+    def resolve(name: str) -> str:
+        if len(waited) < 3:
+            raise OSError(-2, "Name or service not known")
+        return ADDRESSES[name]
+
+    options = {"interface": None, "secret_file": "/s", "resolve": resolve, "sleep": waited.append}
+    plan = make_rank_plan(find_plan("group"), 1, "model-0.model.llm", **options)
+    assert len(waited) == 3
+    assert plan.group is not None
+    assert [one.address for one in plan.group.members] == [*ADDRESSES.values()]
+    waited.clear()
+    with pytest.raises(InvalidInputError, match="has no address yet"):
+        make_rank_plan(find_plan("group"), 1, "x", **{**options, "within_seconds": 4.0})
+
+
+def test_a_rank_that_the_plan_does_not_have_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="no rank 2"):
-        make_rank_plan(find_plan("group"), 2, "model-0.model")
+        make_rank_plan(find_plan("group"), 2, "head", interface=None, secret_file="/s")
+    assert name_pods("m-3.m.ns", 3) == ("m-3.m.ns", "m-3-1.m.ns", "m-3-2.m.ns")
 
 
 def test_every_reason_can_be_printed_on_a_line() -> None:

@@ -131,6 +131,10 @@ spec:
         - $(LWS_WORKER_INDEX)
         - --head
         - $(LWS_LEADER_ADDRESS)
+        - --interface
+        - {{ $values.fabricInterface }}
+        - --secret
+        - /run/secrets/group/secret
         - --out
         - {{ $plan }}
         {{- end }}
@@ -163,6 +167,9 @@ spec:
         {{- if $ranked }}
         - name: run
           mountPath: /run/slipstream
+        - name: group-secret
+          mountPath: /run/secrets/group
+          readOnly: true
         {{- end }}
         {{- if $values.weights.tokenSecret }}
         - name: hub-token
@@ -189,14 +196,6 @@ spec:
           value: "1"
         - name: SLIPSTREAM_KEYS
           value: /run/secrets/slipstream/keys.json
-        {{- if $ranked }}
-        - name: VLLM_HOST_IP
-          valueFrom:
-            fieldRef:
-              fieldPath: status.podIP
-        - name: GLOO_SOCKET_IFNAME
-          value: {{ $values.fabricInterface }}
-        {{- end }}
       {{- if ne .role "worker" }}
       ports:
         - name: http
@@ -291,6 +290,12 @@ spec:
     {{- if $ranked }}
     - name: run
       emptyDir: {sizeLimit: 16Mi}
+    - name: group-secret
+      secret:
+        secretName: {{ $values.keys.groupSecret | default (printf "%s-group" .root.Release.Name) }}
+        items:
+          - key: secret
+            path: secret
     {{- end }}
     - name: state
       emptyDir: {sizeLimit: 4Gi}
