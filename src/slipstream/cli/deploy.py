@@ -15,7 +15,7 @@ from slipstream.cli.plan import PLAN_HINT, add_wishes, find_host, plan_for, take
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights
 from slipstream.deployment.deployment import Deployment, DeploymentList, DeploymentWishes
-from slipstream.deployment.hazards import HazardList, find_hazards
+from slipstream.deployment.hazards import examine
 from slipstream.deployment.manifests import read_manifests, render_manifests
 from slipstream.deployment.other_stacks import STACKS, translate
 from slipstream.deployment.pod_group import make_rank_plan
@@ -252,8 +252,7 @@ def _check(target: str, screen: Screen) -> ExitCode:
         raise InvalidInputError(
             f"cannot read {target}: {fault}", hint="slipstream deploy check manifests.yaml"
         ) from fault
-    documents = read_manifests(text, target)
-    found = HazardList(objects=len(documents), hazards=find_hazards(documents))
+    found = examine(read_manifests(text, target))
     screen.show_data(text=render_hazards(found), document=found.to_json())
     return ExitCode.GATE_MISSED if found.hazards else ExitCode.DONE
 

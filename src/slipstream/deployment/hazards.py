@@ -17,7 +17,17 @@ class HazardList(Record):
 
     schema_version: Literal[1] = 1
     objects: int
+    pods: int
     hazards: tuple[Fault, ...]
+
+
+def examine(documents: list[dict[str, Any]]) -> HazardList:
+    """Return what is unsafe in these objects, and how much was looked at."""
+    return HazardList(
+        objects=len(documents),
+        pods=sum(1 for document in documents for _ in list_pods(document)),
+        hazards=find_hazards(documents),
+    )
 
 
 def find_hazards(documents: list[dict[str, Any]]) -> tuple[Fault, ...]:

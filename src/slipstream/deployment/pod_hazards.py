@@ -41,8 +41,12 @@ def list_pods(document: Object) -> Iterator[Pod]:
         templates = {
             where: {"spec": part, "metadata": labels} for where, part in parts.items() if part
         }
+    elif kind == "Pod":
+        templates = {name: document}
     else:
-        templates = {name: spec["template"]} if "template" in spec else {}
+        job = (spec.get("jobTemplate") or {}).get("spec") or {}  # a CronJob's
+        template = spec.get("template") or job.get("template")
+        templates = {name: template} if template else {}
     for where, template in templates.items():
         labels = (template.get("metadata") or {}).get("labels") or {}
         yield Pod(where, labels, template["spec"])

@@ -11,6 +11,7 @@ import yaml
 from slipstream.deployment.deployment import DeploymentWishes
 from slipstream.deployment.hazards import find_hazards
 from slipstream.deployment.manifests import CHART, read_manifests, render_manifests
+from slipstream.deployment.pod_hazards import list_pods
 from slipstream.deployment.rules import make_deployment
 from slipstream.deployment.values import render_values
 from slipstream.errors import InvalidInputError
@@ -44,6 +45,23 @@ def test_helm_finds_nothing_wrong_with_the_chart(case: str, tmp_path: Path) -> N
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("case", ["gpu", "group"])
+def test_every_field_is_one_that_kubernetes_knows(case: str) -> None:
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    objects = [one for one in read(case) if "." not in one["apiVersion"].rpartition("/")[0]]
+    objects += [one for one in read(case) if one["kind"] == "NetworkPolicy"]
+    for pod in (pod for one in read(case) for pod in list_pods(one)):
+        metadata = {"name": "pod", "labels": dict(pod.labels)}
+        objects.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod.spec})
+    assert len(objects) >= 8
+    for one in objects:
+        kubernetes_validate.validate(one, "1.33", strict=True)
+    (engine,) = objects[-1]["spec"]["containers"]
+    wrong = {**objects[-1], "spec": {"containers": [{**engine, "readynessProbe": {}}]}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, "1.33", strict=True)
 
 
 def test_the_chart_is_where_people_look_for_it() -> None:

@@ -3,13 +3,16 @@
 import inspect
 import re
 import shutil
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
 import pytest
+import yaml
 
 from slipstream.deployment import hazards, pod_hazards
-from slipstream.deployment.hazards import find_hazards
+from slipstream.deployment.hazards import examine, find_hazards
+from slipstream.deployment.manifests import read_manifests
 from tests.unit.deployment.plans import find_kind, read
 
 pytestmark = pytest.mark.skipif(
@@ -138,6 +141,28 @@ def test_every_hazard_is_shown_by_a_mutation() -> None:
     named = set(re.findall(r'make_hazard\(\s*"([a-z-]+)"', source))
     assert len(named) > 10
     assert named <= {code for _, _, code in (*MUTATIONS, *GROUP_MUTATIONS)}
+
+
+def wrap_cron_job(pod: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": "CronJob", "spec": {"jobTemplate": {"spec": {"template": pod}}}}
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda pod: {"kind": "Pod", **pod},
+        lambda pod: {"kind": "StatefulSet", "spec": {"template": pod}},
+        wrap_cron_job,
+        lambda pod: {"kind": "List", "items": [{"kind": "Pod", **pod}]},
+    ],
+)
+def test_pods_of_every_kind_are_looked_at(wrap: Callable[[dict[str, Any]], Any]) -> None:
+    pod = find_kind(read("gpu"), "Deployment")["spec"]["template"]
+    around = [one for one in read("gpu") if one["kind"] != "Deployment"]
+    changed = {**pod, "spec": {**pod["spec"], "hostPID": True}}
+    documents = read_manifests(yaml.safe_dump_all([wrap(changed), *around]), "")
+    found = examine(documents)
+    assert (found.pods, [hazard.code for hazard in found.hazards]) == (1, ["host-namespace"])
 
 
 def test_pods_that_only_others_make_are_looked_at_too() -> None:
