@@ -8,6 +8,9 @@ namespace: {{ .root.Release.Namespace }}
 labels:
   {{- include "slipstream.labels" .root | nindent 2 }}
   app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+  {{- with .labels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- $reasons := list }}
 {{- range .because }}
 {{- with index $.root.Values.because . }}{{ $reasons = append $reasons . }}{{ end }}
