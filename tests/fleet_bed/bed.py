@@ -51,14 +51,14 @@ class Machine:
     def enter(self, argv: Sequence[str]) -> list[str]:
         """Return the command that runs another one on the machine, without ssh."""
         namespaces = ("--net", "--mount", "--pid", "--uts", "--ipc")
-        return ["nsenter", f"--target={self.pid}", *namespaces, "--", *argv]
+        place = (f"--target={self.pid}", f"--wdns={self.home}")
+        return ["nsenter", *place, *namespaces, "--", *argv]
 
     def run(self, argv: Sequence[str], *, timeout: float = 60) -> subprocess.CompletedProcess[str]:
         """Run a command on the machine, without ssh, to its end."""
         return subprocess.run(
             self.enter(argv),
             env={**self.variables, "HOME": str(self.home)},
-            cwd=self.home,
             capture_output=True,
             text=True,
             timeout=timeout,

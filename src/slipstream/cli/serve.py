@@ -44,6 +44,7 @@ from slipstream.serving.run import (
 )
 from slipstream.serving.run_status import find_standing
 from slipstream.serving.served_plan import (
+    ask_for_certificates,
     follow_head,
     leave_without_gate,
     listen_at,
@@ -74,6 +75,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_chat_wishes(parser)
     parser.add_argument("--bind", metavar="ADDRESS", help="to listen at; default this machine only")
     parser.add_argument("--port", type=whole_number, help="default 8000")
+    parser.add_argument(
+        "--tls",
+        metavar="FOLDER",
+        type=Path,
+        help="machine.pem, its .key and ca.pem of a fleet: clients need a certificate, too",
+    )
     parser.add_argument(
         "--fixed-length",
         action="store_true",
@@ -136,6 +143,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         terms = terms.model_copy(update={"keys_required": True})
     bind = _find_bind(options, plan, host, has_key=any(key.is_valid(now) for key in keys))
     plan = listen_at(plan, bind, options.port)
+    if options.tls is not None:
+        plan = ask_for_certificates(plan, options.tls.expanduser().resolve())
     plan = _set_gate(plan, terms, folder)
     address, successions = Address.of(plan), _list_successions(options, now)
     if not successions:  # A successor waits until it is free.
@@ -360,9 +369,11 @@ def _show_unit(
         )
     command = Path(shutil.which("slipstream") or sys.argv[0]).absolute()
     recording = terms.recording
+    tls = options.tls.expanduser().resolve() if options.tls else None
     given = {
         "--bind": options.bind,
         "--port": options.port,
+        "--tls": tls,
         "--drain": options.drain,
         "--gate": terms.gate_file,
         "--guardian": ",".join(options.guardian.allowed) or "off" if options.guardian else None,
@@ -382,7 +393,7 @@ def _show_unit(
         keys=Path(keys).expanduser().absolute() if keys else None,
         models=None if is_hidden(models) else models,
         recording=recording.folder if recording else None,
-        read=(*_list_programs(command), *_list_files(plan)),
+        read=(*_list_programs(command), *_list_files(plan), *([tls] if tls else [])),
     )
     screen.output.write(render_unit(service))
     screen.show_progress(
@@ -401,7 +412,7 @@ def _list_files(plan: LaunchPlan) -> tuple[Path, ...]:
     settings, certificate = plan.settings, Certificate.of(plan)
     drafter = settings.speculation.drafter if settings.speculation else None
     models = [Path(one.value) for one in (settings.model, drafter) if one is not None]
-    files = [certificate.file, certificate.key] if certificate else []
+    files = [certificate.file, certificate.key, certificate.authority] if certificate else []
     if relative := [str(file) for file in files if file and not file.is_absolute()]:
         raise InvalidInputError(
             f"a service starts in another folder, and does not find {', '.join(relative)}",

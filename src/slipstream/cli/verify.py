@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 from slipstream.cli.arguments import natural_number, whole_number
 from slipstream.cli.measuring_options import (
@@ -18,9 +19,11 @@ from slipstream.cli.plan import add_wishes, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.engines.installed import find_versions
-from slipstream.errors import ExitCode, InvalidInputError
+from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
+from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.verifying.certificate import ArmName, Certificate, VerifiedUnder
+from slipstream.measuring.verifying.served_check import check_served
 from slipstream.measuring.verifying.verification import SAMPLES, Exam, start_in_turn
 from slipstream.planning import LaunchPlan
 from slipstream.reporting.pages.certificate import (
@@ -28,16 +31,25 @@ from slipstream.reporting.pages.certificate import (
     render_certificate_markdown,
 )
 from slipstream.reporting.text.certificate import render_certificate_text
+from slipstream.serving.access.borrowed_key import borrow_key
+from slipstream.serving.access.tls import Certificate as ServerCertificate
+from slipstream.serving.run import RunFolder, is_alive
 from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.user_folders import slipstream_cache
 
 WORKLOAD = ("code", "reasoning", "dialogue", "prose", "translation", "tools", "json")
 USUAL_CONCURRENCY = 8
+PROMPTS = 24
+RUN_PROMPTS = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what `verify` takes."""
-    parser.add_argument("target", metavar="TARGET", help="a folder, a hub model or a saved plan")
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        help="a folder, a hub model, a saved plan; or a run's folder, for a short check of it",
+    )
     add_wishes(parser)
     parser.add_argument(
         "--workload",
@@ -46,7 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=WORKLOAD,
         help="classes of prompts, a JSONL file, a recording; default: all but the long ones",
     )
-    parser.add_argument("--prompts", type=whole_number, default=24, help="a class")
+    parser.add_argument(
+        "--prompts",
+        type=whole_number,
+        help=f"prompts per class (default {PROMPTS}; of a run {RUN_PROMPTS})",
+    )
     parser.add_argument("--max-tokens", type=whole_number, default=64, help="of an answer")
     parser.add_argument("--samples", type=whole_number, default=SAMPLES, help="at temperature 1")
     parser.add_argument("--thinking", choices=("on", "off"), help="if the template can be told")
@@ -60,6 +76,10 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Ask both engines in turn; text that speculation changes leaves with 4."""
     require_writable(options.html, options.markdown)
     now = datetime.now(UTC)
+    folder = RunFolder(Path(options.target))
+    if folder.record.is_file():
+        return _check_run(folder, options, screen)
+    options.prompts = options.prompts or PROMPTS
     host = read_host(this_machine(os.environ, now))
     plan = _take_drafting_plan(options, host)
     # One token of the context is the judge's.
@@ -94,6 +114,30 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     logs = slipstream_cache(os.environ) / "verify" / f"{now:%Y%m%d-%H%M%S}"
     findings = exam.take(start_in_turn(plans, logs=logs, environment=os.environ, say=exam.say))
     return _show(Certificate.make(findings, conditions), options, screen)
+
+
+def _check_run(folder: RunFolder, options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Have a run judge its own text, with a key that it takes for a quarter of an hour."""
+    if options.html or options.markdown or options.raw:
+        raise UsageError(
+            "a short check of a run makes no page and starts no engine",
+            hint="slipstream verify PLAN, for a whole certificate",
+        )
+    run = folder.read()
+    if run.url is None or not is_alive(run.supervisor):
+        raise InvalidInputError(f"{run.id} does not serve", hint="slipstream status")
+    options.prompts = options.prompts or RUN_PROMPTS
+    with borrow_key(run) as key:
+        check = check_served(
+            Endpoint(run.url, key=key, certificate=ServerCertificate.of(run.plan)),
+            read_workload(options, None if run.plan.context is None else run.plan.context - 1),
+            run=run.id,
+            drafted=run.plan.is_drafted_by_model,
+            max_tokens=options.max_tokens,
+            say=screen.show_progress,
+        )
+    screen.show_data(text=check.sentence, document=check.to_json())
+    return ExitCode.DONE if check.passed else ExitCode.GATE_MISSED
 
 
 def _show(certificate: Certificate, options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -24,9 +24,13 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 def name_command(machine: Machine, words: Sequence[str]) -> list[str]:
     """Return the command line of Slipstream on a machine."""
     if machine.python is not None:
-        # ssh starts in the user's home, and quotes nothing that a shell would expand.
-        return [machine.python.removeprefix("~/"), "-m", "slipstream", *words]
+        return [name_program(machine.python), "-m", "slipstream", *words]
     return ["sh", "-c", _RUN, "slipstream", *words]
+
+
+def name_program(path: str) -> str:
+    """Return a program's path for a far shell, which starts at home and is sent quoted words."""
+    return f"./{path[2:]}" if path.startswith("~/") else path
 
 
 def call(
@@ -46,6 +50,15 @@ def call(
             f"{machine}: slipstream is not installed, or not found", hint=INSTALL_HINT
         )
     return answer
+
+
+def explain(answer: Answer) -> str:
+    """Return the message of Slipstream's own error, or else the last line of what was said."""
+    for line in answer.stderr.decode(errors="replace").splitlines():
+        for sign in ("error: ", '    "message": '):
+            if line.startswith(sign):
+                return escape(line.removeprefix(sign).rstrip(","))
+    return answer.last_words
 
 
 def read_answer(machine: str, answer: Answer, kind: type[AnyRecord]) -> AnyRecord:

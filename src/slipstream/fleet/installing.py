@@ -15,7 +15,7 @@ from pathlib import Path
 
 import slipstream
 from slipstream.errors import MissingPartError
-from slipstream.fleet.far_commands import VENV
+from slipstream.fleet.far_commands import VENV, name_program
 from slipstream.fleet.record import Fleet
 from slipstream.fleet.transport import Transport
 
@@ -59,7 +59,7 @@ def install(
     if python is None:
         _run(transport, machine, ["sh", "-c", _MAKE_VENV], "make a venv")
         python = f"{VENV}/bin/python"
-    command = [python.removeprefix("~/"), "-m", "pip", "--disable-pip-version-check", "install"]
+    command = [name_program(python), "-m", "pip", "--disable-pip-version-check", "install"]
     command += ["--no-index", "--force-reinstall", "--find-links", WHEELS]
     command += ["--no-deps"] if extra is None else []
     _run(transport, machine, [*command, f"{WHEELS}/{name}"], "install the wheel")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import Literal
 
 from slipstream import __version__
 from slipstream.checkpoints.pairing import Fault
@@ -41,7 +42,7 @@ def find_network_faults(
     if network is None:
         return [
             _refuse(
-                "group-link",
+                "fleet-group-link",
                 f"group {group}: no network has a measured link between every two of "
                 f"{', '.join(members)}",
                 "slipstream fleet doctor; ip address, on each of them",
@@ -57,12 +58,12 @@ def find_network_faults(
             else "cable every machine to the next one, or all to a switch"
         )
         what = f"group {group}: RDMA links do not join its machines in the order of their ranks"
-        faults.append(_warn("ring", what, hint))
+        faults.append(_warn("fleet-ring", what, hint))
     slowest = network.slowest_gigabits
     if network.shape == "tcp" and slowest is not None and slowest < LEAST_GIGABITS:
         faults.append(
             _warn(
-                "slow-link",
+                "fleet-slow-link",
                 f"group {group}: its slowest link carries {slowest:g} Gbit/s, and every layer "
                 "of every step waits for it",
                 "one machine per group, if the model fits; slipstream fleet probe shows the links",
@@ -72,7 +73,7 @@ def find_network_faults(
     if size & (size - 1):
         faults.append(
             _warn(
-                "ranks",
+                "fleet-ranks",
                 f"group {group}: {size} machines; tensor parallel needs a number of heads that "
                 f"{size} divides",
                 f"slipstream inspect {fleet.model.target}; groups of 2, 4 or 8 machines",
@@ -85,19 +86,21 @@ def _find_version_faults(fleet: Fleet, views: Mapping[str, MachineView]) -> Iter
     for name, view in views.items():
         if view.slipstream != __version__:
             yield _refuse(
-                "slipstream",
+                "fleet-slipstream",
                 f"{name} has slipstream {view.slipstream or 'unknown'}, and this is {__version__}",
                 "slipstream fleet probe --install",
             )
         if view.engine is None and fleet.find_group(name):
             python = fleet.machines[name].python or f"{VENV}/bin/python"
             yield _refuse(
-                "engine",
+                "fleet-engine",
                 f"{name} has no engine",
                 f"ssh {fleet.name_ssh(name)} {python} -m pip install vllm=={vllm.VERSION}",
             )
     served = {name: view for name, view in views.items() if fleet.find_group(name)}
-    yield from _compare("engine-version", "engine", "warn", served, lambda view: view.engine)
+    yield from _compare(
+        "engine", served, lambda view: view.engine, code="fleet-engine-version", verdict="warn"
+    )
 
 
 def _find_group_faults(
@@ -106,23 +109,24 @@ def _find_group_faults(
     """Find what ranks of one engine may not differ in."""
     members = {name: views[name] for name in fleet.groups[group].machines if name in views}
     where = f"group {group}: "
-    yield from _compare("rank-engine", f"{where}engine", "refuse", members, lambda v: v.engine)
     yield from _compare(
-        "rank-driver",
+        f"{where}engine", members, lambda view: view.engine, code="fleet-rank-engine"
+    )
+    yield from _compare(
+        f"{where}torch", members, lambda view: view.host.software.torch, code="fleet-rank-torch"
+    )
+    yield from _compare(
         f"{where}NVIDIA driver",
-        "warn",
         members,
         lambda view: view.host.software.nvidia_driver,
+        code="fleet-rank-driver",
+        verdict="warn",
     )
     yield from _compare(
-        "rank-torch", f"{where}torch", "refuse", members, lambda view: view.host.software.torch
-    )
-    yield from _compare(
-        "rank-machine",
         f"{where}kind and number of accelerators",
-        "refuse",
         members,
         lambda view: f"{len(view.host.accelerators)} x {name_kind(view.host) or 'unknown'}",
+        code="fleet-rank-machine",
     )
 
 
@@ -130,12 +134,11 @@ def _find_weight_faults(fleet: Fleet, views: Mapping[str, MachineView]) -> Itera
     for model in (fleet.model.target, fleet.model.drafter):
         if model is not None:
             yield from _compare(
-                "weights",
                 f"weights of {model}, sha256",
-                "refuse",
                 views,
                 partial(_read_weights, model),
-                hint=f"slipstream fleet up copies them again; slipstream inspect {model}",
+                code="fleet-weights",
+                hint=f"slipstream inspect {model}, then remove the wrong copy",
             )
 
 
@@ -154,7 +157,7 @@ def _find_clock_faults(views: Mapping[str, MachineView]) -> Iterator[Fault]:
         shown = ", ".join(f"{name} {offset:+.1f} s" for name, offset in off.items())
         first = next(iter(off))
         hint = f"ssh {first} timedatectl set-ntp true"
-        yield _warn("clock", f"clocks differ from the one here: {shown}", hint)
+        yield _warn("fleet-clock", f"clocks differ from the one here: {shown}", hint)
 
 
 def _find_mtu_faults(link: Link) -> Iterator[Fault]:
@@ -167,18 +170,19 @@ def _find_mtu_faults(link: Link) -> Iterator[Fault]:
         machine, interface, _ = low[0]
         why = "differ" if link.mtu_a != link.mtu_b else f"are below {JUMBO_MTU}"
         yield _warn(
-            "mtu",
+            "fleet-mtu",
             f"MTUs of a link {why}: {shown}",
             f"ssh {machine} sudo ip link set dev {interface} mtu {largest}",
         )
 
 
 def _compare(
-    code: str,
     what: str,
-    verdict: str,
     views: Mapping[str, MachineView],
     read: Callable[[MachineView], str | None],
+    *,
+    code: str,
+    verdict: Literal["refuse", "warn"] = "refuse",
     hint: str = "install the same on each; slipstream fleet probe --json shows them",
 ) -> Iterator[Fault]:
     """Name those that differ from most; what is unknown differs from nothing."""
@@ -193,7 +197,7 @@ def _compare(
         for value in counted[:4]
     ]
     message = f"{what} differs: {'; '.join(parts)}"
-    yield _refuse(code, message, hint) if verdict == "refuse" else _warn(code, message, hint)
+    yield Fault(code=code, verdict=verdict, message=message, hint=hint)
 
 
 def _shorten(names: list[str]) -> str:
@@ -201,8 +205,8 @@ def _shorten(names: list[str]) -> str:
 
 
 def _refuse(code: str, message: str, hint: str) -> Fault:
-    return Fault(code=f"fleet-{code}", verdict="refuse", message=message, hint=hint)
+    return Fault(code=code, verdict="refuse", message=message, hint=hint)
 
 
 def _warn(code: str, message: str, hint: str) -> Fault:
-    return Fault(code=f"fleet-{code}", verdict="warn", message=message, hint=hint)
+    return Fault(code=code, verdict="warn", message=message, hint=hint)

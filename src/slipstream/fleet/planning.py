@@ -7,9 +7,8 @@ add to it is decided here.
 from collections.abc import Callable, Mapping
 from itertools import chain
 
-from pydantic import JsonValue
-
 from slipstream.checkpoints.pairing import Fault
+from slipstream.fleet.front.router import decide_settings
 from slipstream.fleet.matching import find_mismatches, find_network_faults
 from slipstream.fleet.network import GroupNetwork, find_network
 from slipstream.fleet.plan import (
@@ -24,7 +23,7 @@ from slipstream.fleet.plan import (
 )
 from slipstream.fleet.ports import list_group_ports, list_router_ports
 from slipstream.fleet.record import Fleet
-from slipstream.fleet.variables import decide_variables
+from slipstream.fleet.variables import decide_lone_variables, decide_variables
 from slipstream.hardware import Host
 from slipstream.planning.asked import read_asked
 from slipstream.planning.group import Member
@@ -36,17 +35,6 @@ from slipstream.planning.wishes import Wishes
 PlanMachine = Callable[[Host, str, Wishes], LaunchPlan]
 LOOPBACK = "127.0.0.1"
 TENSOR_PARALLEL = FLAGS["tensor_parallel"]
-# reliability.md 3.2 of the design's notes: measured with vllm-router 0.1.16.
-_ROUTER: dict[str, tuple[JsonValue, str]] = {
-    "--health-check-endpoint": ("/readyz", "false as soon as a group drains or hangs"),
-    "--health-check-interval-secs": (2, "a killed worker was out and back in 4.7 s"),
-    "--health-check-timeout-secs": (1, "with three failures a hung worker is out after 7 s"),
-    "--health-failure-threshold": (3, "one lost answer is not a death"),
-    "--health-success-threshold": (1, "the gate says ready only after a real generation"),
-    "--request-timeout-secs": (14400, "it would cut a healthy stream; hangs are the gate's to see"),
-    "--max-concurrent-requests": (4096, "seats are the gates' to give; its own queue answers 408"),
-    "--queue-size": (0, "its queue answered 15 of 20 requests with 408 after 0.26 s"),
-}
 
 
 def make_fleet_plan(fleet: Fleet, probe: FleetProbe, plan_machine: PlanMachine) -> FleetPlan:
@@ -100,7 +88,8 @@ def _plan_group(
     if network is not None:
         ranks = _join(fleet, name, plan, network, own, views)
     else:
-        ranks = tuple(plan.model_copy(update={"environment": one}) for one in own)
+        alone = decide_lone_variables() if len(own) == 1 else {}
+        ranks = tuple(plan.model_copy(update={"environment": {**one, **alone}}) for one in own)
     return GroupPlan(
         name=name,
         ranks=tuple(
@@ -192,9 +181,7 @@ def _plan_router(
             for group in groups
             if group.address is not None
         ),
-        settings={
-            flag: Choice(value, "measured", because) for flag, (value, because) in _ROUTER.items()
-        },
+        settings=decide_settings(fleet.router.policy),
     )
 
 

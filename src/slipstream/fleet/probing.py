@@ -46,12 +46,16 @@ def probe_fleet(
 
     seen = ask_all(fleet.machines, look)
     views = {name: one for name, one in seen.items() if isinstance(one, MachineView)}
-    faults = [_describe(one) for one in seen.values() if isinstance(one, SlipstreamError)]
+    faults = [
+        _describe(one, code="fleet-machine")
+        for one in seen.values()
+        if isinstance(one, SlipstreamError)
+    ]
     if not measuring:
         return FleetProbe(machines=views, faults=tuple(faults))
     report("the links are measured")
     links, missing = measure_links(fleet, views, transport)
-    faults += [_describe(fault, code="link") for fault in missing]
+    faults += [_describe(fault, code="fleet-link") for fault in missing]
     return FleetProbe(machines=views, links=links, faults=tuple(faults))
 
 
@@ -91,6 +95,6 @@ def _read_clock(transport: Transport, machine: str) -> float | None:
         return None
 
 
-def _describe(error: SlipstreamError, *, code: str = "machine") -> Fault:
+def _describe(error: SlipstreamError, *, code: str) -> Fault:
     details = f" ({'; '.join(error.details)})" if error.details else ""
     return Fault(code=code, verdict="refuse", message=f"{error.message}{details}", hint=error.hint)

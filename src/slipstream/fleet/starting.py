@@ -122,6 +122,7 @@ def _serve(fleet: Fleet, machine: str, transport: Transport, show: Show) -> None
     """Have a machine serve its plan, and follow it until it is ready."""
     keys = [f"SLIPSTREAM_KEYS={_tilde(fleet, KEYS_NAME)}"] if fleet.keys else []
     words = ["serve", f"{fleet.folder}/{PLAN_NAME}", "--detach", "--json"]
+    words += ["--tls", f"{fleet.folder}/tls"] if _is_asked_by_front(fleet, machine) else []
     command = ["env", *keys, *name_command(fleet.machines[machine], words)]
     stream = transport.start(machine, command)
     last: Event | None = None
@@ -136,6 +137,13 @@ def _serve(fleet: Fleet, machine: str, transport: Transport, show: Show) -> None
         raise EngineError(
             f"{machine} did not get ready: {said}", hint=f"slipstream fleet logs {machine}"
         )
+
+
+def _is_asked_by_front(fleet: Fleet, machine: str) -> bool:
+    """Say whether a machine answers requests, and only the front may ask it."""
+    group = fleet.find_group(machine)
+    heads = group is not None and fleet.groups[group].machines[0] == machine
+    return heads and fleet.router is not None
 
 
 def _read_events(lines: Iterator[bytes]) -> Iterator[Event]:

@@ -59,7 +59,7 @@ class FleetStatus(Record):
 
 def read_fleet_status(fleet: Fleet, transport: Transport, now: AwareDatetime) -> FleetStatus:
     """Ask all machines concurrently for their runs."""
-    answers = ask_all(fleet.machines, lambda machine: _ask(fleet, transport, machine))
+    answers = ask_all(fleet.machines, lambda machine: read_run(fleet, transport, machine))
     machines = tuple(_describe(fleet, name, answer) for name, answer in answers.items())
     by_name = {one.machine: one for one in machines}
     groups = tuple(
@@ -104,7 +104,8 @@ def judge_group(name: str, members: list[MachineStatus]) -> GroupStatus:
     return GroupStatus(name=name, state=state, url=url if state == "ready" else None)
 
 
-def _ask(fleet: Fleet, transport: Transport, machine: str) -> RunStatus | None:
+def read_run(fleet: Fleet, transport: Transport, machine: str) -> RunStatus | None:
+    """Ask a machine for its newest run of the fleet's plan."""
     # Without a run that is ready it leaves with 1, and its document is there all the same.
     answer = call(fleet, transport, machine, ["status", "--json"], timeout=STATUS_SECONDS)
     return find_run(fleet, read_answer(machine, answer, StatusList))

@@ -5,6 +5,7 @@ Connections are shared (ControlMaster) through sockets in a folder of this proce
 closed with the transport.
 """
 
+import json
 import os
 import shlex
 import shutil
@@ -39,9 +40,8 @@ _OPTIONS = {
     "ServerAliveInterval": "5",
     "ServerAliveCountMax": "3",
     "LogLevel": "ERROR",
-    "ControlMaster": "auto",
-    "ControlPersist": "60",
 }
+_SHARED = {"ControlMaster": "auto", "ControlPersist": "60"}
 # ssh's own failures leave with 255; what it says then, and what to type.
 _CAUSES = (
     ("Host key verification failed", "its host key is not known here, or has changed", "ssh {}"),
@@ -69,6 +69,8 @@ class Answer:
     @property
     def last_words(self) -> str:
         """Return the end of what it complained about, on one line that is safe to show."""
+        with suppress(ValueError, KeyError, TypeError):  # Slipstream's own, under --json.
+            return escape(str(json.loads(self.stderr)["error"]["message"]))
         lines = [line for line in self.stderr.decode(errors="replace").splitlines() if line.strip()]
         return escape(lines[-1]) if lines else f"exit code {self.code}"
 
@@ -118,6 +120,7 @@ class OpenSsh:
     fleet: Fleet
     sockets: Path
     program: str
+    shared: bool = True
     _used: set[str] = field(default_factory=set)
 
     def run(
@@ -158,10 +161,15 @@ class OpenSsh:
 
     def close(self) -> None:
         """Close the shared connections."""
-        for machine in sorted(self._used):
-            ending = [self.program, *self._list_options(), "-O", "exit", *self._name(machine)]
-            subprocess.run(ending, capture_output=True, timeout=10, check=False)
+        if self.shared:
+            ask_all(self._used, self._disconnect)
         shutil.rmtree(self.sockets, ignore_errors=True)
+
+    def _disconnect(self, machine: str) -> None:
+        ending = [self.program, *self._list_options(), "-O", "exit", *self._name(machine)]
+        # One that does not end now does so by itself, when ControlPersist is over.
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(ending, capture_output=True, timeout=10, check=False)
 
     def _begin(
         self,
@@ -229,8 +237,9 @@ class OpenSsh:
 
     def _list_options(self) -> list[str]:
         config = ["-F", str(self.fleet.ssh_config)] if self.fleet.ssh_config else []
-        options = [*_OPTIONS.items(), ("ControlPath", f"{self.sockets}/%C")]
-        return [*config, "-T", *(f"-o{name}={value}" for name, value in options)]
+        shared = {**_SHARED, "ControlPath": f"{self.sockets}/%C"} if self.shared else {}
+        options = {**_OPTIONS, **(shared or {"ControlPath": "none"})}
+        return [*config, "-T", *(f"-o{name}={value}" for name, value in options.items())]
 
     def _name(self, machine: str) -> list[str]:
         """Return the words for a destination; the record has seen to it that none is an option."""
@@ -303,12 +312,16 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 @contextmanager
-def open_ssh(fleet: Fleet) -> Iterator[OpenSsh]:
-    """Open the real transport; its connections end with it."""
+def open_ssh(fleet: Fleet, *, shared: bool = True) -> Iterator[OpenSsh]:
+    """Open the real transport; its connections end with it.
+
+    Where every machine is asked once only, sharing connections would cost more than it saves.
+    """
     if (program := shutil.which("ssh")) is None:
         raise MissingPartError("there is no ssh here", hint="apt-get install openssh-client")
     # A socket's path has 108 bytes at most, so it is not below the user's folders.
-    transport = OpenSsh(fleet, Path(tempfile.mkdtemp(prefix="slipstream-")), program)
+    sockets = Path(tempfile.mkdtemp(prefix="slipstream-"))
+    transport = OpenSsh(fleet, sockets, program, shared)
     try:
         yield transport
     finally:

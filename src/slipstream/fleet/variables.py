@@ -15,6 +15,18 @@ _RING = {
 }
 
 
+def decide_lone_variables() -> dict[str, Choice[str]]:
+    """Choose the variables of a group on one machine: its processes meet on loopback.
+
+    vLLM would bind their sockets, which ask for no key, to the address of the default route.
+    """
+    why = "all its processes are on this machine, and nobody else is to reach their sockets"
+    return {
+        "VLLM_HOST_IP": Choice("127.0.0.1", "hardware", why),
+        "GLOO_SOCKET_IFNAME": Choice("lo", "hardware", why),
+    }
+
+
 def decide_variables(
     network: GroupNetwork, machine: str, *, accelerated: bool
 ) -> dict[str, Choice[str]]:

@@ -33,7 +33,9 @@ def spread_plan(
     )
     count, head = len(members), members[0]
     shared = f"one engine over {count} machines"
-    if plan.settings.tensor_parallel is None and plan.settings.pipeline_parallel is None:
+    settings = plan.settings
+    sizes = (settings.tensor_parallel, settings.pipeline_parallel, settings.data_parallel)
+    if sizes == (None, None, None):
         shards = Choice(count, "hardware", f"a shard of each layer on each of {count} machines")
         plan = plan.change(tensor_parallel=shards)
     plan = plan.change(

@@ -173,6 +173,9 @@ def _trust(run: Run) -> tuple[list[str], str]:
     if certificate is None:
         return [], url
     words = ["--cacert", str(certificate.file.absolute())]
+    if certificate.authority is not None:
+        words += ["--cert", str(certificate.file.absolute())]
+        words += ["--key", str(certificate.key.absolute())] if certificate.key else []
     parts = urlsplit(url)
     try:
         names = certificate.read_names()

@@ -1,6 +1,8 @@
 """The plan as it is served: from copies on this disk, behind the gate, at a known port."""
 
+import ssl
 from collections.abc import Callable
+from pathlib import Path
 
 from pydantic import JsonValue
 
@@ -76,6 +78,20 @@ def listen_at(plan: LaunchPlan, host: str | None, port: int | None) -> LaunchPla
             if value is not None
         }
     )
+
+
+def ask_for_certificates(plan: LaunchPlan, folder: Path) -> LaunchPlan:
+    """Have the engine show a fleet's certificate, and take only clients that show one, too."""
+    because = f"of {folder}: only machines of the same authority may ask"
+    flags: dict[str, JsonValue] = {
+        "--ssl-certfile": str(folder / "machine.pem"),
+        "--ssl-keyfile": str(folder / "machine.pem.key"),
+        "--ssl-ca-certs": str(folder / "ca.pem"),
+        "--ssl-cert-reqs": int(ssl.CERT_REQUIRED),
+        "--enable-ssl-refresh": True,
+    }
+    chosen = {flag: Choice(value, "user", because) for flag, value in flags.items()}
+    return plan.change(rest={**plan.settings.rest, **chosen})
 
 
 def put_behind_gate(

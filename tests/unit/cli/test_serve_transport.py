@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -30,12 +31,29 @@ def test_a_certificate_is_served_with(
     assert f"ready at https://127.0.0.1:{port}" in told
 
 
+def test_a_fleets_certificate_is_shown_to_the_engine_and_wanted_from_clients(
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority = make_pair(tmp_path / "authority", "authority", is_authority=True)
+    made, port = make_pair(tmp_path / "tls", issuer=authority), str(choose_port(None))
+    made.file.rename(tmp_path / "tls" / "machine.pem")
+    made.key.rename(tmp_path / "tls" / "machine.pem.key")
+    (tmp_path / "tls" / "ca.pem").write_bytes(authority.pem)
+    assert serve_until_ready(*pair, "--port", port, "--tls", "tls") == 0
+    assert f"ready at https://127.0.0.1:{port}" in capsys.readouterr().err
+    (served,) = find_runs()
+    rest = {flag: choice.value for flag, choice in served.plan.settings.rest.items()}
+    assert rest["--ssl-cert-reqs"] == ssl.CERT_REQUIRED
+    assert rest["--ssl-ca-certs"] == str(tmp_path / "tls" / "ca.pem")
+    assert rest["--enable-ssl-refresh"] is True
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("--ssl-certfile", "none.pem"), "cannot read the certificate none.pem"),
         (("--ssl-certfile", "tls/cert.pem", "--ssl-keyfile", "other/key.pem"), "mismatch"),
-        (("--ssl-certfile", "tls/cert.pem", "--ssl-cert-reqs", "2"), "the supervisor has none"),
+        (("--ssl-certfile", "tls/cert.pem", "--ssl-cert-reqs", "2"), "nobody vouches for any"),
         (("--ssl-keyfile", "tls/key.pem"), "without a certificate"),
     ],
 )

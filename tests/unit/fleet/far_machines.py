@@ -22,7 +22,10 @@ from slipstream.serving.run_status import RunStatus, StatusList
 # A machine's part: its name, the words of the command and what is on its standard input.
 Reply = Callable[[str, list[str], bytes | None], Answer]
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
-VERBS = ("doctor", "init", "logs", "plan", "probe", "status", "stop", "top", "up")
+VERBS = (
+    *("doctor", "endpoints", "init", "keys", "logs", "plan", "probe", "roll", "status", "stop"),
+    *("top", "up"),
+)
 
 
 def say(text: str | bytes, code: int = 0, stderr: bytes = b"") -> Answer:
@@ -168,7 +171,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, machines: FarMachines) -> None:
     """Have the commands reach these machines in the place of SSH."""
 
     @contextmanager
-    def open_fake(_: Fleet) -> Iterator[FarMachines]:
+    def open_fake(_: Fleet, *, shared: bool = True) -> Iterator[FarMachines]:
         yield machines
 
     for verb in VERBS:

@@ -9,8 +9,9 @@ import pytest
 
 from slipstream.errors import SlipstreamError, UnreachableError
 from slipstream.fleet import transport
-from slipstream.fleet.record import Fleet
-from slipstream.fleet.transport import OpenSsh, ask_all, escape
+from slipstream.fleet.far_commands import name_command
+from slipstream.fleet.record import Fleet, Machine
+from slipstream.fleet.transport import Answer, OpenSsh, ask_all, escape
 
 FLEET = Fleet.model_validate(
     {
@@ -143,3 +144,14 @@ def test_one_machine_that_fails_does_not_stop_the_others() -> None:
 def test_a_strangers_text_is_shown_on_one_line_without_control_characters() -> None:
     assert escape("a\x1b]0;x\x07\nb\u202ec") == "a\ufffd]0;x\ufffd\ufffdb\ufffdc"
     assert escape("x" * 1000) == "x" * 300 + "..."
+
+
+def test_a_program_below_home_is_not_looked_for_on_the_path() -> None:
+    machine = Machine(python="~/python")
+    assert name_command(machine, ["status"])[0] == "./python"
+    assert name_command(Machine(python="/opt/python"), ["status"])[0] == "/opt/python"
+
+
+def test_an_error_that_slipstream_printed_as_json_is_told_by_its_message() -> None:
+    said = json.dumps({"error": {"message": "there is no \x1b run", "hint": "x"}}, indent=2)
+    assert Answer(1, b"", said.encode()).last_words == "there is no \ufffd run"

@@ -52,9 +52,10 @@ def test_variables_are_each_machines_own() -> None:
 def test_sizes_that_were_asked_for_stay_and_seen_machines_are_no_fault() -> None:
     unseen = Fault(code="nodes", verdict="refuse", message="has no active link", hint="probe")
     other = Fault(code="memory", verdict="refuse", message="does not fit", hint="less")
-    head, _ = spread("--pipeline-parallel-size", "2", refusals=(unseen, other))
-    assert head.settings.tensor_parallel is None
-    assert head.refusals == (other,)
+    for flag in ("--pipeline-parallel-size", "--data-parallel-size"):
+        head, _ = spread(flag, "2", refusals=(unseen, other))
+        assert head.settings.tensor_parallel is None
+        assert head.refusals == (other,)
 
 
 @pytest.mark.parametrize(

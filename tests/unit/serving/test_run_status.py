@@ -54,6 +54,15 @@ def test_a_ready_run_is_ready_while_its_supervisor_lives(tmp_path: Path, proc: F
     assert RunStatus.model_validate_json(status.to_json()) == status
 
 
+def test_a_rank_that_answers_nobody_shows_no_address(tmp_path: Path, proc: FakeProc) -> None:
+    folder, _ = keep(tmp_path, url=None)
+    proc.add_engine()
+    proc.add(SUPERVISOR)
+    status = look(folder, proc)
+    assert (status.state, status.url) == ("ready", None)
+    assert status.next_command == f"slipstream logs -f {status.id}"
+
+
 @pytest.mark.parametrize(
     ("state", "shown"),
     [("starting", "supervisor gone"), ("failed", "failed"), ("stopped", "stopped")],

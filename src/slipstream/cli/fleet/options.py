@@ -5,9 +5,14 @@ import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from slipstream.cli.arguments import natural_number, positive_number, whole_number
 from slipstream.cli.plan import plan_for
 from slipstream.cli.screen import Screen
 from slipstream.errors import InvalidInputError, SlipstreamError, UsageError
+from slipstream.fleet.canary.answers import ANSWERS
+from slipstream.fleet.canary.canary_test import MOST_REQUESTS
+from slipstream.fleet.canary.far_groups import TrialLimits
+from slipstream.fleet.canary.trial import WITHIN_SECONDS
 from slipstream.fleet.plan import FleetPlan, FleetProbe
 from slipstream.fleet.planning import make_fleet_plan
 from slipstream.fleet.probing import probe_fleet
@@ -100,3 +105,49 @@ def read_probe(path: Path) -> FleetProbe:
 def plan_fleet(fleet: Fleet, probe: FleetProbe) -> FleetPlan:
     """Plan a fleet from what was seen of it."""
     return make_fleet_plan(fleet, probe, plan_for)
+
+
+def add_trial(parser: argparse.ArgumentParser) -> None:
+    """Declare a canary and when its trial ends."""
+    parser.add_argument(
+        "--canary",
+        metavar="GROUPS",
+        type=natural_number,
+        default=0,
+        help="number of groups that try it first; requests then decide (default 0: none)",
+    )
+    parser.add_argument(
+        "--requests",
+        type=whole_number,
+        default=MOST_REQUESTS,
+        help=f"requests of the canary after which it ends undecided (default {MOST_REQUESTS})",
+    )
+    parser.add_argument(
+        "--hours",
+        type=positive_number,
+        default=WITHIN_SECONDS / 3600,
+        help=f"hours after which it ends undecided (default {WITHIN_SECONDS / 3600:g})",
+    )
+    parser.add_argument(
+        "--answers",
+        type=natural_number,
+        default=ANSWERS,
+        help=f"answers of both arms that are judged by prefill (default {ANSWERS}; 0 for none)",
+    )
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write the canary as a page")
+
+
+def read_limits(options: argparse.Namespace) -> TrialLimits:
+    """Return when a canary's trial ends."""
+    return TrialLimits(
+        requests=options.requests, seconds=3600 * options.hours, answers=options.answers
+    )
+
+
+def require_canary(groups: Sequence[str], number: int) -> None:
+    """Refuse a canary that leaves no group to compare with."""
+    if number and number >= len(groups):
+        raise InvalidInputError(
+            f"{number} of {len(groups)} groups cannot be a canary: at least one goes on as before",
+            hint="--canary 1" if len(groups) > 1 else "leave --canary out",
+        )

@@ -13,6 +13,7 @@ from slipstream.cli.fleet.options import (
 )
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
+from slipstream.fleet.front.deploying import closed_to, stop_front
 from slipstream.fleet.lease import holding
 from slipstream.fleet.starting import stop_groups
 from slipstream.fleet.status import read_fleet_status
@@ -36,7 +37,10 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     with open_ssh(fleet) as transport, holding(fleet, transport, "stop", force=options.force):
         before = read_fleet_status(fleet, transport, datetime.now(UTC))
         show = Board(screen, machines).show
-        faults = stop_groups(fleet, names, before, transport, now=options.now, show=show)
+        with closed_to(fleet, transport, names):
+            faults = stop_groups(fleet, names, before, transport, now=options.now, show=show)
+        if not options.group:
+            stop_front(fleet, transport)
         status = read_fleet_status(fleet, transport, datetime.now(UTC))
     screen.show_data(text=render_fleet_status(status), document=status.to_json())
     raise_first(faults, screen)

@@ -18,11 +18,13 @@ from slipstream.cli.fleet.options import (
 from slipstream.cli.fleet.plan import FLEET_PLAN_HINT
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
+from slipstream.fleet.front.deploying import deploy_front
 from slipstream.fleet.lease import holding
 from slipstream.fleet.plan import FleetPlan
 from slipstream.fleet.starting import require_startable, start_groups
 from slipstream.fleet.status import read_fleet_status
 from slipstream.fleet.transport import open_ssh
+from slipstream.fleet.trust.distribution import require_certificates
 from slipstream.fleet.weights import spread_weights
 from slipstream.records import read_record
 from slipstream.reporting.text.fleet import render_fleet_plan
@@ -73,8 +75,14 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         show = Board(screen, machines).show
         spread_weights(plan, wanted, transport, show)
         lease.require()
+        require_certificates(fleet, transport, wanted)
         faults = start_groups(plan, wanted, transport, show)
+        if plan.router is not None:
+            lease.require()
+            show(plan.router.machine, "front", "HAProxy and the router are started")
+            deploy_front(plan, transport)
         status = read_fleet_status(fleet, transport, datetime.now(UTC))
     screen.show_data(text=render_fleet_status(status), document=status.to_json())
     raise_first(faults, screen)
-    return ExitCode.DONE if status.is_ready else ExitCode.ENGINE
+    ready = {group.name for group in status.groups if group.state == "ready"}
+    return ExitCode.DONE if {*names} <= ready else ExitCode.ENGINE

@@ -51,17 +51,17 @@ def key_of(answer: Answer) -> Key:
 
 
 def judge_all(
-    url: str, answers: Iterable[Answer], report: Callable[[int, int], None]
+    endpoint: Endpoint, answers: Iterable[Answer], report: Callable[[int, int], None]
 ) -> dict[Key, Profile]:
     """Have a server judge each different answer, one at a time: all logits of one take memory."""
     keys = list(dict.fromkeys(map(key_of, answers)))
 
     async def run() -> dict[Key, Profile]:
         profiles = {}
-        async with open_client(Endpoint(url)) as client:
+        async with open_client(endpoint) as client:
             model = await read_model(client)
             for key in keys:
-                profiles[key] = await _judge(client, key, model)
+                profiles[key] = await judge_answer(client, key, model)
                 report(len(profiles), len(keys))
         return profiles
 
@@ -79,7 +79,8 @@ def read_leading(url: str, answers: Sequence[Answer], count: int) -> list[Leadin
     return asyncio.run(run())
 
 
-async def _judge(client: httpx.AsyncClient, key: Key, model: str) -> Profile:
+async def judge_answer(client: httpx.AsyncClient, key: Key, model: str) -> Profile:
+    """Have a server judge one answer."""
     places = await _look(client, key, model, 1) if key[1] else []
     return Profile(
         chosen=tuple(place[token] for place, token in zip(places, key[1], strict=True)),
@@ -158,7 +159,7 @@ def shrink(
             async def fails(tried: tuple[int, ...]) -> bool:
                 request = Request(prompt_ids=tried, max_tokens=max_tokens, extra=PINNED)
                 answer = await ask(client, request, model=model)
-                profile = await _judge(client, key_of(answer), model)
+                profile = await judge_answer(client, key_of(answer), model)
                 return profile.find_fault(gap) is not None
 
             if not await fails(prompt):

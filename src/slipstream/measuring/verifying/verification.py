@@ -155,7 +155,7 @@ class Exam:
     ) -> Findings:
         counts = read_engine_counts(Endpoint(engine.url))
         answers = [one for arm in given.values() for load in arm.values() for one in load.values()]
-        profiles = judge_all(engine.url, answers, self._count("judged by prefill"))
+        profiles = judge_all(Endpoint(engine.url), answers, self._count("judged by prefill"))
         plain, drafted = (list_profiles(arm, profiles) for arm in given.values())
         tolerance = find_tolerance(engine.dtype, plain)
         twins = Twins(given, profiles, tolerance.gap)

@@ -1,5 +1,8 @@
 """TLS of an engine: its certificate checked before the start, and pinned by whoever asks it.
 
+An engine that wants certificates of its clients (`--ssl-cert-reqs 2`) is shown its own: whoever can
+read the engine's key on this machine could be the engine, so it may ask it as well.
+
 Inside this machine a name proves nothing: what is trusted is the one certificate of the file that
 the engine was given, whatever names and dates it has. An intermediate authority in the same file is
 not trusted, or it would vouch for every other customer of that authority.
@@ -39,19 +42,19 @@ class PinnedContext(ssl.SSLContext):
     an engine without `--enable-ssl-refresh` goes on with the one it started with.
     """
 
-    _file: Path
+    _certificate: "Certificate"
     _trusted: set[str]
 
-    def __new__(cls, file: Path) -> Self:
+    def __new__(cls, certificate: "Certificate") -> Self:
         context = super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
-        context._file, context._trusted = file, set()
+        context._certificate, context._trusted = certificate, set()
         context.check_hostname = False
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
         return context
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, certificate: "Certificate") -> None:
         super().__init__()
-        self._trust(_read_leaf(file))
+        self._trust(_read_leaf(certificate.file))
 
     def wrap_bio(self, *words: Any, **more: Any) -> ssl.SSLObject:
         self._follow()
@@ -63,32 +66,36 @@ class PinnedContext(ssl.SSLContext):
 
     def _follow(self) -> None:
         try:
-            self._trust(_read_leaf(self._file))
-        except InvalidInputError:
+            self._trust(_read_leaf(self._certificate.file))
+        except (InvalidInputError, ssl.SSLError):
             return  # It is being replaced; what was trusted still is.
 
     def _trust(self, leaf: str) -> None:
         if leaf not in self._trusted:
+            if self._certificate.authority is not None:
+                self._certificate.load_into(self)
             self.load_verify_locations(cadata=leaf)
             self._trusted.add(leaf)
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The files that an engine shows itself with."""
+    """The files that an engine shows itself with; `authority` vouches for those who may ask it."""
 
     file: Path
     key: Path | None = None
     ciphers: str | None = None
+    authority: Path | None = None
 
     @classmethod
     def of(cls, plan: LaunchPlan) -> Self | None:
         """Return what a plan gives its engine; None if that speaks plain HTTP."""
         rest = {flag: choice.value for flag, choice in plan.settings.rest.items()}
-        if rest.get("--ssl-cert-reqs") == ssl.CERT_REQUIRED:
+        asks_clients = rest.get("--ssl-cert-reqs") == ssl.CERT_REQUIRED
+        if asks_clients and rest.get("--ssl-ca-certs") is None:
             raise InvalidInputError(
-                "--ssl-cert-reqs 2 asks clients for a certificate, and the supervisor has none",
-                hint="leave it out, and have a proxy before the server ask for certificates",
+                "--ssl-cert-reqs 2 asks clients for a certificate, and nobody vouches for any",
+                hint="name an authority with --ssl-ca-certs, or leave --ssl-cert-reqs out",
             )
         named = {flag: str(rest[flag]) for flag in TLS_FLAGS if rest.get(flag) is not None}
         if "--ssl-certfile" not in named:
@@ -103,6 +110,7 @@ class Certificate:
             file=Path(named["--ssl-certfile"]),
             key=Path(key) if key else None,
             ciphers=named.get("--ssl-ciphers"),
+            authority=Path(named["--ssl-ca-certs"]) if asks_clients else None,
         )
 
     def check(self, now: datetime) -> tuple[str, ...]:
@@ -120,13 +128,18 @@ class Certificate:
 
     def pin(self) -> PinnedContext:
         """Return a context that reaches this engine and no other."""
-        return PinnedContext(self.file)
+        return PinnedContext(self)
+
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """Have a context show this certificate."""
+        # A password would be asked for at a terminal, by us and by the engine.
+        context.load_cert_chain(self.file, self.key, password="")
 
     def _read(self) -> Mapping[str, Any]:
         """Shake hands with oneself, as engine and as client, and return what the client sees."""
-        client = self.pin()
+        _read_leaf(self.file)
         try:
-            return _shake_hands(self._serve(), client)
+            return _shake_hands(self._serve(), self.pin())
         except (OSError, ValueError) as fault:
             why = getattr(fault, "verify_message", None) or getattr(fault, "reason", None)
             raise InvalidInputError(
@@ -138,10 +151,12 @@ class Certificate:
 
     def _serve(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        # A password would be asked for at a terminal, by us and by the engine.
-        context.load_cert_chain(self.file, self.key, password="")
+        self.load_into(context)
         if self.ciphers:
             context.set_ciphers(self.ciphers)
+        if self.authority is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(self.authority)
         return context
 
 

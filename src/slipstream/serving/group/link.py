@@ -15,7 +15,7 @@ from typing import Any
 
 from slipstream.errors import InvalidInputError
 from slipstream.planning.group import Group
-from slipstream.serving.group.beats import Beat, Order, Report, seal, unseal
+from slipstream.serving.group.heartbeats import Heartbeat, Order, Report, sign, verify
 
 BEAT_EVERY_SECONDS = 0.5
 # A link that flaps for less costs a stalled request; a restart of a large model costs minutes.
@@ -27,7 +27,7 @@ MOST_SESSIONS = 256
 class Heard:
     """The last fresh beat of a rank."""
 
-    beat: Beat
+    beat: Heartbeat
     at: float
 
 
@@ -83,7 +83,7 @@ class GroupLink(asyncio.DatagramProtocol):
             heard = self._heard.get(rank)
             self._send(rank, heard.beat.session if heard else None)
 
-    def hear(self, rank: int) -> Beat | None:
+    def hear(self, rank: int) -> Heartbeat | None:
         """Return what a rank said last, None if it is silent."""
         heard = self._heard.get(rank)
         if heard is None or self._clock() - heard.at > SILENT_AFTER_SECONDS:
@@ -95,7 +95,7 @@ class GroupLink(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
         """Take up a beat that is a member's and fresh; answer one that is a member's only."""
-        beat = unseal(data, self._secret)
+        beat = verify(data, self._secret)
         if beat is None or not self._is_for_us(beat, addr):
             return
         if beat.echo != self.session:
@@ -112,13 +112,13 @@ class GroupLink(asyncio.DatagramProtocol):
             return
         self._heard[beat.sender] = Heard(beat, self._clock())
 
-    def _is_for_us(self, beat: Beat, addr: tuple[str | Any, int]) -> bool:
+    def _is_for_us(self, beat: Heartbeat, addr: tuple[str | Any, int]) -> bool:
         place = (beat.group, beat.receiver, beat.sender in self._peers)
         if place != (self.group.name, self.group.rank, True):
             return False
         wanted = Order if beat.sender == 0 else Report
         member = self.group.members[beat.sender]
-        return isinstance(beat.word, wanted) and addr[0] == member.address
+        return isinstance(beat.body, wanted) and addr[0] == member.address
 
     async def _beat(self) -> None:
         while True:
@@ -129,15 +129,15 @@ class GroupLink(asyncio.DatagramProtocol):
         if self._transport is None or self._transport.is_closing():
             return
         self._number += 1
-        beat = Beat(
+        beat = Heartbeat(
             group=self.group.name,
             sender=self.group.rank,
             receiver=rank,
             session=self.session,
             echo=echo,
             number=self._number,
-            word=self._say(),
+            body=self._say(),
         )
         address = self.group.members[rank].address
         with suppress(OSError):
-            self._transport.sendto(seal(beat, self._secret), (address, self.group.watch_port))
+            self._transport.sendto(sign(beat, self._secret), (address, self.group.watch_port))

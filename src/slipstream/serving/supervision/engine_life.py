@@ -22,11 +22,11 @@ from slipstream.serving.following import GrowingFile
 from slipstream.serving.kept_logs import LogPlace, find_place, read_end
 from slipstream.serving.run import expected_phases
 from slipstream.serving.supervision.chronicle import Chronicle
-from slipstream.serving.supervision.company import Company
 from slipstream.serving.supervision.death import Death
 from slipstream.serving.supervision.diagnosis import READ_BYTES
 from slipstream.serving.supervision.generation import Asker, prove, warm_up
 from slipstream.serving.supervision.memory_guard import LOOK_EVERY_SECONDS, MemoryGuard
+from slipstream.serving.supervision.peers import Peers
 from slipstream.serving.supervision.watchdog import (
     STUCK_AFTER_SECONDS,
     Observation,
@@ -74,10 +74,10 @@ class EngineLife:
         chronicle: Chronicle,
         process: subprocess.Popen[bytes],
         asker: Asker,
-        company: Company | None = None,
+        peers: Peers | None = None,
     ) -> None:
         self.chronicle, self.process, self.asker = chronicle, process, asker
-        self._company = company or Company()
+        self._peers = peers or Peers()
         self.ready_at: float | None = None
         self._began = time.monotonic()
         self._prefill_tokens_per_s: float | None = None
@@ -95,7 +95,7 @@ class EngineLife:
     async def live(self, guard: MemoryGuard) -> None:
         """Live until death."""
         self._rising = asyncio.create_task(self._rise_and_work())
-        parts = (self._await_exit(), self._guard_memory(guard), self._company.watch())
+        parts = (self._await_exit(), self._guard_memory(guard), self._peers.watch())
         fates = [asyncio.create_task(part) for part in parts]
         try:
             await asyncio.wait((self._rising, *fates), return_when=asyncio.FIRST_COMPLETED)

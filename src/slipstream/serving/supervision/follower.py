@@ -11,20 +11,20 @@ from typing import cast
 
 from slipstream.errors import EngineError
 from slipstream.planning.group import Group
-from slipstream.serving.group.beats import Order, Report
+from slipstream.serving.group.heartbeats import Order, Report
 from slipstream.serving.group.link import SILENT_AFTER_SECONDS
 from slipstream.serving.kept_logs import find_place
 from slipstream.serving.supervision.chronicle import Chronicle
-from slipstream.serving.supervision.company import (
-    LOOK_EVERY_SECONDS,
-    SHOWN_CHARACTERS,
-    Company,
-    make_link,
-)
 from slipstream.serving.supervision.death import Death
 from slipstream.serving.supervision.engine_life import WATCH_EVERY_SECONDS, EngineLife
 from slipstream.serving.supervision.generation import Asker
 from slipstream.serving.supervision.ladder import Cause, take_rungs
+from slipstream.serving.supervision.peers import (
+    LOOK_EVERY_SECONDS,
+    SHOWN_CHARACTERS,
+    Peers,
+    make_link,
+)
 from slipstream.serving.supervision.supervisor import Supervisor
 
 
@@ -32,7 +32,7 @@ class Dismissal(Death):
     """The head's order to end, which is no fault of this rank."""
 
 
-class Head(Company):
+class Head(Peers):
     """The rank that leads, as the others hear it."""
 
     def __init__(self, chronicle: Chronicle, group: Group) -> None:
@@ -98,7 +98,7 @@ class Head(Company):
 
     def _hear(self) -> tuple[str | None, Order | None]:
         beat = self._link.hear(0)
-        return (beat.session, cast(Order, beat.word)) if beat is not None else (None, None)
+        return (beat.session, cast(Order, beat.body)) if beat is not None else (None, None)
 
     def _has_ended(self, session: str | None, generation: int) -> bool:
         return (self._report.head, self._report.ended) == (session, generation)
@@ -143,7 +143,7 @@ class FollowerLife(EngineLife):
 class Follower(Supervisor):
     """Keeps the engine of a rank as the head of its group orders."""
 
-    def _make_company(self) -> Company:
+    def _make_peers(self) -> Peers:
         group = self._chronicle.run.plan.group
         assert group is not None
         self._head = Head(self._chronicle, group)

@@ -29,7 +29,6 @@ from slipstream.serving.run import RunFolder, read_process
 from slipstream.serving.served_plan import describe_gate
 from slipstream.serving.spare_folder import make_spare_folder
 from slipstream.serving.supervision.chronicle import Chronicle
-from slipstream.serving.supervision.company import Company, Followers
 from slipstream.serving.supervision.death import Death
 from slipstream.serving.supervision.diagnosis import Finding, diagnose, diagnose_file
 from slipstream.serving.supervision.engine_life import EngineLife
@@ -53,6 +52,7 @@ from slipstream.serving.supervision.ladder import (
     step_down,
 )
 from slipstream.serving.supervision.memory_guard import guard_host
+from slipstream.serving.supervision.peers import Followers, Peers
 from slipstream.serving.supervision.service_manager import ServiceManager
 from slipstream.serving.supervision.steering_watch import SteeringWatch
 from slipstream.serving.supervision.swapping import Swapping
@@ -82,7 +82,7 @@ class Supervisor:
         self._has_served = bool(chronicle.run.successions)
         self._spare: TemporaryDirectory[str] | None = None
         self._chance = Random()
-        self._company = self._make_company()
+        self._peers = self._make_peers()
         self._manager = ServiceManager(environment)
         chronicle.listen(self._manager.report)
 
@@ -94,26 +94,26 @@ class Supervisor:
                 loop.add_signal_handler(number, self.stop)
         beating = asyncio.create_task(self._manager.beat())
         try:
-            await self._company.open()
+            await self._peers.open()
             while (death := await self._live_once()) is not None:
                 await self._find_way_on(death)
                 if self._stop.is_set():
                     self._chronicle.move("stopping", "asked to stop before the next start")
                     break
         except BaseException as fault:
-            self._company.give_up(str(fault))
+            self._peers.give_up(str(fault))
             self._chronicle.move("failed", f"given up: {fault}")
             raise
         finally:
-            await self._company.close()
+            await self._peers.close()
             beating.cancel()
             self._steering.close()
             self._remove_spare_folder()
         self._chronicle.move("stopped", "nothing of it runs any more")
 
-    def _make_company(self) -> Company:
+    def _make_peers(self) -> Peers:
         group = self._chronicle.run.plan.group
-        return Company() if group is None else Followers(self._chronicle, group)
+        return Peers() if group is None else Followers(self._chronicle, group)
 
     def stop(self) -> None:
         """Drain and end; asked again, end now."""
@@ -127,7 +127,7 @@ class Supervisor:
         key = secrets.token_urlsafe(32)
         self._prepare_folder(key)
         await self._await_address()
-        await self._company.assemble(self._stop)
+        await self._peers.assemble(self._stop)
         if self._stop.is_set():
             chronicle.move("stopping", "asked to stop before the next start")
             return None
@@ -162,12 +162,12 @@ class Supervisor:
             if death is None and chronicle.run.state != "stopping":
                 chronicle.move("stopping", "the engine is asked to end")
             await life.asker.close()
-            self._company.let_go(death.message if death else "it was asked to stop")
+            self._peers.dismiss(death.message if death else "it was asked to stop")
             await self._end(life, at_once=death is not None)
         cause = None
         if death is not None:
-            cause = self._remember(death, life, await self._company.settle())
-        self._company.report(cause, death.message if death else "it was asked to stop")
+            cause = self._remember(death, life, await self._peers.settle())
+        self._peers.report(cause, death.message if death else "it was asked to stop")
         if death is not None and self._stop.is_set():
             chronicle.move("stopping", "it was asked to stop anyway")
             return None
@@ -267,7 +267,7 @@ class Supervisor:
         return life
 
     def _make_life(self, process: subprocess.Popen[bytes], asker: Asker) -> EngineLife:
-        return EngineLife(self._chronicle, process, asker, self._company)
+        return EngineLife(self._chronicle, process, asker, self._peers)
 
     async def _drain(self, life: EngineLife, living: "asyncio.Task[None]") -> None:
         """Let no more requests in, and wait for those under way."""

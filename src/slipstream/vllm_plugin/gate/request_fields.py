@@ -63,7 +63,11 @@ _HOSTED = {
     *("safety_identifier", "verbosity", "modalities", "audio", "prediction"),
     *("web_search_options", "container", "context_management", "mcp_servers"),
 }
-FIELDS = frozenset({*_PROMPTS, *_SAMPLING, *_LENGTHS, *_TOOLS, *_ANSWERS, *_HOSTED, *THE_SERVERS})
+# vllm-router writes these into every body, and vLLM ignores them: no client needs a warning.
+_ROUTERS = {"no_stop_trim", "separate_reasoning", "stream_reasoning", "return_hidden_states"}
+FIELDS = frozenset(
+    {*_PROMPTS, *_SAMPLING, *_LENGTHS, *_TOOLS, *_ANSWERS, *_HOSTED, *_ROUTERS, *THE_SERVERS}
+)
 MOST_DROPPED = 16
 
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +40,7 @@ class Listener:
 
 
 @contextmanager
-def listen(pair: Pair | None) -> Iterator[Listener]:
+def listen(pair: Pair | None, authority: Pair | None = None) -> Iterator[Listener]:
     app = Listener()
     config = uvicorn.Config(
         app,
@@ -47,6 +48,8 @@ def listen(pair: Pair | None) -> Iterator[Listener]:
         lifespan="off",
         ssl_certfile=pair.file if pair else None,
         ssl_keyfile=pair.key if pair else None,
+        ssl_ca_certs=str(authority.file) if authority else None,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if authority else ssl.CERT_NONE,
     )
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -130,6 +133,32 @@ def test_a_renewed_certificate_is_expected_and_the_one_before_still_is(tmp_path:
     assert reach(before) == 200
 
 
+def test_an_engine_that_asks_for_certificates_is_shown_its_own_and_nobody_else_gets_in(
+    tmp_path: Path,
+) -> None:
+    authority = make_pair(tmp_path / "authority", "authority", is_authority=True)
+    pair = make_pair(tmp_path / "ours", issuer=authority)
+    asking = ("--ssl-ca-certs", str(authority.file), "--ssl-cert-reqs", "2")
+    with listen(pair, authority) as engine:
+        port = str(engine.port)
+        address = Address.of(bare_plan("--host", "127.0.0.1", "--port", port, *pair.flags, *asking))
+        assert address.certificate is not None
+        assert address.certificate.check(NOW) == ()
+        assert ask(address) is True
+        assert ask(find_address(pair, engine.port)) is False
+    assert engine.keys == [f"Bearer {SECRET}".encode()]
+
+
+def test_a_certificate_that_the_engine_itself_would_not_accept_is_refused_before_it_starts(
+    tmp_path: Path,
+) -> None:
+    authority = make_pair(tmp_path / "authority", "authority", is_authority=True)
+    other = make_pair(tmp_path / "other")
+    certificate = Certificate(other.file, other.key, authority=authority.file)
+    with pytest.raises(InvalidInputError, match=r"no engine can serve with .*certificate"):
+        certificate.check(NOW)
+
+
 def test_a_socket_with_a_certificate_is_reached_too(tmp_path: Path) -> None:
     pair = make_pair(tmp_path)
     address = Address.of(bare_plan("--uds", str(tmp_path / "it"), *pair.flags))
@@ -199,7 +228,7 @@ def test_a_plan_without_a_certificate_speaks_http() -> None:
     ("words", "message"),
     [
         (("--ssl-keyfile", "k"), "--ssl-keyfile without a certificate"),
-        (("--ssl-certfile", "c", "--ssl-cert-reqs", "2"), "the supervisor has none"),
+        (("--ssl-certfile", "c", "--ssl-cert-reqs", "2"), "nobody vouches for any"),
     ],
 )
 def test_what_cannot_work_is_refused(words: tuple[str, ...], message: str) -> None:

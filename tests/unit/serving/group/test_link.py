@@ -9,7 +9,7 @@ import pytest
 from slipstream.errors import InvalidInputError
 from slipstream.planning.group import Group, Member
 from slipstream.serving.group import link as link_module
-from slipstream.serving.group.beats import MOST_BYTES, Beat, Order, Report, seal, unseal
+from slipstream.serving.group.heartbeats import MOST_BYTES, Heartbeat, Order, Report, sign, verify
 from slipstream.serving.group.link import SILENT_AFTER_SECONDS, GroupLink
 from slipstream.serving.group.secret import read_secret, write_secret
 from slipstream.serving.supervision.engine_process import choose_port
@@ -39,7 +39,7 @@ class Pair:
         self.clock = Clock()
         self.link = GroupLink(make_group(1), SECRET, Report, self.clock)
 
-    def make(self, number: int = 1, session: str = "0" * 32, **changes: object) -> Beat:
+    def make(self, number: int = 1, session: str = "0" * 32, **changes: object) -> Heartbeat:
         whole = {
             "group": "a",
             "sender": 0,
@@ -47,15 +47,15 @@ class Pair:
             "session": session,
             "echo": self.link.session,
             "number": number,
-            "word": ORDER,
+            "body": ORDER,
         }
-        return Beat.model_validate({**whole, **changes})
+        return Heartbeat.model_validate({**whole, **changes})
 
     def receive(
-        self, beat: Beat, *, secret: bytes = SECRET, address: str = "127.0.0.1"
-    ) -> Beat | None:
+        self, beat: Heartbeat, *, secret: bytes = SECRET, address: str = "127.0.0.1"
+    ) -> Heartbeat | None:
         """Hand the link a datagram, and return what it has heard by then."""
-        self.link.datagram_received(seal(beat, secret), (address, 1))
+        self.link.datagram_received(sign(beat, secret), (address, 1))
         return self.link.hear(0)
 
 
@@ -77,7 +77,7 @@ def test_a_fresh_beat_is_heard_until_its_sender_is_silent() -> None:
         {"receiver": 0},
         {"sender": 1},
         {"sender": 7},
-        {"word": Report(running=1)},
+        {"body": Report(running=1)},
     ],
 )
 def test_what_is_not_for_this_supervisor_is_not_heard(changes: dict[str, object]) -> None:
@@ -89,7 +89,7 @@ def test_a_strangers_beat_is_not_heard() -> None:
     pair = Pair()
     assert pair.receive(pair.make(), secret=b"t" * 32) is None
     assert pair.receive(pair.make(), address="127.0.0.3") is None
-    for datagram in (b"", b"\0" * 31, b"\0" * 64, seal(pair.make(), SECRET) + b" "):
+    for datagram in (b"", b"\0" * 31, b"\0" * 64, sign(pair.make(), SECRET) + b" "):
         pair.link.datagram_received(datagram, ("127.0.0.1", 1))
     assert pair.link.hear(0) is None
 
@@ -112,15 +112,15 @@ def test_a_sender_that_started_anew_is_heard_and_its_earlier_beats_are_not() -> 
 
 
 def test_a_beat_changed_on_its_way_is_none_and_the_longest_fits() -> None:
-    longest = Pair().make(word=Order(**{**ORDER.model_dump(), "message": "\N{BLACK STAR}" * 300}))
-    datagram = seal(longest, SECRET)
+    longest = Pair().make(body=Order(**{**ORDER.model_dump(), "message": "\N{BLACK STAR}" * 300}))
+    datagram = sign(longest, SECRET)
     assert len(datagram) <= MOST_BYTES
-    assert unseal(datagram, SECRET) == longest
+    assert verify(datagram, SECRET) == longest
     for place in (0, 31, 32, len(datagram) - 1):
         changed = bytearray(datagram)
         changed[place] ^= 1
-        assert unseal(bytes(changed), SECRET) is None
-    assert unseal(datagram + b" " * MOST_BYTES, SECRET) is None
+        assert verify(bytes(changed), SECRET) is None
+    assert verify(datagram + b" " * MOST_BYTES, SECRET) is None
 
 
 def test_two_links_hear_each_other_and_one_that_comes_back(
@@ -141,8 +141,8 @@ def test_two_links_hear_each_other_and_one_that_comes_back(
         await first.close()
         second = GroupLink(make_group(1, port), SECRET, lambda: Report(ended=1))
         await second.open()
-        await until(lambda: (beat := head.hear(1)) and beat.word == Report(ended=1))
-        await until(lambda: (beat := second.hear(0)) and beat.word == ORDER)
+        await until(lambda: (beat := head.hear(1)) and beat.body == Report(ended=1))
+        await until(lambda: (beat := second.hear(0)) and beat.body == ORDER)
         with pytest.raises(InvalidInputError, match=r"cannot listen at 127\.0\.0\.2"):
             await GroupLink(make_group(1, port), SECRET, Report).open()
         await asyncio.gather(head.close(), second.close())

@@ -117,6 +117,9 @@ if "--ssl-certfile" in sys.argv:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     files = ("--ssl-certfile", "--ssl-keyfile")
     context.load_cert_chain(*(sys.argv[sys.argv.index(flag) + 1] for flag in files))
+    if "--ssl-ca-certs" in sys.argv:
+        context.load_verify_locations(sys.argv[sys.argv.index("--ssl-ca-certs") + 1])
+        context.verify_mode = ssl.CERT_REQUIRED
     server.socket = context.wrap_socket(server.socket, server_side=True)
 server.serve_forever()
 '''

@@ -12,7 +12,7 @@ from slipstream.hardware import Host, load_host
 from slipstream.serving.group import link
 from slipstream.serving.group.link import GroupLink
 from slipstream.serving.run import read_process
-from slipstream.serving.supervision import company, engine_life, follower, ladder, supervisor
+from slipstream.serving.supervision import engine_life, follower, ladder, peers, supervisor
 from tests.unit.serving.supervision.group_stage import GroupStage
 from tests.unit.serving.supervision.test_supervisor import ILLEGAL, crash
 
@@ -34,7 +34,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follower, "WATCH_EVERY_SECONDS", 0.05)
     monkeypatch.setattr(engine_life, "READ_LOG_EVERY_SECONDS", 0.02)
     monkeypatch.setattr(supervisor, "SETTLED_SECONDS", 0.1)
-    monkeypatch.setattr(company, "LOOK_EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(peers, "LOOK_EVERY_SECONDS", 0.02)
     monkeypatch.setattr(follower, "LOOK_EVERY_SECONDS", 0.02)
     monkeypatch.setattr(link, "BEAT_EVERY_SECONDS", 0.05)
 

@@ -183,6 +183,17 @@ def test_a_coding_agents_request_passes_as_it_came(tmp_path: Path) -> None:
     assert ask(gate, COUNT, json=CODING).status_code == 200
 
 
+def test_what_vllm_router_adds_to_every_body_is_no_reason_for_a_warning(tmp_path: Path) -> None:
+    chat = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+    added = {
+        **{"logprobs": False, "ignore_eos": False, "continue_final_message": False},
+        **{"no_stop_trim": False, "separate_reasoning": True, "stream_reasoning": True},
+        **{"return_hidden_states": False, "include_reasoning": True, "skip_special_tokens": True},
+    }
+    answer = ask(make_gate(tmp_path, Engine()), "/v1/chat/completions", json={**chat, **added})
+    assert (answer.status_code, WARNING in answer.headers) == (200, False)
+
+
 def test_a_field_that_nobody_knows_is_dropped_and_named(tmp_path: Path) -> None:
     engine = Engine()
     for path in (MESSAGES, COUNT):

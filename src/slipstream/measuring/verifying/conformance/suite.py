@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.verifying.conformance.asking import (
     Asked,
     CallRequest,
@@ -62,7 +63,7 @@ def compare_calls(
         plain=plain.asked,
         drafted=drafted,
         gap=gap,
-        weigh=lambda answers: judge_all(url, answers, _ignore),
+        weigh=lambda answers: judge_all(Endpoint(url), answers, _ignore),
         ask_again=ask_again,
     ).check()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from slipstream.planning.group import Group
-from slipstream.serving.group.beats import Order, Report
+from slipstream.serving.group.heartbeats import Order, Report
 from slipstream.serving.group.link import SILENT_AFTER_SECONDS, GroupLink
 from slipstream.serving.group.secret import read_secret
 from slipstream.serving.supervision.chronicle import Chronicle
@@ -29,7 +29,7 @@ SHOWN_CHARACTERS = 300
 _VAGUE: tuple[Cause | None, ...] = (None, "other", "hang", "rank-lost")
 
 
-class Company:
+class Peers:
     """The ranks beside a supervisor's own: none, for an engine on one machine."""
 
     async def open(self) -> None:
@@ -45,7 +45,7 @@ class Company:
         """Watch the others until one of them is a reason to end: that is a `Death`."""
         await asyncio.Event().wait()
 
-    def let_go(self, message: str) -> None:
+    def dismiss(self, message: str) -> None:
         """Have the others end their engines."""
 
     async def settle(self) -> Cause | None:
@@ -59,7 +59,7 @@ class Company:
         """Have the others give up, too."""
 
 
-class Followers(Company):
+class Followers(Peers):
     """The ranks that the head leads."""
 
     def __init__(self, chronicle: Chronicle, group: Group) -> None:
@@ -101,7 +101,7 @@ class Followers(Company):
                 self._look(rank, time.monotonic() - began)
             await asyncio.sleep(LOOK_EVERY_SECONDS)
 
-    def let_go(self, message: str) -> None:
+    def dismiss(self, message: str) -> None:
         """Order every rank to end its engine."""
         self._runs, self._message = False, message[:SHOWN_CHARACTERS]
         self._link.send()
@@ -121,7 +121,7 @@ class Followers(Company):
     def give_up(self, message: str) -> None:
         """Order every rank to give up, too."""
         self._given_up = True
-        self.let_go(message)
+        self.dismiss(message)
 
     @property
     def _ranks(self) -> Sequence[int]:
@@ -143,7 +143,7 @@ class Followers(Company):
 
     def _read(self, rank: int) -> Report | None:
         beat = self._link.hear(rank)
-        return beat.word if beat is not None and isinstance(beat.word, Report) else None
+        return beat.body if beat is not None and isinstance(beat.body, Report) else None
 
     def _is_idle(self, rank: int) -> bool:
         report = self._read(rank)

@@ -47,7 +47,7 @@ class Report(Record):
     message: Message = ""
 
 
-class Beat(Record):
+class Heartbeat(Record):
     """An order or a report, from whom, to whom, and how fresh."""
 
     group: str
@@ -56,22 +56,22 @@ class Beat(Record):
     session: Session
     echo: Session | None
     number: NonNegativeInt
-    word: Annotated[Order | Report, Field(discriminator="kind")]
+    body: Annotated[Order | Report, Field(discriminator="kind")]
 
 
-def seal(beat: Beat, secret: bytes) -> bytes:
+def sign(beat: Heartbeat, secret: bytes) -> bytes:
     """Return a beat as it is sent."""
     document = beat.model_dump_json().encode()
     return _sign(document, secret) + document
 
 
-def unseal(datagram: bytes, secret: bytes) -> Beat | None:
+def verify(datagram: bytes, secret: bytes) -> Heartbeat | None:
     """Return what was sent, None unless a member of the group sent it."""
     digest, document = datagram[:_DIGEST_BYTES], datagram[_DIGEST_BYTES:]
     if len(datagram) > MOST_BYTES or not hmac.compare_digest(digest, _sign(document, secret)):
         return None
     try:
-        return Beat.model_validate_json(document)
+        return Heartbeat.model_validate_json(document)
     except ValidationError:  # A member of another version.
         return None
 

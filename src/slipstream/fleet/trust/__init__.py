@@ -1,0 +1,1 @@
+"""Who believes whom in a fleet: a private authority, certificates and keys on every machine."""

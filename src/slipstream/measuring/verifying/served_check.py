@@ -1,0 +1,101 @@
+"""`ServedCheck`: a short certificate of a server that runs, without a second engine.
+
+The server writes greedy answers, with drafts, and then judges them by prefill, which drafts
+nothing. Without a plain arm to compare with, only a token that is less likely than the best by
+more than rounding ever explains is a fault: this finds a broken engine, drafter or kernel, and a
+full certificate (`slipstream verify PLAN`) finds more.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from slipstream.measuring.client.completions import Answer, Request, ask, work_together
+from slipstream.measuring.client.endpoint import Endpoint, open_client, read_model
+from slipstream.measuring.client.engine_metrics import EngineCounts, read_engine_counts
+from slipstream.measuring.verifying.certificate import Regret
+from slipstream.measuring.verifying.regret import LARGEST_TIE, judge_all, key_of, sum_up
+from slipstream.measuring.verifying.verification import split_requests
+from slipstream.measuring.workloads import Workload
+from slipstream.records import Record
+
+CONCURRENCY = 4
+
+
+class ServedCheck(Record):
+    """Whether a server's own text is its target's, and what that rests on."""
+
+    schema_version: Literal[1] = 1
+    passed: bool
+    sentence: str
+    run: str
+    workload: str
+    max_tokens: int
+    gap: float = LARGEST_TIE
+    regret: Regret
+    counts: EngineCounts
+
+
+def check_served(
+    endpoint: Endpoint,
+    workload: Workload,
+    *,
+    run: str,
+    drafted: bool,
+    max_tokens: int,
+    say: Callable[[str], None],
+) -> ServedCheck:
+    """Ask a server, have it judge its answers, and draw the conclusion."""
+    requests, _ = split_requests(workload, None)
+    before = read_engine_counts(endpoint)
+    answers = _ask_all(endpoint, requests)
+    counts = read_engine_counts(endpoint).since(before)
+    say(f"{len(answers)} answers; they are judged by prefill")
+    profiles = judge_all(endpoint, answers, lambda done, of: None)
+    regret = sum_up("drafted", [profiles[key_of(answer)] for answer in answers], LARGEST_TIE)
+    passed, sentence = conclude(regret, counts, drafted=drafted)
+    return ServedCheck(
+        passed=passed,
+        sentence=sentence,
+        run=run,
+        workload=workload.name,
+        max_tokens=max_tokens,
+        regret=regret,
+        counts=counts,
+    )
+
+
+def conclude(regret: Regret, counts: EngineCounts, *, drafted: bool) -> tuple[bool, str]:
+    """Say whether the text is the target's own, in one sentence."""
+    if not regret.tokens:
+        return False, "Cannot tell: the server wrote nothing."
+    if regret.faults:
+        return False, (
+            f"{regret.faults:,} of {regret.tokens:,} tokens are not the target's own: they are "
+            f"less likely than its best by up to {regret.worst:.2f}."
+        )
+    if drafted and not counts.accepted:
+        return False, "Cannot tell: no draft was accepted, so nothing was put to the test."
+    return True, (
+        f"Each of {regret.tokens:,} tokens is the target's own choice or close to it, at most "
+        f"{regret.worst:.2f} below."
+    )
+
+
+def _ask_all(endpoint: Endpoint, requests: Sequence[Request]) -> list[Answer]:
+    """Ask some at a time, as they are asked when others ask, too."""
+    answers: list[Answer] = []
+
+    async def run() -> None:
+        waiting = iter(requests)
+        async with open_client(endpoint) as client:
+            model = await read_model(client)
+
+            async def work() -> None:
+                for request in waiting:
+                    answers.append(await ask(client, request, model=model))
+
+            await work_together(min(CONCURRENCY, len(requests)), work)
+
+    asyncio.run(run())
+    return answers
