@@ -19,7 +19,7 @@ from slipstream.proving_ground import SHIPPED_DRAFTER
 from tests.engine.arms.launch import run_engine_script
 from tests.engine.prometheus import needs_prometheus, run_prometheus
 from tests.engine.service import Service
-from tests.unit.deploy.observability_files import list_panel_queries, list_rules
+from tests.unit.deploy.observability_files import list_panel_queries, list_recordings, list_rules
 
 pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
@@ -170,11 +170,13 @@ def test_the_screen_and_the_page_show_what_the_core_reports(service: Service) ->
 def test_prometheus_answers_every_query_of_ours_with_data(service: Service, tmp_path: Path) -> None:
     leave_early(service)
     with run_prometheus(tmp_path, f"127.0.0.1:{service.port}") as prometheus:
+        service.wait_for(lambda: prometheus.count_scrapes() >= 2, 60)
+        leave_early(service)  # A ratio of nothing is not recorded.
         service.wait_for(lambda: prometheus.count_scrapes() >= SCRAPES, 60)
+        service.wait_for(lambda: "unknown" not in prometheus.list_faults().values(), 60)
         queries = list_panel_queries()
         assert [title for title, query in queries.items() if not prometheus.query(query)] == []
-        service.wait_for(lambda: "unknown" not in prometheus.list_faults().values(), 60)
-        assert prometheus.list_faults() == dict.fromkeys(list_rules())
+        assert prometheus.list_faults() == dict.fromkeys([*list_rules(), *list_recordings()])
 
 
 def test_what_the_core_did_last_outlives_it(service: Service) -> None:

@@ -47,6 +47,7 @@ VERB_GROUPS = {
     },
     "many machines": {
         "fleet": "plan, start and watch several machines, each engine on one or more of them",
+        "deploy": "write a plan as files for Kubernetes, and find what is unsafe in such files",
     },
 }
 # Verbs of two words; the module of `fleet plan` is `slipstream.cli.fleet.plan`.

@@ -76,7 +76,7 @@ def _plan_group(
 ) -> GroupPlan:
     group = fleet.groups[name]
     hosts = {machine: views[machine].host for machine in group.machines}
-    wishes = _spread(fleet.find_wishes(name), group.machines, hosts[group.machines[0]])
+    wishes = spread_wishes(fleet.find_wishes(name), group.machines, hosts[group.machines[0]])
     plans = {
         machine: plan_machine(host, fleet.model.target, wishes) for machine, host in hosts.items()
     }
@@ -101,7 +101,7 @@ def _plan_group(
     )
 
 
-def _spread(wishes: Wishes, machines: tuple[str, ...], host: Host) -> Wishes:
+def spread_wishes(wishes: Wishes, machines: tuple[str, ...], host: Host) -> Wishes:
     """Add what makes the planner count shards over all machines, unless it was asked for."""
     if len(machines) == 1:
         return wishes

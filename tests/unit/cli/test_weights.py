@@ -14,7 +14,7 @@ from slipstream.cli.screen import Screen
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from tests.unit.checkpoints.hub_server import FakeHub, Fault, Repository, run_hub
 from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
-from tests.unit.serving.weights.pieces import make_shard
+from tests.unit.serving.weights.pieces import flip, make_shard
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 PAIR = ["maker/target", "--drafter", "maker/drafter"]
@@ -121,6 +121,35 @@ def test_a_second_command_starts_offline_from_the_cache(
     assert run(["compare", *PAIR, "--context", "512"], os.environ) == 3
     assert (tmp_path / "seen.json").exists()
     assert hub.log == []
+
+
+def test_a_pod_fetches_once_and_then_only_compares(
+    hub: FakeHub,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["plan", *PAIR, "--host", "cpu-server", "--json"], os.environ) == 0
+    (tmp_path / "plan.json").write_text(capsys.readouterr().out)
+    volume = tmp_path / "volume"
+    monkeypatch.setenv("HF_HUB_CACHE", str(volume / "hub"))
+    monkeypatch.setenv("SLIPSTREAM_CACHE", str(volume / "slipstream"))
+    assert run(["deploy", "prepare", "plan.json"], os.environ) == 0
+    assert capsys.readouterr().out.count("is here and checked") == 2
+    locks = {file: file.stat().st_mtime_ns for file in (volume / "slipstream/locks").iterdir()}
+    assert len(locks) == 2
+    # The engine's container: no network, and a volume that it can only read.
+    hub.log.clear()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert run(["deploy", "prepare", "plan.json"], os.environ) == 0
+    assert hub.log == []
+    assert {file: file.stat().st_mtime_ns for file in locks} == locks
+    (shard,) = (volume / "hub/models--maker--drafter/snapshots").glob("*/model.safetensors")
+    content = shard.read_bytes()
+    shard.resolve().write_bytes(flip(content))
+    assert run(["deploy", "prepare", "plan.json"], os.environ) == 1
+    assert "is not the file it was" in capsys.readouterr().err
 
 
 def test_a_line_is_rewritten_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

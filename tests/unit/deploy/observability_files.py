@@ -10,23 +10,29 @@ import yaml
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "observability"
 METRIC = re.compile(r"\b(?:vllm:|slipstream_|process_)\w+")
-VARIABLES = {"$__rate_interval": "1m", "$instance": ".*", "$kind": ".*"}
+RECORDED = re.compile(r"\bfleet_group\w*:\w+:\w+")
+VARIABLES = {
+    "$__rate_interval": "1m",
+    **dict.fromkeys(("$instance", "$kind", "$fleet", "$group"), ".*"),
+}
+DASHBOARDS = ("dashboard.json", "fleet-dashboard.json")
 
 
 def read_yaml(name: str) -> Any:
     return yaml.safe_load((FOLDER / name).read_text())
 
 
-def read_dashboard() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((FOLDER / "dashboard.json").read_text())
+def read_dashboard(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((FOLDER / name).read_text())
     return document
 
 
-def list_panel_queries() -> dict[str, str]:
-    """Return the dashboard's queries by panel and place, as Grafana fills them in."""
+def list_panel_queries(*names: str) -> dict[str, str]:
+    """Return the dashboards' queries by panel and place, as Grafana fills them in."""
     return {
-        f"{panel['title']} ({panel['id']}{target['refId']})": _fill_in(target["expr"])
-        for panel in read_dashboard()["panels"]
+        f"{panel['title']} ({name}, {panel['id']}{target['refId']})": _fill_in(target["expr"])
+        for name in names or DASHBOARDS
+        for panel in read_dashboard(name)["panels"]
         for target in panel["targets"]
     }
 
@@ -43,6 +49,12 @@ def list_rules() -> dict[str, str]:
     return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
 
 
+def list_recordings() -> dict[str, str]:
+    """Return the expressions of the recorded series by name."""
+    groups = read_yaml("recording.yml")["groups"]
+    return {rule["record"]: rule["expr"] for group in groups for rule in group["rules"]}
+
+
 def list_metrics(query: str) -> set[str]:
     """Return the names of the metrics that a query reads."""
     return set(METRIC.findall(query))
@@ -55,7 +67,7 @@ def write_config(
     config = read_yaml("prometheus.yml")
     config["global"] = dict.fromkeys(config["global"], interval)
     (scraped,) = config["scrape_configs"]
-    scraped["static_configs"] = [{"targets": [target]}]
+    scraped["static_configs"][0]["targets"] = [target]
     (folder / scraped["authorization"]["credentials_file"]).write_text(key)
     for name in config["rule_files"]:
         shutil.copy(FOLDER / name, folder)

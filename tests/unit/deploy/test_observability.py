@@ -1,5 +1,7 @@
 """The files of deploy/observability are Prometheus' own, and ask only for what is exported."""
 
+import json
+import re
 import shutil
 import subprocess
 from itertools import combinations
@@ -7,13 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client import generate_latest
 
 from tests.unit.deploy.observability_files import (
+    DASHBOARDS,
     FOLDER,
+    METRIC,
+    RECORDED,
     VARIABLES,
     list_metrics,
     list_panel_queries,
+    list_recordings,
     list_rules,
     read_dashboard,
     read_yaml,
@@ -41,6 +48,10 @@ def test_the_rules_and_their_tests_pass() -> None:
         "check", "rules", "alerts.yml", folder=FOLDER
     )
     assert "SUCCESS" in run_promtool("test", "rules", "alerts_test.yml", folder=FOLDER)
+    assert f"{len(list_recordings())} rules found" in run_promtool(
+        "check", "rules", "recording.yml", folder=FOLDER
+    )
+    assert "SUCCESS" in run_promtool("test", "rules", "recording_test.yml", folder=FOLDER)
 
 
 @needs_promtool
@@ -48,7 +59,7 @@ def test_the_configuration_is_valid_beside_a_key(tmp_path: Path) -> None:
     config = write_config(tmp_path, key="secret")
     shutil.copy(FOLDER / "prometheus.yml", config)
     shown = run_promtool("check", "config", config.name, folder=tmp_path)
-    assert "1 rule files found" in shown
+    assert "2 rule files found" in shown
 
 
 @needs_promtool
@@ -73,7 +84,7 @@ def test_every_metric_of_ours_is_exported(tmp_path: Path) -> None:
     make_gate(tmp_path, Engine(), steering_file=write_report(tmp_path / "steering.json"))
     exported = generate_latest().decode()
     families = {line.split()[2] for line in exported.splitlines() if line.startswith("# TYPE")}
-    queries = {**list_panel_queries(), **list_rules()}
+    queries = {**list_panel_queries("dashboard.json"), **list_rules(), **list_recordings()}
     asked = {
         name for query in queries.values() for name in list_metrics(query) if "slipstream" in name
     }
@@ -89,8 +100,86 @@ def overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
     )
 
 
-def test_the_dashboards_panels_lie_beside_each_other() -> None:
-    panels = read_dashboard()["panels"]
+def test_every_recorded_series_has_its_value_in_a_test() -> None:
+    tested = {
+        name
+        for test in read_yaml("recording_test.yml")["tests"]
+        for case in test["promql_expr_test"]
+        for name in RECORDED.findall(case["expr"])
+    }
+    assert tested == set(list_recordings())
+
+
+def test_the_fleets_dashboard_asks_for_recorded_series_only() -> None:
+    queries = list_panel_queries("fleet-dashboard.json").values()
+    asked = {name for query in queries for name in RECORDED.findall(query)}
+    assert asked == set(list_recordings())
+    assert [query for query in queries if METRIC.search(RECORDED.sub("", query))] == []
+
+
+def test_recorded_series_keep_no_label_that_grows() -> None:
+    kept = {
+        label.strip()
+        for expression in list_recordings().values()
+        for labels in re.findall(r"by \(([^)]*)\)", expression)
+        for label in labels.split(",")
+    }
+    # `le` ends in the percentile.
+    assert kept == {"fleet", "group", "kind", "status", "le"}
+    named = [name for name, text in list_recordings().items() if "by (" not in text]
+    assert named == []
+
+
+def count_recorded(folder: Path, *, replicas: int, keys: int, positions: int) -> None:
+    """Have Prometheus count the recorded series of a group, and compare with the same number."""
+    given = []
+    for replica in range(replicas):
+        who = f'fleet="lab", group="a", instance="{replica}"'
+        given += [f'up{{job="slipstream", {who}}}', f"slipstream_steering_plain_pays{{{who}}}"]
+        given += [f"vllm:num_requests_running{{{who}}}"]
+        for kind in ("code", "prose"):
+            base = f'{who}, kind="{kind}"'
+            given += [f"slipstream_ledger_{one}_total{{{base}}}" for one in ("steps", "drafts")]
+            given += [f"slipstream_ledger_tokens_total{{{base}}}"]
+            given += [
+                f'slipstream_ledger_accepted_tokens_total{{{base}, position="{position}"}}'
+                for position in range(1, positions + 1)
+            ]
+        given += [
+            f'slipstream_gate_requests_total{{{who}, route="POST /", status="2xx", key="{key}"}}'
+            for key in range(keys)
+        ]
+    test = {
+        "rule_files": ["recording.yml"],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": one, "values": "0+60x10"} for one in given],
+                "promql_expr_test": [
+                    {
+                        "expr": 'count({__name__=~"fleet_group.*"})',
+                        "eval_time": "10m",
+                        "exp_samples": [{"labels": "{}", "value": 11}],
+                    }
+                ],
+            }
+        ],
+    }
+    shutil.copy(FOLDER / "recording.yml", folder)
+    (folder / "count.yml").write_text(yaml.safe_dump(test))
+    assert "SUCCESS" in run_promtool("test", "rules", "count.yml", folder=folder)
+
+
+@needs_promtool
+def test_a_larger_fleet_has_no_more_recorded_series(tmp_path: Path) -> None:
+    count_recorded(tmp_path, replicas=2, keys=1, positions=1)
+    count_recorded(tmp_path, replicas=40, keys=5, positions=15)
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_the_dashboards_panels_lie_beside_each_other(name: str) -> None:
+    panels = read_dashboard(name)["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
     assert [
@@ -100,10 +189,13 @@ def test_the_dashboards_panels_lie_beside_each_other() -> None:
     ] == []
 
 
-def test_the_dashboard_has_every_variable_that_it_asks_for() -> None:
-    dashboard = read_dashboard()
-    defined = {f"${one['name']}" for one in dashboard["templating"]["list"]}
-    assert VARIABLES.keys() - defined == {"$__rate_interval"}
-    for title, query in list_panel_queries().items():
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_the_dashboard_has_every_variable_that_it_asks_for(name: str) -> None:
+    dashboard = read_dashboard(name)
+    defined = {f"${one['name']}" for one in dashboard["templating"]["list"]} - {"$datasource"}
+    texts = json.dumps(dashboard["panels"])
+    asked = {variable for variable in VARIABLES if variable in texts}
+    assert asked - {"$__rate_interval"} == defined
+    for title, query in list_panel_queries(name).items():
         assert "$" not in query, title
     assert {panel["datasource"]["uid"] for panel in dashboard["panels"]} == {"${datasource}"}

@@ -1,0 +1,241 @@
+"""What a deployment takes from its plan, and what a pod cannot serve."""
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from slipstream.deployment.deployment import Deployment, DeploymentWishes
+from slipstream.deployment.pod_group import Resolve, make_rank_plan, name_pods
+from slipstream.deployment.rules import GIB, make_deployment, name_release
+from slipstream.errors import InvalidInputError
+from slipstream.planning.plan import LaunchPlan, MemoryBudget
+from slipstream.planning.settings import Choice
+from slipstream.serving.supervision.engine_life import START_WITHIN_SECONDS
+from tests.unit.deployment.plans import CASES, find_plan
+from tests.unit.planning.bare_plans import bare_plan
+
+EMPTY = MemoryBudget(
+    device_bytes=None,
+    usable_bytes=None,
+    items=(),
+    kv_bytes_per_token=None,
+    bytes_per_sequence=None,
+    kv_pool_bytes=None,
+    sequences_that_fit=None,
+    unknown=(),
+)
+
+
+def deploy(case: str, **wishes: object) -> Deployment:
+    return make_deployment(find_plan(case), DeploymentWishes.model_validate(wishes))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_deployment_loads_back_identically(case: str) -> None:
+    deployment = deploy(case)
+    assert Deployment.model_validate_json(deployment.to_json()) == deployment
+
+
+def test_one_machine_gets_one_accelerator_of_the_planned_kind() -> None:
+    deployment = deploy("gpu")
+    assert (deployment.machines.value, deployment.gpus.value) == (1, 1)
+    assert deployment.nodes is not None
+    assert deployment.nodes.value == {
+        "nvidia.com/gpu.compute.major": "12",
+        "nvidia.com/gpu.compute.minor": "1",
+    }
+
+
+def test_two_machines_share_the_ranks() -> None:
+    deployment = deploy("group")
+    assert (deployment.machines.value, deployment.gpus.value) == (2, 1)
+    assert "over 2 pods" in deployment.gpus.because
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus"),
+    [(("-tp", "4"), 4), (("-tp", "2", "-pp", "2"), 4), (("-tp", "8", "--nnodes", "2"), 4)],
+)
+def test_accelerators_follow_the_parallel_sizes(words: tuple[str, ...], gpus: int) -> None:
+    plan = bare_plan(*words).model_copy(update={"capability": "9.0", "memory": EMPTY})
+    assert make_deployment(plan, DeploymentWishes()).gpus.value == gpus
+
+
+def test_a_cpu_gets_processors_and_no_accelerator() -> None:
+    deployment = deploy("cpu")
+    assert deployment.gpus.value == 0
+    assert deployment.nodes is None
+    assert deployment.processors.value > 1
+    assert deployment.memory_bytes.value == find_plan("cpu").memory.usable_bytes
+
+
+def test_what_holds_on_the_planners_machine_only_is_left_out() -> None:
+    here = {"VLLM_CPU_OMP_THREADS_BIND": "0-2,4", "LD_PRELOAD": "/opt/lib.so", "OTHER": "1"}
+    plan = bare_plan(environment=here).model_copy(update={"memory": EMPTY})
+    deployment = make_deployment(plan, DeploymentWishes())
+    assert deployment.left_out is not None
+    assert set(deployment.left_out.value) == {"VLLM_CPU_OMP_THREADS_BIND", "LD_PRELOAD"}
+    assert deployment.plan.environment.keys() == {"OTHER"}
+    assert deployment.processors.value == 5
+
+
+def test_the_start_budget_follows_weights_and_compilation() -> None:
+    spark = find_plan("gpu")
+    eager = make_deployment(spark, DeploymentWishes()).start_seconds
+    compiled = make_deployment(spark.change(eager=None), DeploymentWishes()).start_seconds
+    # Twice the 9.5 and 18 minutes that were measured, with a little more weights.
+    assert 2 * 9.5 * 60 <= eager.value <= 2 * 12 * 60
+    assert compiled.value - eager.value == pytest.approx(2 * 510, abs=60)
+    assert "NVIDIA forum" in eager.because
+
+
+def test_a_start_of_unknown_weights_gets_the_supervisors_own_limit() -> None:
+    assert deploy("group").start_seconds.value == START_WITHIN_SECONDS
+    assert "unknown" in deploy("group").start_seconds.because
+
+
+def test_a_volume_takes_two_sets_of_weights() -> None:
+    storage = deploy("gpu").storage_bytes
+    assert storage is not None
+    assert storage.value == 64 * GIB
+    items = find_plan("gpu").memory.items
+    heavy = tuple(one.model_copy(update={"size_bytes": 60 * GIB}) for one in items[:1])
+    memory = find_plan("gpu").memory.model_copy(update={"items": heavy})
+    plan = find_plan("gpu").model_copy(update={"memory": memory})
+    larger = make_deployment(plan, DeploymentWishes()).storage_bytes
+    assert larger is not None
+    assert larger.value == 256 * GIB
+
+
+def test_folders_are_mounted_where_the_plan_has_them() -> None:
+    deployment = deploy("cpu")
+    assert (deployment.source.value, deployment.weights_path) == ("folder", "/models")
+    assert deployment.storage_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("target", "drafter", "message"),
+    [
+        ("/a/target", "/b/drafter", "no folder in common"),
+        ("/models/$(x)/target", None, "no folder in common"),
+        ("/models/target", "z-lab/drafter", "the other a name on the hub"),
+    ],
+)
+def test_folders_that_no_volume_can_take_are_refused(
+    target: str, drafter: str | None, message: str
+) -> None:
+    plan = bare_plan(target=target, drafter=drafter).model_copy(update={"memory": EMPTY})
+    with pytest.raises(InvalidInputError, match=message):
+        make_deployment(plan, DeploymentWishes())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(("--uds", "/run/x"), "Unix socket"), (("--ssl-certfile", "/c.pem"), "certificate")],
+)
+def test_what_no_pod_has_is_refused(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        make_deployment(bare_plan(*words).model_copy(update={"memory": EMPTY}), DeploymentWishes())
+
+
+def test_an_unpinned_commit_and_image_are_warned_of() -> None:
+    warnings = " ".join(deploy("gpu").warnings)
+    assert "no commit is pinned" in warnings
+    assert "no digest" in warnings
+    pinned = find_plan("gpu")
+    commit = Choice("a" * 40, "user", "asked for")
+    assert pinned.speculation is not None
+    pinned = pinned.change(
+        revision=commit, speculation=pinned.speculation.model_copy(update={"revision": commit})
+    )
+    wishes = DeploymentWishes(image=f"example.org/slipstream:1@sha256:{'b' * 64}")
+    assert make_deployment(pinned, wishes).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("served", "name"),
+    [
+        ("Qwen/Qwen3.5-27B", "qwen3-5-27b"),
+        ("/models/target", "target"),
+        ("owner/7B_chat", "model-7b-chat"),
+        ("owner/" + "x" * 60, "x" * 40),
+        ("owner/---", "model"),
+    ],
+)
+def test_a_release_is_named_after_its_model(served: str, name: str) -> None:
+    assert name_release(bare_plan(target=served)) == name
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": "Model"},
+        {"name": "a" * 41},
+        {"fleet": "a b"},
+        {"group": "a\nb: c"},
+        {"image": "slipstream"},
+        {"image": "slipstream:latest"},
+        {"image": "slipstream:1 --privileged"},
+        {"image": "slipstream:1@sha256:abc"},
+    ],
+)
+def test_names_that_a_cluster_does_not_take_are_refused(wrong: dict[str, str]) -> None:
+    with pytest.raises(ValidationError):
+        DeploymentWishes.model_validate(wrong)
+
+
+def test_more_replicas_than_the_most_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="less than"):
+        deploy("gpu", replicas=4, highest_replicas=2)
+
+
+ADDRESSES = {"model-0.model.llm": "10.1.0.4", "model-0-1.model.llm": "10.1.0.5"}
+
+
+def make_ranks(resolve: Resolve = ADDRESSES.__getitem__) -> list[LaunchPlan]:
+    head, options = "model-0.model.llm", {"interface": "eth0", "secret_file": "/run/secret"}
+    plan = find_plan("group")
+    return [make_rank_plan(plan, rank, head, resolve=resolve, **options) for rank in (0, 1)]
+
+
+def test_each_rank_has_its_place_and_only_the_first_listens() -> None:
+    for rank, plan in enumerate(make_ranks()):
+        line = " ".join(plan.argv())
+        assert f"--node-rank {rank}" in line
+        assert "--master-addr 10.1.0.4" in line
+        assert ("--headless" in line) == (rank == 1)
+        assert plan.environment["VLLM_HOST_IP"].value == [*ADDRESSES.values()][rank]
+        assert plan.environment["GLOO_SOCKET_IFNAME"].value == "eth0"
+
+
+def test_a_rank_waits_until_the_names_of_the_others_are_known() -> None:
+    waited = list[float]()
+
+    def resolve(name: str) -> str:
+        if len(waited) < 3:
+            raise OSError(-2, "Name or service not known")
+        return ADDRESSES[name]
+
+    options = {"interface": None, "secret_file": "/s", "resolve": resolve, "sleep": waited.append}
+    plan = make_rank_plan(find_plan("group"), 1, "model-0.model.llm", **options)
+    assert len(waited) == 3
+    assert plan.group is not None
+    assert [one.address for one in plan.group.members] == [*ADDRESSES.values()]
+    waited.clear()
+    with pytest.raises(InvalidInputError, match="has no address yet"):
+        make_rank_plan(find_plan("group"), 1, "x", **{**options, "within_seconds": 4.0})
+
+
+def test_a_rank_that_the_plan_does_not_have_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="no rank 2"):
+        make_rank_plan(find_plan("group"), 2, "head", interface=None, secret_file="/s")
+    assert name_pods("m-3.m.ns", 3) == ("m-3.m.ns", "m-3-1.m.ns", "m-3-2.m.ns")
+
+
+def test_every_reason_can_be_printed_on_a_line() -> None:
+    for case in CASES:
+        reasons = dict(deploy(case, highest_replicas=3).list_reasons())
+        assert {"plan", "model", "machines", "gpus", "start", "scaling"} <= reasons.keys()
+        assert all("\n" not in text for text in reasons.values())
+        assert json.dumps(reasons)
