@@ -31,6 +31,7 @@ ORDER = (
     "training",
     "demo",
     "fleet",
+    "sizing",
     "reporting",
     "cli",
 )

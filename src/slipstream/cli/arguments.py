@@ -35,6 +35,7 @@ VERBS = {
     "compare": "tell whether speculation pays here, with an interval, or that it cannot be told",
     "verify": "prove that speculation does not change the text",
     "tune": "find the best draft length for a load, by a few starts instead of a grid of them",
+    "size": "find how many replicas a demand takes, drafted, plain or mixed, and what they cost",
     "train": "make a drafter for a target from prompts or one's own traffic",
 }
 
