@@ -179,10 +179,12 @@ class _Fleet:
                 self._handle(heappop(events))
             self._arrive(arrival)
         last_arrival = self._last
+        everyone = [*self._retired, *(replica for pool in self._pools for replica in pool)]
+        busy = sum(replica.busy_seconds for replica in everyone)
         self._over = True
         while events:
             self._handle(heappop(events))
-        return self._describe(last_arrival)
+        return self._describe(last_arrival, busy)
 
     def _arrive(self, arrival: Arrival) -> None:
         self._pass(arrival.at)
@@ -313,9 +315,8 @@ class _Fleet:
         self._most = max(self._most, self._held)
         self._fewest = min(self._fewest, self._held)
 
-    def _describe(self, seconds: float) -> ServedFigures:
+    def _describe(self, seconds: float, busy: float) -> ServedFigures:
         simulation = self._simulation
-        everyone = [*self._retired, *(replica for pool in self._pools for replica in pool)]
         return ServedFigures(
             requests=self._requests,
             lost=self._lost,
@@ -324,7 +325,7 @@ class _Fleet:
             tokens_per_second=self._tokens / seconds if seconds else 0.0,
             ttft=describe_times(simulation.ttft),
             tpot=describe_times(simulation.tpot),
-            busy_share=sum(one.busy_seconds for one in everyone) / max(self._machine_seconds, 1e-9),
+            busy_share=busy / self._machine_seconds if self._machine_seconds else 0.0,
             mean_in_flight=self._flight_seconds / seconds if seconds else 0.0,
             machine_hours=self._machine_seconds / 3600,
             most_replicas=self._most,
