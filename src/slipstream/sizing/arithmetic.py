@@ -158,19 +158,26 @@ class PoolLoad:
 
 
 def count_replicas(
-    speed: EngineSpeed, draft_length: int, demand: Demand, goal: ServiceGoal
+    speed: EngineSpeed,
+    draft_length: int,
+    demand: Demand,
+    goal: ServiceGoal,
+    *,
+    fewer_than: int = MOST_REPLICAS,
 ) -> int | None:
-    """Return the fewest replicas that hold the goal, None if one request alone misses it."""
+    """Return the fewest replicas that hold the goal, None if no number below the given one does."""
 
     def holds(replicas: int) -> bool:
         return PoolLoad(speed, draft_length, demand, replicas).meets(goal)
 
-    high = 1
-    while not holds(high):
-        high *= 2
-        if high > MOST_REPLICAS:
-            return None
-    low = high // 2
+    high = fewer_than - 1
+    if high < 1 or not holds(high):
+        return None
+    low, step = 0, 1
+    # From below by doubling: most fleets are far smaller than what is allowed.
+    while step < high and not holds(step):
+        low, step = step, 2 * step
+    high = min(high, step)
     while high - low > 1:
         middle = (low + high) // 2
         if holds(middle):

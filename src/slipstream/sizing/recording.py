@@ -77,7 +77,7 @@ def _parse_json(lines: Iterable[str], kind: str) -> Iterator[RecordedRequest | N
         try:
             fields = json.loads(line)
             yield _read_fields(fields, kind)
-        except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
             yield None
 
 

@@ -12,7 +12,7 @@ from slipstream.sizing.arithmetic import PoolLoad, count_replicas
 from slipstream.sizing.demand import HOUR, Arrival, Demand, draw_requests
 from slipstream.sizing.engine_speed import FAR, EngineSpeed
 from slipstream.sizing.money import MachinePrice, price_tokens
-from slipstream.sizing.service_goal import ServiceGoal
+from slipstream.sizing.service_goal import THROUGHPUT_SHARE, ServiceGoal
 from slipstream.sizing.simulation import (
     Failure,
     Scaling,
@@ -103,14 +103,14 @@ class Sizer:
         return found, missed
 
     def _find_pool(self, demand: Demand, lengths: Iterable[int]) -> PoolSize | None:
-        """Find the draft length that takes the fewest replicas, at the least load if several."""
-        best: tuple[int, float, int] | None = None
+        """Find the draft length that takes the fewest replicas, the shortest if several do."""
+        best: tuple[int, int] | None = None
         for length in lengths:
-            replicas = count_replicas(self._speed, length, demand, self._goal)
+            limit = {"fewer_than": best[0]} if best else {}
+            replicas = count_replicas(self._speed, length, demand, self._goal, **limit)
             if replicas is not None:
-                load = PoolLoad(self._speed, length, demand, replicas)
-                best = min(best or (replicas + 1, 0.0, 0), (replicas, load.mean_sequences, length))
-        return None if best is None else self._describe_pool(demand, best[2], best[0])
+                best = replicas, length
+        return None if best is None else self._describe_pool(demand, best[1], best[0])
 
     def _describe_pool(self, demand: Demand, length: int, replicas: int) -> PoolSize:
         error = self._speed.error
@@ -136,6 +136,9 @@ class Sizer:
                 if option.replicas - step < len(option.pools):
                     break
                 fewer = _move(option, -step)
+                # A short recording does not show a queue that grows without end.
+                if any(self._load(pool).busy_share >= THROUGHPUT_SHARE for pool in fewer.pools):
+                    break
                 with_fewer = self._run(fewer)
                 if not hold_goal(self._goal, with_fewer):
                     break
@@ -150,12 +153,15 @@ class Sizer:
         pools = tuple(map(self._describe_moved, option.pools))
         return option.model_copy(update={"simulated": figures, "holds": holds, "pools": pools})
 
-    def _describe_moved(self, pool: PoolSize) -> PoolSize:
-        """Return a pool whose count was corrected, with its interval moved as much."""
+    def _load(self, pool: PoolSize) -> PoolLoad:
         kinds = tuple(kind for kind in self._demand.kinds if kind.kind in pool.kinds)
         demand = self._demand.model_copy(update={"kinds": kinds})
-        load = PoolLoad(self._speed, pool.draft_length, demand, pool.replicas)
-        computed = count_replicas(self._speed, pool.draft_length, demand, self._goal)
+        return PoolLoad(self._speed, pool.draft_length, demand, pool.replicas)
+
+    def _describe_moved(self, pool: PoolSize) -> PoolSize:
+        """Return a pool whose count was corrected, with its interval moved as much."""
+        load = self._load(pool)
+        computed = count_replicas(self._speed, pool.draft_length, load.demand, self._goal)
         ratio = pool.replicas / (computed or pool.replicas)
         changes = {
             "low": ceil(pool.low * ratio),

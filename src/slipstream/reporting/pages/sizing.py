@@ -7,12 +7,10 @@ from slipstream.reporting.pages.html_page import Figure, render_page
 from slipstream.reporting.pages.report import render_markdown
 from slipstream.reporting.text.sizing import describe_sizing, show_interval
 from slipstream.sizing.arithmetic import PoolLoad
-from slipstream.sizing.service_goal import TimeLimit
 from slipstream.sizing.sizing import SizeOption, Sizing
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 COUNTS = (0.6, 0.75, 0.9, 1.0, 1.15, 1.3, 1.6, 2.0)
-SHOWN = 0.95
 BARS = 150.0
 
 Path = list[tuple[float, float]]
@@ -37,10 +35,10 @@ def render_sizing_html(sizing: Sizing) -> str:
             "tokens per second of one replica by its batch",
             "Solid with the drafts that were chosen, dashed without. Where the lines cross, "
             "speculation stops paying.",
-            [_draw_break_even(sizing, kind.kind) for kind in sizing.demand.kinds],
+            [_draw_break_even(sizing, kind) for kind in _list_drafted_kinds(sizing)],
         ),
         Figure(
-            "p95 by the number of replicas, by the arithmetic",
+            "the goal by the number of replicas, by the arithmetic",
             "Of the chosen style; the horizontal line is the goal, the vertical one the answer.",
             _draw_counts(sizing),
         ),
@@ -77,6 +75,12 @@ def _draw_options(options: Sequence[SizeOption]) -> str:
     return frame(360, 20 + 30 * len(options), "replicas by style", told, *parts)
 
 
+def _list_drafted_kinds(sizing: Sizing) -> list[str]:
+    """List the kinds whose drafts are known."""
+    known = {one.kind for one in sizing.speed.yields}
+    return [kind.kind for kind in sizing.demand.kinds if kind.kind in known]
+
+
 def _draw_break_even(sizing: Sizing, kind: str) -> str:
     speed = sizing.speed
     best = sizing.best
@@ -102,12 +106,11 @@ def _draw_counts(sizing: Sizing) -> list[str]:
     pool = best.pools[0]
     panels: list[str] = []
     for limit in sizing.goal.limits:
-        shown = TimeLimit(figure=limit.figure, seconds=limit.seconds, share=limit.share)
         times: dict[int, float] = {}
         for share in COUNTS:
             replicas = max(1, round(best.replicas * share))
             load = PoolLoad(sizing.speed, pool.draft_length, sizing.demand, replicas)
-            time = load.find_time(shown)
+            time = load.find_time(limit)
             if time < 20 * limit.seconds:
                 times[replicas] = 1000 * time
         panels.append(

@@ -95,7 +95,9 @@ def _list_sections(sizing: Sizing) -> list[Section]:
         Section(
             "where speculation stops paying",
             _tabulate_break_even(sizing),
-            lines=["sequences per step from which drafts of a length cost more than they bring"],
+            lines=["sequences per step from which drafts of a length cost more than they bring"]
+            if sizing.break_even
+            else (),
         ),
         Section("one replica", _tabulate_speed(sizing), lines=sizing.cautions),
         Section("arithmetic", lines=list_arithmetic(sizing)),
