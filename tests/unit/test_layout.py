@@ -32,6 +32,7 @@ ORDER = (
     "demo",
     "fleet",
     "deployment",
+    "sizing",
     "reporting",
     "cli",
 )

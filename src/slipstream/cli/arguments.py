@@ -46,6 +46,7 @@ VERB_GROUPS = {
         "train": "train a drafter for a target on prompts or recorded requests",
     },
     "many machines": {
+        "size": "find how many replicas a demand needs, drafted or plain, and what they cost",
         "fleet": "plan, start and watch several machines, each engine on one or more of them",
         "deploy": "write a plan as files for Kubernetes, and find what is unsafe in such files",
     },

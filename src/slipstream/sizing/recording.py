@@ -1,0 +1,193 @@
+"""A recorded demand: a ledger, an access log, or a CSV in the form of public traces.
+
+The CSVs are those of BurstGPT (`Timestamp`, `Request tokens`, `Response tokens`) and of Azure's LLM
+inference traces (`TIMESTAMP`, `ContextTokens`, `GeneratedTokens`). They do not say what was asked,
+so their kind is the caller's word. Lines of none of these forms are left out and counted.
+"""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from slipstream.errors import InvalidInputError
+from slipstream.sizing.demand import HOUR, Arrival, Demand, KindDemand, RequestLength
+from slipstream.sizing.ledger_speed import SUPERVISOR
+
+MOST_REQUESTS = 5_000_000
+MOST_LENGTHS = 500
+MOST_TOKENS = 10_000_000
+LEAST_HOURS = 12
+DAY_HOURS = 24
+_HINT = "a ledger.jsonl or access.jsonl of a run, or a CSV with Timestamp and token columns"
+
+_COLUMNS = {
+    "timestamp": "at",
+    "request tokens": "prompt",
+    "contexttokens": "prompt",
+    "response tokens": "output",
+    "generatedtokens": "output",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRequest:
+    """One line of a recording; the cached part of its prompt is None where it does not say."""
+
+    at: float
+    kind: str
+    prompt_tokens: int
+    cached_tokens: int | None
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a file tells: the demand of its busiest hour, and that hour's arrivals to replay."""
+
+    demand: Demand
+    arrivals: Sequence[Arrival]
+    left_out: int
+
+
+def read_recording(path: Path, kind: str) -> Recording:
+    """Read a file of requests; `kind` is that of a file which does not say."""
+    try:
+        with path.open(encoding="utf-8", errors="replace", newline="") as file:
+            lines = (line.replace("\0", "") for line in file)
+            parse = _parse_csv if path.suffix == ".csv" else _parse_json
+            found = list(islice(parse(lines, kind), MOST_REQUESTS))
+    except (OSError, csv.Error) as fault:
+        raise InvalidInputError(f"cannot read {path}: {fault}", hint=_HINT) from fault
+    requests = sorted((one for one in found if one is not None), key=lambda one: one.at)
+    if len(requests) < 2 or requests[-1].at <= requests[0].at:
+        raise InvalidInputError(f"{path} has no two requests at different times", hint=_HINT)
+    return _describe(requests, path.name, len(found) - len(requests))
+
+
+def _parse_json(lines: Iterable[str], kind: str) -> Iterator[RecordedRequest | None]:
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            fields = json.loads(line)
+            yield _read_fields(fields, kind)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+            yield None
+
+
+def _read_fields(fields: dict[str, Any], kind: str) -> RecordedRequest | None:
+    """Read a line of a ledger or of an access log; what the engine never saw is left out."""
+    if fields.get("key") == SUPERVISOR or fields.get("refused"):
+        return None
+    ledger = isinstance(fields["at"], int | float)
+    at = float(fields["at"]) if ledger else _read_time(fields["at"])
+    tokens = fields["tokens"] if ledger else fields["completion_tokens"]
+    # A ledger's time is that of the end, an access log's that of the beginning.
+    began = at - float(fields["seconds"]) if ledger else at
+    return _make(
+        began,
+        str(fields.get("kind") or kind) if ledger else kind,
+        fields["prompt_tokens"],
+        fields.get("cached_tokens") if ledger else None,
+        tokens,
+    )
+
+
+def _parse_csv(lines: Iterable[str], kind: str) -> Iterator[RecordedRequest | None]:
+    rows = csv.reader(lines)
+    header = [_COLUMNS.get(name.strip().lower()) for name in next(rows, [])]
+    if {"at", "prompt", "output"} - set(header):
+        raise InvalidInputError("the CSV has no columns of times and tokens", hint=_HINT)
+    for row in rows:
+        fields = {name: cell for name, cell in zip(header, row, strict=False) if name}
+        try:
+            at = _read_time(fields["at"])
+            yield _make(at, kind, int(fields["prompt"]), None, int(fields["output"]))
+        except (ValueError, KeyError, OverflowError):
+            yield None
+
+
+def _make(
+    at: float, kind: str, prompt: object, cached: object, output: object
+) -> RecordedRequest | None:
+    if not isinstance(prompt, int) or not isinstance(output, int) or not isfinite(at):
+        return None
+    if not 0 < prompt <= MOST_TOKENS or not 0 < output <= MOST_TOKENS:
+        return None
+    own = min(cached, prompt) if isinstance(cached, int) and cached >= 0 else None
+    return RecordedRequest(at, kind[:64], prompt, own, output)
+
+
+def _read_time(text: object) -> float:
+    """Read seconds, or a date with a time; without a zone it is UTC."""
+    word = str(text).strip()
+    try:
+        return float(word)
+    except ValueError:
+        pass
+    head, dot, tail = word.partition(".")
+    digits = len(tail) - len(tail.lstrip("0123456789"))
+    time = datetime.fromisoformat(f"{head}{dot}{tail[: min(digits, 6)]}{tail[digits:]}")
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+
+
+def _describe(requests: Sequence[RecordedRequest], source: str, left_out: int) -> Recording:
+    begin, end = requests[0].at, requests[-1].at
+    span = end - begin
+    hours: list[list[RecordedRequest]] = [[] for _ in range(int(span // HOUR) + 1)]
+    for request in requests:
+        hours[int((request.at - begin) // HOUR)].append(request)
+    busiest = max(hours, key=len)
+    seconds = HOUR if span > HOUR else span * len(requests) / (len(requests) - 1)
+    first = begin + hours.index(busiest) * HOUR
+    demand = Demand(
+        source=source,
+        kinds=tuple(
+            _describe_kind(kind, own, seconds) for kind, own in sorted(_group(busiest).items())
+        ),
+        hours=_list_hours(hours, len(busiest)) if len(hours) >= LEAST_HOURS else (),
+    )
+    arrivals = [
+        Arrival(
+            one.at - first,
+            one.kind,
+            one.prompt_tokens - (one.cached_tokens or 0),
+            one.output_tokens,
+        )
+        for one in busiest
+    ]
+    return Recording(demand, arrivals, left_out)
+
+
+def _group(requests: Iterable[RecordedRequest]) -> dict[str, list[RecordedRequest]]:
+    groups: dict[str, list[RecordedRequest]] = {}
+    for request in requests:
+        groups.setdefault(request.kind, []).append(request)
+    return groups
+
+
+def _describe_kind(kind: str, requests: Sequence[RecordedRequest], seconds: float) -> KindDemand:
+    prompts = sum(one.prompt_tokens for one in requests)
+    step = max(1, len(requests) // MOST_LENGTHS)
+    return KindDemand(
+        kind=kind,
+        requests_per_second=len(requests) / seconds,
+        prompt_tokens=max(1, round(prompts / len(requests))),
+        output_tokens=max(1, round(sum(one.output_tokens for one in requests) / len(requests))),
+        cached_share=sum(one.cached_tokens or 0 for one in requests) / prompts,
+        lengths=tuple(
+            RequestLength(one.prompt_tokens - (one.cached_tokens or 0), one.output_tokens)
+            for one in requests[::step]
+        ),
+    )
+
+
+def _list_hours(hours: Sequence[Sequence[RecordedRequest]], most: int) -> tuple[float, ...]:
+    """Return every hour's share of the busiest, of the last day that is there."""
+    return tuple(len(hour) / most for hour in hours[-DAY_HOURS:])

@@ -1,0 +1,53 @@
+"""An engine of known costs and a demand, for tests."""
+
+from slipstream.sizing.demand import Demand, KindDemand
+from slipstream.sizing.engine_speed import DraftYield, EngineSpeed, StepCost, make_geometric
+
+TOKENS = {"code": 5.67, "prose": 2.63}
+
+
+def make_speed(
+    *,
+    fixed: float = 0.076,
+    by_token: float = 0.00077,
+    by_prompt_token: float = 0.0002,
+    longest: int = 15,
+    max_sequences: int = 16,
+    start_seconds: float | None = None,
+    error: float = 0.1,
+) -> EngineSpeed:
+    """Return the engine that the published rates of a 27B model on a GB10 tell of."""
+    return EngineSpeed(
+        source="test",
+        drafting=StepCost(fixed=fixed, by_sequence=0, by_token=by_token),
+        plain=StepCost(fixed=fixed, by_sequence=by_token, by_token=0),
+        yields=tuple(
+            DraftYield(
+                kind=kind,
+                draft_length=length,
+                by_position=make_geometric(tokens, longest)[:length],
+            )
+            for kind, tokens in TOKENS.items()
+            for length in range(1, longest + 1)
+        ),
+        by_prompt_token=by_prompt_token,
+        prompt_source="test",
+        error=error,
+        max_sequences=max_sequences,
+        start_seconds=start_seconds,
+    )
+
+
+def make_demand(
+    code: float = 5.0, prose: float = 5.0, *, prompt: int = 500, answer: int = 400
+) -> Demand:
+    return Demand(
+        source="test",
+        kinds=tuple(
+            KindDemand(
+                kind=kind, requests_per_second=rate, prompt_tokens=prompt, output_tokens=answer
+            )
+            for kind, rate in (("code", code), ("prose", prose))
+            if rate
+        ),
+    )
