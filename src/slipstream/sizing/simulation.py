@@ -7,6 +7,7 @@ minute.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from math import exp, inf, log
@@ -170,7 +171,7 @@ class _Fleet:
 
     def run(self, arrivals: Iterable[Arrival]) -> ServedFigures:
         for failure in self._simulation.failures:
-            self._plan(failure.at, lambda now, one=failure: self._fail(now, one.seconds))
+            self._plan(failure.at, partial(self._fail, seconds=failure.seconds))
         if self._simulation.scaling is not None:
             self._plan(0.0, self._scale)
         events = self._events

@@ -33,7 +33,7 @@ def test_the_reference_is_the_commands_own_help(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("name", PEOPLES)
 def test_every_verb_shows_two_examples_that_can_be_typed(name: str) -> None:
     verb = load_verb(name)
-    commands = list(find_commands(Block(name, ("sh",), verb.EXAMPLES)))
+    commands = list(find_commands(Block(name, ("sh",), getattr(verb, "EXAMPLES", ""))))
     assert len(commands) >= 2
     for words in commands:
         assert words[: len(name.split())] == name.split()

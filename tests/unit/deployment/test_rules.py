@@ -1,6 +1,7 @@
 """What a deployment takes from its plan, and what a pod cannot serve."""
 
 import json
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -194,7 +195,8 @@ ADDRESSES = {"model-0.model.llm": "10.1.0.4", "model-0-1.model.llm": "10.1.0.5"}
 
 
 def make_ranks(resolve: Resolve = ADDRESSES.__getitem__) -> list[LaunchPlan]:
-    head, options = "model-0.model.llm", {"interface": "eth0", "secret_file": "/run/secret"}
+    head = "model-0.model.llm"
+    options: dict[str, Any] = {"interface": "eth0", "secret_file": "/run/secret"}
     plan = find_plan("group")
     return [make_rank_plan(plan, rank, head, resolve=resolve, **options) for rank in (0, 1)]
 
@@ -217,7 +219,12 @@ def test_a_rank_waits_until_the_names_of_the_others_are_known() -> None:
             raise OSError(-2, "Name or service not known")
         return ADDRESSES[name]
 
-    options = {"interface": None, "secret_file": "/s", "resolve": resolve, "sleep": waited.append}
+    options: dict[str, Any] = {
+        "interface": None,
+        "secret_file": "/s",
+        "resolve": resolve,
+        "sleep": waited.append,
+    }
     plan = make_rank_plan(find_plan("group"), 1, "model-0.model.llm", **options)
     assert len(waited) == 3
     assert plan.group is not None

@@ -143,7 +143,7 @@ class FollowerLife(EngineLife):
             state = self._head.state
             if state == "ready":
                 self._mark(find_place(self.chronicle.engine_folder.engine_log))
-            if state in ("warming", "ready") and state != self.chronicle.run.state:
+            if state != self.chronicle.run.state and (state == "warming" or state == "ready"):
                 self.chronicle.move(state, f"the head is {state}")
 
 
