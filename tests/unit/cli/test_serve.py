@@ -379,7 +379,7 @@ def test_a_run_without_the_gate_is_for_this_machine_and_shown_as_such(
     (served,) = find_runs()
     assert "middleware" not in " ".join(served.argv)
     run(["status", served.id], os.environ)
-    assert "gate          none: whoever is on this machine" in capsys.readouterr().out
+    assert "gate          none: every user of this machine" in capsys.readouterr().out
 
 
 @pytest.fixture

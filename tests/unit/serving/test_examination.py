@@ -251,7 +251,7 @@ def test_an_engine_without_a_gate_is_a_warning(site: Site, proc: FakeProc) -> No
     proc.add(Process(pid=77, start_ticks=5), command="vllm serve model")
     open_port(proc, 77, 8000)
     (check,) = find(site, "network")
-    assert check.message.startswith("process 77 is a vLLM without a gate on 0.0.0.0:8000")
+    assert check.message.startswith("process 77 is vLLM without a gate on 0.0.0.0:8000")
 
 
 def test_killed_runs_are_told_and_the_engine_that_one_left(site: Site, proc: FakeProc) -> None:

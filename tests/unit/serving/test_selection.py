@@ -43,7 +43,7 @@ def test_a_run_is_chosen_by_name(root: Path, name: str | None, chosen: str) -> N
 
 
 def test_a_run_that_is_not_there_is_refused(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="there is no run llama") as caught:
+    with pytest.raises(InvalidInputError, match="unknown run llama") as caught:
         choose_run(root, "llama")
     assert caught.value.hint == "slipstream status"
     with pytest.raises(InvalidInputError, match="no runs in"):
@@ -75,7 +75,7 @@ def test_of_several_live_runs_one_must_be_named(root: Path, proc: FakeProc) -> N
 def test_without_a_live_run_there_is_nothing_to_choose(root: Path, proc: FakeProc) -> None:
     with pytest.raises(InvalidInputError, match=r"^no run is live$"):
         choose_running(root, None, proc.path)
-    with pytest.raises(InvalidInputError, match=r"^gemma-7 is over already$"):
+    with pytest.raises(InvalidInputError, match=r"^gemma-7 has already ended$"):
         choose_running(root, "gemma", proc.path)
 
 

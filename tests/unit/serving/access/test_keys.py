@@ -114,7 +114,7 @@ def test_a_revoked_key_is_gone_and_the_others_stay(tmp_path: Path) -> None:
 
 def test_a_key_that_is_not_there_cannot_be_revoked(tmp_path: Path) -> None:
     key, _ = make(tmp_path / "keys.json")
-    with pytest.raises(InvalidInputError, match="there is no key nobody in") as refused:
+    with pytest.raises(InvalidInputError, match="unknown key nobody in") as refused:
         revoke_key(tmp_path / "keys.json", "nobody")
     assert refused.value.hint == "slipstream keys list"
     assert read_keys(tmp_path / "keys.json") == (key,)

@@ -131,7 +131,9 @@ def test_a_run_that_cannot_be_written_down_goes_on(
         assert any(message.startswith("not ready") for message in written)
         return
     assert written == told
-    (trouble,) = [number for number, message in enumerate(told) if "the engine goes on" in message]
+    (trouble,) = [
+        number for number, message in enumerate(told) if "the engine keeps running" in message
+    ]
     again = told.index("the run's folder is writable again")
     assert trouble < again
 

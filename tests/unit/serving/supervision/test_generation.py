@@ -95,7 +95,7 @@ def test_a_kind_of_request_that_is_refused_is_told_and_ends_nothing() -> None:
     engine, said = Engine(refuse="structured_outputs"), list[str]()
     warm = asyncio.run(warm_up(make_asker(engine), 4096, said.append))
     assert warm.requests == len(engine.asked)
-    assert [line for line in said if line.startswith("structured answers do not work")]
+    assert [line for line in said if line.startswith("structured answers fail")]
 
 
 def test_times_that_never_flatten_end_the_warm_up_all_the_same(

@@ -110,7 +110,7 @@ def test_a_fall_is_noted_and_the_draft_length_lowered(watched: Watched) -> None:
     note, lower = watched.messages[:2]
     assert note.startswith("guardian: code, ")
     assert " fell from " in note
-    assert lower.startswith("guardian: drafts of at most 3 tokens from now on: code, ")
+    assert lower.startswith("guardian: drafts are limited to 3 tokens: code, ")
     assert watched.events[1].figures == {"most": 3}
     assert watched.read_order() == 3
     assert watched.folder.read().drifts == watched.chronicle.run.drifts != ()

@@ -332,7 +332,7 @@ def test_requests_under_way_are_waited_for_and_then_cut_off(tmp_path: Path, host
     stage = Stage(tmp_path, host, terms=Terms(drain_seconds=1))
     stage.serve(leave_two)
     (drained,) = [event for event in stage.events if event.state == "stopping"]
-    assert drained.message.startswith("2 requests are cut off")
+    assert drained.message.startswith("2 requests were cut off")
     began = next(event for event in stage.events if event.state == "draining")
     assert (drained.at - began.at).total_seconds() >= 1
 

@@ -202,7 +202,7 @@ def test_a_drafter_before_that_is_gone_cannot_come_back(tmp_path: Path, host: Ho
     theatre.serve(act)
     (swap,) = found
     assert (swap.outcome, swap.serves) == ("failed", "new")
-    assert "new drafts on, though none of 1 drafts was accepted" in swap.message
+    assert "new stays in use, although none of 1 drafts was accepted" in swap.message
 
 
 def test_a_drafter_that_the_engine_refuses_changes_nothing(tmp_path: Path, host: Host) -> None:

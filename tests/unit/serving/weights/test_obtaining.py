@@ -137,7 +137,7 @@ def test_every_change_is_told_at_once_and_a_file_that_is_gone_is_one(bench: Benc
     fault = bench.refuse()
     told = sorted(line.split()[0] for line in (fault.message, *fault.details))
     assert told == ["chat_template.jinja", "config.json", FIRST]
-    assert f"chat_template.jinja of {bench.folder} is gone" in fault.details
+    assert f"chat_template.jinja of {bench.folder} is missing" in fault.details
     assert bench.obtain(accept_changes=True).files == len(FILES) - 1
     assert bench.obtain().files == len(FILES) - 1
 
@@ -230,7 +230,7 @@ def test_a_cache_that_was_named_from_here_is_named_for_everywhere(
 
 
 def test_a_folder_has_no_revision(bench: Bench) -> None:
-    with pytest.raises(InvalidInputError, match="is a folder, and has no revision main"):
+    with pytest.raises(InvalidInputError, match="is a local folder and has no revision main"):
         obtain(
             str(bench.folder),
             revision="main",

@@ -128,10 +128,10 @@ def test_progress_is_a_bar_that_ends_in_a_line(
     bench.obtain()
     bars = [line for line in bench.drawn if line.startswith("[")]
     assert any(
-        line.startswith(f"[{'#' * 24}] fetching {NAME}: 0.5 MiB of 0.5 MiB") for line in bars
+        line.startswith(f"[{'#' * 24}] downloading {NAME}: 0.5 MiB of 0.5 MiB") for line in bars
     )
     assert bench.drawn[-1] == ""
-    assert bench.lines[0].startswith(f"fetching {NAME}: 0.5 MiB of 0.5 MiB, ")
+    assert bench.lines[0].startswith(f"downloading {NAME}: 0.5 MiB of 0.5 MiB, ")
 
 
 def test_what_the_users_cache_has_is_not_fetched_again(bench: HubBench) -> None:
@@ -181,7 +181,9 @@ def test_offline_a_start_takes_what_the_user_fetched_before(bench: HubBench) -> 
     assert is_whole(model)
     assert (model.commit, bench.hub.log) == (COMMIT, [])
     bench.damage(model, FIRST, flip(NEEDED[FIRST]))
-    assert bench.refuse(InvalidInputError).message.startswith(f"{FIRST} of {model.folder} is not")
+    assert bench.refuse(InvalidInputError).message.startswith(
+        f"{FIRST} of {model.folder} has changed"
+    )
 
 
 def test_offline_what_is_not_here_is_missing(bench: HubBench) -> None:

@@ -60,7 +60,7 @@ def test_requests_by_the_minute_come_back_when_they_are_told_to() -> None:
     for _ in range(6):
         with limits.enter(caller, 5):
             pass
-    with pytest.raises(Refusal, match="6 times a minute") as refused, limits.enter(caller, 5):
+    with pytest.raises(Refusal, match="6 requests per minute") as refused, limits.enter(caller, 5):
         pass
     assert (refused.value.status, find_wait(refused.value)) == (429, 10)
     with limits.enter(Caller("b", terms=caller.terms), 5):
