@@ -43,13 +43,15 @@ class Head(Peers):
         self._session: str | None = None
         self._running: int | None = None
         self._end = Report()
+        self._leaves = False
 
     async def open(self) -> None:
         """Begin to hear the head."""
         await self._link.open()
 
     async def close(self) -> None:
-        """Send the last report."""
+        """Report that this rank leaves."""
+        self._leaves = True
         await self._link.close()
 
     async def assemble(self, stop: asyncio.Event) -> None:
@@ -100,7 +102,12 @@ class Head(Peers):
         session, order = self._hear()
         last = self._end if session == self._session else Report()
         heard = order.generation if order else None
-        now = {"head": session, "heard": heard, "running": self._running}
+        now = {
+            "head": session,
+            "heard": heard,
+            "running": self._running,
+            "leaves": self._leaves,
+        }
         return last.model_copy(update=now)
 
     def _hear(self) -> tuple[str | None, Order | None]:

@@ -147,7 +147,7 @@ class Followers(Peers):
 
     def _is_idle(self, rank: int) -> bool:
         report = self._read(rank)
-        if report is None or report.running is not None:
+        if report is None or report.running is not None or report.leaves:
             return False
         return (report.head, report.heard) == (self._link.session, self._generation)
 
