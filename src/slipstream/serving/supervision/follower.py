@@ -14,6 +14,7 @@ from slipstream.planning.group import Group
 from slipstream.serving.group.heartbeats import Order, Report
 from slipstream.serving.group.link import SILENT_AFTER_SECONDS
 from slipstream.serving.kept_logs import find_place
+from slipstream.serving.run import State
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.death import Death
 from slipstream.serving.supervision.engine_life import WATCH_EVERY_SECONDS, EngineLife
@@ -93,7 +94,7 @@ class Head(Peers):
         self._link.send()
 
     @property
-    def state(self) -> str | None:
+    def state(self) -> State | None:
         """Return the state of the head's run, None if it is silent."""
         order = self._hear()[1]
         return order.state if order else None
