@@ -180,7 +180,7 @@ def test_the_user_decides_where_it_listens() -> None:
     assert (value(plan, "--host"), value(plan, "--port")) == ("0.0.0.0", "9000")
     assert listen_at(plan, None, None) == plan
     decision = plan.find("--host")
-    assert decision == Decision(flag="--host", value="0.0.0.0", source="user", because="requested")
+    assert decision == Decision(flag="--host", value="0.0.0.0", source="user", because="asked for")
 
 
 def test_the_gate_learns_the_address_the_drafts_and_the_terms() -> None:
@@ -241,7 +241,7 @@ def test_without_a_gate_only_this_machine_is_served() -> None:
     assert value(plan, "SLIPSTREAM_GATE") is None
     assert leave_without_gate(bare_plan("--uds", "/run/it")).settings.middleware is None
     for words in (("--host", "0.0.0.0"), ()):
-        with pytest.raises(InvalidInputError, match="nothing protects the server") as refused:
+        with pytest.raises(InvalidInputError, match="nothing would keep them out") as refused:
             leave_without_gate(bare_plan(*words))
         assert "--bind 127.0.0.1" in refused.value.hint
 
@@ -274,9 +274,7 @@ def test_the_engine_logs_no_line_per_request_unless_it_is_asked_to(
 )
 def test_nothing_listens_beside_the_gate(words: tuple[str, ...]) -> None:
     plan = bare_plan("--host", "127.0.0.1", *words)
-    with pytest.raises(
-        InvalidInputError, match=f"with {words[0]} the engine listens outside"
-    ) as refused:
+    with pytest.raises(InvalidInputError, match=f"{words[0]} has the engine listen") as refused:
         put_behind_gate(plan, FOLDER)
     assert "--no-gate" in refused.value.hint
     assert words[0] in leave_without_gate(plan).argv()
@@ -284,10 +282,9 @@ def test_nothing_listens_beside_the_gate(words: tuple[str, ...]) -> None:
 
 def test_only_a_rank_that_follows_may_be_headless() -> None:
     typed = bare_plan("--host", "127.0.0.1", "--headless")
-    refused = pytest.raises(InvalidInputError, match="--headless is for the ranks of a group")
-    with refused:
+    with pytest.raises(InvalidInputError, match="--headless is for the ranks of a group"):
         put_behind_gate(typed, FOLDER)
-    with refused:
+    with pytest.raises(InvalidInputError, match="--headless is for the ranks of a group"):
         leave_without_gate(typed)
     head, follower = spread_plan(bare_plan("--host", "0.0.0.0"), "a", MEMBERS, secret_file="s")
     assert "--headless" not in put_behind_gate(head, FOLDER).argv()

@@ -47,6 +47,8 @@ class Report(Record):
     heard: NonNegativeInt | None = None
     running: NonNegativeInt | None = None
     ended: NonNegativeInt | None = None
+    # Its supervisor ends.
+    leaves: bool = False
     cause: Cause | None = None
     message: Message = ""
 

@@ -14,6 +14,7 @@ from slipstream.planning.group import Group
 from slipstream.serving.group.heartbeats import Order, Report
 from slipstream.serving.group.link import SILENT_AFTER_SECONDS
 from slipstream.serving.kept_logs import find_place
+from slipstream.serving.run import State
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.death import Death
 from slipstream.serving.supervision.engine_life import WATCH_EVERY_SECONDS, EngineLife
@@ -43,13 +44,15 @@ class Head(Peers):
         self._session: str | None = None
         self._running: int | None = None
         self._end = Report()
+        self._leaves = False
 
     async def open(self) -> None:
         """Begin to hear the head."""
         await self._link.open()
 
     async def close(self) -> None:
-        """Send the last report."""
+        """Report that this rank leaves."""
+        self._leaves = True
         await self._link.close()
 
     async def assemble(self, stop: asyncio.Event) -> None:
@@ -91,7 +94,7 @@ class Head(Peers):
         self._link.send()
 
     @property
-    def state(self) -> str | None:
+    def state(self) -> State | None:
         """Return the state of the head's run, None if it is silent."""
         order = self._hear()[1]
         return order.state if order else None
@@ -100,7 +103,12 @@ class Head(Peers):
         session, order = self._hear()
         last = self._end if session == self._session else Report()
         heard = order.generation if order else None
-        now = {"head": session, "heard": heard, "running": self._running}
+        now = {
+            "head": session,
+            "heard": heard,
+            "running": self._running,
+            "leaves": self._leaves,
+        }
         return last.model_copy(update=now)
 
     def _hear(self) -> tuple[str | None, Order | None]:

@@ -40,7 +40,7 @@ class Pair:
         self.clock = Clock()
         self.link = GroupLink(make_group(1), SECRET, Report, self.clock)
 
-    def make(self, number: int = 1, session: str = "0" * 32, **changes: object) -> Heartbeat:
+    def make(self, number: int = 1, session: str = "0" * 32, **changes: Any) -> Heartbeat:
         whole = {
             "group": "a",
             "sender": 0,
