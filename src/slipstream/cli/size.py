@@ -105,6 +105,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     speed.add_argument(
         "--start-seconds", type=positive_number, help="seconds until a replica serves"
     )
+    parser.add_argument(
+        "--routing",
+        choices=("random", "power-of-two"),
+        default="random",
+        help="how the router chooses a replica: any one, as vllm-router does with streams "
+        "(default), or the emptier of two",
+    )
     _add_price(parser)
     parser.add_argument(
         "--arithmetic", action="store_true", help="no simulation: an answer within a second"
@@ -155,6 +162,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         _read_speed(options),
         price=price,
         seed=options.seed,
+        routing=options.routing,
         arrivals=arrivals,
         say=screen.show_progress,
     )

@@ -37,4 +37,4 @@ def test_what_was_not_given_is_unknown() -> None:
 )
 def test_half_of_a_price_is_refused(given: dict[str, float]) -> None:
     with pytest.raises(UsageError):
-        require_whole(MachinePrice(**given))
+        require_whole(MachinePrice.model_validate(given))

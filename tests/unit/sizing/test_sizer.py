@@ -82,11 +82,11 @@ def test_the_simulation_corrects_the_count_and_fails_a_replica() -> None:
     assert best.simulated.ttft.p95 <= 2
     computed = size(share=0.3).best
     assert computed is not None
-    # Requests that are dealt to the emptier of two wait less than those dealt at random.
-    assert best.replicas <= computed.replicas
+    assert best.replicas == pytest.approx(computed.replicas, rel=0.25)
     assert sizing.outage is not None
     assert sizing.outage.figures.lost > 0
-    assert sizing.outage.spare_holds or not sizing.outage.holds
+    assert sizing.outage.spares >= 1
+    assert sizing.outage.spares_hold
 
 
 def test_a_million_tokens_cost_what_the_machines_do() -> None:
