@@ -65,9 +65,9 @@ def _make_sentence(sizing: Sizing, best: SizeOption) -> str:
     elif best.style != "plain" and sizing.missed:
         parts.append(f"Without speculation {sizing.missed[-1].partition(': ')[2]}.")
     if sizing.outage is not None and not sizing.outage.holds:
-        held = "hold it" if sizing.outage.spares_hold else "do not hold it either"
+        held = "it is held" if sizing.outage.spares_hold else "it still is"
         parts.append(
-            f"With one of them gone the goal is missed; {sizing.outage.spares} more {held}."
+            f"With one of them gone the goal is missed; with {sizing.outage.spares} more {held}."
         )
     if best.cost_per_million is not None:
         parts.append(f"A million tokens cost {sizing.price.show(best.cost_per_million)}.")
