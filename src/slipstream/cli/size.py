@@ -5,11 +5,9 @@ import os
 from pathlib import Path
 
 from slipstream.cli.arguments import natural_number, positive_number, whole_number
-from slipstream.cli.measuring_options import add_reports, require_writable, write_report
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.recipes.loading import load_recipes
-from slipstream.reporting.pages.sizing import render_sizing_html, render_sizing_markdown
 from slipstream.reporting.text.sizing import render_sizing_text
 from slipstream.sizing.demand import Arrival, Demand, KindDemand
 from slipstream.sizing.engine_speed import EngineSpeed
@@ -18,7 +16,7 @@ from slipstream.sizing.published_speed import take_recipe
 from slipstream.sizing.recording import read_recording
 from slipstream.sizing.service_goal import parse_service_goal
 from slipstream.sizing.sizer import Sizer
-from slipstream.sizing.speed_file import read_speed
+from slipstream.sizing.sizing import Sizing
 from slipstream.user_folders import recipe_overlay
 
 USUAL_PROMPT = 512
@@ -112,6 +110,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     speed.add_argument(
         "--start-seconds", type=positive_number, help="seconds until a replica serves"
     )
+    parser.add_argument(
+        "--routing",
+        choices=("random", "power-of-two"),
+        default="random",
+        help="how the router chooses a replica: any one, as vllm-router does with streams "
+        "(default), or the emptier of two",
+    )
     _add_price(parser)
     parser.add_argument(
         "--arithmetic", action="store_true", help="no simulation: an answer within a second"
@@ -122,7 +127,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=natural_number, default=0, help="seed of all that is drawn (default 0)"
     )
-    add_reports(parser)
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write a page with pictures")
+    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the tables")
 
 
 def _add_price(parser: argparse.ArgumentParser) -> None:
@@ -158,7 +164,11 @@ def _add_price(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Size the demand; a goal that no number of replicas holds leaves with 4."""
-    require_writable(options.html, options.markdown)
+    if options.html or options.markdown:
+        # What pages need takes longer to import than the arithmetic to compute.
+        from slipstream.cli.measuring_options import require_writable
+
+        require_writable(options.html, options.markdown)
     if options.day and options.arithmetic:
         raise UsageError("--day is a simulation", hint="leave out --arithmetic")
     goal = parse_service_goal(options.goal)
@@ -179,17 +189,26 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         _read_speed(options),
         price=price,
         seed=options.seed,
+        routing=options.routing,
         arrivals=arrivals,
         say=screen.show_progress,
     )
     sizing = sizer.size(simulate=not options.arithmetic, day=options.day)
     screen.show_data(text=render_sizing_text(sizing), document=sizing.to_json())
+    if options.html or options.markdown:
+        _write_pages(sizing, options, screen)
+    held = sizing.best is not None and sizing.best.holds is not False
+    return ExitCode.DONE if held else ExitCode.GATE_MISSED
+
+
+def _write_pages(sizing: Sizing, options: argparse.Namespace, screen: Screen) -> None:
+    from slipstream.cli.measuring_options import write_report
+    from slipstream.reporting.pages.sizing import render_sizing_html, render_sizing_markdown
+
     if options.html:
         write_report(options.html, render_sizing_html(sizing), screen)
     if options.markdown:
         write_report(options.markdown, render_sizing_markdown(sizing), screen)
-    held = sizing.best is not None and sizing.best.holds is not False
-    return ExitCode.DONE if held else ExitCode.GATE_MISSED
 
 
 def _read_demand(options: argparse.Namespace, screen: Screen) -> tuple[Demand, list[Arrival]]:
@@ -232,7 +251,12 @@ def _read_rate(word: str, options: argparse.Namespace) -> KindDemand:
 
 
 def _read_speed(options: argparse.Namespace) -> EngineSpeed:
-    speed = read_speed(options.profile) if options.profile else _take_recipe(options.recipe)
+    if options.profile:
+        from slipstream.sizing.speed_file import read_speed
+
+        speed = read_speed(options.profile)
+    else:
+        speed = _take_recipe(options.recipe)
     changes: dict[str, object] = {}
     if options.prompt_rate:
         changes |= {"by_prompt_token": 1 / options.prompt_rate, "prompt_source": "--prompt-rate"}

@@ -6,22 +6,29 @@ That is a birth-death process: the chance of n sequences follows from the chance
 the engine's limit, and from there on the others wait. It holds for any spread of lengths, since
 sequences of a step share it evenly.
 
-Replicas count as independent, as if requests were dealt at random. A router that takes the emptier
-of two keeps them more even, so this errs on the slow side.
+Replicas count as independent, as they are if requests are dealt at random. A router that takes the
+emptier of two keeps them more even.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
+from math import inf
 
 from slipstream.sizing.demand import Demand, KindDemand, list_lengths
 from slipstream.sizing.engine_speed import EngineSpeed
-from slipstream.sizing.service_goal import THROUGHPUT_SHARE, ServiceGoal, TimeLimit
+from slipstream.sizing.service_goal import THROUGHPUT_SHARE, Figure, ServiceGoal
 
-_SAMPLED_LENGTHS = 9
+_SAMPLED_LENGTHS = 40
 _PARTS_OF_A_STEP = (1 / 6, 1 / 2, 5 / 6)
 _SMALLEST = 1e-9
 _LONGEST_QUEUE = 20_000
+_LONGEST_SECONDS = 1e6
+_HALVINGS = 30
+# Fuller, and a queue that empties takes longer than a busy hour lasts.
+FULL_SHARE = 0.98
 MOST_REPLICAS = 1_000_000
 
 
@@ -56,7 +63,7 @@ class PoolLoad:
         most = self.speed.max_sequences
         left = 1 - self.prompt_share
         if left <= 0:
-            return float("inf")
+            return inf
         return self.arrivals * self.steps * self._step(most) / most / left
 
     @cached_property
@@ -82,47 +89,67 @@ class PoolLoad:
         """Requests in a replica, on average."""
         return sum(number * chance for number, chance in enumerate(self.chances))
 
-    def find_time(self, limit: TimeLimit) -> float:
-        """Return the time that the limit's share of requests does not exceed."""
+    def find_share(self, figure: Figure, seconds: float) -> float:
+        """Return the share of requests whose time does not exceed these seconds."""
+        share_of = self._share_per_token if figure == "tpot" else self._share_first
+        share = 0.0
+        for number, chance in enumerate(self.chances):
+            within = share_of(number, seconds)
+            if not within:
+                break
+            share += chance * within
+        return share
+
+    def find_time(self, figure: Figure, share: float) -> float:
+        """Return the time that this share of requests does not exceed."""
         if not self.chances:
-            return float("inf")
-        times = self._list_per_token() if limit.figure == "tpot" else self._list_first()
-        times.sort()
-        left = limit.share * sum(weight for _, weight in times)
-        for time, weight in times:
-            left -= weight
-            if left <= 0:
-                return time
-        return times[-1][0]
+            return inf
+        low, high = 0.0, 1.0
+        while self.find_share(figure, high) < share:
+            low, high = high, 2 * high
+            if high > _LONGEST_SECONDS:
+                return inf
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            if self.find_share(figure, middle) < share:
+                low = middle
+            else:
+                high = middle
+        return high
 
     def meets(self, goal: ServiceGoal) -> bool:
         """Say whether all limits hold; without one, that queues stay short is enough."""
-        if self.busy_share >= THROUGHPUT_SHARE and not goal.limits:
+        if self.busy_share >= (FULL_SHARE if goal.limits else THROUGHPUT_SHARE):
             return False
-        return all(self.find_time(limit) <= limit.seconds for limit in goal.limits)
+        return all(
+            self.find_share(limit.figure, limit.seconds) >= limit.share for limit in goal.limits
+        )
 
-    def _list_per_token(self) -> list[tuple[float, float]]:
-        left = 1 - self.prompt_share
-        return [
-            (self._step(min(number + 1, self.speed.max_sequences)) / left / rate, chance * weight)
-            for number, chance in enumerate(self.chances)
-            for rate, weight in self._rates
-        ]
+    def _share_per_token(self, number: int, seconds: float) -> float:
+        """Return the share of requests that meet so many others and are fast enough."""
+        step = self._step(min(number + 1, self.speed.max_sequences)) / (1 - self.prompt_share)
+        return sum(weight for rate, weight in self._rates if step <= seconds * rate)
 
-    def _list_first(self) -> list[tuple[float, float]]:
-        most, left = self.speed.max_sequences, 1 - self.prompt_share
-        leave = most * left / (self.steps * self._step(most))
-        times: list[tuple[float, float]] = []
-        for number, chance in enumerate(self.chances):
-            waiting = max(0, number - most + 1) / leave
-            step = self._step(min(number + 1, most))
-            for prompt, weight in self._prompts:
-                own = waiting + step + prompt * self.speed.by_prompt_token
-                own += self.speed.overhead_seconds
-                for part in _PARTS_OF_A_STEP if number else (0.0,):
-                    share = chance * weight / (len(_PARTS_OF_A_STEP) if number else 1)
-                    times.append((own + part * step, share))
-        return times
+    def _share_first(self, number: int, seconds: float) -> float:
+        most = self.speed.max_sequences
+        step = self._step(min(number + 1, most))
+        waiting = max(0, number - most + 1) * self.steps * self._step(most)
+        left = seconds - step - self.speed.overhead_seconds
+        left -= waiting / most / (1 - self.prompt_share)
+        parts = _PARTS_OF_A_STEP if number else (0.0,)
+        return sum(self._count_prompts(left - part * step) for part in parts) / len(parts)
+
+    def _count_prompts(self, seconds: float) -> float:
+        """Return the share of prompts that are read in so many seconds."""
+        if seconds < 0:
+            return 0.0
+        by_token = self.speed.by_prompt_token
+        place = (
+            bisect_right(self._prompts[0], seconds / by_token)
+            if by_token
+            else len(self._prompts[0])
+        )
+        return self._prompts[1][place]
 
     @cached_property
     def _rates(self) -> list[tuple[float, float]]:
@@ -137,13 +164,15 @@ class PoolLoad:
         return rates
 
     @cached_property
-    def _prompts(self) -> list[tuple[int, float]]:
+    def _prompts(self) -> tuple[list[int], list[float]]:
+        """Prompts in the order of their length, and the share of those before each."""
         prompts: list[tuple[int, float]] = []
         for kind in self.demand.kinds:
             lengths = list_lengths(kind, self.demand.length_variation, _SAMPLED_LENGTHS)
             weight = kind.requests_per_second / self.demand.requests_per_second / len(lengths)
             prompts += [(length.prompt_tokens, weight) for length in lengths]
-        return prompts
+        prompts.sort()
+        return [tokens for tokens, _ in prompts], [0.0, *accumulate(part for _, part in prompts)]
 
     def _tokens(self, kind: KindDemand) -> float:
         return self.speed.count_tokens_per_step(kind.kind, self.draft_length)

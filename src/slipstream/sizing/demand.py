@@ -5,6 +5,7 @@ process unless a recording is replayed.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from math import exp, log, sqrt
 from random import Random
 from typing import Annotated, Literal, NamedTuple
@@ -127,6 +128,7 @@ def draw_length(mean: float, variation: float, random: Random) -> int:
     return max(1, round(mean * exp(spread * random.gauss(0, 1) - spread**2 / 2)))
 
 
+@lru_cache(maxsize=64)
 def list_lengths(kind: KindDemand, variation: float, count: int) -> Sequence[RequestLength]:
     """List lengths that stand for a kind's: recorded ones, or drawn ones, always the same."""
     if kind.lengths:

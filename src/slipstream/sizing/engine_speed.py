@@ -4,9 +4,11 @@ It is what `tuning.profile.SpeedProfile` knows, plus what a prompt costs, in one
 source: a tuning, a ledger, a running controller, published figures.
 """
 
+from collections.abc import Sequence
 from functools import cached_property
 from math import ceil, sqrt
 from random import Random
+from statistics import fmean, pvariance
 from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
@@ -15,7 +17,9 @@ from slipstream.errors import InvalidInputError
 from slipstream.records import Record
 
 USUAL_BATCHED_TOKENS = 2048
+DERIVED_PROMPTS = "derived: a prompt's token costs no more than a verified one (--prompt-rate)"
 FAR = 1.5
+MOST_FACTORS = 32
 
 
 class StepCost(Record):
@@ -181,3 +185,22 @@ def make_geometric(tokens_per_step: float, draft_length: int) -> tuple[float, ..
         else:
             high = rate
     return tuple(high**place for place in range(1, draft_length + 1))
+
+
+def make_yield(
+    kind: str, length: int, by_position: tuple[float, ...], rates: Sequence[tuple[int, float]]
+) -> DraftYield:
+    """Return the drafts of a kind, with how its requests differ beyond the chance of few drafts.
+
+    `rates` are requests' drafts and tokens per step.
+    """
+    pooled = DraftYield(kind=kind, draft_length=length, by_position=by_position)
+    values = [rate for _, rate in rates]
+    if len(values) < 2 or not (observed := pvariance(values)):
+        return pooled
+    by_chance = fmean(pooled.variance / drafts for drafts, _ in rates)
+    shrink = sqrt(max(0.0, 1 - by_chance / observed))
+    mean = fmean(values)
+    factors = sorted(1 + shrink * (value / mean - 1) for value in values)
+    step = max(1, len(factors) // MOST_FACTORS)
+    return pooled.model_copy(update={"factors": tuple(factors[step // 2 :: step])})

@@ -12,8 +12,13 @@ from itertools import accumulate
 from math import sqrt
 
 from slipstream.errors import InvalidInputError
-from slipstream.sizing.engine_speed import DraftYield, EngineSpeed, StepCost
-from slipstream.sizing.profile_speed import DERIVED_PROMPTS, make_yield
+from slipstream.sizing.engine_speed import (
+    DERIVED_PROMPTS,
+    DraftYield,
+    EngineSpeed,
+    StepCost,
+    make_yield,
+)
 from slipstream.steering.ledger import LedgerLine
 from slipstream.tuning.least_squares import Fit, fit_shares, t_quantile
 

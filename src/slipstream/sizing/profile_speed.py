@@ -1,15 +1,16 @@
 """`EngineSpeed` from what was measured: a tuning's profile, or a running controller."""
 
 from collections.abc import Iterable, Sequence
-from math import sqrt
-from statistics import fmean, median, pvariance
+from statistics import median
 
 from slipstream.errors import InvalidInputError
 from slipstream.sizing.engine_speed import (
+    DERIVED_PROMPTS,
     USUAL_BATCHED_TOKENS,
     DraftYield,
     EngineSpeed,
     StepCost,
+    make_yield,
     scale_positions,
 )
 from slipstream.steering.state import SteeringState
@@ -18,9 +19,7 @@ from slipstream.tuning.least_squares import fit_shares
 from slipstream.tuning.profile import SpeedProfile
 from slipstream.tuning.step_time import StepLine
 
-DERIVED_PROMPTS = "derived: a prompt's token costs no more than a verified one (--prompt-rate)"
 CONTROLLER_ERROR = 0.3
-MOST_FACTORS = 32
 
 
 def take_profile(profile: SpeedProfile, start_seconds: Sequence[float], source: str) -> EngineSpeed:
@@ -67,25 +66,6 @@ def _take_yield(curves: Iterable[DraftAcceptance], kind: str, length: int) -> Dr
         scale_positions(found.by_position[:length], found.expect(length).value),
         [(drafts, tokens / steps) for drafts, tokens, steps in rows if steps],
     )
-
-
-def make_yield(
-    kind: str, length: int, by_position: tuple[float, ...], rates: Sequence[tuple[int, float]]
-) -> DraftYield:
-    """Return the drafts of a kind, with how its requests differ beyond the chance of few drafts.
-
-    `rates` are requests' drafts and tokens per step.
-    """
-    pooled = DraftYield(kind=kind, draft_length=length, by_position=by_position)
-    values = [rate for _, rate in rates]
-    if len(values) < 2 or not (observed := pvariance(values)):
-        return pooled
-    by_chance = fmean(pooled.variance / drafts for drafts, _ in rates)
-    shrink = sqrt(max(0.0, 1 - by_chance / observed))
-    mean = fmean(values)
-    factors = sorted(1 + shrink * (value / mean - 1) for value in values)
-    step = max(1, len(factors) // MOST_FACTORS)
-    return pooled.model_copy(update={"factors": tuple(factors[step // 2 :: step])})
 
 
 def take_state(state: SteeringState, max_sequences: int, source: str) -> EngineSpeed:

@@ -13,13 +13,13 @@ from slipstream.errors import InvalidInputError
 from slipstream.hardware.known_machines import list_machines, load_host
 from slipstream.recipes.recipe import Evidence, Recipe
 from slipstream.sizing.engine_speed import (
+    DERIVED_PROMPTS,
     USUAL_BATCHED_TOKENS,
     DraftYield,
     EngineSpeed,
     StepCost,
     make_geometric,
 )
-from slipstream.sizing.profile_speed import DERIVED_PROMPTS
 from slipstream.tuning.least_squares import fit_shares
 
 PUBLISHED_ERROR = 0.15

@@ -13,11 +13,13 @@ _HINT = "'ttft<1s@p95', 'tpot<30ms@p95' or throughput"
 # A replica that is busier than this has a queue that grows with every burst.
 THROUGHPUT_SHARE = 0.85
 
+Figure = Literal["ttft", "tpot"]
+
 
 class TimeLimit(Record):
     """A time to the first token, or per token after it, that this share must not exceed."""
 
-    figure: Literal["ttft", "tpot"]
+    figure: Figure
     seconds: float
     share: float
 

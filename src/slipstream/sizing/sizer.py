@@ -15,6 +15,7 @@ from slipstream.sizing.money import MachinePrice, price_tokens
 from slipstream.sizing.service_goal import THROUGHPUT_SHARE, ServiceGoal
 from slipstream.sizing.simulation import (
     Failure,
+    Routing,
     Scaling,
     ServedFigures,
     SimulatedPool,
@@ -30,7 +31,8 @@ from slipstream.sizing.sizing import (
     hold_goal,
 )
 
-SIMULATED_REQUESTS = 3000
+SIMULATED_REQUESTS = 5000
+MOST_SPARES = 4
 REQUESTS_PER_REPLICA = 30
 MOST_CORRECTIONS = 8
 WARM_UP_SHARE = 0.2
@@ -49,6 +51,7 @@ class Sizer:
         *,
         price: MachinePrice,
         seed: int = 0,
+        routing: Routing = "random",
         arrivals: Sequence[Arrival] = (),
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -61,7 +64,7 @@ class Sizer:
             )
         self._demand, self._goal, self._speed = demand, goal, speed
         self._price, self._seed, self._say = price, seed, say
-        self._arrivals = arrivals
+        self._arrivals, self._routing = arrivals, routing
         self._strange = strange
 
     def size(self, *, simulate: bool = True, day: bool = False) -> Sizing:
@@ -69,7 +72,7 @@ class Sizer:
         found, missed = self._list_options()
         if simulate:
             found = [self._correct(option) for option in found]
-        found.sort(key=lambda one: (one.holds is False, one.replicas, one.style != "drafted"))
+        found.sort(key=_rank)
         best = found[0] if found else None
         return Sizing(
             demand=self._demand,
@@ -77,6 +80,7 @@ class Sizer:
             speed=self._speed,
             price=self._price,
             seed=self._seed,
+            routing=self._routing,
             options=tuple(map(self._add_cost, found)),
             missed=tuple(missed),
             break_even=tuple(self._list_break_even()),
@@ -179,6 +183,7 @@ class Sizer:
         simulation = Simulation(
             self._make_pools(option),
             seed=self._seed,
+            routing=self._routing,
             failures=failures,
             counted=lambda at: begin <= at < end,
         )
@@ -200,18 +205,26 @@ class Sizer:
         return draw_requests(self._demand.model_copy(update={"hours": ()}), seconds, self._seed)
 
     def _fail_one(self, option: SizeOption) -> Outage:
+        """Fail a replica, and look for the spares of every pool that hold the goal all the same."""
         self._say("simulating the failure of a replica")
         away = self._speed.start_seconds
-        seconds = self._count_seconds(option.replicas)
-        failure = Failure(at=0.4 * seconds, seconds=away if away is not None else inf)
-        figures, spare = (self._run(_move(option, more), [failure]) for more in (0, 1))
+        at = 0.4 * self._count_seconds(option.replicas)
+        failure = Failure(at=at, seconds=away if away is not None else inf)
+        figures = self._run(option, [failure])
+        spared, with_spares = option, figures
+        for spares in range(1, MOST_SPARES + 1):
+            spared = _add_spares(option, spares)
+            with_spares = self._run(spared, [failure])
+            if hold_goal(self._goal, with_spares):
+                break
         return Outage(
             seconds=away,
             replicas=option.replicas,
             figures=figures,
             holds=hold_goal(self._goal, figures),
-            with_spare=spare,
-            spare_holds=hold_goal(self._goal, spare),
+            spares=spared.replicas - option.replicas,
+            with_spares=with_spares,
+            spares_hold=hold_goal(self._goal, with_spares),
         )
 
     def _run_day(self, option: SizeOption) -> DayFigures:
@@ -230,7 +243,9 @@ class Sizer:
         figures: list[ServedFigures] = []
         for name, one in (("a fleet of one size", None), ("a scaler", scaling)):
             self._say(f"simulating a day with {name}")
-            simulation = Simulation(self._make_pools(option), seed=self._seed, scaling=one)
+            simulation = Simulation(
+                self._make_pools(option), seed=self._seed, routing=self._routing, scaling=one
+            )
             figures.append(simulation.run(draw_requests(self._demand, seconds, self._seed)))
         fixed, scaled = figures
         return DayFigures(
@@ -274,6 +289,18 @@ class Sizer:
 
 def _split(demand: Demand) -> list[Demand]:
     return [demand.model_copy(update={"kinds": (kind,)}) for kind in demand.kinds]
+
+
+def _rank(option: SizeOption) -> tuple[bool, int, bool]:
+    """Put what holds first, then the fewest machines; every pool needs a spare of its own."""
+    return option.holds is False, option.replicas + len(option.pools), option.style != "drafted"
+
+
+def _add_spares(option: SizeOption, spares: int) -> SizeOption:
+    pools = tuple(
+        pool.model_copy(update={"replicas": pool.replicas + spares}) for pool in option.pools
+    )
+    return option.model_copy(update={"pools": pools})
 
 
 def _move(option: SizeOption, more: int) -> SizeOption:

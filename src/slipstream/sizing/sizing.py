@@ -7,7 +7,7 @@ from slipstream.sizing.demand import Demand
 from slipstream.sizing.engine_speed import EngineSpeed
 from slipstream.sizing.money import MachinePrice
 from slipstream.sizing.service_goal import ServiceGoal
-from slipstream.sizing.simulation import ServedFigures, TimeQuantiles
+from slipstream.sizing.simulation import Routing, ServedFigures, TimeQuantiles
 
 Style = Literal["drafted", "plain", "mixed"]
 
@@ -64,14 +64,18 @@ class BreakEven(Record):
 
 
 class Outage(Record):
-    """What requests get while one replica is away, with and without one more."""
+    """What requests get while one replica of the first pool is away, without spares and with them.
+
+    `spares` are those of all pools, as many in each.
+    """
 
     seconds: float | None
     replicas: int
     figures: ServedFigures
     holds: bool
-    with_spare: ServedFigures
-    spare_holds: bool
+    spares: int
+    with_spares: ServedFigures
+    spares_hold: bool
 
 
 class DayFigures(Record):
@@ -93,6 +97,7 @@ class Sizing(Record):
     speed: EngineSpeed
     price: MachinePrice
     seed: int
+    routing: Routing
     options: tuple[SizeOption, ...]
     missed: tuple[str, ...]
     break_even: tuple[BreakEven, ...]
@@ -102,7 +107,7 @@ class Sizing(Record):
 
     @property
     def best(self) -> SizeOption | None:
-        """The option with the fewest replicas, None if none holds the goal."""
+        """The option with the fewest machines, spares included; None if none holds the goal."""
         return self.options[0] if self.options else None
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from slipstream.errors import InvalidInputError
-from slipstream.sizing.profile_speed import make_yield, take_profile, take_state
+from slipstream.sizing.engine_speed import make_yield
+from slipstream.sizing.profile_speed import take_profile, take_state
 from slipstream.steering.state import SteeringState
 from tests.unit.steering.states import make_state
 from tests.unit.tuning.test_profile import tune

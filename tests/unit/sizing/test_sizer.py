@@ -73,20 +73,20 @@ def test_throughput_alone_fills_replicas_further_than_a_limit_does() -> None:
 
 
 def test_the_simulation_corrects_the_count_and_fails_a_replica() -> None:
-    sizing = size(make_speed(start_seconds=120.0), simulate=True, share=0.3)
+    sizing = size(make_speed(start_seconds=120.0), simulate=True, share=0.15)
     best = sizing.best
     assert best is not None
     assert best.holds
     assert best.simulated is not None
     assert best.simulated.ttft.p95 is not None
     assert best.simulated.ttft.p95 <= 2
-    computed = size(share=0.3).best
+    computed = size(share=0.15).best
     assert computed is not None
-    # Requests that are dealt to the emptier of two wait less than those dealt at random.
-    assert best.replicas <= computed.replicas
+    assert best.replicas == pytest.approx(computed.replicas, rel=0.25)
     assert sizing.outage is not None
     assert sizing.outage.figures.lost > 0
-    assert sizing.outage.spare_holds or not sizing.outage.holds
+    assert sizing.outage.spares >= 1
+    assert sizing.outage.spares_hold
 
 
 def test_a_million_tokens_cost_what_the_machines_do() -> None:

@@ -110,7 +110,7 @@ def _draw_counts(sizing: Sizing) -> list[str]:
         for share in COUNTS:
             replicas = max(1, round(best.replicas * share))
             load = PoolLoad(sizing.speed, pool.draft_length, sizing.demand, replicas)
-            time = load.find_time(limit)
+            time = load.find_time(limit.figure, limit.share)
             if time < 20 * limit.seconds:
                 times[replicas] = 1000 * time
         panels.append(

@@ -65,8 +65,10 @@ def _make_sentence(sizing: Sizing, best: SizeOption) -> str:
     elif best.style != "plain" and sizing.missed:
         parts.append(f"Without speculation {sizing.missed[-1].partition(': ')[2]}.")
     if sizing.outage is not None and not sizing.outage.holds:
-        spare = "one more holds it" if sizing.outage.spare_holds else "so it is with one more"
-        parts.append(f"With one of them gone the goal is missed; {spare}.")
+        held = "it is held" if sizing.outage.spares_hold else "it still is"
+        parts.append(
+            f"With one of them gone the goal is missed; with {sizing.outage.spares} more {held}."
+        )
     if best.cost_per_million is not None:
         parts.append(f"A million tokens cost {sizing.price.show(best.cost_per_million)}.")
     return " ".join(parts)
@@ -167,7 +169,7 @@ def _describe_outage(outage: Outage | None) -> list[Section]:
     rows: list[Row] = []
     for replicas, figures, holds in (
         (outage.replicas, outage.figures, outage.holds),
-        (outage.replicas + 1, outage.with_spare, outage.spare_holds),
+        (outage.replicas + outage.spares, outage.with_spares, outage.spares_hold),
     ):
         rows.append(
             (
@@ -253,6 +255,7 @@ def _tabulate_speed(sizing: Sizing) -> Table:
         else ("prompts", f"free, {speed.prompt_source}"),
         ("most sequences", str(speed.max_sequences)),
         ("interval", f"within {speed.error:.0%} (95 %)"),
+        ("routing", sizing.routing),
         ("start", UNKNOWN if speed.start_seconds is None else f"{speed.start_seconds:.0f} s"),
     ]
     return Table((), rows, (0, 1))
