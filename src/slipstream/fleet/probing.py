@@ -91,8 +91,8 @@ def _read_clock(transport: Transport, machine: str) -> float | None:
     answer = transport.run(machine, ["date", "+%s.%N"], timeout=PROBE_SECONDS)
     middle = (begun + time.time()) / 2
     try:
-        offset = float(answer.stdout[:64]) - middle
-    except ValueError:
+        offset = float(answer.stdout.split()[-1][:64]) - middle
+    except (ValueError, IndexError):
         return None
     return round(offset, 3) if math.isfinite(offset) else None
 

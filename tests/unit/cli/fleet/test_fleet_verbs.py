@@ -166,6 +166,22 @@ def test_what_a_machine_prints_is_checked_and_never_shown_as_it_is(
     assert len(shown.out) < 10_000
 
 
+def test_what_a_login_prints_before_an_answer_is_passed_over(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    healthy = make_reply(fleet)
+
+    def reply(machine: str, words: list[str], stdin: bytes | None) -> Answer:
+        answer = healthy(machine, words, stdin)
+        return say(b"Welcome to {NAME}\n\n* 3 updates\n" + answer.stdout)
+
+    connect(monkeypatch, FarMachines(reply))
+    assert run(["fleet", "probe", "--json"], {}) == 0
+    probe = FleetProbe.model_validate_json(capsys.readouterr().out)
+    assert [link.gigabits for link in probe.links] == [23.4]
+    assert probe.machines["one"].clock_offset_seconds is not None
+
+
 def test_up_sends_every_rank_its_plan_and_starts_all_of_them(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
