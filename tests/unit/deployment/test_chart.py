@@ -173,6 +173,22 @@ def test_nothing_leaves_a_pod_that_fetches_nothing() -> None:
     assert "169.254.0.0/16" in list_blocks("gpu")[0]["ipBlock"]["except"]
 
 
+def test_a_volume_that_has_all_closes_the_way_out_and_a_token_is_a_file() -> None:
+    values = yaml.safe_load(write_values("gpu"))
+    values["weights"] |= {"fetch": False, "tokenSecret": "hub"}
+    documents = read_manifests(render_manifests("model", "llm", yaml.safe_dump(values)), "")
+    assert find_hazards(documents) == ()
+    assert "ipBlock" not in str(find_kind(documents, "NetworkPolicy"))
+    pod = find_kind(documents, "Deployment")["spec"]["template"]["spec"]
+    (init,), (engine,) = pod["initContainers"], pod["containers"]
+    variables = {one["name"]: one["value"] for one in init["env"]}
+    assert variables["HF_HUB_OFFLINE"] == "1"
+    assert variables["HF_TOKEN_PATH"] == "/run/secrets/hub/token"
+    mounts = [{one["name"] for one in part["volumeMounts"]} for part in (init, engine)]
+    assert ["hub-token" in names for names in mounts] == [True, False]
+    assert ["keys" in names for names in mounts] == [False, True]
+
+
 def test_resources_are_the_plans() -> None:
     (engine,) = find_pod("gpu")["containers"]
     assert engine["resources"]["limits"]["nvidia.com/gpu"] == "1"

@@ -1,7 +1,7 @@
 """What a deployment takes from its plan, and what a pod cannot serve."""
 
 import json
-from typing import Any
+from functools import partial
 
 import pytest
 from pydantic import ValidationError
@@ -195,10 +195,8 @@ ADDRESSES = {"model-0.model.llm": "10.1.0.4", "model-0-1.model.llm": "10.1.0.5"}
 
 
 def make_ranks(resolve: Resolve = ADDRESSES.__getitem__) -> list[LaunchPlan]:
-    head = "model-0.model.llm"
-    options: dict[str, Any] = {"interface": "eth0", "secret_file": "/run/secret"}
-    plan = find_plan("group")
-    return [make_rank_plan(plan, rank, head, resolve=resolve, **options) for rank in (0, 1)]
+    make = partial(make_rank_plan, find_plan("group"), head="model-0.model.llm", resolve=resolve)
+    return [make(rank, interface="eth0", secret_file="/run/secret") for rank in (0, 1)]
 
 
 def test_each_rank_has_its_place_and_only_the_first_listens() -> None:
@@ -219,19 +217,15 @@ def test_a_rank_waits_until_the_names_of_the_others_are_known() -> None:
             raise OSError(-2, "Name or service not known")
         return ADDRESSES[name]
 
-    options: dict[str, Any] = {
-        "interface": None,
-        "secret_file": "/s",
-        "resolve": resolve,
-        "sleep": waited.append,
-    }
-    plan = make_rank_plan(find_plan("group"), 1, "model-0.model.llm", **options)
+    make = partial(make_rank_plan, find_plan("group"), interface=None, secret_file="/s")
+    make = partial(make, resolve=resolve, sleep=waited.append)
+    plan = make(1, "model-0.model.llm")
     assert len(waited) == 3
     assert plan.group is not None
     assert [one.address for one in plan.group.members] == [*ADDRESSES.values()]
     waited.clear()
     with pytest.raises(InvalidInputError, match="has no address yet"):
-        make_rank_plan(find_plan("group"), 1, "x", **{**options, "within_seconds": 4.0})
+        make(1, "x", within_seconds=4.0)
 
 
 def test_a_rank_that_the_plan_does_not_have_is_refused() -> None:
