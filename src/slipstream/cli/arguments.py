@@ -37,6 +37,7 @@ VERBS = {
     "compare": "tell whether speculation pays here, with an interval, or that it cannot be told",
     "verify": "prove that speculation does not change the text",
     "tune": "find the best draft length for a load, by a few starts instead of a grid of them",
+    "contribute": "measure a pair on this machine and make a recipe of it for others",
     "config": "show which defaults count here, and where each comes from",
     "completion": "print a script that completes the command in bash, zsh or fish",
     "train": "make a drafter for a target from prompts or one's own traffic",

@@ -19,7 +19,7 @@ from slipstream.cli.measuring_options import (
 from slipstream.cli.plan import add_wishes, plan_plain, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
-from slipstream.engines.installed import find_versions
+from slipstream.engines.installed import find_versions, require_engine
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
 from slipstream.measuring.bench import Bench
@@ -79,6 +79,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     require_writable(options.html, options.markdown, options.save)
     goal = parse_goal(options.goal)
     host = read_host(this_machine(os.environ, datetime.now(UTC)))
+    require_engine(host)
     plan = _take_drafting_plan(options, goal, host)
     sequences = plan.sequences or USUAL_SEQUENCES
     bench = Bench(

@@ -110,7 +110,9 @@ def make_bundle(
     """Collect what a bug report needs of this machine and these runs."""
     bundle = Bundle(_know_names(runs, environment))
     bundle.add("versions.json", "versions of Slipstream and the engine's parts", dict(versions))
-    bundle.add("machine.json", "the machine as `probe` sees it", _clean(host, bundle.redactor))
+    bundle.add(
+        "machine.json", "the machine as `probe` sees it", clean_record(host, bundle.redactor)
+    )
     bundle.add("doctor.json", "what `doctor` found", _list_checks(examination, bundle.redactor))
     bundle.add("environment.json", "variables of the engine", _list_variables(environment))
     for number, (folder, run) in enumerate(runs, start=1):
@@ -214,7 +216,8 @@ def _list_checks(examination: Examination, redactor: Redactor) -> list[dict[str,
     ]
 
 
-def _clean(record: Record, redactor: Redactor) -> Any:
+def clean_record(record: Record, redactor: Redactor) -> Any:
+    """Return a record's document with every string redacted."""
     return _clean_strings(record.model_dump(mode="json"), redactor)
 
 
