@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,8 +12,8 @@ from slipstream.cli import compare, verify
 from slipstream.cli.arguments import make_verb_parser
 from slipstream.cli.plan import add_wishes, find_host, plan_plain, take_plan
 from slipstream.cli.screen import Screen
-from slipstream.engines.installed import find_versions, require_engine
-from slipstream.errors import ExitCode, InvalidInputError, UsageError
+from slipstream.engines.installed import require_engine
+from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host
 from slipstream.measuring.comparing.comparison import ComparedArm, Comparison
 from slipstream.measuring.comparing.verdict import PLAIN
@@ -20,20 +21,19 @@ from slipstream.measuring.contribution import (
     Contribution,
     hold_against_plan,
     make_recipe,
-    read_logs,
     render_toml,
 )
+from slipstream.measuring.contribution_evidence import add_figures, begin_evidence
 from slipstream.measuring.verifying.certificate import Certificate
 from slipstream.planning import LaunchPlan
+from slipstream.recipes import Recipe
 from slipstream.recipes.published import HUB_NAME
 from slipstream.reporting.text.bundle import render_bundle
 from slipstream.reporting.text.contribution import render_contribution
 from slipstream.reporting.text.plan import render_plan
 from slipstream.serving.run import expected_phases, find_runs_root
 from slipstream.serving.supervision.engine_process import require_accepted
-from slipstream.serving.support.bundle import Bundle, clean_record, describe_plan
-from slipstream.serving.support.log_skeleton import list_skeleton
-from slipstream.serving.support.redaction import make_redactor
+from slipstream.serving.support.bundle import Bundle
 from slipstream.user_folders import slipstream_cache
 
 STARTS = 6  # four of the comparison, two of the certificate
@@ -100,10 +100,16 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     if options.dry_run:
         screen.show_data(text=render_plan(plan, explain=False), document=plan.to_json())
         return ExitCode.DONE
-    began = time.monotonic()
-    comparison, certificate = _measure(options, host, plan, screen, began)
-    folder = slipstream_cache(os.environ) / "compare"
-    logs = folder / f"{comparison.conditions.at:%Y%m%d-%H%M%S}"
+    plans = {PLAIN: plan_plain(plan, host), "drafted": plan}
+    began = time.time()
+    try:
+        comparison, certificate = _measure(options, host, plans, screen, began)
+    except EngineError:
+        bundle = begin_evidence(host, plans, _list_logs(began), os.environ)
+        screen.show_progress(render_bundle(bundle.list_files(None)))
+        _write(options.output, bundle, screen)
+        raise
+    logs = _list_logs(began)
     recipe = make_recipe(
         comparison,
         certificate,
@@ -112,34 +118,51 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         by=options.by,
         today=datetime.now(UTC).date(),
     )
+    drafted = [log.read_text(errors="replace") for log in logs if log.name.startswith("B-")]
     contribution = Contribution(
         recipe=recipe,
         lossless=certificate.passed,
-        certificate=certificate.sentence,
-        verdict=comparison.verdict.sentence,
-        cautions=tuple(caution.message for caution in comparison.verdict.cautions),
-        planned=hold_against_plan(plan, comparison, read_logs(logs)),
+        verdict=comparison.verdict.answer,
+        cautions=tuple(caution.code for caution in comparison.verdict.cautions),
+        planned=hold_against_plan(plan, comparison, "\n".join(drafted)),
         start_seconds=tuple(round(one.start_seconds, 1) for one in comparison.reports),
-        seconds=round(time.monotonic() - began, 1),
+        seconds=round(time.time() - began, 1),
     )
-    bundle = _make_bundle(contribution, comparison, certificate, host, logs)
-    text = "\n\n".join(
-        (
-            render_contribution(contribution),
-            render_toml(recipe).rstrip(),
-            render_bundle(bundle.list_files(None)),
-        )
+    bundle = begin_evidence(host, plans, logs, os.environ)
+    add_figures(bundle, contribution, comparison, certificate)
+    parts = (
+        render_contribution(contribution, comparison, certificate),
+        render_toml(recipe).rstrip(),
+        render_bundle(bundle.list_files(None)),
     )
-    screen.show_data(text=text, document=contribution.to_json())
-    options.output.mkdir(parents=True)
-    (options.output / f"{recipe.name}.toml").write_text(render_toml(recipe))
-    bundle.write(options.output / "evidence.zip")
-    screen.show_progress(f"{options.output} has the recipe and its evidence: docs/contributing.md")
+    screen.show_data(text="\n\n".join(parts), document=contribution.to_json())
+    _write(options.output, bundle, screen, recipe)
     return ExitCode.DONE if certificate.passed else ExitCode.GATE_MISSED
 
 
+def _write(folder: Path, bundle: Bundle, screen: Screen, recipe: Recipe | None = None) -> None:
+    """Write what was shown into a new folder."""
+    folder.mkdir(parents=True)
+    if recipe is not None:
+        (folder / f"{recipe.name}.toml").write_text(render_toml(recipe))
+    bundle.write(folder / "evidence.zip")
+    what = "the evidence of a failure" if recipe is None else "the recipe and its evidence"
+    screen.show_progress(f"{folder} has {what}: docs/contributing.md says where to send it")
+
+
+def _list_logs(began: float) -> list[Path]:
+    """List what engines wrote since then."""
+    cache = slipstream_cache(os.environ)
+    found = (log for verb in ("compare", "verify") for log in cache.glob(f"{verb}/*/*.log"))
+    return sorted(log for log in found if log.stat().st_mtime >= began)
+
+
 def _measure(
-    options: argparse.Namespace, host: Host, plan: LaunchPlan, screen: Screen, began: float
+    options: argparse.Namespace,
+    host: Host,
+    plans: Mapping[str, LaunchPlan],
+    screen: Screen,
+    began: float,
 ) -> tuple[Comparison, Certificate]:
     """Do what `compare` and `verify` do, with a short workload."""
     chosen = _choose(options)
@@ -147,13 +170,10 @@ def _measure(
     compared = make_verb_parser("compare", compare).parse_args(
         [options.target, "--rounds", "1", *words]
     )
-    arms = (
-        ComparedArm(name=PLAIN, plan=plan_plain(plan, host)),
-        ComparedArm(name="drafted", plan=plan),
-    )
+    arms = tuple(ComparedArm(name=name, plan=plan) for name, plan in plans.items())
     comparison = compare.measure(compared, host, arms, screen)
     assert isinstance(comparison, Comparison)
-    spent = time.monotonic() - began
+    spent = time.time() - began
     screen.show_progress(
         f"compared in {spent:.0f} s; the certificate takes about {spent / 2:.0f} s"
     )
@@ -161,7 +181,7 @@ def _measure(
     exam += ["--workload", *chosen["workload"].split()]
     exam += ["--samples", "64"] if options.quick else []
     verified = make_verb_parser("verify", verify).parse_args([options.target, *exam])
-    return comparison, verify.examine(verified, host, plan, screen)
+    return comparison, verify.examine(verified, host, plans["drafted"], screen)
 
 
 def _choose(options: argparse.Namespace) -> dict[str, str]:
@@ -206,51 +226,3 @@ def _show_steps(options: argparse.Namespace, plan: LaunchPlan, screen: Screen) -
         "  verify    the text with and without drafts\n"
         "  write     a recipe and its evidence, shown before; no prompts, names or keys"
     )
-
-
-def _make_bundle(
-    contribution: Contribution,
-    comparison: Comparison,
-    certificate: Certificate,
-    host: Host,
-    logs: Path,
-) -> Bundle:
-    """Collect what a reviewer needs to believe a recipe."""
-    plan = comparison.arms[1].plan
-    folders = {
-        str(one): "[model]" for one in (plan.target, plan.drafter) if one and Path(one).exists()
-    }
-    bundle = Bundle(make_redactor(os.environ, folders))
-    bundle.add(
-        "contribution.json",
-        "the recipe, and planned against measured",
-        contribution.model_dump(mode="json"),
-    )
-    bundle.add("versions.json", "versions of Slipstream and the engine's parts", find_versions())
-    bundle.add(
-        "machine.json", "the machine as `probe` sees it", clean_record(host, bundle.redactor)
-    )
-    plans = {arm.name: describe_plan(arm.plan) for arm in comparison.arms}
-    bundle.add("plans.json", "both plans", plans)
-    verdict = comparison.verdict.model_dump(mode="json")
-    reports = [report.model_dump(mode="json") for report in comparison.reports]
-    for report in reports:
-        if report["machine"]:
-            report["machine"].pop("busiest")
-    bundle.add(
-        "comparison.json",
-        "figures by start, kind and load",
-        {"verdict": verdict, "reports": reports},
-    )
-    findings = certificate.findings.model_dump(
-        mode="json", include={"tolerance", "checks", "regrets", "sampling", "counts"}
-    )
-    bundle.add(
-        "certificate.json",
-        "whether the text is the same",
-        {"passed": certificate.passed, **findings},
-    )
-    for log in sorted(logs.glob("*.log")):
-        lines = list_skeleton(log.read_text(errors="replace"), bundle.redactor, is_whole=True)
-        bundle.add(f"logs/{log.name}", "an engine's start, then only where it logged", lines)
-    return bundle

@@ -8,14 +8,13 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import date
-from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
 from slipstream.hardware import Host, name_kind
 from slipstream.measuring.bench import BenchCell
 from slipstream.measuring.comparing.comparison import Comparison
-from slipstream.measuring.comparing.verdict import SpeedFinding
+from slipstream.measuring.comparing.verdict import Answer, SpeedFinding
 from slipstream.measuring.verifying.certificate import Certificate
 from slipstream.planning.plan import LaunchPlan
 from slipstream.recipes.recipe import Evidence, Recipe, Settings
@@ -47,8 +46,7 @@ class Contribution(Record):
     schema_version: Literal[1] = 1
     recipe: Recipe
     lossless: bool
-    certificate: str
-    verdict: str
+    verdict: Answer
     cautions: tuple[str, ...]
     planned: tuple[PlannedAgainstMeasured, ...]
     start_seconds: tuple[float, ...]
@@ -56,7 +54,7 @@ class Contribution(Record):
 
 
 def hold_against_plan(
-    plan: LaunchPlan, comparison: Comparison, logs: str
+    plan: LaunchPlan, comparison: Comparison, log: str
 ) -> tuple[PlannedAgainstMeasured, ...]:
     """Hold the plan's memory against the engine's own lines and what its processes took."""
     sizes = {item.name: item.size_bytes for item in plan.memory.items}
@@ -64,7 +62,7 @@ def hold_against_plan(
     pool, per_token = plan.memory.kv_pool_bytes, plan.memory.kv_bytes_per_token
     whole = sum(known) + pool if pool is not None and len(known) == len(sizes) else None
     drafted = [cell.memory_bytes for cell in _list_cells(comparison, "B")]
-    loaded, tokens = _LOADED.findall(logs), _KV_TOKENS.findall(logs)
+    loaded, tokens = _LOADED.findall(log), _KV_TOKENS.findall(log)
     weights = [sizes[name] for name in ("target weights", "drafter weights") if name in sizes]
     rows = (
         ("memory", "bytes", whole, max(filter(None, drafted), default=None)),
@@ -202,8 +200,3 @@ def _average(comparison: Comparison, arm: str, finding: SpeedFinding) -> dict[st
 
 def _list_cells(comparison: Comparison, arm: str) -> list[BenchCell]:
     return [cell for report in comparison.reports if report.arm == arm for cell in report.cells]
-
-
-def read_logs(folder: Path) -> str:
-    """Read what the drafted engines said."""
-    return "\n".join(log.read_text(errors="replace") for log in sorted(folder.glob("B-*.log")))

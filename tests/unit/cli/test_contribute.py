@@ -11,6 +11,7 @@ import pytest
 
 from slipstream.cli import compare, contribute, verify
 from slipstream.cli.main import run
+from slipstream.errors import EngineError
 from slipstream.hardware import load_host
 from slipstream.hardware.host import Engine
 from slipstream.measuring.contribution import Contribution
@@ -19,6 +20,7 @@ from slipstream.recipes.recipe import Recipe
 from slipstream.reporting.text.recipe import render_recipes
 from tests.unit.reporting.pages.test_certificate import certify
 from tests.unit.reporting.records import make_comparison
+from tests.unit.serving.test_examination import EXCERPTS
 
 Capture = pytest.CaptureFixture[str]
 TARGET = "Qwen/Qwen3-8B"
@@ -118,8 +120,8 @@ def test_the_evidence_has_no_names_and_nothing_that_was_said(
     assert asked[0].prompts == 2
     with zipfile.ZipFile("contribution/evidence.zip") as archive:
         held = {name: archive.read(name).decode() for name in archive.namelist()}
-    assert "logs/B-0-2.log" in held
-    assert "GPU KV cache size: 32,896 tokens" in held["logs/B-0-2.log"]
+    assert "logs/compare-B-0-2.log" in held
+    assert "GPU KV cache size: 32,896 tokens" in held["logs/compare-B-0-2.log"]
     for word in ("wilhelmina", "rare disease", "151644", "東京"):
         assert not [name for name, text in held.items() if word in text]
     assert json.loads(held["certificate.json"])["passed"] is True
@@ -132,6 +134,23 @@ def test_a_changed_text_leaves_with_4_and_is_written_down(
     assert run(["contribute", TARGET], {}) == 4
     (file,) = Path("contribution").glob("*.toml")
     assert "text NOT verified" in file.read_text()
+
+
+def test_an_engine_that_refuses_a_flag_is_evidence_without_a_recipe(
+    asked: list[argparse.Namespace], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        folder = tmp_path / "own" / "compare" / "20261116-220000"
+        folder.mkdir(parents=True)
+        (folder / "B-0-1.log").write_bytes((EXCERPTS / "flag-unknown.log").read_bytes())
+        raise EngineError("the engine ended before it was ready", hint="slipstream doctor")
+
+    monkeypatch.setattr(compare, "measure", refuse)
+    assert run(["contribute", TARGET], {}) == 3
+    with zipfile.ZipFile("contribution/evidence.zip") as archive:
+        failures = json.loads(archive.read("failures.json"))
+    assert failures["compare-B-0-1.log"][0]["signature"] == "flag-unknown"
+    assert list(Path("contribution").iterdir()) == [Path("contribution/evidence.zip")]
 
 
 @pytest.mark.parametrize(

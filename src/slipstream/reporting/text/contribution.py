@@ -1,11 +1,15 @@
 """A `Contribution` as text: the verdicts, and where the plan was wrong."""
 
+from slipstream.measuring.comparing.comparison import Comparison
 from slipstream.measuring.contribution import Contribution, PlannedAgainstMeasured
+from slipstream.measuring.verifying.certificate import Certificate
 from slipstream.reporting.text.tables import align
 from slipstream.units import show_bytes
 
 
-def render_contribution(contribution: Contribution) -> str:
+def render_contribution(
+    contribution: Contribution, comparison: Comparison, certificate: Certificate
+) -> str:
     """Show what was found and what of the plan was wrong."""
     rows = [("", "PLANNED", "MEASURED", "RATIO")]
     rows += [
@@ -20,9 +24,9 @@ def render_contribution(contribution: Contribution) -> str:
     starts = ", ".join(f"{seconds:.0f}" for seconds in contribution.start_seconds)
     return "\n".join(
         [
-            contribution.verdict,
-            contribution.certificate,
-            *(f"caution: {message}" for message in contribution.cautions),
+            comparison.verdict.sentence,
+            certificate.sentence,
+            *(f"caution: {one.message}" for one in comparison.verdict.cautions),
             "",
             *align(rows),
             "",
