@@ -12,6 +12,7 @@ from itertools import chain
 
 from slipstream.cli.arguments import VERBS, make_verb_parser
 from slipstream.cli.completion_scripts import RENDERERS, Option, VerbWords
+from slipstream.cli.manual import expand_help
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
 from slipstream.records import Record
@@ -67,7 +68,7 @@ def _describe(verb: str, summary: str) -> VerbWords:
         options=tuple(
             Option(
                 flag=action.option_strings[-1],
-                help=(action.help or "").replace("%%", "%"),
+                help=expand_help(action, parser),
                 takes_value=action.nargs != 0,
                 choices=_list_choices(action),
                 kind=_find_kind(action),

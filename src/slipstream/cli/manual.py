@@ -41,7 +41,7 @@ def render_manual() -> str:
         usage = parser.format_usage().removeprefix("usage: ")
         lines += [*(_escape(line) for line in usage.rstrip().splitlines()), ".fi"]
         for action in parser._actions:
-            lines += _describe(action, parser.prog)
+            lines += _describe(action, parser)
     lines.append(".SH EXIT STATUS")
     for code, meaning in _EXITS.items():
         lines += [".TP", f".B {int(code)}", _escape(meaning)]
@@ -60,14 +60,19 @@ def render_manual() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _describe(action: argparse.Action, program: str) -> list[str]:
+def expand_help(action: argparse.Action, parser: argparse.ArgumentParser) -> str:
+    """Return an option's help as `--help` shows it, with its default filled in."""
+    return parser._get_formatter()._expand_help(action) if action.help else ""
+
+
+def _describe(action: argparse.Action, parser: argparse.ArgumentParser) -> list[str]:
     if action.dest == "help":
         return []
     name = str(action.metavar or (action.dest.upper() if action.option_strings else action.dest))
     if action.option_strings:
         takes = "" if action.nargs == 0 else f" {name}"
         name = ", ".join(action.option_strings) + takes
-    words = (action.help or "").replace("%%", "%")
+    words = expand_help(action, parser)
     if action.choices and not action.metavar:
         words += f" (one of {', '.join(map(str, action.choices))})"
     return [".TP", f".B {_escape(name)}", _escape(words)]
