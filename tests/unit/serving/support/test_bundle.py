@@ -21,7 +21,19 @@ from tests.unit.steering.lines import write as write_line
 Capture = pytest.CaptureFixture[str]
 USER, HOST, OWNER, MODEL = "wilhelmina", "spark-of-hubertus", "ann-from-legal", "acme-diagnosis-13b"
 KEY, PROMPT = "sk-planted-4f9a8b7c6d5e", "my patient Doe has a rare disease"
-PLANTED = (USER, HOST, OWNER, MODEL, KEY, "hunter2", "rare disease", "patient", "10.9.8.7", "/srv/")
+PLANTED = (
+    USER,
+    HOST,
+    OWNER,
+    MODEL,
+    KEY,
+    "hunter2",
+    "rare disease",
+    "patient",
+    "rare_disease",
+    "10.9.8.7",
+    "/srv/",
+)
 TEXT = f"{USER}@{HOST} /srv/{USER}/{MODEL} key={KEY} 10.9.8.7 {PROMPT} of {OWNER}"
 QUOTING = f"""\
 (APIServer pid=1) INFO 11-16 22:16:24 [api_utils.py:286] args: {{'api_key': ['hunter2'], \
@@ -36,7 +48,12 @@ INFO:     Application startup complete.
 (APIServer pid=1) ERROR 11-16 22:17:01 [serving.py:40] Error in preprocessing {PROMPT}
 (EngineCore pid=2) ERROR 11-16 22:17:02 [core.py:812] Traceback (most recent call last):
 (EngineCore pid=2) ERROR 11-16 22:17:02 [core.py:812]   File "/srv/{USER}/v/lib/\
-python3.11/site-packages/vllm/v1/engine/core.py", line 803, in run_engine_core
+python3.11/site-packages/pydantic/main.py", line 803, in model_validate
+(EngineCore pid=2) ERROR 11-16 22:17:02 [core.py:812]   File "/site-packages/rare_disease.py", \
+line 1, in model_validate
+(EngineCore pid=2) ERROR 11-16 22:17:02 [core.py:812]   File "/site-packages/pydantic/main.py", \
+line 1, in my_patient_has_a_rare_disease
+(EngineCore pid=2) ERROR 11-16 22:17:02 [core.py:812] MyPatientHasARareDiseaseError
 (EngineCore pid=2) ERROR 11-16 22:17:02 [core.py:812] ValueError: {PROMPT}
 ValueError: cannot tokenize {PROMPT}
 INFO 11-16 22:18:00 [core.py:1] Initializing a V1 LLM engine for {PROMPT}
@@ -129,7 +146,7 @@ def test_what_a_maintainer_needs_is_in_the_archive(folder: RunFolder, tmp_path: 
     assert json.loads(held["run-1/requests.json"])["answers"] == {"200": 1}
     log = held["run-1/engine.log"]
     assert "'max_model_len': 1024" in log
-    assert 'File "site-packages/vllm/v1/engine/core.py", line 803, in run_engine_core' in log
+    assert 'File "pydantic/main.py", line 803, in model_validate' in log
     assert re.search(r"\[core\.py:812\] ValueError$", log, re.MULTILINE)
     assert "OSError: [Errno 2] No such file or directory" in log
     # Of a log without its beginning nothing tells where the start ended.
