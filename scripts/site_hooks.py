@@ -1,9 +1,10 @@
-"""Hooks of mkdocs: the site's menu is docs/index.md, and the repository's own pages are in it.
+"""Hooks of mkdocs: README.md is the first page, docs/index.md the menu, and both are as on GitHub.
 
-The pages stay as GitHub shows them. Marks for the tests are taken off code fences, links to files
+Marks for the tests are taken off code fences, links to files
 outside docs/ lead to the page of that file here, or else to the repository.
 """
 
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -12,22 +13,29 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-ROOT_PAGES = ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY", "CODE_OF_CONDUCT")
-HOME = "Documents"
+# Where each page that is not below docs/, or not at its place there, is on the site.
+MOVED = {
+    "README.md": "index.md",
+    "docs/index.md": "documents.md",
+    "CHANGELOG.md": "project/changelog.md",
+    "CONTRIBUTING.md": "project/working.md",
+    "SECURITY.md": "project/security.md",
+    "CODE_OF_CONDUCT.md": "project/conduct.md",
+}
 EXAMPLES = {"A comparison": "example-comparison.html"}
-LINK = re.compile(r"\]\(([^)\s:]+)\)")
+LINK = re.compile(r"(\])\(([^)\s:]+)\)")
 FENCE = re.compile(r"^(\s*```\w+)[^\n`]*$", re.MULTILINE)
 ENTRY = re.compile(r"\[([^\]]+)\]\(([^)\s:]+\.md)\)")
 
 
 def on_config(config: Any) -> Any:
     """Make the menu from the sections of docs/index.md."""
-    nav: list[Any] = [{HOME: "index.md"}, {"Overview": "project/README.md"}]
+    nav: list[Any] = [{"Overview": "index.md"}, {"All documents": "documents.md"}]
     text = (REPOSITORY / "docs" / "index.md").read_text()
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         title, _, body = section.partition("\n")
         found = {to: name.replace("`", "") for name, to in ENTRY.findall(body)}
-        pages = [{_shorten(name): _place(to)} for to, name in found.items()]
+        pages = [{_shorten(name): _find_place(f"docs/{to}")} for to, name in found.items()]
         nav.append({title.partition(":")[0]: pages})
     nav.append({"Examples": [{name: page} for name, page in EXAMPLES.items()]})
     config.nav = nav
@@ -35,38 +43,37 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages of the repository's root."""
-    for name in ROOT_PAGES:
-        text = (REPOSITORY / f"{name}.md").read_text()
-        files.append(File.generated(config, f"project/{name}.md", content=text))
+    """Put the pages of the repository's root at their places."""
+    files.remove(next(file for file in files if file.src_uri == "index.md"))
+    for source, place in MOVED.items():
+        text = (REPOSITORY / source).read_text()
+        files.append(File.generated(config, place, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Take off the tests' marks, and have every link lead somewhere on the site."""
-    source = page.file.src_uri
-    is_root = source.startswith("project/")
-    folder = REPOSITORY if is_root else REPOSITORY / "docs"
+    place = page.file.src_uri
+    source = next((source for source, to in MOVED.items() if to == place), f"docs/{place}")
     text = FENCE.sub(r"\1", markdown)
-    return LINK.sub(lambda found: f"]({_lead(found[1], folder, is_root)})", text)
+    return LINK.sub(lambda found: f"{found[1]}({_lead(found[2], source, place)})", text)
 
 
-def _lead(link: str, folder: Path, is_root: bool) -> str:
+def _lead(link: str, source: str, place: str) -> str:
     path, mark, heading = link.partition("#")
     if not path:
         return link
-    target = (folder / path).resolve()
-    up = "../" if is_root else ""
-    if target.is_relative_to(REPOSITORY / "docs") and target.is_file():
-        return f"{up}{target.relative_to(REPOSITORY / 'docs')}{mark}{heading}"
-    if target.parent == REPOSITORY and target.stem in ROOT_PAGES:
-        return f"{up}project/{target.name}{mark}{heading}"
-    inside = target.relative_to(REPOSITORY)
-    return f"{_find_repository()}/{'tree' if target.is_dir() else 'blob'}/main/{inside}"
+    target = os.path.normpath(Path(source).parent / path)
+    if (REPOSITORY / target).is_file() and (to := _find_place(target)) is not None:
+        return os.path.relpath(to, Path(place).parent) + mark + heading
+    kind = "tree" if (REPOSITORY / target).is_dir() else "blob"
+    return f"{_find_repository()}/{kind}/main/{target}"
 
 
-def _place(link: str) -> str:
-    return f"project/{Path(link).name}" if link.startswith("../") else link
+def _find_place(source: str) -> str | None:
+    source = os.path.normpath(source)
+    inside = source.removeprefix("docs/") if source.startswith("docs/") else None
+    return MOVED.get(source, inside)
 
 
 def _shorten(name: str) -> str:
