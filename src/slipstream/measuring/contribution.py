@@ -22,8 +22,17 @@ from slipstream.records import Record
 
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
 _LOADED = re.compile(r"Model loading took ([\d.]+) GiB")
-_SETTINGS = ("context", "sequences", "batched_tokens", "memory_utilization", "tensor_parallel")
-_SETTINGS += ("kv_dtype", "quantization", "eager", "prefix_caching")
+_SETTINGS = (
+    "context",
+    "sequences",
+    "batched_tokens",
+    "memory_utilization",
+    "tensor_parallel",
+    "kv_dtype",
+    "quantization",
+    "eager",
+    "prefix_caching",
+)
 
 
 class PlannedAgainstMeasured(Record):
