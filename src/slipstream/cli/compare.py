@@ -27,7 +27,7 @@ from slipstream.cli.plan import (
 )
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
-from slipstream.engines.installed import find_versions
+from slipstream.engines.installed import find_versions, require_engine
 from slipstream.engines.vllm_methods import METHOD_NAMES
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
@@ -94,7 +94,21 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Measure the plans in turns and print which one to use."""
     require_writable(options.html, options.markdown)
     host = read_host(this_machine(os.environ, datetime.now(UTC)))
-    arms = _find_arms(options, host)
+    require_engine(host)
+    done = measure(options, host, _find_arms(options, host), screen)
+    report = describe_arena(done) if isinstance(done, Arena) else describe_comparison(done)
+    screen.show_data(text=render_text(report), document=done.to_json())
+    if options.html:
+        write_report(options.html, _render_html(done), screen)
+    if options.markdown:
+        write_report(options.markdown, render_markdown(report), screen)
+    return ExitCode.DONE
+
+
+def measure(
+    options: argparse.Namespace, host: Host, arms: tuple[ComparedArm, ...], screen: Screen
+) -> Comparison | Arena:
+    """Start each arm in turns and judge what was measured."""
     workload = read_workload(options, _find_context([arm.plan for arm in arms]))
     bench = Bench(
         workload=workload,
@@ -126,14 +140,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         localize=weights.localize,
     )
     with screen.busy("comparing"):
-        done = contest.run(conditions)
-    report = describe_arena(done) if isinstance(done, Arena) else describe_comparison(done)
-    screen.show_data(text=render_text(report), document=done.to_json())
-    if options.html:
-        write_report(options.html, _render_html(done), screen)
-    if options.markdown:
-        write_report(options.markdown, render_markdown(report), screen)
-    return ExitCode.DONE
+        return contest.run(conditions)
 
 
 def _render_html(done: Comparison | Arena) -> str:

@@ -21,10 +21,9 @@ from slipstream.demo.performance import (
     Stage,
     load_decoder,
     make_workload,
-    require_engine,
     stay_up,
 )
-from slipstream.engines.installed import find_versions
+from slipstream.engines.installed import find_versions, require_engine
 from slipstream.errors import ExitCode
 from slipstream.hardware import Host, read_host, this_machine
 from slipstream.measuring.bench import Conditions
@@ -80,7 +79,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     display = _Display(screen)
     now = datetime.now(UTC)
     host = read_host(this_machine(os.environ, now))
-    require_engine(host)
+    require_engine(host, extra="demo")
     cache = slipstream_cache(os.environ)
     target = display.time(f"{CHECKPOINT} is prepared", lambda: make_smollm2(cache))
     plan, plain_plan = display.time(

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from slipstream.cli.screen import Screen
-from slipstream.errors import ExitCode
+from slipstream.errors import ExitCode, UsageError
 from slipstream.hardware import read_host, this_machine
 from slipstream.reporting.text.doctor import render_diagnosis, render_examination
 from slipstream.serving.advisories import Lookup
@@ -37,34 +37,74 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="look up security advisories for every installed package on osv.dev",
     )
+    parser.add_argument(
+        "--bundle",
+        metavar="FILE",
+        type=Path,
+        help="write a ZIP archive for a bug report, without keys, prompts or names",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="with --bundle: print what the archive would hold, and write nothing",
+    )
     parser.usage = "slipstream doctor [RUN|LOGFILE] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Check this machine or diagnose a run; the exit code is 1 if there is a fault."""
     root = find_runs_root(os.environ)
+    if options.dry_run and options.bundle is None:
+        raise UsageError("--dry-run is for --bundle", hint="slipstream doctor --bundle FILE")
+    if options.bundle is not None:
+        return _run_bundle(options, root, screen)
     if options.subject is not None:
         log = Path(options.subject)
         folder = None if log.is_file() else choose_run(root, options.subject)[0]
         diagnosis = diagnose_log(log) if folder is None else diagnose_run(folder)
         screen.show_data(text=render_diagnosis(diagnosis), document=diagnosis.to_json())
         return ExitCode.EXPECTED_FAILURE if diagnosis.is_fault else ExitCode.DONE
-    # Docker takes a second to answer, and nothing here asks about it.
-    surface = replace(this_machine(os.environ, datetime.now(UTC)), run=lambda _: None)
     with screen.busy("checking this machine"):
-        examination = examine(
-            Site(
-                host=read_host(surface),
-                environment=os.environ,
-                user=os.getuid(),
-                runs=tuple(list_runs(root)),
-                runs_root=root,
-                now=datetime.now(UTC),
-                lookup=_look_up() if options.advisories else None,
-            )
-        )
+        examination = examine(_read_site(root, _look_up() if options.advisories else None))
     screen.show_data(text=render_examination(examination), document=examination.to_json())
     return ExitCode.EXPECTED_FAILURE if examination.count("fault") else ExitCode.DONE
+
+
+def _run_bundle(options: argparse.Namespace, root: Path, screen: Screen) -> ExitCode:
+    """List what an archive for a bug report holds, then write it."""
+    from slipstream.engines.installed import find_versions
+    from slipstream.reporting.text.bundle import render_bundle
+    from slipstream.serving.support.bundle import MOST_RUNS, make_bundle
+
+    site = _read_site(root, _look_up() if options.advisories else None)
+    runs = site.runs[:MOST_RUNS]
+    if options.subject is not None:
+        runs = (choose_run(root, options.subject),)
+    bundle = make_bundle(site.host, examine(site), runs, find_versions(), os.environ)
+    listed = bundle.list_files(None if options.dry_run else options.bundle)
+    text = render_bundle(listed)
+    if options.dry_run:
+        text += "".join(f"\n\n== {name}\n{held}" for name, held in bundle.contents.items())
+    screen.show_data(text=text, document=listed.to_json())
+    if not options.dry_run:
+        bundle.write(options.bundle)
+        screen.show_progress(f"{options.bundle} is written; look into it before you send it")
+    return ExitCode.DONE
+
+
+def _read_site(root: Path, lookup: Lookup | None) -> Site:
+    """Look at this machine and its runs."""
+    # Docker takes a second to answer, and nothing here asks about it.
+    surface = replace(this_machine(os.environ, datetime.now(UTC)), run=lambda _: None)
+    return Site(
+        host=read_host(surface),
+        environment=os.environ,
+        user=os.getuid(),
+        runs=tuple(list_runs(root)),
+        runs_root=root,
+        now=datetime.now(UTC),
+        lookup=lookup,
+    )
 
 
 def _look_up() -> Lookup:

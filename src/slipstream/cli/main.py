@@ -35,7 +35,7 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         environment, as_json="--json" in arguments, verbose="--verbose" in arguments
     )
     try:
-        verb, options, help_text = parse_arguments(arguments)
+        verb, options, help_text = parse_arguments(arguments, environment)
         if verb is None:
             screen.output.write(help_text)
             return ExitCode.DONE

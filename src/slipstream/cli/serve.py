@@ -21,7 +21,7 @@ from slipstream.cli.plan import (
 )
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
-from slipstream.engines.installed import find_versions
+from slipstream.engines.installed import find_versions, require_engine
 from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
 from slipstream.planning import LaunchPlan, Wishes
@@ -183,6 +183,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         return _show_unit(options, plan, terms, screen)
     if options.from_env:
         screen.show_progress(render_plan(plan, explain=False))
+    require_engine(host)
     require_accepted(plan)
     now = datetime.now(UTC)
     folder = RunFolder(find_runs_root(environment) / name_run(plan, now, os.getpid()))

@@ -21,7 +21,7 @@ from slipstream.cli.method_plans import plan_other_methods, read_methods
 from slipstream.cli.plan import TARGET_OR_PLAN_HELP, add_wishes, plan_plain, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
-from slipstream.engines.installed import find_versions
+from slipstream.engines.installed import find_versions, require_engine
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
 from slipstream.measuring.bench import Bench
@@ -106,6 +106,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     require_writable(options.html, options.markdown, options.save)
     goal = parse_goal(options.goal)
     host = read_host(this_machine(os.environ, datetime.now(UTC)))
+    require_engine(host)
     wishes = _read_wishes(options, goal)
     plan = _take_drafting_plan(wishes, host)
     others = plan_other_methods(wishes, methods, host, plan)

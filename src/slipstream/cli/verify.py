@@ -20,7 +20,7 @@ from slipstream.cli.measuring_options import (
 from slipstream.cli.plan import TARGET_OR_PLAN_HELP, add_wishes, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
-from slipstream.engines.installed import find_versions
+from slipstream.engines.installed import find_versions, require_engine
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
 from slipstream.measuring.client.endpoint import Endpoint
@@ -99,13 +99,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Ask both engines and print a certificate; the exit code is 4 if the text changes."""
     require_writable(options.html, options.markdown)
-    now = datetime.now(UTC)
     folder = RunFolder(Path(options.target))
     if folder.record.is_file():
         return _check_run(folder, options, screen)
     options.prompts = options.prompts or PROMPTS
-    host = read_host(this_machine(os.environ, now))
-    plan = _take_drafting_plan(options, host)
+    host = read_host(this_machine(os.environ, datetime.now(UTC)))
+    require_engine(host)
+    certificate = examine(options, host, _take_drafting_plan(options, host), screen)
+    return _show(certificate, options, screen)
+
+
+def examine(
+    options: argparse.Namespace, host: Host, plan: LaunchPlan, screen: Screen
+) -> Certificate:
+    """Ask the plan's engine with and without drafts, and judge the answers."""
+    now = datetime.now(UTC)
     # One token of the context is the judge's.
     workload = read_workload(options, None if plan.context is None else plan.context - 1)
     plan = Weights(screen, os.environ, options.accept_changes).localize(plan)
@@ -138,7 +146,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     logs = slipstream_cache(os.environ) / "verify" / f"{now:%Y%m%d-%H%M%S}"
     with screen.busy("verifying"):
         findings = exam.take(start_in_turn(plans, logs=logs, environment=os.environ, say=exam.say))
-    return _show(Certificate.make(findings, conditions), options, screen)
+    return Certificate.make(findings, conditions)
 
 
 def _check_run(folder: RunFolder, options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -14,9 +14,7 @@ from typing import Literal
 from pydantic import Field
 
 from slipstream.demo.recording import Decode, Take, record
-from slipstream.engines import vllm
-from slipstream.errors import EngineError, MissingPartError
-from slipstream.hardware import Host
+from slipstream.errors import EngineError
 from slipstream.measuring.bench import Conditions
 from slipstream.measuring.machine_watch import MachineLoad, MachineWatch
 from slipstream.measuring.workloads import Prompt, Workload
@@ -126,16 +124,6 @@ def make_workload(max_tokens: int) -> Workload:
         prompts=tuple(ask(kind, kind, text) for kind, text in QUESTIONS.items()),
         warm_up=tuple(ask(f"warm-{at}", "warm-up", text) for at, text in enumerate(WARM_UP)),
     )
-
-
-def require_engine(host: Host) -> None:
-    """Refuse to begin without an engine to show."""
-    engine = host.software.engine
-    if engine is None or not engine.distribution.startswith("vllm"):
-        raise MissingPartError(
-            f"vLLM {vllm.VERSION} is not installed",
-            hint=f"pip install 'slipstream[{'vllm' if host.accelerators else 'demo'}]'",
-        )
 
 
 def load_decoder(target: Path) -> Decode:

@@ -24,7 +24,18 @@ def test_help_and_version_leave_with_0(capsys: pytest.CaptureFixture[str]) -> No
         with pytest.raises(SystemExit) as ended:
             run([flag], {})
         assert ended.value.code == 0
-    assert capsys.readouterr().out.endswith(f"slipstream {__version__}\n")
+    ours, *engine = capsys.readouterr().out.splitlines()[-1].split(", ")
+    assert ours == f"slipstream {__version__}"
+    assert engine[0].startswith(("vllm", "no engine (pip install "))
+
+
+def test_neither_help_nor_version_imports_what_is_heavy() -> None:
+    for flag in ("--help", "--version"):
+        code = f"import sys; from slipstream.cli.main import run\ntry: run(['{flag}'], {{}})\n"
+        code += "except SystemExit: print(*sys.modules, file=sys.stderr)"
+        loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        heavy = {"pydantic", "torch", "vllm", "slipstream.cli.defaults"}
+        assert not heavy & {*loaded.stderr.split()}
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli.arguments import (
-    FLEET_VERBS,
-    VERBS,
+    PEOPLES_VERBS,
     load_verb,
     make_fleet_parser,
     make_root_parser,
@@ -17,20 +16,19 @@ from tests.docs.documents import Block, find_commands
 from tests.snapshots import read_snapshot
 
 DOCS = Path(__file__).parents[3] / "docs"
-PEOPLES = [*(one for one in VERBS if one != "fleet"), *(f"fleet {one}" for one in FLEET_VERBS)]
 
 
 def test_the_reference_is_the_commands_own_help(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     parts = ["# Reference", "Written by the command itself and checked by a test."]
-    parsers = [make_verb_parser(name, load_verb(name)) for name in PEOPLES]
+    parsers = [make_verb_parser(name, load_verb(name)) for name in PEOPLES_VERBS]
     for parser in (make_root_parser(), make_fleet_parser(), *parsers):
         parts.append(f"## {parser.prog}\n\n```\n{parser.format_help().rstrip()}\n```")
     shown = "\n\n".join(parts) + "\n"
     assert shown == read_snapshot("reference.md", shown, DOCS)
 
 
-@pytest.mark.parametrize("name", PEOPLES)
+@pytest.mark.parametrize("name", PEOPLES_VERBS)
 def test_every_verb_shows_two_examples_that_can_be_typed(name: str) -> None:
     verb = load_verb(name)
     commands = list(find_commands(Block(name, ("sh",), getattr(verb, "EXAMPLES", ""))))
@@ -40,7 +38,7 @@ def test_every_verb_shows_two_examples_that_can_be_typed(name: str) -> None:
         parse_arguments(words)
 
 
-@pytest.mark.parametrize("name", PEOPLES)
+@pytest.mark.parametrize("name", PEOPLES_VERBS)
 def test_every_option_says_what_it_sets(name: str) -> None:
     parser = make_verb_parser(name, load_verb(name))
     unexplained = [action.dest for action in parser._actions if len(action.help or "") < 12]

@@ -13,11 +13,9 @@ from slipstream.demo.performance import (
     Part,
     Stage,
     make_workload,
-    require_engine,
     stay_up,
 )
-from slipstream.errors import EngineError, MissingPartError
-from slipstream.hardware import load_host
+from slipstream.errors import EngineError
 from slipstream.measuring.machine_watch import MachineWatch
 from tests.unit.demo.pieces import TEXT, decode, make_demo
 from tests.unit.demo.test_recording import EVENTS, pace
@@ -51,15 +49,6 @@ def test_only_answers_of_the_same_tokens_are_equal() -> None:
 
 def test_a_demo_loads_back_identically() -> None:
     assert Demo.model_validate_json(make_demo().to_json()) == make_demo()
-
-
-def test_without_an_engine_it_says_what_to_install() -> None:
-    host = load_host("cpu-server")
-    require_engine(host)
-    bare = host.model_copy(update={"software": host.software.model_copy(update={"engine": None})})
-    with pytest.raises(MissingPartError) as refused:
-        require_engine(bare)
-    assert refused.value.hint == "pip install 'slipstream[demo]'"
 
 
 def test_an_engine_is_warmed_up_then_asked_and_stays_up_in_the_block(

@@ -1,0 +1,137 @@
+"""A flag beats a variable, a variable the file, the file the default; nothing odd is taken."""
+
+from pathlib import Path
+
+import pytest
+
+from slipstream.cli.arguments import parse_arguments
+from slipstream.cli.config import ConfigList
+from slipstream.cli.main import run
+from slipstream.errors import InvalidInputError
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / ".config" / "slipstream").mkdir(parents=True)
+    return {"HOME": str(tmp_path)}
+
+
+def configure(home: dict[str, str], text: str, mode: int = 0o600) -> Path:
+    file = Path(home["HOME"], ".config", "slipstream", "config.toml")
+    file.write_text(text)
+    file.chmod(mode)
+    return file
+
+
+def test_a_flag_beats_a_variable_which_beats_the_file(home: dict[str, str]) -> None:
+    configure(home, "[serve]\nport = 8100\ndrain = 5\n[plan]\ncontext = 4096\n")
+    told = home | {"SLIPSTREAM_SERVE_PORT": "8200"}
+    _, options, _ = parse_arguments(["serve", "t"], home)
+    assert (options.port, options.drain, options.context) == (8100, 5, None)
+    assert parse_arguments(["serve", "t"], told)[1].port == 8200
+    assert parse_arguments(["serve", "t", "--port", "8300"], told)[1].port == 8300
+    assert parse_arguments(["serve", "t"], {})[1].port is None
+
+
+def test_values_are_read_as_if_typed(home: dict[str, str]) -> None:
+    configure(home, '[bench]\nconcurrency = [1, 4]\nworkload = ["code"]\n[serve]\ndetach = true\n')
+    assert parse_arguments(["bench"], home)[1].concurrency == [1, 4]
+    assert parse_arguments(["bench"], home)[1].workload == ["code"]
+    assert parse_arguments(["serve", "t"], home)[1].detach is True
+    off = home | {"SLIPSTREAM_SERVE_DETACH": "no", "SLIPSTREAM_BENCH_CONCURRENCY": "2 8"}
+    assert parse_arguments(["serve", "t"], off)[1].detach is False
+    assert parse_arguments(["bench"], off)[1].concurrency == [2, 8]
+
+
+def test_a_required_option_can_be_configured(home: dict[str, str]) -> None:
+    configure(home, '[train]\nprompts = ["a.jsonl"]\n')
+    assert parse_arguments(["train", "t"], home)[1].prompts == ["a.jsonl"]
+
+
+def test_a_saved_plan_is_taken_without_the_wishes_for_new_ones(
+    home: dict[str, str], tmp_path: Path
+) -> None:
+    configure(home, "[serve]\nport = 8100\ncontext = 4096\n")
+    saved = tmp_path / "plan.json"
+    saved.write_text("{}")
+    _, options, _ = parse_arguments(["serve", str(saved)], home)
+    assert (options.port, options.context) == (8100, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "faults"),
+    [
+        ("[serv]\nport = 1\n", ("serv: no such verb",)),
+        ("port = 1\n", ("port: no such verb",)),
+        ("serve = 1\n", ("serve: not a table",)),
+        ("[serve]\nprot = 1\nport = 'x'\n", ("argument --port: 'x' is not", "no option prot")),
+        ("[serve]\nport = [1, 2]\n", ("takes one value",)),
+        ("[serve]\nport = true\n", ("takes a text or a number, not bool",)),
+        ("[serve]\ngoal = 'fastest'\n", ("invalid choice",)),
+        ("[serve]\ndetach = 'yes'\n", ("is a switch",)),
+        ("[serve]\nbind = '--no-gate'\n", ("does not begin with a dash",)),
+        ("[serve]\njson = true\n", ("no option json",)),
+        ("[serve]\nport = {}\n", ("not dict",)),
+    ],
+)
+def test_what_no_verb_reads_is_refused(
+    text: str, faults: tuple[str, ...], home: dict[str, str]
+) -> None:
+    configure(home, text)
+    with pytest.raises(InvalidInputError) as refused:
+        parse_arguments(["serve", "t"], home)
+    said = " ".join(refused.value.details)
+    assert all(fault in said for fault in faults)
+
+
+@pytest.mark.parametrize("content", [b"[serve", b"\xff\xfe", b"#" * 70_000, b"a=" + b"[" * 5000])
+def test_a_file_that_is_no_toml_is_refused_with_its_name(
+    content: bytes, home: dict[str, str], capsys: Capture
+) -> None:
+    file = configure(home, "")
+    file.write_bytes(content)
+    assert run(["status"], home) == 1
+    assert str(file) in capsys.readouterr().err
+
+
+def test_a_file_that_others_can_write_is_refused(home: dict[str, str], capsys: Capture) -> None:
+    configure(home, "[serve]\nport = 1\n", mode=0o622)
+    assert run(["status"], home) == 1
+    assert "chmod 600" in capsys.readouterr().err
+
+
+def test_a_broken_file_keeps_nobody_from_help_and_config(
+    home: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    configure(home, "[serve]\nprot = 1\n")
+    monkeypatch.setenv("HOME", home["HOME"])
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    with pytest.raises(SystemExit):
+        run(["serve", "--help"], home)
+    assert run(["config"], home) == 1
+    assert "[serve] has no option prot" in capsys.readouterr().err
+
+
+def test_config_shows_where_each_value_comes_from(
+    home: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    file = configure(home, "[serve]\nport = 8100\ndrain = 5\n")
+    monkeypatch.setenv("HOME", home["HOME"])
+    for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLIPSTREAM_CACHE", "/cache")
+    monkeypatch.setenv("SLIPSTREAM_SERVE_PORT", "8200")
+    assert run(["config", "--json"], {}) == 0
+    shown = ConfigList.model_validate_json(capsys.readouterr().out)
+    values = {(one.verb, one.name): (one.value, one.source, one.place) for one in shown.values}
+    assert values[None, "cache"] == ("/cache", "variable", "SLIPSTREAM_CACHE")
+    assert values[None, "runs"][1] == "default"
+    assert values["serve", "port"] == ("8200", "variable", "SLIPSTREAM_SERVE_PORT")
+    assert values["serve", "drain"] == ("5", "file", f"{file}: [serve] drain")
+    assert ("serve", "bind") not in values
+    assert run(["config", "serve"], {}) == 0
+    text = capsys.readouterr().out
+    assert "serve --bind" in text
+    assert f"file: {file}" in text

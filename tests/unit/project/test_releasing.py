@@ -1,0 +1,73 @@
+"""A tag is released only if the version, the changelog and the addresses agree with it."""
+
+import runpy
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[3]
+notes: Any = SimpleNamespace(**runpy.run_path(str(REPOSITORY / "scripts" / "release-notes")))
+engine: Any = SimpleNamespace(**runpy.run_path(str(REPOSITORY / "scripts" / "compare-engine")))
+URLS = {"Homepage": "https://github.com/us/slipstream"}
+CHANGELOG = (
+    "# Changelog\n\n## Unreleased\n\n- new\n\n## 0.2.0 - 2026-12-01\n\n- two\n\n## 0.1.0\n\n- one\n"
+)
+
+
+def test_a_section_is_the_one_of_its_version() -> None:
+    assert notes.read_section(CHANGELOG, "0.2.0") == "- two"
+    assert notes.read_section(CHANGELOG, "0.1.0") == "- one"
+    assert notes.read_section(CHANGELOG, "0.1") is None
+
+
+def test_what_fits_is_released() -> None:
+    assert notes.find_faults("v0.2.0", "0.2.0", "- two", URLS, "us/slipstream") == []
+
+
+def test_everything_that_does_not_fit_is_named() -> None:
+    faults = notes.find_faults("v0.2.0", "0.3.0.dev0", None, URLS, "them/slipstream")
+    assert len(faults) == 4
+    for words in ("the tag is v0.2.0", "no version to release", "no section", "Homepage"):
+        assert sum(words in fault for fault in faults) == 1
+
+
+def test_the_changelog_has_a_section_for_this_version_or_for_the_next() -> None:
+    changelog = (REPOSITORY / "CHANGELOG.md").read_text()
+    assert notes.read_section(changelog, "Unreleased") is not None
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert {"Homepage", "Issues", "Changelog", "Documentation"} == set(project["urls"])
+
+
+def make_tables(version: str, *flags: str, kind: str = "integer", **more: Any) -> dict[str, Any]:
+    return {
+        "version": version,
+        "arguments": {flag: {"flags": [flag], "kind": kind} for flag in flags},
+        "targets": ["A", "B"],
+        "parsers": {"tool": ["x"], "reasoning": ["y"]},
+        "patches": {"p": "same"},
+        **more,
+    }
+
+
+def test_what_another_engine_takes_away_breaks_only_what_uses_it() -> None:
+    ours = make_tables("1", "--used", "--unused")
+    same = engine.compare(ours, make_tables("2", "--used", "--unused", "--new"), {"--used"})
+    assert (same["breaking"], same["arguments"]["added"]) == ([], ["--new"])
+    other = make_tables(
+        "2", targets=["B", "C"], parsers={"tool": [], "reasoning": ["y"]}, patches={"p": "gone"}
+    )
+    changes = engine.compare(ours, other, {"--used"})
+    assert changes["arguments"]["removed"] == ["--unused", "--used"]
+    assert changes["breaking"] == [
+        "--used is gone, and plans set it",
+        "tool parser x is gone",
+        "A no longer hands out hidden states",
+        "patch p: its source gone",
+    ]
+    assert "targets added: 1\n  C" in engine.render(changes)
+
+
+def test_another_kind_of_value_breaks_a_flag_that_plans_set() -> None:
+    changes = engine.compare(make_tables("1", "--a"), make_tables("2", "--a", kind="text"), {"--a"})
+    assert changes["breaking"] == ["--a is read as another kind of value, and plans set it"]

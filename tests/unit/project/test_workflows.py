@@ -1,0 +1,98 @@
+"""The hosted workflows are pinned, have least permissions, and run what is here to be run."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).parents[3]
+FOLDER = REPOSITORY / ".github" / "workflows"
+WORKFLOWS = sorted(FOLDER.glob("*.yml"))
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+
+
+def list_jobs() -> Iterator[tuple[str, dict[str, Any]]]:
+    for file in WORKFLOWS:
+        for name, job in yaml.safe_load(file.read_text())["jobs"].items():
+            yield f"{file.name} {name}", job
+
+
+def list_steps() -> Iterator[tuple[str, dict[str, Any]]]:
+    for place, job in list_jobs():
+        for step in job.get("steps", ()):
+            yield place, step
+
+
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
+def test_every_action_is_pinned_by_commit_with_its_version(file: Path) -> None:
+    used = re.findall(r"uses: (\S+)(.*)", file.read_text())
+    assert used
+    for action, rest in used:
+        if not action.startswith("./"):
+            assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action)
+            assert re.fullmatch(r" # v\d+\.\d+\.\d+", rest)
+
+
+def test_an_action_has_one_pin_everywhere() -> None:
+    used = [
+        action for file in WORKFLOWS for action in re.findall(r"uses: (\S+@\w+)", file.read_text())
+    ]
+    names = {action.partition("@")[0] for action in used}
+    assert len(set(used)) == len(names)
+
+
+def test_nothing_is_permitted_but_what_a_job_names() -> None:
+    for file in WORKFLOWS:
+        assert yaml.safe_load(file.read_text())["permissions"] == {}
+    for place, job in list_jobs():
+        assert "permissions" in job, place
+        writes = {scope for scope, level in job["permissions"].items() if level == "write"}
+        assert not writes or place.startswith(("release.yml", "site.yml deploy")), place
+        assert "timeout-minutes" in job or "uses" in job, place
+
+
+def test_no_checkout_keeps_its_token_and_no_command_is_made_from_an_event() -> None:
+    for place, step in list_steps():
+        if step.get("uses", "").startswith("actions/checkout@"):
+            assert step["with"]["persist-credentials"] is False, place
+        assert "${{" not in step.get("run", ""), place
+
+
+def test_only_a_tag_publishes_and_only_after_approval() -> None:
+    release = yaml.safe_load((FOLDER / "release.yml").read_text())
+    # YAML reads the key `on` as true.
+    assert list(release[True]) == ["push"]
+    assert list(release[True]["push"]) == ["tags"]
+    assert release["jobs"]["publish"]["environment"]["name"] == "release"
+    assert release["jobs"]["images"]["environment"] == "release"
+
+
+def test_every_supported_python_is_checked_and_installed_on() -> None:
+    prefix = "Programming Language :: Python :: "
+    supported = [
+        one.removeprefix(prefix) for one in PROJECT["classifiers"] if one.startswith(prefix)
+    ]
+    for name, job in (("check", "check"), ("build", "install")):
+        jobs = yaml.safe_load((FOLDER / f"{name}.yml").read_text())["jobs"]
+        assert jobs[job]["strategy"]["matrix"]["python"] == supported
+
+
+def test_every_script_that_a_workflow_runs_is_there() -> None:
+    scripts = {
+        word
+        for _, step in list_steps()
+        for word in re.findall(r"(?:scripts|\.ci)/[\w-]+", step.get("run", ""))
+    }
+    assert scripts >= {"scripts/check", "scripts/build-site", ".ci/run"}
+    for script in scripts:
+        assert (REPOSITORY / script).stat().st_mode & 0o100, script
+
+
+def test_issue_forms_ask_for_what_the_command_makes() -> None:
+    forms = REPOSITORY / ".github" / "ISSUE_TEMPLATE"
+    assert "slipstream doctor --bundle" in (forms / "bug.yml").read_text()
+    assert "slipstream contribute" in (forms / "recipe.yml").read_text()
