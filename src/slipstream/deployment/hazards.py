@@ -95,6 +95,7 @@ def _check_object(document: Object) -> Iterator[Fault]:
 
 def _check_policy(where: str, spec: Object) -> Iterator[Fault]:
     """Find rules that let everybody in, or out to everywhere."""
+    members = {"podSelector": spec.get("podSelector")}
     for direction, side in (("ingress", "from"), ("egress", "to")):
         for rule in spec.get(direction) or ():
             peers = rule.get(side)
@@ -104,8 +105,9 @@ def _check_policy(where: str, spec: Object) -> Iterator[Fault]:
                 yield make_hazard(
                     f"open-{direction}", where, message, f"{side}: labels of the members"
                 )
-            inside = [peer for peer in peers or () if "podSelector" in peer]
-            if inside and len(inside) < len(peers or ()) and not rule.get("ports"):
+            # Ranks listen at ports of their choice, without a password.
+            strangers = [peer for peer in peers or () if peer != members]
+            if direction == "ingress" and strangers and not rule.get("ports"):
                 message = "the ports of the engine's ranks are open to others than its members"
                 yield make_hazard("open-ranks", where, message, "a rule for the members alone")
 
