@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from slipstream.checkpoints.pairing import Fault
 from slipstream.deployment.pod_hazards import POD_CHECKS, Object, Pod, list_pods, make_hazard
+from slipstream.errors import InvalidInputError
 from slipstream.records import Record
 
 
@@ -23,11 +24,17 @@ class HazardList(Record):
 
 def examine(documents: list[dict[str, Any]]) -> HazardList:
     """Return what is unsafe in these objects, and how much was looked at."""
-    return HazardList(
-        objects=len(documents),
-        pods=sum(1 for document in documents for _ in list_pods(document)),
-        hazards=find_hazards(documents),
-    )
+    try:
+        return HazardList(
+            objects=len(documents),
+            pods=sum(1 for document in documents for _ in list_pods(document)),
+            hazards=find_hazards(documents),
+        )
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as fault:
+        raise InvalidInputError(
+            f"the objects are not in the form that Kubernetes takes: {fault!r}"[:300],
+            hint="kubectl apply --dry-run=server, with the same file, names the field",
+        ) from fault
 
 
 def find_hazards(documents: list[dict[str, Any]]) -> tuple[Fault, ...]:
