@@ -16,19 +16,23 @@ changed and not the drafter.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import isinf, log2
+from math import log2
 from statistics import fmean
 
 from slipstream.fleet.canary.contrast import Contrast
+from slipstream.fleet.canary.describing import (
+    describe_kind,
+    describe_ratio,
+    tell_ratio,
+    tell_regret,
+)
 from slipstream.fleet.canary.figures import Difference, Filter, LoadModel, Matching
 from slipstream.fleet.canary.record import (
     CanaryVerdict,
     Cause,
     ErrorRates,
     Evidence,
-    KindEvidence,
     Outcome,
-    Ratio,
     RegretEvidence,
     Snapshot,
     Subject,
@@ -43,6 +47,8 @@ KINDS = 6
 WINDOW = 2
 KIND_WINDOW = 2
 MOST_REQUESTS = 1000
+# Times those that are compared at most.
+MOST_UNMATCHED = 4
 # Fewer windows before the trial could not decide anything.
 LEAST_WINDOWS = 24
 LOST_ACCEPTANCE = 0.1
@@ -84,11 +90,9 @@ class CanaryTest:
         )
         self._model = LoadModel(line for _, _, line in lines)
         differences = self._match_before(lines)
-        windows = max(1, most_requests // WINDOW)
-        speed = {"window": WINDOW, "most_windows": windows, "error": errors.speed}
-        self.speed = Contrast([one.speed for one in differences], **speed)
-        self._expected = Contrast(_drop_unknown(one.expected_speed for one in differences), **speed)
-        self._steps = Contrast(_drop_unknown(one.step_seconds for one in differences), **speed)
+        self.speed = self._open(one.speed for one in differences)
+        self._expected = self._open(one.expected_speed for one in differences)
+        self._steps = self._open(one.step_seconds for one in differences)
         self._kinds = self._open_kinds(differences)
         self._matching = Matching(self._ratio)
         self._requests = defaultdict[str, int](int)
@@ -130,7 +134,7 @@ class CanaryTest:
             outcome=outcome,
             cause=cause,
             because=because,
-            requests=sum(self._requests[group] for group in self._canary),
+            requests=self._count_canary(),
             compared=self._compared,
             fleet_requests=sum(self._requests.values()),
         )
@@ -138,7 +142,7 @@ class CanaryTest:
     @property
     def progress(self) -> str:
         """How far it is, in a line."""
-        ratio = f"{_tell(_show_ratio(self.speed))} times the speed"
+        ratio = f"{tell_ratio(self.speed)} times the speed"
         return f"{self._compared} requests of the canary compared: {ratio}"
 
     @property
@@ -150,11 +154,11 @@ class CanaryTest:
             mean_batch={
                 group: total / self._requests[group] for group, total in self._batches.items()
             },
-            speed=_show_ratio(self.speed),
-            expected_speed=_show_ratio(self._expected),
-            step_seconds=_show_ratio(self._steps),
+            speed=describe_ratio(self.speed),
+            expected_speed=describe_ratio(self._expected),
+            step_seconds=describe_ratio(self._steps),
             kinds=tuple(
-                _describe_kind(name, kind)
+                describe_kind(name, kind.contrast, kind.canary, kind.others)
                 for name, kind in sorted(self._kinds.items())
                 if kind.canary
             ),
@@ -171,6 +175,14 @@ class CanaryTest:
             if found is not None:
                 differences.append(found)
         return differences
+
+    def _open(self, before: Iterable[float | None]) -> Contrast:
+        return Contrast(
+            [value for value in before if value is not None],
+            window=WINDOW,
+            most_windows=max(1, self._most_requests // WINDOW),
+            error=self._errors.speed,
+        )
 
     def _open_kinds(self, differences: list[Difference]) -> dict[str, _Kind]:
         known = defaultdict[str, list[float]](list)
@@ -191,7 +203,7 @@ class CanaryTest:
         if difference.expected_speed is not None and difference.step_seconds is not None:
             self._expected.add(difference.expected_speed)
             self._steps.add(difference.step_seconds)
-        if self.speed.add(difference.speed) and (ratio := _show_ratio(self.speed)) is not None:
+        if self.speed.add(difference.speed) and (ratio := describe_ratio(self.speed)) is not None:
             self._path.append(Snapshot(requests=self._compared, ratio=ratio))
         kind = self._kinds.get(difference.kind)
         accepted, other = difference.acceptance, difference.other_acceptance
@@ -202,24 +214,33 @@ class CanaryTest:
 
     def _decide(self) -> tuple[Outcome, Cause, str] | None:
         if self.regret is not None and self.regret.is_worse:
-            return "go-back", "regret", _tell_regret(self.regret)
+            return "go-back", "regret", tell_regret(self.regret)
         if (lost := self._find_lost_kind()) is not None:
             return "go-back", "acceptance", lost
         side = self._find_side()
         if side:
             found = "faster" if side > 0 else "slower"
-            because = f"it is {found}: {_tell(_show_ratio(self.speed))} times the speed"
+            because = f"it is {found}: {tell_ratio(self.speed)} times the speed"
             return ("promote" if side > 0 else "go-back"), "speed", because
         if self._subject == "drafter" and self._has_changed_steps():
             because = (
-                f"a step takes {_tell(_show_ratio(self._steps))} times as long as before at the "
+                f"a step takes {tell_ratio(self._steps)} times as long as before at the "
                 "same batch, draft length and context, which is not the drafter's doing"
             )
             return "undecided", "machine", because
+        if self._count_canary() >= MOST_UNMATCHED * self._most_requests:
+            because = (
+                f"only {self._compared} of {self._count_canary()} requests had one of the same "
+                "kind and batch in the other groups"
+            )
+            return "undecided", "limit", because
         if self._compared >= self._most_requests or self.speed.windows_left <= 0:
-            because = f"the speed is {_tell(_show_ratio(self.speed))} times that of the others"
+            because = f"the speed is {tell_ratio(self.speed)} times that of the others"
             return "undecided", "limit", because
         return None
+
+    def _count_canary(self) -> int:
+        return sum(self._requests[group] for group in self._canary)
 
     def _find_side(self) -> int:
         """Return 1 if the canary is shown to be faster than the threshold, -1 if slower."""
@@ -245,46 +266,3 @@ class CanaryTest:
                 shares = f"{others + change:.0%} instead of {others:.0%}"
                 return f"of {escape(name)}, a token after an accepted one is accepted in {shares}"
         return None
-
-
-def _drop_unknown(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
-
-
-def _show_ratio(contrast: Contrast) -> Ratio | None:
-    if contrast.mean is None:
-        return None
-    low, high = contrast.interval
-    return Ratio(
-        estimate=2**contrast.mean,
-        low=None if isinf(low) else 2**low,
-        high=None if isinf(high) else 2**high,
-    )
-
-
-def _tell(ratio: Ratio | None) -> str:
-    if ratio is None:
-        return "an unknown number of"
-    if ratio.low is None or ratio.high is None:
-        return f"{ratio.estimate:.2f}"
-    return f"{ratio.estimate:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
-
-
-def _tell_regret(regret: RegretEvidence) -> str:
-    return (
-        f"{regret.canary_faults} of {regret.answers} answers have a token that the target would "
-        f"not have chosen, {regret.other_faults} of the others'"
-    )
-
-
-def _describe_kind(name: str, kind: _Kind) -> KindEvidence:
-    low, high = kind.contrast.interval
-    return KindEvidence(
-        kind=name,
-        requests=len(kind.canary),
-        canary=fmean(kind.canary),
-        others=fmean(kind.others),
-        change=kind.contrast.mean,
-        low=None if isinf(low) else low,
-        high=None if isinf(high) else high,
-    )

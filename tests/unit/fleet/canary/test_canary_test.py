@@ -155,3 +155,14 @@ def test_drafts_of_another_length_are_judged_by_their_speed_alone() -> None:
     verdict = test.verdict
     assert verdict is not None
     assert (verdict.outcome, verdict.cause) == ("promote", "speed")
+
+
+def test_a_canary_whose_requests_have_no_match_ends_undecided() -> None:
+    test = begin()
+    for number in range(240):
+        assert test.verdict is None
+        test.add("a", _vary(number, kind="prose"))
+    verdict = test.verdict
+    assert verdict is not None
+    assert (verdict.outcome, verdict.cause) == ("undecided", "limit")
+    assert verdict.because.startswith("only 0 of 240 requests")

@@ -17,6 +17,7 @@ from slipstream.fleet.canary.record import (
 )
 from slipstream.reporting.pages.canary import render_canary_html, render_canary_markdown
 from slipstream.reporting.text.canary import render_canary_text
+from tests.unit.reporting.pages.page_reading import Reader, find_drawings
 from tests.unit.serving.kept_runs import AT
 
 SPEED = Ratio(estimate=1.31, low=1.04, high=1.66)
@@ -105,7 +106,8 @@ def test_what_is_not_known_is_said_so() -> None:
 
 def test_the_page_has_the_path_and_the_kinds() -> None:
     page = render_canary_html(make())
-    assert page.count("<svg") == 2
+    assert len(find_drawings(page)) == 2
+    assert Reader(page).dangers == []
     assert "1.31 times the speed after 118 requests" in page
     assert "+9.0 points" in page
     assert render_canary_markdown(make()).startswith("# mine on b of lab")
