@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from slipstream.checkpoints.pairing import Fault
 from slipstream.deployment.pod_hazards import POD_CHECKS, Object, Pod, list_pods, make_hazard
+from slipstream.errors import InvalidInputError
 from slipstream.records import Record
 
 
@@ -23,11 +24,17 @@ class HazardList(Record):
 
 def examine(documents: list[dict[str, Any]]) -> HazardList:
     """Return what is unsafe in these objects, and how much was looked at."""
-    return HazardList(
-        objects=len(documents),
-        pods=sum(1 for document in documents for _ in list_pods(document)),
-        hazards=find_hazards(documents),
-    )
+    try:
+        return HazardList(
+            objects=len(documents),
+            pods=sum(1 for document in documents for _ in list_pods(document)),
+            hazards=find_hazards(documents),
+        )
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as fault:
+        raise InvalidInputError(
+            f"the objects are not in the form that Kubernetes takes: {fault!r}"[:300],
+            hint="kubectl apply --dry-run=server, with the same file, names the field",
+        ) from fault
 
 
 def find_hazards(documents: list[dict[str, Any]]) -> tuple[Fault, ...]:
@@ -95,6 +102,7 @@ def _check_object(document: Object) -> Iterator[Fault]:
 
 def _check_policy(where: str, spec: Object) -> Iterator[Fault]:
     """Find rules that let everybody in, or out to everywhere."""
+    members = {"podSelector": spec.get("podSelector")}
     for direction, side in (("ingress", "from"), ("egress", "to")):
         for rule in spec.get(direction) or ():
             peers = rule.get(side)
@@ -104,8 +112,9 @@ def _check_policy(where: str, spec: Object) -> Iterator[Fault]:
                 yield make_hazard(
                     f"open-{direction}", where, message, f"{side}: labels of the members"
                 )
-            inside = [peer for peer in peers or () if "podSelector" in peer]
-            if inside and len(inside) < len(peers or ()) and not rule.get("ports"):
+            # Ranks listen at ports of their choice, without a password.
+            strangers = [peer for peer in peers or () if peer != members]
+            if direction == "ingress" and strangers and not rule.get("ports"):
                 message = "the ports of the engine's ranks are open to others than its members"
                 yield make_hazard("open-ranks", where, message, "a rule for the members alone")
 

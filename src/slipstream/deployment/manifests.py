@@ -50,7 +50,9 @@ def read_manifests(text: str, where: str) -> list[dict[str, Any]]:
             f"{where} is not YAML: {' '.join(str(fault).split())[:200]}",
             hint="helm template RELEASE CHART --values FILE > manifests.yaml",
         ) from fault
-    if not documents or not all(isinstance(one, dict) and "kind" in one for one in documents):
+    if not documents or not all(
+        isinstance(one, dict) and isinstance(one.get("kind"), str) for one in documents
+    ):
         raise InvalidInputError(
             f"{where} holds something else than Kubernetes objects",
             hint="helm template RELEASE CHART --values FILE > manifests.yaml",

@@ -75,7 +75,20 @@ def test_raw_manifests_pass_their_own_check_and_an_edit_does_not(
     assert {one["code"] for one in found} == {"privileged"}
 
 
-@pytest.mark.parametrize("content", ["", "a: [", "- 1", "kind: Pod\n---\n- 1\n", "\x00"])
+MALFORMED = (
+    "kind: Pod",
+    "kind: Pod\nspec: 3",
+    "kind: Deployment\nspec: {template: [1]}",
+    "kind: Pod\nspec: {containers: [{name: a, image: b:1, args: [--drain, x]}]}",
+    "kind: LeaderWorkerSet\nspec: {}",
+    "kind: NetworkPolicy\nspec: {ingress: [1]}",
+    "kind: [1]",
+)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "a: [", "- 1", "kind: Pod\n---\n- 1\n", "\x00", *MALFORMED]
+)
 def test_what_is_no_manifest_is_not_called_safe(
     content: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -87,6 +87,8 @@ GROUP_MUTATIONS: list[tuple[Path, Any, str]] = [
     ((*LEADER[:3], "workerTemplate", "spec", "hostNetwork"), True, "host-namespace"),
     ((*LEADER[:3], "workerTemplate", "spec", "terminationGracePeriodSeconds"), 30, "grace-period"),
     ((*POLICY, "ingress", 1, "from"), [{"namespaceSelector": {}}], "open-ingress"),
+    ((*POLICY, "ingress", 1, "from"), [{"podSelector": {}}], "open-ranks"),
+    ((*POLICY, "ingress", 1, "from", 0, "podSelector", "matchLabels"), {"app": "x"}, "open-ranks"),
 ]
 
 
