@@ -12,12 +12,12 @@ from slipstream.sizing.arithmetic import PoolLoad, count_replicas
 from slipstream.sizing.demand import HOUR, Arrival, Demand, draw_requests
 from slipstream.sizing.engine_speed import FAR, EngineSpeed
 from slipstream.sizing.money import MachinePrice, price_tokens
+from slipstream.sizing.served_figures import ServedFigures
 from slipstream.sizing.service_goal import THROUGHPUT_SHARE, ServiceGoal
 from slipstream.sizing.simulation import (
     Failure,
     Routing,
     Scaling,
-    ServedFigures,
     SimulatedPool,
     Simulation,
 )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from slipstream.reporting.pages.report import Report, Row, Section, Table, render_text
 from slipstream.sizing.arithmetic import PoolLoad
 from slipstream.sizing.money import MachinePrice
-from slipstream.sizing.simulation import TimeQuantiles
+from slipstream.sizing.served_figures import TimeQuantiles
 from slipstream.sizing.sizing import Outage, PoolSize, SizeOption, Sizing
 from slipstream.units import UNKNOWN
 
@@ -36,8 +36,8 @@ def describe_sizing(sizing: Sizing) -> Report:
     return Report(
         title="fleet size",
         answer="sized",
-        figure=f"{best.replicas} replicas",
-        interval=show_interval(best),
+        figure=str(best.replicas),
+        interval=f"{show_interval(best)} replicas",
         figure_note=load,
         sentence=_make_sentence(sizing, best),
         sections=_list_sections(sizing),
