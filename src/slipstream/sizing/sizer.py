@@ -190,6 +190,9 @@ class Sizer:
         return simulation.run(self._list_arrivals(seconds))
 
     def _count_seconds(self, replicas: int) -> float:
+        """Return how long is simulated: enough requests, or the recording."""
+        if self._arrivals:
+            return self._arrivals[-1].at
         requests = max(SIMULATED_REQUESTS, REQUESTS_PER_REPLICA * replicas)
         return requests / self._demand.requests_per_second
 
