@@ -68,7 +68,7 @@ def make_folder_once(folder: Path, build: Callable[[Path], None]) -> Path:
 
 
 def _overwrite(path: Path, document: bytes) -> bool:
-    """Write over a file without asking for room, and say whether there was enough of it."""
+    """Write over a file without asking for room, and return whether there was enough of it."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW)
     except OSError:

@@ -19,7 +19,7 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     def to_json(self) -> str:
-        """Give the one JSON form that is printed, saved and compared."""
+        """Return the one JSON form that is printed, saved and compared."""
         return self.model_dump_json(indent=2)
 
 

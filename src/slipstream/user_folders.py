@@ -5,21 +5,21 @@ from pathlib import Path
 
 
 def slipstream_cache(environment: Mapping[str, str]) -> Path:
-    """Give the folder for what can be made again: checkpoints, compiled parts."""
+    """Return the folder for what can be made again: checkpoints, compiled parts."""
     if named := environment.get("SLIPSTREAM_CACHE"):
         return Path(named).expanduser()
     return _cache_home(environment) / "slipstream"
 
 
 def recipe_overlay(environment: Mapping[str, str]) -> Path:
-    """Give the folder of this user's own recipes, which are read beside the shipped ones."""
+    """Return the folder of this user's own recipes, which are read beside the shipped ones."""
     if named := environment.get("XDG_CONFIG_HOME"):
         return Path(named).expanduser() / "slipstream" / "recipes"
     return Path(environment.get("HOME") or Path.home()) / ".config" / "slipstream" / "recipes"
 
 
 def model_cache(environment: Mapping[str, str]) -> Path:
-    """Give the folder that huggingface_hub downloads into, by its own precedence."""
+    """Return the folder that huggingface_hub downloads into, by its own precedence."""
     if named := environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE"):
         return Path(named).expanduser()
     if named := environment.get("HF_HOME"):

@@ -52,7 +52,7 @@ class Block:
 
 
 def read_blocks(document: str) -> list[Block]:
-    """Give the blocks of a document, in order."""
+    """Return the blocks of a document, in order."""
     text = (REPOSITORY / document).read_text()
     fences = list(FENCE.finditer(text))
     assert len(fences) % 2 == 0, f"{document} has a fence without an end"
@@ -73,7 +73,7 @@ def read_blocks(document: str) -> list[Block]:
 
 
 def find_commands(block: Block) -> Iterator[list[str]]:
-    """Give the words of every slipstream command in a block, wherever a command can begin."""
+    """Yield the words of every slipstream command in a block, wherever a command can begin."""
     script = COMMENT.sub(r"\1", block.text).replace("\\\n", " ")
     lexer = shlex.shlex(script, posix=True, punctuation_chars=";|&<>()\n")
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
@@ -88,7 +88,7 @@ def find_commands(block: Block) -> Iterator[list[str]]:
 
 
 def make_environment(folder: Path) -> dict[str, str]:
-    """Give what a new user's shell has, in a home of its own; models that are made stay made."""
+    """Return what a new user's shell has, in a home of its own; models that are made stay made."""
     return {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "HOME": str(folder),
@@ -104,7 +104,7 @@ def run_blocks(
 ) -> str | None:
     """Run blocks as one user would, in one shell and a home that holds nothing yet.
 
-    Give what went otherwise than the document says, None if nothing did. `variables` are added
+    Return what went otherwise than the document says, None if nothing did. `variables` are added
     to those of a new user's shell.
     """
     script = "\n".join([_make_part(number, block) for number, block in enumerate(blocks)])

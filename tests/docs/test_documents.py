@@ -30,7 +30,7 @@ RUNNABLE = [
 
 
 def list_links(document: str) -> list[tuple[str, str]]:
-    """Give the files that a document links to, each with the heading in it."""
+    """Return the files that a document links to, each with the heading in it."""
     text = FENCED.sub("", (REPOSITORY / document).read_text())
     links = [link for link in LINK.findall(text) if "://" not in link]
     return [(link.partition("#")[0], link.partition("#")[2]) for link in links]
@@ -41,7 +41,7 @@ def find_linked(document: str, link: str) -> Path:
 
 
 def list_headings(page: Path) -> set[str]:
-    """Give the names by which a heading can be linked, as GitHub makes them."""
+    """Return the names by which a heading can be linked, as GitHub makes them."""
     headings = HEADING.findall(FENCED.sub("", page.read_text()))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

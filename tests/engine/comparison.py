@@ -21,7 +21,7 @@ class Divergence:
 
     @property
     def is_near_tie(self) -> bool:
-        """Say whether both went with one of two leading tokens that rounding can swap."""
+        """Return whether both went with one of two leading tokens that rounding can swap."""
         return set(self.tokens) == set(self.leading) and self.gap <= NEAR_TIE_GAP
 
 

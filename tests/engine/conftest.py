@@ -74,7 +74,7 @@ def prompts(tokenizer: Any) -> list[list[int]]:
 def drafters(
     target: Path, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Path]:
-    """Give two untrained drafters: noise, whose drafts all fail, and one that echoes a word."""
+    """Return two untrained drafters: noise, whose drafts all fail, and one that echoes a word."""
     (echoed,) = tokenizer.encode(ECHOED_WORD)
     shapes = {
         "noise": DrafterShape(layers=2),

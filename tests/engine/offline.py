@@ -32,7 +32,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """All prompts answered one at a time, and again in batches."""
+    """All prompts answered one by one, and again in batches."""
 
     alone: list[Answer]
     batched: list[Answer]

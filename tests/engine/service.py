@@ -70,12 +70,12 @@ class Service:
 
     @property
     def newest(self) -> tuple[RunFolder, Run]:
-        """Give the run that began last."""
+        """Return the run that began last."""
         state = {"XDG_STATE_HOME": str(self.home / "state")}
         return list_runs(find_runs_root(state))[0]
 
     def find_processes(self) -> dict[str, int]:
-        """Give the processes of the newest run's engine, by what they call themselves."""
+        """Return the processes of the newest run's engine, by what they call themselves."""
         _, run = self.newest
         assert run.engine is not None
         found = {}
@@ -99,7 +99,7 @@ class Service:
         return answer.status_code == httpx.codes.OK
 
     def wait_for(self, what: Callable[[], bool], seconds: float = READY_WITHIN_SECONDS) -> float:
-        """Wait, and give how long it took."""
+        """Wait, and return how long it took."""
         began = time.monotonic()
         while not what():
             waited = time.monotonic() - began

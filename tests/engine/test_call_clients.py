@@ -1,4 +1,4 @@
-"""Tool calls as the official libraries read them, held against our own reading of the wire.
+"""Tool calls as the official libraries read them, compared with our own reading of the wire.
 
 A toy sends every case in chunks of several sizes. The real server drafts, in float32: asked twice,
 it says the same.
@@ -22,7 +22,7 @@ from tests.engine.server import Server
 from tests.unit.measuring.verifying.conformance.toy_calls import ToyAnswer, write_stream
 from tests.unit.measuring.verifying.toy_engine import ToyEngine, run_toy
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 
 @cache

@@ -48,7 +48,7 @@ class Figures(NamedTuple):
 
 @contextmanager
 def run_theirs(url: str, tokenizer: Path, folder: Path) -> Iterator[Callable[[], Figures]]:
-    """Give a function that runs `vllm bench serve` once, in a process that is kept."""
+    """Yield a function that runs `vllm bench serve` once, in a process that is kept."""
     prompts = folder / "prompts.jsonl"
     prompts.write_text("".join(f"{json.dumps({'prompt': text})}\n" for text in PROMPTS))
     command = [
@@ -137,7 +137,7 @@ def test_the_drafts_of_all_samples_are_those_that_the_engine_counted(server: Ser
 
 
 def run_beside_the_server(url: str, run: Callable[[], Figures]) -> tuple[Figures, Figures]:
-    """Give a client's figures, and in relation to the server's own of the same requests."""
+    """Return a client's figures, and in relation to the server's own of the same requests."""
     before = read_histograms(url)
     figures = run()
     seconds = {name: total - before[name] for name, total in read_histograms(url).items()}

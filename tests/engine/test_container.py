@@ -68,7 +68,7 @@ class Container:
 
     @property
     def init(self) -> int:
-        """Give the number that its process 1 has outside."""
+        """Return the number that its process 1 has outside."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         return int(children.read_text())
 
@@ -93,7 +93,7 @@ class Container:
         return status, answer
 
     def list_processes(self) -> dict[int, dict[str, str]]:
-        """Give all its processes, each with what the kernel says of it."""
+        """Return all its processes, each with what the kernel says of it."""
         kind = (Path("/proc") / str(self.init) / "ns" / "pid").readlink()
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
@@ -182,6 +182,7 @@ def test_it_becomes_healthy_by_the_images_own_check(container: Container) -> Non
     sys.stdout.write(f"\nhealthy in {time.monotonic() - began:.1f} s, after {len(told)} looks")
     assert set(told) == {0, 1}
     assert container.run[1].state == "ready"
+    assert container.run[1].restarts == 0, container.log.read_text()[-3000:]
 
 
 def test_nothing_in_it_is_special_or_left_behind(container: Container) -> None:

@@ -44,7 +44,7 @@ class Performance:
                 assert self.process.poll() is None, self.shown[-3000:]
 
     def interrupt(self) -> int:
-        """Send what Ctrl-C sends, and give the exit code."""
+        """Send what Ctrl-C sends, and return the exit code."""
         self.process.send_signal(signal.SIGINT)
         return self.process.wait(timeout=ENDED_WITHIN_SECONDS)
 

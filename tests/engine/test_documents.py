@@ -13,7 +13,7 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    """Give an empty home, and stop what a failed command left running there."""
+    """Yield an empty home, and stop what a failed command left running there."""
     yield tmp_path
     command = ["slipstream", "stop", "--now"]
     environment = make_environment(tmp_path)

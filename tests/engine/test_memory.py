@@ -1,4 +1,4 @@
-"""The memory that a plan foretells is the memory that the real engine takes."""
+"""The memory that a plan predicts is the memory that the real engine takes."""
 
 import json
 import os
@@ -90,7 +90,7 @@ def drafter(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=TOKEN_BYTES)
 def dtype(request: pytest.FixtureRequest) -> str:
-    """Give each dtype in turn that a CPU is served in: which one is fast depends on the CPU."""
+    """Return each dtype in turn that a CPU is served in: which one is fast depends on the CPU."""
     return str(request.param)
 
 
@@ -117,7 +117,7 @@ def find_number(plan: LaunchPlan, flag: str) -> int:
 def pool(
     plan: LaunchPlan, drafter: Path, dtype: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Any:
-    """Give the cache that the real engine makes of the plan's figures."""
+    """Return the cache that the real engine makes of the plan's figures."""
     engine = {
         "model": plan.target,
         "dtype": dtype,
@@ -173,7 +173,7 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def account(synthetic: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Give vLLM's account of every configuration, as on a CPU and as on a GPU."""
+    """Return vLLM's account of every configuration, as on a CPU and as on a GPU."""
     cases = {}
     for name, folder in synthetic.items():
         engine: dict[str, Any] = {
@@ -271,7 +271,7 @@ def test_turboquant_leaves_as_many_layers_plain_as_vllm_does(
 
 @contextmanager
 def run_plan(plan: LaunchPlan, log: Path) -> Iterator[tuple[Server, int]]:
-    """Run the plan's own command and environment on a free port; give its process group too."""
+    """Run the plan's own command and environment on a free port; return its process group too."""
     port = choose_port(None)
     command = [sys.executable, *plan.argv()[1:], "--port", str(port)]
     with run_group(command, make_environment(plan, os.environ), log) as process:

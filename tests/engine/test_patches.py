@@ -34,7 +34,7 @@ class Asked(NamedTuple):
 
 @pytest.fixture(scope="module")
 def drafters(target: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Give two drafters without weights that know few positions, one in each layout."""
+    """Return two drafters without weights that know few positions, one in each layout."""
     native = drafter_config(
         json.loads((target / "config.json").read_text()), DrafterShape(context=KNOWN)
     )
@@ -52,7 +52,7 @@ def drafters(target: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 def ask(
     target: Path, drafters: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Asked]:
-    """Give the answers of a process in which these patches are named, run when first asked."""
+    """Return the answers of a process in which these patches are named, run when first asked."""
     done: dict[str, Asked] = {}
     engine = {"model": str(target), "max_model_len": SERVED, "kv_cache_memory_bytes": 1 << 28}
 

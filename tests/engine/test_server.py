@@ -28,7 +28,7 @@ with run_server(target, drafter, log):
 
 
 def find_marked(mark: str) -> list[int]:
-    """Give the processes that have a mark in their environment."""
+    """Return the processes that have a mark in their environment."""
     found = []
     for environment in Path("/proc").glob("[0-9]*/environ"):
         try:

@@ -24,7 +24,7 @@ LARGEST_BYTES = 20_000_000
 
 
 def answer(target: Path, drafter: Path, log: Path) -> dict[str, list[Answer]]:
-    """Let the engine answer our prompts, one at a time, by kind."""
+    """Let the engine answer our prompts, one by one, by kind."""
     plan = make_plan(
         read_host(this_machine(os.environ, datetime.now(UTC))),
         read_checkpoint(str(target)),

@@ -71,7 +71,7 @@ def job(
     environment: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> GpuJob:
-    """Give a job of which all is done that can be before the training itself."""
+    """Return a job of which all is done that can be before the training itself."""
     folder = tmp_path_factory.mktemp("job")
     job = GpuJob(
         target=str(target),

@@ -29,7 +29,7 @@ MAX_TOKENS = 32
 
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a few dozen questions of one narrow kind."""
+    """Return a few dozen questions of one narrow kind."""
     whole = tmp_path_factory.mktemp("prompts") / "all.jsonl"
     script = REPOSITORY / "scripts" / "make-narrow-prompts"
     subprocess.run([sys.executable, script, whole], check=True)

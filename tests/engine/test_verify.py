@@ -20,7 +20,7 @@ from slipstream.planning import LaunchPlan
 from slipstream.planning.patches import CPU_SAMPLING, VARIABLE
 from slipstream.proving_ground import SHIPPED_DRAFTER
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 # Short cache blocks: fewer lengths to try, and prompts that the cache can hold. The template shows
 # tools and earlier calls, which the model's own does not: so it makes calls by itself, too.

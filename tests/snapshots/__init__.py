@@ -1,4 +1,4 @@
-"""Whole outputs held against files under tests/snapshots/.
+"""Whole outputs compared with files under tests/snapshots/.
 
 `SLIPSTREAM_UPDATE_SNAPSHOTS=1 pytest` writes them anew; the diff is then read like code.
 """
@@ -10,7 +10,7 @@ FOLDER = Path(__file__).parent
 
 
 def read_snapshot(name: str, shown: str, folder: Path = FOLDER) -> str:
-    """Give what is expected under this name, after writing it if that was asked for."""
+    """Return what is expected under this name, after writing it if that was asked for."""
     path = folder / name
     if os.environ.get("SLIPSTREAM_UPDATE_SNAPSHOTS"):
         path.write_text(shown)

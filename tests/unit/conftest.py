@@ -17,7 +17,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Give a file system of 24 MiB that a test can fill."""
+    """Yield a file system of 24 MiB that a test can fill."""
     place = tmp_path / "disk"
     if why := mount_disk(place):
         pytest.skip(f"no file system can be mounted here: {why}")

@@ -49,7 +49,7 @@ def find_violations(source: Path) -> list[str]:
 
 
 def may_import(importer: str, imported: str) -> bool:
-    """Say whether one top-level part may read another."""
+    """Return whether one top-level part may read another."""
     if importer == imported:
         return True
     if PLUGIN in (importer, imported):

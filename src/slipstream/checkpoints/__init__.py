@@ -1,4 +1,4 @@
-"""Models by what their files say of them, and whether two of them fit."""
+"""Models by what their files say, and whether two of them fit."""
 
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.checkpoints.reading import read_checkpoint

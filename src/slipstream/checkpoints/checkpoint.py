@@ -1,4 +1,4 @@
-"""`Checkpoint`: what config.json and the safetensors headers tell, without the weights.
+"""`Checkpoint`: what config.json and the safetensors headers say, without the weights.
 
 Every fact may be None, 'could not tell': a recipe carries the few facts that are public, and
 the same record is filled whole from the files once they can be read.
@@ -36,14 +36,14 @@ class Layers(Record):
 
 
 class Experts(Record):
-    """A mixture: how many experts a layer has and how many a token visits."""
+    """A mixture of experts: how many a layer has and how many a token uses."""
 
     total: int
     active: int | None = None
 
 
 class Rope(Record):
-    """Rotary positions, as far as two checkpoints can disagree about them."""
+    """Rotary position settings in which two checkpoints can disagree."""
 
     theta: float | None = None
     scaling: str | None = None
@@ -51,21 +51,21 @@ class Rope(Record):
 
 
 class Quantization(Record):
-    """How the weights are stored: our name for it, and the checkpoint's own."""
+    """How the weights are stored: our name for it, and the checkpoint's."""
 
     scheme: Scheme
     method: str
 
 
 class Weights(Record):
-    """Bytes of the tensors, exactly, by the type they are stored in."""
+    """The exact size of the tensors in bytes, by stored type."""
 
     total_bytes: int
     bytes_by_dtype: dict[str, int] = Field(default_factory=dict)
 
 
 class DraftPart(Record):
-    """What only a drafter has."""
+    """The settings that only a drafter has."""
 
     family: Family
     layout: Literal["native", "speculators"] | None = None
@@ -88,14 +88,14 @@ class DraftPart(Record):
 
     @property
     def longest_draft(self) -> int | None:
-        """Give the draft tokens of one block; the anchor counts only if it is sampled from."""
+        """Return the draft tokens of one block; the anchor counts only if it is sampled from."""
         if self.block_size is None:
             return None
         return self.block_size if self.drafts_from_anchor else self.block_size - 1
 
     @property
     def layer_outputs(self) -> tuple[int, ...] | None:
-        """Give the target layers whose outputs are read, whatever the convention."""
+        """Return the target layers whose outputs are read, whatever the convention."""
         if self.target_layer_ids is None:
             return None
         shift = 1 if self.layer_id_convention == "hidden-state" else 0
@@ -149,10 +149,10 @@ class Checkpoint(Record):
 
     @property
     def is_hybrid(self) -> bool:
-        """Say whether recurrent layers stand among the attention layers."""
+        """Return whether recurrent layers stand among the attention layers."""
         return any(part.kind == "recurrent" for part in self.layers or ())
 
     @property
     def has_sliding_windows(self) -> bool:
-        """Say whether some layers see only a window."""
+        """Return whether some layers see only a window."""
         return any(part.kind == "sliding" for part in self.layers or ())

@@ -29,7 +29,7 @@ ReadJson = Callable[[str], dict[str, Any] | None]
 
 
 class Conversation(Record):
-    """How messages become a prompt, and an answer becomes messages again."""
+    """How messages become a prompt, and how an answer becomes messages again."""
 
     # None: there is no template.
     template: str | None = None

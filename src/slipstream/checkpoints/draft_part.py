@@ -1,4 +1,4 @@
-"""What a drafter says of itself, in either of the two layouts that vLLM 0.32 loads.
+"""A drafter's own settings, in either of the two layouts that vLLM 0.32 loads.
 
 The native layout (z-lab, SpecForge) counts the outputs of target layers; the `speculators`
 layout counts hidden states, of which the first is the embedding, so its ids are one higher.
@@ -42,7 +42,7 @@ def parse_draft_part(config: dict[str, Any], tensors: frozenset[str] | None) -> 
 
 
 def guess_family(name: str) -> Family:
-    """Take a drafter that is known by its name only for what the name says."""
+    """Return the drafter family that a name suggests."""
     lower = name.lower()
     return next((family for mark, family in _MARKS if mark in lower), "dflash")
 

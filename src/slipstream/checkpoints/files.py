@@ -32,7 +32,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFiles(ABC):
-    """What a checkpoint is read through."""
+    """Access to the files of a checkpoint."""
 
     name: str
     revision: str | None
@@ -42,7 +42,7 @@ class CheckpointFiles(ABC):
 
     @abstractmethod
     def read(self, file: str) -> bytes | None:
-        """Give a small file whole, or None if there is none of this name."""
+        """Return a small file whole, or None if there is none of this name."""
 
     def read_base_models(self) -> tuple[str, ...] | None:
         """Return the models that this one was made from, as its card names them."""
@@ -50,7 +50,7 @@ class CheckpointFiles(ABC):
 
     @abstractmethod
     def read_tensors(self) -> tuple[Tensor, ...] | None:
-        """Give every tensor's header, or None if there are no safetensors."""
+        """Return every tensor's header, or None if there are no safetensors."""
 
 
 @dataclass(frozen=True, slots=True)

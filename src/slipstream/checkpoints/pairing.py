@@ -44,7 +44,7 @@ def pair(
     context: int | None = None,
     as_model: bool = False,
 ) -> Pairing:
-    """Hold a drafter against a target, at the draft length and context that are wanted.
+    """Compare a drafter with a target, at the draft length and context that are wanted.
 
     With `as_model` it drafts as the language model that it is, knowing nothing of the target.
     """
@@ -106,7 +106,7 @@ def find_model_faults(target: Checkpoint, drafter: Checkpoint) -> Iterator[Fault
 
 
 def is_stretched(draft: DraftPart | None) -> bool:
-    """Say whether vLLM gives the drafter as many positions as its target has (vllm#48894)."""
+    """Return whether vLLM gives the drafter as many positions as its target has (vllm#48894)."""
     return draft is not None and draft.family in ("eagle", "eagle3")
 
 
@@ -374,7 +374,7 @@ SHAPE_CHECKS: tuple[Check, ...] = (
 
 
 def _differ(ours: object, theirs: object) -> bool:
-    """Say whether two facts are known and not the same."""
+    """Return whether two facts are known and not the same."""
     return ours is not None and theirs is not None and ours != theirs
 
 

@@ -1,4 +1,4 @@
-"""How weights are stored, from the many ways in which checkpoints say it."""
+"""How weights are stored, from the many notations of checkpoints."""
 
 from typing import Any
 

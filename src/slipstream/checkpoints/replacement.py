@@ -1,4 +1,4 @@
-"""Whether a drafter can take the place of another in an engine that runs.
+"""Whether a drafter can replace another in a running engine.
 
 Only the weights are replaced: the engine goes on with the shapes and with the config of the drafter
 that it started with. What differs there would go unnoticed, and draft worse.
@@ -24,7 +24,7 @@ _HINT = "slipstream stop RUN, then slipstream serve TARGET --drafter {name}"
 
 
 def find_replacement_faults(loaded: str, drafter: str) -> Iterator[Fault]:
-    """Yield what keeps the drafter in one folder out of the place of the one in another."""
+    """Yield the reasons why one drafter cannot replace another."""
     files, others = open_files(loaded), open_files(drafter)
     if files.read(MASK_EMBEDDING) is not None or others.read(MASK_EMBEDDING) is not None:
         yield Fault(
@@ -96,7 +96,7 @@ def _describe_settings(files: CheckpointFiles) -> dict[str, Any]:
 
 
 def _differ(ours: Any, theirs: Any) -> bool:
-    """Say whether two settings are known and not the same."""
+    """Return whether two settings are known and not the same."""
     if ours is None or theirs is None:
         return False
     if isinstance(ours, float) and isinstance(theirs, float):

@@ -1,1 +1,1 @@
-"""The command line: one thin file a verb, and the frame around them."""
+"""The command line: one file per verb, and the parser and screen that they share."""

@@ -1,4 +1,4 @@
-"""`slipstream bench`: what a server gives, by kind of prompt and concurrency."""
+"""`slipstream bench`: the speed of a server by kind of prompt and concurrency."""
 
 import argparse
 import os
@@ -15,11 +15,17 @@ from slipstream.cli.measuring_options import (
     require_writable,
     write_report,
 )
+from slipstream.cli.run_options import add_server
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
 from slipstream.measuring.bench import Bench, BenchReport, PrefixCache, ToolChoice
 from slipstream.measuring.client.completions import Request
-from slipstream.measuring.client.endpoint import Endpoint, read_key, read_served_model
+from slipstream.measuring.client.endpoint import (
+    KEY_VARIABLE,
+    Endpoint,
+    read_key,
+    read_served_model,
+)
 from slipstream.measuring.client.load import run_closed_loop
 from slipstream.measuring.machine_watch import make_watch
 from slipstream.measuring.workloads import Workload, names_tasks
@@ -30,25 +36,36 @@ from slipstream.serving.run import Run, find_runs_root
 from slipstream.serving.selection import find_server
 from slipstream.serving.supervision.engine_session import measure_session
 
+EXAMPLES = """\
+# the newest run, at concurrency 1 and 16
+slipstream bench --concurrency 1 16
+# any OpenAI-compatible server, on prompts of your own
+slipstream bench http://localhost:8000 --workload prompts.jsonl --html bench.html
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `bench` takes."""
+    """Add the arguments of `bench`."""
+    add_server(parser)
     parser.add_argument(
-        "server", metavar="URL|RUN", nargs="?", help="default: the newest run that is live"
+        "--key",
+        metavar="FILE",
+        type=Path,
+        help=f"file with the server's API key (default: the variable {KEY_VARIABLE})",
     )
-    add_workload(parser, prompts=24)
-    parser.add_argument(
+    load = add_workload(parser, prompts=24)
+    load.add_argument(
         "--rate",
         type=positive_number,
-        metavar="REQUESTS",
-        help="requests per second that arrive at random, instead of --concurrency",
+        metavar="R",
+        help="mean requests per second, arriving at random times, instead of --concurrency",
     )
-    parser.add_argument("--key", metavar="FILE", type=Path, help="file with the server's key")
     add_reports(parser)
+    parser.usage = "slipstream bench [URL|RUN] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Measure a server."""
+    """Measure a server and print the report."""
     require_writable(options.html, options.markdown)
     if options.rate is not None and isinstance(options.concurrency, list):
         raise UsageError(
@@ -57,7 +74,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         )
     if options.rate is not None and names_tasks(options.workload):
         raise UsageError(
-            "the turns of a task follow one another and cannot arrive at a rate",
+            "--rate is for single requests: the turns of a task follow one another",
             hint="slipstream bench --workload agent --concurrency 1 4",
         )
     hint = "slipstream bench http://HOST:PORT, or slipstream serve"
@@ -78,7 +95,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         tell=lambda cell: screen.show_progress(render_cell_line(cell)),
     )
     what = "turns" if workload.has_tasks else "prompts"
-    screen.show_progress(f"{len(workload.prompts)} {what}; warm-up")
+    screen.show_progress(f"warming up, then measuring {len(workload.prompts)} {what}")
     warm = bench.warm_up(endpoint)
     watch = make_watch(served.host if served else None)
     # Of a server that somebody else started, it is not known which processes are its own.
@@ -110,14 +127,14 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 
 
 def _find_cache_handling(endpoint: Endpoint) -> PrefixCache:
-    """Keep every request apart from the others in the prefix cache, if the server lets us."""
+    """Return whether the server accepts cache salts, which bypass the prefix cache."""
     request = Request(prompt_ids=(1, 2, 3), max_tokens=1, extra={"cache_salt": "slipstream"})
     (sample,) = run_closed_loop(endpoint, [request], concurrency=1)
     return "cold" if sample.error is None else "as it is"
 
 
 def _find_tool_choice(endpoint: Endpoint, workload: Workload, wanted: ToolChoice) -> ToolChoice:
-    """Ask for tool calls if the server parses them: vLLM refuses to be asked otherwise."""
+    """Return how to request tool calls; `none` if the server does not parse them."""
     calling = [prompt for prompt in workload.prompts if prompt.expected_tool]
     if not calling:
         return "none"

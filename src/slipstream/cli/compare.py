@@ -1,11 +1,11 @@
-"""`slipstream compare`: does speculation pay here, for these prompts, at this load?"""
+"""`slipstream compare`: whether speculation is faster for these prompts at this load."""
 
 import argparse
 import os
 from datetime import UTC, datetime
 from pathlib import Path
 
-from slipstream.cli.arguments import whole_number
+from slipstream.cli.arguments import ENGINE_ARGUMENTS, whole_number
 from slipstream.cli.measuring_options import (
     add_reports,
     add_workload,
@@ -17,7 +17,13 @@ from slipstream.cli.measuring_options import (
     write_report,
 )
 from slipstream.cli.method_plans import plan_methods
-from slipstream.cli.plan import PLAN_HINT, add_wishes, plan_plain, take_plan
+from slipstream.cli.plan import (
+    PLAN_HINT,
+    TARGET_OR_PLAN_HELP,
+    add_wishes,
+    plan_plain,
+    take_plan,
+)
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.engines.installed import find_versions
@@ -40,42 +46,51 @@ from slipstream.reporting.text.comparison import describe_comparison
 from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.user_folders import slipstream_cache
 
+EXAMPLES = """\
+# drafted against plain decoding at concurrency 1 and 8, with an HTML report
+slipstream compare Qwen/Qwen3-8B --concurrency 1 8 --html report.html
+# three drafting methods on prompts of your own
+slipstream compare Qwen/Qwen3-8B --methods dflash ngram plain --workload prompts.jsonl
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `compare` takes."""
-    parser.add_argument("target", metavar="TARGET", help="a folder, a hub model or a saved plan")
-    parser.add_argument(
+    """Add the arguments of `compare`."""
+    parser.add_argument("target", metavar="TARGET", help=TARGET_OR_PLAN_HELP)
+    design = parser.add_argument_group("comparison")
+    design.add_argument(
         "--against",
         metavar="PLAN",
         type=Path,
         nargs="+",
         help="saved plans to compare with (default: the plan that --no-speculation makes)",
     )
-    parser.add_argument(
+    design.add_argument(
         "--methods",
         metavar="NAME[=DRAFTER]",
         nargs="+",
-        help=f"compare ways of drafting: two or more of {', '.join(METHOD_NAMES)}; with a drafter "
-        "where plan is not to choose one",
+        help=f"drafting methods to compare, two or more of {', '.join(METHOD_NAMES)}; a drafter "
+        "after = replaces the one that `plan` would choose",
     )
-    add_wishes(parser)
-    add_workload(parser, prompts=8)
-    parser.add_argument(
+    design.add_argument(
         "--rounds",
+        metavar="N",
         type=whole_number,
         default=2,
-        help="rounds of two starts per arm, A B B A (default 2)",
+        help="rounds of two engine starts per plan, in the order A B B A (default 2)",
     )
-    add_accept_changes(parser)
+    add_accept_changes(design)
+    add_workload(parser, prompts=8)
+    add_wishes(parser)
     add_reports(parser)
     parser.usage = (
         "slipstream compare TARGET [--against PLAN ... | --methods NAME ...] [options] "
-        "[-- ENGINE ARGUMENTS]"
+        f"{ENGINE_ARGUMENTS}"
     )
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Compare plans in turns, and say which one to use."""
+    """Measure the plans in turns and print which one to use."""
     require_writable(options.html, options.markdown)
     host = read_host(this_machine(os.environ, datetime.now(UTC)))
     arms = _find_arms(options, host)
@@ -123,7 +138,7 @@ def _render_html(done: Comparison | Arena) -> str:
 
 
 def _find_arms(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ...]:
-    """Return the arms, the one that the others are held against first."""
+    """Return the arms, the baseline first."""
     if options.users is None and not Path(options.target).is_file():
         options.users = max(read_concurrencies(options))
     if options.methods is not None:
@@ -145,16 +160,17 @@ def _find_arms(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ..
 
 
 def _read_against(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ...]:
-    """Take the target's plan as the last arm, after the saved ones."""
+    """Return the saved plans and then the target's own as arms."""
     names = [file.stem for file in (*options.against, Path(options.target))]
     if len(names) > len(LETTERS):
         raise UsageError(
-            f"{len(names)} arms are too many", hint=f"compare at most {len(LETTERS)} plans"
+            f"{len(names)} plans are too many to compare",
+            hint=f"compare at most {len(LETTERS)} plans",
         )
     if len(names) > 2 and len(set(names)) < len(names):
         raise UsageError(
-            f"arms of the same name cannot be told apart: {', '.join(names)}",
-            hint="give the plans' files names of their own",
+            f"plans need different file names: {', '.join(names)}",
+            hint="rename one of the files",
         )
     saved = [read_record(file, LaunchPlan, hint=PLAN_HINT) for file in options.against]
     plans = (*saved, take_plan(options, host))
@@ -162,7 +178,7 @@ def _read_against(options: argparse.Namespace, host: Host) -> tuple[ComparedArm,
 
 
 def _find_tool_choice(plans: list[LaunchPlan], wanted: ToolChoice) -> ToolChoice:
-    """Ask for tool calls if both engines parse them."""
+    """Return how to request tool calls; `none` unless both engines parse them."""
     return wanted if all(map(_parses_calls, plans)) else "none"
 
 

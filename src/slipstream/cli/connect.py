@@ -1,4 +1,4 @@
-"""`slipstream connect`: point a program at a served model, and see whether it will work."""
+"""`slipstream connect`: the settings of a client program for a server, and a test of both."""
 
 import argparse
 import asyncio
@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+from slipstream.cli.run_options import add_server
 from slipstream.cli.screen import Screen
 from slipstream.clients.catalogue import CLIENTS
 from slipstream.clients.checks import check_plan
@@ -15,7 +16,12 @@ from slipstream.clients.connection import Connection, describe, list_clients
 from slipstream.clients.served import NO_KEY, ClientKey, ServedModel, describe_run
 from slipstream.clients.testing import Tester
 from slipstream.errors import ExitCode, InvalidInputError, MissingPartError, UsageError
-from slipstream.measuring.client.endpoint import Endpoint, read_key, read_served_model
+from slipstream.measuring.client.endpoint import (
+    KEY_VARIABLE,
+    Endpoint,
+    read_key,
+    read_served_model,
+)
 from slipstream.reporting.text.clients import (
     render_checks,
     render_clients,
@@ -25,45 +31,53 @@ from slipstream.reporting.text.clients import (
 from slipstream.serving.run import find_runs_root
 from slipstream.serving.selection import find_server
 
+EXAMPLES = """\
+# test the newest run with the requests of Claude Code, and write its settings
+slipstream connect claude --test --write
+# start Codex with a server on another machine
+slipstream connect codex http://spark:8000 --key ~/.spark-key --launch
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `connect` takes."""
+    """Add the arguments of `connect`."""
     parser.add_argument(
         "client",
         metavar="CLIENT",
         nargs="?",
         choices=tuple(CLIENTS),
-        help=f"{', '.join(CLIENTS)}; without one, they are listed",
+        help=f"client to configure: {', '.join(CLIENTS)} (default: list them)",
     )
-    parser.add_argument(
-        "server", metavar="URL|RUN", nargs="?", help="default: the newest run that is live"
-    )
+    add_server(parser)
     parser.add_argument(
         "--key",
         metavar="FILE",
         type=Path,
-        help="file with the client's key, default SLIPSTREAM_API_KEY; it is not copied",
+        help="file with the client's API key; the client's settings refer to it and do not hold "
+        f"the key (default: the variable {KEY_VARIABLE})",
     )
     action = parser.add_mutually_exclusive_group()
     action.add_argument(
         "--write",
         action="store_true",
-        help="put the settings into the client's own file, beside what is there",
+        help="merge the settings into the client's configuration file (default: print them)",
     )
     action.add_argument(
         "--launch",
         action="store_true",
-        help="start the client with these settings and with what follows --",
+        help="start the client with these settings and the arguments after --",
     )
     parser.add_argument(
         "--test",
         action="store_true",
-        help="ask the server as the client does: streamed, with a tool, with a full context",
+        help="send the server requests as the client does: streamed, with a tool call, with a "
+        "full context",
     )
+    parser.usage = "slipstream connect [CLIENT] [URL|RUN] [options] [-- CLIENT ARGUMENTS]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Print a client's settings, write them, test the server, or start the client."""
+    """Print or write a client's settings, test the server, or start the client."""
     _require_fitting(options, screen)
     if options.client is None:
         listed = list_clients(CLIENTS)
@@ -93,16 +107,16 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 def _require_fitting(options: argparse.Namespace, screen: Screen) -> None:
     if options.raw and not options.launch:
         raise UsageError(
-            "what follows -- is for the client, which --launch starts",
+            "arguments after -- are for the client and need --launch",
             hint=f"slipstream connect {options.client or 'claude'} --launch -- ...",
         )
     if options.launch and (screen.json or options.test or options.client is None):
         raise UsageError(
-            "--launch takes a client, and neither --json nor --test",
+            "--launch needs a client and excludes --json and --test",
             hint=f"slipstream connect {options.client or 'claude'} --launch",
         )
     if options.write and options.client is None:
-        raise UsageError("--write takes a client", hint="slipstream connect")
+        raise UsageError("--write needs a client", hint="slipstream connect")
 
 
 def _find_served(options: argparse.Namespace) -> ServedModel:
@@ -117,10 +131,10 @@ def _find_served(options: argparse.Namespace) -> ServedModel:
 
 
 def _write(client: Client, setup: Setup, connection: Connection) -> Connection:
-    """Write all files, or none if one of them cannot be."""
+    """Write all of a client's files, or none if one of them cannot be written."""
     if not setup.files:
         raise InvalidInputError(
-            f"{client.title} reads no file, only variables",
+            f"{client.title} has no configuration file, only environment variables",
             hint=f'eval "$(slipstream connect {client.name})"',
         )
     for file in setup.files:
@@ -130,14 +144,14 @@ def _write(client: Client, setup: Setup, connection: Connection) -> Connection:
 
 
 def _launch(client: Client, setup: Setup, served: ServedModel, words: tuple[str, ...]) -> None:
-    """Become the client; of a program, what it prints and leaves with is its own."""
+    """Replace this process by the client."""
     if not setup.command:
         raise UsageError(
-            f"{client.title} is not started by settings alone",
+            f"{client.title} cannot be started by --launch",
             hint=f"slipstream connect {client.name}",
         )
     if shutil.which(setup.command[0]) is None:
-        raise MissingPartError(f"there is no {setup.command[0]} here", hint=client.install)
+        raise MissingPartError(f"{setup.command[0]} is not installed", hint=client.install)
     kept = {name: value for name, value in os.environ.items() if name not in setup.cleared}
     key = served.key.secret or NO_KEY
     environment = {

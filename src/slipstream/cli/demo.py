@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from slipstream.checkpoints import read_checkpoint
-from slipstream.cli.arguments import whole_number
+from slipstream.cli.arguments import ENGINE_ARGUMENTS, whole_number
 from slipstream.cli.measuring_options import require_writable, write_report
 from slipstream.cli.screen import Screen
 from slipstream.demo.performance import (
@@ -47,25 +47,43 @@ READING_SECONDS = 1.0
 Made = TypeVar("Made")
 
 
+EXAMPLES = """\
+# two to four minutes on a CPU: start both engines and replay their answers side by side
+slipstream demo
+# longer answers, with the engine compiled as `plan` would have it
+slipstream demo --max-tokens 256 -- --no-enforce-eager
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `demo` takes."""
-    parser.add_argument("--max-tokens", type=whole_number, default=96, help="of an answer")
+    """Add the arguments of `demo`."""
     parser.add_argument(
-        "--html", metavar="FILE", type=Path, default=PAGE, help=f"the report; default {PAGE}"
+        "--max-tokens",
+        metavar="TOKENS",
+        type=whole_number,
+        default=96,
+        help="longest answer (default 96)",
     )
-    parser.usage = "slipstream demo [options] [-- ENGINE ARGUMENTS]"
+    parser.add_argument(
+        "--html",
+        metavar="FILE",
+        type=Path,
+        default=PAGE,
+        help=f"file for the HTML report (default {PAGE})",
+    )
+    parser.usage = f"slipstream demo [options] {ENGINE_ARGUMENTS}"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Show both engines, one after the other and side by side, and leave the drafted one up."""
+    """Run both engines in turn, replay their answers, and keep the drafted one serving."""
     require_writable(options.html)
-    theatre = _Theatre(screen)
+    display = _Display(screen)
     now = datetime.now(UTC)
     host = read_host(this_machine(os.environ, now))
     require_engine(host)
     cache = slipstream_cache(os.environ)
-    target = theatre.time(f"{CHECKPOINT} is made, or found", lambda: make_smollm2(cache))
-    plan, plain_plan = theatre.time(
+    target = display.time(f"{CHECKPOINT} is prepared", lambda: make_smollm2(cache))
+    plan, plain_plan = display.time(
         "both plans are made",
         lambda: [_make_plan(target, host, options.raw, drafts=one) for one in (True, False)],
     )
@@ -74,8 +92,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         decode=load_decoder(target),
         logs=cache / "demo" / f"{now:%Y%m%d-%H%M%S}",
         environment=os.environ,
-        tick=theatre.tick,
-        note=theatre.note,
+        tick=display.tick,
+        note=display.note,
         watch=make_watch(host),
     )
     with stage.perform("plain", plain_plan) as (_, plain):
@@ -90,18 +108,18 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
             parts=(),
             machines=stage.machines,
         )
-        if theatre.live:
-            theatre.replay(demo)
-        demo = demo.model_copy(update={"parts": tuple(theatre.parts)})
+        if display.live:
+            display.replay(demo)
+        demo = demo.model_copy(update={"parts": tuple(display.parts)})
         screen.show_data(text=render_demo_text(demo), document=demo.to_json())
         write_report(options.html, render_demo_html(demo), screen)
-        if not theatre.live:
+        if not display.live:
             return ExitCode.DONE
         screen.show_progress(_describe_server(url, target.name))
         try:
             stay_up(url)
         except KeyboardInterrupt:
-            screen.show_progress("\nending the engine")
+            screen.show_progress("\nstopping the engine")
     return ExitCode.DONE
 
 
@@ -138,14 +156,14 @@ def _describe_conditions(
 def _describe_server(url: str, model: str) -> str:
     body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
     return (
-        f"\nthe drafted engine answers at {url}/v1 until Ctrl-C:\n\n"
+        f"\nthe drafted engine serves at {url}/v1 until Ctrl-C:\n\n"
         f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
         f"    -d '{body}'"
     )
 
 
-class _Theatre:
-    """What the audience sees, and how long each part took; `live` where a cursor can be moved."""
+class _Display:
+    """The parts of the demo with their times, redrawn where the terminal can (`live`)."""
 
     def __init__(self, screen: Screen) -> None:
         self.parts: list[Part] = []
@@ -154,18 +172,18 @@ class _Theatre:
         self.live = moves and not screen.json
 
     def tick(self, name: str, seconds: float) -> None:
-        """Tell how long a part goes on already, in the line that will tell how long it was."""
+        """Redraw the line of the part that is under way, with its time so far."""
         if self.live:
             self._write(f"\r{_describe_part(name, seconds)}\033[K")
 
     def note(self, part: Part) -> None:
-        """Keep a part that is over, and tell of it."""
+        """Keep a part that is done, and print its time."""
         self.parts.append(part)
         self.tick(part.name, part.seconds)
         self._screen.show_progress("" if self.live else _describe_part(part.name, part.seconds))
 
     def time(self, name: str, make: Callable[[], Made]) -> Made:
-        """Do a part and note how long it took."""
+        """Run a part, note its time and return its result."""
         began = time.monotonic()
         self.tick(name, 0.0)
         made = make()
@@ -173,7 +191,7 @@ class _Theatre:
         return made
 
     def replay(self, demo: Demo) -> None:
-        """Show the answers grow as they did, each pair from the same beginning."""
+        """Replay each pair of answers side by side at the speed at which they were measured."""
         opened = time.monotonic()
         green = ", accepted drafts in green" if self._screen.colour else ""
         self._write(f"\nreplayed as measured, one engine after the other{green}\n")

@@ -1,4 +1,4 @@
-"""`slipstream doctor`: what is wrong here, and what to type next."""
+"""`slipstream doctor`: problems of this machine or of a run, with what to type next."""
 
 import argparse
 import os
@@ -16,24 +16,32 @@ from slipstream.serving.run import find_runs_root, list_runs
 from slipstream.serving.selection import choose_run
 from slipstream.serving.site import Site
 
+EXAMPLES = """\
+# check this machine and the newest run
+slipstream doctor
+# why did a server fail that was started without slipstream?
+slipstream doctor vllm.log
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `doctor` takes."""
+    """Add the arguments of `doctor`."""
     parser.add_argument(
         "subject",
         metavar="RUN|LOGFILE",
         nargs="?",
-        help="tell only why this one ended; default: this machine and its newest run",
+        help="run or log file of vLLM to diagnose (default: check this machine and its newest run)",
     )
     parser.add_argument(
         "--advisories",
         action="store_true",
-        help="ask osv.dev for advisories of every installed package",
+        help="look up security advisories for every installed package on osv.dev",
     )
+    parser.usage = "slipstream doctor [RUN|LOGFILE] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Examine or diagnose; a fault leaves with 1."""
+    """Check this machine or diagnose a run; the exit code is 1 if there is a fault."""
     root = find_runs_root(os.environ)
     if options.subject is not None:
         log = Path(options.subject)
@@ -59,7 +67,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 
 
 def _look_up() -> Lookup:
-    """Ask for advisories; a client of HTTP is loaded only for this."""
+    """Look up advisories; the HTTP client is imported only here."""
     from slipstream.serving.advisories_online import list_installed, look_up
 
     return look_up(list_installed())

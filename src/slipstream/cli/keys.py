@@ -1,4 +1,4 @@
-"""`slipstream keys`: who may ask a server, for what and how much."""
+"""`slipstream keys`: API keys, with what each may use and how much."""
 
 import argparse
 import os
@@ -28,66 +28,93 @@ OVERLAP = timedelta(hours=24)
 _UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1)}
 
 
+EXAMPLES = """\
+# create a key for a user; its secret is printed once
+slipstream keys new --name alice --days 90
+# a key that may use chat only, with 4 concurrent requests
+slipstream keys new --name bot --routes chat models --at-once 4
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `keys` takes."""
-    parser.add_argument("action", choices=("new", "list", "rotate", "revoke"))
-    parser.add_argument("id", metavar="ID", nargs="?", help="of the key to rotate or revoke")
-    parser.add_argument("--name", help="of the new key's user")
-    parser.add_argument("--days", type=_days, help="until the new key expires; default never")
+    """Add the arguments of `keys`."""
+    parser.add_argument(
+        "action",
+        metavar="ACTION",
+        choices=("new", "list", "rotate", "revoke"),
+        help="new, list, rotate or revoke",
+    )
+    parser.add_argument("id", metavar="ID", nargs="?", help="id of the key to rotate or revoke")
+    parser.add_argument("--name", metavar="NAME", help="user of the new key, shown in logs")
+    parser.add_argument(
+        "--days",
+        metavar="DAYS",
+        type=_days,
+        help="days until the new key expires (default: it does not)",
+    )
     parser.add_argument(
         "--overlap",
         type=_span,
         metavar="TIME",
-        help="for which a rotated key still counts, as 30m, 24h or 7d; default 24h",
+        help="how long the old secret of a rotated key stays valid, such as 30m, 24h or 7d "
+        "(default 24h)",
     )
     _add_terms(parser)
+    parser.usage = "slipstream keys ACTION [ID] [options]"
 
 
 def _add_terms(parser: argparse.ArgumentParser) -> None:
     terms = parser.add_argument_group(
-        "what a new key may do", "Without these, the defaults of gate.toml."
+        "limits of a new key", "A limit that is not set here comes from gate.toml."
     )
     terms.add_argument(
         "--routes",
         nargs="+",
         choices=get_args(Scope),
         metavar="ROUTE",
-        help=f"among {', '.join(get_args(Scope))}; default all but metrics",
+        help=f"routes that it opens: {', '.join(get_args(Scope))} (default: all but metrics)",
     )
     terms.add_argument(
-        "--models", nargs="+", metavar="NAME", help="served names it may ask for; default all"
+        "--models",
+        nargs="+",
+        metavar="NAME",
+        help="served model names that it opens (default: all)",
     )
     terms.add_argument(
-        "--at-once", type=whole_number, metavar="N", help="concurrent requests; default 64"
+        "--at-once", type=whole_number, metavar="N", help="concurrent requests (default 64)"
     )
     terms.add_argument(
-        "--requests-per-minute", type=whole_number, metavar="N", help="default no limit"
+        "--requests-per-minute",
+        type=whole_number,
+        metavar="N",
+        help="requests per minute (default: no limit)",
     )
     terms.add_argument(
         "--tokens-per-minute",
         type=whole_number,
         metavar="N",
-        help="tokens of prompts and answers; default no limit",
+        help="tokens of prompts and answers per minute (default: no limit)",
     )
     terms.add_argument(
-        "--max-tokens", type=whole_number, metavar="N", help="tokens per answer; default no limit"
+        "--max-tokens", type=whole_number, metavar="N", help="tokens per answer (default: no limit)"
     )
     terms.add_argument(
         "--weight",
         type=positive_number,
         metavar="W",
-        help="share of the engine's seats beside other keys; default 1",
+        help="share of the batch relative to other keys when the server is full (default 1)",
     )
     terms.add_argument(
         "--priority",
         type=int,
         metavar="P",
-        help="order in the engine, lowest first, with --scheduling-policy priority; default 0",
+        help="priority in the engine, lower numbers first; needs `serve ... -- "
+        "--scheduling-policy priority` (default 0)",
     )
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Make, list, rotate or revoke keys; a running server follows within a second."""
+    """Create, list, rotate or revoke keys; a running server follows within a second."""
     file, now = find_key_file(os.environ), datetime.now(UTC).replace(microsecond=0)
     _require_fitting(options)
     if options.action == "new":
@@ -98,7 +125,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     elif options.action == "rotate":
         overlap = OVERLAP if options.overlap is None else options.overlap
         made = rotate_key(file, options.id, now=now, overlap=overlap)
-        screen.show_progress(f"the old secret counts until {now + overlap:%Y-%m-%d %H:%M} UTC")
+        screen.show_progress(f"the old secret stays valid until {now + overlap:%Y-%m-%d %H:%M} UTC")
         _show_secret(made, file, now, screen)
     elif options.action == "list":
         listed = KeyList(file=str(file), keys=read_keys(file))
@@ -110,18 +137,23 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 
 
 def _require_fitting(options: argparse.Namespace) -> None:
-    """Refuse what the action has no use for."""
+    """Raise if an option does not go with the action."""
     if (options.id is not None) != (options.action in ("rotate", "revoke")):
         raise UsageError(
-            "an ID goes with rotate and revoke, and only with them", hint="slipstream keys list"
+            "an ID is for `keys rotate` and `keys revoke`, and both need one",
+            hint="slipstream keys list",
         )
     named = {"--name": options.name, "--days": options.days}
     named |= {f"--{name.replace('_', '-')}": getattr(options, name) for name in _TERMS}
     given = [flag for flag, value in named.items() if value is not None]
     if given and options.action != "new":
-        raise UsageError(f"{given[0]} goes with new", hint=f"slipstream keys new {given[0]} ...")
+        raise UsageError(
+            f"{given[0]} is for `keys new`", hint=f"slipstream keys new {given[0]} ..."
+        )
     if options.overlap is not None and options.action != "rotate":
-        raise UsageError("--overlap goes with rotate", hint="slipstream keys rotate ID --overlap")
+        raise UsageError(
+            "--overlap is for `keys rotate`", hint="slipstream keys rotate ID --overlap"
+        )
 
 
 _TERMS = {
@@ -153,9 +185,9 @@ def _span(text: str) -> timedelta:
 
 
 def _show_secret(made: NewKey, file: Path, now: datetime, screen: Screen) -> None:
-    """Print the key alone on stdout, so that a script can take it."""
+    """Print the secret alone on stdout, so that a script can read it."""
     screen.show_progress(
         f"key {made.key.id}, expires {describe_end(made.key, now)}; hash in {file}"
     )
-    screen.show_progress("it is shown this once:")
+    screen.show_progress("the key is shown only once:")
     screen.show_data(text=made.secret, document=made.to_json())

@@ -1,8 +1,9 @@
-"""`slipstream ledger`: what a run's requests drafted, had accepted and took."""
+"""`slipstream ledger`: steps, draft tokens, accepted tokens and times of a run's requests."""
 
 import argparse
 import os
 
+from slipstream.cli.run_options import add_run
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError
 from slipstream.reporting.text.ledger import render_ledger
@@ -12,20 +13,29 @@ from slipstream.serving.spare_folder import find_engine_folder
 from slipstream.steering.ledger import read_ledger
 from slipstream.steering.ledger_summary import summarize
 
+EXAMPLES = """\
+# acceptance and time by kind of content
+slipstream ledger
+# the same by API key, for a certain run
+slipstream ledger Qwen3-8B --by key
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `ledger` takes."""
-    parser.add_argument("run", metavar="RUN", nargs="?", help="default: the newest")
+    """Add the arguments of `ledger`."""
+    add_run(parser, default="the newest")
     parser.add_argument(
         "--by",
         choices=("kind", "key", "route", "context"),
         default="kind",
-        help="what requests are grouped by: kind of content (default), key, route, context length",
+        help="how requests are grouped: by kind of content, API key, route or context length "
+        "(default kind)",
     )
+    parser.usage = "slipstream ledger [RUN] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Print the sums of all requests that the ledger still has."""
+    """Print the sums over all requests that the ledger still holds."""
     folder, chosen = choose_run(find_runs_root(os.environ), options.run)
     files = find_engine_folder(folder, chosen).list_ledgers()
     if not files:

@@ -1,4 +1,4 @@
-"""`slipstream logs`: what a run's engine said, what happened to the run, or who asked it."""
+"""`slipstream logs`: the engine log, the events or the requests of a run."""
 
 import argparse
 import codecs
@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
+from slipstream.cli.run_options import add_run
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.reporting.text.access import render_access
@@ -15,23 +16,39 @@ from slipstream.serving.run import Run, RunFolder, find_runs_root
 from slipstream.serving.selection import choose_run, is_over
 from slipstream.serving.spare_folder import find_engine_folder
 
+EXAMPLES = """\
+# follow the engine log of the newest run
+slipstream logs --follow
+# what happened to a run, as JSON lines
+slipstream logs Qwen3-8B --events --json
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `logs` takes."""
-    parser.add_argument("run", metavar="RUN", nargs="?", help="default: the newest")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the run is over")
-    instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--events", action="store_true", help="what happened to the run instead")
-    instead.add_argument(
-        "--access", action="store_true", help="the requests instead, one a line, without their text"
+    """Add the arguments of `logs`."""
+    add_run(parser, default="the newest")
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="keep printing new lines until the run ends"
     )
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--events",
+        action="store_true",
+        help="print the events of the run instead of the engine log: starts, failures, actions",
+    )
+    source.add_argument(
+        "--access",
+        action="store_true",
+        help="print the requests instead of the engine log, one per line and without their text",
+    )
+    parser.usage = "slipstream logs [RUN] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Print what there is; under `--json` an event or a request a line."""
+    """Print what was logged; under `--json` one event or request per line."""
     if screen.json and not (options.events or options.access):
         hint = "slipstream logs --events --json"
-        raise UsageError("an engine's log is no JSON, only events and requests are", hint=hint)
+        raise UsageError("--json needs --events or --access", hint=hint)
     folder, chosen = choose_run(find_runs_root(os.environ), options.run)
     show = _show_events if options.events else _show_accesses if options.access else _show_log
     over = (lambda: is_over(folder.read())) if options.follow else (lambda: True)
@@ -52,11 +69,11 @@ def _show_accesses(
 
 
 def _show_log(folder: RunFolder, run: Run, screen: Screen, is_over: Callable[[], bool]) -> None:
-    """Hand the log on as it comes: a bar is redrawn many times before its line ends."""
+    """Print the log by the byte, since progress bars are redrawn many times before a line ends."""
     logs = (folder.engine_log, find_engine_folder(folder, run).engine_log)
     if is_over() and not any(log.exists() for log in logs):
         raise InvalidInputError(
-            f"the engine of {folder.path.name} has said nothing",
+            f"the engine of {folder.path.name} has not logged anything",
             hint=f"slipstream logs --events {folder.path.name}",
         )
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")

@@ -1,4 +1,4 @@
-"""The frame of the command: parse, run one verb, and turn every ending into an exit code."""
+"""The entry point: parse the command line, run one verb, and return an exit code."""
 
 import os
 import signal
@@ -12,13 +12,13 @@ from slipstream.errors import ExitCode, SlipstreamError
 
 
 class _Bug(SlipstreamError):
-    """Something that we did not expect; only the frame may raise it."""
+    """An unexpected exception; raised only here."""
 
     exit_code = ExitCode.BUG
 
 
 def run_and_exit() -> None:
-    """Run the command of this process; being told to end unwinds it, so no child is left behind."""
+    """Run the command of this process; SIGTERM and SIGHUP unwind it, so that no child is left."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
             signal.signal(number, _leave)
@@ -30,7 +30,7 @@ def _leave(number: int, _: object) -> NoReturn:
 
 
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run one command line and give its exit code."""
+    """Run one command line and return its exit code."""
     screen = open_screen(
         environment, as_json="--json" in arguments, verbose="--verbose" in arguments
     )

@@ -1,4 +1,4 @@
-"""What `bench` and `compare` have in common: which prompts, how many at once, where to report."""
+"""Options that the measuring verbs share: prompts, load and report files."""
 
 import argparse
 import shlex
@@ -18,57 +18,89 @@ from slipstream.planning import LaunchPlan
 WORKLOAD = ("code", "reasoning", "dialogue", "prose")
 
 
-def add_workload(parser: argparse.ArgumentParser, *, prompts: int, loads: bool = True) -> None:
-    """Declare what is asked, and how; `loads` are the concurrencies to ask it at."""
-    parser.add_argument(
+def add_workload(
+    parser: argparse.ArgumentParser, *, prompts: int, loads: bool = True
+) -> argparse._ArgumentGroup:
+    """Add the group of options for prompts, and with `loads` the concurrencies to measure at."""
+    group = parser.add_argument_group("prompts and load")
+    group.add_argument(
         "--workload",
         metavar="NAME|FILE",
         nargs="+",
         default=WORKLOAD,
-        help="classes of prompts, `all`, `agent` (tasks of several turns with tools), a JSONL "
-        "file, a recording, or humaneval:FILE and the like",
+        help="kinds of prompts, `all`, `agent` (tasks of several turns with tools), a JSONL file, "
+        "a recording, or humaneval:FILE and the like "
+        f"(default {' '.join(WORKLOAD)})",
     )
     if loads:
-        parser.add_argument(
+        group.add_argument(
             "--concurrency",
+            metavar="N",
             type=whole_number,
             nargs="+",
             default=(1, 4, 8),
-            help="concurrent requests or tasks, one load for each number (default 1 4 8; 1 for "
-            "agent)",
+            help="concurrent requests or tasks, one load per number (default 1 4 8, for agent 1)",
         )
-        parser.add_argument(
+        group.add_argument(
             "--tool-choice",
             choices=("auto", "named"),
             default="auto",
-            help="how tasks ask for tool calls, of a server that parses them: auto as agents do, "
-            "or each by its name (default auto)",
+            help="tool_choice in requests of tasks, if the server parses tool calls: auto, or the "
+            "expected tool by name (default auto)",
         )
-    parser.add_argument(
+    group.add_argument(
         "--prompts",
+        metavar="N",
         type=whole_number,
         default=prompts,
-        help=f"prompts or tasks per class (default {prompts})",
+        help=f"prompts or tasks per kind (default {prompts})",
     )
-    parser.add_argument(
-        "--max-tokens", type=whole_number, default=128, help="tokens per answer (default 128)"
+    group.add_argument(
+        "--max-tokens",
+        metavar="TOKENS",
+        type=whole_number,
+        default=128,
+        help="longest answer (default 128)",
     )
+    add_thinking(group)
+    add_seed(group)
+    return group
+
+
+def add_thinking(parser: argparse._ActionsContainer) -> None:
+    """Add the option that sets the chat template's switch for thinking."""
     parser.add_argument(
-        "--thinking", choices=("on", "off"), help="thinking, where the chat template has a switch"
+        "--thinking",
+        choices=("on", "off"),
+        help="whether the model thinks, if its chat template has a switch (default: the "
+        "template's)",
     )
+
+
+def add_seed(parser: argparse._ActionsContainer) -> None:
+    """Add the seed of everything that is drawn at random."""
     parser.add_argument(
-        "--seed", type=natural_number, default=0, help="seed of all that is drawn (default 0)"
+        "--seed",
+        metavar="N",
+        type=natural_number,
+        default=0,
+        help="seed of everything that is random (default 0)",
     )
 
 
 def add_reports(parser: argparse.ArgumentParser) -> None:
-    """Declare the files that a report can be written to."""
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write a page with pictures")
-    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the tables")
+    """Add the options for report files."""
+    group = parser.add_argument_group("reports")
+    group.add_argument(
+        "--html", metavar="FILE", type=Path, help="write the report as an HTML page with charts"
+    )
+    group.add_argument(
+        "--markdown", metavar="FILE", type=Path, help="write the report's tables as Markdown"
+    )
 
 
 def read_workload(options: argparse.Namespace, context: int | None) -> Workload:
-    """Gather the prompts that the options name."""
+    """Return the prompts that the options select."""
     return load_workload(
         list(options.workload),
         most_a_kind=options.prompts,
@@ -79,13 +111,13 @@ def read_workload(options: argparse.Namespace, context: int | None) -> Workload:
 
 
 def read_concurrencies(options: argparse.Namespace) -> Sequence[int]:
-    """Return the loads to measure; tasks are asked one after the other unless more are wanted."""
+    """Return the concurrencies to measure; tasks run at concurrency 1 unless more is requested."""
     chosen: Sequence[int] = options.concurrency
     return chosen if isinstance(chosen, list) or not names_tasks(options.workload) else (1,)
 
 
 def read_thinking(options: argparse.Namespace) -> bool | None:
-    """Say whether the model is to think, None to leave it to its template."""
+    """Return whether the model thinks, None to leave it to its chat template."""
     return None if options.thinking is None else options.thinking == "on"
 
 
@@ -99,7 +131,7 @@ def describe_conditions(
     host: Host | None,
     start_seconds: float | None = None,
 ) -> Conditions:
-    """Write down all that the figures will depend on."""
+    """Return the conditions under which the figures are measured."""
     return Conditions(
         at=datetime.now(UTC),
         command=shlex.join(["slipstream", *sys.argv[1:]]),
@@ -121,7 +153,7 @@ def describe_conditions(
 
 
 def require_writable(*files: Path | None) -> None:
-    """Refuse a report that could not be written, before the hours and not after."""
+    """Raise if a report's folder does not exist, before anything is measured."""
     for file in files:
         if file is not None and not file.absolute().parent.is_dir():
             raise InvalidInputError(
@@ -131,6 +163,6 @@ def require_writable(*files: Path | None) -> None:
 
 
 def write_report(file: Path, content: str, screen: Screen) -> None:
-    """Write a report, and say where."""
+    """Write a report and print its path."""
     file.write_text(content, encoding="utf-8")
     screen.show_progress(f"written: {file}")

@@ -1,6 +1,7 @@
-"""One plan for each method of speculation that `compare --methods` names."""
+"""One plan per drafting method that `compare --methods` names."""
 
 import argparse
+from collections.abc import Mapping, Sequence
 from copy import copy
 from itertools import combinations
 from pathlib import Path
@@ -12,13 +13,19 @@ from slipstream.hardware import Host
 from slipstream.measuring.comparing.comparison import ComparedArm
 from slipstream.measuring.comparing.design import LETTERS
 from slipstream.measuring.comparing.verdict import PLAIN
+from slipstream.planning import LaunchPlan
 
 HINT = "slipstream compare TARGET --methods dflash=DRAFTER ngram plain"
 
 
 def plan_methods(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ...]:
-    """Plan the target with each method; plain comes first, because speeds are held against it."""
-    drafters = _read_methods(options)
+    """Plan the target with each method, `plain` first since it is the baseline."""
+    _require_no_other_choice(options)
+    drafters = read_methods(options.methods)
+    if not 2 <= len(drafters) <= len(LETTERS):
+        raise UsageError(
+            f"--methods takes 2 to {len(LETTERS)} methods, not {len(drafters)}", hint=HINT
+        )
     arms = [
         ComparedArm(name=name, plan=take_plan(_with_method(options, name, drafter), host))
         for name, drafter in drafters.items()
@@ -35,8 +42,22 @@ def plan_methods(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, 
     return tuple(arms)
 
 
-def _read_methods(options: argparse.Namespace) -> dict[str, str | None]:
-    """Read each method with its drafter, None if `plan` is to choose one."""
+def plan_other_methods(
+    options: argparse.Namespace, drafters: Mapping[str, str | None], host: Host, chosen: LaunchPlan
+) -> dict[str, LaunchPlan]:
+    """Plan the target of a plan with each other method; plain is none of them."""
+    known = {PLAIN, chosen.speculation.method.value if chosen.speculation else PLAIN}
+    if repeated := known & drafters.keys():
+        raise UsageError(
+            f"{min(repeated)} is measured anyway", hint=f"leave {min(repeated)} out of --methods"
+        )
+    return {
+        name: take_plan(_with_method(options, name, drafter), host)
+        for name, drafter in drafters.items()
+    }
+
+
+def _require_no_other_choice(options: argparse.Namespace) -> None:
     others = {
         "--against": options.against,
         "--no-speculation": options.no_speculation,
@@ -46,24 +67,24 @@ def _read_methods(options: argparse.Namespace) -> dict[str, str | None]:
     }
     if excluded := [name for name, value in others.items() if value]:
         raise UsageError(f"--methods and {excluded[0]} exclude each other", hint=HINT)
+
+
+def read_methods(words: Sequence[str]) -> dict[str, str | None]:
+    """Return each method with its drafter, None if `plan` is to choose it."""
     drafters: dict[str, str | None] = {}
-    for word in options.methods:
+    for word in words:
         name, equals, drafter = word.partition("=")
         if name not in METHOD_NAMES:
             names = ", ".join(METHOD_NAMES)
-            raise UsageError(f"there is no method '{name}'", hint=f"--methods takes {names}")
+            raise UsageError(f"unknown method '{name}'", hint=f"--methods takes {names}")
         if name in drafters:
-            raise UsageError(f"--methods names {name} twice", hint=HINT)
+            raise UsageError(f"--methods names {name} twice", hint=f"--methods {name}")
         takes_drafter = name != PLAIN and METHODS[name].needs in ("drafter", "model")
         if equals and not (drafter and takes_drafter):
             raise UsageError(
                 f"'{word}' names no drafter that {name} could use", hint=f"--methods {name}"
             )
         drafters[name] = drafter or None
-    if not 2 <= len(drafters) <= len(LETTERS):
-        raise UsageError(
-            f"--methods takes 2 to {len(LETTERS)} methods, not {len(drafters)}", hint=HINT
-        )
     return drafters
 
 

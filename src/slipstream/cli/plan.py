@@ -1,4 +1,4 @@
-"""`slipstream plan`: how to start an engine for a target here, or on another machine."""
+"""`slipstream plan`: every engine setting for a target, here or on another machine."""
 
 import argparse
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slipstream.checkpoints import read_checkpoint
 from slipstream.checkpoints.hub_search import search_drafters
-from slipstream.cli.arguments import whole_number
+from slipstream.cli.arguments import ENGINE_ARGUMENTS, whole_number
 from slipstream.cli.screen import Screen
 from slipstream.engines import sglang
 from slipstream.engines.vllm_methods import METHOD_NAMES
@@ -21,6 +21,7 @@ from slipstream.planning.container_variables import ContainerWishes, read_contai
 from slipstream.planning.difference import DifferenceList, diff_plans
 from slipstream.planning.library import Library
 from slipstream.planning.resolution import plan_target
+from slipstream.planning.scheduling import AGENT_CONTEXT, CPU_CONTEXT, DEFAULT_CONTEXT
 from slipstream.planning.settings import Choice
 from slipstream.recipes import (
     Recipe,
@@ -34,57 +35,124 @@ from slipstream.reporting.text.plan import render_difference, render_plan, rende
 from slipstream.user_folders import recipe_overlay
 
 PLAN_HINT = "slipstream plan TARGET --json > FILE"
+TARGET_HELP = "local folder or hub name of a model"
+TARGET_OR_PLAN_HELP = "local folder or hub name of a model, or the file of a saved plan"
+
+
+EXAMPLES = """\
+# show the settings for this machine, with reasons
+slipstream plan Qwen/Qwen3-8B --explain
+# plan for a DGX Spark from any machine, and save the plan
+slipstream plan AEON-7/DFlash-Qwen3.5-27B-Uncensored-NVFP4 --host gb10 --json > plan.json
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `plan` takes."""
-    parser.add_argument("target", metavar="TARGET", nargs="?", help="a folder, or a hub model")
+    """Add the arguments of `plan`."""
+    parser.add_argument("target", metavar="TARGET", nargs="?", help=TARGET_HELP)
     add_wishes(parser)
     add_chat_wishes(parser)
-    parser.add_argument("--host", metavar="NAME|FILE", help="plan for another machine")
-    parser.add_argument("--explain", action="store_true", help="the reason of every setting")
-    parser.add_argument("--sglang", action="store_true", help="the same plan as SGLang's command")
-    parser.add_argument("--diff", nargs=2, metavar="PLAN", type=Path, help="compare saved plans")
-    parser.usage = "slipstream plan TARGET [options] [-- ENGINE ARGUMENTS]"
+    output = parser.add_argument_group("machine and output")
+    output.add_argument(
+        "--host",
+        metavar="NAME|FILE",
+        help="machine to plan for, a known name such as gb10 or a file written by "
+        "`slipstream probe --json` (default: this machine)",
+    )
+    output.add_argument(
+        "--explain", action="store_true", help="print the source and reason of every setting"
+    )
+    output.add_argument(
+        "--sglang", action="store_true", help="print the plan as a command for SGLang"
+    )
+    output.add_argument(
+        "--diff",
+        nargs=2,
+        metavar="PLAN",
+        type=Path,
+        help="print the differences between two saved plans instead of planning",
+    )
+    parser.usage = f"slipstream plan TARGET [options] {ENGINE_ARGUMENTS}"
 
 
 def add_wishes(parser: argparse.ArgumentParser, *, goals: bool = True) -> None:
-    """Declare what a user may wish of a plan, here and wherever one is made on the way."""
-    parser.add_argument("--drafter", help="a folder or hub model, if no recipe is to choose")
-    parser.add_argument(
+    """Add the options that a plan is made from."""
+    speculation = parser.add_argument_group("speculation")
+    speculation.add_argument(
+        "--drafter",
+        metavar="DRAFTER",
+        help="local folder or hub name of the drafter (default: the recipe's, else the best one "
+        "that fits)",
+    )
+    speculation.add_argument(
         "--method",
         choices=("auto", *METHOD_NAMES),
         default="auto",
-        help="how tokens are drafted (default auto: the best that is known for the target)",
+        metavar="METHOD",
+        help=f"drafting method: auto, {', '.join(METHOD_NAMES)} (default auto: the best one known "
+        "for the target)",
     )
-    parser.add_argument("--context", type=whole_number, help="tokens of the longest sequence")
-    parser.add_argument("--users", type=whole_number, help="sequences that run at once")
+    speculation.add_argument(
+        "--k",
+        metavar="TOKENS",
+        type=whole_number,
+        help="draft length, in tokens per step (default: by recipe, drafter and --users)",
+    )
+    speculation.add_argument(
+        "--no-speculation", action="store_true", help="plan plain decoding, without drafts"
+    )
+    capacity = parser.add_argument_group("capacity")
+    capacity.add_argument(
+        "--context",
+        metavar="TOKENS",
+        type=whole_number,
+        help="longest sequence, prompt and answer together (default: the recipe's, else "
+        f"{DEFAULT_CONTEXT}, on a CPU {CPU_CONTEXT}, for --goal agent {AGENT_CONTEXT})"
+        if goals
+        else "longest sequence, prompt and answer together (default: the recipe's, else "
+        f"{DEFAULT_CONTEXT}, on a CPU {CPU_CONTEXT})",
+    )
+    capacity.add_argument(
+        "--users",
+        metavar="N",
+        type=whole_number,
+        help="maximum concurrent sequences (default: the recipe's, else by --goal)",
+    )
     if goals:
-        parser.add_argument(
+        capacity.add_argument(
             "--goal",
             choices=("latency", "throughput", "capacity", "agent"),
             default="latency",
-            help="what is best (default latency); agent: long context, prefix cache, tool calls",
+            metavar="GOAL",
+            help="what to optimize: latency, throughput, capacity, or agent (long context, prefix "
+            "cache, tool calls) (default latency)",
         )
-    parser.add_argument("--k", type=whole_number, help="tokens to draft in a step")
-    parser.add_argument("--no-speculation", action="store_true", help="plain decoding")
-    parser.add_argument("--from-env", action="store_true", help="read AEON-7's variables")
+    capacity.add_argument(
+        "--from-env",
+        action="store_true",
+        help="read the environment variables of AEON-7's containers, such as MODEL_PATH",
+    )
     parser.set_defaults(default_thinking=None, pictures=False)
 
 
 def add_chat_wishes(parser: argparse.ArgumentParser) -> None:
-    """Declare what a user may wish of the conversations of a server."""
-    parser.add_argument(
+    """Add the options for how a server holds conversations."""
+    chat = parser.add_argument_group("conversations")
+    chat.add_argument(
         "--thinking",
         dest="default_thinking",
         choices=("on", "off"),
-        help="whether the model thinks before it answers, unless a request says otherwise",
+        help="whether the model thinks when a request does not say (default: its chat template's)",
     )
-    parser.add_argument("--pictures", action="store_true", help="take pictures, if the model sees")
+    chat.add_argument(
+        "--pictures",
+        action="store_true",
+        help="accept pictures if the model does (default: text only)",
+    )
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Make a plan and show it; a refused one leaves with 1."""
+    """Make a plan and print it; the exit code is 1 if it is refused."""
     if options.diff is not None:
         return _run_diff(options.diff, screen)
     host = find_host(options.host)
@@ -114,7 +182,7 @@ def _run_diff(files: list[Path], screen: Screen) -> ExitCode:
 
 
 def take_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
-    """Read a saved plan, which is taken as it is, or make one."""
+    """Return a saved plan unchanged, or make one."""
     saved = Path(options.target)
     if not saved.is_file():
         return make_plan(options, host)
@@ -126,21 +194,21 @@ def take_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
         or options.pictures
         or options.raw
     ):
-        raise UsageError("a saved plan is taken as it is", hint=f"{PLAN_HINT} [options]")
+        raise UsageError("a saved plan cannot be changed", hint=f"{PLAN_HINT} [options]")
     return read_record(saved, LaunchPlan, hint=PLAN_HINT)
 
 
 def make_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
-    """Make the plan that the options ask for."""
+    """Return the plan for the options."""
     asked = read_container_variables(os.environ) if options.from_env else None
     target = options.target or (asked.target if asked else None)
     if target is None:
-        raise UsageError("no target was named", hint="slipstream plan TARGET")
+        raise UsageError("TARGET is missing", hint="slipstream plan TARGET")
     return _plan(host, target, _read_wishes(options, asked), notes=asked.notes if asked else ())
 
 
 def plan_plain(plan: LaunchPlan, host: Host) -> LaunchPlan:
-    """Plan the same target and wishes without speculation: what its speed is held against."""
+    """Return the plan for the same target and wishes without speculation, as a baseline."""
     return _plan(host, plan.target, plan.wishes.model_copy(update={"speculation": False}))
 
 
@@ -161,13 +229,13 @@ def _plan(host: Host, target: str, wishes: Wishes, *, notes: tuple[str, ...] = (
 
 
 def load_library() -> Library:
-    """Return what is known without the files, with this user's own recipes as evidence."""
+    """Return what is known without the models' files, with the user's recipes as evidence."""
     overlay = recipe_overlay(os.environ)
     return Library(load_drafters, load_models, partial(load_recipes_for, overlay=overlay))
 
 
 def _name_whole_paths(plan: LaunchPlan) -> LaunchPlan:
-    """Name local folders by their whole paths, so that a saved plan serves from any folder."""
+    """Make the paths of local folders absolute, so that a saved plan serves from any folder."""
     plan = plan.change(model=_name_whole_path(plan.settings.model))
     if (speculation := plan.speculation) is None or speculation.drafter is None:
         return plan
@@ -181,7 +249,7 @@ def _name_whole_path(name: Choice[str]) -> Choice[str]:
 
 
 def _read_wishes(options: argparse.Namespace, asked: ContainerWishes | None) -> Wishes:
-    """Let a flag win over a variable."""
+    """Return the wishes of flags and variables; a flag wins over a variable."""
     wishes = asked.wishes if asked else Wishes()
     flags = {
         "drafter": options.drafter,
@@ -213,12 +281,12 @@ def _read_wishes(options: argparse.Namespace, asked: ContainerWishes | None) -> 
     if options.drafter is not None and options.method in ("ngram", "suffix", "plain"):
         said.append("--drafter")
     if len(said) > 1:
-        raise UsageError(f"{' and '.join(said)} exclude each other", hint="leave one of them")
+        raise UsageError(f"{' and '.join(said)} exclude each other", hint="leave out all but one")
     return wishes.model_copy(update={"speculation": not plain})
 
 
 def _find_recipes(target: str) -> tuple[str, tuple[Recipe, ...]]:
-    """Find a target's recipes; one of the user's own names a folder by its whole path."""
+    """Return a target's name and recipes; the user's own recipes name folders by absolute path."""
     overlay = recipe_overlay(os.environ)
     if Path(target).is_dir():
         whole = str(Path(target).resolve())
@@ -229,7 +297,7 @@ def _find_recipes(target: str) -> tuple[str, tuple[Recipe, ...]]:
 
 
 def find_host(name: str | None) -> Host:
-    """Load the machine of a name or file; without one, look at this machine."""
+    """Return the host of a name or file, or this machine."""
     if name is not None:
         return load_host(name)
     # Docker is no part of a plan, and asking it takes 25 ms.

@@ -1,4 +1,4 @@
-"""`slipstream probe`: this machine, or a saved portrait of another, as text or JSON."""
+"""`slipstream probe`: this machine or a saved description of another, as text or JSON."""
 
 import argparse
 import os
@@ -9,18 +9,27 @@ from slipstream.errors import ExitCode
 from slipstream.hardware import find_obstacle, load_host, read_host, this_machine
 from slipstream.reporting.text.host import render_host
 
+EXAMPLES = """\
+# describe this machine
+slipstream probe
+# save the description, to plan for this machine elsewhere with --host machine.json
+slipstream probe --json > machine.json
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `probe` takes."""
+    """Add the arguments of `probe`."""
     parser.add_argument(
         "--host",
         metavar="NAME|FILE",
-        help="show a known machine, or what `slipstream probe --json` wrote on another one",
+        help="machine to describe, a known name such as gb10 or a file written by "
+        "`slipstream probe --json` (default: this machine)",
     )
+    parser.usage = "slipstream probe [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Portray the machine, and say if DFlash cannot be served on it."""
+    """Print the host, with a warning if DFlash cannot be served on it."""
     if options.host is None:
         host = read_host(this_machine(os.environ, datetime.now(UTC)))
     else:

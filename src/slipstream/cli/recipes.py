@@ -1,4 +1,4 @@
-"""`slipstream recipes`: the catalogue, filtered, or one recipe whole."""
+"""`slipstream recipes`: the catalogue of known pairs, or one recipe in full."""
 
 import argparse
 import os
@@ -11,16 +11,35 @@ from slipstream.recipes.recipe import RecipeList
 from slipstream.reporting.text.recipe import render_recipe, render_recipes
 from slipstream.user_folders import recipe_overlay
 
+EXAMPLES = """\
+# what is known for a DGX Spark
+slipstream recipes --host gb10
+# one recipe with its settings, sources and figures
+slipstream recipes --show qwen3.5-27b-nvfp4-gb10
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `recipes` takes."""
-    parser.add_argument("--target", help="only this target; a shell pattern such as 'qwen/*'")
-    parser.add_argument("--host", metavar="NAME|FILE", help="only what was run on such a machine")
-    parser.add_argument("--show", metavar="RECIPE", help="one recipe whole, with its evidence")
+    """Add the arguments of `recipes`."""
+    parser.add_argument(
+        "--target",
+        metavar="TARGET",
+        help="only recipes for this target; may be a shell pattern such as 'qwen/*'",
+    )
+    parser.add_argument(
+        "--host",
+        metavar="NAME|FILE",
+        help="only recipes for this kind of machine, a known name such as gb10 or a file written "
+        "by `slipstream probe --json`",
+    )
+    parser.add_argument(
+        "--show", metavar="RECIPE", help="print one recipe with its settings and evidence"
+    )
+    parser.usage = "slipstream recipes [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """List recipes or show one."""
+    """List recipes or print one."""
     recipes = load_recipes(overlay=recipe_overlay(os.environ))
     if options.show is not None:
         recipe = _find(recipes, options.show)
@@ -29,7 +48,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     machine = None if options.host is None else name_kind(load_host(options.host))
     found = find_recipes(recipes, target=options.target, machine=machine)
     if not found:
-        raise InvalidInputError("no recipe is like that", hint="slipstream recipes")
+        raise InvalidInputError("no recipe matches", hint="slipstream recipes")
     document = RecipeList(recipes=found)
     screen.show_data(text=render_recipes(found), document=document.to_json())
     return ExitCode.DONE
@@ -39,4 +58,4 @@ def _find(recipes: tuple[Recipe, ...], name: str) -> Recipe:
     for recipe in recipes:
         if recipe.name == name:
             return recipe
-    raise InvalidInputError(f"there is no recipe {name}", hint="slipstream recipes")
+    raise InvalidInputError(f"unknown recipe {name}", hint="slipstream recipes")

@@ -1,4 +1,4 @@
-"""The one place that writes to the terminal: stdout is data, stderr is everything else."""
+"""The only code that writes to the terminal: stdout is data, stderr is everything else."""
 
 import json
 import os
@@ -16,7 +16,7 @@ _RED, _YELLOW, _CYAN, _PLAIN = "\033[1;31m", "\033[1;33m", "\033[36m", "\033[0m"
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Where output goes and how: for a machine or a person, in colour or without."""
+    """The output streams of a command, and whether they get JSON, colour and tracebacks."""
 
     output: TextIO
     messages: TextIO
@@ -30,29 +30,29 @@ class Screen:
         self.output.flush()
 
     def show_progress(self, line: str) -> None:
-        """Tell people how far long work is; a line of its own, so that a log keeps it."""
+        """Print a line of progress; not under `--json`."""
         if not self.json:
             self.messages.write(line + "\n")
             self.messages.flush()
 
     @property
     def live(self) -> bool:
-        """Whether a line of the messages can be rewritten."""
+        """Whether the current line on stderr can be redrawn."""
         return not self.json and self.messages.isatty() and os.environ.get("TERM") != "dumb"
 
     def draw(self, line: str) -> None:
-        """Rewrite the line of the cursor, cut to the terminal's width; only where it is live."""
+        """Redraw the current line, cut to the terminal's width."""
         width = shutil.get_terminal_size().columns - 1
         self.messages.write(f"\r{line[:width]}\033[K")
         self.messages.flush()
 
     def warn(self, error: SlipstreamError) -> None:
-        """Tell people of something that did not stop the work."""
+        """Print a warning: a problem that did not stop the work."""
         if not self.json:
             self._write_message("warning", _YELLOW, error)
 
     def fail(self, error: SlipstreamError) -> None:
-        """Render the failure that ends the command; under `--json` as one document."""
+        """Print the error that ends the command; under `--json` as one document."""
         if self.verbose:
             traceback.print_exception(error, file=self.messages)
         if self.json:
@@ -71,7 +71,7 @@ class Screen:
 
 
 def describe(error: SlipstreamError) -> dict[str, object]:
-    """Give an error as a machine reads it."""
+    """Return an error as a JSON object."""
     return {
         "kind": type(error).__name__,
         "message": error.message,
@@ -82,7 +82,7 @@ def describe(error: SlipstreamError) -> dict[str, object]:
 
 
 def open_screen(environment: Mapping[str, str], *, as_json: bool, verbose: bool) -> Screen:
-    """Make the screen of this process; https://no-color.org and dumb terminals are respected."""
+    """Return the screen of this process; `NO_COLOR` and dumb terminals are respected."""
     plain = bool(environment.get("NO_COLOR")) or environment.get("TERM") == "dumb"
     return Screen(
         output=sys.stdout,

@@ -1,4 +1,4 @@
-"""`slipstream serve`: an engine that is started, proven and kept up."""
+"""`slipstream serve`: start an engine, test it and keep it running."""
 
 import argparse
 import asyncio
@@ -10,8 +10,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from slipstream.cli.arguments import natural_number, whole_number
-from slipstream.cli.plan import PLAN_HINT, add_chat_wishes, add_wishes, make_plan, take_plan
+from slipstream.cli.arguments import ENGINE_ARGUMENTS, natural_number, whole_number
+from slipstream.cli.plan import (
+    PLAN_HINT,
+    add_chat_wishes,
+    add_wishes,
+    make_plan,
+    take_plan,
+)
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.engines.installed import find_versions
@@ -53,62 +59,105 @@ from slipstream.serving.systemd import USER, Service, is_hidden, render_unit
 from slipstream.steering.guardian import ACTIONS, GuardianRules
 from slipstream.user_folders import model_cache
 
+EXAMPLES = """\
+# serve a model on this machine, in the background
+slipstream serve Qwen/Qwen3-8B --detach
+# serve other machines with a longer context and an argument for vLLM; needs `slipstream keys new`
+slipstream serve Qwen/Qwen3-8B --bind 0.0.0.0 --context 65536 -- --max-num-seqs 16
+"""
+
 MOST_SUCCESSIONS = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `serve` takes."""
+    """Add the arguments of `serve`."""
     parser.add_argument(
         "target",
         metavar="TARGET",
         nargs="?",
-        help="a folder, a hub model, a saved plan, or a run's folder",
+        help="local folder or hub name of a model, file of a saved plan, or folder of an earlier "
+        "run",
     )
     add_wishes(parser)
     add_chat_wishes(parser)
-    parser.add_argument("--bind", metavar="ADDRESS", help="to listen at; default this machine only")
-    parser.add_argument("--port", type=whole_number, help="default 8000")
-    parser.add_argument(
-        "--fixed-length",
-        action="store_true",
-        help="keep the planned draft length; by default it follows what a step costs and brings",
+    _add_access_options(parser)
+    _add_running_options(parser)
+    parser.usage = f"slipstream serve TARGET [options] {ENGINE_ARGUMENTS}"
+
+
+def _add_access_options(parser: argparse.ArgumentParser) -> None:
+    access = parser.add_argument_group("address and access")
+    access.add_argument(
+        "--bind",
+        metavar="ADDRESS",
+        help="address to listen on; other machines need a key (default 127.0.0.1)",
     )
-    parser.add_argument("--detach", action="store_true", help="leave once it is ready")
-    parser.add_argument(
-        "--drain",
-        type=natural_number,
-        metavar="SECONDS",
-        help=f"for open requests to finish at a stop; default {Terms().drain_seconds}",
+    access.add_argument("--port", metavar="N", type=whole_number, help="TCP port (default 8000)")
+    access.add_argument(
+        "--gate",
+        metavar="FILE",
+        type=Path,
+        help="TOML file with the gate's routes, limits and key defaults (default: built-in rules)",
     )
-    parser.add_argument("--record", metavar="FOLDER", type=Path, help="keep requests, for train")
-    parser.add_argument("--redact", metavar="PATTERN", nargs="+", help="struck out of what is kept")
-    parser.add_argument(
-        "--gate", metavar="FILE", type=Path, help="TOML file of routes, limits and key defaults"
-    )
-    parser.add_argument(
+    access.add_argument(
         "--no-gate",
         action="store_true",
-        help="serve bare vLLM, without keys and limits, to this machine only",
+        help="serve bare vLLM without keys and limits, on this machine only",
     )
-    parser.add_argument(
+    access.add_argument(
+        "--record",
+        metavar="FOLDER",
+        type=Path,
+        help="record requests and answers in this folder, for `slipstream train` (default: none)",
+    )
+    access.add_argument(
+        "--redact",
+        metavar="PATTERN",
+        nargs="+",
+        help="regular expressions of text to remove from what --record writes",
+    )
+
+
+def _add_running_options(parser: argparse.ArgumentParser) -> None:
+    running = parser.add_argument_group("running")
+    running.add_argument(
+        "--fixed-length",
+        action="store_true",
+        help="keep the planned draft length (default: adapt it to the measured cost of steps)",
+    )
+    running.add_argument(
         "--guardian",
         metavar="ACTIONS",
         type=_read_actions,
-        help="what may be done if acceptance or speed falls, comma-separated: "
-        f"{', '.join(ACTIONS)}, or off; default {','.join(GuardianRules().allowed)}",
+        help="actions allowed when acceptance or speed falls, comma-separated: "
+        f"{', '.join(ACTIONS)}; or off (default {','.join(GuardianRules().allowed)})",
     )
-    add_accept_changes(parser)
-    parser.add_argument(
+    running.add_argument(
+        "--detach",
+        action="store_true",
+        help="return once the server is ready, and leave it running",
+    )
+    running.add_argument(
+        "--drain",
+        type=natural_number,
+        metavar="SECONDS",
+        help="time that open requests have to finish when the run is stopped "
+        f"(default {Terms().drain_seconds})",
+    )
+    running.add_argument(
         "--hold",
         action="store_true",
-        help="after giving up, stay without an engine until stopped: for restart policies",
+        help="stay alive without an engine when starts keep failing, so that a container's "
+        "restart policy does not try again",
     )
-    parser.add_argument("--unit", action="store_true", help="print a systemd unit for a saved plan")
-    parser.usage = "slipstream serve TARGET [options] [-- ENGINE ARGUMENTS]"
+    running.add_argument(
+        "--unit", action="store_true", help="print a systemd unit for a saved plan, and exit"
+    )
+    add_accept_changes(running)
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Serve until asked to stop."""
+    """Serve until a signal or `slipstream stop` ends it."""
     environment = os.environ
     host = read_host(this_machine(environment, datetime.now(UTC)))
     plan, terms = _find_plan(options, host)
@@ -164,35 +213,37 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 
 
 def _find_plan(options: argparse.Namespace, host: Host) -> tuple[LaunchPlan, Terms]:
-    """Take a run's plan, a saved one, or make it now, which takes long: faulty terms come first."""
+    """Return the plan of a run or file, or a new one; terms are checked before planning."""
     terms = Terms(keys_file=find_key_file(os.environ))
     if options.target is None:
         if not (options.from_env and os.environ.get("MODEL_PATH")):
             hint = "slipstream serve TARGET; with --from-env MODEL_PATH names it"
-            raise UsageError("no target was named", hint=hint)
+            raise UsageError("TARGET is missing", hint=hint)
         require_readable(os.environ)
         terms = _read_terms(options, terms)
         return make_plan(options, host), terms
     target = Path(options.target)
     if (target / "run.json").is_file():
-        _refuse_wishes(options, "a run is served again as it was", "slipstream serve TARGET")
+        _refuse_wishes(
+            options, "a run is served again with its own plan", "slipstream serve TARGET"
+        )
         earlier = RunFolder(target).read()
         return earlier.plan, _read_terms(options, earlier.terms)
     if target.is_file():
-        _refuse_wishes(options, "a saved plan is taken as it is", PLAN_HINT)
+        _refuse_wishes(options, "a saved plan cannot be changed", PLAN_HINT)
     terms = _read_terms(options, terms)
     return take_plan(options, host), terms
 
 
 def _set_gate(plan: LaunchPlan, terms: Terms, folder: RunFolder) -> LaunchPlan:
-    """Put the engine behind the gate of a run's folder, unless there is to be none."""
+    """Put the engine behind the gate of a run's folder, unless the terms say otherwise."""
     if not terms.gated:
         return leave_without_gate(plan)
     return put_behind_gate(plan, folder, terms.gate_rules, steered=terms.steered)
 
 
 def _list_successions(options: argparse.Namespace, now: datetime) -> tuple[datetime, ...]:
-    """Return when killed supervisors were succeeded, down to this run if it succeeds one."""
+    """Return when supervisors of this run were killed and succeeded, up to now."""
     earlier = Path(options.target or "") / "run.json"
     if not (options.target and earlier.is_file()):
         return ()
@@ -203,7 +254,7 @@ def _list_successions(options: argparse.Namespace, now: datetime) -> tuple[datet
 
 
 def _refuse_wishes(options: argparse.Namespace, why: str, hint: str) -> None:
-    """Refuse what would change a plan that is already made."""
+    """Raise if an option would change a plan that is already made."""
     wishes = {
         "--drafter": options.drafter,
         "--context": options.context,
@@ -223,7 +274,7 @@ def _refuse_wishes(options: argparse.Namespace, why: str, hint: str) -> None:
 def _find_bind(
     options: argparse.Namespace, plan: LaunchPlan, host: Host, *, has_key: bool
 ) -> str | None:
-    """Take the address that was named, or with a container's variables the one for a container."""
+    """Return the address to listen on; with a container's variables, one that fits a container."""
     named: str | None = options.bind
     asked = (plan.settings.host, plan.settings.uds)
     if named or not options.from_env or any(one and one.source != "default" for one in asked):
@@ -232,14 +283,15 @@ def _find_bind(
 
 
 def _read_terms(options: argparse.Namespace, terms: Terms) -> Terms:
-    """Change terms as far as the options say."""
+    """Return the terms with the options applied."""
     recording = terms.recording
     if options.record is not None:
         recording = GateRecording(folder=options.record.expanduser().resolve())
     if options.redact is not None:
         if recording is None:
             raise UsageError(
-                "--redact was given, and no requests are kept", hint="--record FOLDER keeps them"
+                "--redact needs --record",
+                hint="slipstream serve TARGET --record FOLDER --redact PATTERN",
             )
         recording = GateRecording(
             folder=recording.folder,
@@ -261,7 +313,7 @@ def _read_terms(options: argparse.Namespace, terms: Terms) -> Terms:
 
 
 def _read_actions(text: str) -> GuardianRules:
-    """Read what the guardian may do; argparse names the option in its complaint."""
+    """Parse the guardian's actions; argparse names the option in its error message."""
     words = () if text == "off" else tuple(text.split(","))
     if unknown := [word for word in words if word not in ACTIONS]:
         raise argparse.ArgumentTypeError(f"'{unknown[0]}' is not one of {', '.join(ACTIONS)}, off")
@@ -269,11 +321,11 @@ def _read_actions(text: str) -> GuardianRules:
 
 
 def _read_gate(options: argparse.Namespace, terms: Terms) -> dict[str, object]:
-    """Read the gate's rules, unless there is to be no gate."""
+    """Read the gate's rules, unless the gate is off."""
     gated = not options.no_gate and (terms.gated or options.gate is not None)
     if not gated and (options.gate or options.record or options.redact):
         raise UsageError(
-            "--gate, --record and --redact are for the gate, and there is to be none",
+            "--gate, --record and --redact need the gate, which --no-gate turns off",
             hint="slipstream serve TARGET --no-gate, without them",
         )
     if options.gate is None:
@@ -307,9 +359,9 @@ def _describe_run(
 def _supervise(
     chronicle: Chronicle, environment: Mapping[str, str], weights: Weights, *, hold: bool
 ) -> ExitCode:
-    """Have the weights here and checked, then keep an engine up."""
+    """Download and check the weights, then keep an engine running."""
     supervisor = Supervisor(chronicle, environment)
-    chronicle.move("downloading", "the weights are fetched, or checked if they are here")
+    chronicle.move("downloading", "downloading the weights, or checking those that are here")
     try:
         chronicle.update(plan=weights.localize(chronicle.run.plan))
     except BaseException as fault:
@@ -320,7 +372,7 @@ def _supervise(
     except EngineError as fault:
         if not hold:
             raise
-        chronicle.note(f"{fault.message}; it is not tried again until this is restarted")
+        chronicle.note(f"{fault.message}; waiting without an engine to be stopped")
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         signal.sigwait(SIGNALS)
         raise
@@ -342,7 +394,7 @@ def _show_unit(
         raise UsageError("a unit needs a saved plan", hint="slipstream plan TARGET --json > PLAN")
     if options.detach or options.accept_changes or options.hold:
         raise UsageError(
-            "a unit neither detaches nor holds nor accepts changed files",
+            "--unit excludes --detach, --hold and --accept-changes",
             hint="slipstream serve PLAN --unit, without --detach, --hold and --accept-changes",
         )
     command = Path(shutil.which("slipstream") or sys.argv[0]).absolute()
@@ -373,7 +425,7 @@ def _show_unit(
     )
     screen.output.write(render_unit(service))
     screen.show_progress(
-        f"it runs as user {USER}, with keys of its own: docs/howto-secure.md has the commands"
+        f"the unit runs as user {USER} with its own keys; docs/howto-secure.md has the commands"
     )
     return ExitCode.DONE
 
@@ -384,15 +436,15 @@ def _list_programs(command: Path) -> tuple[Path, ...]:
 
 
 def _list_files(plan: LaunchPlan) -> tuple[Path, ...]:
-    """Return what a plan takes from this disk: local models, and the folders of certificates."""
+    """Return the local models and certificate folders that a plan reads."""
     settings, certificate = plan.settings, Certificate.of(plan)
     drafter = settings.speculation.drafter if settings.speculation else None
     models = [Path(one.value) for one in (settings.model, drafter) if one is not None]
     files = [certificate.file, certificate.key] if certificate else []
     if relative := [str(file) for file in files if file and not file.is_absolute()]:
         raise InvalidInputError(
-            f"a service starts in another folder, and does not find {', '.join(relative)}",
-            hint="plan again with the whole path of the certificate and its key",
+            f"a service starts in another folder and would not find {', '.join(relative)}",
+            hint="plan again with absolute paths of the certificate and its key",
         )
     folders = [file.parent for file in files if file is not None]
     return (*(path for path in models if path.is_absolute()), *folders)

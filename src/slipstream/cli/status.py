@@ -1,10 +1,11 @@
-"""`slipstream status`: which runs there are, and how one of them stands."""
+"""`slipstream status`: all runs, or the state of one."""
 
 import argparse
 import os
 import time
 from datetime import UTC, datetime
 
+from slipstream.cli.run_options import add_run
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
 from slipstream.reporting.text.run import render_status, render_statuses
@@ -12,14 +13,22 @@ from slipstream.serving.run import find_runs_root
 from slipstream.serving.run_status import list_statuses, read_status
 from slipstream.serving.selection import choose_run
 
+EXAMPLES = """\
+# list all runs; exit code 1 if none is ready
+slipstream status
+# the state, address, memory and acceptance of one run, for a script
+slipstream status Qwen3-8B --json
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `status` takes."""
-    parser.add_argument("run", metavar="RUN", nargs="?", help="its id, or how that begins")
+    """Add the arguments of `status`."""
+    add_run(parser, default="list all runs")
+    parser.usage = "slipstream status [RUN] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Show one run or list them; without one that is ready, leave with 1."""
+    """Print one run or all of them; the exit code is 1 if none is ready."""
     root, now = find_runs_root(os.environ), datetime.now(UTC)
     if options.run is not None:
         status = read_status(*choose_run(root, options.run), time.monotonic())

@@ -1,9 +1,10 @@
-"""`slipstream stop`: have a run end, and wait until nothing of it is left."""
+"""`slipstream stop`: end a run and wait until none of its processes is left."""
 
 import argparse
 import os
 import time
 
+from slipstream.cli.run_options import add_run
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
 from slipstream.reporting.text.run import render_event
@@ -13,15 +14,25 @@ from slipstream.serving.selection import choose_running
 from slipstream.serving.stopping import stop_run
 from slipstream.serving.supervision.engine_session import Means
 
+EXAMPLES = """\
+# let open requests finish, then stop the only live run
+slipstream stop
+# stop a certain run at once
+slipstream stop Qwen3-8B --now
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `stop` takes."""
-    parser.add_argument("run", metavar="RUN", nargs="?", help="default: the only one that is live")
-    parser.add_argument("--now", action="store_true", help="do not wait for requests under way")
+    """Add the arguments of `stop`."""
+    add_run(parser, default="the only live run")
+    parser.add_argument(
+        "--now", action="store_true", help="end open requests instead of waiting for them"
+    )
+    parser.usage = "slipstream stop [RUN] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Stop a run, and tell what happens until it is gone."""
+    """Stop a run and print its events until it has ended."""
 
     def tell(event: Event) -> None:
         screen.show_progress(render_event(event))
@@ -29,6 +40,6 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     folder, _ = choose_running(find_runs_root(os.environ), options.run)
     stop_run(folder, at_once=options.now, tell=tell, means=Means())
     status = read_status(folder, folder.read(), time.monotonic())
-    text = f"nothing of {status.id} runs any more: {status.state}"
+    text = f"{status.id} has ended: {status.state}"
     screen.show_data(text=text, document=status.to_json())
     return ExitCode.DONE

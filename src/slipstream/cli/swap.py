@@ -1,4 +1,4 @@
-"""`slipstream swap`: give a run that serves another drafter, without a restart."""
+"""`slipstream swap`: replace the drafter of a run without a restart."""
 
 import argparse
 import os
@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 
 from slipstream.atomic_files import write_atomically
+from slipstream.cli.run_options import RUN_HELP
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
@@ -19,23 +20,36 @@ from slipstream.serving.swaps import ServedDrafter, Swap, SwapOrder
 WITHIN_SECONDS = 1800.0
 
 
+EXAMPLES = """\
+# serve with a newly trained drafter of the same shape
+slipstream swap Qwen3-8B ./drafter
+# return to the one before
+slipstream swap Qwen3-8B --back
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `swap` takes."""
-    parser.add_argument("run", metavar="RUN", help="the run's id, or how that begins")
+    """Add the arguments of `swap`."""
+    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
     parser.add_argument(
-        "drafter", metavar="DRAFTER", nargs="?", help="a folder, or a name on the hub"
+        "drafter", metavar="DRAFTER", nargs="?", help="local folder or hub name of the new drafter"
     )
-    parser.add_argument("--revision", metavar="REV", help="branch, tag or commit on the hub")
-    parser.add_argument("--back", action="store_true", help="return to the drafter before")
+    parser.add_argument(
+        "--revision",
+        metavar="REVISION",
+        help="branch, tag or commit of the drafter on the hub (default: the main branch)",
+    )
+    parser.add_argument(
+        "--back", action="store_true", help="return to the previous drafter instead"
+    )
     add_accept_changes(parser)
+    parser.usage = "slipstream swap RUN [DRAFTER] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Have the drafter here and checked, order it, and wait for the outcome."""
+    """Download and check the drafter, order the swap, and wait for its outcome."""
     if options.back == (options.drafter is not None):
-        raise UsageError(
-            "either a drafter or --back", hint=f"slipstream swap {options.run} DRAFTER"
-        )
+        raise UsageError("name a drafter, or --back", hint=f"slipstream swap {options.run} DRAFTER")
     folder, chosen = choose_running(find_runs_root(os.environ), options.run, verb="swap")
     previous = _find_previous(chosen) if options.back else None
     name = str(previous.folder) if previous else options.drafter
@@ -55,13 +69,13 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 def _find_previous(run: Run) -> ServedDrafter:
     if len(run.drafters) < 2:
         raise InvalidInputError(
-            f"{run.id} has had one drafter only", hint=f"slipstream swap {run.id} DRAFTER"
+            f"{run.id} has no previous drafter", hint=f"slipstream swap {run.id} DRAFTER"
         )
     return run.drafters[-2]
 
 
 def _order(folder: RunFolder, order: SwapOrder, screen: Screen) -> Swap:
-    """Leave the order in the run's folder, and show what happens until it is carried out."""
+    """Write the order into the run's folder, and print events until it is carried out."""
     deadline, found = time.monotonic() + WITHIN_SECONDS, list[Swap]()
 
     def is_over() -> bool:
@@ -73,7 +87,7 @@ def _order(folder: RunFolder, order: SwapOrder, screen: Screen) -> Swap:
 
     if folder.swap_order.exists():
         raise InvalidInputError(
-            "another order for a drafter waits", hint=f"slipstream status {folder.path.name}"
+            "another swap of this run is waiting", hint=f"slipstream status {folder.path.name}"
         )
     try:
         write_atomically(folder.swap_order, order.to_json().encode(), mode=0o600)
@@ -88,7 +102,7 @@ def _order(folder: RunFolder, order: SwapOrder, screen: Screen) -> Swap:
             folder.swap_order.unlink(missing_ok=True)
     if not found:
         raise EngineError(
-            "the run did not say what became of the swap",
+            "the run ended or did not answer before the swap was done",
             hint=f"slipstream logs --events {folder.path.name}",
         )
     return found[0]

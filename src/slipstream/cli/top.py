@@ -1,4 +1,4 @@
-"""`slipstream top`: a run as it works, redrawn every second."""
+"""`slipstream top`: a live view of a run, redrawn every second."""
 
 import argparse
 import os
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
+from slipstream.cli.run_options import add_run
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError
 from slipstream.measuring.client.endpoint import KEY_VARIABLE
@@ -39,18 +40,27 @@ _HOME, _REST_OF_LINE, _REST = "\033[H", "\033[K", "\033[J"
 _FOOTER = "q quits"
 
 
+EXAMPLES = """\
+# watch the newest live run; q quits
+slipstream top
+# one snapshot as JSON
+slipstream top Qwen3-8B --json
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `top` takes."""
+    """Add the arguments of `top`."""
+    add_run(parser, default="the newest live run")
     parser.add_argument(
-        "run", metavar="RUN", nargs="?", help="its id, or how that begins; default: the newest live"
+        "--once",
+        action="store_true",
+        help="print the current state once and exit, as without a terminal",
     )
-    parser.add_argument(
-        "--once", action="store_true", help="print one picture and end, as without a terminal"
-    )
+    parser.usage = "slipstream top [RUN] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Show a run until `q`, or once."""
+    """Show a run until `q` is pressed, or once."""
     folder, chosen = _choose(options.run)
     watch = _Watch(folder, chosen)
     if options.once or screen.json or not _is_live(screen):
@@ -69,7 +79,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 
 
 class _Watch:
-    """A run that is looked at again and again."""
+    """A run that is read again and again, with the history of its throughput."""
 
     def __init__(self, folder: RunFolder, run: Run) -> None:
         self.folder, self.run = folder, run
@@ -80,7 +90,7 @@ class _Watch:
         self._written, self._looked = 0, 0.0
 
     def look(self) -> LiveView:
-        """Look at the run now, at what takes long only every few seconds."""
+        """Read the run now; what is slow to read is read every few seconds only."""
         self._read_run()
         now, monotonic = datetime.now(UTC), time.monotonic()
         last = self._views[-1] if self._views else None
@@ -97,7 +107,7 @@ class _Watch:
         return view
 
     def _read_run(self) -> None:
-        """Read the run again if its record has changed."""
+        """Read the run's record again if it has changed."""
         with suppress(OSError, InvalidInputError):  # Half written: what was read last counts.
             written = self.folder.record.stat().st_mtime_ns
             if written != self._written:
@@ -108,21 +118,21 @@ class _Watch:
         return changed or monotonic - self._looked >= SLOW_SECONDS
 
     def _ask(self) -> EngineFigures | None:
-        """Ask for the engine's metrics, as long as it answers where a key is needed."""
+        """Read the engine's metrics; where a key is needed, stop after the first refusal."""
         engine = read_engine_figures(self.run, self._key) if self._may_ask else None
         if engine is None and self.run.terms.needs_key:
             self._may_ask = False  # Every refusal would be a line of the access log.
         return engine
 
     def draw(self, screen: Screen, rows: int | None) -> list[str]:
-        """Look at the run and draw it, with what changed since the oldest view that is kept."""
+        """Read the run and render it, with changes since the oldest view that is kept."""
         view = self.look()
         terminal = _describe_terminal(screen, shutil.get_terminal_size().columns, rows)
         return render_top(view, terminal, before=self._views[0], history=tuple(self._throughput))
 
 
 def _choose(name: str | None) -> tuple[RunFolder, Run]:
-    """Return the run that was named, or the newest, of which a live one comes first."""
+    """Return the named run, or else the newest live one, or else the newest."""
     root = find_runs_root(os.environ)
     live = find_live(root) if name is None else []
     return live[0] if live else choose_run(root, name)
@@ -141,7 +151,7 @@ def _describe_terminal(screen: Screen, width: int, rows: int | None) -> Terminal
 
 
 def _draw(screen: Screen, watch: _Watch) -> None:
-    """Draw over the last picture, so that nothing flickers."""
+    """Draw over the previous picture, so that nothing flickers."""
     rows = max(1, shutil.get_terminal_size().lines - 1)
     lines = watch.draw(screen, rows)
     picture = "".join(f"{line}{_REST_OF_LINE}\r\n" for line in lines)
@@ -151,7 +161,7 @@ def _draw(screen: Screen, watch: _Watch) -> None:
 
 @contextmanager
 def _full_screen(screen: Screen) -> Iterator[None]:
-    """Take the terminal, and give it back whatever ends or stops the command."""
+    """Switch the terminal to full screen, and back however the command ends or is stopped."""
     keyboard = sys.stdin.fileno()
     settings = termios.tcgetattr(keyboard)
 
@@ -183,7 +193,7 @@ def _write(screen: Screen, text: str) -> None:
 
 
 def _wait_for_quit(seconds: float) -> bool:
-    """Wait for a key until the next picture is due; say whether it is the one that quits."""
+    """Wait for a key until the next picture is due, and return whether it quits."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         if select.select([sys.stdin], [], [], left)[0]:

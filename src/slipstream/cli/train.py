@@ -1,4 +1,4 @@
-"""`slipstream train`: a drafter for a target, from prompts or one's own traffic."""
+"""`slipstream train`: train a drafter for a target on prompts or recorded requests."""
 
 import argparse
 import os
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from slipstream.checkpoints import read_checkpoint
 from slipstream.cli.arguments import natural_number, positive_number, whole_number
+from slipstream.cli.measuring_options import add_seed, add_thinking
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.errors import ExitCode
@@ -25,44 +26,145 @@ if TYPE_CHECKING:
 HUGE_PAGES = ("THP_MEM_ALLOC_ENABLE", "1")
 
 
+EXAMPLES = """\
+# estimate time and disk space before training on recorded requests
+slipstream train Qwen/Qwen3-8B --prompts recorded/requests.jsonl --dry-run
+# continue training a published drafter on prompts of your own, and use it from then on
+slipstream train Qwen/Qwen3-8B --prompts prompts.jsonl --from z-lab/Qwen3-8B-DFlash-b16 --promote
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `train` takes."""
-    parser.add_argument("target", metavar="TARGET", help="a folder, or a hub model")
+    """Add the arguments of `train`."""
     parser.add_argument(
-        "--prompts", metavar="FILE", nargs="+", required=True, help="JSONL of prompts or chat logs"
+        "target", metavar="TARGET", help="local folder or hub name of the model to draft for"
     )
-    parser.add_argument(
-        "--from", dest="from_drafter", metavar="DRAFTER", help="go on from this one"
+    _add_data_options(parser)
+    _add_schedule_options(parser)
+    _add_design_options(parser)
+    _add_run_options(parser)
+    parser.usage = "slipstream train TARGET --prompts FILE [FILE ...] [options]"
+
+
+def _add_data_options(parser: argparse.ArgumentParser) -> None:
+    data = parser.add_argument_group("data")
+    data.add_argument(
+        "--prompts",
+        metavar="FILE",
+        nargs="+",
+        required=True,
+        help="JSONL files with prompts, chat logs or recorded requests",
     )
-    parser.add_argument(
+    data.add_argument(
+        "--max-tokens",
+        metavar="TOKENS",
+        type=whole_number,
+        default=384,
+        help="longest answer that the target writes for a prompt (default 384)",
+    )
+    add_thinking(data)
+    data.add_argument(
+        "--held-out",
+        metavar="SHARE",
+        type=float,
+        default=0.05,
+        help="share of the prompts kept out of training to judge the drafter by (default 0.05)",
+    )
+    data.add_argument(
+        "--judged",
+        metavar="N",
+        type=whole_number,
+        default=24,
+        help="held-out prompts per kind to judge the drafter by (default 24)",
+    )
+
+
+def _add_schedule_options(parser: argparse.ArgumentParser) -> None:
+    schedule = parser.add_argument_group("schedule")
+    schedule.add_argument(
+        "--from",
+        dest="from_drafter",
+        metavar="DRAFTER",
+        help="local folder or hub name of a drafter to continue training from (default: a new "
+        "drafter)",
+    )
+    schedule.add_argument(
+        "--steps", metavar="N", type=whole_number, help="optimizer steps (default 8000)"
+    )
+    schedule.add_argument(
+        "--learning-rate",
+        metavar="RATE",
+        type=positive_number,
+        help="peak learning rate (default 1e-3, with --from 3e-4)",
+    )
+    add_seed(schedule)
+
+
+def _add_design_options(parser: argparse.ArgumentParser) -> None:
+    design = parser.add_argument_group("design of a new drafter")
+    design.add_argument(
         "--method",
         choices=METHODS,
-        help="how it drafts (default dflash); dflash2, dspark: GPU only",
+        help="drafting method; dflash2 and dspark need a GPU (default dflash)",
     )
-    parser.add_argument("--steps", type=whole_number, help="default 8000")
-    parser.add_argument("--max-tokens", type=whole_number, default=384, help="of a response")
-    parser.add_argument("--thinking", choices=("on", "off"), help="if the template can be told")
-    parser.add_argument("--learning-rate", type=positive_number, help="1e-3, with --from 3e-4")
-    parser.add_argument("--layers", type=whole_number, help="of the drafter")
-    parser.add_argument("--block-size", type=whole_number, help="the anchor and its draft tokens")
-    parser.add_argument(
-        "--layer-ids", type=whole_number, nargs="+", help="hidden states; 1 is the first layer's"
+    design.add_argument(
+        "--layers",
+        metavar="N",
+        type=whole_number,
+        help="layers (default: by the target's size, for eagle3 1)",
     )
-    parser.add_argument("--mask-token-id", type=natural_number, help="one that text never holds")
-    parser.add_argument("--intermediate-size", type=whole_number, help="of the drafter's layers")
-    parser.add_argument("--held-out", type=float, default=0.05, help="share kept for judging")
-    parser.add_argument(
-        "--judged", type=whole_number, default=24, help="prompts a kind to judge by"
+    design.add_argument(
+        "--block-size",
+        metavar="TOKENS",
+        type=whole_number,
+        help="block size: the last known token and the draft tokens after it (default: by the "
+        "target's size)",
     )
-    parser.add_argument("--seed", type=natural_number, default=0)
-    parser.add_argument("--run", metavar="FOLDER", help="where the run is kept, and taken up again")
-    parser.add_argument("--promote", action="store_true", help="make the pair a recipe of yours")
-    add_accept_changes(parser)
-    parser.add_argument("--dry-run", action="store_true", help="stages, tokens, disk and time only")
+    design.add_argument(
+        "--layer-ids",
+        metavar="ID",
+        type=whole_number,
+        nargs="+",
+        help="hidden states of the target that the drafter reads; 1 is the output of the first "
+        "layer (default: spread evenly)",
+    )
+    design.add_argument(
+        "--mask-token-id",
+        metavar="ID",
+        type=natural_number,
+        help="id of a token that never occurs in text (default: the first unused one)",
+    )
+    design.add_argument(
+        "--intermediate-size",
+        metavar="N",
+        type=whole_number,
+        help="intermediate size of the MLPs (default: the target's)",
+    )
+
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    run = parser.add_argument_group("run")
+    run.add_argument(
+        "--run",
+        metavar="FOLDER",
+        help="folder of the training run; an interrupted run continues there (default: in the "
+        "cache)",
+    )
+    run.add_argument(
+        "--promote",
+        action="store_true",
+        help="save the pair as a recipe of yours, which `plan` and `serve` then use",
+    )
+    run.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print stages, tokens, disk space and time without training",
+    )
+    add_accept_changes(run)
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Train, or say what training would take."""
+    """Train a drafter, or print an estimate of what training takes."""
     require_parts()
     from slipstream.reporting.text.train import render_estimate, render_run
     from slipstream.training.estimate import TrainEstimate

@@ -1,4 +1,4 @@
-"""`slipstream tune`: which draft length is best here, for these prompts, at this load?"""
+"""`slipstream tune`: the best draft length for these prompts at this load."""
 
 import argparse
 import os
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from slipstream.checkpoints import read_checkpoint
-from slipstream.cli.arguments import whole_number
+from slipstream.cli.arguments import ENGINE_ARGUMENTS, whole_number
 from slipstream.cli.measuring_options import (
     add_reports,
     add_workload,
@@ -16,7 +16,8 @@ from slipstream.cli.measuring_options import (
     require_writable,
     write_report,
 )
-from slipstream.cli.plan import add_wishes, plan_plain, take_plan
+from slipstream.cli.method_plans import plan_other_methods, read_methods
+from slipstream.cli.plan import TARGET_OR_PLAN_HELP, add_wishes, plan_plain, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.engines.installed import find_versions
@@ -37,49 +38,78 @@ from slipstream.user_folders import slipstream_cache
 USUAL_SEQUENCES = 8
 
 
+EXAMPLES = """\
+# the draft length with the lowest latency at concurrency 1, saved as a plan
+slipstream tune Qwen/Qwen3-8B --save tuned.json
+# the largest load at which 95 % of the requests take less than 30 ms per token
+slipstream tune Qwen/Qwen3-8B --goal 'tpot<30ms@p95'
+# the draft length, and whether n-gram or suffix drafts are faster still
+slipstream tune Qwen/Qwen3-8B --methods ngram suffix
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `tune` takes."""
-    parser.add_argument("target", metavar="TARGET", help="a folder, a hub model or a saved plan")
-    add_wishes(parser, goals=False)
-    parser.add_argument(
+    """Add the arguments of `tune`."""
+    parser.add_argument("target", metavar="TARGET", help=TARGET_OR_PLAN_HELP)
+    tuning = parser.add_argument_group("tuning")
+    tuning.add_argument(
         "--goal",
         default="latency",
-        help="latency, throughput, or a limit to hold, such as 'tpot<30ms@p95'",
+        help="what to optimize: latency, throughput, or the largest load that keeps a limit on "
+        "the time per output token, such as 'tpot<30ms@p95' (default latency)",
     )
-    parser.add_argument(
+    tuning.add_argument(
         "--concurrency",
+        metavar="N",
         type=whole_number,
-        help="requests at once to tune for; default: 1 for latency, else all that run at once",
+        help="concurrent requests to tune for (default: 1 for latency, else the plan's --users)",
     )
-    add_workload(parser, prompts=8, loads=False)
-    parser.add_argument(
+    tuning.add_argument(
         "--starts",
+        metavar="N",
         type=whole_number,
-        default=LEAST_STARTS,
-        help=f"of the engine, {LEAST_STARTS} or more; each further one tries another setting",
+        help=f"engine starts; each one above {LEAST_STARTS} tries another method or setting "
+        f"(default {LEAST_STARTS}, and one for each of --methods)",
     )
-    parser.add_argument("--save", metavar="FILE", type=Path, help="write the tuned plan")
-    add_accept_changes(parser)
+    tuning.add_argument(
+        "--methods",
+        metavar="NAME[=DRAFTER]",
+        nargs="+",
+        help="other drafting methods to try at the chosen load; a drafter after = replaces the "
+        "one that `plan` would choose",
+    )
+    tuning.add_argument(
+        "--save", metavar="FILE", type=Path, help="write the tuned plan, for `slipstream serve`"
+    )
+    add_accept_changes(tuning)
+    add_workload(parser, prompts=8, loads=False)
+    add_wishes(parser, goals=False)
     add_reports(parser)
-    parser.usage = "slipstream tune TARGET [options] [-- ENGINE ARGUMENTS]"
+    parser.usage = f"slipstream tune TARGET [options] {ENGINE_ARGUMENTS}"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Measure, choose and write the better plan; a limit that cannot be held leaves with 4."""
-    if options.starts < LEAST_STARTS:
+    """Measure, choose and save the tuned plan; the exit code is 4 if a limit cannot be kept."""
+    methods = read_methods(options.methods or ())
+    starts = options.starts or LEAST_STARTS + len(methods)
+    if starts < LEAST_STARTS:
         raise UsageError(
-            f"--starts {options.starts} is too few to measure, hold against plain and confirm",
+            f"--starts {starts} is too few: measure, compare with plain, confirm",
             hint=f"--starts {LEAST_STARTS}",
         )
     if names_tasks(options.workload):
         raise UsageError(
-            "tune models the time of single requests, and not of tasks whose turns share a cache",
+            "tune is for single requests, not for tasks whose turns share the prefix cache",
             hint=f"slipstream compare {options.target} --workload agent",
         )
     require_writable(options.html, options.markdown, options.save)
     goal = parse_goal(options.goal)
     host = read_host(this_machine(os.environ, datetime.now(UTC)))
-    plan = _take_drafting_plan(options, goal, host)
+    wishes = _read_wishes(options, goal)
+    plan = _take_drafting_plan(wishes, host)
+    others = plan_other_methods(wishes, methods, host, plan)
+    for other in others.values():
+        require_accepted(other)
     sequences = plan.sequences or USUAL_SEQUENCES
     bench = Bench(
         workload=read_workload(options, plan.context),
@@ -91,10 +121,12 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         options, bench, model=plan.target, versions=find_versions(), plan=plan, host=host
     )
     weights = Weights(screen, os.environ, options.accept_changes)
-    weights.localize(plan)
+    for one in (plan, *others.values()):
+        weights.localize(one)
     tuner = Tuner(
         plan=plan,
         plain=plan_plain(plan, host),
+        others=others,
         bench=bench,
         runner="V2" if host.accelerators else "V1",
         longest=_find_longest(plan),
@@ -109,7 +141,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         conditions,
         goal=goal,
         concurrency=options.concurrency or (1 if goal.name == "latency" else sequences),
-        starts=options.starts,
+        starts=starts,
     )
     screen.show_data(text=render_tuning_text(done), document=done.to_json())
     if options.save:
@@ -121,11 +153,15 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     return ExitCode.DONE if done.profile.choice.meets_goal else ExitCode.GATE_MISSED
 
 
-def _take_drafting_plan(options: argparse.Namespace, goal: Goal, host: Host) -> LaunchPlan:
+def _read_wishes(options: argparse.Namespace, goal: Goal) -> argparse.Namespace:
     wishes = argparse.Namespace(**vars(options))
     wishes.goal = "throughput" if goal.name == "throughput" else "latency"
     if options.users is None and not Path(options.target).is_file():
         wishes.users = max(USUAL_SEQUENCES, options.concurrency or 0)
+    return wishes
+
+
+def _take_drafting_plan(wishes: argparse.Namespace, host: Host) -> LaunchPlan:
     plan = take_plan(wishes, host)
     require_accepted(plan)
     if plan.drafter is None:
@@ -136,12 +172,12 @@ def _take_drafting_plan(options: argparse.Namespace, goal: Goal, host: Host) -> 
 
 
 def _find_longest(plan: LaunchPlan) -> int:
-    """Give the longest draft of the drafter's block."""
+    """Return the longest draft that the drafter's block allows."""
     draft = read_checkpoint(plan.drafter or "", tokenizer=False).draft
     longest = draft.longest_draft if draft else None
     if longest is None:
         raise InvalidInputError(
-            f"{plan.drafter} does not say how long its blocks are",
+            f"{plan.drafter} does not state its block size",
             hint=f"slipstream inspect {plan.target} --drafter {plan.drafter}",
         )
     return longest

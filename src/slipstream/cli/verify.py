@@ -1,4 +1,4 @@
-"""`slipstream verify`: is the text really the same with speculation?"""
+"""`slipstream verify`: whether the text is the same with speculation."""
 
 import argparse
 import os
@@ -6,15 +6,17 @@ import shlex
 import sys
 from datetime import UTC, datetime
 
-from slipstream.cli.arguments import natural_number, whole_number
+from slipstream.cli.arguments import ENGINE_ARGUMENTS, whole_number
 from slipstream.cli.measuring_options import (
     add_reports,
+    add_seed,
+    add_thinking,
     read_thinking,
     read_workload,
     require_writable,
     write_report,
 )
-from slipstream.cli.plan import add_wishes, take_plan
+from slipstream.cli.plan import TARGET_OR_PLAN_HELP, add_wishes, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.engines.installed import find_versions
@@ -35,29 +37,56 @@ WORKLOAD = ("code", "reasoning", "dialogue", "prose", "translation", "tools", "j
 USUAL_CONCURRENCY = 8
 
 
+EXAMPLES = """\
+# compare the text of a model with and without its drafter; exit code 4 if it differs
+slipstream verify Qwen/Qwen3-8B
+# a quick check of one drafter, with the certificate as an HTML page
+slipstream verify Qwen/Qwen3-8B --drafter z-lab/Qwen3-8B-DFlash-b16 --prompts 4 --html verify.html
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `verify` takes."""
-    parser.add_argument("target", metavar="TARGET", help="a folder, a hub model or a saved plan")
-    add_wishes(parser)
-    parser.add_argument(
+    """Add the arguments of `verify`."""
+    parser.add_argument("target", metavar="TARGET", help=TARGET_OR_PLAN_HELP)
+    prompts = parser.add_argument_group("prompts")
+    prompts.add_argument(
         "--workload",
         metavar="NAME|FILE",
         nargs="+",
         default=WORKLOAD,
-        help="classes of prompts, a JSONL file, a recording; default: all but the long ones",
+        help=f"kinds of prompts, a JSONL file or a recording (default {' '.join(WORKLOAD)})",
     )
-    parser.add_argument("--prompts", type=whole_number, default=24, help="a class")
-    parser.add_argument("--max-tokens", type=whole_number, default=64, help="of an answer")
-    parser.add_argument("--samples", type=whole_number, default=SAMPLES, help="at temperature 1")
-    parser.add_argument("--thinking", choices=("on", "off"), help="if the template can be told")
-    parser.add_argument("--seed", type=natural_number, default=0)
-    add_accept_changes(parser)
+    prompts.add_argument(
+        "--prompts",
+        metavar="N",
+        type=whole_number,
+        default=24,
+        help="prompts per kind (default 24)",
+    )
+    prompts.add_argument(
+        "--max-tokens",
+        metavar="TOKENS",
+        type=whole_number,
+        default=64,
+        help="longest answer (default 64)",
+    )
+    prompts.add_argument(
+        "--samples",
+        metavar="N",
+        type=whole_number,
+        default=SAMPLES,
+        help=f"answers sampled at temperature 1 to compare their distribution (default {SAMPLES})",
+    )
+    add_thinking(prompts)
+    add_seed(prompts)
+    add_accept_changes(prompts)
+    add_wishes(parser)
     add_reports(parser)
-    parser.usage = "slipstream verify TARGET [options] [-- ENGINE ARGUMENTS]"
+    parser.usage = f"slipstream verify TARGET [options] {ENGINE_ARGUMENTS}"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Ask both engines in turn; text that speculation changes leaves with 4."""
+    """Ask both engines and print a certificate; the exit code is 4 if the text changes."""
     require_writable(options.html, options.markdown)
     now = datetime.now(UTC)
     host = read_host(this_machine(os.environ, now))

@@ -1,4 +1,4 @@
-"""The weights that a verb needs: fetched and checked before an engine starts, with progress."""
+"""Weights that a verb needs, downloaded and checked before an engine starts."""
 
 import argparse
 from collections.abc import Callable, Mapping
@@ -10,18 +10,19 @@ from slipstream.serving.served_plan import localize
 from slipstream.serving.weights.obtaining import LocalModel, obtain
 
 
-def add_accept_changes(parser: argparse.ArgumentParser) -> None:
-    """Declare the way out where a local model was changed on purpose."""
+def add_accept_changes(parser: argparse._ActionsContainer) -> None:
+    """Add the option that accepts a local model whose files were changed on purpose."""
     parser.add_argument(
         "--accept-changes",
         action="store_true",
-        help="accept changed files in a local model folder",
+        help="accept files of a local model folder that changed since their first use "
+        "(default: refuse them)",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Models on this disk, each obtained once per command; `report` is the screen if not set."""
+    """Local models, each obtained once per command; `report` defaults to the screen."""
 
     screen: Screen
     environment: Mapping[str, str] = field(repr=False)
@@ -30,7 +31,7 @@ class Weights:
     _models: dict[tuple[str, str | None, bool], LocalModel] = field(default_factory=dict)
 
     def find(self, name: str, revision: str | None, *, with_code: bool = False) -> LocalModel:
-        """Return a model of this name, fetched if need be."""
+        """Return the local copy of a model, downloading it if necessary."""
         key = (name, revision, with_code)
         if key not in self._models:
             self._models[key] = obtain(
@@ -45,6 +46,6 @@ class Weights:
         return self._models[key]
 
     def localize(self, plan: LaunchPlan) -> LaunchPlan:
-        """Point a plan at the folders of its models, and keep its engine off the network."""
+        """Return the plan with local folders as models, and its engine offline."""
         with_code = plan.trusts_remote_code
         return localize(plan, lambda name, revision: self.find(name, revision, with_code=with_code))

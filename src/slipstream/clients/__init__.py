@@ -1,1 +1,1 @@
-"""Programs that use a served model: what each needs to know, and what of it the server does."""
+"""Client programs for a served model: their settings, and whether the server supports them."""

@@ -1,4 +1,4 @@
-"""The three APIs that clients speak: how each asks with a tool, and how its stream is read.
+"""The three APIs that clients use: their requests with a tool, and their streams.
 
 Only what clients depend on is read: text, tool calls, the end, and the tokens of the prompt.
 """
@@ -24,7 +24,7 @@ _FUNCTION: Json = {"name": TOOL, "description": "Set the unit of temperatures.",
 
 @dataclass(slots=True)
 class Streamed:
-    """What a stream has brought so far."""
+    """The content of a stream so far."""
 
     text: str = ""
     names: list[str] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Streamed:
     error: str | None = None
 
     def find_call_fault(self) -> str | None:
-        """Say what keeps the stream from being one call of the tool; None if it is."""
+        """Return what keeps the stream from being one call of the tool; None if it is."""
         if not self.names:
             return f"no call came, only the text {self.text[:80]!r}"
         if self.names != [TOOL]:
@@ -54,14 +54,14 @@ class Api(Protocol):
     path: str
 
     def ask(self, text: str, tokens: int, choose: Choose | None = None) -> Json:
-        """Make a body, but for the model's name and whether it is streamed."""
+        """Return a request body, without the model's name and the stream flag."""
 
     def read(self, streamed: Streamed, event: Mapping[str, Any]) -> None:
-        """Take one event; KeyError and the like if it has another form."""
+        """Process one event; raises KeyError and the like if its form is wrong."""
 
 
 class ChatCompletions:
-    """OpenAI's Chat Completions, spoken by most clients."""
+    """OpenAI's Chat Completions, used by most clients."""
 
     path = "/v1/chat/completions"
 
@@ -92,7 +92,7 @@ class ChatCompletions:
 
 
 class Responses:
-    """OpenAI's Responses, which Codex speaks."""
+    """OpenAI's Responses, used by Codex."""
 
     path = "/v1/responses"
 
@@ -121,7 +121,7 @@ class Responses:
 
 
 class Messages:
-    """Anthropic's Messages, which Claude Code speaks."""
+    """Anthropic's Messages, used by Claude Code."""
 
     path = "/v1/messages"
 
@@ -161,7 +161,7 @@ def _count_prompt(usage: Mapping[str, Any]) -> int:
 
 
 def read_events(lines: Iterable[str]) -> Iterable[Json]:
-    """Yield the JSON of each event; ValueError if it is none."""
+    """Yield the JSON of each event; raises ValueError for anything else."""
     for line in lines:
         if line.startswith("data:") and (event := line[5:].strip()) != "[DONE]":
             yield json.loads(event)

@@ -1,4 +1,4 @@
-"""The clients, each with what it reads: variables, files and words of its command.
+"""The known clients, each with its variables, files and command.
 
 Settings are those of the versions in docs/howto-agents.md, where each was run against an engine.
 """
@@ -36,7 +36,7 @@ def _trust(served: ServedModel, variable: str) -> dict[str, str]:
 
 
 def _set_up_claude(served: ServedModel, environment: Environment) -> Setup:
-    """One model in every role; a settings file overrides the shell, so it clears other keys too."""
+    """Set one model for every role; settings override the shell, so other keys are cleared."""
     roles = ("FABLE", "OPUS", "SONNET", "HAIKU")
     variables = {
         "ANTHROPIC_BASE_URL": served.url,
@@ -73,7 +73,7 @@ def _set_up_claude(served: ServedModel, environment: Environment) -> Setup:
 
 
 def _set_up_codex(served: ServedModel, environment: Environment) -> Setup:
-    """A profile of its own, so that the user's configuration stays as it is."""
+    """Add a separate profile, so that the user's configuration stays as it is."""
     provider: dict[str, JsonValue] = {
         "name": "Slipstream",
         "base_url": served.api_url,

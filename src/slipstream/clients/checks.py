@@ -1,4 +1,4 @@
-"""`Check`: one thing that a client needs of a server; here, those that a run's plan answers."""
+"""`Check`: one requirement of a client; here those that a run's plan answers."""
 
 from pydantic import field_validator
 
@@ -15,7 +15,7 @@ PARSER_HINT = (
 
 
 class Check(Record):
-    """One thing that a client depends on; `works` is None where that is unknown."""
+    """One requirement of a client; `works` is None if that is unknown."""
 
     what: str
     works: bool | None
@@ -25,7 +25,7 @@ class Check(Record):
     @field_validator("message")
     @classmethod
     def keep_printable(cls, message: str) -> str:
-        """Replace what would act on a terminal: a server's words are quoted."""
+        """Replace characters that would act on a terminal, since a server's text is quoted."""
         return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in message)
 
 

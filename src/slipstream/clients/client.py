@@ -1,4 +1,4 @@
-"""`Client`: a program that uses a served model; `Setup`: how it is pointed at one."""
+"""`Client`: a program that uses a served model; `Setup`: its settings for one."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A file of the client's, and what is to be in it beside all else that it holds.
+    """A configuration file of a client, and the entries to add to it.
 
     `list_key` is for a list of entries: the one that has this key's value is replaced.
     """
@@ -28,7 +28,7 @@ class ConfigFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What points a client at a server: for one shell, and for good.
+    """The settings of a client for a server: for one shell, and permanently.
 
     `key_variables` are given the key, which stands in no file and on no screen; `cleared` are
     variables that would send another's key to this server.
@@ -49,7 +49,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """A program, the API that it speaks and what it depends on."""
+    """A program, the API that it uses and its requirements."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""A client's configuration file, changed in one step, with what was there kept beside it."""
+"""A client's configuration file, changed atomically with a backup beside it."""
 
 import os
 import stat
@@ -15,7 +15,7 @@ MOST_BYTES = 1 << 20
 
 
 class Written(Record):
-    """A file that was changed: which keys, and where the old one is; nothing if all was there."""
+    """A changed file: its new keys and the backup; no keys if nothing had to change."""
 
     path: str
     changed: tuple[str, ...]
@@ -35,7 +35,7 @@ def plan_change(wanted: ConfigFile) -> tuple[str | None, str, tuple[str, ...]]:
 
 
 def write_change(wanted: ConfigFile) -> Written:
-    """Put the entries into the file; what was there before lies beside it."""
+    """Write the entries into the file, with a backup of the old one beside it."""
     path = wanted.path
     before, after, changed = plan_change(wanted)
     if not changed:
@@ -73,7 +73,7 @@ def _read(path: Path) -> str | None:
 
 
 def _require_plain(path: Path) -> None:
-    """Refuse what is no file of this user's own: a link is not ours to replace or to follow."""
+    """Raise unless this is a regular file of this user; links are not followed."""
     try:
         status = path.lstat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""`Connection`: one client and one server: what points the one at the other, and what works."""
+"""`Connection`: a client's settings for a server, and what works."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -15,7 +15,7 @@ from slipstream.records import Record
 
 
 class FileEntries(Record):
-    """A configuration file, what is to be in it, and how that reads in a file of its own."""
+    """A configuration file, its entries, and their text in a file of their own."""
 
     path: str
     entries: dict[str, JsonValue]
@@ -23,7 +23,7 @@ class FileEntries(Record):
 
 
 class Connection(Record):
-    """What a client needs; no key is in it, only the names of the variables that take one."""
+    """The settings of a client; a key is named by its variable and never included."""
 
     schema_version: Literal[1] = 1
     client: str

@@ -1,4 +1,4 @@
-"""Entries set in a configuration file's text, with everything else in it left as it is.
+"""Entries set in the text of a configuration file, with everything else left unchanged.
 
 TOML and YAML are changed by the line, so comments and order stay. The result is parsed: if it is
 anything but what was there with our entries in it, the file is left alone.
@@ -17,7 +17,7 @@ from slipstream.clients.client import ConfigFile
 
 
 class MergeError(ValueError):
-    """The text cannot take our entries without a loss; the message says why."""
+    """The text cannot take our entries without loss; the message says why."""
 
 
 def merge(text: str, wanted: ConfigFile) -> tuple[str, tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""`ServedModel`: what a client has to know of a server: address, model, context, key, trust."""
+"""`ServedModel`: what a client needs to know: address, model, context, key, trust."""
 
 import shlex
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ NO_KEY = "none"
 
 @dataclass(frozen=True, slots=True)
 class ClientKey:
-    """Where a client takes its key from: a file, or else a variable; never written down itself.
+    """The source of a client's key, a file or else a variable; the key itself is not stored.
 
     `required` is None where only the server knows.
     """
@@ -27,7 +27,7 @@ class ClientKey:
 
     @property
     def is_used(self) -> bool:
-        """Whether the client has to send one."""
+        """Whether the client has to send a key."""
         return bool(self.required or self.secret)
 
     def for_shell(self) -> str:
@@ -45,7 +45,7 @@ class ClientKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A model at an address; what is not known of another's server is None."""
+    """A model at an address; what is unknown about a foreign server is None."""
 
     url: str
     names: tuple[str, ...]
@@ -56,17 +56,17 @@ class ServedModel:
 
     @property
     def name(self) -> str:
-        """The name that clients ask for: one without a slash if there is one."""
+        """The name that clients request, preferably without a slash."""
         return next((name for name in self.names if "/" not in name), self.names[0])
 
     @property
     def api_url(self) -> str:
-        """The address that OpenAI's clients append their paths to."""
+        """The base URL to which OpenAI's clients append their paths."""
         return f"{self.url}/v1"
 
     @property
     def answer_tokens(self) -> int | None:
-        """The longest answer to allow: a quarter of the context; the rest is the prompt's."""
+        """The longest answer to allow: a quarter of the context, the rest being the prompt's."""
         return None if self.context is None else max(1, min(32_000, self.context // 4))
 
     def for_clients(self) -> "ServedModel":

@@ -1,4 +1,4 @@
-"""A server tested as one client uses it: a streamed answer, tool calls, a prompt of full length."""
+"""Tests of a server with a client's requests: streamed, with tool calls, at full length."""
 
 import time
 from collections.abc import AsyncIterator, Callable
@@ -29,14 +29,14 @@ _CALL = "Use the tool to set the unit to celsius."
 
 @dataclass(frozen=True, slots=True)
 class Tester:
-    """Asks a server as one client does."""
+    """Sends a server the requests of one client."""
 
     client: Client
     served: ServedModel
     tell: Callable[[str], None]
 
     async def test(self) -> list[Check]:
-        """Ask for a streamed answer, for a tool call, and with a prompt as long as can be."""
+        """Request a streamed answer, a tool call, and an answer to the longest prompt possible."""
         checks = []
         async with self._open() as asking:
             short = await asking.stream(_SHORT, ANSWER_TOKENS)
@@ -72,7 +72,7 @@ class Tester:
         return Check(what=what, works=None, message=f"accepted, but {fault}")
 
     async def _test_long(self, asking: "_Asking", short: Streamed) -> Check:
-        """Find how many tokens a word takes, and ask with as many words as fit."""
+        """Measure how many tokens a word takes, and send as many words as fit."""
         what, context = "long prompt", self.served.context
         medium = await asking.stream("word " * _CALIBRATION_WORDS, 1)
         if medium.error is not None:
@@ -104,7 +104,7 @@ class Tester:
 
 @dataclass(frozen=True, slots=True)
 class _Asking:
-    """An open client, with the name to ask for and the listener that it must reach."""
+    """An open HTTP client, with the model's name and the listener that it must reach."""
 
     client: httpx.AsyncClient
     api: Api
@@ -112,7 +112,7 @@ class _Asking:
     listener: OwnListener | None
 
     async def stream(self, text: str, tokens: int, choose: Choose | None = None) -> Streamed:
-        """Ask once and return what came, with what is wrong about it."""
+        """Send one request and return the answer, with what is wrong about it."""
         body = {**self.api.ask(text, tokens, choose), "model": self.model, "stream": True}
         streamed = Streamed()
         try:
@@ -135,7 +135,7 @@ class _Asking:
         return streamed
 
     async def count(self, text: str, streamed: Streamed) -> Check:
-        """Have the server count a prompt that it has answered before."""
+        """Return the server's token count of a prompt that it has answered before."""
         what, path = "counted tokens", f"{Messages.path}/count_tokens"
         body = {"model": self.model, "messages": Messages().ask(text, 1)["messages"]}
         try:

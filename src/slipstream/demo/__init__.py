@@ -1,1 +1,1 @@
-"""The same prompts with and without drafts, token by token: what `slipstream demo` shows."""
+"""The same prompts with and without drafts, token by token, for `slipstream demo`."""

@@ -1,4 +1,4 @@
-"""`Demo`: three prompts, answered without drafts and with them, and how the two compare.
+"""`Demo`: three prompts answered with and without drafts, and how the two compare.
 
 Two engines at once would starve each other, so each has the machine to itself, one after the other.
 """
@@ -37,7 +37,7 @@ WARM_UP = ("Count from one to twenty.", "Name the months of the year.")
 
 
 class Part(Record):
-    """One part of the demo and the time that it took."""
+    """One part of the demo and its time."""
 
     name: str
     seconds: float
@@ -59,24 +59,24 @@ class Demo(Record):
 
     @property
     def pairs(self) -> list[tuple[Take, Take]]:
-        """Give the two answers to each prompt."""
+        """Return the two answers to each prompt."""
         return list(zip(self.plain, self.drafted, strict=True))
 
     @property
     def speed_ups(self) -> list[float]:
-        """Give for each prompt how much less time a token took with drafts."""
+        """Return for each prompt how much less time a token took with drafts."""
         return [
             plain.seconds_per_token / drafted.seconds_per_token for plain, drafted in self.pairs
         ]
 
     @property
     def speed_up(self) -> float:
-        """Give the mean speed-up of the prompts."""
+        """Return the mean speed-up of the prompts."""
         return geometric_mean(self.speed_ups)
 
     @property
     def tokens_per_step(self) -> float | None:
-        """Give what the target brings in one pass, by the engine's own counts."""
+        """Return what the target brings in one pass, by the engine's own counts."""
         return count_tokens_per_step(self.drafted)
 
     @property
@@ -99,7 +99,7 @@ class Demo(Record):
 
 
 def count_tokens_per_step(takes: Sequence[Take]) -> float | None:
-    """Give one and the mean of accepted draft tokens, None where nothing was drafted."""
+    """Return one and the mean of accepted draft tokens, None where nothing was drafted."""
     drafts = sum(take.drafts for take in takes)
     return 1 + sum(take.accepted for take in takes) / drafts if drafts else None
 
@@ -110,7 +110,7 @@ def find_step_seconds(takes: Sequence[Take]) -> float:
 
 
 def make_workload(max_tokens: int) -> Workload:
-    """Make the requests of the demo, with answers of up to so many tokens."""
+    """Return the requests of the demo, with a limit on the tokens per answer."""
 
     def ask(name: str, kind: str, text: str) -> Prompt:
         return Prompt(
@@ -148,7 +148,7 @@ def load_decoder(target: Path) -> Decode:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where engines perform: what they are asked, where they log, who is told how far they are.
+    """How the demo's engines are run: prompts, logs, and callbacks for progress.
 
     `tick` is called with a part and its seconds while it goes on, `note` when it is over. What else
     the machine did while an engine answered is kept in `machines`, by the engine's name.

@@ -1,4 +1,4 @@
-"""`Take`: one answer as it streamed, every token with its moment and whether it was drafted.
+"""`Take`: one streamed answer, each token with its time and whether it was drafted.
 
 A step brings the accepted tokens of a draft and one of the target's own, in one chunk of the
 stream: all tokens of a chunk but the last were drafted.
@@ -51,17 +51,17 @@ class Take(Record):
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """Give the ids alone."""
+        """Return the ids alone."""
         return tuple(token.id for token in self.tokens)
 
     @property
     def seconds(self) -> float:
-        """Give the time of the whole answer."""
+        """Return the time of the whole answer."""
         return self.tokens[-1].seconds
 
     @property
     def seconds_per_token(self) -> float:
-        """Give the time of each token after the first chunk: decoding alone, without the prompt."""
+        """Return the time per token after the first chunk: decoding alone, without prefill."""
         began = self.tokens[0].seconds
         return (self.seconds - began) / sum(token.seconds > began for token in self.tokens)
 
@@ -78,19 +78,19 @@ class Take(Record):
 
     @property
     def came_at_once(self) -> bool:
-        """Say whether nothing can be told of its speed."""
+        """Return whether nothing can be told of its speed."""
         return self.tokens[0].seconds == self.seconds
 
 
 class Chunk(NamedTuple):
-    """What came at once, and when."""
+    """Text that arrived together, and when."""
 
     seconds: float
     token_ids: tuple[int, ...]
 
 
 def record(url: str, prompt: Prompt, decode: Decode) -> Take:
-    """Ask a server, greedily, and keep what came when."""
+    """Send a greedy request and record when each token arrives."""
     for _ in range(ATTEMPTS):
         taken = asyncio.run(_ask(Endpoint(url), prompt, decode))
         if not taken.came_at_once:
@@ -148,7 +148,7 @@ async def _take(wire: Wire, prompt: Prompt, model: str, decode: Decode) -> Take:
 
 
 def mark_tokens(chunks: Sequence[Chunk], decode: Decode, *, drafted: bool) -> tuple[Token, ...]:
-    """Give each token its text, and mark what was drafted, where anything was."""
+    """Return each token its text, and mark what was drafted, where anything was."""
     texts = iter(_split_text([token for chunk in chunks for token in chunk.token_ids], decode))
     return tuple(
         Token(
@@ -163,7 +163,7 @@ def mark_tokens(chunks: Sequence[Chunk], decode: Decode, *, drafted: bool) -> tu
 
 
 def _split_text(token_ids: Sequence[int], decode: Decode) -> list[str]:
-    """Give what each token adds to the text; a character of several tokens comes with its last."""
+    """Return the text that each token adds; a character of several tokens comes with the last."""
     grown = [
         decode(token_ids[:count]).rstrip("\N{REPLACEMENT CHARACTER}")
         for count in range(len(token_ids) + 1)

@@ -1,1 +1,1 @@
-"""What an engine version can do, and how it wants to be told."""
+"""What an engine version supports, and its command line."""

@@ -1,4 +1,4 @@
-"""vLLM's command line, read and written as vLLM 0.32 itself reads it.
+"""vLLM's command line, parsed and rendered as vLLM 0.32 does.
 
 The table of arguments is made from vLLM's own parser by `scripts/list-engine-arguments`, so a
 short form, an underscore, an abbreviation, `32k` or a dotted key means here what it means there.
@@ -74,7 +74,7 @@ def render_argument(flag: str, value: Value) -> list[str]:
 
 
 def _join(flag: str, text: str) -> list[str]:
-    """Keep a value that looks like an argument with its own."""
+    """Join a value that looks like an argument with its own argument."""
     return [f"{flag}={text}"] if text.startswith("-") else [flag, text]
 
 
@@ -194,7 +194,7 @@ def _expand_levels(words: list[str]) -> list[str]:
 
 
 def _take_dotted(words: Sequence[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:
-    """Set apart `--argument.key value`, merged into one object for each argument."""
+    """Split off `--argument.key value`, merged into one object per argument."""
     plain: list[str] = []
     dotted: dict[str, dict[str, Any]] = {}
     left = iter(words)

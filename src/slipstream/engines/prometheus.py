@@ -25,7 +25,7 @@ class MetricSample(NamedTuple):
 
 
 def parse_metrics(text: str) -> Iterator[MetricSample]:
-    """Yield the samples of a page of metrics; comments and what is not a number are left out."""
+    """Yield the samples of a page of metrics; comments and non-numbers are skipped."""
     for name, labels, value in _LINE.findall(text):
         try:
             number = float(value)

@@ -33,7 +33,7 @@ _NATIVE_SINCE = {"nvfp4": "10.0", "mxfp4": "10.0", "fp8": "8.9"}
 
 @cache
 def read_auxiliary_targets() -> frozenset[str]:
-    """Give the target classes that hand out hidden states, as scripts/ listed them."""
+    """Return the target classes that hand out hidden states, as scripts/ listed them."""
     table = files("slipstream.engines").joinpath("auxiliary_targets.json").read_text()
     return frozenset(json.loads(table)["architectures"])
 
@@ -46,7 +46,7 @@ def find_engine_faults(
     on_cpu: bool,
     capability: str | None = None,
 ) -> Iterator[Fault]:
-    """Name what this engine would refuse or get wrong about a pair that fits in itself."""
+    """Return what this engine would refuse or get wrong about a pair that fits otherwise."""
     yield from _find_scheme(target, "target", on_cpu)
     yield from _find_emulation(target, capability)
     if drafter is None:

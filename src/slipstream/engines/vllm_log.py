@@ -1,4 +1,4 @@
-"""The phases of a start, from what vLLM 0.32 says in its own log.
+"""The phases of a start, from the log of vLLM 0.32.
 
 The runner for GPUs says nothing when it turns to the drafter: the bar of the weights begins
 again. It also captures some graphs twice, the first time to learn what they take.
@@ -50,14 +50,14 @@ _BREAK = re.compile(r"[\r\n]+|(?=\([\w-]+ pid=\d+\) )")
 
 @dataclass(frozen=True, slots=True)
 class PhaseMark:
-    """A phase, and how much of it is done where the engine says so."""
+    """A phase, with its progress where the engine logs it."""
 
     phase: Phase
     share: float | None = None
 
 
 def read_phase(line: str) -> PhaseMark | None:
-    """Tell which phase a line speaks of, if any."""
+    """Return which phase a line speaks of, if any."""
     said = _PREFIX.sub("", _COLOUR.sub("", line.strip()))
     for phase, sign in _SIGNS.items():
         if sign.match(said):
@@ -68,7 +68,7 @@ def read_phase(line: str) -> PhaseMark | None:
 
 @dataclass(slots=True)
 class PhaseTracker:
-    """Where a start has got to, from its log as it grows; it never goes back."""
+    """The current phase of a start, from its growing log; it never goes back."""
 
     started_at: float
     drafts: bool
@@ -87,7 +87,7 @@ class PhaseTracker:
         return tuple(step for step in steps if step)
 
     def seconds_by_phase(self, now: float) -> dict[Phase, float]:
-        """Give how long each phase took; the last one lasts until now."""
+        """Return how long each phase took; the last one lasts until now."""
         ends = [*list(self._begun.values())[1:], now]
         return {
             phase: end - begun
@@ -96,7 +96,7 @@ class PhaseTracker:
         }
 
     def _place(self, mark: PhaseMark) -> PhaseMark:
-        """Give a line the phase that it has at this point of the start."""
+        """Return a line the phase that it has at this point of the start."""
         if mark.phase == "weights" and (self.reached.phase == "drafter" or self._restarts(mark)):
             return PhaseMark("drafter", mark.share)
         if mark.phase == "graphs":

@@ -1,4 +1,4 @@
-"""The ways in which vLLM 0.32 drafts, and what each of them needs.
+"""The drafting methods of vLLM 0.32, and what each of them needs.
 
 Read in config/speculative.py, config/vllm.py (`_get_v2_model_runner_unsupported_features`) and
 v1/worker/gpu_model_runner.py of 0.32.0.
@@ -27,7 +27,7 @@ Needs = Literal["drafter", "model", "heads", "nothing"]
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One way of drafting: what it needs, and how the engine is told of it."""
+    """One drafting method: what it needs, and its engine settings."""
 
     name: MethodName
     needs: Needs

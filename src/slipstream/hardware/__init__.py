@@ -1,4 +1,4 @@
-"""The machine's portrait: `read_host` looks, `Host` is what later stages plan from."""
+"""The machine: `read_host` probes it, `Host` is what later stages plan from."""
 
 from slipstream.hardware.host import Host
 from slipstream.hardware.kinds import name_kind

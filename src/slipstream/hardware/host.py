@@ -1,4 +1,4 @@
-"""`Host`: the portrait of one machine that every later stage plans from.
+"""`Host`: the description of one machine that every later stage plans from.
 
 None always means 'could not tell', never zero and never 'no'. What stood in for an answer
 that could not be had is said in `remarks`.
@@ -33,7 +33,7 @@ class Accelerator(Record):
 
 
 class Processor(Record):
-    """The CPU: what it is called, what of it may be used, what it can do."""
+    """The CPU: its name, the usable part of it and its features."""
 
     model: str | None
     architecture: str
@@ -52,12 +52,12 @@ class Processor(Record):
 
     @property
     def has_bfloat16(self) -> bool | None:
-        """Say whether instructions multiply matrices of bfloat16; None if none are known."""
+        """Return whether instructions multiply matrices of bfloat16; None if none are known."""
         return not BFLOAT16_FEATURES.isdisjoint(self.features) if self.features else None
 
 
 class Memory(Record):
-    """System memory, with the smaller limit of a container where there is one."""
+    """System memory, or a container's limit if that is smaller."""
 
     total_bytes: int | None
     available_bytes: int | None
@@ -66,7 +66,7 @@ class Memory(Record):
 
 
 class Disk(Record):
-    """The file system that the models are kept on."""
+    """The file system that holds the models."""
 
     path: str
     total_bytes: int | None
@@ -83,7 +83,7 @@ class FabricPort(Record):
 
 
 class Docker(Record):
-    """Docker as this user sees it; a client without a server knows no runtime."""
+    """Docker as this user can use it; a client without a server knows no runtime."""
 
     client_version: str | None
     server_version: str | None
@@ -98,7 +98,7 @@ class Engine(Record):
 
 
 class Software(Record):
-    """What is installed that serving depends on."""
+    """Installed software that serving depends on."""
 
     system: str | None
     kernel: str | None

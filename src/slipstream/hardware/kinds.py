@@ -1,4 +1,4 @@
-"""Kinds of machine, the names under which recipes and plans know them."""
+"""Kinds of machine, as recipes and plans name them."""
 
 from slipstream.hardware.host import Host
 
@@ -16,7 +16,7 @@ _BY_ACCELERATOR = {
 
 
 def name_kind(host: Host) -> str | None:
-    """Name the kind of a machine; one without an accelerator is a `cpu`."""
+    """Return the kind of a machine; one without an accelerator is a `cpu`."""
     if not host.accelerators:
         return "cpu"
     name = host.accelerators[0].name

@@ -1,6 +1,6 @@
 """Machines that ship with the package, so that a plan can be made for one from anywhere.
 
-Each is a portrait as `slipstream probe --json` writes it; `origin` says where its figures
+Each is a description as `slipstream probe --json` writes it; `origin` says where its figures
 come from.
 """
 
@@ -14,12 +14,12 @@ FOLDER = Path(__file__).parent / "machines"
 
 
 def list_machines() -> tuple[str, ...]:
-    """Name every machine that ships."""
+    """Return the names of the machines that ship."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
 
 
 def load_host(name_or_file: str) -> Host:
-    """Give a machine by its name, or from a file that `slipstream probe --json` wrote."""
+    """Return a machine by its name, or from a file that `slipstream probe --json` wrote."""
     shipped = FOLDER / f"{name_or_file}.json"
     if name_or_file in list_machines():
         return read_record(shipped, Host, hint="install slipstream again")

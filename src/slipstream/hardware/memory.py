@@ -1,4 +1,4 @@
-"""System memory from /proc/meminfo and the limits that a container puts on it."""
+"""System memory from /proc/meminfo, and a container's limits."""
 
 import re
 

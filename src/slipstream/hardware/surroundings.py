@@ -1,4 +1,4 @@
-"""What is around the machine: its box, its container, its model disk, its links to others."""
+"""The machine's surroundings: chassis, container, model disk, links to other machines."""
 
 import re
 import shutil
@@ -10,14 +10,14 @@ from slipstream.hardware.text_files import read_text
 
 
 def read_product(root: Path) -> str | None:
-    """Give the maker's name of the machine: a device tree on Jetson, DMI elsewhere."""
+    """Return the maker's name of the machine: a device tree on Jetson, DMI elsewhere."""
     tree = read_text(root / "proc/device-tree/model")
     name = tree or read_text(root / "sys/class/dmi/id/product_name")
     return (name or "").strip("\0 \n") or None
 
 
 def read_container(root: Path, environment: Mapping[str, str]) -> Container | None:
-    """Tell whether this process is in a container, by the marks that each kind leaves."""
+    """Return whether this process is in a container, by the marks that each kind leaves."""
     if "KUBERNETES_SERVICE_HOST" in environment:
         return "kubernetes"
     if (root / "run/.containerenv").exists():
@@ -35,7 +35,7 @@ def read_container(root: Path, environment: Mapping[str, str]) -> Container | No
 
 
 def list_unread_accelerators(root: Path) -> tuple[str, ...]:
-    """Say what is here that nothing of ours reads, so that 'none found' is not taken for 'none'."""
+    """Return accelerators that the probe cannot read, so that none found does not mean none."""
     if (root / "dev/kfd").exists():
         return ("/dev/kfd is there: an AMD accelerator, which slipstream does not read yet",)
     return ()

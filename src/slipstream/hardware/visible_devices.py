@@ -15,7 +15,7 @@ _HIDDEN = "-1"
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """The visible devices by NVML's index, in CUDA's order, and what was remarkable.
+    """The visible devices by NVML's index, in CUDA's order, with remarks.
 
     `is_slice` says that CUDA shows a part of a device, and nobody knows of which one.
     """
@@ -52,7 +52,7 @@ def select_visible(value: str | None, uuids: Sequence[str | None]) -> Visible:
 
 
 def remark_on_order(environment: Mapping[str, str], names: Collection[str | None]) -> list[str]:
-    """Warn that CUDA may number unlike devices otherwise than NVML does."""
+    """Warn that CUDA may number unequal devices differently than NVML does."""
     if len(set(names)) < 2 or environment.get(ORDER_VARIABLE) == "PCI_BUS_ID":
         return []
     return [

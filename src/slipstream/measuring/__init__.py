@@ -1,1 +1,1 @@
-"""What a running server answers, how fast, and what became of its drafts."""
+"""The speed and correctness of a running server, and the acceptance of its drafts."""

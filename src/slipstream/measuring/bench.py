@@ -70,7 +70,7 @@ class BenchCell(Record):
 
 
 class BenchWarmUp(Record):
-    """What came before: so many rounds, the time of a token in each, and whether it got flat."""
+    """The warm-up: its rounds, the time per token in each, and whether it became stable."""
 
     rounds: int
     seconds_per_token: tuple[float, ...]
@@ -78,7 +78,7 @@ class BenchWarmUp(Record):
 
 
 class Conditions(Record):
-    """All that a figure depends on, and the command that makes it again.
+    """Everything that a figure depends on, and the command that repeats it.
 
     With `arrivals_per_second`, requests arrived by the clock, and a concurrency is the most that
     were in flight. `tool_choice` is how the turns of tasks asked for calls, None without tasks.
@@ -103,7 +103,7 @@ class Conditions(Record):
 
 
 class BenchReport(Record):
-    """A server's figures; the samples are without their texts.
+    """The figures of a server; samples are kept without their texts.
 
     `machine` is what else the server's machine did meanwhile, None if it could not be watched.
     """
@@ -118,7 +118,7 @@ class BenchReport(Record):
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """How a server is measured: what is asked, how much of it at once, and what of the cache.
+    """How a server is measured: prompts, concurrencies and the use of the prefix cache.
 
     Every load is steady: each prompt or task is asked once, and again until each place served
     `COUNTED_PER_PLACE` of them that count. `tell` gets each cell when it is done, `tick` every
@@ -141,7 +141,7 @@ class Bench:
     salt: str = field(default_factory=lambda: f"{time.time_ns():x}")
 
     def warm_up(self, endpoint: Endpoint) -> BenchWarmUp:
-        """Ask other prompts, as many at once as will be, until the time of a token is flat."""
+        """Send other prompts at the same concurrency until the time per token is stable."""
         prompts = self.workload.warm_up[:WARM_UP_PROMPTS]
         times: list[float] = []
         while prompts and len(times) < WARM_UP_ROUNDS and not is_flat(times):
@@ -261,7 +261,7 @@ class Bench:
         )
 
     def _choose_tool(self, expected: str | None) -> str | dict[str, Any]:
-        """Leave the choice to the target as agents do, name the tool, or forbid calls."""
+        """Return the tool choice: the model's as for agents, the expected tool by name, or none."""
         if self.tool_choice == "named" and expected is not None:
             return {"type": "function", "function": {"name": expected}}
         return "auto" if self.tool_choice == "auto" else "none"
@@ -303,20 +303,20 @@ def summarize(
 
 
 def make_salt(*parts: str) -> str:
-    """Join the parts into a cache salt that the gate takes: short, and printable ASCII."""
+    """Return a cache salt of these parts that the gate accepts: short, printable ASCII."""
     salt = " ".join(parts)
     plain = salt.isascii() and salt.isprintable() and len(salt) <= SALT_CHARACTERS
     return salt if plain else sha256(salt.encode()).hexdigest()
 
 
 def is_flat(times: Sequence[float]) -> bool:
-    """Say whether the last few differ by little."""
+    """Return whether the last few differ by little."""
     last = times[-FLAT_ROUNDS:]
     return len(last) == FLAT_ROUNDS and max(last) <= FLAT_WITHIN * min(last)
 
 
 def _strip(sample: Sample) -> Sample:
-    """Leave out the text."""
+    """Return the sample without its text."""
     return sample.model_copy(update={"text": "", "token_ids": (), "calls": ()})
 
 

@@ -22,7 +22,7 @@ CACHED_TOKENS = "--enable-prompt-tokens-details"
 
 
 class StartFigures(NamedTuple):
-    """What one start gave, and what else the machine did meanwhile."""
+    """The figures of one start, and the load of the machine during it."""
 
     start_seconds: float
     warm_up: BenchWarmUp
@@ -85,7 +85,7 @@ def _measure_once(
 
 
 def report_usage(plan: LaunchPlan) -> LaunchPlan:
-    """Have an engine report to each request its cached tokens and what became of its drafts."""
+    """Return the plan with per-request reports of cached tokens and drafts."""
     cached = Choice(True, "default", "cached tokens by request")
     plan = plan.change(rest={CACHED_TOKENS: cached, **plan.settings.rest})
     if plan.speculation is None or plan.settings.draft_metrics:

@@ -43,14 +43,14 @@ _ROLES = {"VLLM::EngineCore": "core", "vllm.entrypoints": "API server", "warden.
 
 
 class EngineFigures(Record):
-    """What the engine says on /metrics, since its start."""
+    """The engine's counters on /metrics, since its start."""
 
     counts: EngineCounts
     kv_usage: float | None
 
 
 class Traffic(Record):
-    """The requests that ended within the last minutes, of which the log's end still tells."""
+    """The requests that ended within the last minutes, as far as the log's end holds them."""
 
     seconds: float
     requests: int
@@ -59,7 +59,7 @@ class Traffic(Record):
 
 
 class KeyTraffic(Record):
-    """What one key has under way, and its requests since the engine's start."""
+    """The open requests of one key, and its requests since the engine's start."""
 
     key: str
     in_flight: int
@@ -68,7 +68,7 @@ class KeyTraffic(Record):
 
 
 class ProcessMemory(Record):
-    """A process of the engine; what several share is divided among them."""
+    """A process of the engine; shared memory is divided among its users."""
 
     pid: int
     role: str
@@ -76,7 +76,7 @@ class ProcessMemory(Record):
 
 
 class LiveView(Record):
-    """A run, its steps, its traffic and its processes; what cannot be told is None."""
+    """A run, its steps, its traffic and its processes; None is unknown."""
 
     schema_version: Literal[1] = 1
     at: AwareDatetime
@@ -90,7 +90,7 @@ class LiveView(Record):
 
     @property
     def in_flight(self) -> int | None:
-        """The requests that the engine has, None if nobody counts them."""
+        """The requests in the engine, None if they are not counted."""
         known = self.status.in_flight is not None
         return sum(one.in_flight for one in self.keys) if known else None
 
@@ -124,7 +124,7 @@ def read_live_view(
     last: LiveView | None = None,
     proc: Path = _PROC,
 ) -> LiveView:
-    """Look at a run; `engine` is what its /metrics said, and `monotonic` the machine's clock.
+    """Return the view of a run; `engine` is from /metrics, `monotonic` the machine's clock.
 
     An earlier view lends what takes long to look at: the run's status and its processes.
     """
@@ -149,7 +149,7 @@ def read_live_view(
 
 
 def read_engine_figures(run: Run, key: str | None, proc: Path = _PROC) -> EngineFigures | None:
-    """Ask the run's own engine for its metrics; None if it does not answer, or not to us."""
+    """Return the metrics of a run's engine; None if it does not answer, or not to us."""
     if run.engine is None or run.url is None:
         return None
     engine, address = run.engine, Address.of(run.plan)

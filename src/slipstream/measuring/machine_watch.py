@@ -1,4 +1,4 @@
-"""Whether anything else computed on this machine while it was measured.
+"""Whether other processes used this machine while it was measured.
 
 Two engines that are compared on a machine that also does something else are not compared: the
 threads of one wait for each other at every layer, so the core that is taken sets the pace. The
@@ -42,7 +42,7 @@ _IDLE, _WAITING, _STEAL, _COUNTED = 3, 4, 7, 8
 
 
 class MachineLoad(Record):
-    """What else the machine did for these seconds; shares are of the time of all `cores`.
+    """The use of the machine by others; shares are of the time of all `cores`.
 
     `slowdown` is the time of a fixed computation over the least that was seen; `busiest` names the
     other process that computed most. Above `most_other_share` nothing can be concluded.
@@ -58,7 +58,7 @@ class MachineLoad(Record):
 
     @property
     def is_busy(self) -> bool:
-        """Say whether figures taken meanwhile mean little."""
+        """Return whether figures taken meanwhile mean little."""
         return bool(self.describe())
 
     @property
@@ -71,7 +71,7 @@ class MachineLoad(Record):
         )
 
     def describe(self) -> str:
-        """Say what disturbed, or nothing if the machine was quiet."""
+        """Return what disturbed, or nothing if the machine was quiet."""
         if self.seconds < LEAST_SECONDS:
             return ""
         parts = []
@@ -96,7 +96,7 @@ class _Process(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """What /proc said at one moment."""
+    """The figures of /proc at one moment."""
 
     at: float
     computation_seconds: float
@@ -109,7 +109,7 @@ class Glance:
 
 @dataclass(slots=True)
 class MachineWatch:
-    """Looks at a machine before and after something was measured; `proc` is where its files are."""
+    """Compares a machine before and after a measurement; `proc` is its /proc."""
 
     proc: Path = _PROC
     cpus: frozenset[int] | None = field(default_factory=lambda: find_cpus())
@@ -121,11 +121,11 @@ class MachineWatch:
     _fastest: float = inf
 
     def begin(self) -> Glance | None:
-        """Look before something is measured; None where the machine cannot be watched."""
+        """Return the figures before a measurement; None where the machine cannot be watched."""
         return self._look(self._time()) if (self.proc / "stat").exists() else None
 
     def end(self, before: Glance | None, session: int | None = None) -> MachineLoad | None:
-        """Look again, and return what others did; `session` is that of the engine's leader."""
+        """Return what others used since `begin`; `session` is that of the engine's leader."""
         after = None if before is None else self._look(0.0)
         if before is None or after is None:
             return None
@@ -145,7 +145,7 @@ class MachineWatch:
         )
 
     def wait_until_quiet(self, within_seconds: float = QUIET_WITHIN_SECONDS) -> bool:
-        """Wait until nothing else computes, for a while at most; say whether that came."""
+        """Wait until nothing else computes, for a while at most; return whether that came."""
         until = self.clock() + within_seconds
         while True:
             before = self.begin()
@@ -183,7 +183,7 @@ class MachineWatch:
         )
 
     def _find_own(self, glance: Glance, session: int | None) -> set[tuple[int, int]]:
-        """Find this process and all that it started, and the engine's session."""
+        """Return this process, its children and the engine's session."""
         children: dict[int, list[tuple[int, int]]] = {}
         for key, process in glance.processes.items():
             children.setdefault(process.parent, []).append(key)
@@ -201,13 +201,13 @@ class MachineWatch:
 
 
 def make_watch(host: Host | None) -> MachineWatch:
-    """Watch this machine, with the limits of where its engines compute."""
+    """Return a watch for this machine, with limits for where its engines compute."""
     limit = MOST_OTHER_SHARE_WITH_ACCELERATOR if host and host.accelerators else MOST_OTHER_SHARE
     return MachineWatch(most_other_share=limit)
 
 
 def time_computation() -> float:
-    """Time a small computation: the least of a few runs, about 15 ms each."""
+    """Return the time of a small computation: the least of a few runs of about 15 ms."""
     return min(_compute() for _ in range(COMPUTATION_REPEATS))
 
 

@@ -15,7 +15,7 @@ class Percentiles(Record):
 
 
 def rank(values: Sequence[float | None]) -> Percentiles | None:
-    """Take the nearest rank, which is always one that was measured."""
+    """Return the nearest-rank percentile, which is always a measured value."""
     found = sorted(value for value in values if value is not None)
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""Tasks as they were measured: their wall time, their turns, what became of their tool calls.
+"""Measured tasks: their wall time, their turns and the outcome of their tool calls.
 
 A task's turns are samples in a row; its wall time is from the first request to the last token.
 """
@@ -59,7 +59,7 @@ class TaskRun(NamedTuple):
 
 
 def split_tasks(samples: Sequence[Sample]) -> list[TaskRun]:
-    """Part the samples of a load, in their order, into runs of tasks; each begins with turn 1."""
+    """Split the samples of a load into runs of tasks; each begins with turn 1."""
     runs: list[list[Sample]] = []
     for sample in samples:
         if sample.turn == 1 or not runs:

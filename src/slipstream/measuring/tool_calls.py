@@ -1,4 +1,4 @@
-"""Whether a client can use a tool call: it names a tool, with arguments that the tool takes."""
+"""Whether a client can use a tool call: a known tool, with arguments that fit it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from slipstream.measuring.client.sample import CallOutcome, ToolCall
 def judge_call(
     calls: Sequence[ToolCall], expected: str | None, tools: Sequence[Mapping[str, Any]]
 ) -> CallOutcome:
-    """Say whether the first call has arguments that its tool takes; `expected` may be any tool."""
+    """Return whether the arguments of the first call fit its tool; `expected` may be any tool."""
     if not calls:
         return "no call"
     shapes = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
@@ -25,7 +25,7 @@ def judge_call(
 
 
 def _fits(value: Any, shape: Mapping[str, Any]) -> bool:
-    """Hold a value against what the schemas of our own tools use of JSON Schema."""
+    """Compare a value with what the schemas of our own tools use of JSON Schema."""
     kind = shape["type"]
     if kind == "object":
         properties = shape["properties"]

@@ -64,7 +64,7 @@ def _is_cache_refused(situation: Situation) -> bool:
 def note_dropped_drafter(
     drafter: Checkpoint | None, situation: Situation, caching: Choice[bool] | None
 ) -> tuple[str, ...]:
-    """Say which drafter gave way to the cache, and why."""
+    """Return which drafter gave way to the cache, and why."""
     if drafter is None or caching is None or situation.drafter is not None:
         return ()
     return (f"{drafter.name} is not used: {caching.because}",)
@@ -134,7 +134,7 @@ def explain_courses(situation: Situation) -> str:
 
 
 def find_agent_fault(situation: Situation) -> list[Fault]:
-    """Warn of a drafter that was asked for and costs an agent more than it gives."""
+    """Warn about a requested drafter that costs an agent more time than it saves."""
     if situation.wishes.goal != "agent" or _is_cache_refused(situation):
         return []
     if situation.draft is None or not situation.target.is_hybrid:

@@ -1,4 +1,4 @@
-"""How long a turn of an agent takes: with drafts and no prefix cache, or with the cache. Pure.
+"""The time of an agent's turn, with drafts and no prefix cache or with the cache. Pure.
 
 A turn repeats the conversation so far and adds a little: with the cache only what is new is
 computed, without it the whole prompt. What is drafted saves time on the answer alone.
@@ -18,7 +18,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A way to decode, with its speeds in tokens per second."""
+    """A way of decoding, with its speeds in tokens per second."""
 
     name: str
     prefill: float

@@ -1,4 +1,4 @@
-"""What was written for the engine itself, understood before anything is decided.
+"""Engine arguments from the user or a recipe, parsed before anything is decided.
 
 That is what follows `--`, a container's EXTRA_ARGS, and a recipe's extra arguments. Whatever a
 rule depends on becomes a typed setting here; JSON, dotted keys and `--spec-*` are one speculation.
@@ -38,19 +38,19 @@ class AskedSettings:
 
     @property
     def method(self) -> str | None:
-        """Name the method of speculation that was asked for."""
+        """Return the method of speculation that was requested."""
         choice = self.speculation.get("method")
         return choice.value if choice else None
 
     @property
     def drafter(self) -> str | None:
-        """Name the drafter that was asked for."""
+        """Return the drafter that was requested."""
         choice = self.speculation.get("drafter")
         return choice.value if choice else None
 
 
 def read_asked(wishes: Wishes) -> AskedSettings:
-    """Understand the user's words for the engine; without speculation those about it are left."""
+    """Parse the user's engine arguments; without speculation, those about it are left out."""
     words = (*wishes.extra_arguments, *wishes.raw)
     own = parse(wishes.raw)
     values = {
@@ -69,7 +69,7 @@ def read_asked(wishes: Wishes) -> AskedSettings:
 
 
 def read_advised(words: tuple[str, ...], recipe: str) -> AskedSettings:
-    """Understand a recipe's words for the engine."""
+    """Parse a recipe's engine arguments."""
     because = f"recipe {recipe} runs with it"
     return _sort({flag: Choice(value, "recipe", because) for flag, value in parse(words).items()})
 
@@ -102,7 +102,7 @@ def _sort(given: Mapping[str, Choice[Any]]) -> AskedSettings:
 
 
 def _gather_speculation(given: Mapping[str, Choice[Any]]) -> dict[str, Choice[Any]]:
-    """Take JSON, dotted keys and short forms together; as in vLLM each key is given once."""
+    """Merge JSON, dotted keys and short forms; as in vLLM, each key may be given once."""
     parts: dict[str, Choice[Any]] = {}
     if (config := given.get(SPECULATION)) is not None:
         if not isinstance(config.value, dict):
@@ -119,7 +119,8 @@ def _gather_speculation(given: Mapping[str, Choice[Any]]) -> dict[str, Choice[An
             continue
         if key in parts:
             raise UsageError(
-                f"{flag} and {key} of {SPECULATION} exclude each other", hint="leave one of them"
+                f"{flag} and {key} of {SPECULATION} exclude each other",
+                hint="leave out all but one",
             )
         parts[key] = choice
     return parts

@@ -22,7 +22,7 @@ COST_OF_A_SMALLER_CACHE = {
 
 
 def is_gemma4(situation: Situation) -> bool:
-    """Recognise Gemma 4 by its class, or by its name where the class is unknown."""
+    """Return whether this is Gemma 4, by its class or else by its name."""
     architecture, name = situation.target.architecture, situation.target.name.lower()
     return architecture.startswith(GEMMA4) if architecture else "gemma-4" in name
 
@@ -47,7 +47,7 @@ def decide_target_backend(situation: Situation) -> Choice[str] | None:
 
 
 def decide_drafter_backend(situation: Situation) -> Choice[str] | None:
-    """Name the drafter's backend: it is never inherited, and must do non-causal attention."""
+    """Choose the drafter's backend: it must support non-causal attention and is not inherited."""
     if not _drafts_in_one_pass(situation) or situation.on_cpu:
         return None
     advised = situation.advice.drafter_backend
@@ -73,7 +73,7 @@ def _drafts_in_one_pass(situation: Situation) -> bool:
 
 
 def find_turboquant_obstacle(situation: Situation) -> str | None:
-    """Say why the cache cannot be compressed here, or None."""
+    """Return why the cache cannot be compressed here, or None."""
     target = situation.target
     if situation.on_cpu:
         return "the CPU backend has no TurboQuant"
@@ -96,7 +96,7 @@ def find_turboquant_obstacle(situation: Situation) -> str | None:
 
 
 def has_fp8_cache(situation: Situation) -> bool:
-    """Say whether a backend here surely reads an fp8 cache."""
+    """Return whether a backend here surely reads an fp8 cache."""
     version = tuple(map(int, (situation.capability or "0.0").split(".")))
     asked = situation.find_asked("attention_backend")
     flash = asked is not None and asked.value.upper() == "FLASH_ATTN"
@@ -132,7 +132,7 @@ def decide_kv_dtype(
 
 
 def _find_smaller_caches(situation: Situation) -> list[str]:
-    """Give the cache types that are possible here, the cheapest first."""
+    """Return the cache types that are possible here, the cheapest first."""
     possible = {
         "fp8": has_fp8_cache(situation),
         "turboquant_k8v4": find_turboquant_obstacle(situation) is None,
@@ -141,7 +141,7 @@ def _find_smaller_caches(situation: Situation) -> list[str]:
 
 
 def decide_drafter_kv_dtype(situation: Situation, kv_dtype: str) -> Choice[str] | None:
-    """Keep the drafter's cache plain where the target's is not: it would inherit the type."""
+    """Choose the type of the drafter's cache, which would otherwise inherit the target's."""
     if not _drafts_in_one_pass(situation):
         return None
     if situation.recipe_fits_machine and situation.advice.drafter_kv_dtype:
@@ -160,7 +160,7 @@ def decide_drafter_kv_dtype(situation: Situation, kv_dtype: str) -> Choice[str] 
 
 
 def decide_graph_mode(situation: Situation, kv_dtype: str) -> Choice[dict[str, JsonValue]] | None:
-    """Split the graphs where a whole one gives wrong text (vllm#53180)."""
+    """Choose piecewise graphs where a full one gives wrong text (vllm#53180)."""
     if situation.method is None or kv_dtype not in TURBOQUANT_BITS:
         return None
     return Choice(

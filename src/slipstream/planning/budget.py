@@ -1,4 +1,4 @@
-"""The budget: what a plan takes of the memory, and how many sequences that leaves room for."""
+"""The memory budget: what a plan takes, and how many sequences fit."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -25,7 +25,7 @@ GRAPH_BYTES = 1536 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The decided figures that memory depends on."""
+    """The figures that the memory depends on."""
 
     context: int
     sequences: int
@@ -130,7 +130,7 @@ def _list_items(situation: Situation, load: Load) -> tuple[MemoryItem, ...]:
 
 
 def _weights(situation: Situation, load: Load) -> int | None:
-    """Give the target's weights on one shard; quantizing at load halves bfloat16."""
+    """Return the target's weights on one shard; quantizing at load halves bfloat16."""
     weights = situation.target.weights
     if weights is None:
         return None
@@ -147,7 +147,7 @@ def _packed_head(situation: Situation, load: Load) -> int | None:
 
 
 def _activations(situation: Situation, load: Load) -> int | None:
-    """Allow for a step's hidden states in a few layers' worth of buffers, and for its logits."""
+    """Estimate the buffers of a step: hidden states of a few layers, and logits."""
     hidden, vocabulary = situation.target.hidden_size, situation.target.vocabulary_size
     if hidden is None or vocabulary is None:
         return None

@@ -1,4 +1,4 @@
-"""The drafters that could serve a target: found, held against it, and ranked.
+"""Drafters for a target: found, checked against it and ranked.
 
 Anybody can publish a drafter for anything. So a candidate counts by who measured it, then by
 whether it fits, then by its maker, and what only looks alike is named and never chosen.
@@ -60,7 +60,7 @@ class ReadCheckpoint(Protocol):
 
 
 class Candidate(Record):
-    """A drafter for a target, the pair check's verdict, and why it stands where it does."""
+    """A drafter for a target, with the verdict of the pair check and the reason for its rank."""
 
     drafter: str | None
     method: str
@@ -82,7 +82,7 @@ class Candidate(Record):
 
 
 class DrafterList(Record):
-    """Every candidate for a target, best first, and the one that `plan` takes."""
+    """Every candidate for a target, best first, and the one that `plan` chooses."""
 
     schema_version: Literal[1] = 1
     target: str
@@ -102,7 +102,7 @@ def list_candidates(
     search: SearchHub | None = None,
     method: str | None = None,
 ) -> DrafterList:
-    """Find, judge and rank the drafters for a target on a kind of machine, by one method or all."""
+    """Find, check and rank the drafters for a target on a kind of machine, by one method or all."""
     bases = _trace_bases(target, read)
     finds = [*find_by_recipe(target, library), *find_by_name(target, bases, library)]
     finds = finds or list(find_by_shape(target, library))
@@ -261,7 +261,7 @@ def _find_engine_obstacle(
 
 
 def _rank(candidate: Candidate, makers: Counter[str]) -> tuple[object, ...]:
-    """Order by evidence here, evidence elsewhere, method, fit, maker; the unfit come last."""
+    """Return the sort key: evidence here, evidence elsewhere, method, fit, maker; unfit last."""
     return (
         candidate.verdict == "does not fit",
         candidate.match == "shape",

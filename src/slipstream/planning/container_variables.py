@@ -30,7 +30,7 @@ _ON = ("1", "true", "yes", "on")
 
 @dataclass(frozen=True, slots=True)
 class ContainerWishes:
-    """What the variables ask for."""
+    """The wishes that the variables express."""
 
     target: str | None
     wishes: Wishes
@@ -89,7 +89,7 @@ def read_container_variables(environment: Mapping[str, str]) -> ContainerWishes:
 
 
 def _read_quantization(given: Mapping[str, str]) -> tuple[str, ...]:
-    """Leave it to the checkpoint, unless a method is named."""
+    """Return the quantization if a method is named, else leave it to the checkpoint."""
     method = given.get("QUANTIZATION", "auto")
     return () if method in ("auto", "none") else ("--quantization", method)
 

@@ -33,7 +33,7 @@ _TOOLS = "tools"
 
 
 def decide_served_names(situation: Situation) -> Choice[tuple[str, ...]] | None:
-    """Name the model without a slash, and by its whole name, too, where it comes from the hub."""
+    """Choose the served names: one without a slash, and the full one for models of the hub."""
     if (wish := situation.wishes.find("served_name")) is not None:
         return Choice((wish.value,), wish.source, wish.because)
     target = situation.target
@@ -138,7 +138,7 @@ def _decide_thinking(situation: Situation) -> Choice[dict[str, Any]] | None:
 
 
 def _merge(situation: Situation, setting: str, decided: Mapping[str, Any]) -> dict[str, Any]:
-    """Put what was given for a setting over what a rule adds to it."""
+    """Merge the given value of a setting over what a rule adds to it."""
     asked = situation.asked.settings.get(setting)
     if asked is not None and not isinstance(asked.value, dict):
         raise UsageError(
@@ -159,7 +159,7 @@ def _decide_generation(situation: Situation) -> Choice[str] | None:
 
 
 def _decide_overrides(situation: Situation) -> Choice[dict[str, Any]] | None:
-    """Take out a default that vLLM refuses every request for while it drafts."""
+    """Remove a default for which vLLM refuses every request while it drafts."""
     conversation, asked = situation.target.conversation, situation.asked
     min_p = conversation.sampling.get("min_p", 0) if conversation else 0
     drafts = situation.method is not None or asked.method is not None
@@ -172,7 +172,7 @@ def _decide_overrides(situation: Situation) -> Choice[dict[str, Any]] | None:
 
 
 def list_conversation_notes(situation: Situation, settings: EngineSettings) -> tuple[str, ...]:
-    """Say what is not parsed, why, and what to type for it."""
+    """Return what is not parsed, why, and what to type for it."""
     notes = []
     if settings.tool_parser is None and situation.wishes.goal != "agent":
         notes.append(f"{_explain_missing_tools(situation)}; {_suggest_tool_parser(situation)}")
@@ -199,7 +199,7 @@ def _explain_missing_tools(situation: Situation) -> str:
 
 
 def _suggest_tool_parser(situation: Situation) -> str:
-    """Name the parsers that look for a tag of the template, or else those for its class."""
+    """Suggest the parsers that look for a tag of the template, or else those for its class."""
     template, kind = find_template(situation) or "", situation.target.architecture
     fitting = [
         name
@@ -214,7 +214,7 @@ def _suggest_tool_parser(situation: Situation) -> str:
 
 
 def find_conversation_faults(situation: Situation, settings: EngineSettings) -> list[Fault]:
-    """Warn of a template that is known to fail, and of wishes that it cannot meet."""
+    """Warn about a template that is known to fail, and about wishes that it cannot meet."""
     template, wish = find_template(situation), situation.wishes.find("thinking")
     family, faults = _find_family(situation), []
     encoded = family is not None and family.encoded

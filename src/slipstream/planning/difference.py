@@ -1,4 +1,4 @@
-"""Two plans side by side: what one sets and the other does not, or differently."""
+"""Two plans compared: settings that only one has, or that differ."""
 
 from typing import Literal
 

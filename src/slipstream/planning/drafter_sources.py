@@ -1,4 +1,4 @@
-"""Where candidates come from: recipes, the index by name, base model or shape, and the hub."""
+"""Sources of candidates: recipes, the index by name, base model or shape, and the hub."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Find:
 
 
 def find_by_recipe(target: Checkpoint, library: Library) -> Iterator[Find]:
-    """Yield the drafters of recipes for this very target; a user's own are only there."""
+    """Yield the drafters of recipes for this target, the user's own recipes included."""
     for recipe in library.find_recipes(target.name):
         draft = recipe.drafter_facts.draft if recipe.drafter_facts else None
         if recipe.target.lower() != target.name.lower() or draft is None:
@@ -80,7 +80,7 @@ def find_by_shape(target: Checkpoint, library: Library) -> Iterator[Find]:
 def find_on_hub(
     target: Checkpoint, bases: tuple[str, ...], listed: Iterable[HubDrafter]
 ) -> Iterator[Find]:
-    """Yield what the hub lists, with what speaks against choosing it."""
+    """Yield the drafters that the hub lists, with reasons against choosing them."""
     for drafter in listed:
         matches = [match_target(base, target.name, bases) for base in drafter.base_models]
         match = min((one for one in matches if one), key=MATCHES.index, default=None)

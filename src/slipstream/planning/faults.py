@@ -1,4 +1,4 @@
-"""What speaks against a plan, beyond its rules: machine, layout, pair, memory, cache."""
+"""Faults of a plan beyond its rules: machine, layout, pair, memory, cache."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from slipstream.units import show_bytes
 
 
 def find_host_fault(host: Host) -> list[Fault]:
-    """Name what keeps a machine from serving anything; then nothing else matters."""
+    """Return why a machine cannot serve anything; no other fault matters then."""
     obstacle = find_obstacle(host)
     if obstacle is None:
         return []
@@ -25,7 +25,7 @@ def find_host_fault(host: Host) -> list[Fault]:
 
 
 def find_layout_faults(situation: Situation, settings: EngineSettings) -> list[Fault]:
-    """Hold the accelerators and machines that the model spreads over against those seen."""
+    """Compare the accelerators and machines that a model needs with those that exist."""
     nodes = settings.nodes.value if settings.nodes else 1
     shards = count_shards(settings.tensor_parallel, settings.pipeline_parallel)
     seen = len(situation.host.accelerators)
@@ -54,7 +54,7 @@ def find_layout_faults(situation: Situation, settings: EngineSettings) -> list[F
 
 
 def find_pair_faults(situation: Situation, *, draft_length: int, context: int) -> list[Fault]:
-    """Hold the pair against itself and against the engine."""
+    """Return the faults of the pair, and of the engine with this pair."""
     method, drafter = situation.method, situation.drafter
     if not situation.wishes.speculation or (method is None and situation.asked.method):
         drafter = None
@@ -79,7 +79,7 @@ def find_pair_faults(situation: Situation, *, draft_length: int, context: int) -
 
 
 def _ease(fault: Fault) -> Fault:
-    """Let a drafter with too few positions pass where a patch gives it the others."""
+    """Turn too few positions of a drafter into a warning where a patch adds the others."""
     if fault.code != "drafter-context":
         return fault
     message = f"{fault.message}: past them it drafts untrained (patch {DRAFTER_POSITIONS})"
@@ -87,7 +87,7 @@ def _ease(fault: Fault) -> Fault:
 
 
 def find_headroom_fault(situation: Situation) -> list[Fault]:
-    """Warn of a share of unified memory that leaves the system too little: it freezes the box."""
+    """Warn if a share of unified memory leaves the system too little, which freezes the machine."""
     asked = situation.find_asked("memory_utilization")
     if asked is None or not situation.is_unified:
         return []
@@ -107,7 +107,7 @@ def find_headroom_fault(situation: Situation) -> list[Fault]:
 
 
 def find_memory_faults(memory: MemoryBudget, sequences: int) -> list[Fault]:
-    """Refuse what does not fit, and warn of what fits in part or cannot be told."""
+    """Refuse what does not fit, and warn about what fits in part or is unknown."""
     if memory.items[0].size_bytes is None:
         return [
             Fault(
@@ -143,7 +143,7 @@ def find_memory_faults(memory: MemoryBudget, sequences: int) -> list[Fault]:
 
 
 def _suggest_context(memory: MemoryBudget) -> str:
-    """Name the longest sequence that would fit, where that can be told."""
+    """Return the longest context that would fit, if that is known."""
     if memory.kv_pool_bytes and memory.kv_bytes_per_token and memory.sequences_that_fit == 0:
         tokens = memory.kv_pool_bytes // memory.kv_bytes_per_token // 1024 * 1024
         if tokens:
@@ -152,7 +152,7 @@ def _suggest_context(memory: MemoryBudget) -> str:
 
 
 def find_turboquant_fault(situation: Situation, kv_dtype: str) -> list[Fault]:
-    """Refuse a packed cache on a target or a backend that it was not made for."""
+    """Refuse a TurboQuant cache on a target or backend that does not support it."""
     obstacle = find_turboquant_obstacle(situation) if kv_dtype in TURBOQUANT_BITS else None
     if obstacle is None:
         return []
@@ -167,7 +167,7 @@ def find_turboquant_fault(situation: Situation, kv_dtype: str) -> list[Fault]:
 
 
 def find_pictures_fault(situation: Situation) -> list[Fault]:
-    """Refuse pictures for a model that sees none."""
+    """Refuse pictures for a model that takes none."""
     if not situation.wishes.pictures or takes_pictures(situation):
         return []
     return [

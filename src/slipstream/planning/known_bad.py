@@ -1,4 +1,4 @@
-"""The catalogue's known-bad combinations, held against a plan in the making."""
+"""The catalogue's known-bad combinations, compared with a plan."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from slipstream.recipes.recipe import Condition, KnownBad
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a condition can ask about."""
+    """The facts that a condition can test."""
 
     situation: Situation
     draft_length: int
@@ -25,7 +25,7 @@ class Facts:
 
 
 def find_known_bad(known: tuple[KnownBad, ...], facts: Facts) -> Iterator[Fault]:
-    """Give a fault for every combination that is met."""
+    """Yield a fault for every combination that is met."""
     for entry in known:
         if is_met(entry.when, facts):
             yield Fault(

@@ -1,4 +1,4 @@
-"""What is known without the files: published drafters, base models, and recipes as evidence."""
+"""What is known without the files: published drafters, base models, recipes as evidence."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _COMPLETED = ("hidden_size", "attention_heads", "vocabulary_size", "context", "d
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """Ways to the index, to the known models and to recipes: what is not asked for is not read."""
+    """Lazy access to the index, the known models and the recipes."""
 
     load_drafters: Callable[[], tuple[PublishedDrafter, ...]] = tuple
     load_models: Callable[[], tuple[KnownModel, ...]] = tuple
@@ -51,7 +51,7 @@ class Library:
         )
 
     def find_alike(self, target: Checkpoint) -> Iterator[KnownModel]:
-        """Yield the models that a target could be a build of by its shape alone."""
+        """Yield the known models that have the shape of a target."""
         shape = _list_shape(target)
         if None in shape:
             return

@@ -22,7 +22,7 @@ TURBOQUANT_PLAIN_ENDS = 2
 
 
 def slot_bytes(head_size: int, kv_dtype: str) -> int:
-    """Give the bytes of one head's key and value for one token."""
+    """Return the bytes of one head's key and value for one token."""
     if kv_dtype in TURBOQUANT_BITS:
         key_bits, value_bits = TURBOQUANT_BITS[kv_dtype]
         key = head_size if key_bits == 8 else ceil(head_size * key_bits / 8) + 2
@@ -32,7 +32,7 @@ def slot_bytes(head_size: int, kv_dtype: str) -> int:
 
 
 def layer_token_bytes(part: Layers, kv_dtype: str) -> int | None:
-    """Give the bytes that one attention layer keeps of one token."""
+    """Return the bytes that one attention layer keeps of one token."""
     if part.key_value_heads is None or part.head_size is None:
         return None
     if kv_dtype not in DTYPE_BYTES and kv_dtype not in TURBOQUANT_BITS:
@@ -43,7 +43,7 @@ def layer_token_bytes(part: Layers, kv_dtype: str) -> int | None:
 
 
 def token_bytes(checkpoint: Checkpoint, kv_dtype: str) -> int | None:
-    """Give the bytes that all attention layers keep of one token while it is in their windows."""
+    """Return the bytes that all attention layers keep of one token while it is in their windows."""
     if checkpoint.layers is None:
         return None
     total = 0
@@ -75,7 +75,7 @@ def _count_plain_layers(checkpoint: Checkpoint, part: Layers, kv_dtype: str) -> 
 
 
 def state_bytes(part: Layers, draft_length: int) -> int | None:
-    """Give a recurrent layer's state for one sequence: one copy more for each draft token."""
+    """Return a recurrent layer's state for one sequence: one copy more for each draft token."""
     if None in (part.convolution_channels, part.convolution_width, part.state_elements):
         return None
     assert part.convolution_channels is not None
@@ -89,7 +89,7 @@ def state_bytes(part: Layers, draft_length: int) -> int | None:
 def _share_pages(
     layers: tuple[Layers, ...], kv_dtype: str, draft_length: int, block_tokens: int
 ) -> tuple[int, int] | None:
-    """Give a hybrid's block, long enough to hold a state, and the page that states are padded to.
+    """Return a hybrid's block, long enough to hold a state, and the page that states are padded to.
 
     platforms/interface.py, _align_hybrid_block_size.
     """
@@ -118,7 +118,7 @@ def sequence_bytes(
     in_flight_tokens: int,
     block_tokens: int,
 ) -> int | None:
-    """Give what one sequence of full length keeps, in whole blocks."""
+    """Return what one sequence of full length keeps, in whole blocks."""
     if checkpoint.layers is None:
         return None
     state_page = 0

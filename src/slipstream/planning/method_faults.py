@@ -1,4 +1,4 @@
-"""What speaks against a way of drafting: the drafter, the target, other settings of the engine."""
+"""Faults of a drafting method: with the drafter, the target and other engine settings."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from slipstream.planning.situation import Situation
 
 
 def find_method_faults(situation: Situation, settings: EngineSettings) -> Iterator[Fault]:
-    """Hold the method of a plan against everything else in it."""
+    """Return the faults of a plan's method."""
     if (method := situation.method) is None:
         return
     yield from _find_other_family(situation, method)
@@ -26,7 +26,7 @@ def find_method_faults(situation: Situation, settings: EngineSettings) -> Iterat
 
 
 def _find_other_family(situation: Situation, method: Method) -> Iterator[Fault]:
-    """A drafter drafts in the way that it was trained for."""
+    """Refuse a drafter that was trained for another method."""
     draft, drafter = situation.draft, situation.drafter
     if draft is None or drafter is None or method.needs == "model":
         return
@@ -68,7 +68,7 @@ def _find_stages(situation: Situation, settings: EngineSettings) -> Iterator[Fau
 def _find_scheduling_ahead(
     situation: Situation, settings: EngineSettings, method: Method
 ) -> Iterator[Fault]:
-    """config/vllm.py raises for a method that proposes on the processor."""
+    """Refuse asynchronous scheduling with a method that proposes on the CPU (config/vllm.py)."""
     wanted = settings.rest.get("--async-scheduling")
     name = method.name_for(on_cpu=situation.on_cpu)
     if wanted is not None and wanted.value and name in ("ngram", "suffix"):

@@ -1,4 +1,4 @@
-"""Rules for patches: which repairs the plugin makes inside vLLM, and why here.
+"""Rules for patches: which ones the plugin applies inside vLLM, and why here.
 
 The patches themselves are in `slipstream.vllm_plugin.patches`, which nothing imports; the engine
 is told their names by a variable.
@@ -19,7 +19,7 @@ _ONE_SPECULATOR = ("dflash", "dflash2", "dspark")
 
 
 def decide_patches(situation: Situation, settings: EngineSettings) -> list[Choice[str]]:
-    """Name every patch without which this plan would meet the fault that it repairs."""
+    """Return every patch whose fault this plan would otherwise meet."""
     found = (
         *_decide_cpu_patches(situation, settings),
         _decide_no_drafts(situation, settings),
@@ -39,7 +39,7 @@ def name_patches(patches: list[Choice[str]]) -> dict[str, Choice[str]]:
 
 
 def drafts_past_its_context(situation: Situation, context: int) -> bool:
-    """Say whether a drafter that knows too few positions can be given the others.
+    """Return whether a drafter that knows too few positions can be given the others.
 
     Only on runner V2 (V1 stops drafting there), and only with unscaled positions: a scaled
     rotary table has a length of its own. The target must reach so far itself, or be stretched.
@@ -96,7 +96,7 @@ def _decide_drafter_positions(situation: Situation, settings: EngineSettings) ->
 
 
 def _decide_turboquant_graphs(situation: Situation, settings: EngineSettings) -> Choice[str] | None:
-    """Our own plans split the graphs; this is for graphs that the user chose after `--`."""
+    """Patch TurboQuant's graphs if the user chose them; our own plans split the graphs."""
     compiled = settings.eager is None or not settings.eager.value
     packed = settings.kv_dtype is not None and settings.kv_dtype.value in TURBOQUANT_BITS
     mode = settings.compilation.value.get("cudagraph_mode") if settings.compilation else None

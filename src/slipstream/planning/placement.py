@@ -54,7 +54,7 @@ def decide_executor(situation: Situation) -> Choice[str] | None:
 
 
 def decide_eager(situation: Situation) -> Choice[bool] | None:
-    """Skip compilation where it is asked for, or buys nothing for its minutes."""
+    """Skip compilation where that is requested, or where it is not worth its minutes."""
     if (asked := situation.find_asked("eager")) is not None:
         return asked
     if situation.recipe_fits_machine and situation.advice.eager:
@@ -70,7 +70,7 @@ def decide_eager(situation: Situation) -> Choice[bool] | None:
 
 
 def note_compilation(situation: Situation) -> str:
-    """Say what compiling costs at the start, where it was not skipped."""
+    """Return what compiling costs at the start, where it was not skipped."""
     if situation.on_cpu:
         cost = "about 110 s more for 1.4 times the speed, measured on two cores"
     else:
@@ -79,7 +79,7 @@ def note_compilation(situation: Situation) -> str:
 
 
 def decide_parallel(situation: Situation) -> dict[str, Choice[int]]:
-    """Spread the model as asked, or as the recipe does on its kind of machine."""
+    """Choose the parallel sizes as requested, or as the recipe does on its kind of machine."""
     asked = {name: choice for name in PARALLEL if (choice := situation.find_asked(name))}
     if asked or situation.recipe is None or not situation.recipe_fits_machine:
         return asked
@@ -135,7 +135,7 @@ def takes_pictures(situation: Situation) -> bool:
 
 
 def decide_modalities(situation: Situation) -> Choice[dict[str, JsonValue]] | None:
-    """Serve text only unless pictures are asked for: drafts are made for text."""
+    """Serve text only unless pictures are requested: drafters are trained on text."""
     target = situation.target
     if not target.modalities and target.architecture not in read_parsers().multimodal:
         return None
@@ -156,7 +156,7 @@ def decide_modalities(situation: Situation) -> Choice[dict[str, JsonValue]] | No
 
 
 def decide_environment(situation: Situation) -> dict[str, Choice[str]]:
-    """Set the few things that the engine reads from its environment only."""
+    """Return the environment variables that the engine reads."""
     if situation.on_cpu:
         return _decide_cpu_environment(situation)
     variables = {}
@@ -199,14 +199,14 @@ def _decide_cpu_environment(situation: Situation) -> dict[str, Choice[str]]:
 
 
 def shares_one_process(situation: Situation) -> bool:
-    """Say whether the model is to run in the engine's own process: on few threads of one node."""
+    """Return whether the model runs in the engine's own process: on few threads of one node."""
     processor = situation.host.processor
     few = processor.usable_threads is not None and processor.usable_threads <= FEW_THREADS
     return situation.on_cpu and few and (processor.numa_nodes or 1) == 1
 
 
 def _share_one_process(threads: int) -> dict[str, Choice[str]]:
-    """Spare a small machine the worker process, for whose queue a whole core spins."""
+    """Run without a worker process on a small machine, where its queue would keep a core busy."""
     return {
         "VLLM_ENABLE_V1_MULTIPROCESSING": Choice(
             "0",

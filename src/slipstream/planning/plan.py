@@ -1,4 +1,4 @@
-"""`LaunchPlan`: every setting with its source and its reason, and what speaks against it.
+"""`LaunchPlan`: every setting with its source and reason, and the plan's faults.
 
 `slipstream plan` prints exactly these; `slipstream serve` runs `argv()` and nothing else.
 """
@@ -23,7 +23,7 @@ from slipstream.records import Record
 
 
 class Decision(Record):
-    """One setting as it is shown: a flag or a variable, its text, where it came from and why."""
+    """One setting as it is shown: a flag or variable, its text, its source and its reason."""
 
     flag: str
     value: str | None
@@ -32,7 +32,7 @@ class Decision(Record):
 
 
 class MemoryItem(Record):
-    """One consumer of memory; None is a size that could not be told."""
+    """One consumer of memory; None is an unknown size."""
 
     name: str
     size_bytes: int | None
@@ -40,7 +40,7 @@ class MemoryItem(Record):
 
 
 class MemoryBudget(Record):
-    """What a plan takes of one accelerator (or of the system, on a CPU)."""
+    """The memory use of a plan on one accelerator, or on a CPU of the system."""
 
     device_bytes: int | None
     usable_bytes: int | None
@@ -78,13 +78,13 @@ class LaunchPlan(Record):
 
     @property
     def drafter(self) -> str | None:
-        """Name the drafter's checkpoint, None for a method without one."""
+        """Return the name of the drafter's checkpoint, None for a method without one."""
         speculation = self.settings.speculation
         return speculation.drafter.value if speculation and speculation.drafter else None
 
     @property
     def is_drafted_by_model(self) -> bool:
-        """Say whether weights draft, of which some tokens must be accepted; text may not repeat."""
+        """Return whether a drafter with weights drafts, so that some tokens must be accepted."""
         if (speculation := self.settings.speculation) is None:
             return False
         method = find_method(speculation.method.value)
@@ -103,7 +103,7 @@ class LaunchPlan(Record):
 
     @property
     def trusts_remote_code(self) -> bool:
-        """Say whether the user lets code of the model's repository run."""
+        """Return whether the user lets code of the model's repository run."""
         trust = self.settings.trust_remote_code
         return trust is not None and trust.value
 
@@ -148,7 +148,7 @@ class LaunchPlan(Record):
     def without_drafts(self) -> Self:
         """Return the same plan without speculation, and all else as it is.
 
-        This is the twin that text is held against. What speed is held against is the plan that
+        This is the twin that text is compared with. What speed is compared with is the plan that
         `plan_plain` makes: without drafts other settings are best.
         """
         # vLLM refuses to report the drafts of requests where there are none.

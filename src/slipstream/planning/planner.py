@@ -81,7 +81,7 @@ def make_plan(
     chosen: Choice[str] | None = None,
     notes: tuple[str, ...] = (),
 ) -> LaunchPlan:
-    """Decide everything, once, in the order in which one thing depends on another."""
+    """Decide every setting once, in the order of their dependencies."""
     asked = read_asked(wishes)
     situation = Situation(host, target, drafter, recipe, wishes, asked, found, chosen)
     situation, caching = decide_agent_drafts(situation)
@@ -245,7 +245,7 @@ def _decide_settings(
 
 
 def _overlay(settings: EngineSettings, situation: Situation) -> EngineSettings:
-    """Let a recipe's extra arguments fill what is open, and the user's win over everything."""
+    """Apply a recipe's extra arguments where nothing is decided, and the user's over everything."""
     advised = _read_advised(situation)
     settings = settings.model_copy(update=decide_conversation(situation, advised))
     open_fields = {

@@ -1,4 +1,4 @@
-"""From a target's name to its plan: which recipe and drafter, and where their facts come from."""
+"""From a target's name to its plan: the recipe, the drafter and the sources of their facts."""
 
 from dataclasses import dataclass, field
 
@@ -27,7 +27,7 @@ NO_DRAFTER = "no drafter is known"
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A target with its drafter and recipe, and a note on every fact that stood in."""
+    """A target with its drafter and recipe, and notes on facts that replaced unreadable files."""
 
     target: Checkpoint
     drafter: Checkpoint | None
@@ -49,7 +49,7 @@ def plan_target(
     search: SearchHub | None = None,
     notes: tuple[str, ...] = (),
 ) -> LaunchPlan:
-    """Find what belongs to a target on a machine, and plan it."""
+    """Find the recipe and drafter for a target on a machine, and return the plan."""
     found = resolve(
         target,
         wishes,
@@ -73,7 +73,7 @@ def plan_target(
 
 
 def _note_fallback(chosen: Choice[str] | None) -> tuple[str, ...]:
-    """Say why there is no drafter where none was refused."""
+    """Return why there is no drafter where none was refused."""
     if chosen is None or chosen.source == "user":
         return ()
     return (f"method {chosen.value}: {chosen.because}",)
@@ -89,7 +89,7 @@ def resolve(
     library: Library = NO_LIBRARY,
     search: SearchHub | None = None,
 ) -> Resolved:
-    """Find recipe and drafter, then read both checkpoints, or take what is known of them."""
+    """Find recipe and drafter, then read both checkpoints, or use what is known about them."""
     asked = read_asked(wishes)
     named = asked.drafter or wishes.drafter
     recipe = choose_recipe(recipes, target, named, machine)
@@ -120,7 +120,7 @@ def resolve(
 
 
 def _needs_none(chosen: Choice[str] | None, named: str | None) -> bool:
-    """Say whether the method drafts from the text, or from the target's own heads."""
+    """Return whether the method drafts from the text, or from the target's own heads."""
     method = METHODS.get(chosen.value) if chosen else None
     if method is None:
         return chosen is not None
@@ -166,7 +166,7 @@ def _list_drafters(
 
 
 def _take_best(listed: DrafterList) -> FoundDrafter | None:
-    """Take the best candidate that may be taken unasked."""
+    """Return the best candidate that may be used without being asked for."""
     for candidate in listed.candidates:
         if candidate.drafter is not None and candidate.drafter == listed.chosen:
             licence = f"; licence {candidate.licence}" if candidate.licence else ""
@@ -213,7 +213,7 @@ def _refuse_method(listed: DrafterList, method: str) -> InvalidInputError:
 def choose_recipe(
     recipes: tuple[Recipe, ...], target: str, drafter: str | None, machine: str | None
 ) -> Recipe | None:
-    """Take the recipe for this pair that was made on this kind of machine, else any other."""
+    """Return the recipe for this pair on this kind of machine, else any other for the pair."""
     fitting = [
         recipe
         for recipe in recipes
@@ -233,7 +233,7 @@ def choose_recipe(
 
 @dataclass(slots=True)
 class _Facts:
-    """Reads checkpoints; what cannot be read is recalled from the recipe and the library."""
+    """Reads checkpoints; unreadable ones are described from the recipe and the library."""
 
     recipe: Recipe | None
     library: Library

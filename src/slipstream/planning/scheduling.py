@@ -1,4 +1,4 @@
-"""Rules for how much is served at once: draft length, context, sequences, tokens a step."""
+"""Rules for the load: draft length, context, sequences, tokens per step."""
 
 from slipstream.checkpoints.pairing import is_stretched
 from slipstream.engines.vllm_methods import Method

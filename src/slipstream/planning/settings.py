@@ -21,7 +21,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Choice(Generic[Value]):
-    """A value with where it came from and why."""
+    """A value with its source and reason."""
 
     value: Value
     source: Source
@@ -29,7 +29,7 @@ class Choice(Generic[Value]):
 
 
 class Speculation(Record):
-    """How the engine drafts: its `--speculative-config`, however that was asked for."""
+    """How the engine drafts: its `--speculative-config`, in whatever form it was requested."""
 
     method: Choice[str]
     drafter: Choice[str] | None = None
@@ -60,7 +60,7 @@ class Speculation(Record):
 
 
 class EngineSettings(Record):
-    """What the engine is started with; None leaves a setting to the engine.
+    """The settings of an engine; None leaves a setting to the engine.
 
     `rest` holds, by its flag, what no rule and no stage depends on.
     """

@@ -1,4 +1,4 @@
-"""What a rule looks at, and what it answers with."""
+"""The input of a planning rule."""
 
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ _WISHES = {
 
 @dataclass(frozen=True, slots=True)
 class FoundDrafter:
-    """A drafter that neither the user nor a recipe named, and the length that it is run with."""
+    """A drafter that neither the user nor a recipe named, with its published draft length."""
 
     drafter: Choice[str]
     length: int | None = None
@@ -34,7 +34,7 @@ class FoundDrafter:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A machine, a target, perhaps a drafter and a recipe, and what is wished for.
+    """A machine, a target, perhaps a drafter and a recipe, and the wishes.
 
     `found` is set if the drafter was found in the index or on the hub, `chosen` if the method was
     asked for, or taken because no drafter could be.
@@ -51,42 +51,42 @@ class Situation:
 
     @property
     def accelerator(self) -> Accelerator | None:
-        """Give the first accelerator; a machine's are taken to be alike."""
+        """Return the first accelerator; a machine's are taken to be alike."""
         return self.host.accelerators[0] if self.host.accelerators else None
 
     @property
     def on_cpu(self) -> bool:
-        """Say whether the CPU itself would serve."""
+        """Return whether the CPU itself would serve."""
         return self.accelerator is None
 
     @property
     def capability(self) -> str | None:
-        """Give the compute capability, such as 12.1."""
+        """Return the compute capability, such as 12.1."""
         return None if self.accelerator is None else self.accelerator.compute_capability
 
     @property
     def capability_major(self) -> int | None:
-        """Give the generation of the accelerator."""
+        """Return the generation of the accelerator."""
         return None if self.capability is None else int(self.capability.partition(".")[0])
 
     @property
     def is_unified(self) -> bool:
-        """Say whether accelerator and system share one memory."""
+        """Return whether accelerator and system share one memory."""
         return self.accelerator is not None and self.accelerator.memory_kind == "unified"
 
     @property
     def machine(self) -> str | None:
-        """Name the kind of machine."""
+        """Return the kind of machine."""
         return name_kind(self.host)
 
     @property
     def runner(self) -> Runner:
-        """Name the runner that the engine would use here."""
+        """Return the runner that the engine would use here."""
         return "V1" if self.on_cpu else "V2"
 
     @property
     def block_tokens(self) -> int:
-        """Give the tokens of one cache block."""
+        """Return the tokens of one cache block."""
         return CPU_BLOCK_TOKENS if self.on_cpu else GPU_BLOCK_TOKENS
 
     @property
@@ -113,16 +113,16 @@ class Situation:
 
     @property
     def advice(self) -> Settings:
-        """Give the recipe's settings, or none."""
+        """Return the recipe's settings, or none."""
         return self.recipe.settings if self.recipe is not None else Settings()
 
     @property
     def recipe_fits_machine(self) -> bool:
-        """Say whether the recipe was made on this kind of machine."""
+        """Return whether the recipe was made on this kind of machine."""
         return self.recipe is not None and self.machine in self.recipe.machines
 
     def from_recipe(self, value: Value) -> Choice[Value]:
-        """Take a recipe's value over, naming the recipe."""
+        """Return a recipe's value as a choice that names the recipe."""
         assert self.recipe is not None
         return Choice(value, "recipe", f"recipe {self.recipe.name} runs with it")
 

@@ -1,4 +1,4 @@
-"""What the user asks for; None is 'decide for me'."""
+"""The user's wishes for a plan; None leaves a setting to the planner."""
 
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ Goal = Literal["latency", "throughput", "capacity", "agent"]
 
 
 class Wishes(Record):
-    """The user's part of a plan, with which wishes came from the environment.
+    """The user's part of a plan, and which wishes came from the environment.
 
     `raw` is what follows `--` on the command line, `extra_arguments` the same of a container's
     EXTRA_ARGS: both are for the engine, and win over the other wishes.

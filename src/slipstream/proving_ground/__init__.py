@@ -1,4 +1,4 @@
-"""A real model and drafters for it, small enough for two cores, made on the spot.
+"""A real model and drafters for it, small enough for two cores, built locally.
 
 Importing this package is cheap; making a checkpoint imports torch and transformers.
 """

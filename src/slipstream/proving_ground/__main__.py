@@ -1,4 +1,4 @@
-"""`python -m slipstream.proving_ground`: make the model if need be and print its folder."""
+"""`python -m slipstream.proving_ground`: build the model if necessary and print its folder."""
 
 import os
 import sys

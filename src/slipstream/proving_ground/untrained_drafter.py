@@ -15,7 +15,7 @@ from slipstream.atomic_files import make_folder_once, write_atomically
 
 @dataclass(frozen=True, slots=True)
 class DrafterShape:
-    """What of a drafter is free once its target is given; None follows the target."""
+    """The parts of a drafter's shape that are free for a given target; None follows the target."""
 
     layers: int = 1
     block_size: int = 8
@@ -53,7 +53,7 @@ def _build(target: Path, folder: Path, shape: DrafterShape, seed: int) -> None:
 
 
 def drafter_config(target: dict[str, Any], shape: DrafterShape) -> dict[str, Any]:
-    """Give the config.json of a drafter of this shape for a target with this config.json."""
+    """Return the config.json of a drafter of this shape for a target with this config.json."""
     target_layers = int(target["num_hidden_layers"])
     heads = shape.attention_heads or target["num_attention_heads"]
     return {
@@ -85,13 +85,13 @@ def drafter_config(target: dict[str, Any], shape: DrafterShape) -> dict[str, Any
 
 
 def spread_layer_ids(target_layers: int) -> tuple[int, ...]:
-    """Pick five layers from the second to the third last, evenly, as the z-lab drafters do."""
+    """Return five layers, evenly spread from the second to the third last, as z-lab does."""
     first, last = 1, target_layers - 3
     return tuple(sorted({round(first + (last - first) * step / 4) for step in range(5)}))
 
 
 def weight_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Name every tensor that vLLM loads for such a config; embedding and head are the target's."""
+    """Return the shape of every tensor that vLLM loads; embedding and head are the target's."""
     hidden, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     query = config["num_attention_heads"] * head
     key_value = config["num_key_value_heads"] * head

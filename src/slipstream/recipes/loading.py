@@ -1,4 +1,4 @@
-"""The catalogue: what ships with the package, and this user's own recipes in an overlay.
+"""The catalogue that ships with the package, and the user's own recipes in an overlay.
 
 Shipped entries are TOML, written by hand; those of the overlay are JSON, as `train` leaves them.
 """
@@ -54,7 +54,7 @@ def load_known_bad(folder: Path = SHIPPED) -> tuple[KnownBad, ...]:
 def find_recipes(
     recipes: tuple[Recipe, ...], *, target: str | None = None, machine: str | None = None
 ) -> tuple[Recipe, ...]:
-    """Keep the recipes for a target (a name or a shell pattern) and a kind of machine."""
+    """Return the recipes for a target (a name or a shell pattern) and a kind of machine."""
     return tuple(
         recipe
         for recipe in recipes
@@ -114,7 +114,7 @@ def _parse(path: Path, kind: type[AnyFile]) -> AnyFile:
 
 
 def _complete(table: dict[str, Any]) -> None:
-    """Let facts take their names from their entry, and drafters their maker from their file."""
+    """Fill in names that entries leave out, and drafters' makers from their file."""
     for part in ("target", "drafter"):
         _name(table.get(f"{part}_facts"), table.get(part))
     maker = table.pop("maker", None) if "drafters" in table else None

@@ -1,4 +1,4 @@
-"""`PublishedDrafter` and `KnownModel`: what has been published, measured or not.
+"""`PublishedDrafter` and `KnownModel`: published models, measured or not.
 
 Recipes say what somebody ran; these files only say that a drafter exists, for what, and where
 that is written, and which shape and size a target has while its own files cannot be read.
@@ -19,7 +19,7 @@ HUB_NAME = r"^\w[\w.-]*/\w[\w.-]*$"
 
 
 class PublishedDrafter(Record):
-    """A drafter, the base model that it drafts for, and where that is written.
+    """A drafter, the base model that it drafts for, and the source of that.
 
     Without a `drafter` the draft weights are part of the target's own checkpoint. `draft_length` is
     what its maker or an engine's own recipe runs it with.
@@ -54,7 +54,7 @@ class DrafterFile(Record):
 
 
 class Build(Record):
-    """The same model stored otherwise: it shares the shape and differs in size."""
+    """Another build of the same model, with the same shape and another size."""
 
     name: str = Field(pattern=HUB_NAME)
     scheme: Scheme

@@ -1,4 +1,4 @@
-"""`Recipe`: a pair that somebody ran, with who measured what on what; and known-bad ones.
+"""`Recipe`: a pair that was run, with its measurements; and known-bad combinations.
 
 A recipe is one TOML file of the catalogue. Its settings are what its author used, on the
 engine of that day; the planner takes from them what still holds and says why not the rest.
@@ -13,7 +13,7 @@ from slipstream.records import Record
 
 
 class Evidence(Record):
-    """One measurement, never shown without its conditions and who made it."""
+    """One measurement with its conditions and who made it."""
 
     by: str
     source: str
@@ -32,7 +32,7 @@ class Evidence(Record):
 
 
 class Settings(Record):
-    """What the recipe's author set; None was left to the engine."""
+    """The settings of a recipe's author; None was left to the engine."""
 
     draft_length: int | None = None
     context: int | None = None
@@ -54,7 +54,7 @@ class Settings(Record):
 
 
 class Obsolete(Record):
-    """Something the recipe needed in its day and the engine of today does not."""
+    """Something that a recipe needed once and that today's engine does not."""
 
     what: str
     why: str
@@ -115,7 +115,7 @@ class Condition(Record):
 
 
 class KnownBad(Record):
-    """A combination that was seen to fail, with where that is written down."""
+    """A combination that was seen to fail, with the source."""
 
     schema_version: Literal[1] = 1
     name: str

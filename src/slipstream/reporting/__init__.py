@@ -1,1 +1,1 @@
-"""Records as people read them."""
+"""Records rendered for people."""

@@ -1,1 +1,1 @@
-"""A plan's engine as a running process."""
+"""A plan's engine as a running process under supervision."""

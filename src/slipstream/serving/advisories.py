@@ -1,4 +1,4 @@
-"""The published advisories of an installed engine, by its version, as far as they are shipped.
+"""Published security advisories for an installed engine, from the shipped list.
 
 The list is the floor for a machine without a network; it ages, and says so.
 """
@@ -17,7 +17,7 @@ OLD_AFTER = timedelta(days=90)
 
 
 class Advisory(Record):
-    """A published advisory: what it lets others do, and which versions have it."""
+    """A published advisory: its consequence and the affected versions."""
 
     id: str
     danger: str
@@ -26,7 +26,7 @@ class Advisory(Record):
 
 
 class AdvisoryFile(Record):
-    """The advisories that are known, and since when no newer ones are."""
+    """The known advisories, and the date of the list."""
 
     schema_version: Literal[1]
     compiled: date
@@ -43,7 +43,7 @@ class KnownAdvisory(Record):
 
 
 class Lookup(Record):
-    """What came of asking a service; `failure` says why nothing is known."""
+    """The result of a lookup; `failure` says why nothing is known."""
 
     asked: int
     advisories: tuple[KnownAdvisory, ...] = ()
@@ -52,7 +52,7 @@ class Lookup(Record):
 
 @cache
 def load_advisories() -> AdvisoryFile:
-    """Read the shipped list."""
+    """Return the shipped list."""
     return AdvisoryFile.model_validate(tomllib.loads(SHIPPED.read_text()))
 
 
@@ -67,7 +67,7 @@ def find_advisories(version: str) -> tuple[Advisory, ...]:
 
 
 def parse_version(text: str) -> tuple[int, int, int]:
-    """Read the first three numbers of a version, whatever build it names after them."""
+    """Return the first three numbers of a version."""
     numbers = re.match(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?", text)
     major, minor, patch = numbers.groups() if numbers else (0, 0, 0)
     return int(major or 0), int(minor or 0), int(patch or 0)

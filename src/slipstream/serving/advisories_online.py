@@ -1,4 +1,4 @@
-"""What OSV knows of the packages that are installed here, now; and whether it could be asked.
+"""Advisories for the installed packages, looked up on osv.dev.
 
 An answer counts only if it names a package that is known to be vulnerable: a proxy's page, an empty
 mirror or a half answer is 'could not look', never 'nothing found'.
@@ -36,7 +36,7 @@ def list_installed() -> dict[str, str]:
 
 
 def look_up(installed: Mapping[str, str], url: str = OSV_URL) -> Lookup:
-    """Ask OSV about every package."""
+    """Look up every package on OSV."""
     try:
         with httpx.Client(base_url=url, timeout=ANSWER_SECONDS) as client:
             found = _ask(client, [CANARY, *installed.items()])
@@ -83,7 +83,7 @@ def _require_id(text: str) -> str:
 def _describe(
     client: httpx.Client, found: list[tuple[tuple[str, str], set[str]]]
 ) -> tuple[KnownAdvisory, ...]:
-    """Read each advisory; those that several databases have under one CVE are one."""
+    """Return the details of each advisory; entries with the same CVE are merged."""
     known: dict[tuple[str, str], KnownAdvisory] = {}
     read = 0
     for (package, version), ids in found:

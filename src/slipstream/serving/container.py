@@ -1,4 +1,4 @@
-"""Serving in a container: where to listen, what can be read, the key that comes in a variable.
+"""Serving in a container: the address, readable models, and the key in a variable.
 
 Nobody reaches the loopback of a container's own network from outside, so the server listens
 at every address there, and that takes a key. In the host's network the loopback is the
@@ -25,7 +25,7 @@ _FOLDERS = ("MODEL_PATH", "DFLASH_DRAFTER")
 
 
 def decide_bind(host: Host, *, has_key: bool, interfaces: Path = _INTERFACES) -> str | None:
-    """Give the address to listen at if nobody named one; None is this machine only."""
+    """Return the address to listen at if nobody named one; None is this machine only."""
     if host.container in (None, "none"):
         return None
     if has_key:
@@ -41,12 +41,12 @@ def decide_bind(host: Host, *, has_key: bool, interfaces: Path = _INTERFACES) ->
 
 
 def is_host_network(interfaces: Path) -> bool:
-    """Say whether real or virtual hardware is among the network's interfaces; pairs have none."""
+    """Return whether an interface is hardware, real or virtual; those of a container are not."""
     return any(interfaces.glob("*/device"))
 
 
 def require_readable(environment: Mapping[str, str]) -> None:
-    """Name what of the mounted models is closed to this user, who is not root in the image."""
+    """Raise if files of the mounted models are unreadable for this user, who is not root."""
     named = [Path(text) for name in _FOLDERS if (text := environment.get(name))]
     for folder in (path for path in named if path.is_dir()):
         files = (folder, *sorted(folder.glob("*")))
@@ -60,7 +60,7 @@ def require_readable(environment: Mapping[str, str]) -> None:
 
 
 def read_variable_key(environment: Mapping[str, str], now: datetime) -> Key | None:
-    """Take the key that vLLM's own variable holds, by its hash."""
+    """Return the key in vLLM's own variable, as its hash."""
     secret = environment.get(KEY_VARIABLE, "").strip()
     if not secret:
         return None
@@ -74,10 +74,10 @@ def read_variable_key(environment: Mapping[str, str], now: datetime) -> Key | No
 
 
 def write_key(file: Path, key: Key) -> None:
-    """Make a run's own key file."""
+    """Write a key file for one run."""
     write_atomically(file, f"{key.model_dump_json(exclude_none=True)}\n".encode())
 
 
 def without_key(environment: Mapping[str, str]) -> dict[str, str]:
-    """Keep the key from the engine: vLLM would ask for it again, and the gate hands none on."""
+    """Return the environment without the key, which vLLM would otherwise ask for again."""
     return {name: text for name, text in environment.items() if name != KEY_VARIABLE}

@@ -1,4 +1,4 @@
-"""`Examination`: what is wrong with this machine, its engine and its runs, and what to type.
+"""`Examination`: problems of this machine, its engine and its runs, each with a hint.
 
 A check that finds nothing says so in one line; everything that it finds is a line of its own.
 Nothing heavy is imported and no program is run: it answers within a second.
@@ -39,7 +39,7 @@ LEAST_DISK_BYTES = 1 << 30
 
 
 class Diagnosis(Record):
-    """What a log tells of an engine's end; its last words, if nothing in it is known."""
+    """What a log says about the end of an engine; its last lines, if nothing in it is known."""
 
     schema_version: Literal[1] = 1
     log: str
@@ -50,7 +50,7 @@ class Diagnosis(Record):
 
     @property
     def is_fault(self) -> bool:
-        """Say whether there is more than a request that was refused."""
+        """Return whether more than a refused request was found."""
         return any(finding.cause != "request" for finding in self.findings)
 
 
@@ -67,7 +67,7 @@ class Examination(Record):
 
 
 def examine(site: Site) -> Examination:
-    """Look at everything once."""
+    """Run every check once."""
     diagnosis = _diagnose_newest(site)
     cache = _read_disk(slipstream_cache(site.environment), site)
     checks = (
@@ -93,7 +93,7 @@ def examine(site: Site) -> Examination:
 def diagnose_log(
     log: Path, *, exit_code: int | None = None, healthy: LogPlace | None = None
 ) -> Diagnosis:
-    """Name the known failures of a log, or else return how its engine ended and its last words."""
+    """Diagnose a log file: its known failures, or how the engine ended and its last lines."""
     findings = diagnose_file(log, exit_code=exit_code, healthy=healthy)
     ending = () if exit_code is None else (f"the engine {name_end(exit_code)}",)
     return Diagnosis(
@@ -104,7 +104,7 @@ def diagnose_log(
 
 
 def diagnose_run(folder: RunFolder) -> Diagnosis:
-    """Diagnose a run, by its last event if its engine never said anything."""
+    """Diagnose a run, by its last event if its engine logged nothing."""
     run = folder.read()
     engine_folder = find_engine_folder(folder, run)
     if (log := engine_folder.engine_log).exists():
@@ -126,7 +126,7 @@ def _or_fine(found: Iterable[Check], subject: str, message: str) -> tuple[Check,
 
 
 def _check_machine(host: Host) -> Check:
-    """Look for an accelerator, unless the engine here is one for processors."""
+    """Check for an accelerator, unless the installed engine is for CPUs."""
     if (obstacle := find_obstacle(host)) is not None:
         return Check(
             subject="machine",
@@ -150,7 +150,7 @@ def _check_machine(host: Host) -> Check:
 
 
 def _check_engine(host: Host) -> Check:
-    """Hold the installed engine against the one that plans are made for."""
+    """Compare the installed engine with the version that plans are made for."""
     install = f"pip install 'slipstream[{'vllm' if host.accelerators else 'cpu'}]'"
     engine = host.software.engine
     if engine is None or not engine.distribution.startswith("vllm"):
@@ -172,7 +172,7 @@ def _check_engine(host: Host) -> Check:
 
 
 def _check_advisories(site: Site) -> Iterator[Check]:
-    """Report what OSV said if it was asked, or else that the shipped list is old."""
+    """Report the advisories that OSV returned, or that the shipped list is old."""
     lookup, compiled = site.lookup, load_advisories().compiled
     if lookup is None:
         age = site.now.date() - compiled
@@ -209,7 +209,7 @@ def _check_advisories(site: Site) -> Iterator[Check]:
 
 
 def _check_memory(host: Host) -> Iterator[Check]:
-    """Hold unified memory, which is the engine's too, against the limits of its guard."""
+    """Compare unified memory, which the engine shares, with the limits of its guard."""
     available = host.memory.available_bytes
     if available is None or not _is_unified(host) or available >= WATCHED_BELOW_BYTES:
         return
@@ -235,7 +235,7 @@ def _is_unified(host: Host) -> bool:
 
 
 def _check_disk(site: Site) -> Iterator[Check]:
-    """Look at the room for models, and for what runs write."""
+    """Check the free disk space for models and for runs."""
     for path, least in (
         (slipstream_cache(site.environment), SCARCE_DISK_BYTES),
         (site.runs_root, LEAST_DISK_BYTES),
@@ -259,7 +259,7 @@ def _describe_disk(disk: Disk) -> str:
 
 
 def _check_stale(site: Site) -> Iterator[Check]:
-    """Find runs whose supervisor was killed, and engines that it left behind."""
+    """Check for runs whose supervisor was killed, and for engines left behind."""
     over = []
     for folder, run in site.runs:
         if find_standing(run, site.proc) != "supervisor gone":
@@ -281,7 +281,7 @@ def _check_stale(site: Site) -> Iterator[Check]:
 
 
 def _check_drifts(site: Site) -> Iterator[Check]:
-    """Name what has become worse in runs that serve."""
+    """Report the drifts of live runs."""
     for _, run in site.runs:
         if run.drifts and is_alive(run.supervisor, site.proc):
             yield Check(

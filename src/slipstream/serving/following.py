@@ -1,4 +1,4 @@
-"""What a run goes on to say: its logs and its events, read as they grow and are rotated."""
+"""Logs and events of a run, read as they grow and are rotated."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -18,13 +18,13 @@ CHUNK_BYTES = 1 << 16
 
 @dataclass(slots=True)
 class GrowingFile:
-    """A file that is added to, begun anew or replaced, or that is not there yet."""
+    """A file that may grow, be truncated or replaced, or not exist yet."""
 
     path: Path
     _file: BinaryIO | None = field(default=None, init=False)
 
     def read(self) -> bytes:
-        """Give some of what was not read yet, nothing if that is all for now."""
+        """Return some bytes that were not read yet, none if that is all for now."""
         added = b"" if self._file is None else self._file.read(CHUNK_BYTES)
         if added or not self._is_another():
             return added
@@ -36,7 +36,7 @@ class GrowingFile:
         return b"" if self._file is None else self._file.read(CHUNK_BYTES)
 
     def read_parts(self) -> Iterator[bytes]:
-        """Read what earlier parts of a rotated log hold, then go on with the file itself."""
+        """Read the earlier parts of a rotated log, then the file itself."""
         for part in open_parts(self.path):
             self.close()
             self._file = part
@@ -44,19 +44,19 @@ class GrowingFile:
                 yield added
 
     def skip(self) -> None:
-        """Leave out what is there by now."""
+        """Skip what the file holds by now."""
         self._file = open_if_there(self.path)
         if self._file is not None:
             self._file.seek(0, os.SEEK_END)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _is_another(self) -> bool:
-        """Say whether the path holds something that the open file does not."""
+        """Return whether the path holds another file than the open one."""
         try:
             there = self.path.stat()
         except FileNotFoundError:
@@ -75,7 +75,7 @@ def follow_file(
     only_new: bool = False,
     find_path: Callable[[], Path] | None = None,
 ) -> Iterator[bytes]:
-    """Yield what a file and its earlier parts hold, unless only what is new, until it is over.
+    """Yield the bytes of a file and its earlier parts until `is_over`, optionally only new ones.
 
     `find_path` returns where it goes on by now.
     """
@@ -100,7 +100,7 @@ def follow_file(
 def follow_engine_log(
     folder: RunFolder, run: Run, is_over: Callable[[], bool], wait: Callable[[float], None]
 ) -> Iterator[bytes]:
-    """Yield what a run's engines say, in the spare folder too, until it is over."""
+    """Yield the engine log of a run until it is over, from the spare folder too."""
     return follow_file(
         folder.engine_log,
         is_over,
@@ -116,7 +116,7 @@ def follow_events(
     *,
     only_new: bool = False,
 ) -> Iterator[Event]:
-    """Yield the events of a run, unless only those that are new, until it is over."""
+    """Yield the events of a run until it is over, optionally only new ones."""
     rest = b""
     for added in follow_file(folder.events, is_over, wait, only_new=only_new):
         *lines, rest = (rest + added).split(b"\n")
@@ -128,7 +128,7 @@ def follow_events(
 def follow_accesses(
     folder: RunFolder, run: Run, is_over: Callable[[], bool], wait: Callable[[float], None]
 ) -> Iterator[AccessLine]:
-    """Yield the requests of a run, those in older files first, and those that come."""
+    """Yield the requests of a run until it is over, those in older files first."""
     older = [follow_file(path, lambda: True, wait) for path in folder.list_older_access_logs()]
     begun = b""
     latest = follow_file(

@@ -1,4 +1,4 @@
-"""What the engine itself is told so that the gate's rules hold within it, too."""
+"""Engine settings that keep the gate's rules inside the engine, too."""
 
 from pydantic import JsonValue
 
@@ -13,13 +13,13 @@ NO_HOST = "none.invalid"
 
 
 def takes_pictures(plan: LaunchPlan) -> bool:
-    """Say whether the engine is planned to take anything but text."""
+    """Return whether the plan takes anything but text."""
     media = plan.settings.media_limits
     return media is not None and any(media.value.values())
 
 
 def guard_engine(plan: LaunchPlan, media: GateMedia) -> LaunchPlan:
-    """Bound what the engine keeps of requests, and whose pictures it fetches."""
+    """Bound what the engine keeps of requests, and the hosts that it fetches pictures from."""
     plan = plan.change_variables(
         {
             "VLLM_ENABLE_RESPONSES_API_STORE": Choice(

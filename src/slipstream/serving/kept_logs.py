@@ -1,4 +1,4 @@
-"""Logs that are kept in parts of a bounded size: FILE, before it FILE.1, before that FILE.2.
+"""Logs in parts of a bounded size: FILE, before it FILE.1, before that FILE.2.
 
 The engine's log is rotated by the warden, which writes it (`supervision/warden.py`).
 """
@@ -21,7 +21,7 @@ PLACE_BYTES = 4096
 
 
 class LogPlace(Record):
-    """A place in a log, known by the bytes before it in its part.
+    """A position in a log, identified by the bytes before it in its part.
 
     A part gets other names, and the inode of one that is removed goes to the next.
     """
@@ -30,7 +30,7 @@ class LogPlace(Record):
     digest: str
 
     def is_in(self, part: BinaryIO) -> bool:
-        """Say whether a part has this place."""
+        """Return whether a part contains this position."""
         return _read_place(part, self.offset) == self
 
 
@@ -56,7 +56,7 @@ def open_if_there(path: Path) -> BinaryIO | None:
 
 
 def find_place(path: Path) -> LogPlace | None:
-    """Find the end of a log, None if it cannot be read."""
+    """Return the end position of a log, None if it cannot be read."""
     try:
         with path.open("rb") as file:
             return _read_place(file, os.fstat(file.fileno()).st_size)
@@ -65,7 +65,7 @@ def find_place(path: Path) -> LogPlace | None:
 
 
 def read_end(path: Path, most_bytes: int, since: LogPlace | None = None) -> str:
-    """Read the end of a log across its parts, and only what follows a place that they still have.
+    """Return the end of a log across its parts, after a position if they still contain it.
 
     Half a line at its beginning is left out: without its prefix nobody knows whose it is.
     """
@@ -85,14 +85,14 @@ def read_end(path: Path, most_bytes: int, since: LogPlace | None = None) -> str:
 
 
 def begin_log(path: Path) -> None:
-    """Have an empty log at `path`, without parts of an earlier one."""
+    """Start an empty log at `path`, removing the parts of an earlier one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"")
     _remove_parts(path)
 
 
 def set_aside(log: Path) -> None:
-    """Keep the end of an engine's log under a number, beside those of the engines before it."""
+    """Keep the end of an engine's log under a number, beside those of earlier engines."""
     kept = sorted(_find_numbers(log))
     if log.exists():
         kept.append(kept[-1] + 1 if kept else 1)
@@ -106,7 +106,7 @@ def set_aside(log: Path) -> None:
 
 
 def cut_own_log(path: Path) -> None:
-    """Copy this process's own log into a part once it is long, and go on with an empty one."""
+    """Move this process's own log into a part when it is long, and continue with an empty one."""
     with suppress(OSError):
         if path.stat().st_size > SUPERVISOR_LOG_BYTES:
             shift_parts(str(path))

@@ -1,4 +1,4 @@
-"""Runs that are over do not pile up: the newest stay, within a number, an age and a size."""
+"""Removes ended runs: the newest are kept, within a number, an age and a size."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What was removed."""
+    """The runs that were removed."""
 
     names: tuple[str, ...]
     size_bytes: int
@@ -52,7 +52,7 @@ def prune_runs(
 def _choose(
     root: Path, now: datetime, spared: Path | None, proc: Path
 ) -> Iterator[tuple[Path, int]]:
-    """Yield what may go, with its size."""
+    """Yield the runs that may be removed, with their sizes."""
     kept_bytes = 0
     for number, (folder, run) in enumerate(_list_over(root, proc)):
         size = _measure(folder.path)

@@ -1,4 +1,4 @@
-"""`Run`: an engine under supervision, from its plan to its end; one folder a run.
+"""`Run`: an engine under supervision, from its plan to its end; one folder per run.
 
 The supervisor alone writes the folder and everyone else reads it. A run is live as long as
 its supervisor is, whatever run.json says: a killed one leaves its last word behind.
@@ -55,14 +55,14 @@ _READING_AGAIN_SECONDS = (0.01, 0.05)
 
 
 class Process(Record):
-    """A process by its id and its start, in ticks since boot: ids are given out again."""
+    """A process by its id and its start in ticks since boot, since ids are reused."""
 
     pid: int
     start_ticks: int
 
 
 class Event(Record):
-    """One thing that happened to a run, as people and machines are told it."""
+    """One event of a run."""
 
     schema_version: Literal[1] = 1
     at: AwareDatetime
@@ -73,7 +73,7 @@ class Event(Record):
 
 
 class Terms(Record):
-    """How a plan is served, as far as the plan itself does not say."""
+    """How a plan is served, beyond what the plan itself says."""
 
     keys_file: Path | None = None
     # Once there were keys, nobody gets in without one, whatever becomes of their file.
@@ -91,13 +91,13 @@ class Terms(Record):
 
     @property
     def needs_key(self) -> bool:
-        """Whether the gate asks for a key."""
+        """Whether the gate requires a key."""
         keys = self.keys_file
         return self.gated and (self.keys_required or (keys is not None and keys.exists()))
 
 
 class Run(Record):
-    """A run as it stands: enough to run it again. The plan is the one that it came down to."""
+    """The current state of a run, complete enough to serve it again; the plan is the latest one."""
 
     schema_version: Literal[1] = 1
     id: str
@@ -127,7 +127,7 @@ class Run(Record):
     drifts: tuple[Drift, ...] = ()
 
     def move(self, state: State) -> "Run":
-        """Give the run in its next state; a step that the table does not have is a bug."""
+        """Return the run in its next state; a transition that the table does not have is a bug."""
         if state not in TRANSITIONS[self.state]:
             raise ValueError(f"a run cannot go from {self.state} to {state}")
         return self.model_copy(update={"state": state})
@@ -135,38 +135,38 @@ class Run(Record):
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Where a run keeps its files; nobody else may look into it."""
+    """The files of a run, readable by its user only."""
 
     path: Path
 
     @property
     def record(self) -> Path:
-        """The `Run`."""
+        """The file of the `Run`."""
         return self.path / "run.json"
 
     @property
     def events(self) -> Path:
-        """What happened, an event a line."""
+        """The events, one per line."""
         return self.path / "events.jsonl"
 
     @property
     def engine_log(self) -> Path:
-        """What the engine said."""
+        """The engine's log."""
         return self.path / "engine.log"
 
     @property
     def supervisor_log(self) -> Path:
-        """What the supervisor said, if it was detached from its terminal."""
+        """The supervisor's log, if it was detached from its terminal."""
         return self.path / "supervisor.log"
 
     @property
     def accounting(self) -> Path:
-        """What the gate tells while it runs, a file an API process."""
+        """The gate's counts, one file per API process."""
         return self.path / "accounting"
 
     @property
     def access_log(self) -> Path:
-        """What was asked of the gate, a request a line; fuller ones lie beside it."""
+        """The access log, one request per line; older parts lie beside it."""
         return self.path / "access.jsonl"
 
     def list_older_access_logs(self) -> list[Path]:
@@ -177,7 +177,7 @@ class RunFolder:
 
     @property
     def ledger(self) -> Path:
-        """What each request drafted, got accepted and took; a fuller one lies beside it."""
+        """The ledger, one line per request; older parts lie beside it."""
         return self.path / "ledger.jsonl"
 
     def list_ledgers(self) -> list[Path]:
@@ -187,56 +187,56 @@ class RunFolder:
 
     @property
     def steering(self) -> Path:
-        """What the engine's scheduler does now."""
+        """The state of the engine's scheduler."""
         return self.path / "steering.json"
 
     @property
     def steering_order(self) -> Path:
-        """What the scheduler is told while it runs."""
+        """The current order for the scheduler."""
         return self.path / "steering-order.json"
 
     @property
     def flight(self) -> Path:
-        """The engine's last steps."""
+        """The flight recorder: the engine's last steps."""
         return self.path / "flight.bin"
 
     @property
     def earlier_flight(self) -> Path:
-        """The last steps of the engine before it."""
+        """The last steps of the previous engine."""
         return self.path / "flight-1.bin"
 
     @property
     def gate(self) -> Path:
-        """What the gate is told when it starts."""
+        """The gate's settings at its start."""
         return self.path / "gate.json"
 
     @property
     def gate_state(self) -> Path:
-        """What the gate is told while it runs."""
+        """The gate's state while it runs."""
         return self.path / "state.json"
 
     @property
     def swap_order(self) -> Path:
-        """What the user orders: another drafter."""
+        """The user's order for another drafter."""
         return self.path / "swap-order.json"
 
     @property
     def swap(self) -> Path:
-        """What the gate is ordered to load."""
+        """The order to the gate to load a drafter."""
         return self.path / "swap.json"
 
     @property
     def swapped(self) -> Path:
-        """What became of that, in the gate's words."""
+        """The gate's result of that order."""
         return self.path / "swapped.json"
 
     @property
     def earlier_events(self) -> Path:
-        """What happened before the events that `events` has room for."""
+        """Earlier events, which were moved out of `events`."""
         return self.path / "events.jsonl.1"
 
     def begin(self, run: Run) -> None:
-        """Make the folder, for this run alone; what a full disk leaves of it is removed."""
+        """Create the folder for this run alone; if the disk is full, nothing of it is left."""
         with _writing(self.path):
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.mkdir(mode=0o700)
@@ -248,7 +248,7 @@ class RunFolder:
             raise
 
     def read(self) -> Run:
-        """Read the record; one that is being written on a full disk is whole a moment later."""
+        """Return the record; one that is being written on a full disk is complete soon after."""
         hint = f"remove {self.path}, and serve again"
         for pause in _READING_AGAIN_SECONDS:
             with suppress(InvalidInputError):
@@ -257,7 +257,7 @@ class RunFolder:
         return read_record(self.record, Run, hint=hint)
 
     def write(self, run: Run) -> None:
-        """Save the record."""
+        """Write the record."""
         with _writing(self.record):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_even_if_full(self.record, run.to_json().encode())
@@ -275,7 +275,7 @@ class RunFolder:
                 self.events.replace(self.earlier_events)
 
     def read_events(self) -> tuple[Event, ...]:
-        """Read all events but those that a full disk or a sudden end cut off."""
+        """Return all events, without lines that a full disk or a crash cut off."""
         lines: list[bytes] = []
         for file in (self.earlier_events, self.events):
             with suppress(FileNotFoundError):
@@ -283,7 +283,7 @@ class RunFolder:
         return tuple(event for line in lines if (event := self.read_event(line)) is not None)
 
     def read_event(self, line: bytes) -> Event | None:
-        """Read an event's line, None if it was cut off."""
+        """Return the event of a line, None if it was cut off."""
         try:
             return Event.model_validate_json(line)
         except ValidationError as fault:
@@ -304,19 +304,19 @@ class RunFolder:
 
 
 def find_runs_root(environment: Mapping[str, str]) -> Path:
-    """Give the folder of this user's runs."""
+    """Return the folder of this user's runs."""
     home = Path(environment.get("HOME") or Path.home())
     state = environment.get("XDG_STATE_HOME") or home / ".local" / "state"
     return Path(state).expanduser() / "slipstream" / "runs"
 
 
 def name_run(plan: LaunchPlan, now: datetime, pid: int) -> str:
-    """Name a run after its target, its hour and its supervisor."""
+    """Return the id of a run: its target, time and supervisor."""
     return f"{Path(plan.target).name}-{now:%Y%m%d-%H%M%S}-{pid}"
 
 
 def list_runs(root: Path) -> list[tuple[RunFolder, Run]]:
-    """Give all runs that this version can read, the newest first."""
+    """Return all runs that this version can read, the newest first."""
     found = []
     for record in root.glob("*/run.json"):
         with suppress(InvalidInputError):
@@ -325,12 +325,12 @@ def list_runs(root: Path) -> list[tuple[RunFolder, Run]]:
 
 
 def find_live(root: Path, proc: Path = _PROC) -> list[tuple[RunFolder, Run]]:
-    """Give the runs whose supervisor lives."""
+    """Return the runs whose supervisor lives."""
     return [(folder, run) for folder, run in list_runs(root) if is_alive(run.supervisor, proc)]
 
 
 def expected_phases(root: Path, plan: LaunchPlan) -> dict[Phase, float]:
-    """Give the median of each phase over earlier runs of the same command line."""
+    """Return the median of each phase over earlier runs of the same command line."""
     argv = plan.argv()
     earlier = [run.phase_seconds for _, run in list_runs(root) if run.plan.argv() == argv]
     samples = {phase: [took[phase] for took in earlier if phase in took] for phase in PHASES}
@@ -338,7 +338,7 @@ def expected_phases(root: Path, plan: LaunchPlan) -> dict[Phase, float]:
 
 
 def read_process(pid: int, proc: Path = _PROC) -> Process | None:
-    """Find a running process; one that ended and was not fetched yet does not run."""
+    """Return a running process, None if it has ended."""
     try:  # The name before the last bracket may hold anything; the start is field 22.
         fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
         return None if fields[0] in "ZX" else Process(pid=pid, start_ticks=int(fields[19]))
@@ -347,13 +347,13 @@ def read_process(pid: int, proc: Path = _PROC) -> Process | None:
 
 
 def is_alive(process: Process, proc: Path = _PROC) -> bool:
-    """Say whether the process runs, and not another one under its id."""
+    """Return whether the process runs, and not another one under its id."""
     return read_process(process.pid, proc) == process
 
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Turn what the disk refuses, above all for being full, into an error that says so."""
+    """Turn errors of the disk, above all a full one, into an `InvalidInputError`."""
     try:
         yield
     except OSError as fault:

@@ -1,4 +1,4 @@
-"""`RunStatus`: a run as others see it, from its folder, its gate's counts and its processes."""
+"""`RunStatus`: a run from the outside, by its folder, its gate's counts and its processes."""
 
 import shlex
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ Standing = State | Literal["supervisor gone"]
 
 
 class RunStatus(Record):
-    """A run at one moment; what cannot be told, or is no more, is None."""
+    """A run at one moment; what is unknown or has ended is None."""
 
     schema_version: Literal[1] = 1
     id: str
@@ -67,7 +67,7 @@ class RunStatus(Record):
 
 
 class StatusList(Record):
-    """The live runs and the latest of the others."""
+    """The live runs and the latest ended ones."""
 
     schema_version: Literal[1] = 1
     root: str
@@ -75,7 +75,7 @@ class StatusList(Record):
 
 
 def list_statuses(root: Path, monotonic: float, proc: Path = _PROC) -> StatusList:
-    """Look at the live runs, and at the latest that ended."""
+    """Return the status of the live runs and of the latest ended ones."""
     runs = list_runs(root)
     live = [pair for pair in runs if is_alive(pair[1].supervisor, proc)]
     ended = [pair for pair in runs if pair not in live][:SHOWN_ENDED]
@@ -84,7 +84,7 @@ def list_statuses(root: Path, monotonic: float, proc: Path = _PROC) -> StatusLis
 
 
 def read_status(folder: RunFolder, run: Run, monotonic: float, proc: Path = _PROC) -> RunStatus:
-    """Look at a run; `monotonic` is the machine's clock, by which its gate tells the time."""
+    """Return the status of a run; `monotonic` is the clock that its gate uses."""
     engine_folder, run = find_engine_folder(folder, run), read_latest(folder, run)
     state, events = find_standing(run, proc), folder.read_events()
     if engine_folder != folder:
@@ -121,13 +121,13 @@ def read_status(folder: RunFolder, run: Run, monotonic: float, proc: Path = _PRO
 
 
 def find_standing(run: Run, proc: Path = _PROC) -> Standing:
-    """Give a run's state, unless its supervisor was killed before it could say the last one."""
+    """Return a run's state, unless its supervisor was killed before it could say the last one."""
     ended = not TRANSITIONS[run.state]
     return run.state if ended or is_alive(run.supervisor, proc) else "supervisor gone"
 
 
 def _find_since(run: Run, events: tuple[Event, ...], state: Standing) -> AwareDatetime:
-    """Give when the state was entered; of a supervisor that is gone, the last it said."""
+    """Return when the state was entered; of a supervisor that is gone, the last it said."""
     if state == "supervisor gone":
         return events[-1].at if events else run.began_at
     last: Iterable[Event] = takewhile(lambda event: event.state == state, reversed(events))

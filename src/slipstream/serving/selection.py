@@ -1,4 +1,4 @@
-"""Which run a command means: by its name, by how the name begins, or the newest."""
+"""The run that a command means: by its id, a prefix of it, or the newest."""
 
 from pathlib import Path
 
@@ -10,14 +10,14 @@ _PROC = Path("/proc")
 
 
 def choose_run(root: Path, name: str | None) -> tuple[RunFolder, Run]:
-    """Give the run of a name, or the newest of those that begin so."""
+    """Return the run of a name, or the newest of those that begin so."""
     return _match(root, name)[0]
 
 
 def choose_running(
     root: Path, name: str | None, proc: Path = _PROC, *, verb: str = "stop"
 ) -> tuple[RunFolder, Run]:
-    """Give the one run that has a process left; `verb` is what was to be done with it."""
+    """Return the one run that has a process left; `verb` is what was to be done with it."""
     matched = _match(root, name)
     running = [(folder, run) for folder, run in matched if not is_over(run, proc)]
     if len(running) > 1:
@@ -33,7 +33,7 @@ def choose_running(
 
 
 def find_server(root: Path, name: str | None, *, hint: str) -> tuple[str, Run | None]:
-    """Find a live run by its id or its address, or take a URL of anybody's server."""
+    """Return a live run by its id or address, or the URL of any server."""
     for _, found in find_live(root):
         if found.url and name in (None, found.id, found.url):
             return found.url, found
@@ -44,7 +44,7 @@ def find_server(root: Path, name: str | None, *, hint: str) -> tuple[str, Run | 
 
 
 def is_over(run: Run, proc: Path = _PROC) -> bool:
-    """Say whether nothing of a run is left."""
+    """Return whether nothing of a run is left."""
     if is_alive(run.supervisor, proc):
         return False
     return run.engine is None or not list_session(run.engine, proc)

@@ -1,4 +1,4 @@
-"""The plan as it is served: from copies on this disk, behind the gate, at a known port."""
+"""The plan as it is served: from local copies, behind the gate, at a known port."""
 
 from collections.abc import Callable
 
@@ -39,7 +39,7 @@ Obtain = Callable[[str, str | None], LocalModel]
 
 
 def localize(plan: LaunchPlan, obtain: Obtain) -> LaunchPlan:
-    """Have both models on this disk, and keep the engine off the network."""
+    """Return the plan with local copies of both models, and its engine offline."""
     settings = plan.settings
     target = obtain(settings.model.value, settings.revision.value if settings.revision else None)
     names = settings.served_names or Choice(
@@ -67,7 +67,7 @@ def localize(plan: LaunchPlan, obtain: Obtain) -> LaunchPlan:
 
 
 def listen_at(plan: LaunchPlan, host: str | None, port: int | None) -> LaunchPlan:
-    """Have the engine listen where the user says."""
+    """Return the plan with the address that the user asked for."""
     asked = {"host": host, "port": port}
     return plan.change(
         **{
@@ -81,7 +81,7 @@ def listen_at(plan: LaunchPlan, host: str | None, port: int | None) -> LaunchPla
 def put_behind_gate(
     plan: LaunchPlan, folder: RunFolder, rules: GateRules | None = None, *, steered: bool = True
 ) -> LaunchPlan:
-    """Have every request judged inside the API server, whatever other middleware is asked for.
+    """Return the plan with the gate as outermost middleware of the API server.
 
     vLLM adds middleware in order, and the last one added is the outermost.
     """
@@ -118,7 +118,7 @@ def put_behind_gate(
 
 
 def leave_without_gate(plan: LaunchPlan) -> LaunchPlan:
-    """Have the engine answer by itself, which is for callers on this machine only."""
+    """Return the plan without the gate, which serves this machine only."""
     asked = plan.settings.middleware
     others = tuple(one for one in asked.value if one != GATE_CLASS) if asked else ()
     kept = Choice(others, asked.source, asked.because) if asked and others else None
@@ -183,7 +183,7 @@ def _have_port(plan: LaunchPlan) -> LaunchPlan:
 
 
 def _bound_queue(plan: LaunchPlan) -> LaunchPlan:
-    """Have the engine refuse what it would otherwise queue without end."""
+    """Return the plan with a bound on the engine's queue."""
     seats = _count_seats(plan)
     if seats is None or QUEUE in plan.settings.rest:
         return plan
@@ -194,5 +194,5 @@ def _bound_queue(plan: LaunchPlan) -> LaunchPlan:
 
 
 def _point_at(name: Choice[str], model: LocalModel) -> Choice[str]:
-    """Put a folder in the place of a model's name."""
+    """Return the choice with a folder in place of a model's name."""
     return Choice(str(model.folder), name.source, name.because)

@@ -1,4 +1,4 @@
-"""What `doctor` looks at, and the form of what it finds."""
+"""What `doctor` examines, and the form of its results."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Verdict = Literal["ok", "warning", "fault"]
 
 
 class Check(Record):
-    """One thing that was looked at; what is not ok has a hint."""
+    """The result of one check; one that is not ok has a hint."""
 
     subject: str
     verdict: Verdict
@@ -26,7 +26,7 @@ class Check(Record):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """All that is examined; the newest run comes first."""
+    """Everything that is examined, the newest run first."""
 
     host: Host
     environment: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""The folder in memory that stands in for a run's own while that cannot be written.
+"""The folder in shared memory that replaces a run's own while that cannot be written.
 
 It is named after the supervisor, which run.json names even when it can no longer be changed.
 Anybody may write to shared memory: a folder counts only if its owner is the run's.
@@ -18,7 +18,7 @@ SHARED_MEMORY = "/dev/shm"
 def make_spare_folder(
     supervisor: Process, environment: Mapping[str, str]
 ) -> tempfile.TemporaryDirectory[str]:
-    """Make a folder that lasts as long as the supervisor."""
+    """Create a folder that lasts as long as the supervisor."""
     memory = (one for one in _list_memory(environment) if os.access(one, os.W_OK))
     return tempfile.TemporaryDirectory(prefix=_name(supervisor), dir=next(memory, None))
 

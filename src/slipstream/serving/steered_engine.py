@@ -1,4 +1,4 @@
-"""The engine's own scheduler in our subclass: it keeps the ledger and chooses the draft length."""
+"""The engine's scheduler as our subclass, which writes the ledger and chooses the draft length."""
 
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
@@ -11,7 +11,7 @@ _ANY_LENGTH = ("dflash",)
 
 
 def steer_engine(plan: LaunchPlan, *, steered: bool) -> LaunchPlan:
-    """Have the engine's steps and requests followed, and its draft length by what they bring."""
+    """Return the plan with our scheduler, which keeps the ledger and adapts the draft length."""
     rest = plan.settings.rest
     if SCHEDULER in rest and rest[SCHEDULER].value != STEERED:
         return plan
@@ -27,6 +27,6 @@ def steer_engine(plan: LaunchPlan, *, steered: bool) -> LaunchPlan:
 
 
 def is_followed(plan: LaunchPlan) -> bool:
-    """Say whether the engine keeps a ledger."""
+    """Return whether the engine keeps a ledger."""
     choice = plan.settings.rest.get(SCHEDULER)
     return choice is not None and choice.value == STEERED

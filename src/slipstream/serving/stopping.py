@@ -17,7 +17,7 @@ from slipstream.serving.supervision.engine_session import Means, end_session
 def stop_run(
     folder: RunFolder, *, at_once: bool, tell: Callable[[Event], None], means: Means
 ) -> None:
-    """Return when nothing of the run is left; `tell` is given what happens until then."""
+    """Stop a run and wait until none of its processes is left, passing its events to `tell`."""
     asked = set[str]()
 
     def is_gone() -> bool:

@@ -1,4 +1,4 @@
-"""What speaks against another drafter for a run: the run itself, its target, its drafter now."""
+"""Faults of a swap order: of the run, its target and its current drafter."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ def find_current(run: Run) -> ServedDrafter:
 
 
 def find_faults(run: Run, order: SwapOrder) -> Iterator[Fault]:
-    """Yield what speaks against an order, the run first and then both pairs of checkpoints."""
+    """Yield the faults of an order, first of the run and then of both pairs."""
     plan, speculation = run.plan, run.plan.speculation
     if not run.terms.gated or not takes_swaps(plan) or speculation is None:
         yield Fault(

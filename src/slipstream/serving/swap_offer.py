@@ -1,4 +1,4 @@
-"""Whether the drafter of a served plan can be replaced while it serves, and what that takes."""
+"""Whether the drafter of a served plan can be swapped, and the settings that it takes."""
 
 from pydantic import JsonValue
 
@@ -18,7 +18,7 @@ _SAFETENSORS = (None, "auto", "safetensors")
 
 
 def offer_swaps(plan: LaunchPlan) -> LaunchPlan:
-    """Have the engine take another DFlash drafter from this disk on the gate's order."""
+    """Return the plan with swaps enabled: the gate can load another DFlash drafter from disk."""
     settings = plan.settings
     load_format = settings.load_format.value if settings.load_format else None
     experts = settings.rest.get(_MOE_BACKEND)
@@ -40,7 +40,7 @@ def offer_swaps(plan: LaunchPlan) -> LaunchPlan:
 
 
 def withdraw_swaps(plan: LaunchPlan) -> LaunchPlan:
-    """Have the engine keep its drafter: without a gate nobody could order another."""
+    """Return the plan with swaps disabled, since without a gate none can be ordered."""
     if not takes_swaps(plan):
         return plan
     rest = {flag: one for flag, one in plan.settings.rest.items() if flag != TRANSFER}
@@ -48,7 +48,7 @@ def withdraw_swaps(plan: LaunchPlan) -> LaunchPlan:
 
 
 def takes_swaps(plan: LaunchPlan) -> bool:
-    """Say whether an engine of this plan takes another drafter."""
+    """Return whether an engine of this plan can swap its drafter."""
     transfer = plan.settings.rest.get(TRANSFER)
     asked = transfer is not None and transfer.value == {"backend": BACKEND}
     return asked and plan.drafter is not None

@@ -1,4 +1,4 @@
-"""Swaps of a run's drafter as records: the user's order, the gate's part in it, and the outcome."""
+"""The records of a swap: the user's order, the gate's order and result, and the outcome."""
 
 import secrets
 from pathlib import Path
@@ -10,7 +10,7 @@ from slipstream.records import Record
 
 
 class ServedDrafter(Record):
-    """A drafter of a run, from when on."""
+    """A drafter of a run, with the time since when it serves."""
 
     name: str
     folder: Path
@@ -18,7 +18,7 @@ class ServedDrafter(Record):
 
 
 class SwapOrder(Record):
-    """What `slipstream swap` asks of a run's supervisor: a folder whose files were checked."""
+    """An order of `slipstream swap` to a run's supervisor: a folder whose files were checked."""
 
     schema_version: Literal[1] = 1
     id: str = Field(default_factory=lambda: secrets.token_hex(8))
@@ -27,7 +27,7 @@ class SwapOrder(Record):
 
 
 class GateOrder(Record):
-    """What the gate is told to load, and what is loaded now."""
+    """An order to the gate: the drafter to load, and the current one."""
 
     schema_version: Literal[1] = 1
     order: str = Field(default_factory=lambda: secrets.token_hex(8))
@@ -37,7 +37,7 @@ class GateOrder(Record):
 
 
 class GateResult(Record):
-    """What the gate says became of its order; `seconds` took the call, with a step before it.
+    """The gate's result; `seconds` is the time of the call, with the step before it.
 
     Refused changed nothing, after failed the drafter before is loaded again, and after broken
     neither of them is whole.
@@ -51,7 +51,7 @@ class GateResult(Record):
 
 
 class Swap(Record):
-    """What became of a swap, with the tokens per step of the proofs before and after it."""
+    """The outcome of a swap, with the tokens per step before and after it."""
 
     schema_version: Literal[1] = 1
     order: str

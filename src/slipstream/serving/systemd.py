@@ -1,4 +1,4 @@
-"""A systemd unit that runs the same command as a person does, as a user of its own.
+"""A systemd unit that runs the same command as a person would, as its own user.
 
 The user is a fixed one and not systemd's dynamic one: the key file and the cache of models belong
 to somebody, and are handled from outside (`sudo -Hu slipstream slipstream keys new`). The key file
@@ -71,7 +71,7 @@ ReadOnlyPaths=-%S/slipstream/.config"""
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What a unit file needs to know.
+    """The contents of a unit file.
 
     `keys` and `models` are None for the service's own; `read` is all else that it must see.
     """
@@ -98,7 +98,7 @@ def count_stop_seconds(drain_seconds: int) -> int:
 
 
 def is_hidden(path: Path) -> bool:
-    """Say whether a service does not see what a person sees there."""
+    """Return whether a service cannot see this path."""
     return any(path.is_relative_to(folder) for folder in _HIDDEN)
 
 
@@ -147,7 +147,7 @@ def _serve(service: Service) -> list[str]:
 
 
 def _open(service: Service) -> list[str]:
-    """Name what the service may see or write besides its own folders."""
+    """Return the directives for paths that the service may read or write."""
     writable = [path for path in (service.models, service.recording) if path is not None]
     # The folder, as files in it are replaced.
     keys = () if service.keys is None else (service.keys.parent,)
@@ -165,13 +165,13 @@ def _open(service: Service) -> list[str]:
 
 
 def _drop_inner(paths: Iterable[Path]) -> list[Path]:
-    """Leave out what lies below another one."""
+    """Return the paths without those below another one."""
     unique = list(dict.fromkeys(paths))
     return [one for one in unique if not any(other in one.parents for other in unique)]
 
 
 def _escape(value: str | Path) -> str:
-    """Keep systemd from reading a meaning into a value; a line break would be a new setting."""
+    """Escape a value for systemd; a line break would start a new setting."""
     text = str(value)
     if not text.isprintable() or (isinstance(value, Path) and not value.is_absolute()):
         raise InvalidInputError(
@@ -182,7 +182,7 @@ def _escape(value: str | Path) -> str:
 
 
 def _quote(value: str | Path) -> str:
-    """Make one word of a value, whatever is in it."""
+    """Quote a value as one word."""
     return _wrap(_escape(value))
 
 

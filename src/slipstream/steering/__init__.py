@@ -1,1 +1,1 @@
-"""A running engine's speculation: what it did, what it does, and what should be done about it."""
+"""The speculation of a running engine: its ledger, its state, its drifts and what to do."""

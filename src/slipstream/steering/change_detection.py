@@ -55,7 +55,7 @@ def find_baseline_error(number: int) -> float:
 
 
 class Margin(NamedTuple):
-    """How far a mean may fall without being reported: by a share of it, or by a step."""
+    """How far a mean may fall without a report: by a share of it, or by a step."""
 
     share: float = 0.0
     step: float = 0.0
@@ -80,7 +80,7 @@ class Likeness:
         self._blocks = [0] * len(BLOCK_LENGTHS)
 
     def add(self, place: int, squares: float, expected: float) -> None:
-        """Learn from a block of the length at this place: how far it was off, and would be."""
+        """Learn from a block of this length: its deviation, and the one expected by chance."""
         self._squares[place] += squares
         self._expected[place] += expected
         self._blocks[place] += 1
@@ -113,7 +113,7 @@ class Baseline:
         self._log = log(len(_WEIGHTS) / error)
 
     def add(self, value: float) -> None:
-        """Learn a value."""
+        """Add a value."""
         self._squares += (value - (self._sum + 0.5) / (self.count + 1)) ** 2
         self._sum += value
         self.count += 1
@@ -161,7 +161,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A fall: the mean figure that was expected and the one that came, over so many values.
+    """A fall: the expected and the observed mean, over a number of values.
 
     `times` counts how often it was seen, each time by new values alone.
     """
@@ -184,7 +184,7 @@ class Detector:
         self._latest = [0.0, 0.0]
 
     def add(self, value: float, bets: tuple[Bet, ...], figures: tuple[float, float]) -> bool:
-        """Take a value of a stream, and say whether `change` is another one now, or over.
+        """Add a value of a stream, and return whether `change` has begun, changed or ended.
 
         `figures` are what was expected and what came, in the unit in which a change is reported.
         """
@@ -207,7 +207,7 @@ class Detector:
         return sum(evidence) / len(evidence)
 
     def _follow(self, below: float, figures: tuple[float, float]) -> None:
-        """Keep the means since the fall most likely began, by a CUSUM."""
+        """Track the means since the most likely start of the fall, by a CUSUM."""
         self._fallen += below
         if self._fallen <= 0:
             self._fallen, self._since = 0.0, [0.0, 0.0, 0.0]

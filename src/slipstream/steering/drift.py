@@ -1,4 +1,4 @@
-"""`Drift`: a figure of a running engine that has become worse, by how much, and since when."""
+"""`Drift`: a figure of a running engine that has become worse, by how much and since when."""
 
 from typing import Literal
 

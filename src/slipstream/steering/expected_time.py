@@ -1,4 +1,4 @@
-"""What a time is expected to be, by what it depends on: a linear model, fitted as requests come.
+"""The expected time of a request from its features: a linear model, fitted online.
 
 Load, draft length and prompts change all the time, and with them every time; a drift is what they
 do not explain. Errors count relative to the time, and nothing is forgotten: a slower engine must
@@ -28,7 +28,7 @@ class ExpectedTime:
         return self._predict(features) if self._count >= PILOT_REQUESTS else None
 
     def learn(self, features: tuple[float, ...], seconds: float) -> None:
-        """Take up a request's time."""
+        """Update the model with a request's time."""
         if self._count >= PILOT_REQUESTS:
             expected = self._predict(features)
             seconds = min(MOST_OFF * expected, max(expected / MOST_OFF, seconds))

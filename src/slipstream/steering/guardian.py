@@ -1,4 +1,4 @@
-"""The guardian: what is done about a drift, in the order of how much it takes away.
+"""The guardian: actions against a drift, the mildest first.
 
 It notes, lowers the draft length, swaps the drafter back, goes without drafts, restarts. It only
 decides; the supervisor carries out. Each action can be forbidden, and between two of them there is
@@ -32,21 +32,21 @@ _REMEDIES: dict[Family, tuple[Action, ...]] = {
 
 
 class GuardianRules(Record):
-    """What the guardian may do; with nothing, it is off."""
+    """The actions that the guardian may take; with none, it is off."""
 
     allowed: tuple[Action, ...] = ("note", "lower")
 
 
 class DrafterSwap(Protocol):
-    """The way back to the drafter that served before."""
+    """A way to return to the previous drafter."""
 
     def swap_back(self, reason: str) -> bool:
-        """Have the drafter before serve again, and say whether there is one."""
+        """Load the previous drafter again, and return whether there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Levers:
-    """What can be changed: the longest draft, None if that is fixed, and the drafter."""
+    """What can be changed: the longest draft, None if it is fixed, and the drafter."""
 
     draft_length: int | None
     can_swap_back: bool = False
@@ -54,7 +54,7 @@ class Levers:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something to do, with its reason; `most` is the new order of 'lower' and 'plain'."""
+    """An action with its reason; `most` is the new longest draft of 'lower' and 'plain'."""
 
     action: Action | Literal["lift"]
     reason: str
@@ -63,7 +63,7 @@ class Step:
 
 @dataclass(slots=True)
 class Guardian:
-    """Decides from drifts; the clock and the engine's levers are handed in."""
+    """Decides on actions from drifts; the clock and the engine's levers are arguments."""
 
     rules: GuardianRules
     most: int | None = field(default=None, init=False)
@@ -88,7 +88,7 @@ class Guardian:
         return steps
 
     def begin_anew(self) -> None:
-        """Take another drafter or other settings for what they are: there may be a way back."""
+        """Start over after another drafter or other settings, which may be reverted later."""
         self._tried_swap = False
 
     def _find_remedy(self, drift: Drift, levers: Levers, now: float) -> Step | None:
@@ -131,7 +131,7 @@ class Guardian:
         return Step(action, reason)
 
     def _lift(self, active: Sequence[Drift], now: float) -> Step | None:
-        """End an order that is old, or whose drifts are over."""
+        """Lift an order that is old, or whose drifts are over."""
         if self._expires_at is None or self._is_cooling(now):
             return None
         causes = [one for one in active if "lower" in _REMEDIES[one.family] and one.decay is None]

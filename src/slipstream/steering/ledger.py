@@ -24,7 +24,7 @@ Name = Annotated[str, Field(min_length=1, max_length=128)]
 
 
 class LedgerLine(Record):
-    """One request: what was drafted for it, what was accepted by position, and what it took.
+    """One request: its drafts, accepted tokens by position, and times.
 
     `id`, `key` and `route` are None for a request without the gate's tag, `first_seconds` for one
     that ended before its first token. `batch` and `draft_length` are means over its steps.
@@ -69,7 +69,7 @@ class LedgerLine(Record):
 
 
 class LedgerReader:
-    """Reads a growing ledger from where it stopped; lines that are not the ledger's are counted."""
+    """Reads a growing ledger from the last position; foreign lines are counted."""
 
     def __init__(self) -> None:
         self.skipped_lines = 0
@@ -87,7 +87,7 @@ class LedgerReader:
         return lines
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -127,7 +127,7 @@ class LedgerReader:
         return True
 
     def _is_replaced(self, path: Path) -> bool:
-        """Say whether the path holds another file than the open one, or that one begun anew."""
+        """Return whether the path holds another file than the open one, or that one begun anew."""
         assert self._file is not None
         try:
             there = path.stat()

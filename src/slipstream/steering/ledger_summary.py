@@ -1,4 +1,4 @@
-"""`LedgerSummary`: what a ledger's requests add up to, by kind, key, route or context length."""
+"""`LedgerSummary`: the sums of a ledger's requests, by kind, key, route or context length."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

@@ -39,7 +39,7 @@ Name = TypeVar("Name")
 
 
 class _Latest(NamedTuple):
-    """Whose a value was, of which stream, how far from its mean, and the figures of both."""
+    """A value's stream, its deviation from the mean, and both figures."""
 
     key: str | None
     place: Place
@@ -48,7 +48,7 @@ class _Latest(NamedTuple):
 
 
 class _Watched:
-    """A detector with its latest values; `kept` is where its drift is kept."""
+    """A detector with its latest values; `kept` is the key of its drift."""
 
     def __init__(self, family: Family) -> None:
         # Per family, a request has a value for one stream and for the whole.
@@ -59,7 +59,7 @@ class _Watched:
 
 
 class _Whole(_Watched):
-    """All streams of a family, what they share, and what is expected of a time."""
+    """All streams of a family, what they share, and the expected times."""
 
     def __init__(self, family: Family) -> None:
         super().__init__(family)
@@ -94,7 +94,7 @@ class LedgerWatch:
         self._opened = 0
 
     def add(self, line: LedgerLine) -> list[Drift]:
-        """Take a request, and return the drifts that it shows, for the first time or again."""
+        """Add a request, and return the drifts that it shows, for the first time or again."""
         drifts = (self._add(observation, line) for observation in observe(line))
         return [drift for drift in drifts if drift is not None]
 
@@ -104,7 +104,7 @@ class LedgerWatch:
         return sorted(whole, key=lambda drift: -drift.at)
 
     def forget(self) -> None:
-        """Begin anew: another drafter or other settings have other figures."""
+        """Start over, since another drafter or other settings have other figures."""
         self.drifts, self._families, self._streams = {}, {}, {}
 
     def _add(self, observation: Observation, line: LedgerLine) -> Drift | None:
@@ -140,7 +140,7 @@ class LedgerWatch:
         return self._streams.setdefault((family, place), _Own(family, error, likeness))
 
     def _update(self, key: Key, watched: _Watched, at: float) -> Drift | None:
-        """Keep a detector's change as a drift, or end it."""
+        """Save a detector's change as a drift, or end it."""
         change = watched.detector.change
         if change is None:
             self.drifts.pop(watched.kept or key, None)
@@ -163,7 +163,7 @@ class LedgerWatch:
         return self._keep(key, change, at, decay, owner)
 
     def _is_long_only(self, key: Key, change: Change) -> bool:
-        """Say whether acceptance collapsed in long contexts, and not in short ones."""
+        """Return whether acceptance collapsed in long contexts, and not in short ones."""
         family, place = key
         short = (family, Place(kind=place.kind, context=SHORT_CONTEXT))
         return (
@@ -174,7 +174,7 @@ class LedgerWatch:
         )
 
     def _compare_contexts(self, key: Key, own: _Own, at: float) -> Drift | None:
-        """Find a collapse that was there from the start, and so is no change of its stream."""
+        """Return a collapse with the context that was there from the start, and so is no change."""
         short = self._streams.get((key[0], Place(kind=key[1].kind, context=SHORT_CONTEXT)))
         if short is None or short is own or key in self.drifts:
             return None
@@ -187,7 +187,7 @@ class LedgerWatch:
     def _keep(
         self, key: Key, change: Change, at: float, decay: Decay | None, owner: str | None
     ) -> Drift | None:
-        """Keep a drift, and return it unless it is part of one that is everywhere."""
+        """Save a drift, and return it unless it is part of one that is everywhere."""
         family, place = key
         self.drifts[key] = drift = Drift(
             family=family,

@@ -1,4 +1,4 @@
-"""`SteeringOrder`: what the engine's scheduler is told while it runs."""
+"""`SteeringOrder`: an order to the engine's scheduler while it runs."""
 
 from pathlib import Path
 from typing import Literal
@@ -17,5 +17,5 @@ class SteeringOrder(Record):
     most: NonNegativeInt | None = None
 
     def write(self, path: Path) -> None:
-        """Put the order where the scheduler looks once a second."""
+        """Write the order where the scheduler reads it once a second."""
         write_even_if_full(path, self.to_json().encode())

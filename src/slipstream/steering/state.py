@@ -1,4 +1,4 @@
-"""`SteeringState`: what the engine's core reports of its steps, about once a second.
+"""`SteeringState`: the report of the engine's core on its steps, about once a second.
 
 The core writes it (`slipstream.vllm_plugin.steering.steering`), idle or not: one that is older is
 of a core that hangs or is gone, or of a full disk.
@@ -61,7 +61,7 @@ class KindCounts(_Reported):
 
 
 class LengthEstimate(_Reported):
-    """What a draft length would cost and bring for the batch at hand."""
+    """The estimated cost and yield of a draft length for the current batch."""
 
     draft_length: NonNegativeInt
     step_seconds: NonNegativeFloat | None

@@ -1,4 +1,4 @@
-"""The streams that a ledger is watched as: which requests are comparable, and by what figure.
+"""The streams of a ledger: which requests are comparable, and by which figure.
 
 Every figure becomes a value between 0 and 1 of which less is worse. What the load or the controller
 of the draft length changes is no drift: acceptance is taken per token, and a time relative to what
@@ -110,7 +110,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A figure of one request, its stream, and what a time depends on."""
+    """A figure of one request, its stream, and the features that a time depends on."""
 
     family: Family
     place: Place

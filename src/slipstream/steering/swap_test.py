@@ -1,4 +1,4 @@
-"""`SwapTest`: is the drafter that was swapped in worse than the one before, request by request.
+"""`SwapTest`: whether a swapped-in drafter is worse than the previous one, by request.
 
 Requests are the unit: the drafts of one continue the same text, so they are not independent. Each
 request of the new drafter is paired with one that the old drafter served, of the same kind and at
@@ -49,12 +49,12 @@ class SwapTest:
 
     @property
     def can_decide(self) -> bool:
-        """Whether the old drafter served enough, and had anything accepted."""
+        """Whether the old drafter served enough requests, with accepted tokens."""
         return self._cap > 0
 
     @property
     def requests(self) -> int:
-        """How many requests of the new drafter were compared."""
+        """The number of requests of the new drafter that were compared."""
         return len(self._pairs)
 
     @property
@@ -67,13 +67,13 @@ class SwapTest:
 
     @property
     def verdict(self) -> Verdict | None:
-        """What is decided by now, None if nothing is."""
+        """The decision so far, None if there is none."""
         if self._worse.won >= 1 / FALSE_ALARMS:
             return "worse"
         return "as-good" if self._as_good.won >= 1 / FALSE_ALARMS else None
 
     def add(self, line: LedgerLine) -> None:
-        """Compare a request of the new drafter, if there is one left to compare it with."""
+        """Compare a request of the new drafter with one of the old drafter, if any is left."""
         if self.verdict or not self.can_decide or not line.steps:
             return
         is_cached = line.cached_tokens > MOST_CACHED_SHARE * line.prompt_tokens

@@ -1,10 +1,10 @@
-"""How much of a drafter's work a target would accept, told from held-out text alone.
+"""How many of a drafter's tokens a target would accept, from held-out text alone.
 
 Greedy text is known beforehand, so every draft can be judged without the engine. Two figures
 come of it. `uniform` drafts at every position and averages, as speculators does while it
 trains. `walked` goes through the text as the engine does: draft, take the accepted tokens and
 the target's own next one, draft again there. A walk starts anew where a draft failed, which is
-where text is hard to foretell, so `walked` is the lower one.
+where text is hard to predict, so `walked` is the lower one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ Rights = npt.NDArray[np.bool_]
 
 
 class DrafterAcceptance(Record):
-    """What became of drafts: tokens that a step brought, and how often each position held."""
+    """The acceptance of drafts: tokens per step, and the share accepted by position."""
 
     drafts: int
     tokens_per_step: float
@@ -29,7 +29,7 @@ class DrafterAcceptance(Record):
 
 
 def judge_sample(model: Any, sample: TrainSample, states: States, geometry: Geometry) -> Rights:
-    """Say of every anchor of a response which draft tokens are right: [anchors, block - 1]."""
+    """Return which draft tokens are right at every anchor of a response: [anchors, block - 1]."""
     anchors = range(sample.response_start, len(sample.tokens) - 1)
     return np.concatenate(
         [
@@ -40,12 +40,12 @@ def judge_sample(model: Any, sample: TrainSample, states: States, geometry: Geom
 
 
 def average_everywhere(rights: Sequence[Rights]) -> DrafterAcceptance:
-    """Average over drafts at every position."""
+    """Return the mean over drafts at every position."""
     return _summarize([row for sample in rights for row in sample])
 
 
 def walk(rights: Sequence[Rights]) -> DrafterAcceptance:
-    """Average over the drafts that an engine would make."""
+    """Return the mean over the drafts that an engine would make."""
     return _summarize([sample[step] for sample in rights for step in _steps_of(sample)])
 
 

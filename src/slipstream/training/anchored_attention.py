@@ -13,7 +13,7 @@ NAME = "slipstream_anchored_blocks"
 
 
 def register_attention() -> str:
-    """Make the attention known to transformers, and give the name that asks for it."""
+    """Register the attention with transformers, and return its name."""
     from transformers.modeling_utils import AttentionInterface
 
     AttentionInterface.register(NAME, attend)

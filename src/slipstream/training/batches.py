@@ -18,7 +18,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class TrainSample:
-    """One conversation: its tokens, where the response starts, and which states are its own."""
+    """One conversation: its tokens, where the response starts, and its hidden states."""
 
     tokens: Numbers
     response_start: int
@@ -27,10 +27,10 @@ class TrainSample:
 
 
 class States(Protocol):
-    """Gives the target's hidden states of a sample."""
+    """Returns the target's hidden states of a sample."""
 
     def read(self, number: int) -> npt.NDArray[np.uint16]:
-        """Give [tokens, layers * hidden] as the bits of bfloat16."""
+        """Return [tokens, layers * hidden] as the bits of bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def draw_batches(
     geometry: Geometry,
     generator: np.random.Generator,
 ) -> Iterator[Batch]:
-    """Go through the samples for ever, each time in another order."""
+    """Yield batches without end, each pass over the samples in another order."""
     order = _shuffle_for_ever(samples, generator)
     while True:
         yield stack([pack_row(order, states, geometry, generator) for _ in range(geometry.rows)])
@@ -96,7 +96,7 @@ def make_row(
     states: States,
     geometry: Geometry,
 ) -> Batch:
-    """Lay out one row; an anchor is (where its sequence starts, the sequence, the position)."""
+    """Return one row; an anchor is (start of its sequence, the sequence, the position)."""
     block, context = geometry.block, geometry.context
     read = [
         (start, taken, states.read(sample.number)) for start, sample, taken in _with_starts(parts)
@@ -132,7 +132,7 @@ def make_row(
 
 
 def stack(rows: Sequence[Batch]) -> Batch:
-    """Put rows of one geometry together."""
+    """Stack rows of one geometry."""
     return Batch(
         *(np.concatenate([getattr(row, name) for row in rows]) for name in Batch.__slots__)
     )

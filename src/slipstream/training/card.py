@@ -1,4 +1,4 @@
-"""The model card that goes with a drafter: what it fits, what it reached, how to make it again."""
+"""The model card of a drafter: what it fits, what it reached, how to reproduce it."""
 
 import json
 from pathlib import Path

@@ -31,7 +31,7 @@ CHECKPOINT_EVERY_SECONDS = 120
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where the training stands, after a step."""
+    """The state of the training after a step."""
 
     step: int
     loss: float
@@ -68,7 +68,7 @@ class Trainer:
         self.compiled = torch.compile(compute, dynamic=False) if compiled else compute
 
     def take_step(self, batch: Batch, choice: "Candidates") -> tuple[float, float]:
-        """Do one step; give the loss and the share of foretold tokens that were right."""
+        """Run one step; return the loss and the share of predicted tokens that were right."""
         import torch
 
         rate = self.schedule.rate_at(self.step)
@@ -107,7 +107,7 @@ class Trainer:
         partial.replace(path)
 
     def load(self, path: Path) -> None:
-        """Go on from where `save` left."""
+        """Continue from where `save` stopped."""
         import torch
 
         state = torch.load(path, weights_only=True)
@@ -158,7 +158,7 @@ class Trainer:
 
 @dataclass(slots=True)
 class Candidates:
-    """The tokens that a step's softmax runs over: the frequent ones and a draw of the rest."""
+    """The tokens of a step's softmax: the frequent ones and a sample of the rest."""
 
     frequent: Any
     rest: Any
@@ -179,7 +179,7 @@ class Candidates:
         return cls(frequent, others[missing:], generator)
 
     def pick(self, targets: Any) -> tuple[Any, Any]:
-        """Give a step's tokens, and where among them each target is; -1 stays -1."""
+        """Return a step's tokens, and where among them each target is; -1 stays -1."""
         wanted = np.setdiff1d(targets[targets >= 0], self.frequent)[:DRAWN_TOKENS]
         drawn = self.generator.choice(
             self.rest, size=min(DRAWN_TOKENS, len(self.rest)), replace=False

@@ -23,7 +23,7 @@ SAMPLES_FOR_SCALE = 64
 def build_model(
     target: Path, design: DrafterDesign, dtype: str = "bfloat16", *, seed: int = 0
 ) -> Any:
-    """Make speculators' model of this design, with the target's embedding and head."""
+    """Return speculators' model of this design, with the target's embedding and head."""
     import torch
     from transformers import AutoConfig
 
@@ -80,7 +80,7 @@ def even_out(model: Any, scale: Any) -> None:
 
 
 def measure_scale(states: States, samples: Sequence[TrainSample]) -> Any:
-    """Give one over the size of every feature, the usual token's, not the few huge ones'."""
+    """Return one over the size of every feature, the usual token's, not the few huge ones'."""
     import torch
 
     chosen = samples[:: max(1, len(samples) // SAMPLES_FOR_SCALE)]
@@ -115,13 +115,13 @@ def _with_scale(model: Any, dtype: str) -> Any:
 
 
 def _cast(model: Any, dtype: Any) -> None:
-    """Cast weights and nothing else: rounded rotary frequencies would not be the engine's."""
+    """Cast weights only: rounded rotary frequencies would differ from the engine's."""
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
 
 
 def _import_quietly(method: str) -> Any:
-    """Import speculators' models without what it and transformers print while they load."""
+    """Import speculators' models without the messages of it and transformers."""
     from loguru import logger
     from transformers.utils import logging
 

@@ -1,4 +1,4 @@
-"""Decides the drafter's design and the schedule, each with its reason.
+"""The drafter's design and schedule, each setting with its reason.
 
 A warm start brings its own design: only the schedule is free then. Layer ids count hidden
 states, of which the first is the embedding, as speculators does; z-lab's are one lower.
@@ -20,7 +20,7 @@ FEATURES, EAGLE3_FEATURES = 5, 3
 
 
 class Asked(Record):
-    """The design's parts that the user named; None is 'decide for me'."""
+    """The parts of the design that the user set; None leaves a part to us."""
 
     layers: int | None = None
     block_size: int | None = None
@@ -30,7 +30,7 @@ class Asked(Record):
 
 
 class Vocabulary(Record):
-    """What a tokenizer says of the tokens that could serve as a mask."""
+    """What a tokenizer says about the tokens that could serve as a mask."""
 
     size: int
     special: tuple[int, ...]
@@ -39,7 +39,7 @@ class Vocabulary(Record):
 
 @dataclass(frozen=True, slots=True)
 class _Default:
-    """What a part of a drafter is unless it was asked for otherwise, and why."""
+    """The default of a part of the design, and why."""
 
     flag: str
     value: object
@@ -53,7 +53,7 @@ def decide_design(
     asked: Asked,
     method: Method = "dflash",
 ) -> tuple[DrafterDesign, tuple[Decision, ...]]:
-    """Design a new drafter for a target."""
+    """Return the design of a new drafter for a target, with its decisions."""
     defaults = _describe_eagle3(target) if method == "eagle3" else _describe_dflash(target)
     parts: dict[str, object] = {"method": method, "mask_token_id": asked.mask_token_id}
     if method != "eagle3":
@@ -131,7 +131,7 @@ def design_of(drafter: Checkpoint, inner_size: int) -> DrafterDesign:
 
 
 def spread_states(target_layers: int) -> tuple[int, ...]:
-    """Pick five hidden states, evenly, from the second layer's to the third last's."""
+    """Return five hidden states, evenly spread from the second layer's to the third last's."""
     first, last = 2, target_layers - 2
     step = (last - first) / (FEATURES - 1)
     return tuple(sorted({round(first + step * number) for number in range(FEATURES)}))
@@ -196,5 +196,5 @@ def _find_eagle3_faults(design: DrafterDesign) -> list[str]:
 
 
 def _count_parameters(target: Checkpoint) -> float:
-    """Take two bytes a weight; close enough to choose a shape by."""
+    """Return the number of parameters at two bytes per weight, close enough to choose a shape."""
     return 0 if target.weights is None else target.weights.total_bytes / 2

@@ -35,7 +35,7 @@ def describe_layers(text: Any, design: DrafterDesign) -> dict[str, Any]:
 
 
 def build_eagle3(library: Any, target: Path, text: Any, design: DrafterDesign) -> Any:
-    """Make speculators' EAGLE-3 model of this design, with the target's embedding and head."""
+    """Return speculators' EAGLE-3 model of this design, with the target's embedding and head."""
     from transformers.models.llama.configuration_llama import LlamaConfig
 
     layers = LlamaConfig(**describe_layers(text, design))
@@ -65,7 +65,7 @@ def load_eagle3(library: Any, folder: Path, target: Path) -> Any:
 
 
 def _share_with_target(model: Any) -> Any:
-    """Leave embedding and head out of the file: vLLM takes the target's where a file has none."""
+    """Leave embedding and head out of the file, so that vLLM uses the target's."""
     ignored = [*type(model)._keys_to_ignore_on_save, "embed_tokens.weight", "lm_head.weight"]
     model.__dict__["_keys_to_ignore_on_save"] = ignored
     return model

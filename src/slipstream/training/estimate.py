@@ -1,4 +1,4 @@
-"""What a run will take, told before it begins.
+"""The time, tokens and disk space of a run, estimated before it begins.
 
 The rates were measured on two threads of a Xeon with AMX, for a target of 135 million weights
 and a drafter of 9.6 million; they are scaled by size. On a GPU nothing was measured, and the
@@ -31,7 +31,7 @@ RESPONSE_SHARE = 0.7
 
 
 class StageEstimate(Record):
-    """One stage, before it is done; None is unknown."""
+    """The estimate of one stage; None is unknown."""
 
     name: str
     work: str
@@ -40,7 +40,7 @@ class StageEstimate(Record):
 
 
 class TrainEstimate(Record):
-    """What a run would do and take."""
+    """The estimate of a run."""
 
     schema_version: Literal[1] = 1
     settings: TrainSettings

@@ -61,37 +61,37 @@ class GpuJob:
 
     @property
     def rows(self) -> Path:
-        """Give the file of tokens and loss masks."""
+        """Return the file of tokens and loss masks."""
         return self.folder / "rows.jsonl"
 
     @property
     def data(self) -> Path:
-        """Give the folder of the prepared rows."""
+        """Return the folder of the prepared rows."""
         return self.folder / "data"
 
     @property
     def states(self) -> Path:
-        """Give the folder of the hidden states; `prepare-data` wants none inside its own."""
+        """Return the folder of the hidden states; `prepare-data` wants none inside its own."""
         return self.folder / "states"
 
     @property
     def outline(self) -> Path:
-        """Give the folder of the untrained drafter that tells what speculators derives."""
+        """Return the folder of the untrained drafter that tells what speculators derives."""
         return self.folder / "outline"
 
     @property
     def draft_config(self) -> Path:
-        """Give the file that describes the draft layers."""
+        """Return the file that describes the draft layers."""
         return self.folder / "draft-layers.json"
 
     @property
     def checkpoints(self) -> Path:
-        """Give the folder of the trained drafters, one an epoch."""
+        """Return the folder of the trained drafters, one an epoch."""
         return self.folder / "checkpoints"
 
 
 def write_training_data(job: GpuJob, ids: Container[str] | None = None) -> Path:
-    """Turn responses into what `prepare-data` takes without a server; `ids` chooses among them."""
+    """Write responses for `prepare-data`, which takes them without a server; `ids` selects."""
     job.folder.mkdir(parents=True, exist_ok=True)
     partial = job.rows.with_suffix(".partial")
     count = 0
@@ -120,7 +120,7 @@ def count_epochs(job: GpuJob, steps: int) -> int:
 
 
 def prepare_command(job: GpuJob) -> Command:
-    """Cut the rows to length and store them as speculators reads them."""
+    """Return the command that cuts rows to length and stores them for speculators."""
     return (
         *(str(job.speculators), "prepare-data", "--overwrite"),
         *("--model", job.target),
@@ -155,7 +155,7 @@ def extraction_arguments(job: GpuJob, target_layers: int) -> Command:
 
 
 def states_command(job: GpuJob) -> Command:
-    """Have that server compute the states of every row; rows that are done are left alone."""
+    """Return the command that computes the states of every row; finished rows are skipped."""
     return (
         *(str(job.speculators), "generate-offline-data", "--endpoint", job.endpoint),
         *("--preprocessed-data", str(job.data), "--output", str(job.states)),
@@ -186,7 +186,7 @@ def write_draft_config(job: GpuJob) -> Path:
 
 
 def train_command(job: GpuJob) -> Command:
-    """Train, from a drafter or anew; a run that was broken off goes on after its last epoch."""
+    """Return the training command; an interrupted run continues after its last epoch."""
     start = (
         ("--draft-config", str(job.draft_config))
         if job.from_drafter is None
@@ -205,7 +205,7 @@ def train_command(job: GpuJob) -> Command:
 
 
 def find_drafter(job: GpuJob) -> Path:
-    """Give the trained drafter with the lowest loss on the rows that were kept for it."""
+    """Return the trained drafter with the lowest loss on the rows that were kept for it."""
     best = job.checkpoints / "checkpoint_best"
     if not best.is_dir():
         raise EngineError(
@@ -233,7 +233,7 @@ def find_speculators(environment: Mapping[str, str]) -> Path:
 
 
 def run_command(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
-    """Run a command to its end, its words in the log; an interrupt ends all that it started."""
+    """Run a command with its output in the log; an interrupt ends all that it started."""
     try:
         with log.open("ab") as file:
             child = subprocess.Popen(
@@ -271,14 +271,14 @@ def _launcher(job: GpuJob) -> Command:
 
 
 def _loss_arguments(job: GpuJob) -> Command:
-    """Leave the loss of the other methods as their authors had it."""
+    """Return the loss arguments; other methods keep their authors' loss."""
     if job.design.method != "dflash":
         return ()
     return ("--loss-fn", "ce", "--per-position-loss-weight", "dpace")
 
 
 def _design_arguments(job: GpuJob) -> Command:
-    """Say what the drafter is; with `--from-pretrained` this only goes on record."""
+    """Return what the drafter is; with `--from-pretrained` this only goes on record."""
     ids = [str(layer) for layer in job.design.target_layer_ids]
     common = (
         *("--speculator-type", job.design.method, "--verifier-name-or-path", job.target),
@@ -294,7 +294,7 @@ def _design_arguments(job: GpuJob) -> Command:
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:
-    """Ask the command's whole group to end, and make it after a while or a second interrupt."""
+    """Ask the command's group to end, and kill it after a while or a second interrupt."""
     try:
         with suppress(ProcessLookupError, subprocess.TimeoutExpired):
             os.killpg(child.pid, signal.SIGTERM)

@@ -21,7 +21,7 @@ SEQUENCE_LENGTH = 4096
 
 
 def extract_states(run: TrainRun, shop: Workshop) -> tuple[TrainRun, Figures]:
-    """Have vLLM hand out the target's hidden states of every training response."""
+    """Extract the target's hidden states of every training response with vLLM."""
     port = choose_port(None)
     job = make_job(run, shop, endpoint=f"http://127.0.0.1:{port}/v1")
     conversations = read_conversations(shop.folder.prompts)
@@ -55,7 +55,7 @@ def train_drafter(run: TrainRun, shop: Workshop) -> tuple[TrainRun, Figures]:
 
 
 def export_drafter(trained: Path, folder: Path, verifier: str) -> None:
-    """Copy what vLLM loads, under the name of the target and not where that lies here."""
+    """Copy the files that vLLM loads, with the target's public name."""
     folder.mkdir(parents=True, exist_ok=True)
     for file in trained.glob("*.safetensors"):
         shutil.copy2(file, folder)
@@ -65,7 +65,7 @@ def export_drafter(trained: Path, folder: Path, verifier: str) -> None:
 
 
 def make_job(run: TrainRun, shop: Workshop, *, endpoint: str) -> gpu_lane.GpuJob:
-    """Put a run's settings as speculators takes them."""
+    """Return a run's settings in the form that speculators takes."""
     settings, schedule = run.settings, run.settings.schedule
     target = shop.target_folder
     start = None

@@ -1,4 +1,4 @@
-"""What the first stages left for the later ones: samples on both sides of the split, and states."""
+"""The results of the first stages: samples on both sides of the split, and states."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Material:
     geometry: Geometry
 
     def held_out_conversations(self, kind: str) -> list[Conversation]:
-        """Give the held-out conversations of a kind."""
+        """Return the held-out conversations of a kind."""
         return [conversation for conversation, _ in self.held_out[kind]]
 
 
@@ -71,7 +71,7 @@ def read_material(settings: TrainSettings, folder: TrainFolder, hidden_size: int
 
 
 def judge_kinds(model: Any, material: Material, limit: int) -> dict[str, list[Rights]]:
-    """Judge a drafter on the first held-out samples of every kind."""
+    """Measure a drafter on the first held-out samples of every kind."""
     return {
         kind: [
             judge_sample(model, sample, material.states, material.geometry)
@@ -82,7 +82,7 @@ def judge_kinds(model: Any, material: Material, limit: int) -> dict[str, list[Ri
 
 
 def list_samples(responses: Sequence[Response]) -> list[TrainSample]:
-    """Number the responses that are long enough to draft in."""
+    """Return the responses that are long enough to draft in, numbered."""
     long_enough = [
         (row, response) for row, response in enumerate(responses) if len(response.response_ids) >= 2
     ]

@@ -1,4 +1,4 @@
-"""The stages of a run, in order; each leaves its file and its record before the next begins."""
+"""The stages of a run, in order; each writes its file and record before the next begins."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ Stage = Callable[[TrainRun, Workshop], tuple[TrainRun, Figures]]
 
 
 def run_pipeline(fresh: TrainRun, shop: Workshop) -> TrainRun:
-    """Do every stage that is not done yet."""
+    """Run every stage that is not done yet."""
     run = shop.folder.begin(fresh)
     for name, stage in list_stages(on_gpu=bool(shop.host.accelerators)).items():
         if run.find(name) is not None:
@@ -44,7 +44,7 @@ def run_pipeline(fresh: TrainRun, shop: Workshop) -> TrainRun:
 
 
 def list_stages(*, on_gpu: bool) -> dict[StageName, Stage]:
-    """Give every stage in its order, as this kind of machine does it."""
+    """Return every stage in its order, as this kind of machine does it."""
     lane = gpu_stages if on_gpu else cpu_stages
     return {
         "prompts": _collect_prompts,

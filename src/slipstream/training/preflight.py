@@ -1,4 +1,4 @@
-"""What is made sure of before an hour of work: the target, its template, the mask, the parts."""
+"""Checks before an hour of work: the target, its template, the mask, the packages."""
 
 import json
 from importlib.metadata import PackageNotFoundError, version
@@ -106,7 +106,7 @@ def read_vocabulary(folder: Path, size: int) -> Vocabulary:
 
 
 def read_versions() -> dict[str, str]:
-    """Give the versions of what trains and serves."""
+    """Return the versions of what trains and serves."""
     found = {}
     for name in (*PACKAGES, *ENGINES):
         try:

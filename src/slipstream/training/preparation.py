@@ -1,4 +1,4 @@
-"""From what the user typed to a run that can begin: everything decided, everything checked."""
+"""From the options to a run that can begin: everything decided and checked."""
 
 import hashlib
 import os
@@ -27,14 +27,14 @@ Value = TypeVar("Value", int, float, Method)
 
 
 class Reason(TypedDict):
-    """Where a decision comes from, and why."""
+    """The source and reason of a decision."""
 
     source: Source
     because: str
 
 
 class Order(Record):
-    """What the user asked for; None is 'decide for me'."""
+    """The user's options; None leaves a setting to us."""
 
     target: str
     method: Method | None = None
@@ -53,7 +53,7 @@ class Order(Record):
 def prepare(
     order: Order, target: Checkpoint, *, command: str, on_gpu: bool
 ) -> tuple[TrainRun, tuple[Conversation, ...]]:
-    """Decide the design and the schedule, and refuse what cannot come to a good end."""
+    """Decide the design and the schedule, and raise if the run cannot succeed."""
     preflight.require_parts()
     usual: Method = "dflash"
     method, why_method = _choose(order.method, usual, WHY_METHOD)

@@ -1,11 +1,11 @@
-"""One line about long work: how far, how fast, how much longer."""
+"""Progress of long work in one line: done, rate, remaining time."""
 
 import time
 from collections.abc import Callable
 
 
 class Ticker:
-    """Reports at most once in a while, and always at the end."""
+    """Reports at most once per interval, and always at the end."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class Ticker:
         self._first: int | None = None
 
     def show(self, done: int, total: int, note: str = "") -> None:
-        """Say how far the work is; what was done before the first call counts for no speed."""
+        """Print the progress; what was done before the first call is left out of the rate."""
         now = self._clock()
         if self._first is None:
             self._first, self._began = done, now

@@ -1,4 +1,4 @@
-"""A trained pair becomes a recipe of this user's own, with its figures as evidence."""
+"""A trained pair saved as the user's recipe, with its figures as evidence."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +10,7 @@ from slipstream.training.run import TrainRun
 
 
 def promote(run: TrainRun, drafter: Path, host: Host, overlay: Path) -> Path:
-    """Write the pair into the overlay of the catalogue, and give the file."""
+    """Write the pair into the overlay of the catalogue, and return the file."""
     recipe = make_recipe(run, drafter, host, datetime.now(UTC))
     overlay.mkdir(parents=True, exist_ok=True)
     file = overlay / f"{recipe.name}.json"
@@ -52,5 +52,5 @@ def make_recipe(run: TrainRun, drafter: Path, host: Host, now: datetime) -> Reci
 
 
 def _absolute(target: str) -> str:
-    """Name a local target so that it is found from anywhere; a hub name stays."""
+    """Return the absolute path of a local target; a hub name stays."""
     return str(Path(target).resolve()) if Path(target).is_dir() else target

@@ -1,4 +1,4 @@
-"""Prompts in, conversations out: told apart, and split into training and held-out.
+"""Prompts read as conversations, and split into training and held-out.
 
 The split goes by group, never by conversation: what begins alike stays on one side, so that
 no drafter is judged on a text that it has all but seen.
@@ -30,7 +30,7 @@ class Message(Record):
 
 
 class Conversation(Record):
-    """What the target is to answer; `id` is the same for the same text of any kind."""
+    """A prompt for the target; `id` is the same for the same text of any kind."""
 
     id: str
     kind: str
@@ -40,7 +40,7 @@ class Conversation(Record):
 
 
 class PromptReport(Record):
-    """What became of every line that was read: by reason if skipped, by kind if kept."""
+    """The lines that were read: skipped ones by reason, kept ones by kind."""
 
     read: int
     duplicates: int
@@ -83,7 +83,7 @@ def read_prompts(
 
 
 def write_conversations(path: Path, conversations: Iterable[Conversation]) -> None:
-    """Put one conversation a line into a file, in one step."""
+    """Write conversations into a file atomically, one per line."""
     write_atomically(path, "".join(f"{one.model_dump_json()}\n" for one in conversations).encode())
 
 
@@ -94,7 +94,7 @@ def read_conversations(path: Path) -> tuple[Conversation, ...]:
 
 
 def _find_obstacle(turns: Sequence[Turn]) -> str | None:
-    """Say why the target cannot be asked this as text, if it cannot."""
+    """Return why the target cannot be asked this as text, if it cannot."""
     return "tool calls" if any(turn.tool_calls for turn in turns) else find_obstacle(turns)
 
 

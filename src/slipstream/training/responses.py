@@ -1,4 +1,4 @@
-"""Stage two: the checkpoint that will be served answers every prompt itself, greedily.
+"""Stage two: the target answers every prompt itself, greedily.
 
 One JSON line an answer, written as it comes: an interrupted stage goes on where it stopped.
 """
@@ -16,7 +16,7 @@ from slipstream.training.prompts import Conversation
 
 
 class Response(Record):
-    """A prompt as the chat template made it, and what the target answered, in tokens."""
+    """A prompt after the chat template, and the target's answer, in tokens."""
 
     id: str
     prompt_ids: tuple[int, ...]
@@ -67,7 +67,7 @@ def read_responses(path: Path) -> tuple[Response, ...]:
 
 
 def make_request(conversation: Conversation, *, max_tokens: int, thinking: bool | None) -> Request:
-    """Ask for a greedy answer; None leaves thinking to the chat template."""
+    """Return a greedy request; None leaves thinking to the chat template."""
     return Request(
         messages=tuple(message.model_dump() for message in conversation.messages),
         max_tokens=max_tokens,
@@ -85,7 +85,7 @@ def _make_response(name: str, answer: Answer) -> Response:
 
 
 def _resume(path: Path) -> tuple[Response, ...]:
-    """Give the rows of an earlier run; the line in which it died is cut off."""
+    """Return the rows of an earlier run; the line in which it died is cut off."""
     if not path.exists():
         return ()
     os.truncate(path, path.read_bytes().rfind(b"\n") + 1)

@@ -1,4 +1,4 @@
-"""`TrainRun`: what was asked, what each stage did, and what came of it; one folder a run.
+"""`TrainRun`: settings, stages and results of a training run; one folder per run.
 
 The folder is the run. Every stage writes its own file and then its line in run.json, so the
 same command goes on after the last stage that is whole, and a stage after its last row.
@@ -31,7 +31,7 @@ STAGES: tuple[StageName, ...] = (
 
 
 class TrainSettings(Record):
-    """Everything that decides what a run makes."""
+    """Everything that determines the result of a run."""
 
     target: str
     prompts: tuple[str, ...]
@@ -56,7 +56,7 @@ class CurvePoint(Record):
 
 
 class StageRecord(Record):
-    """One stage that is done."""
+    """One finished stage."""
 
     name: StageName
     seconds: float
@@ -64,7 +64,7 @@ class StageRecord(Record):
 
 
 class Judged(Record):
-    """Held-out acceptance of one kind of prompts: foretold from text, and served."""
+    """Held-out acceptance of one kind of prompts: predicted from text, and served."""
 
     prompts: int
     uniform: DrafterAcceptance | None = None
@@ -73,13 +73,13 @@ class Judged(Record):
 
     @property
     def by_position(self) -> tuple[float, ...]:
-        """Give the share of drafts that held to each position, served if it was."""
+        """Return the share of drafts that held to each position, served if it was."""
         best = self.served or self.walked
         return () if best is None else best.by_position
 
 
 class TrainRun(Record):
-    """A run as it stands."""
+    """The current state of a run."""
 
     schema_version: Literal[1] = 1
     command: str
@@ -91,29 +91,29 @@ class TrainRun(Record):
     judged: dict[str, Judged] = Field(default_factory=dict)
 
     def find(self, name: StageName) -> StageRecord | None:
-        """Give a stage's record, if it is done."""
+        """Return a stage's record, if it is done."""
         return next((stage for stage in self.stages if stage.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainFolder:
-    """Where a run keeps its files."""
+    """The files of a run."""
 
     path: Path
 
     @property
     def record(self) -> Path:
-        """The `TrainRun`."""
+        """The file of the `TrainRun`."""
         return self.path / "run.json"
 
     @property
     def prompts(self) -> Path:
-        """Conversations, split."""
+        """The conversations, split."""
         return self.path / "prompts.jsonl"
 
     @property
     def responses(self) -> Path:
-        """What the target answered."""
+        """The target's answers."""
         return self.path / "responses.jsonl"
 
     @property
@@ -123,17 +123,17 @@ class TrainFolder:
 
     @property
     def checkpoint(self) -> Path:
-        """Where training goes on."""
+        """The checkpoint that training continues from."""
         return self.path / "checkpoint.pt"
 
     @property
     def drafter(self) -> Path:
-        """What comes of it."""
+        """The resulting drafter."""
         return self.path / "drafter"
 
     @property
     def engine_log(self) -> Path:
-        """What the engine said."""
+        """The engine's log."""
         return self.path / "engine.log"
 
     def read(self) -> TrainRun | None:
@@ -154,7 +154,7 @@ class TrainFolder:
             ) from fault
 
     def begin(self, fresh: TrainRun) -> TrainRun:
-        """Take up a run that was begun with the same settings, or begin it."""
+        """Continue a run with the same settings, or begin it."""
         if self.path.exists() and not self.path.is_dir():
             raise InvalidInputError(
                 f"{self.path} is no folder", hint="name another folder with --run"
@@ -173,7 +173,7 @@ class TrainFolder:
 
 
 def name_run(settings: TrainSettings) -> str:
-    """Name a run after its target and all of its settings."""
+    """Return the name of a run, by its target and all of its settings."""
     digest = hashlib.sha256(settings.model_dump_json().encode()).hexdigest()[:8]
     return f"{Path(settings.target).name}-{digest}"
 
@@ -188,7 +188,7 @@ def _differences(old: TrainSettings, new: TrainSettings) -> list[str]:
 
 
 def _flatten(table: dict[str, Any], path: str = "") -> dict[str, object]:
-    """Name every value by the path of its keys."""
+    """Return every value under the path of its keys."""
     flat: dict[str, object] = {}
     for key, value in table.items():
         name = f"{path}{key}"

@@ -1,4 +1,4 @@
-"""The last word on a drafter: what a running engine accepts of its drafts, by kind of prompt."""
+"""The final measure of a drafter: what a running engine accepts, by kind of prompt."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from slipstream.training.responses import make_request
 
 
 class ServedAcceptance(Record):
-    """What became of an engine's drafts, and the seconds from the first prompt to the last token.
+    """The acceptance of an engine's drafts, and the seconds from first prompt to last token.
 
     `by_position` is the share of drafts whose first, second, ... token was accepted.
     """
@@ -35,7 +35,7 @@ def measure_served(
     concurrency: int,
     report: Callable[[int, int], None],
 ) -> dict[str, ServedAcceptance]:
-    """Let a server answer greedily, one kind after the other, and count its drafts."""
+    """Have a server answer greedily, one kind after the other, and count its drafts."""
     answers: list[Answer] = []
 
     def keep(_: int, answer: Answer) -> None:

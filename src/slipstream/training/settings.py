@@ -1,4 +1,4 @@
-"""What a training run is asked to do: the drafter's design and the schedule."""
+"""The settings of a training run: the drafter's design and the schedule."""
 
 import math
 from typing import Literal
@@ -29,7 +29,7 @@ class DrafterDesign(Record):
 
 
 class Schedule(Record):
-    """How long, how fast and on how much at once."""
+    """The number of steps, the learning rate and the batch shape."""
 
     steps: int
     learning_rate: float = 1e-3
@@ -42,7 +42,7 @@ class Schedule(Record):
     compiled: bool = True
 
     def rate_at(self, step: int) -> float:
-        """Give the learning rate: a linear rise, then half a cosine down to a twentieth."""
+        """Return the learning rate: a linear rise, then half a cosine down to a twentieth."""
         rise = max(1, round(self.steps * self.warm_up))
         if step < rise:
             return self.learning_rate * (step + 1) / rise

@@ -23,7 +23,7 @@ SAMPLES_IN_A_WINDOW = 64
 
 
 def row_bytes(layers: int, hidden_size: int) -> int:
-    """Give the bytes that one token takes."""
+    """Return the bytes that one token takes."""
     return layers * hidden_size * ELEMENT_BYTES
 
 
@@ -35,7 +35,7 @@ class StateFile:
     starts: tuple[int, ...]
 
     def read(self, number: int) -> npt.NDArray[np.uint16]:
-        """Give one sample's states."""
+        """Return one sample's states."""
         return self.rows[self.starts[number] : self.starts[number + 1]]
 
 
@@ -101,7 +101,7 @@ def _compute(
 
 
 def group_by_length(samples: Sequence[TrainSample]) -> Iterator[list[TrainSample]]:
-    """Put samples of about one length together, so that little is padding."""
+    """Group samples of similar length, to keep padding small."""
     batch: list[TrainSample] = []
     for sample in sorted(samples, key=lambda sample: len(sample.tokens)):
         if batch and (len(batch) + 1) * len(sample.tokens) > TOKENS_AT_ONCE:
@@ -121,5 +121,5 @@ def _starts_of(samples: Sequence[TrainSample]) -> Iterator[int]:
 
 
 def _resume_at(starts: Sequence[int], rows: int) -> int:
-    """Give the first sample that is not wholly in the file."""
+    """Return the first sample that is not wholly in the file."""
     return int(np.searchsorted(starts, rows, side="right")) - 1

@@ -1,4 +1,4 @@
-"""Makes a drafter ready to be trained further: in speculators' layout, for this target.
+"""Prepares a drafter for further training: in speculators' layout, for this target.
 
 speculators converts z-lab's layout itself, but some things it loses without a word: an id of
 the last layer, weights that it has no place for, and that full attention looks both ways,
@@ -21,7 +21,7 @@ from slipstream.errors import InvalidInputError, MissingPartError
 
 
 def convert_drafter(source: Path, target: Path, folder: Path) -> Path:
-    """Give `folder` with the drafter of `source` in it, made for `target`; both are folders."""
+    """Return `folder` with the drafter of `source` in it, made for `target`; both are folders."""
     drafter = read_checkpoint(str(source), tokenizer=False)
     draft = require_trainable(drafter, read_checkpoint(str(target), tokenizer=False))
 
@@ -88,7 +88,7 @@ def _find_faults(drafter: Checkpoint, draft: DraftPart, target: Checkpoint) -> I
 
 
 def _is_causal(drafter: Checkpoint, draft: DraftPart) -> bool:
-    """Say how blocks are attended to: as stated, and else only where layers slide."""
+    """Return how blocks are attended to: as stated, and else only where layers slide."""
     if draft.layout == "speculators" and not drafter.has_sliding_windows:
         return False  # What its config says is about sliding layers alone.
     return next(iter(draft.causal_statements.values()), drafter.has_sliding_windows)
@@ -99,7 +99,7 @@ def _has_full_attention(drafter: Checkpoint) -> bool:
 
 
 def _convert(source: Path, target: Path, draft: DraftPart, folder: Path) -> None:
-    """Let speculators convert, silently; given ids, it drops none of them."""
+    """Convert a drafter with speculators, silently; explicit ids are kept."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -128,7 +128,7 @@ def _convert(source: Path, target: Path, draft: DraftPart, folder: Path) -> None
 
 
 def _settle(path: Path, target: Path, *, non_causal: bool) -> None:
-    """Name the target, whose head and embedding are loaded, and how blocks are attended to."""
+    """Set the target, whose head and embedding are loaded, and the blocks' attention."""
     config: dict[str, Any] = json.loads(path.read_text())
     config["speculators_config"]["verifier"]["name_or_path"] = str(target)
     config["sliding_window_non_causal"] = non_causal

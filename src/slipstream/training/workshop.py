@@ -1,4 +1,4 @@
-"""What every stage works with, and the engine that it plans for itself."""
+"""The inputs that all stages share, and the engine that they plan."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Figures = dict[str, int | float | str]
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """What the stages work with; a warm start goes on from the drafter in `start_folder`."""
+    """The inputs of the stages; a warm start continues from the drafter in `start_folder`."""
 
     folder: TrainFolder
     target: Checkpoint
@@ -27,12 +27,12 @@ class Workshop:
 
     @property
     def dtype(self) -> str:
-        """Name what to compute in: bfloat16, unless this CPU only emulates it."""
+        """Return the dtype to compute in: bfloat16, unless this CPU only emulates it."""
         return "float32" if self.host.processor.has_bfloat16 is False else "bfloat16"
 
     @property
     def target_name(self) -> str:
-        """Name the target as others find it; one of the hub lies here under a commit's hash."""
+        """Return the target's public name; a hub model lies here under a commit's hash."""
         here = Path(self.target.name).is_dir()
         return self.target_folder.name if here else self.target.name
 
@@ -46,7 +46,7 @@ def plan_engine(
     users: int,
     raw: Sequence[str] = (),
 ) -> LaunchPlan:
-    """Plan the engine that answers prompts, with or without the drafter."""
+    """Return the plan of the engine that answers prompts, with or without the drafter."""
     # Two characters a token is less than any tokenizer takes for common text.
     longest = max(sum(len(turn.content) for turn in row.messages) for row in conversations)
     context = min(shop.target.context or 1 << 30, settings.max_tokens + 256 + longest // 2)

@@ -1,1 +1,1 @@
-"""How fast every draft length would be at every load, from a few measurements, and the best."""
+"""The speed of every draft length at every load, from a few measurements, and the best one."""

@@ -1,4 +1,4 @@
-"""How many tokens a step gives at every draft length, from drafts of one length.
+"""Tokens per step at every draft length, from drafts of one length.
 
 A long draft tells a shorter one's acceptance in two ways, and each is a lower bound:
 
@@ -69,7 +69,7 @@ class DraftAcceptance(Record):
 
     @property
     def by_position(self) -> tuple[float, ...]:
-        """Give the share of drafts whose first, second, ... token was accepted."""
+        """Return the share of drafts whose first, second, ... token was accepted."""
         rows = [request.accepted for request in self.requests]
         return tuple(
             sum(row[place] for row in rows if place < len(row)) / self.drafts
@@ -77,7 +77,7 @@ class DraftAcceptance(Record):
         )
 
     def expect(self, draft_length: int) -> FigureWithError:
-        """Give the tokens of a step at this draft length, or at a shorter one."""
+        """Return the tokens of a step at this draft length, or at a shorter one."""
         shares = self.by_position[:draft_length]
         squares = sum((2 * place + 1) * share for place, share in enumerate(shares))
         alone = sqrt(max(squares - sum(shares) ** 2, 0.0) / self.drafts)
@@ -89,7 +89,7 @@ class DraftAcceptance(Record):
         return FigureWithError(value=value, error=sqrt(max(error, alone) ** 2 + shorter**2))
 
     def pace_tokens(self, draft_length: int) -> list[float]:
-        """Give each request's time per token, in steps of its load."""
+        """Return each request's time per token, in steps of its load."""
         parts = (
             (request.pace, request.count_by_place(draft_length), stretch)
             for request in self.requests
@@ -104,7 +104,7 @@ class DraftAcceptance(Record):
         return request.count_by_stretch(draft_length, self.draft_length)
 
     def _divide(self, parts: Sequence[Part]) -> Part:
-        """Give tokens over steps and their error: prompts are drawn, not drafts."""
+        """Return tokens over steps and their error: prompts are drawn, not drafts."""
         prompts: dict[str, Part] = {}
         for request, (tokens, steps) in zip(self.requests, parts, strict=True):
             before = prompts.get(request.prompt_id, (0.0, 0.0))
@@ -121,6 +121,6 @@ class DraftAcceptance(Record):
 def find_drafts(
     curves: Iterable[DraftAcceptance], kind: str, draft_length: int
 ) -> DraftAcceptance | None:
-    """Find those drafts of a kind that tell most of a length; shorter ones tell nothing."""
+    """Return the drafts of a kind that say most about a length; shorter ones say nothing."""
     enough = [one for one in curves if one.kind == kind and one.draft_length >= draft_length]
     return min(enough, key=lambda one: one.expect(draft_length).error, default=None)

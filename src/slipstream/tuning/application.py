@@ -1,4 +1,4 @@
-"""A plan with what a profile chose; every change has the source `measured` and its figures."""
+"""A plan with a profile's choice; every change has the source `measured` and its figures."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -21,7 +21,7 @@ def apply_profile(plan: LaunchPlan, plain: LaunchPlan, profile: SpeedProfile) ->
     """Return the plan with the chosen draft length, or the plain one if no drafts are best.
 
     A limit that holds only up to some concurrency becomes the most sequences of a step, and so
-    does the concurrency beyond which there are no more tokens a second.
+    does the concurrency beyond which there are no more tokens per second.
     """
     _require_same(plan, profile)
     choice = profile.choice

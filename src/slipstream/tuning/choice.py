@@ -60,7 +60,7 @@ def choose(model: SpeedModel, goal: Goal, concurrency: int) -> SpeedChoice:
 
 
 def settle(model: SpeedModel, goal: Goal, best: Prediction) -> SpeedChoice:
-    """Say all that follows if this draft length is taken at this load."""
+    """Return the complete choice for this draft length at this load."""
     slow = None if goal.limit is None else _find_slow(model, goal.limit, best)
     return SpeedChoice(
         draft_length=best.draft_length,
@@ -76,7 +76,7 @@ def settle(model: SpeedModel, goal: Goal, best: Prediction) -> SpeedChoice:
 
 
 def _find_slow(model: SpeedModel, limit: Limit, one: Prediction) -> float:
-    """Give the time per token that the limit's share does not exceed, upper end of its error."""
+    """Return the time per token that the limit's share does not exceed, upper end of its error."""
     slow = model.predict_slow(one.draft_length, one.concurrency, limit.share)
     return slow * (1 + one.error)
 
@@ -91,7 +91,7 @@ def _find_best(model: SpeedModel, goal: Goal, concurrency: int) -> Prediction | 
 
 
 def _find_held(model: SpeedModel, limit: Limit, concurrency: int) -> Prediction | None:
-    """Find the fastest at the largest load at which one holds the limit, or the nearest to it."""
+    """Return the fastest length at the largest load that keeps the limit, or the nearest to it."""
     for load in range(concurrency, 0, -1):
         near = _list_near(model, load)
         slow = [_find_slow(model, limit, one) for one in near]
@@ -132,7 +132,7 @@ def _is_open(left: Prediction, right: Prediction) -> bool:
 
 
 def _make_schedule(model: SpeedModel, best: Prediction) -> tuple[ScheduledLength, ...]:
-    """Shorten drafts for batches above the load, where that wins more than a schedule costs."""
+    """Return shorter drafts for batches above the load, if they win more than a schedule costs."""
     chosen = length = best.draft_length
     if not chosen:
         return ()
@@ -164,14 +164,14 @@ def _make_schedule(model: SpeedModel, best: Prediction) -> tuple[ScheduledLength
 
 
 def find_tax(batch: int) -> float:
-    """Give what a schedule was seen to cost, on a line over the logarithm of the batch."""
+    """Return what a schedule was seen to cost, on a line over the logarithm of the batch."""
     (low, least), (high, most) = TAXES
     place = log(batch / low) / log(high / low)
     return least + (most - least) * min(max(place, 0.0), 1.0)
 
 
 def _find_overflow(model: SpeedModel, best: Prediction) -> int | None:
-    """Find the last concurrency at which these drafts are not slower than none."""
+    """Return the last concurrency at which these drafts are not slower than none."""
     if not best.draft_length or 0 not in model.lengths:
         return None
     for load in range(best.concurrency + 1, model.max_sequences + 1):

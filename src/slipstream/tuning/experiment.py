@@ -34,12 +34,17 @@ Cell = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class EngineStart:
-    """One start: its draft length (0 is no drafter), its schedule if it has one, its loads."""
+    """One start: its draft length (0 is no drafter), its schedule if it has one, its loads.
+
+    `method` is another way of drafting than the tuned plan's. Not each of its steps need have a
+    draft, so only its tokens are counted.
+    """
 
     draft_length: int
     concurrencies: tuple[int, ...]
     schedule: tuple[tuple[int, int, int], ...] = ()
     because: str = ""
+    method: str | None = None
 
 
 def plan_starts(
@@ -134,7 +139,7 @@ def _pick(
 
 
 def _describe(cell: Cell) -> tuple[float, float, float]:
-    """Give what a step's costs count for, over a typical step's time: errors are shares."""
+    """Return what a step's costs count for, over a typical step's time: errors are shares."""
     concurrency, length = cell
     tokens = concurrency * (length + 1)
     seconds = 1 + TYPICAL_TOKEN * tokens

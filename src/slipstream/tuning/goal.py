@@ -1,4 +1,4 @@
-"""What a server is tuned for: the time per token, tokens per second, or a limit to hold."""
+"""The goal of tuning: time per token, tokens per second, or a limit to keep."""
 
 import re
 from typing import Literal
@@ -12,14 +12,14 @@ _HINT = "latency, throughput, or a limit such as 'tpot<30ms@p95'"
 
 
 class Limit(Record):
-    """A time per token that this share of requests must not exceed."""
+    """A time per token that a share of requests must not exceed."""
 
     seconds_per_token: float
     share: float
 
 
 class Goal(Record):
-    """What is best, of the load that is given or, to hold a limit, of the largest that can."""
+    """The measure to optimize at the given load or, for a limit, at the largest that keeps it."""
 
     name: Literal["latency", "throughput", "limit"]
     limit: Limit | None = None

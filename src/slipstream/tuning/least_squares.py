@@ -28,7 +28,7 @@ Matrix = list[list[float]]
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Coefficients, their covariance if errors had a spread of 1, and what they leave over.
+    """Coefficients, their covariance for errors of spread 1, and the residuals.
 
     `residuals` are shares of the fitted values, of the rows in `kept`.
     """
@@ -41,7 +41,7 @@ class Fit:
 
 
 def fit_shares(rows: Sequence[Row], values: Sequence[float]) -> Fit | None:
-    """Fit values that are positive by rows that are not negative; None if the rows cannot tell."""
+    """Fit positive values by non-negative rows; None if the rows do not determine them."""
     everything = range(len(rows))
     off = _fit_absolute(rows, values)
     if off is None:
@@ -51,7 +51,7 @@ def fit_shares(rows: Sequence[Row], values: Sequence[float]) -> Fit | None:
 
 
 def _fit_absolute(rows: Sequence[Row], values: Sequence[float]) -> list[float] | None:
-    """Give by which share each value is off the fit that leaves the least absolute errors."""
+    """Return by which share each value is off the fit that leaves the least absolute errors."""
     fitted, off = list(values), [1.0] * len(rows)
     for _ in range(ABSOLUTE_ROUNDS):
         weights = [1 / max(share, SMALLEST_RESIDUAL) for share in off]
@@ -95,7 +95,7 @@ def _fit_squares(rows: Sequence[Row], values: Sequence[float], kept: Sequence[in
 def _solve(
     rows: Sequence[Row], values: Sequence[float], scales: Sequence[float], weights: Sequence[float]
 ) -> tuple[list[float], Matrix] | None:
-    """Solve for coefficients, taking out one column after the other that would be negative.
+    """Solve for coefficients, dropping columns one by one that would be negative.
 
     The covariance stays that of all columns: to come out at nothing makes no cost more certain.
     """
@@ -119,7 +119,7 @@ def _solve(
 
 
 def invert(matrix: Sequence[Row]) -> Matrix | None:
-    """Invert a symmetric positive matrix; None if rounding could be all that makes it positive."""
+    """Invert a symmetric positive matrix; None if it is numerically singular."""
     size = len(matrix)
     lengths = [sqrt(matrix[i][i]) for i in range(size)]
     if min(lengths) <= 0:
@@ -142,7 +142,7 @@ def invert(matrix: Sequence[Row]) -> Matrix | None:
 
 
 def find_leverage(row: Row, covariance: Sequence[Row]) -> float:
-    """Give a fitted value's variance if errors had a spread of 1."""
+    """Return a fitted value's variance if errors had a spread of 1."""
     return _multiply(row, [_multiply(line, row) for line in covariance])
 
 

@@ -1,4 +1,4 @@
-"""`SpeedProfile`: what was measured and fitted, what it predicts, what was chosen, and why."""
+"""`SpeedProfile`: measured and fitted speeds, predictions, and the choice with its reasons."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
@@ -17,7 +17,7 @@ SHOWN_LOADS = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Confirmation(Record):
-    """A draft length that was served at the chosen load: the time per token, foretold and found."""
+    """A draft length served at the chosen load, with its predicted and measured time per token."""
 
     draft_length: int
     predicted_seconds_per_token: float
@@ -26,12 +26,12 @@ class Confirmation(Record):
 
     @property
     def off_by(self) -> float:
-        """Give the share by which the measured time is longer than the predicted one."""
+        """Return the share by which the measured time is longer than the predicted one."""
         return self.measured_seconds_per_token / self.predicted_seconds_per_token - 1
 
 
 class SpeedProfile(Record):
-    """The speed of every draft length on one machine; `shares` are the kinds' of the tokens."""
+    """The speed of every draft length on one machine; `shares` are the kinds' shares of tokens."""
 
     schema_version: Literal[1] = 1
     conditions: Conditions
@@ -48,12 +48,12 @@ class SpeedProfile(Record):
 
     @property
     def model(self) -> SpeedModel:
-        """Give what predicts any other load."""
+        """Return what predicts any other load."""
         return SpeedModel(self.step_time, self.acceptance, self.shares, self.max_sequences)
 
     @property
     def off_by(self) -> float:
-        """Give by which share the chosen length took longer than foretold, 0 if not served."""
+        """Return by which share the chosen length took longer than predicted, 0 if not served."""
         length = self.choice.draft_length
         return next((one.off_by for one in self.confirmations if one.draft_length == length), 0.0)
 
@@ -68,7 +68,7 @@ def make_profile(
     max_sequences: int,
     shares: Mapping[str, float] | None = None,
 ) -> SpeedProfile:
-    """Fit, predict and choose; without shares, every kind has as many tokens as any other."""
+    """Fit, predict and choose; without shares, every kind has the same number of tokens."""
     weights = shares or dict.fromkeys(sorted({one.kind for one in acceptance}), 1.0)
     if not weights or min(weights.values()) < 0 or not sum(weights.values()):
         raise InvalidInputError(
@@ -99,7 +99,7 @@ def make_profile(
 def confirm(
     profile: SpeedProfile, points: Sequence[StepPoint], acceptance: Sequence[DraftAcceptance]
 ) -> SpeedProfile:
-    """Hold the prediction against served draft lengths, and take the one that was fastest.
+    """Compare the prediction with served draft lengths, and choose the fastest one.
 
     Each is compared at the batch that it had; the fastest is then found at one and the same.
     """
@@ -143,7 +143,7 @@ def _compare(
     points: Sequence[StepPoint],
     acceptance: Sequence[DraftAcceptance],
 ) -> Confirmation:
-    """Compare loads of one draft length with what was foretold for their batches."""
+    """Compare loads of one draft length with what was predicted for their batches."""
     return Confirmation(
         draft_length=length,
         predicted_seconds_per_token=foretell_served(model, points, length),
@@ -153,7 +153,7 @@ def _compare(
 
 
 def find_served_length(points: Sequence[StepPoint], acceptance: Sequence[DraftAcceptance]) -> int:
-    """Give the draft length of a load; where a schedule changed it under way, the nearest."""
+    """Return the draft length of a load; where a schedule changed it under way, the nearest."""
     mean = fmean(point.draft_length for point in points)
     lengths = {one.draft_length for one in acceptance}
     if not mean or not lengths:
@@ -164,7 +164,7 @@ def find_served_length(points: Sequence[StepPoint], acceptance: Sequence[DraftAc
 def read_served(
     model: SpeedModel, points: Sequence[StepPoint], acceptance: Sequence[DraftAcceptance]
 ) -> float:
-    """Give the seconds per token of what was served, all kinds together, by their shares.
+    """Return the seconds per token of what was served, all kinds together, by their shares.
 
     Its own drafts tell the tokens of a step, or the model's where a schedule mixed all of them.
     """
@@ -178,7 +178,7 @@ def read_served(
 
 
 def foretell_served(model: SpeedModel, points: Sequence[StepPoint], length: int) -> float:
-    """Give the seconds per token that the model foretells for the same batches at this length."""
+    """Return the seconds per token that the model predicts for the same batches at this length."""
     return sum(
         share
         * model.steps.predict(point.sequences, length)[0]

@@ -38,7 +38,7 @@ def read_point(samples: Sequence[Sample], *, drafts: bool) -> StepPoint:
 def read_acceptance(
     loads: Sequence[Sequence[Sample]], lengths: Collection[int]
 ) -> tuple[DraftAcceptance, ...]:
-    """Give the drafts of each kind at each of the engine's lengths.
+    """Return the drafts of each kind at each of the engine's lengths.
 
     Where a schedule changed the length for more than a few drafts, a request is left out.
     """

@@ -38,7 +38,7 @@ class Prediction(Record):
 
 @dataclass(frozen=True)
 class SpeedModel:
-    """What was fitted, the kinds' shares of the tokens, and the sequences of the largest step."""
+    """The fitted model, the kinds' shares of tokens, and the sequences of the largest step."""
 
     steps: StepTime
     acceptance: tuple[DraftAcceptance, ...]
@@ -47,7 +47,7 @@ class SpeedModel:
 
     @cached_property
     def lengths(self) -> range:
-        """Give the draft lengths that can be told; 0, if a plain engine was measured."""
+        """Return the draft lengths that can be told; 0, if a plain engine was measured."""
         longest = min(
             max((one.draft_length for one in self.acceptance if one.kind == kind), default=0)
             for kind in self.shares
@@ -89,12 +89,12 @@ class SpeedModel:
 
     @cached_property
     def _tokens(self) -> dict[int, FigureWithError]:
-        """Give the tokens of a step by draft length."""
+        """Return the tokens of a step by draft length."""
         plain = FigureWithError(value=1.0, error=0.0)
         return {length: self._mix(length) if length else plain for length in self.lengths}
 
     def _mix(self, draft_length: int) -> FigureWithError:
-        """Average over tokens: 1 / E is the sum of share / E(kind)."""
+        """Return the mean over tokens: 1 / E is the sum of share / E(kind)."""
         parts = [
             (share, self._find(kind, draft_length).expect(draft_length))
             for kind, share in self.shares.items()
@@ -111,7 +111,7 @@ class SpeedModel:
 
     @cached_property
     def _paces(self) -> dict[int, list[tuple[float, float]]]:
-        """Give by draft length each request's time per token in steps, slowest last, and weight."""
+        """Return each request's steps per token and weight by draft length, slowest last."""
         return {length: sorted(self._list_paces(length)) for length in self.lengths}
 
     def _list_paces(self, draft_length: int) -> Sequence[tuple[float, float]]:

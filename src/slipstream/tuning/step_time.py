@@ -40,7 +40,7 @@ class FigureWithError(Record):
 
 
 class StepLine(Record):
-    """Seconds of a step, with the largest steps that they were measured at.
+    """The seconds of a step, with the largest steps that were measured.
 
     A plain step verifies one token a sequence, which counts by sequence. `covariance` is that of
     the three for a spread of 1; a cost that was not asked for has none.
@@ -57,7 +57,7 @@ class StepLine(Record):
 
 
 class StepTime(Record):
-    """The lines with and without drafts; `spread` is by which share a load is off its line."""
+    """The lines with and without drafts; `spread` is the relative error of a load."""
 
     drafting: StepLine
     plain: StepLine | None
@@ -66,7 +66,7 @@ class StepTime(Record):
     cautions: tuple[str, ...] = ()
 
     def predict(self, sequences: float, draft_length: int) -> tuple[float, float]:
-        """Give the seconds of a step, and the share by which a load may be off: one spread."""
+        """Return the seconds of a step, and the share by which a load may be off: one spread."""
         line = self.find_line(draft_length)
         costs = (line.fixed.value, line.by_sequence.value, line.by_token.value)
         row = (1.0, sequences, sequences * (draft_length + 1))
@@ -75,13 +75,13 @@ class StepTime(Record):
         return seconds, self.spread * sqrt(1 + leverage)
 
     def is_far(self, sequences: float, draft_length: int) -> bool:
-        """Say whether such a step is much larger than all that were measured."""
+        """Return whether such a step is much larger than all that were measured."""
         line = self.find_line(draft_length)
         tokens = sequences * (draft_length + 1)
         return sequences > FAR * line.most_sequences or tokens > FAR * line.most_tokens
 
     def find_line(self, draft_length: int) -> StepLine:
-        """Give the line of an engine with this draft length."""
+        """Return the line of an engine with this draft length."""
         line = self.drafting if draft_length else self.plain
         if line is None:
             raise InvalidInputError(
@@ -92,12 +92,12 @@ class StepTime(Record):
 
     @property
     def student(self) -> float:
-        """Give how many spreads hold 95 %."""
+        """Return how many spreads hold 95 %."""
         return t_quantile(self.degrees_of_freedom)
 
 
 def fit_step_time(points: Sequence[StepPoint]) -> StepTime:
-    """Fit both lines; a few loads that went wrong do no harm, too few loads are refused."""
+    """Fit both lines robustly against a few bad loads; too few loads are refused."""
     drafting = [point for point in points if point.draft_length > 0]
     plain = [point for point in points if point.draft_length == 0]
     _require_batches(drafting, "with drafts")
@@ -150,7 +150,7 @@ def _require_batches(points: Sequence[StepPoint], arm: str) -> None:
 
 
 def _fit_columns(points: Sequence[StepPoint], columns: tuple[int, ...]) -> Fit:
-    """Fit some of the three costs, and leave the others at nothing."""
+    """Fit some of the three costs, and set the others to zero."""
     rows = [[_describe(point)[column] for column in columns] for point in points]
     fit = fit_shares(rows, [point.seconds_per_step for point in points])
     if fit is None:

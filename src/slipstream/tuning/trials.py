@@ -1,12 +1,13 @@
-"""Other settings that may matter, each tried in a start of its own at the chosen draft length.
+"""Other settings that may matter, each tried in its own start at the chosen draft length.
 
 A schedule of draft lengths is only worth trying where the model says so, dtype, processes and
 threads only on a CPU. What bounds a step's tokens (`--max-num-seqs`,
 `--max-num-batched-tokens`) follows from the model and needs no start.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import log
 
 from slipstream.hardware.cpu_lists import parse_cpu_list, show_cpu_list
@@ -35,7 +36,7 @@ class Variant:
 
 
 class Trial(Record):
-    """One setting that was tried, and by which share it took less time than the plan before."""
+    """A setting that was tried, and the share of time that it saved."""
 
     what: str
     concurrency: int
@@ -46,21 +47,27 @@ class Trial(Record):
 
     @property
     def gain(self) -> float:
-        """Give by which share the plan before took longer."""
+        """Return by which share the plan before took longer."""
         return self.seconds_per_token_before / self.seconds_per_token - 1
 
     @property
     def verdict(self) -> str:
-        """Say what came of it, in a sentence."""
+        """Return what came of it, in a sentence."""
         much = f"{abs(self.gain):.1%} {'less' if self.gain >= 0 else 'more'} time a token"
         ending = "taken" if self.adopted else f"left, it takes {self.needed:.0%} to tell"
         return f"{self.what}: {much} at concurrency {self.concurrency}, {ending}"
 
 
-def list_variants(plan: LaunchPlan, profile: SpeedProfile) -> list[Variant]:
-    """List what may be faster than the chosen plan, the likeliest first."""
+def list_variants(
+    plan: LaunchPlan, profile: SpeedProfile, others: Mapping[str, LaunchPlan]
+) -> list[Variant]:
+    """List what may be faster than the chosen plan, the likeliest first.
+
+    `others` are plans for the same target with another method each.
+    """
     return [
         *_vary_schedule(profile),
+        *_vary_method(profile, others),
         *_vary_compilation(plan, profile),
         *_vary_dtype(plan, profile),
         *_vary_threads(plan, profile),
@@ -74,7 +81,7 @@ def judge_trial(
     points: Sequence[StepPoint],
     acceptance: Sequence[DraftAcceptance],
 ) -> Trial:
-    """Hold a variant against the plan before it, at the same batches.
+    """Compare a variant with the plan before it, at the same batches.
 
     That one was served at its own loads; what the model is off there is taken to be so here, and
     `factor` is what earlier variants left of its time.
@@ -108,6 +115,29 @@ def _vary_schedule(profile: SpeedProfile) -> Iterator[Variant]:
     )
 
 
+def _vary_method(profile: SpeedProfile, others: Mapping[str, LaunchPlan]) -> Iterator[Variant]:
+    """Try each method as planned, and then with drafts of half that length."""
+    load = (profile.choice.concurrency,)
+    for part in (1, 2):
+        for method, plan in others.items():
+            planned = plan.speculation.length if plan.speculation else None
+            length = planned.value // part if planned else 0
+            if part > 1 and not length:
+                continue
+            what = f"{method}, {length} drafted tokens" if length else method
+            yield Variant(
+                what,
+                EngineStart(length, load, method=method),
+                partial(_take_method, plan, length),
+            )
+
+
+def _take_method(other: LaunchPlan, length: int, _: LaunchPlan, because: str) -> LaunchPlan:
+    if length:
+        return set_drafts(other, length, (), because)
+    return other.model_copy(update={"notes": (*other.notes, f"tuned: {because}")})
+
+
 def _vary_compilation(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]:
     eager = plan.settings.eager is not None and plan.settings.eager.value
     choice = profile.choice
@@ -119,7 +149,7 @@ def _vary_compilation(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Varia
 
 
 def _vary_dtype(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]:
-    """Swap the dtype on a CPU: which is faster depends on its instructions and on the batch."""
+    """Return the plan with the other dtype; on a CPU its instructions decide which is faster."""
     host, dtype, choice = profile.conditions.host, plan.settings.dtype, profile.choice
     if host is None or host.accelerators:
         return
@@ -132,7 +162,7 @@ def _vary_dtype(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]:
 
 
 def _vary_threads(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]:
-    """Swap the two ways that a CPU can compute: in the engine's process, or in one of its own."""
+    """Return the plan with the other place of computing: the engine's process, or a worker."""
     variables = plan.environment
     alone, bound, threads = (variables.get(one) for one in (IN_ENGINE, BINDING, THREADS))
     host = profile.conditions.host

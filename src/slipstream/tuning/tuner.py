@@ -33,7 +33,7 @@ LOADS = 7
 
 
 class StartReport(Record):
-    """One start: what was set and why, how long it took, which loads it was given.
+    """One start: its settings and reasons, its duration and its loads.
 
     `machine` is what else the machine did meanwhile, None if it could not be watched. `repeated`
     says that a first start was disturbed and this is the second.
@@ -51,7 +51,7 @@ class StartReport(Record):
 
 
 class Tuning(Record):
-    """All that was done, and the plan that came of it."""
+    """Everything that was done, and the resulting plan."""
 
     schema_version: Literal[1] = 1
     profile: SpeedProfile
@@ -70,9 +70,10 @@ class Tuning(Record):
 
 @dataclass(slots=True)
 class Tuner:
-    """How a plan is tuned; `say` is told what is done at the moment.
+    """How a plan is tuned; `say` receives progress lines.
 
     `localize` points a plan at folders of this machine; what is saved keeps the models' names.
+    `others` are plans for the same target, by their method.
     """
 
     plan: LaunchPlan
@@ -86,10 +87,11 @@ class Tuner:
     say: Callable[[str], None]
     watch: MachineWatch = field(default_factory=MachineWatch)
     localize: Callable[[LaunchPlan], LaunchPlan] = lambda plan: plan
+    others: Mapping[str, LaunchPlan] = field(default_factory=dict)
     _reports: list[StartReport] = field(default_factory=list)
 
     def tune(self, conditions: Conditions, *, goal: Goal, concurrency: int, starts: int) -> Tuning:
-        """Measure, choose, confirm, and spend what starts are left on other settings."""
+        """Measure, choose, confirm, and use the remaining starts for other settings."""
         self._reports.clear()
         points: list[StepPoint] = []
         acceptance: list[DraftAcceptance] = []
@@ -129,7 +131,7 @@ class Tuner:
     def measure(
         self, start: EngineStart, plan: LaunchPlan | None = None
     ) -> tuple[list[StepPoint], tuple[DraftAcceptance, ...]]:
-        """Give the points of one start's loads, and its drafts."""
+        """Return the points of one start's loads, and its drafts."""
         began = time.monotonic()
         number = len(self._reports) + 1
         figures = measure_start(
@@ -158,7 +160,7 @@ class Tuner:
             )
         )
         loads = list(_split_loads(figures.samples))
-        drafts = start.draft_length > 0
+        drafts = start.draft_length > 0 and start.method is None
         lengths = {start.draft_length, *(length for _, _, length in start.schedule)}
         return (
             [read_point(samples, drafts=drafts) for samples in loads],
@@ -172,19 +174,22 @@ class Tuner:
         return set_drafts(self.plan, start.draft_length, start.schedule, start.because)
 
     def _try_others(self, profile: SpeedProfile, starts: int) -> Tuning:
-        """Take over each variant that is faster by more than two starts of the same differ."""
+        """Adopt each variant that is faster by more than two starts of one plan differ."""
         plan, factor = apply_profile(self.plan, self.plain, profile), 1.0
-        variants = list_variants(plan, profile)
+        variants = list_variants(plan, profile, self.others)
         left = max(0, starts - len(self._reports))
         trials: list[Trial] = []
+        method: str | None = None
         for variant in variants[:left]:
-            start = replace(variant.start, because=variant.what)
+            start = replace(
+                variant.start, because=variant.what, method=variant.start.method or method
+            )
             found = self.measure(start, variant.change(plan, variant.what))
             trial = judge_trial(variant, profile, factor, *found)
             self.say(trial.verdict)
             trials.append(trial)
             if trial.adopted:
-                plan = variant.change(plan, trial.verdict)
+                plan, method = variant.change(plan, trial.verdict), start.method
                 factor /= 1 + trial.gain
         return Tuning(
             profile=profile,

@@ -1,1 +1,1 @@
-"""What runs inside vLLM's own processes: the gate before its API. Nothing of ours is imported."""
+"""Code inside vLLM's processes: gate, patches, steering. It imports nothing else of ours."""

@@ -25,7 +25,7 @@ POOL_BYTES = 64 << 30
 
 
 def make_specs(config: Any) -> dict[str, Any]:
-    """Give the spec of every layer of the target by name."""
+    """Return the spec of every layer of the target by name."""
     return {
         f"layers.{at}": make_spec(config, kind)
         for at, kind in enumerate(config.model_config.hf_text_config.layer_types)
@@ -33,7 +33,7 @@ def make_specs(config: Any) -> dict[str, Any]:
 
 
 def make_spec(config: Any, kind: str) -> Any:
-    """Give one layer's spec."""
+    """Return one layer's spec."""
     model, cache = config.model_config, config.cache_config
     if kind == "linear_attention":
         layer_class, _ = ModelRegistry.resolve_model_cls(model.architecture, model_config=model)

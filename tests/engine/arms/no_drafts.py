@@ -11,7 +11,7 @@ from vllm.v1.spec_decode.dflash import DFlashProposer
 
 
 def count_passes(engine: Any, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
-    """Answer all prompts at once; give the drafter's passes and the texts."""
+    """Answer all prompts at once; return the drafter's passes and the texts."""
     passes, run = 0, DFlashQwen3ForCausalLM.forward
 
     def counted(self: Any, *arguments: Any, **named: Any) -> Any:

@@ -55,7 +55,7 @@ def find_fault(parser: Any, command: list[str]) -> str | None:
 
 
 def find_speculative_fault(given: dict[str, Any]) -> str | None:
-    """Hold every key of the speculative config against the field of that name."""
+    """Compare every key of the speculative config with the field of that name."""
     known: dict[str, Any] = {field.name: field.type for field in fields(SpeculativeConfig)}
     for key, value in given.items():
         if key not in known:

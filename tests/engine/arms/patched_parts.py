@@ -22,7 +22,7 @@ TURBOQUANT = "vllm.v1.attention.backends.turboquant_attn"
 
 
 def turn_last_position(config: Any) -> str | None:
-    """Let a layer of the drafter turn a query at the last position served; give its complaint."""
+    """Let a layer of the drafter turn a query at the last position served; return its complaint."""
     with set_current_vllm_config(config):
         ensure_model_parallel_initialized(1, 1)
         layer = DFlashQwen3DecoderLayer(
@@ -75,7 +75,7 @@ def expand_sampling() -> dict[str, list[float]]:
 
 
 def limit_nothing() -> list[int] | str:
-    """Let vLLM apply top-k to the logits of no token; give their shape, or its complaint."""
+    """Let vLLM apply top-k to the logits of no token; return their shape, or its complaint."""
     from vllm.v1.sample.ops import topk_topp_sampler
 
     try:

@@ -11,7 +11,7 @@ from vllm.engine.arg_utils import EngineArgs
 
 
 def answer(engine: Any, prompt: list[int], max_tokens: int) -> list[int]:
-    """Give the tokens of a greedy answer."""
+    """Return the tokens of a greedy answer."""
     sampling = SamplingParams(temperature=0, max_tokens=max_tokens)
     (given,) = engine.generate([{"prompt_token_ids": prompt}], sampling, use_tqdm=False)
     return list(given.outputs[0].token_ids)

@@ -79,7 +79,7 @@ class Gated:
 
 
 def wait_until(condition: Callable[[], bool], *, within_seconds: float) -> float:
-    """Wait for a condition and give the seconds that it took."""
+    """Wait for a condition and return the seconds that it took."""
     started = time.monotonic()
     while not condition():
         assert time.monotonic() - started < within_seconds, "it did not come to pass"

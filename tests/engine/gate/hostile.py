@@ -25,7 +25,7 @@ class Hostile:
     expected: tuple[int, ...] = (400,)
 
     def with_key(self, key: str) -> bytes:
-        """Give the bytes to send."""
+        """Return the bytes to send."""
         return self.raw.replace(b"{key}", key.encode(), 1)
 
 

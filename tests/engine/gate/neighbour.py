@@ -32,12 +32,12 @@ class Neighbour:
         self._samples = samples
 
     def during(self, windows: Sequence[Window]) -> list[Sample]:
-        """Give the answers to what was asked within any of the windows."""
+        """Return the answers to what was asked within any of the windows."""
         samples = self._read()
         return [one for one in samples if any(a <= one.began < b for a, b in windows)]
 
     def watch(self, seconds: float, work: Callable[[], object] | None = None) -> Window:
-        """Let time pass, or do some work over and over; give the window that it took."""
+        """Let time pass, or do some work over and over; return the window that it took."""
         started = time.monotonic()
         while (left := started + seconds - time.monotonic()) > 0:
             if work is None:

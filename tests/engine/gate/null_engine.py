@@ -77,7 +77,7 @@ def make_engine(chunks: int) -> App:
 
 
 async def _time(app: App, key: str, body: bytes) -> float:
-    """Give the seconds of a request, in the quickest of some turns."""
+    """Return the seconds of a request, in the quickest of some turns."""
     headers = [
         (b"host", b"engine"),
         (b"authorization", f"Bearer {key}".encode()),

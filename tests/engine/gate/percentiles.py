@@ -20,22 +20,22 @@ class Comparison:
 
     @property
     def times(self) -> float:
-        """Say how much longer one in a hundred answers takes."""
+        """Return how much longer one in a hundred answers takes."""
         return p99(self.beside) / p99(self.alone)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Give the value that this share of the values does not exceed."""
+    """Return the value that this share of the values does not exceed."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
 def p99(samples: Sequence[Sample]) -> float:
-    """Give the seconds that one in a hundred answers exceeds."""
+    """Return the seconds that one in a hundred answers exceeds."""
     return percentile([one.seconds for one in samples], 0.99)
 
 
 def compare_neighbour(what: str, measure: Callable[[], Comparison]) -> float:
-    """Say how much longer one in a hundred answers takes, at the quietest of a few attempts.
+    """Return how much longer one in a hundred answers takes, at the quietest of a few attempts.
 
     This machine has others: a second look is due only where the first was bad.
     """

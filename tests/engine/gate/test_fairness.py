@@ -1,7 +1,7 @@
 """A key with one request after another does not wait behind a key with 64 at the same time.
 
 It shares the engine's steps with those that have a seat, which on a processor takes time by itself:
-so 64 are held against as many as have a seat.
+so 64 are compared with as many as have a seat.
 """
 
 import sys
@@ -28,7 +28,7 @@ SHORT_ANSWER = 8
 
 @contextmanager
 def crowd(gated: Gated, count: int) -> Iterator[Counter[int]]:
-    """Have so many callers with one key ask all the time; give the statuses of their answers."""
+    """Have so many callers with one key ask all the time; return the statuses of their answers."""
     over, statuses = threading.Event(), Counter[int]()
     body = {
         "model": "target",

@@ -33,14 +33,14 @@ def make_stream(gated: Gated, path: str, **fields: object) -> bytes:
 
 
 def count_of(gated: Gated) -> tuple[int, int]:
-    """Give what the gate and the engine say is under way."""
+    """Return what the gate and the engine say is under way."""
     running = gated.read_metric("vllm:num_requests_running")
     waiting = gated.read_metric("vllm:num_requests_waiting")
     return gated.read_counts().in_flight, int(running + waiting)
 
 
 def count_inside(gated: Gated) -> int:
-    """Give what the engine has and what waits for a seat in it."""
+    """Return what the engine has and what waits for a seat in it."""
     counts = gated.read_counts()
     return counts.in_flight + counts.waiting
 
@@ -111,7 +111,7 @@ class SlowSenders:
 
     @property
     def are_waiting(self) -> bool:
-        """Say whether any is not closed yet."""
+        """Return whether any is not closed yet."""
         return self._thread.is_alive()
 
     def _run(self) -> None:

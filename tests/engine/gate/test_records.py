@@ -22,7 +22,7 @@ def find_lines(gated: Gated, client_id: str) -> list[AccessLine]:
 
 
 def ask(gated: Gated, path: str, client_id: str, **fields: object) -> tuple[bytes, AccessLine]:
-    """Ask under an id, and give the answer with its line in the log."""
+    """Ask under an id, and return the answer with its line in the log."""
     said = (
         {"input": SECRET, "max_output_tokens": MAX_TOKENS}
         if path == RESPONSES

@@ -29,7 +29,7 @@ QUESTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def paths(gated: Gated, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Give vLLM's paths, with a word in the place of every parameter."""
+    """Return vLLM's paths, with a word in the place of every parameter."""
     scratch = tmp_path_factory.mktemp("routes")
     gate = {"SLIPSTREAM_GATE": str(gated.folder / "gate.json")}
     routes = run_script("list_routes.py", {"arguments": gated.arguments}, scratch, gate)

@@ -38,14 +38,14 @@ def make_ordinary() -> dict[str, Any]:
 
 
 def ask(gated: Gated, schema: dict[str, Any] | None) -> float:
-    """Have the neighbour ask, and give the seconds that the answer took."""
+    """Have the neighbour ask, and return the seconds that the answer took."""
     answer = gated.ask(CHAT, method="POST", key=gated.neighbour, body=make_chat(schema))
     assert answer.status == 200, answer.body[:200]
     return answer.seconds
 
 
 def send_and_leave(gated: Gated, schema: dict[str, Any]) -> int | None:
-    """Send as the attacker, leave soon, and give the status if there was an answer by then."""
+    """Send as the attacker, leave soon, and return the status if there was an answer by then."""
     body = json.dumps(make_chat(schema)).encode()
     with connect(gated.port) as connection:
         connection.sendall(make_request(CHAT, method="POST", key=gated.attacker, body=body))
@@ -57,7 +57,7 @@ def send_and_leave(gated: Gated, schema: dict[str, Any]) -> int | None:
 
 
 def measure(gated: Gated) -> tuple[float, float]:
-    """Give the seconds of the neighbour's new schema and of its plain answer."""
+    """Return the seconds of the neighbour's new schema and of its plain answer."""
     return ask(gated, make_ordinary()), ask(gated, None)
 
 

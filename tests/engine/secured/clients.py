@@ -29,7 +29,7 @@ _connections: dict[str, Any] = {}
 
 @contextmanager
 def connect(secured: Secured, client: str, key: str = "none") -> Iterator[str]:
-    """Have this process's variables be those that `connect` names; give the model's name."""
+    """Have this process's variables be those that `connect` names; return the model's name."""
     if client not in _connections:
         shown = secured.service.command("connect", client, "--json").stdout
         _connections[client] = json.loads(shown)
@@ -44,7 +44,7 @@ def connect(secured: Secured, client: str, key: str = "none") -> Iterator[str]:
 
 
 def call_by_chat(client: openai.OpenAI, model: str) -> tuple[str, Any]:
-    """Have a tool called over Chat Completions, streamed; give its name and arguments."""
+    """Have a tool called over Chat Completions, streamed; return its name and arguments."""
     with client.chat.completions.stream(
         model=model,
         messages=[{"role": "user", "content": QUESTION}],

@@ -57,7 +57,7 @@ def serve(home: Path, stand_in: StandIn | None = None, **changes: Any) -> None:
 
 
 def make_keys(home: Path) -> Path:
-    """Have the run ask for keys; give a file with one."""
+    """Have the run ask for keys; return a file with one."""
     (home / "keys.json").write_text("")
     file = home / "alice.key"
     file.write_text(f"{SECRET}\n")

@@ -35,7 +35,7 @@ FEW = ("--workload", "code", "--prompts", "2", "--concurrency", "1", "2", "--max
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give a machine without runs and keys."""
+    """Return a machine without runs and keys."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("SLIPSTREAM_API_KEY", raising=False)
@@ -169,13 +169,19 @@ def test_a_server_that_forbids_salts_is_measured_with_its_cache_as_it_is(
         (("bench", "http://127.0.0.1:9", "--html", "no/it.html"), 1, "there is no folder"),
         (("bench", "http://127.0.0.1:9"), 3, "no answer from http://127.0.0.1:9"),
         (("bench", "http://127.0.0.1:9", *FEW, "--rate", "2"), 2, "exclude each other"),
-        (("bench", "http://127.0.0.1:9", "--workload", "agent", "--rate", "2"), 2, "at a rate"),
+        (
+            ("bench", "http://127.0.0.1:9", "--workload", "agent", "--rate", "2"),
+            2,
+            "--rate is for single requests",
+        ),
         (("bench", "http://", *FEW), 1, "is not the address of a server"),
         (("compare", "nothing/here"), 1, "nothing/here"),
         (("tune", "nothing/here"), 1, "nothing/here"),
         (("tune", "nothing/here", "--goal", "ttft<1s@p95"), 2, "not about the time per token"),
         (("tune", "nothing/here", "--starts", "2"), 2, "--starts 2 is too few"),
-        (("tune", "nothing/here", "--workload", "agent-8k"), 2, "not of tasks"),
+        (("tune", "nothing/here", "--methods", "ngrm"), 2, "unknown method 'ngrm'"),
+        (("tune", "nothing/here", "--methods", "ngram=x"), 2, "no drafter that ngram could use"),
+        (("tune", "nothing/here", "--workload", "agent-8k"), 2, "not for tasks"),
         (("tune", "nothing/here", "--save", "no/plan.json"), 1, "there is no folder"),
     ],
 )

@@ -104,8 +104,8 @@ def test_saved_plans_are_held_against_the_first_of_them(capsys: pytest.CaptureFi
     assert arena.verdict.arms == ("plain", "dflash", "ngram")
     assert arena.verdict.places[0].contenders == ("ngram",)
     for more, told in (
-        (["--against", "plain.json", "ngram.json"], "arms of the same name"),
-        (["--against", *["plain.json"] * 8], "9 arms are too many"),
+        (["--against", "plain.json", "ngram.json"], "different file names: plain, ngram, ngram"),
+        (["--against", *["plain.json"] * 8], "9 plans are too many to compare"),
         (["--methods", "dflash", "ngram"], "--methods and a saved plan exclude each other"),
     ):
         assert run(["compare", "ngram.json", *more], {}) == 2
@@ -118,7 +118,7 @@ def test_saved_plans_are_held_against_the_first_of_them(capsys: pytest.CaptureFi
         (["dflash"], "--methods takes 2 to 8 methods, not 1"),
         (["dflash", "ngram", "dflash"], "--methods names dflash twice"),
         (["dflash", "dflash=other"], "--methods names dflash twice"),
-        (["dflash", "medusa"], "there is no method 'medusa'"),
+        (["dflash", "medusa"], "unknown method 'medusa'"),
         (["dflash", "ngram=mine"], "'ngram=mine' names no drafter that ngram could use"),
         (["dflash=", "ngram"], "'dflash=' names no drafter that dflash could use"),
         (["dflash", "plain", "--against", "a.json"], "--methods and --against exclude"),

@@ -108,7 +108,7 @@ def test_people_see_a_table_and_the_hints(home: Path, capsys: Capture) -> None:
 
 @pytest.fixture
 def sleeper() -> Iterator[Process]:
-    """Give an engine that listens nowhere."""
+    """Yield an engine that listens nowhere."""
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as child:
         process = read_process(child.pid)
         assert process is not None

@@ -1,4 +1,4 @@
-"""`drafters` and `plan` with a hub at hand: what it lists is held against the target's files.
+"""`drafters` and `plan` with a hub at hand: what it lists is compared with the target's files.
 
 The command runs in a process of its own, since huggingface_hub takes its endpoint from the
 environment when it is imported.

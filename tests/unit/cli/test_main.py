@@ -117,7 +117,7 @@ main.run_and_exit()
 
 
 def end_with(number: signal.Signals, *, before: str = "", line: str = "") -> tuple[int, str, str]:
-    """Send a signal to the command while it waits, then a line; give how it ended."""
+    """Send a signal to the command while it waits, then a line; return how it ended."""
     code = WAITING.format(before=before)
     pipe = subprocess.PIPE
     with subprocess.Popen(

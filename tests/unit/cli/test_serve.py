@@ -36,7 +36,7 @@ NOBODY = Process(pid=1 << 30, start_ticks=1)
 
 @pytest.fixture(autouse=True)
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Give the arguments of a pair that fits, on a machine that belongs to the test alone."""
+    """Return the arguments of a pair that fits, on a machine that belongs to the test alone."""
     for name, folder in (("STATE", "state"), ("CONFIG", "config"), ("CACHE", "cache")):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / folder))
     monkeypatch.delenv("SLIPSTREAM_CACHE", raising=False)
@@ -143,7 +143,7 @@ def test_wishes_do_not_go_with_a_saved_plan(
     saved = tmp_path / "plan.json"
     saved.write_text(capsys.readouterr().out)
     assert run(["serve", str(saved), "--context", "512"], os.environ) == 2
-    assert "a saved plan is taken as it is" in capsys.readouterr().err
+    assert "a saved plan cannot be changed" in capsys.readouterr().err
 
 
 WISHES = (
@@ -170,8 +170,8 @@ def test_what_would_change_a_plan_does_not_go_with_a_run_or_a_saved_plan(
     capsys.readouterr()
     for words, name in WISHES:
         for target, why in (
-            (folder, "a run is served again as it was"),
-            (str(saved), "a saved plan is taken as it is"),
+            (folder, "a run is served again with its own plan"),
+            (str(saved), "a saved plan cannot be changed"),
         ):
             assert run(["serve", target, *words], os.environ) == 2
             assert f"{why}, without {name}\n" in capsys.readouterr().err
@@ -384,7 +384,7 @@ def test_a_run_without_the_gate_is_for_this_machine_and_shown_as_such(
 
 @pytest.fixture
 def served(pair: list[str], small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    """Give a run, on a small disk, whose supervisor was killed."""
+    """Return a run, on a small disk, whose supervisor was killed."""
     monkeypatch.setenv("XDG_STATE_HOME", str(small_disk))
     assert serve_until_ready(*pair, "--port", str(choose_port(None))) == 0
     ((folder, ended),) = list_runs(find_runs_root(os.environ))

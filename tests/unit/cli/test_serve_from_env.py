@@ -152,7 +152,7 @@ def test_without_a_target_it_says_how_to_name_one(
     monkeypatch.delenv("MODEL_PATH")
     assert run(["serve", *words], os.environ) == 2
     told = capsys.readouterr().err
-    assert "no target was named" in told
+    assert "TARGET is missing" in told
     assert "MODEL_PATH" in told
 
 

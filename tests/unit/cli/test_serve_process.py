@@ -51,7 +51,7 @@ Path(__file__).with_name("planted-code-ran").touch()
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Give what a process needs to find our packages and the fake engine."""
+    """Return what a process needs to find our packages and the fake engine."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((os.environ["PYTHONPATH"], SOURCE)))
     return dict(os.environ)
 

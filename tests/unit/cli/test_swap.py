@@ -120,7 +120,7 @@ def test_there_is_no_way_back_before_the_first_swap(
 ) -> None:
     keep(root, "live", supervisor=here, engine=None)
     assert run(["swap", "live", "--back"], {}) == 1
-    assert "live has had one drafter only" in capsys.readouterr().err
+    assert "live has no previous drafter" in capsys.readouterr().err
 
 
 def test_a_second_order_does_not_replace_one_that_waits(
@@ -130,7 +130,7 @@ def test_a_second_order_does_not_replace_one_that_waits(
     waiting = SwapOrder(name="first", folder=theatre.old)
     folder.swap_order.write_text(waiting.to_json())
     assert run(["swap", "live", str(theatre.new)], {}) == 1
-    assert "another order for a drafter waits" in capsys.readouterr().err
+    assert "another swap of this run is waiting" in capsys.readouterr().err
     assert SwapOrder.model_validate_json(folder.swap_order.read_text()) == waiting
 
 

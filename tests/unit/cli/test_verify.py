@@ -23,7 +23,7 @@ FEW = ("--prompts", "1", "--max-tokens", "8", "--samples", "60", "--context", "5
 
 @pytest.fixture(autouse=True)
 def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Give the arguments of a pair that fits, on a machine that belongs to the test alone."""
+    """Return the arguments of a pair that fits, on a machine that belongs to the test alone."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "cache"))
     package = tmp_path / "fake" / "vllm" / "entrypoints" / "openai"

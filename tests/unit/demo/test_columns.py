@@ -24,7 +24,7 @@ def frames(
 
 
 def split(lines: list[str], width: int = WIDTH) -> tuple[str, str]:
-    """Give the two answers of a frame, without their counters."""
+    """Return the two answers of a frame, without their counters."""
     column = (width - 3) // 2
     cells = [(line[:column].rstrip(), line[column + 3 :]) for line in lines[2:]]
     return tuple(" ".join(column).strip() for column in zip(*cells, strict=True))  # type: ignore[return-value]

@@ -27,7 +27,7 @@ def replay(*told: tuple[float, str]) -> Any:
 
 
 def see(terminal: Any, now: float) -> list[str]:
-    """Give the lines that are seen at a time, as a terminal would show them."""
+    """Return the lines that are seen at a time, as a terminal would show them."""
     signs = {
         (span.row, span.column): span.sign
         for span in terminal.spans

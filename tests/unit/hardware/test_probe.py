@@ -1,4 +1,4 @@
-"""A whole machine is portrayed through its surface, and the portrait round-trips."""
+"""A whole machine is portrayed through its surface, and the description round-trips."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES decides which accelerators are in a portrait, and in which order."""
+"""CUDA_VISIBLE_DEVICES decides which accelerators are in a description, and in which order."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ def probe(folder: Path, *devices: dict[str, Any], **environment: str) -> Host:
 
 
 def see(folder: Path, value: str) -> tuple[list[int], tuple[str, ...]]:
-    """Return the indices in a portrait, and its remarks."""
+    """Return the indices in a description, and its remarks."""
     host = probe(folder, CUDA_VISIBLE_DEVICES=value)
     return [accelerator.index for accelerator in host.accelerators], host.remarks
 

@@ -119,7 +119,7 @@ def test_turboquant_is_possible_on_dense_and_hybrid_targets() -> None:
 def choose_cache(
     machine: str, *, plain: int | None = 10, fp8: int = 20, packed: int = 26, **changes: Any
 ) -> tuple[str, str] | None:
-    """Choose for 24 sequences, by how many each type holds; give the value and its source."""
+    """Choose for 24 sequences, by how many each type holds; return the value and its source."""
     held = {"auto": plain, "fp8": fp8, "turboquant_k8v4": packed}
     situation = situate(machine, **changes)
     choice = decide_kv_dtype(situation, wanted=24, count_fitting=held.__getitem__)

@@ -1,4 +1,4 @@
-"""Candidates are found in four ways, held against the target, and ranked by evidence."""
+"""Candidates are found in four ways, compared with the target, and ranked by evidence."""
 
 from collections.abc import Callable
 

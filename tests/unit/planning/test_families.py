@@ -1,4 +1,4 @@
-"""The table of families is held against vLLM's own registries."""
+"""The table of families is compared with vLLM's own registries."""
 
 from pathlib import Path
 

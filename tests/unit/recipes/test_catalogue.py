@@ -20,7 +20,7 @@ ENGINE = (0, 32)
 
 
 def is_older(version: str) -> bool:
-    """Say whether every release that a free text names is before ours."""
+    """Return whether every release that a free text names is before ours."""
     named = [(int(major), int(minor)) for major, minor in re.findall(r"\b(\d)\.(\d+)", version)]
     return bool(named) and max(named) < ENGINE
 

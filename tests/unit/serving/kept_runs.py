@@ -117,13 +117,13 @@ class FakeProc:
         shutil.rmtree(self.path / str(pid), ignore_errors=True)
 
     def hold(self, pid: int, *inodes: int) -> None:
-        """Give a process sockets, and a file beside them."""
+        """Add sockets, and a file beside them, to a process."""
         (self.path / str(pid) / "fd" / "0").symlink_to("/dev/null")
         for number, inode in enumerate(inodes, start=3):
             (self.path / str(pid) / "fd" / str(number)).symlink_to(f"socket:[{inode}]")
 
     def means(self, *deadly: Signals) -> Means:
-        """Give the means to end processes, which these signals do."""
+        """Return the means to end processes, which these signals do."""
 
         def send(pid: int, number: Signals) -> None:
             self.sent.append((pid, number))

@@ -57,7 +57,7 @@ def site(tmp_path: Path, proc: FakeProc, monkeypatch: pytest.MonkeyPatch) -> Sit
 
 
 def find(site: Site, subject: str) -> list[Check]:
-    """Give what was found about a subject that is not ok."""
+    """Return what was found about a subject that is not ok."""
     checks = examine(site).checks
     return [one for one in checks if one.subject == subject and one.verdict != "ok"]
 

@@ -57,7 +57,7 @@ def test_a_large_file_comes_in_parts(file: GrowingFile, monkeypatch: pytest.Monk
 
 
 def add_each_time(path: Path, *texts: str) -> tuple[Callable[[float], None], Callable[[], bool]]:
-    """Give a wait in which a file grows, and the end that comes after all of it."""
+    """Return a wait in which a file grows, and the end that comes after all of it."""
     left = list(texts)
 
     def wait(_: float) -> None:

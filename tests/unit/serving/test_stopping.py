@@ -28,7 +28,7 @@ class Stage:
         happen(self.folder, state, f"it is {state}")
 
     def stop(self, steps: Steps, *, at_once: bool = False) -> list[str]:
-        """Stop it while the steps happen, each at its look, and give what was told."""
+        """Stop it while the steps happen, each at its look, and return what was told."""
         told, looks = list[str](), 0
 
         def wait(seconds: float) -> None:

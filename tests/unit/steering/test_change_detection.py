@@ -1,4 +1,4 @@
-"""A fall is found, and what holds for every distribution is held against all outcomes of some."""
+"""A fall is found, and what holds for every distribution is compared with all outcomes of some."""
 
 import random
 from itertools import product

@@ -126,7 +126,7 @@ def change(settings: TrainSettings = SETTINGS, **changes: Any) -> TrainSettings:
 
 
 def refusal(check: Callable[..., None], *arguments: object) -> SlipstreamError | None:
-    """Give what a check refuses with, or None if it lets this pass."""
+    """Return what a check refuses with, or None if it lets this pass."""
     try:
         check(*arguments)
     except SlipstreamError as error:

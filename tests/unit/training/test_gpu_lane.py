@@ -55,7 +55,7 @@ def job(tmp_path: Path) -> GpuJob:
 
 
 def values_of(command: Sequence[str], flag: str) -> list[str]:
-    """Give what follows a flag that stands there once, up to the next flag."""
+    """Return what follows a flag that stands there once, up to the next flag."""
     assert command.count(flag) == 1, f"{flag} in {shlex.join(command)}"
     values: list[str] = []
     for word in command[command.index(flag) + 1 :]:
@@ -285,7 +285,7 @@ def interrupt_once_there(path: Path) -> None:
 
 
 def is_running(process: int) -> bool:
-    """Say whether a process runs; one that nobody collected yet has ended."""
+    """Return whether a process runs; one that nobody collected yet has ended."""
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

@@ -37,7 +37,7 @@ def respond(name: str, prompt: int, response: int) -> Response:
 
 
 def write(folder: TrainFolder, responses: Sequence[Response]) -> list[TrainSample]:
-    """Lay out what the first stages leave, and give the samples that are in it."""
+    """Lay out what the first stages leave, and return the samples that are in it."""
     folder.path.mkdir()
     write_conversations(folder.prompts, CONVERSATIONS)
     folder.responses.write_text("".join(f"{row.model_dump_json()}\n" for row in responses))

@@ -267,7 +267,7 @@ def test_no_weights_are_fetched_to_decide(
 
 
 def hash_prompts(*lines: str, file: str = "prompts.jsonl") -> str:
-    """Give the hash of twenty prompts and these."""
+    """Return the hash of twenty prompts and these."""
     common = [f'"prompt {number}"' for number in range(20)]
     Path(file).write_text("".join(f"{line}\n" for line in (*common, *lines)))
     return make(prompts=(file,))[0].settings.prompts_sha256

@@ -20,7 +20,7 @@ def target(tmp_path: Path) -> Path:
 
 
 def native(*layer_ids: int, **changes: Any) -> Table:
-    """Give the config of a native drafter; `changes` go into its dflash_config."""
+    """Return the config of a native drafter; `changes` go into its dflash_config."""
     shape = DrafterShape(layers=2, target_layer_ids=layer_ids or (1, 5, 9))
     config = drafter_config(LLAMA, shape)
     config["dflash_config"] |= changes
@@ -32,7 +32,7 @@ def sliding(config: Table, *kinds: str) -> Table:
 
 
 def speculators(*kinds: str, non_causal: bool, layer_ids: tuple[int, ...] = (2, 6, 10)) -> Table:
-    """Give the config of a drafter in speculators' layout."""
+    """Return the config of a drafter in speculators' layout."""
     layers = {"model_type": "qwen3", "num_hidden_layers": len(kinds), "hidden_size": 64}
     return {
         "speculators_model_type": "dflash",

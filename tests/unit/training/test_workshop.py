@@ -11,7 +11,7 @@ from tests.unit.training.pieces import SETTINGS, converse, open_workshop
 
 
 def find_dtype(folder: Path, machine: str, *features: str) -> str | None:
-    """Give the dtype of the engine that answers prompts on a machine with these instructions."""
+    """Return the dtype of the engine that answers prompts on a machine with these instructions."""
     host = load_host(machine)
     processor = host.processor.model_copy(update={"features": features})
     shop = replace(open_workshop(folder), host=host.model_copy(update={"processor": processor}))

@@ -1,4 +1,4 @@
-"""An engine whose costs and drafts are known: what is fitted to it is held against the truth."""
+"""An engine whose costs and drafts are known: what is fitted to it is compared with the truth."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class SyntheticEngine:
         return self.fixed + sequences * (self.by_sequence + self.by_token * (length + 1))
 
     def give_tokens(self, kind: str, length: int) -> float:
-        """Give the mean over very many prompts."""
+        """Return the mean over very many prompts."""
         return average(self.draft(kind, length, Random(7), prompts=1500, drafts=1), length)
 
     def token_seconds(self, shares: Mapping[str, float], length: int, sequences: int) -> float:

@@ -46,10 +46,13 @@ class Machine:
     said: list[str] = field(default_factory=list)
     load: MachineLoad | None = None
     chance: Random = field(default_factory=lambda: Random(3))
+    others: dict[str, LaunchPlan] = field(default_factory=dict)
+    ngram_costs: float = 1.0
 
     def start(self, plan: LaunchPlan, bench: Bench, **_: Any) -> StartFigures:
         self.plans.append(plan)
         factor = self.eager_costs if plan.find("--enforce-eager") else 1.0
+        factor *= self.ngram_costs if is_ngram(plan) else 1.0
         costs = {
             name: getattr(self.engine, name) * factor
             for name in ("fixed", "by_sequence", "by_token", "plain_fixed", "plain_by_sequence")
@@ -75,10 +78,20 @@ class Machine:
             environment={},
             logs=Path("logs"),
             say=self.said.append,
+            others=self.others,
         )
         return tuner.tune(
             make_conditions(plan), goal=parse_goal(goal), concurrency=concurrency, starts=starts
         )
+
+
+def is_ngram(plan: LaunchPlan) -> bool:
+    return plan.speculation is not None and plan.speculation.method.value == "ngram"
+
+
+def plan_ngram() -> LaunchPlan:
+    ngram = '{"method": "ngram", "num_speculative_tokens": 6, "prompt_lookup_max": 4}'
+    return plan_for("--enforce-eager", "--speculative-config", ngram)
 
 
 def read_start(plan: LaunchPlan) -> EngineStart:
@@ -148,6 +161,38 @@ def test_what_is_not_faster_is_left_and_what_was_not_tried_is_named(machine: Mac
     assert machine.tune(starts=3).untried == ("compiled",)
 
 
+def test_another_method_is_taken_where_its_tokens_come_faster(machine: Machine) -> None:
+    machine.others, machine.ngram_costs = {"ngram": plan_ngram()}, 0.5
+    done = machine.tune(starts=4)
+    (trial,) = done.trials
+    assert (trial.what, trial.adopted) == ("ngram, 6 drafted tokens", True)
+    assert is_ngram(done.plan)
+    assert done.plan.speculation is not None
+    length = done.plan.speculation.length
+    assert length is not None
+    assert (length.value, length.source) == (6, "measured")
+    assert done.starts[-1].draft_length == 6
+    assert done.untried == ("ngram, 3 drafted tokens", "compiled")
+
+
+def test_what_comes_after_another_method_is_tried_with_that_method(machine: Machine) -> None:
+    machine.others, machine.ngram_costs = {"ngram": plan_ngram()}, 0.5
+    machine.eager_costs = 1.4
+    done = machine.tune(starts=6)
+    assert [trial.adopted for trial in done.trials] == [True, False, True]
+    assert is_ngram(machine.plans[-1])
+    assert machine.plans[-1].find("--enforce-eager") is None
+    assert is_ngram(done.plan)
+    assert done.plan.find("--enforce-eager") is None
+
+
+def test_a_method_that_is_no_faster_is_left(machine: Machine) -> None:
+    machine.others, machine.ngram_costs = {"ngram": plan_ngram()}, 1.3
+    done = machine.tune(starts=4)
+    assert [trial.adopted for trial in done.trials] == [False]
+    assert not is_ngram(done.plan)
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -166,7 +211,7 @@ def test_a_cpu_is_tried_with_and_without_a_worker_process(
 ) -> None:
     done = machine.tune()
     plan = set_variables(done.plan, before, "planned")
-    (variant,) = [one for one in list_variants(plan, done.profile) if "worker" in one.what]
+    (variant,) = [one for one in list_variants(plan, done.profile, {}) if "worker" in one.what]
     changed = variant.change(plan, "tried")
     assert {one.flag: one.value for one in changed.variables} == {
         **{one.flag: one.value for one in done.plan.variables},
@@ -196,7 +241,7 @@ def test_a_worker_process_is_bound_to_the_cpus_of_the_machine(
     plan = set_variables(done.plan, before, "planned")
     changed = [
         variant.change(plan, "tried")
-        for variant in list_variants(plan, profile)
+        for variant in list_variants(plan, profile, {})
         if "worker" in variant.what
     ]
     tried = [{one.flag: one.value for one in plan.variables} for plan in changed]
@@ -266,7 +311,7 @@ def test_a_cpu_is_tried_in_the_other_dtype(
     conditions = done.profile.conditions.model_copy(update={"host": load_host(machine_name)})
     profile = done.profile.model_copy(update={"conditions": conditions})
     plan = done.plan.change(dtype=before and Choice(before, "hardware", "planned"))
-    variants = [one for one in list_variants(plan, profile) if one.what.startswith("in ")]
+    variants = [one for one in list_variants(plan, profile, {}) if one.what.startswith("in ")]
     assert [one.what for one in variants] == tried
     for one in variants:
         changed = one.change(plan, "measured so").settings.dtype

@@ -1,1 +1,1 @@
-"""The client that measures: connections, streams, requests, loads."""
+"""The measuring client: connections, streams, requests and loads."""

@@ -1,4 +1,4 @@
-"""What a server is asked, and whole answers in token ids, where time is not what matters.
+"""Requests, and complete answers as token ids, where time does not matter.
 
 vLLM reports the drafts of each request if it was started with
 `--per-request-spec-decode-metrics summary`; without it they are zero.
@@ -25,7 +25,7 @@ from slipstream.measuring.client.endpoint import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One question: messages for the chat template, or else a prompt in token ids.
+    """One request: messages for the chat template, or a prompt as token ids.
 
     `extra` adds to the body, or takes out of it what is None there: some servers refuse a
     request with a key that they do not know.
@@ -41,11 +41,11 @@ class Request:
 
     @property
     def path(self) -> str:
-        """Give the path that answers this kind of prompt."""
+        """Return the path that answers this kind of prompt."""
         return "/v1/chat/completions" if self.messages else "/v1/completions"
 
     def make_body(self, model: str) -> dict[str, Any]:
-        """Make what is sent, but for whether it is streamed."""
+        """Return the request body, without the stream flag."""
         prompt = (
             {"messages": list(self.messages)}
             if self.messages
@@ -63,7 +63,7 @@ class Request:
 
 
 class Drafts(NamedTuple):
-    """What became of drafts: how many, of how many tokens, and those accepted by position."""
+    """Counts of drafts, draft tokens, and accepted tokens by position."""
 
     drafts: int = 0
     drafted: int = 0
@@ -73,7 +73,7 @@ class Drafts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came back, in tokens, and how many drafts had their first, second, ... accepted."""
+    """An answer in tokens, with its drafts accepted by position."""
 
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
@@ -92,7 +92,7 @@ def ask_all(
     concurrency: int,
     on_answer: Callable[[int, Answer], None],
 ) -> None:
-    """Keep `concurrency` requests in flight until all are answered; one that fails ends it.
+    """Keep `concurrency` requests in flight until all are answered; the first failure ends it.
 
     `on_answer` gets each request's number with its answer, in the order of the answers.
     """
@@ -101,7 +101,7 @@ def ask_all(
 
 
 async def ask(client: httpx.AsyncClient, request: Request, *, model: str) -> Answer:
-    """Ask one question and wait for the whole answer."""
+    """Send one request and wait for the complete answer."""
     started = time.monotonic()
     told = await call(client, "POST", request.path, request.make_body(model))
     seconds = time.monotonic() - started
@@ -137,7 +137,7 @@ async def work_together(
     work: Callable[[], Coroutine[Any, Any, None]],
     tasks: list[asyncio.Task[None]] | None = None,
 ) -> None:
-    """Let workers run until all are done; what one raises ends the others and comes out bare.
+    """Run workers until all are done; an exception of one cancels the others and is raised as is.
 
     `tasks` receives the workers, for one of them to cancel the others.
     """

@@ -1,4 +1,4 @@
-"""Where a server is, who asks it and under which model name; and the calls that are not timed."""
+"""A server's address, key and model name, and the calls that are not timed."""
 
 import asyncio
 import ssl
@@ -24,7 +24,7 @@ _KEY_HINT = f"put the server's key into a file or into {KEY_VARIABLE}"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server's address, with or without /v1; without a model, its first one is asked.
+    """A server's address, with or without /v1; the default model is its first one.
 
     A run of ours is known by its own certificate, every other server by an authority.
     """
@@ -36,7 +36,7 @@ class Endpoint:
 
     @property
     def base(self) -> httpx.URL:
-        """Give the address that paths are appended to."""
+        """Return the address that paths are appended to."""
         try:
             base = httpx.URL(self.url.rstrip("/").removesuffix("/v1"))
         except httpx.InvalidURL:
@@ -50,7 +50,7 @@ class Endpoint:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Give the headers that say who asks."""
+        """Return the headers that say who asks."""
         return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
 
     def make_context(self) -> ssl.SSLContext | None:
@@ -86,7 +86,7 @@ def open_client(endpoint: Endpoint) -> httpx.AsyncClient:
 
 
 async def read_model(client: httpx.AsyncClient) -> str:
-    """Ask the server for the name of its first model."""
+    """Return the name of the server's first model."""
     listed = await call(client, "GET", "/v1/models")
     try:
         return str(listed["data"][0]["id"])
@@ -95,7 +95,7 @@ async def read_model(client: httpx.AsyncClient) -> str:
 
 
 def read_served_model(endpoint: Endpoint) -> tuple[str, int | None]:
-    """Ask for the first model's name, and for its context where the server says it."""
+    """Return the name of the first model, and its context if the server reports it."""
 
     async def ask() -> Any:
         async with open_client(endpoint) as client:
@@ -114,7 +114,7 @@ def read_served_model(endpoint: Endpoint) -> tuple[str, int | None]:
 
 
 async def call(client: httpx.AsyncClient, method: str, path: str, body: Any = None) -> Any:
-    """Call the server and give the JSON that it answers with."""
+    """Call the server and return the JSON of its answer."""
     answer = await fetch(client, method, path, body)
     try:
         return answer.json()
@@ -129,7 +129,7 @@ async def call(client: httpx.AsyncClient, method: str, path: str, body: Any = No
 async def fetch(
     client: httpx.AsyncClient, method: str, path: str, body: Any = None
 ) -> httpx.Response:
-    """Call the server and give its answer, if it is a good one."""
+    """Call the server and return its answer; raise if it is an error."""
     answer = await send(client, method, path, body)
     if answer.status_code != httpx.codes.OK:
         refused = answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
@@ -144,7 +144,7 @@ async def fetch(
 async def send(
     client: httpx.AsyncClient, method: str, path: str, body: Any = None
 ) -> httpx.Response:
-    """Call the server and give whatever it answers."""
+    """Call the server and return any answer."""
     try:
         return await client.request(method, path, json=body)
     except httpx.HTTPError as fault:
@@ -152,7 +152,7 @@ async def send(
 
 
 def no_answer(base: httpx.URL, fault: Exception) -> EngineError:
-    """Make the error for a server that is not there."""
+    """Return the error for a server that cannot be reached."""
     why = f"{type(fault).__name__} {fault}".strip()
     hint = _CERTIFICATE_HINT if "CERTIFICATE_VERIFY_FAILED" in why else _HINT
     return EngineError(f"no answer from {base}: {why}", hint=hint)

@@ -1,4 +1,4 @@
-"""What an engine counts on /metrics: its drafts, its prefix cache, preemptions, its queue.
+"""The engine's counters on /metrics: drafts, prefix cache, preemptions, queue.
 
 For engines that do not tell a request its drafts, and for what no request is told. vLLM counts
 drafts; SGLang has a gauge of its latest tokens per step, and calls a preemption a retraction.
@@ -32,7 +32,7 @@ _GAUGES = {
 
 
 class EngineCounts(Record):
-    """What an engine counted, since it started or `since` then; None is what it does not say.
+    """The engine's counts since its start or `since` a point; None is not reported.
 
     The cache is counted in tokens. What runs, waits and was drafted latest is as of the moment.
     """
@@ -52,20 +52,20 @@ class EngineCounts(Record):
 
     @property
     def tokens_per_step(self) -> float | None:
-        """Give the tokens that a step made, with the one that is not drafted."""
+        """Return the tokens that a step made, with the one that is not drafted."""
         if self.drafts and self.accepted is not None:
             return 1 + self.accepted / self.drafts
         return self.latest_tokens_per_step
 
     @property
     def cache_hit_share(self) -> float | None:
-        """Give the share of prompt tokens that the prefix cache had."""
+        """Return the share of prompt tokens that the prefix cache had."""
         if not self.cache_queries or self.cache_hits is None:
             return None
         return self.cache_hits / self.cache_queries
 
     def since(self, before: "EngineCounts") -> "EngineCounts":
-        """Give what was counted in between."""
+        """Return what was counted in between."""
         counts = {
             name: now - (getattr(before, name) or 0)
             for name in _COUNTERS

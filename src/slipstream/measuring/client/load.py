@@ -33,7 +33,7 @@ def run_closed_loop(
     deadline_seconds: float = math.inf,
     on_sample: OnSample = lambda _: None,
 ) -> list[Sample]:
-    """Send all requests, `concurrency` at a time; give the samples in the requests' order."""
+    """Send all requests, `concurrency` at a time; return the samples in the requests' order."""
 
     async def run() -> list[Sample]:
         async with _Load(endpoint, requests, deadline_seconds, on_sample) as load:
@@ -144,7 +144,7 @@ def draw_arrivals(count: int, *, rate: float, seed: int) -> tuple[float, ...]:
 
 
 class _Load:
-    """A load under way: its connections, its clock and what it measured so far."""
+    """A load under way: its connections, its clock and its samples so far."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class _Load:
         return [self._samples[number] for number in sorted(self._samples)]
 
     async def _find_model(self) -> str:
-        """Find the model's name, and with it whether the server is there."""
+        """Return the model's name, which also shows whether the server is there."""
         if self._endpoint.model is None:
             async with open_client(self._endpoint) as client:
                 return await read_model(client)

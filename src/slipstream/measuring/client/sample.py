@@ -1,4 +1,4 @@
-"""`Sample`: one request as it was measured. Bench, compare and verify all stand on it."""
+"""`Sample`: one measured request, the basis of bench, compare and verify."""
 
 from typing import Literal
 
@@ -50,7 +50,7 @@ class Sample(Record):
 
     @property
     def seconds_per_token(self) -> float | None:
-        """Give the time of each token after the first: decoding alone, without the prompt."""
+        """Return the time of each token after the first: decoding alone, without the prompt."""
         if self.first_token_seconds is None or self.output_tokens < 2:
             return None
         return (self.seconds - self.first_token_seconds) / (self.output_tokens - 1)

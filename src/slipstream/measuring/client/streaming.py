@@ -1,4 +1,4 @@
-"""One streamed request, measured: when its tokens came, how many, and what became of drafts.
+"""One streamed request, measured: the times and number of its tokens, and its drafts.
 
 A chunk is not a token: with speculation it holds several, so tokens are counted by the server
 alone. vLLM puts a request's drafts beside the usage in the stream's last chunk.
@@ -21,7 +21,7 @@ FAILED = ("abort", "error")
 
 
 class StreamReader:
-    """What a stream of events tells, as its bytes come; never raises, keeps what is wrong."""
+    """The content of a stream, byte by byte; errors are kept and not raised."""
 
     def __init__(self) -> None:
         self.fault: str | None = None
@@ -37,7 +37,7 @@ class StreamReader:
         self._rest = b""
 
     def take(self, data: bytes, now: float) -> None:
-        """Take bytes that came at a time, cut anywhere."""
+        """Process bytes that arrived at a time, cut anywhere."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         try:
             for line in lines:
@@ -55,7 +55,7 @@ class StreamReader:
             self.usage, self.drafts = usage, read_drafts(told)
 
     def _take_choice(self, choice: dict[str, Any], now: float) -> None:
-        """Note a token; the first chunk of a chat has only a role, a last one maybe nothing."""
+        """Count a token; the first chunk of a chat has only a role, the last may be empty."""
         delta = choice.get("delta")
         text = choice.get("text") if delta is None else delta.get("content")
         ids = choice.get("token_ids")
@@ -79,7 +79,7 @@ class StreamReader:
         call[1] += told.get("arguments") or ""
 
     def describe(self, began: float) -> dict[str, Any]:
-        """Give what was told so far as a sample has it."""
+        """Return what was told so far as a sample has it."""
         usage = self.usage or {}
         details = usage.get("prompt_tokens_details") or {}
         return {
@@ -99,7 +99,7 @@ class StreamReader:
         }
 
     def find_fault(self) -> str | None:
-        """Say what is wrong with a stream that is over, if anything is."""
+        """Return what is wrong with a stream that is over, if anything is."""
         if self.fault is not None:
             return self.fault
         if self.finish_reason is None or self.finish_reason in FAILED:
@@ -112,7 +112,7 @@ class StreamReader:
 async def stream(
     wire: Wire, request: Request, *, model: str, concurrency: int, load_began: float, until: float
 ) -> Sample:
-    """Ask, read the stream and give what was measured; `until` ends it with an error."""
+    """Send the request, read the stream and return a sample; `until` ends it with an error."""
     streamed = {"stream": True, "stream_options": {"include_usage": True}}
     post = wire.make_post(request.path, request.make_body(model) | streamed)
     reader, began = StreamReader(), time.monotonic()

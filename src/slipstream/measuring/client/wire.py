@@ -27,7 +27,7 @@ _CLOSED = "the server closed the connection"
 
 
 class AnswerReader:
-    """One answer as its bytes come; ValueError if they are not HTTP/1.1."""
+    """One HTTP/1.1 response, parsed as its bytes arrive; raises ValueError."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -39,7 +39,7 @@ class AnswerReader:
         self._left: int | None = 0
 
     def feed(self, data: bytes) -> bytes:
-        """Give what these bytes add to the body."""
+        """Return what these bytes add to the body."""
         if not self.status:
             head, found, data = (self._rest + data).partition(b"\r\n\r\n")
             if not found:
@@ -55,7 +55,7 @@ class AnswerReader:
         return data
 
     def end(self) -> None:
-        """Note that the connection was closed, which may be the answer's proper end."""
+        """Process the end of the connection, which may be the proper end of the response."""
         self.complete = self.complete or (self.status > 0 and self._left is None)
 
     def _read_head(self, head: bytes) -> None:
@@ -73,7 +73,7 @@ class AnswerReader:
         self.keeps = version == "HTTP/1.1" and fields.get("connection", "").lower() != "close"
 
     def _join_chunks(self, data: bytes) -> bytes:
-        """Take chunks apart; `_left` counts the bytes of one with the line end after it."""
+        """Decode chunks; `_left` counts the bytes of a chunk with its line end."""
         pieces, at, self._rest = [], 0, b""
         while at < len(data) and not self.complete:
             if self._left:
@@ -91,7 +91,7 @@ class AnswerReader:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A kept connection: one exchange at a time, each with a taker of its body."""
+    """A kept connection: one exchange at a time, each with a callback for its body."""
 
     def __init__(self, buffer: memoryview) -> None:
         self.reader = AnswerReader()
@@ -115,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_free(self) -> bool:
-        """Say whether another exchange may follow."""
+        """Return whether another exchange may follow."""
         fresh = time.monotonic() - self.heard_at < IDLE_SECONDS
         return self._transport is not None and self.reader.keeps and self.reader.complete and fresh
 
@@ -161,7 +161,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class Wire:
-    """The connections to one server, kept and used again."""
+    """A pool of connections to one server."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._base = endpoint.base
@@ -186,7 +186,7 @@ class Wire:
 
     @asynccontextmanager
     async def borrow(self) -> AsyncIterator[Connection]:
-        """Lend a kept connection or a new one; OSError if there is none to be had."""
+        """Return a kept connection or a new one; raises OSError."""
         connection = self._find_free() or await self._connect()
         try:
             yield connection

@@ -1,1 +1,1 @@
-"""Two plans in turns, and the verdict on them."""
+"""Plans measured in turns, and the verdict on them."""

@@ -56,7 +56,7 @@ def _answer(places: Sequence[Place]) -> ArenaAnswer:
 
 
 def _tell_loads(places: Sequence[Place], loads: Sequence[int]) -> str:
-    """Tell what is so at these concurrencies, winners first, the kinds of one outcome together."""
+    """Return the outcome at these concurrencies, winners first, kinds with one outcome together."""
     outcomes: dict[str, list[Place]] = {}
     kinds = [place for place in places if place.kind is not None]
     for place in sorted(kinds, key=lambda place: place.winner is None):
@@ -76,7 +76,7 @@ def _tell_loads(places: Sequence[Place], loads: Sequence[int]) -> str:
 
 
 def _tell(place: Place) -> str:
-    """Say who is fastest, or between whom it is open."""
+    """Return who is fastest, or between whom it is open."""
     if place.winner:
         return f"{place.winner} is fastest"
     limit = f"{EVEN * 100:.0f} %"
@@ -88,7 +88,7 @@ def _tell(place: Place) -> str:
 
 
 def _tell_speed(places: Sequence[Place]) -> str:
-    """Tell the ratios of winners, from the least to the greatest."""
+    """Return the ratios of winners, from the least to the greatest."""
     ratios = sorted(p.speed_up.ratio for p in places if p.winner and p.speed_up)
     span = " to ".join(dict.fromkeys(f"{ratio:.2f}" for ratio in (*ratios[:1], *ratios[-1:])))
     return f" ({span} times as fast)" if ratios else ""

@@ -34,7 +34,7 @@ class Block(Record):
 
 
 class Timed(NamedTuple):
-    """What is compared: a request by its time per token, a task by its wall time."""
+    """What is compared: the time per token of a request, or the wall time of a task."""
 
     name: str
     seconds: float
@@ -56,7 +56,7 @@ class Readings:
 
 
 def read_blocks(blocks: Sequence[Block], arms: int = 2) -> Readings:
-    """Line up the blocks by cell and prompt; one that answered nothing would leave nothing."""
+    """Line up the blocks by cell and prompt; a block without answers is left out."""
     design = Design(
         arms=tuple(block.arm for block in blocks), rounds=tuple(block.round for block in blocks)
     )
@@ -93,7 +93,7 @@ def split_block(block: Block) -> dict[Cell, list[Sample]]:
 
 
 def has_tasks(blocks: Sequence[Block]) -> bool:
-    """Say whether the blocks were asked tasks, and not prompts on their own."""
+    """Return whether the blocks were asked tasks, and not prompts on their own."""
     return any(sample.task is not None for block in blocks for sample in block.samples)
 
 

@@ -1,4 +1,4 @@
-"""What about the measurement itself weakens a verdict.
+"""Conditions of the measurement that weaken a verdict.
 
 A grave caution takes the verdict away; the others are reported with it. On a busy machine the times
 themselves are not to be trusted.
@@ -49,7 +49,7 @@ class Caution(Record):
 def find_cautions(
     blocks: Sequence[Block], readings: Readings, names: Mapping[Arm, str]
 ) -> Iterator[Caution]:
-    """Look for failed requests, prompts that drop out, too few of them, unlike lengths."""
+    """Return failed requests, dropped prompts, too few prompts and unequal lengths as cautions."""
     yield from _find_failures(blocks, names)
     yield from _find_gaps(blocks, readings)
     few = sorted({len(prompts) for prompts in readings.speeds.values()})[0]

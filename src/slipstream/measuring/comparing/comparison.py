@@ -37,7 +37,7 @@ class BlockReport(Record):
 
 
 class ComparedArm(Record):
-    """One of those compared: what it is called, and its plan."""
+    """One of the compared plans, with its name."""
 
     name: str
     plan: LaunchPlan
@@ -67,7 +67,7 @@ class Arena(Record):
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """How arms are compared; `say` is told what is done at the moment.
+    """How arms are compared; `say` receives progress lines.
 
     `localize` points a plan at folders of this machine; the report keeps the models' names.
     """
@@ -82,7 +82,7 @@ class Contest:
     localize: Callable[[LaunchPlan], LaunchPlan] = lambda plan: plan
 
     def run(self, conditions: Conditions) -> Comparison | Arena:
-        """Run every round and judge."""
+        """Run every round and return the result."""
         blocks: list[Block] = []
         reports: list[BlockReport] = []
         orders = list_rounds(len(self.arms), self.rounds)
@@ -122,7 +122,7 @@ def conclude(
     reports: Sequence[BlockReport],
     blocks: Sequence[Block],
 ) -> Comparison | Arena:
-    """Judge two arms, or rank more, and keep what that rests upon."""
+    """Judge two arms, or rank more, and return the result with its evidence."""
     machines = [report.machine for report in reports]
     names = [arm.name for arm in arms]
     if len(arms) == 2:

@@ -63,7 +63,7 @@ class Effects:
         return SpeedRatio(ratio=exp(value), low=exp(value - half), high=exp(value + half))
 
     def decide(self, contrast: Contrast, half: float) -> Outcome:
-        """Say what an interval of this half-width shows."""
+        """Return what an interval of this half-width shows."""
         value = self.values[contrast]
         if abs(value) > max(half, self.floors[contrast[1]]):
             return "faster" if value > 0 else "slower"
@@ -82,7 +82,7 @@ class Effects:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that blocks show: findings for each pair, what weakens them, the effects of the speed."""
+    """The findings of all pairs, their cautions, and the effects on the speed."""
 
     measure: Measure
     blocks: int
@@ -100,7 +100,7 @@ def gather_evidence(
     draws: int,
     machines: Sequence[MachineLoad | None],
 ) -> Evidence:
-    """Find every pair's speed-ups; on a busy machine all of them are unclear."""
+    """Return every pair's speed-ups; on a busy machine all of them are unclear."""
     live = [block for block in blocks if any(map(list_timed, split_block(block).values()))]
     measure: Measure = "wall time per task" if has_tasks(blocks) else "time per token"
     readings = read_blocks(live, len(names))
@@ -176,5 +176,5 @@ def _find_contradictions(
 
 
 def _name_pair(pair: Pair, names: Mapping[Arm, str]) -> str:
-    """Name both arms where there are more than two."""
+    """Return both names where there are more than two arms."""
     return f"{names[pair[1]]} against {names[pair[0]]} for " if len(names) > 2 else ""

@@ -22,7 +22,7 @@ def judge(
     draws: int = DRAWS,
     machines: Sequence[MachineLoad | None] = (),
 ) -> Verdict:
-    """Say whether arm B is faster than arm A; the same blocks and seed say the same again.
+    """Return whether arm B is faster than arm A; the same blocks and seed say the same again.
 
     `machines` has what else the machine did during each block. If it was busy, no outcome is drawn.
     """

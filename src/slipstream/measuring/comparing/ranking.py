@@ -28,7 +28,7 @@ def rank(
     draws: int = DRAWS,
     machines: Sequence[MachineLoad | None] = (),
 ) -> ArenaVerdict:
-    """Say which arm is fastest where; the same blocks and seed say the same again.
+    """Return which arm is fastest where; the same blocks and seed say the same again.
 
     `machines` has what else the machine did during each block. If it was busy, no outcome is drawn.
     """
@@ -86,7 +86,7 @@ class _Standing:
         return 1.0 if arm == self.first else self.findings[self.first, arm].speed_up.ratio
 
     def find_outcome(self, arm: str, other: str) -> Outcome:
-        """Say what was shown of an arm against another."""
+        """Return what was shown of an arm against another."""
         if (other, arm) in self.findings:
             return self.findings[other, arm].outcome
         outcome = self.findings[arm, other].outcome

@@ -21,7 +21,7 @@ from slipstream.measuring.comparing.verdict import (
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """What can be advised of a kind, where, and the findings that say so."""
+    """The advice for a kind of prompt, where it holds, and its findings."""
 
     advice: Literal["use", "not", "unclear"]
     where: str
@@ -69,7 +69,7 @@ def add_cautions(sentence: str, cautions: Sequence[Caution]) -> str:
 
 
 def name_measure(sentence: str, measure: Measure) -> str:
-    """Say by which measure it is so, unless it is the usual one."""
+    """Return the name of the measure, unless it is the usual one."""
     if measure == "time per token":
         return sentence
     return f"By {measure}: {sentence[0].lower()}{sentence[1:]}"
@@ -95,7 +95,7 @@ def _stand_apart(findings: Sequence[SpeedFinding]) -> dict[str, _Standing]:
 
 
 def _sum_up(findings: Sequence[SpeedFinding]) -> list[SpeedFinding]:
-    """Give the findings of all kinds together, or of the one kind there is."""
+    """Return the findings of all kinds together, or of the one kind there is."""
     return [found for found in findings if found.kind is None] or list(findings)
 
 
@@ -125,7 +125,7 @@ def _may_be_faster(found: SpeedFinding) -> bool:
 
 
 def _is_contradicted(overall: _Standing, findings: Sequence[SpeedFinding]) -> bool:
-    """Say whether a kind was shown to be other than what all kinds together stand for."""
+    """Return whether a kind was shown to be other than what all kinds together stand for."""
     shown = [found for found in findings if found.kind is not None and found.outcome != "unclear"]
     if overall.advice == "unclear":
         return bool(shown)
@@ -180,7 +180,7 @@ def _tell_kinds(standings: Mapping[str, _Standing], advice: str) -> list[str]:
 
 
 def _tell_ratios(findings: Sequence[SpeedFinding]) -> str:
-    """Tell from the least to the greatest ratio, and how far their intervals reach."""
+    """Return the range of the ratios and of their intervals, in words."""
     ratios = [f"{found.speed_up.ratio:.2f}" for found in sorted(findings, key=_ratio_of)]
     low = min(found.speed_up.low for found in findings)
     high = max(found.speed_up.high for found in findings)
@@ -193,7 +193,7 @@ def _ratio_of(found: SpeedFinding) -> float:
 
 
 def tell_more(more_blocks: int | None) -> str:
-    """Say what would settle the rest."""
+    """Return what would settle the rest."""
     if more_blocks is None:
         return "more blocks alone will not do, use more prompts"
     return f"measure more, about {more_blocks} blocks"

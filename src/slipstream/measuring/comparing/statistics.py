@@ -1,4 +1,4 @@
-"""How sure a speed-up is that was measured in few starts with few prompts.
+"""The uncertainty of a speed-up that was measured in few starts with few prompts.
 
 Everything is in logarithms of speed. What chance may have done is drawn again, in two parts:
 
@@ -40,7 +40,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Groups of cells that a start moves together, and how far: a block's standard deviation."""
+    """Groups of cells that a start moves together, with the standard deviation of a block."""
 
     group_of: Mapping[Cell, Hashable]
     spreads: Mapping[Hashable, float]
@@ -104,7 +104,7 @@ def find_noise(design: Design, values: Values) -> Noise:
 
 
 def average(rows: Iterable[Sequence[float]]) -> list[float]:
-    """Average rows of values, block by block."""
+    """Return the average of rows of values, block by block."""
     columns = list(zip(*rows, strict=True))
     return [sum(column) / len(column) for column in columns]
 
@@ -120,7 +120,7 @@ def _find_lasting(
 
 
 def _find_levels(design: Design, left: dict[Cell, list[float]]) -> Iterator[Level]:
-    """Find what a start does to all cells, then to a concurrency, then to a cell."""
+    """Return the variance that a start causes in all cells, then per concurrency, then per cell."""
     groupings: tuple[dict[Cell, Hashable], ...] = (
         dict.fromkeys(left),
         {cell: cell[1] for cell in left},
@@ -146,7 +146,7 @@ def _find_levels(design: Design, left: dict[Cell, list[float]]) -> Iterator[Leve
 def _pool(
     variances: Mapping[Hashable, float], group_of: Mapping[Cell, Hashable]
 ) -> dict[Hashable, float]:
-    """Give spreads: pooled over all groups, or, at a noisier concurrency, over its own."""
+    """Return spreads: pooled over all groups, or, at a noisier concurrency, over its own."""
     near: dict[int, list[float]] = {}
     concurrency_of = {group: cell[1] for cell, group in group_of.items()}
     for group, variance in variances.items():
@@ -156,7 +156,7 @@ def _pool(
 
 
 def list_rows(cells: Sequence[Cell]) -> dict[Row, list[Cell]]:
-    """Give the cells of each row; where there is but one kind, it has no row of all kinds."""
+    """Return the cells of each row; where there is but one kind, it has no row of all kinds."""
     rows: dict[Row, list[Cell]] = {cell: [cell] for cell in cells}
     if len({kind for kind, _ in cells}) > 1:
         for concurrency in sorted({concurrency for _, concurrency in cells}):
@@ -206,7 +206,7 @@ def _draw_starts(
 def _draw_prompts(
     effects: Mapping[tuple[Pair, Cell], Mapping[str, float]], chance: Random, draws: int
 ) -> dict[tuple[Pair, Cell], list[float]]:
-    """Weigh the prompts of one kind anew; a cell without prompts stays as it is."""
+    """Resample the prompts of one kind; a cell without prompts stays as it is."""
     names = sorted({name for own in effects.values() for name in own})
     same_prompts: dict[tuple[str, ...], list[tuple[Pair, Cell]]] = {}
     for key, own in effects.items():
@@ -244,12 +244,12 @@ def find_half_widths(errors: Mapping[Key, Sequence[float]]) -> dict[Key, float]:
 
 
 def find_quantile(values: Sequence[float], share: float) -> float:
-    """Give the value that this share of them does not exceed."""
+    """Return the value that this share of them does not exceed."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
 def find_crossing(concurrencies: Sequence[int], effects: Sequence[float]) -> float:
-    """Give the concurrency at which a falling effect first gets below 0, or 0, or infinity."""
+    """Return the concurrency at which a falling effect first gets below 0, or 0, or infinity."""
     if effects[0] < 0:
         return 0.0
     for (low, left), (high, right) in pairwise(zip(concurrencies, effects, strict=True)):

@@ -21,7 +21,7 @@ ArenaAnswer = Literal["one winner", "it depends", "cannot tell"]
 
 
 class SpeedRatio(Record):
-    """A ratio, above 1 if B is faster, with an interval that holds together with all others."""
+    """A ratio, above 1 if B is faster, with a simultaneous confidence interval."""
 
     ratio: float
     low: float
@@ -74,7 +74,7 @@ class Verdict(Record):
 
 
 class PairFindings(Record):
-    """How fast the second of two arms is against the first, in every row."""
+    """The speed of the second of two arms relative to the first, in every row."""
 
     arms: tuple[str, str]
     findings: tuple[SpeedFinding, ...]

@@ -1,1 +1,1 @@
-"""Is the text the same: the certificate and what it rests on."""
+"""Whether the text is the same with speculation: the certificate and its evidence."""

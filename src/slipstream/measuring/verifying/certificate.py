@@ -1,4 +1,4 @@
-"""`Certificate`: whether speculation changes the text, and all that the answer rests on.
+"""`Certificate`: whether speculation changes the text, with all of its evidence.
 
 `docs/verifying.md` tells what each check sees and what it cannot see.
 """
@@ -22,7 +22,7 @@ SHOWN_CALLS = 3
 
 
 class VerifiedUnder(Record):
-    """All that a certificate depends on, and the command that makes it again."""
+    """Everything that a certificate depends on, and the command that repeats it."""
 
     at: AwareDatetime
     command: str
@@ -41,7 +41,7 @@ class VerifiedUnder(Record):
 
 
 class Tolerance(Record):
-    """Up to which gap in log-probability two tokens are tied, and why."""
+    """The largest gap in log-probability at which two tokens are tied, and why."""
 
     gap: float
     dtype: str
@@ -49,7 +49,7 @@ class Tolerance(Record):
 
 
 class TwinCheck(Record):
-    """Answers of two sides to the same prompts, held against each other token by token.
+    """Answers of two sides to the same prompts, compared with each other token by token.
 
     Where two part for the first time it is a tie, or beyond the tolerance a fault. `earliest`
     counts tokens from 0.
@@ -66,13 +66,13 @@ class TwinCheck(Record):
 
     @property
     def name(self) -> str:
-        """Name both sides."""
+        """Return the names of both sides."""
         (arm, condition), (other, against) = self.right, self.left
         return f"{arm} {condition} against {other} {against}"
 
 
 class Regret(Record):
-    """By how much an arm's greedy tokens are less likely than the target's own best ones."""
+    """How much less likely an arm's greedy tokens are than the target's best ones."""
 
     arm: ArmName
     answers: int
@@ -84,7 +84,7 @@ class Regret(Record):
 
 
 class Failure(Record):
-    """The shortest prompt with a token that is no tie, and the shortest that gives one again.
+    """The shortest prompt with a token that is no tie, and a shortened one that repeats it.
 
     `gap` is None where the answer ends or fails. `reproduced` is None where it was not tried: under
     a grammar only the plain arm can tell.
@@ -100,7 +100,7 @@ class Failure(Record):
 
 
 class Findings(Record):
-    """What was found, check by check; `counts` are those of the engine with drafts."""
+    """The results of every check; `counts` are those of the drafted engine."""
 
     tolerance: Tolerance
     checks: tuple[TwinCheck, ...]
@@ -112,7 +112,7 @@ class Findings(Record):
 
 
 class Certificate(Record):
-    """The findings with their conditions, and what follows from them."""
+    """The findings with their conditions and conclusion."""
 
     schema_version: Literal[2] = 2
     passed: bool
@@ -128,7 +128,7 @@ class Certificate(Record):
 
 
 def conclude(findings: Findings) -> tuple[bool, str]:
-    """Say whether the text is the same, in one sentence."""
+    """Return whether the text is the same, in one sentence."""
     plain, drafted = findings.regrets
     if plain.faults:
         return False, (

@@ -37,23 +37,23 @@ class Profile:
 
     @property
     def regrets(self) -> tuple[float, ...]:
-        """Give by how much each token is less likely than the best."""
+        """Return by how much each token is less likely than the best."""
         return tuple(best - chosen for best, chosen in zip(self.best, self.chosen, strict=True))
 
     def find_fault(self, gap: float) -> int | None:
-        """Give the first place where the token is no tie with the best."""
+        """Return the first place where the token is no tie with the best."""
         return next((at for at, regret in enumerate(self.regrets) if regret > gap), None)
 
 
 def key_of(answer: Answer) -> Key:
-    """Name an answer by its tokens: equal ones are judged once."""
+    """Return an answer's key, by its tokens: equal ones are judged once."""
     return answer.prompt_ids, answer.token_ids
 
 
 def judge_all(
     url: str, answers: Iterable[Answer], report: Callable[[int, int], None]
 ) -> dict[Key, Profile]:
-    """Have a server judge each different answer, one at a time: all logits of one take memory."""
+    """Have a server judge each different answer, one by one, since the logits take memory."""
     keys = list(dict.fromkeys(map(key_of, answers)))
 
     async def run() -> dict[Key, Profile]:
@@ -69,7 +69,7 @@ def judge_all(
 
 
 def read_leading(url: str, answers: Sequence[Answer], count: int) -> list[Leading]:
-    """Ask for the likeliest tokens in every place of some answers."""
+    """Return the likeliest tokens at every position of some answers."""
 
     async def run() -> list[Leading]:
         async with open_client(Endpoint(url)) as client:
@@ -88,7 +88,7 @@ async def _judge(client: httpx.AsyncClient, key: Key, model: str) -> Profile:
 
 
 async def _look(client: httpx.AsyncClient, key: Key, model: str, count: int) -> Leading:
-    """Give the log-probabilities of an answer's tokens, and in each place of the likeliest."""
+    """Return the log-probabilities of an answer's tokens, and in each place of the likeliest."""
     prompt, tokens = key
     body = {
         "model": model,
@@ -111,7 +111,7 @@ async def _look(client: httpx.AsyncClient, key: Key, model: str, count: int) -> 
 
 
 def find_tolerance(dtype: str, plain: Sequence[Profile]) -> Tolerance:
-    """Say which gaps are ties: those that rounding explains, or that plain decoding shows too.
+    """Return which gaps are ties: those that rounding explains, or that plain decoding shows too.
 
     The logits of leading tokens are mostly below 32, where those of bfloat16 lie 1/8 apart, and
     rounding can move each of two by a step. Twice the worst of plain decoding is beyond what

@@ -1,4 +1,4 @@
-"""Whether two arms sample alike: a permutation test over what their texts begin with.
+"""Whether two arms sample alike: a permutation test over the beginnings of their texts.
 
 Samples are sorted by their first tokens as far as enough of them share these, and the rest of
 each branch together. The sorting does not know the arms, so the test is exact: with nothing
@@ -32,7 +32,7 @@ Leading = Sequence[Mapping[int, float]]
 
 
 class SamplingCheck(Record):
-    """What two arms sampled at temperature 1 after one prompt, in `cells` of like beginnings.
+    """Samples of two arms at temperature 1 for one prompt, in `cells` of like beginnings.
 
     `distance` is the total variation between the arms, of which chance makes some; `detectable`
     is the least that would have been seen with a probability of 90 %, None if none would.
@@ -48,12 +48,12 @@ class SamplingCheck(Record):
 
     @property
     def passed(self) -> bool:
-        """Say whether chance explains the difference."""
+        """Return whether chance explains the difference."""
         return self.p_value >= LEVEL
 
 
 def choose_prompt(answers: Sequence[Answer], leading: Sequence[Leading]) -> Tokens:
-    """Cut one of some greedy answers where the next token is clear and the one after it open."""
+    """Cut a greedy answer where the next token is certain and the one after it is open."""
     places = [
         (_rate(tokens[at], likely[at], likely[at + 1]), number, at)
         for number, (tokens, likely) in enumerate(
@@ -66,13 +66,13 @@ def choose_prompt(answers: Sequence[Answer], leading: Sequence[Leading]) -> Toke
 
 
 def _rate(token: int, here: Mapping[int, float], beyond: Mapping[int, float]) -> float:
-    """Give the chance to come by this token, less if as few or many as may follow tell little."""
+    """Return the chance to come by this token, less if as few or many as may follow tell little."""
     ways = 1 / sum(exp(2 * likely) for likely in beyond.values())
     return exp(here[token]) * min(ways / WAYS, WAYS / ways)
 
 
 def list_sampled_requests(prompt: Tokens, count: int, *, seed: int, turn: int) -> list[Request]:
-    """Ask one question many times; no two arms share a seed, or their first tokens would agree."""
+    """Return many requests of one prompt; the arms have different seeds, or they would agree."""
     first = (2 * seed + turn) * 1_000_000
     return [
         Request(
@@ -89,7 +89,7 @@ def list_sampled_requests(prompt: Tokens, count: int, *, seed: int, turn: int) -
 def compare_samples(
     plain: Sequence[Tokens], drafted: Sequence[Tokens], *, prompt: Tokens, seed: int
 ) -> SamplingCheck:
-    """Test whether two equally many samples are of one distribution."""
+    """Test whether two equally many samples have one distribution."""
     count, chance = len(plain), Random(seed)
     cells = sort_into_cells([*plain, *drafted], max(LEAST_SHARED, 2 * count // CELLS))
     whole, half = Counter(cells), Counter(cells[:count])
@@ -112,7 +112,7 @@ def compare_samples(
 
 
 def sort_into_cells(samples: Sequence[Tokens], least: int) -> list[int]:
-    """Give each sample's cell: those that share a beginning, as long as `least` of them do."""
+    """Return each sample's cell: those that share a beginning, as long as `least` of them do."""
     names: dict[Tokens, int] = {}
     shared = Counter(sample[:end] for sample in samples for end in range(1, len(sample) + 1))
     cells = []
@@ -149,7 +149,7 @@ def _find_detectable(whole: Counter[int], critical: float, chance: Random) -> fl
 
 
 def _move(weights: Counter[int], distance: float, chance: Random) -> dict[int, float]:
-    """Move this share of the whole from one half of the cells, drawn anew, to the lighter rest."""
+    """Move this share from one half of the cells, drawn anew, to the lighter half."""
     total = weights.total()
     rest = set(weights)
     while rest and sum(weights[cell] for cell in rest) > total / 2:

@@ -1,4 +1,4 @@
-"""Answers to the same prompts, held against each other: where they part, and whether at a tie."""
+"""Answers to the same prompts, compared: where they differ, and whether at a tie."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ FAILED = Answer(prompt_ids=(), token_ids=(), finish_reason="failed", seconds=0)
 
 
 class AnswerDifference(NamedTuple):
-    """Where two answers part, and how much likelier one token is; None if one ends or fails."""
+    """Where two answers differ, and how much likelier one token is; None if one ends or fails."""
 
     position: int
     gap: float | None
 
 
 class TokenFault(NamedTuple):
-    """A prompt after which an answer with drafts has a token that is no tie."""
+    """A prompt for which a drafted answer has a token that is no tie."""
 
     condition: Condition
     prompt_id: str
@@ -35,7 +35,7 @@ class TokenFault(NamedTuple):
 
 
 def list_profiles(given: Given, profiles: Mapping[Key, Profile]) -> list[Profile]:
-    """Give the profiles of an arm's answers, but for those whose likeliest token may be barred."""
+    """Return the profiles of an arm's answers, without those whose best token may be barred."""
     return [
         profiles[key_of(answer)]
         for condition, answers in given.items()
@@ -46,14 +46,14 @@ def list_profiles(given: Given, profiles: Mapping[Key, Profile]) -> list[Profile
 
 @dataclass(frozen=True, slots=True)
 class Twins:
-    """What both arms answered, how the target sees it, and up to which gap tokens are tied."""
+    """The answers of both arms, the target's judgement, and the gap up to which tokens are tied."""
 
     given: Mapping[ArmName, Given]
     profiles: Mapping[Key, Profile]
     gap: float
 
     def list_checks(self) -> list[TwinCheck]:
-        """Hold the arms against each other, and each against itself under other conditions."""
+        """Compare the arms with each other, and each against itself under other conditions."""
         conditions = self.given["plain"]
         sides: list[tuple[Side, Side]] = [(("plain", one), ("drafted", one)) for one in conditions]
         arms: tuple[ArmName, ...] = ("drafted", "plain")

@@ -1,4 +1,4 @@
-"""Two engines are asked the same, one after the other: without drafts, then with them.
+"""Both engines get the same requests, one after the other: plain, then drafted.
 
 Both never run at once, a GPU may not hold them. The conditions are those under which speculation
 went wrong before: alone, near the end of the context, out of the prefix cache, in batches, under
@@ -66,21 +66,21 @@ _DTYPE = re.compile(r"\bdtype=torch\.(\w+)")
 
 
 class Running(NamedTuple):
-    """An engine that answers, and the type of number that it computes in."""
+    """A running engine, and its dtype."""
 
     url: str
     dtype: str
 
 
 class ExamLoad(NamedTuple):
-    """Requests, and how many of them at once."""
+    """Requests, and their concurrency."""
 
     requests: Sequence[Request]
     concurrency: int
 
 
 class SequenceLimits(NamedTuple):
-    """The tokens that a sequence of an engine can have, and a block of its cache."""
+    """The longest sequence of an engine, and the size of its cache blocks."""
 
     context: int
     block: int
@@ -92,7 +92,7 @@ Loads = dict[Condition, ExamLoad]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exam:
-    """What both arms are asked; `say` is told how far they are."""
+    """The requests to both arms; `say` receives progress lines."""
 
     workload: Workload
     concurrency: int
@@ -103,7 +103,7 @@ class Exam:
     say: Callable[[str], None]
 
     def take(self, open_arm: OpenArm) -> Findings:
-        """Ask one arm, then the other, and judge both."""
+        """Send the requests to one arm, then the other, and return the findings."""
         free, bound = split_requests(self.workload, self.thinking)
         with open_arm("plain") as engine:
             loads, plain = self._begin(engine.url, free, bound)
@@ -128,7 +128,7 @@ class Exam:
     def _begin(
         self, url: str, free: Sequence[Request], bound: Sequence[Request]
     ) -> tuple[Loads, Given]:
-        """Ask a few prompts alone, and make of their texts what else is asked."""
+        """Send a few prompts alone, and derive the other requests from their texts."""
         count = min(ALONE_PROMPTS, len(free))
         alone = ExamLoad([free[at * len(free) // count] for at in range(count)], 1)
         first = self._ask_all(url, "plain", {"alone": alone})
@@ -173,7 +173,7 @@ class Exam:
         )
 
     def _find_failure(self, url: str, loads: Loads, twins: Twins) -> Failure | None:
-        """Take the fault with the shortest prompt, and look for a shorter one."""
+        """Return the fault with the shortest prompt, shortened further if possible."""
         found = min(twins.list_faults(), key=lambda one: len(one.answer.prompt_ids), default=None)
         if found is None:
             return None
@@ -227,7 +227,7 @@ class Exam:
         return [answer.token_ids for answer in answers.values()]
 
     def _count(self, label: str) -> Callable[[int, int], None]:
-        """Tell how far a load is, a few times."""
+        """Return how far a load is, a few times."""
 
         def report(done: int, of: int) -> None:
             if done * REPORTS_A_LOAD // of > (done - 1) * REPORTS_A_LOAD // of:
@@ -239,7 +239,7 @@ class Exam:
 def split_requests(
     workload: Workload, thinking: bool | None
 ) -> tuple[list[Request], list[Request]]:
-    """Ask greedily, and set apart the prompts with a grammar or a penalty."""
+    """Return greedy requests, those with a grammar or a penalty apart."""
     bent = [prompt for prompt in workload.prompts if _is_bent(prompt)]
     free = [prompt for prompt in workload.prompts if prompt not in bent]
     if not free:
@@ -291,7 +291,7 @@ def make_long_requests(
 
 
 def make_length_requests(texts: Sequence[Tokens], limits: SequenceLimits) -> list[Request]:
-    """Cut prompts of every length up to a block of the cache, or the last ones of a large block."""
+    """Return prompts of every length up to a cache block, or the last ones of a large block."""
     last = min(limits.block, limits.context - SHORT_ANSWER - 1)
     return [
         Request(
@@ -305,7 +305,7 @@ def make_length_requests(texts: Sequence[Tokens], limits: SequenceLimits) -> lis
 
 
 def read_limits(url: str) -> SequenceLimits:
-    """Ask an engine for its context and the size of its cache blocks."""
+    """Return an engine's context and the size of its cache blocks."""
 
     async def read() -> SequenceLimits:
         async with open_client(Endpoint(url)) as client:

@@ -1,4 +1,4 @@
-"""The prompts with which Slipstream measures: classes of its own, the user's, published ones."""
+"""Prompts for measuring: shipped kinds, the user's own files, and published sets."""
 
 from slipstream.measuring.workloads.loading import load_workload, names_tasks
 from slipstream.measuring.workloads.workload import Prompt, Workload

@@ -114,7 +114,7 @@ class _Script:
         return messages, results
 
     def fill(self, results: list[_Result], tokens: int, count_tokens: CountTokens) -> None:
-        """Share the tokens out among the results."""
+        """Distribute the tokens among the results."""
         left, weights = tokens, sum(result.step["weight"] for result in results)
         for result in results:
             weight = result.step["weight"]
@@ -165,7 +165,7 @@ class _Script:
         return self._writer.write(self._replace(template, subject))
 
     def _replace(self, template: str, subject: str) -> str:
-        """Put in the words that are drawn once a text."""
+        """Insert the words that are drawn once per text."""
         bound = {"it": subject}
 
         def draw(slot: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""How many tokens a prompt has, about, and which prompts a small context can hold.
+"""Estimated token counts of prompts, and which prompts fit into a context.
 
 The guess is on the high side for English: by a fifth with SmolLM2's vocabulary of 49,000, more
 with larger ones. Other languages in Latin letters may take a third more than guessed there. Who
@@ -44,7 +44,7 @@ def count_prompt_tokens(prompt: Prompt, count_tokens: CountTokens) -> int:
 def split_by_fit(
     prompts: Iterable[Prompt], context: int, count_tokens: CountTokens
 ) -> tuple[list[Prompt], list[Prompt]]:
-    """Part the prompts that fit into a context together with their answers from the others."""
+    """Split the prompts into those that fit into a context with their answers, and the others."""
     fitting: list[Prompt] = []
     others: list[Prompt] = []
     for prompt in prompts:
@@ -54,7 +54,7 @@ def split_by_fit(
 
 
 def _read_text(message: dict[str, object]) -> str:
-    """Put all that a template may show of a message into one text."""
+    """Return all text of a message that a template may show."""
     shown = [message[name] for name in ("content", "tool_calls") if message.get(name)]
     return "\n".join(
         one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in shown

@@ -1,4 +1,4 @@
-"""Files of one JSON document a line, and the lines in which people keep prompts and chat logs.
+"""JSONL files of prompts and chat logs, one document per line.
 
 A line is a text, a prompt, a conversation, or a logged request around one (`request`, or
 `body` as in OpenAI's batch files). What the target said last is not part of the question.
@@ -21,7 +21,7 @@ PROMPTS_HINT = 'name files of lines like {"prompt": "..."} or {"messages": [{"ro
 
 
 class ReadLine(NamedTuple, Generic[AnyRecord]):
-    """What a line holds, and where it stands."""
+    """The content of a line, and its location."""
 
     path: Path
     number: int
@@ -29,7 +29,7 @@ class ReadLine(NamedTuple, Generic[AnyRecord]):
 
     @property
     def place(self) -> str:
-        """Name the line as editors do."""
+        """Return the line's location as editors write it."""
         return f"{self.path}:{self.number}"
 
 
@@ -41,7 +41,7 @@ class MessagePart(Record, extra="ignore"):
 
 
 class Turn(Record, extra="ignore"):
-    """One message of a conversation, in any form that the OpenAI API takes."""
+    """One message of a conversation, in any form that the OpenAI API accepts."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: list[MessagePart] | None = None
@@ -76,7 +76,7 @@ class Line(Record, extra="ignore"):
     @model_validator(mode="before")
     @classmethod
     def open_up(cls, line: Any) -> Any:
-        """Take a bare text as a prompt, and a logged request's messages as the line's own."""
+        """Treat a bare text as a prompt, and a logged request's messages as the line's own."""
         if not isinstance(line, dict):
             return {"prompt": line} if isinstance(line, str) else line
         request = find_request(line)
@@ -88,7 +88,7 @@ class Line(Record, extra="ignore"):
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """Give what the target answers: all but the answers at the end."""
+        """Return what the target answers: all but the answers at the end."""
         if self.messages is None:
             return (Turn.model_validate({"role": "user", "content": self.prompt}),)
         asked = dropwhile(lambda turn: turn.role == "assistant", reversed(self.messages))
@@ -96,13 +96,13 @@ class Line(Record, extra="ignore"):
 
 
 def find_request(line: dict[str, Any]) -> dict[str, Any]:
-    """Give the logged request within a line, or the line, which then is one itself."""
+    """Return the logged request within a line, or the line, which then is one itself."""
     inner = (line.get(name) for name in ("request", "body"))
     return next((one for one in inner if isinstance(one, dict)), line)
 
 
 def find_obstacle(turns: Sequence[Turn]) -> str | None:
-    """Say why no target can be asked this as text, if none can."""
+    """Return why no target can be asked this as text, if none can."""
     for turn in turns:
         empty = turn.content is None and not turn.tool_calls
         if empty or any(part.type != "text" for part in turn.content or ()):

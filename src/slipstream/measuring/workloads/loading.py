@@ -36,7 +36,7 @@ def load_workload(
     max_tokens: int | None = None,
     count_tokens: CountTokens = estimate_tokens,
 ) -> Workload:
-    """Gather the prompts of shipped classes, published sets (`gsm8k:PATH`) and own files.
+    """Return the prompts of shipped kinds, published sets (`gsm8k:PATH`) and the user's files.
 
     Of each class at most `most_a_kind` prompts or tasks are drawn by the seed, out of those which
     fit into the context with answers of up to `max_tokens`.
@@ -69,7 +69,7 @@ def load_workload(
 
 
 def names_tasks(names: Sequence[str]) -> bool:
-    """Say whether tasks of several turns are among what is named."""
+    """Return whether tasks of several turns are among what is named."""
     return any(name == "agent" or name in TASK_KINDS for name in names)
 
 
@@ -91,7 +91,7 @@ def _open(name: str, count_tokens: CountTokens) -> _Source:
 
 
 def _limit(prompt: Prompt, max_tokens: int | None) -> Prompt:
-    """Shorten the answer to what is asked for at most, and with it the least that it may have."""
+    """Limit the longest answer, and with it the shortest."""
     if max_tokens is None or prompt.max_tokens <= max_tokens:
         return prompt
     extra = dict(prompt.extra)
@@ -154,7 +154,7 @@ def _nothing_left(left_out: dict[str, str]) -> InvalidInputError:
 
 
 def _list_names(near: str = "") -> str:
-    """Say what can be typed, the nearest first."""
+    """Return what can be typed, the nearest first."""
     published = [f"{name}:PATH" for name in SETS]
     names = [*KINDS, *TASK_KINDS, *FAMILIES, *published]
     close = get_close_matches(near, names, n=1)

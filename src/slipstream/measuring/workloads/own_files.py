@@ -1,4 +1,4 @@
-"""The user's own prompts: lines of prompts, OpenAI-style logs, or what the server recorded.
+"""The user's own prompts: JSONL, OpenAI-style logs, or recorded requests.
 
 Lines that cannot be read are one error. A line that can be read and not asked is left out
 with its reason: a recording also holds what the server refused.
@@ -30,7 +30,7 @@ LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
 class _Parameters(Record, extra="ignore", allow_inf_nan=False):
-    """What a request may say besides its messages that changes what it measures."""
+    """Parameters of a request that change what it measures."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -55,14 +55,14 @@ class _Parameters(Record, extra="ignore", allow_inf_nan=False):
 
 
 class _Question(Line):
-    """A line with its request's parameters, which are looked at only when it is asked."""
+    """A line with its request's parameters, which are parsed only when it is used."""
 
     parameters: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
     def gather_parameters(cls, line: Any) -> Any:
-        """Take the parameters from the line and from the logged request in it."""
+        """Collect the parameters of the line and of the logged request in it."""
         if not isinstance(line, dict):
             return line
         stated = {**find_request(line), **line}
@@ -92,7 +92,7 @@ def read_own_file(path: Path) -> tuple[tuple[Prompt, ...], dict[str, str]]:
 
 
 def _make_prompt(line: _Question, kind: str, place: str) -> Prompt | str:
-    """Make a line's prompt, or say why it cannot be asked."""
+    """Return a line's prompt, or the reason why it cannot be used."""
     if (obstacle := find_obstacle(line.turns)) is not None:
         return obstacle
     try:

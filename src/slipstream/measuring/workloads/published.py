@@ -1,4 +1,4 @@
-"""Published prompt sets in the files in which they are published, gzipped or not.
+"""Published prompt sets in their original files, gzipped or not.
 
 Kinds are those for which figures are published: Spec-Bench by its six tasks, the others whole.
 Of a question with several turns the first is asked: the later ones answer the target's own
@@ -40,7 +40,7 @@ class _Question(Record, extra="ignore"):
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a row asks; the name completes its id."""
+    """The prompt of a row; the name completes its id."""
 
     text: str
     name: str | int

@@ -1,4 +1,4 @@
-"""The classes of prompts that ship, with fixed ids: written in `data/`, or made from a seed.
+"""The shipped kinds of prompts, with fixed ids: written in `data/`, or made from a seed.
 
 The tasks of `agent` are measured by themselves, as wholes, and so are no part of `all`.
 
@@ -37,7 +37,7 @@ RANDOM_MAX_TOKENS = 256
 
 
 class _Call(Record):
-    """A tool that was called earlier in the conversation, and what it gave."""
+    """An earlier tool call in the conversation, with its result."""
 
     call: str
     arguments: dict[str, Any]
@@ -45,7 +45,7 @@ class _Call(Record):
 
 
 class _Written(Record):
-    """A line of `data/`; its texts are the user's and the assistant's in turn."""
+    """A line of `data/`; its texts alternate between user and assistant."""
 
     id: str
     max_tokens: int
@@ -111,7 +111,7 @@ def _list_messages(line: _Written) -> Iterator[dict[str, Any]]:
 
 
 def _list_call(turn: _Call, name: str) -> Iterator[dict[str, Any]]:
-    """Give a call and its result; Mistral's templates want names of nine characters."""
+    """Yield a call and its result; Mistral's templates want names of nine characters."""
     function = {"name": turn.call, "arguments": json.dumps(turn.arguments, ensure_ascii=False)}
     called = [{"id": name, "type": "function", "function": function}]
     yield {"role": "assistant", "content": "", "tool_calls": called}

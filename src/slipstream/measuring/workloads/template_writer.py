@@ -14,7 +14,7 @@ _SLOT = re.compile(r"\{(?:(\d+)-(\d+)|(\w+))\}")
 
 
 class TemplateWriter:
-    """Fills templates; its clock moves on, and its cast stays and is drawn for nothing else."""
+    """Fills templates; its clock moves on, and its cast is drawn once and for nothing else."""
 
     def __init__(
         self,

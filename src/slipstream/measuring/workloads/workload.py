@@ -1,4 +1,4 @@
-"""`Prompt` and `Workload`: what is asked, under ids that stay, and what was left out and why."""
+"""`Prompt` and `Workload`: prompts with stable ids, and those left out with the reason."""
 
 from hashlib import sha256
 from typing import Any
@@ -29,12 +29,12 @@ class Prompt(Record):
 
     @property
     def unit(self) -> str:
-        """Name what is drawn, left out and timed as a whole: the task, or the prompt itself."""
+        """Return the unit that is drawn, left out and timed: the task, or the prompt itself."""
         return self.task or self.id
 
 
 class Workload(Record):
-    """Prompts to measure, others of their kinds to warm up with, and what stayed away and why."""
+    """Prompts to measure, others of their kinds for warm-up, and those left out with the reason."""
 
     name: str
     prompts: tuple[Prompt, ...]
@@ -48,7 +48,7 @@ class Workload(Record):
 
     @property
     def has_tasks(self) -> bool:
-        """Say whether tasks are measured, and not prompts on their own."""
+        """Return whether tasks are measured, and not prompts on their own."""
         return any(prompt.task is not None for prompt in self.prompts)
 
     def list_units(self, kind: str) -> list[tuple[Prompt, ...]]:
@@ -61,7 +61,7 @@ class Workload(Record):
 
     @property
     def sha256(self) -> str:
-        """Name exactly what is asked, wherever it was read from."""
+        """Return the hash of the prompts, wherever they were read from."""
         asked = (
             prompt.model_dump_json(exclude={"origin"}, exclude_none=True) for prompt in self.prompts
         )

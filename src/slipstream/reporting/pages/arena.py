@@ -1,4 +1,4 @@
-"""An `Arena` as a page with pictures: who wins where, every arm against the first."""
+"""An `Arena` as a page with charts: the fastest arm by kind and load, and all ratios."""
 
 from collections.abc import Sequence
 from textwrap import wrap

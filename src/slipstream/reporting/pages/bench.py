@@ -1,4 +1,4 @@
-"""A `BenchReport` as a page with pictures, and as Markdown."""
+"""A `BenchReport` as a page with charts, and as Markdown."""
 
 from slipstream.measuring.bench import BenchReport
 from slipstream.measuring.comparing.blocks import Block

@@ -1,4 +1,4 @@
-"""A `Certificate` as a page with a picture, and as Markdown."""
+"""A `Certificate` as a page with a chart, and as Markdown."""
 
 from collections.abc import Sequence
 

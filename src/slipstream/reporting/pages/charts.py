@@ -48,7 +48,7 @@ _MARKS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """What the panels of a row share: the places below, the top and its label, how values look."""
+    """The axes that the panels of a row share."""
 
     places: Sequence[int]
     top: float
@@ -59,7 +59,7 @@ class Axes:
 
 @dataclass(frozen=True, slots=True)
 class ForestRow:
-    """A ratio with its interval, or a heading above some; `told` names it in the description."""
+    """A ratio with its interval, or a heading; `told` names it in the description."""
 
     label: str
     concurrency: int
@@ -209,7 +209,7 @@ def draw_turns(sides: Sequence[Side]) -> list[str]:
 
 
 def _read_positions(cells: Sequence[BenchCell], longest: int) -> dict[int, list[float]]:
-    """Give the mean of the cells; one whose drafts were shorter accepted nothing beyond them."""
+    """Return the mean of the cells; one whose drafts were shorter accepted nothing beyond them."""
     rows = [(*cell.by_position, *[0.0] * longest) for cell in cells if cell.by_position]
     return {at + 1: [fmean(row[at] for row in rows)] for at in range(longest) if rows}
 
@@ -272,7 +272,7 @@ def _label_places(places: Sequence[int], x: Scale) -> list[str]:
 
 
 def _spread(ends: Sequence[tuple[float, str, Arm]]) -> list[tuple[float, str, Arm]]:
-    """Put labels beside the ends, apart from each other if they would overlap."""
+    """Place labels beside the line ends, moved apart where they would overlap."""
     placed = [list(group) for group in ([end] for end in sorted(ends))]
     while True:
         tops = [_center(group) - CLOSE * (len(group) - 1) / 2 for group in placed]

@@ -1,4 +1,4 @@
-"""A `Comparison` as a page with pictures."""
+"""A `Comparison` as a page with charts."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""A `Demo` as a page: the outcome, and when each token came with and without drafts."""
+"""A `Demo` as a page: the result, and the time of each token with and without drafts."""
 
 from slipstream.demo.performance import Demo, find_step_seconds
 from slipstream.demo.recording import Take

@@ -1,4 +1,4 @@
-"""SVG by hand: elements, text and scales. Colours are the page's, by class (page.css)."""
+"""SVG elements, text and scales. Colours are the page's, by class (page.css)."""
 
 from dataclasses import dataclass
 from html import escape
@@ -12,7 +12,7 @@ _STEPS = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From values to places on the drawing; a range of one value is its middle."""
+    """Maps values to positions; a range of one value maps to its middle."""
 
     low: float
     high: float
@@ -21,7 +21,7 @@ class Scale:
     logarithmic: bool = False
 
     def __call__(self, value: float) -> float:
-        """Give the place of a value."""
+        """Return the place of a value."""
         low, high, at = (
             (log(part) if self.logarithmic else part) for part in (self.low, self.high, value)
         )
@@ -30,12 +30,12 @@ class Scale:
         return self.start + (at - low) / (high - low) * (self.end - self.start)
 
     def clip(self, value: float) -> float:
-        """Give the place of a value, or the nearer end if it lies beyond."""
+        """Return the place of a value, or the nearer end if it lies beyond."""
         return self(min(max(value, self.low), self.high))
 
 
 def draw(name: str, /, *parts: str, **attributes: str | float) -> str:
-    """Make an element; `kind` is its class, an underscore in a name a hyphen."""
+    """Return an element; `kind` is its class, an underscore in a name a hyphen."""
     told = "".join(
         f' {"class" if key == "kind" else key.replace("_", "-")}="{_show(value)}"'
         for key, value in attributes.items()
@@ -54,24 +54,24 @@ def rule(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 
 def frame(width: float, height: float, title: str, description: str, *parts: str) -> str:
-    """Make a drawing that fits any width, with words for those who cannot see it."""
+    """Return a drawing that fits any width, with a text description."""
     told = (draw("title", protect(title)), draw("desc", protect(description)))
     return draw("svg", *told, *parts, viewBox=f"0 0 {width:g} {height:g}", role="img")
 
 
 def protect(text: str) -> str:
-    """Make any text harmless between tags and in attributes."""
+    """Escape text for use between tags and in attributes."""
     return escape(clean(text))
 
 
 def shorten(text: str, width: float) -> str:
-    """Cut text to what fits, about."""
+    """Cut text to about the given width."""
     most = int(width / TEXT_WIDTH)
     return text if len(text) <= most else f"{text[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def round_up(value: float) -> float:
-    """Give the next figure that is good for an axis."""
+    """Return the next figure that is good for an axis."""
     if value <= 0:
         return 1.0
     power: float = 10.0 ** floor(log10(value))

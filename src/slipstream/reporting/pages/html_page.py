@@ -1,4 +1,4 @@
-"""A `Report` with its figures as one page: no network, no script, for light, dark, phone, paper."""
+"""A `Report` as one HTML page: no network, no script; light, dark, phone and paper."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ MOST_COLUMNS = {"small": 4, "broad": 3, "wide": 1}
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Drawings under a title, and how to read them; `key` are the sides that they show."""
+    """Drawings under a title, with how to read them; `key` lists the sides that they show."""
 
     title: str
     caption: str

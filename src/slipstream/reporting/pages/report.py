@@ -1,4 +1,4 @@
-"""`Report`: what is told of a measurement, and it as text for the terminal and as Markdown.
+"""`Report`: the content of a report, as text for the terminal and as Markdown.
 
 `html_page.py` makes the same into a page. Names come from servers and files of others, so what
 cannot be printed is replaced before it reaches a terminal or a page.
@@ -16,7 +16,7 @@ Row = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of words, under a header if there is one; all but the columns of words are figures."""
+    """Rows of cells, optionally with a header; all but the text columns are figures."""
 
     header: Row
     rows: Sequence[Row]
@@ -36,7 +36,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The answer in a word, its main figure and one sentence, and what they rest upon."""
+    """The answer in a word, its main figure and sentence, and the evidence."""
 
     title: str
     answer: str

@@ -1,4 +1,4 @@
-"""`Side`: what one arm gave, start by start; a server that was measured alone is one side."""
+"""`Side`: the figures of one arm, start by start; a single server is one side."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ class Side:
 
     @property
     def drafts(self) -> bool:
-        """Say whether any draft was counted."""
+        """Return whether any draft was counted."""
         return any(cell.tokens_per_step is not None for start in self.starts for cell in start)
 
     def find(self, kind: str | None, concurrency: int | None = None) -> list[BenchCell]:
-        """Give the cells of a kind at a concurrency, of every start; None is any."""
+        """Return the cells of a kind at a concurrency, of every start; None is any."""
         return [
             cell
             for start in self.starts
@@ -39,14 +39,14 @@ class Side:
         kind: str | None,
         concurrency: int | None = None,
     ) -> float | None:
-        """Average what is known of a kind at a concurrency."""
+        """Return the mean of a kind at a concurrency."""
         return find_mean(
             [value for cell in self.find(kind, concurrency) if (value := read(cell)) is not None]
         )
 
 
 def find_mean(values: Sequence[float]) -> float | None:
-    """Give the geometric mean: the ratio of two is the mean of the ratios."""
+    """Return the geometric mean: the ratio of two is the mean of the ratios."""
     if not values:
         return None
     return exp(fmean(map(log, values))) if min(values) > 0 else 0.0
@@ -61,7 +61,7 @@ def take_sides(contest: Comparison | Arena) -> tuple[Side, ...]:
 
 
 def take_side(report: BenchReport) -> Side:
-    """Take a server that was measured alone; nothing has to be told from it by a name."""
+    """Return the side of a server that was measured alone, which needs no name."""
     return Side(arm="B", name="", starts=[report.cells])
 
 
@@ -76,10 +76,10 @@ def list_concurrencies(sides: Iterable[Side]) -> list[int]:
 
 
 def read_per_token(cell: BenchCell) -> float | None:
-    """Give the median time per token in ms."""
+    """Return the median time per token in ms."""
     return None if cell.per_token is None else 1000 * cell.per_token.p50
 
 
 def read_first_token(cell: BenchCell) -> float | None:
-    """Give the median time to the first token in ms."""
+    """Return the median time to the first token in ms."""
     return None if cell.first_token is None else 1000 * cell.first_token.p50

@@ -1,4 +1,4 @@
-"""The run as it went: each start with its warm-up, its loads and every request.
+"""The timeline of a measurement: each start with its warm-up, loads and requests.
 
 How long a warm-up took is not kept, so a start, its warm-up and its loads have scales of their own.
 """
@@ -28,7 +28,7 @@ BASE = HEIGHT - 8
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """One start: whose it is, how long it took, how it was warmed up, what was asked of it."""
+    """One start: its arm, its duration, its warm-up and its requests."""
 
     name: str
     start_seconds: float | None

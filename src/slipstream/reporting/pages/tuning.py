@@ -1,4 +1,4 @@
-"""A `Tuning` as a page with pictures, and as Markdown."""
+"""A `Tuning` as a page with charts, and as Markdown."""
 
 from slipstream.reporting.pages.drawing import Scale, draw, frame, round_up, rule, write
 from slipstream.reporting.pages.html_page import Figure, render_page

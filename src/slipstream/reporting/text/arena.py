@@ -1,4 +1,4 @@
-"""An `Arena` in words: who is fastest where, every arm against the first, every pair."""
+"""An `Arena` as text: the fastest arm by kind and load, all ratios, every pair."""
 
 from slipstream.measuring.comparing.comparison import Arena
 from slipstream.measuring.comparing.verdict import Place
@@ -44,12 +44,12 @@ def describe_arena(arena: Arena) -> Report:
 
 
 def show_place(place: Place) -> str:
-    """Name a place: the kind of prompt and the load."""
+    """Return the kind of prompt and the load as text."""
     return f"{place.kind or ALL_KINDS}, {show_load(place.concurrency)}"
 
 
 def show_contenders(place: Place) -> str:
-    """Name the winner, or those between whom it is open."""
+    """Return the winner, or the arms between which it is open."""
     if place.even:
         return f"{' = '.join(place.contenders)} (even)"
     return " or ".join(place.contenders)

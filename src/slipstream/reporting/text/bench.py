@@ -1,4 +1,4 @@
-"""A `BenchReport` in words, and a cell on a line while it is measured."""
+"""A `BenchReport` as text, and one line per cell while it is measured."""
 
 from collections.abc import Callable, Mapping
 
@@ -26,7 +26,7 @@ from slipstream.units import UNKNOWN, show_bytes
 
 
 def render_bench_text(report: BenchReport) -> str:
-    """Show a server's figures on the terminal."""
+    """Return a server's figures as text."""
     return render_text(describe_bench(report))
 
 
@@ -44,7 +44,7 @@ def render_cell_line(cell: BenchCell) -> str:
 
 
 def describe_bench(report: BenchReport) -> Report:
-    """Tell everything that was measured of a server."""
+    """Return the full report of a server."""
     conditions = report.conditions
     speeds = [
         (concurrency, _measure_all(report, concurrency))
@@ -124,7 +124,7 @@ def _name_load(report: BenchReport, concurrency: int) -> str:
 
 
 def _measure_all(report: BenchReport, concurrency: int) -> float:
-    """Give the tokens of all kinds by the time that they took together."""
+    """Return the tokens of all kinds by the time that they took together."""
     cells = [cell for cell in report.cells if cell.concurrency == concurrency]
     seconds = sum(cell.seconds for cell in cells)
     return sum(cell.output_tokens for cell in cells) / seconds if seconds else 0.0

@@ -1,4 +1,4 @@
-"""A `CallCheck` in words: tool calls with and without drafts, both sides of each difference."""
+"""A `CallCheck` as text: tool calls with and without drafts, and their differences."""
 
 from typing import get_args
 

@@ -1,4 +1,4 @@
-"""A `Certificate` in words: the answer first, then what it rests on."""
+"""A `Certificate` as text: the answer first, then its evidence."""
 
 from collections import Counter
 
@@ -19,13 +19,13 @@ _AGAIN = {
 
 
 def render_certificate_text(certificate: Certificate) -> str:
-    """Show a certificate on the terminal."""
+    """Return a certificate as text."""
     word = "PASSED" if certificate.passed else "FAILED"
     return f"{word}: {render_text(describe_certificate(certificate))}"
 
 
 def describe_certificate(certificate: Certificate) -> Report:
-    """Tell everything that was found, and under which conditions."""
+    """Return the full report of a certificate, with its conditions."""
     findings, under = certificate.findings, certificate.conditions
     drafted = findings.regrets[1]
     environment = under.plan.variables

@@ -7,7 +7,7 @@ from slipstream.units import UNKNOWN, show_bytes, show_number
 
 
 def render_checkpoint(checkpoint: Checkpoint) -> str:
-    """Lay the facts out, the unknown ones as such."""
+    """Return the facts of a checkpoint, unknown ones named as such."""
     quantization = checkpoint.quantization
     stored = f"{quantization.scheme} ({quantization.method})" if quantization else None
     plain = checkpoint.dtype or UNKNOWN if checkpoint.quantized is False else UNKNOWN
@@ -36,7 +36,7 @@ def render_checkpoint(checkpoint: Checkpoint) -> str:
 
 
 def render_pairing(pairing: Pairing) -> str:
-    """Show both checkpoints and every fault between them."""
+    """Return both checkpoints and every fault between them."""
     refused = [fault for fault in pairing.faults if fault.verdict == "refuse"]
     codes = ", ".join(fault.code for fault in refused)
     verdict = f"do not fit: {codes}" if refused else "fit"

@@ -38,7 +38,7 @@ def render_settings(connection: Connection) -> str:
 
 
 def render_written(connection: Connection) -> str:
-    """Say what was written where, how it is undone and what to type now."""
+    """Return what was written where, how it is undone and what to type now."""
     lines = [line for file in connection.written for line in _describe_written(file)]
     trust = [f"export {name}={shlex.quote(value)}" for name, value in connection.trust.items()]
     keys = [f"export {name}={connection.key_source}" for name in connection.written_key_variables]

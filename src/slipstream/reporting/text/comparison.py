@@ -1,4 +1,4 @@
-"""A `Comparison` in words: the verdict, each finding, the break-even, cautions and conditions."""
+"""A `Comparison` as text: verdict, findings, break-even, cautions and conditions."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ from slipstream.reporting.text.tasks import has_tasks
 
 
 def describe_comparison(comparison: Comparison) -> Report:
-    """Tell everything that a comparison found."""
+    """Return the full report of a comparison."""
     verdict = comparison.verdict
     first, second = verdict.arms
     main = find_main(comparison)
@@ -44,7 +44,7 @@ def describe_comparison(comparison: Comparison) -> Report:
 
 
 def find_main(comparison: Comparison) -> SpeedFinding:
-    """Give the finding of all kinds, or of the first, at the smallest concurrency."""
+    """Return the finding of all kinds, or of the first, at the smallest concurrency."""
     return min(
         comparison.verdict.findings, key=lambda found: (found.kind is not None, found.concurrency)
     )

@@ -1,4 +1,4 @@
-"""The conditions of a measurement: on what, with what, how, and the command to do it again."""
+"""The conditions of a measurement, and the command that repeats it."""
 
 from slipstream.hardware import Host
 from slipstream.measuring.bench import Conditions
@@ -25,7 +25,7 @@ THINKING = {None: "as the template has it", True: "on", False: "off"}
 
 
 def describe_conditions(conditions: Conditions, *more: Row) -> list[Section]:
-    """Tell the conditions as facts, the command, and the machine in full."""
+    """Return the conditions as facts, the command, and the machine in full."""
     facts: list[Row] = [
         ("taken", f"{conditions.at:%Y-%m-%d %H:%M:%S %Z}"),
         ("model", conditions.model),
@@ -48,12 +48,12 @@ def describe_conditions(conditions: Conditions, *more: Row) -> list[Section]:
 
 
 def describe_plan(title: str, plan: LaunchPlan) -> Section:
-    """Give the engine's command line under a plan."""
+    """Return the engine's command line under a plan."""
     return Section(title, code=render_command(plan.argv(), plan.variables), in_full=True)
 
 
 def describe_machine(host: Host | None) -> str:
-    """Name a machine in a line."""
+    """Return a machine in one line."""
     if host is None:
         return UNKNOWN
     names = [accelerator.name for accelerator in host.accelerators]

@@ -1,4 +1,4 @@
-"""What two arms and more are reported alike: tasks, cautions, machine, conditions and plans."""
+"""The parts that reports of two and of more arms share: tasks, cautions, machine, plans."""
 
 from collections.abc import Sequence
 
@@ -30,7 +30,7 @@ def show_estimate(estimate: SpeedRatio) -> str:
 
 
 def show_load(concurrency: int) -> str:
-    """Say how many requests were in flight."""
+    """Return how many requests were in flight."""
     return "one at a time" if concurrency == 1 else f"{concurrency} at once"
 
 
@@ -104,7 +104,7 @@ def _describe_starts(contest: Comparison | Arena) -> list[Row]:
 
 
 def _describe_plans(contest: Comparison | Arena) -> list[Section]:
-    """Show how each plan differs from the first, and every command."""
+    """Return how each plan differs from the first, and every command."""
     first, *others = contest.arms
     return [
         *(

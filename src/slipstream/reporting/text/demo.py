@@ -1,4 +1,4 @@
-"""A `Demo` in words: the speed-up, why it is what it is, each prompt, and what that cannot tell."""
+"""A `Demo` as text: the speed-up, its explanation, each prompt, and its limits."""
 
 from dataclasses import replace
 
@@ -13,12 +13,12 @@ EVEN_WITHIN = 0.05
 
 
 def render_demo_text(demo: Demo) -> str:
-    """Show a demo's outcome on the terminal."""
+    """Return a demo's result as text."""
     return render_text(describe_demo(demo))
 
 
 def describe_demo(demo: Demo) -> Report:
-    """Tell what came out, and for which prompts."""
+    """Return what came out, and for which prompts."""
     times = f"{demo.speed_up:.2f}"
     spread = f"{min(demo.speed_ups):.2f} to {max(demo.speed_ups):.2f}"
     count = len(demo.pairs)
@@ -59,7 +59,7 @@ def describe_demo(demo: Demo) -> Report:
 
 
 def explain(demo: Demo) -> str:
-    """Say in a sentence what a verification step costs and brings; nothing without drafts."""
+    """Return a sentence on the cost and yield of a verification step; empty without drafts."""
     cost, tokens = demo.step_cost, demo.tokens_per_step
     if cost is None or tokens is None:
         return ""
@@ -126,7 +126,7 @@ def _compare_text(plain: Take, drafted: Take) -> str:
 
 
 def _list_limits(demo: Demo) -> list[str]:
-    """Say what a few prompts and two starts leave open, and which verb answers it."""
+    """Return what a few prompts and two starts leave open, and which verb answers it."""
     count = len(demo.pairs)
     text = (
         f"the same text for {count} prompts is no proof; `slipstream verify` is one"
@@ -148,7 +148,7 @@ def _list_parts(demo: Demo) -> list[Row]:
 
 
 def _list_answers(demo: Demo) -> list[Section]:
-    """Give both texts of each prompt, or the one that both are."""
+    """Return both texts of each prompt, or the one that both are."""
     return [
         Section(
             f"{take.prompt.kind}, {name}",

@@ -1,4 +1,4 @@
-"""Two answers side by side on the terminal, growing as they did when they were taken."""
+"""Two answers side by side on the terminal, growing at their measured speed."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -23,7 +23,7 @@ class _Sign(NamedTuple):
 def list_frames(
     plain: Take, drafted: Take, *, width: int, rows: int, colour: bool
 ) -> Iterator[tuple[float, list[str]]]:
-    """Give what is on the screen from each moment on; every frame has as many lines."""
+    """Yield the lines on the screen from each moment on; every frame has as many lines."""
     column = max(LEAST_WIDTH, (width - len(BETWEEN)) // 2)
     takes = {"plain": plain, "drafted": drafted}
     needed = max(len(_wrap(take.tokens, column)) for take in takes.values())
@@ -75,7 +75,7 @@ def _paint(line: Sequence[_Sign], colour: bool) -> str:
 
 
 def _wrap(tokens: Sequence[Token], width: int) -> list[list[_Sign]]:
-    """Break text into lines, between words where there are any."""
+    """Break text into lines, between words where possible."""
     lines: list[list[_Sign]] = []
     line: list[_Sign] = []
     for token in tokens:
@@ -93,7 +93,7 @@ def _wrap(tokens: Sequence[Token], width: int) -> list[list[_Sign]]:
 
 
 def _find_break(line: Sequence[_Sign], width: int) -> int:
-    """Give the place of the last space after a word, or else the column's end."""
+    """Return the place of the last space after a word, or else the column's end."""
     text = "".join(sign.text for sign in line)
     indent = len(text) - len(text.lstrip())
     return max(text.rfind(" ", indent), 0) or width

@@ -1,4 +1,4 @@
-"""An `Examination` as text, a line a check with what to do under it; and why an engine ended."""
+"""An `Examination` as text, one line per check with its hint; and why an engine ended."""
 
 from slipstream.reporting.text.tables import align
 from slipstream.serving.examination import Diagnosis, Examination
@@ -8,14 +8,14 @@ from slipstream.steering.flight import Flight
 
 
 def render_examination(examination: Examination) -> str:
-    """Show every check, and how many of them are not ok."""
+    """Return every check, and how many of them are not ok."""
     rows = [row for check in examination.checks for row in _describe(check)]
     faults, warnings = (_count(examination, verdict) for verdict in ("fault", "warning"))
     return "\n".join([*align(rows), "", f"{faults}, {warnings}"])
 
 
 def render_diagnosis(diagnosis: Diagnosis) -> str:
-    """Show what a log tells, the first cause first, and what the engine did last."""
+    """Return the diagnosis of a log, the first cause first, and the engine's last steps."""
     flight = [_describe_flight(diagnosis.flight)] if diagnosis.flight else []
     if not diagnosis.findings:
         lines = [f"nothing known in {diagnosis.log}"]

@@ -1,4 +1,4 @@
-"""The drafters for a target as text: the list, and what each one would take."""
+"""The drafters for a target as text: the list, and how each one would be planned."""
 
 from slipstream.planning.candidates import Candidate, DrafterList
 from slipstream.reporting.text.tables import align
@@ -6,7 +6,7 @@ from slipstream.units import UNKNOWN
 
 
 def render_drafters(listed: DrafterList) -> str:
-    """Show the candidates by rank, then why each stands there and how it is planned."""
+    """Return the candidates by rank, then the reason for each rank and the plan."""
     head = [("target", listed.target)]
     if listed.base_models:
         head.append(("made from", ", ".join(listed.base_models)))

@@ -1,4 +1,4 @@
-"""A `Host` as text: one line a fact, unknown facts named as such."""
+"""A `Host` as text: one fact per line, unknown facts named as such."""
 
 from slipstream.hardware.host import Accelerator, Docker, FabricPort, Host
 from slipstream.reporting.text.tables import align
@@ -6,7 +6,7 @@ from slipstream.units import UNKNOWN, show_bandwidth, show_bytes, show_number
 
 
 def render_host(host: Host) -> str:
-    """Lay the portrait out in two columns."""
+    """Return the facts of a host in two columns."""
     rows = [
         ("machine", host.product or UNKNOWN),
         ("system", _describe_system(host)),

@@ -1,4 +1,4 @@
-"""Keys as text: what is known of them, never the keys themselves."""
+"""Keys as text, without their secrets."""
 
 from datetime import datetime
 
@@ -37,7 +37,7 @@ def _show(value: object) -> str:
 
 
 def describe_end(key: Key, now: datetime) -> str:
-    """Say until when a key opens the server."""
+    """Return until when a key is valid, as text."""
     if key.expires is None:
         return "never"
     return f"{'' if key.is_valid(now) else 'expired '}{key.expires:%Y-%m-%d}"

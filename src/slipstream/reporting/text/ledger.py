@@ -1,4 +1,4 @@
-"""A `LedgerSummary` as a table: a group a line, with the acceptance of the first positions."""
+"""A `LedgerSummary` as a table: one group per line, with the acceptance by position."""
 
 from slipstream.reporting.text.tables import align
 from slipstream.steering.ledger_summary import LedgerGroup, LedgerSummary
@@ -8,7 +8,7 @@ SHOWN_POSITIONS = 8
 
 
 def render_ledger(summary: LedgerSummary) -> str:
-    """Show every group and the sum; acceptance is in percent, by position."""
+    """Return every group and the sum; acceptance is in percent, by position."""
     header = (
         summary.by.upper(),
         "REQUESTS",

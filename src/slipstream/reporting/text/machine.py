@@ -1,4 +1,4 @@
-"""What else a machine did while it was measured, in a row or a table."""
+"""Other use of a machine while it was measured, as a line or a table."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from slipstream.units import UNKNOWN
 
 
 def show_machine_load(load: MachineLoad | None) -> str:
-    """Say in a line whether the machine was quiet."""
+    """Return in one line whether the machine was quiet."""
     if load is None:
         return "not watched"
     if load.is_busy:
@@ -17,7 +17,7 @@ def show_machine_load(load: MachineLoad | None) -> str:
 
 
 def describe_machine_loads(loads: Sequence[tuple[str, MachineLoad | None]]) -> list[Section]:
-    """Tabulate the watch of each part; on the terminal only if one of them was disturbed."""
+    """Return the load of each part as a table; on the terminal only if one was disturbed."""
     if all(load is None for _, load in loads):
         return []
     header = ("measured", "other processes", "hypervisor", "slowdown", "busiest other", "")

@@ -1,4 +1,4 @@
-"""A `LaunchPlan` as text: the command, the memory, what speaks against it, and every reason."""
+"""A `LaunchPlan` as text: the command, the memory, the faults and every reason."""
 
 from shlex import quote
 
@@ -10,7 +10,7 @@ from slipstream.units import UNKNOWN, show_bytes, show_number
 
 
 def render_plan(plan: LaunchPlan, *, explain: bool) -> str:
-    """Show the plan; with `explain`, the reason of every setting instead of the command."""
+    """Return the plan; with `explain`, the reason of every setting instead of the command."""
     head = align(
         [
             ("target", plan.target),
@@ -33,7 +33,7 @@ def _name_drafter(plan: LaunchPlan) -> str:
 
 
 def render_sglang(plan: LaunchPlan) -> str:
-    """Show the same plan as SGLang's command, and what it has no counterpart for."""
+    """Return the plan as SGLang's command, and the settings without a counterpart."""
     command, left_out = plan.sglang_argv()
     lines = [render_command(command, ())]
     if left_out:
@@ -42,7 +42,7 @@ def render_sglang(plan: LaunchPlan) -> str:
 
 
 def render_memory(memory: MemoryBudget) -> list[str]:
-    """Show where the memory goes and how many sequences fit."""
+    """Return the memory use and how many sequences fit."""
     rows = [(item.name, show_bytes(item.size_bytes), item.because) for item in memory.items]
     rows += [
         ("cache", show_bytes(memory.kv_pool_bytes), "what is left of the usable memory"),
@@ -65,7 +65,7 @@ def render_memory(memory: MemoryBudget) -> list[str]:
 
 
 def render_difference(differences: tuple[Difference, ...]) -> str:
-    """Show two plans' disagreements."""
+    """Return the differences of two plans."""
     if not differences:
         return "the plans are the same"
     rows = [("SETTING", "FIRST", "SECOND", "BECAUSE")]

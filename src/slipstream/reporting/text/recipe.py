@@ -1,4 +1,4 @@
-"""Recipes as text: the list, and one with its evidence, never a figure without its maker."""
+"""Recipes as text: the list, and one with its evidence, each figure with its source."""
 
 from slipstream.recipes.recipe import Evidence, Recipe
 from slipstream.reporting.text.tables import align
@@ -23,7 +23,7 @@ def render_recipes(recipes: tuple[Recipe, ...]) -> str:
 
 
 def render_recipe(recipe: Recipe) -> str:
-    """Show one recipe whole."""
+    """Return one recipe in full."""
     settings = recipe.settings.model_dump(exclude_none=True, exclude_defaults=True)
     lines = align(
         [

@@ -1,4 +1,4 @@
-"""Runs as text: one whole, several as a list, and what happened to them."""
+"""Runs as text: one in full, several as a list, and their events."""
 
 from datetime import datetime
 
@@ -17,7 +17,7 @@ _MEASURED = {
 
 
 def render_status(status: RunStatus, now: datetime) -> str:
-    """Show one run."""
+    """Return the status of one run."""
     age = show_age((now - status.since).total_seconds())
     rows = [
         ("run", status.id),

@@ -1,4 +1,4 @@
-"""What only tasks have: wall time, first tokens turn by turn, cached tokens, tool calls."""
+"""The figures that only tasks have: wall time, turns, cached tokens, tool calls."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from slipstream.units import UNKNOWN
 
 
 def has_tasks(sides: Sequence[Side]) -> bool:
-    """Say whether tasks were measured."""
+    """Return whether tasks were measured."""
     return any(cell.tasks is not None for side in sides for cell in side.find(None))
 
 
@@ -47,7 +47,7 @@ def show_calls(cells: Sequence[BenchCell]) -> str:
 
 
 def describe_turns(sides: Sequence[Side]) -> list[Section]:
-    """Tabulate the tasks' first tokens and cached shares turn by turn, for each side."""
+    """Return the first tokens and cached shares by turn as a table, for each side."""
     if not has_tasks(sides):
         return []
     names = [f"{side.arm} " if len(sides) > 1 else "" for side in sides]

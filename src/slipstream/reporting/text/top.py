@@ -30,7 +30,7 @@ _ELLIPSIS = "…"
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """What a terminal can show; `rows` is None where nothing limits them."""
+    """The abilities of a terminal; `rows` is None where nothing limits them."""
 
     width: int = 80
     rows: int | None = None
@@ -39,7 +39,7 @@ class Terminal:
 
     @property
     def heights(self) -> str:
-        """The signs for bars of rising height, the first of them empty."""
+        """The characters for bars of rising height, the first of them empty."""
         return _HEIGHTS if self.unicode else _ASCII_HEIGHTS
 
     def cut(self, line: str) -> str:
@@ -205,7 +205,7 @@ def _describe_memory(view: LiveView) -> str:
 
 
 def _describe_acceptance(view: LiveView, before: LiveView | None, terminal: Terminal) -> list[str]:
-    """Tabulate by kind which share of drafts had a token accepted at each position."""
+    """Return the acceptance by kind and position as a table."""
     kinds, recent = _list_kinds(view, before)
     if not kinds:
         return []
@@ -298,7 +298,7 @@ def _describe_events(view: LiveView) -> list[str]:
 
 
 def _arrange(left: list[str], right: list[str], terminal: Terminal) -> list[list[str]]:
-    """Put two tables side by side where there is room for both."""
+    """Place two tables side by side where there is room for both."""
     width = max(map(len, left), default=0)
     if not left or not right or width + len(BETWEEN) + max(map(len, right)) > terminal.width:
         return [left, right]

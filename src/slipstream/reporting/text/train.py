@@ -1,4 +1,4 @@
-"""A training run as text: what it would take, and what came of it."""
+"""A training run as text: its estimate, and its results."""
 
 from slipstream.planning.plan import Decision
 from slipstream.reporting.text.tables import align
@@ -10,7 +10,7 @@ from slipstream.units import UNKNOWN, show_bytes
 
 
 def render_estimate(expected: TrainEstimate) -> str:
-    """Show the stages with tokens, disk and time, and every choice with its reason."""
+    """Return the stages with tokens, disk and time, and every choice with its reason."""
     stages = [("STAGE", "WORK", "DISK", "TIME"), *map(_describe_stage, expected.stages)]
     disk = sum(stage.disk_bytes for stage in expected.stages)
     lines = [
@@ -25,7 +25,7 @@ def render_estimate(expected: TrainEstimate) -> str:
 
 
 def render_run(run: TrainRun, folder: TrainFolder) -> str:
-    """Show what each stage did, the acceptance by kind, and where the drafter is."""
+    """Return the results of each stage, the acceptance by kind, and the drafter's folder."""
     header = ("KIND", "PROMPTS", "SERVED", "WALKED", "UNIFORM", "BY POSITION")
     rows = [
         (

@@ -1,4 +1,4 @@
-"""A `Tuning` as a report: what was chosen and why, what is foretold, what was done."""
+"""A `Tuning` as a report: the choice and its reasons, the predictions, the starts."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ def render_tuning_text(tuning: Tuning) -> str:
 
 
 def describe_tuning(tuning: Tuning) -> Report:
-    """Tell the choice first, then all that it rests upon."""
+    """Return the report, the choice first and then its evidence."""
     profile = tuning.profile
     choice = profile.choice
     best = choice.prediction
@@ -66,7 +66,7 @@ def describe_tuning(tuning: Tuning) -> Report:
 
 
 def list_loads(profile: SpeedProfile) -> list[int]:
-    """List the loads that share steps and can be foretold; beyond them requests wait."""
+    """List the loads that share steps and can be predicted; beyond them requests wait."""
     believed = {one.concurrency for one in profile.predictions if not one.far}
     return sorted(load for load in believed if load <= profile.max_sequences)
 

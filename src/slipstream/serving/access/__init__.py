@@ -1,1 +1,1 @@
-"""Who may reach a server: keys, addresses, the gate's settings."""
+"""Who may reach a server: keys, addresses and the gate's settings."""

@@ -1,4 +1,4 @@
-"""What was asked of a run: the lines that the gate writes into its access log."""
+"""The gate's access log: one line per request of a run."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ from slipstream.records import Record, describe_faults
 
 
 class AccessLine(Record):
-    """One request: who asked for what, what came of it, and what it took.
+    """One request: its key, route, status, tokens and times.
 
     `id` is the gate's, and part of the `id` in the engine's answer; `client_id` is the
     `X-Request-Id` that the client sent. Tokens are known if the answer has a `usage`.
@@ -37,7 +37,7 @@ class AccessLine(Record):
 
 
 def read_access_line(line: bytes) -> AccessLine | None:
-    """Read a line, or nothing of one that a sudden end cut off."""
+    """Return the record of a line, None if the line was cut off."""
     try:
         return AccessLine.model_validate_json(line)
     except ValidationError as fault:

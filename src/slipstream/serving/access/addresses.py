@@ -1,4 +1,4 @@
-"""Where an engine listens, and whether it can: told in a second, not after the weights."""
+"""Where an engine listens, and whether the address is free; checked before weights are loaded."""
 
 import errno
 import socket
@@ -25,7 +25,7 @@ class Address:
 
     @classmethod
     def of(cls, plan: LaunchPlan) -> "Address":
-        """Read the address that a plan gives its engine."""
+        """Return the address that a plan gives its engine."""
         settings, certificate = plan.settings, Certificate.of(plan)
         scheme = "http" if certificate is None else "https"
         if settings.uds is not None:
@@ -44,7 +44,7 @@ class Address:
         return f"ss -ltnp 'sport = :{self.port}'; or another port with --port"
 
     def require_free(self) -> None:
-        """Refuse an address that another server has; a socket that nobody serves is removed."""
+        """Raise if another server has the address; a stale socket is removed."""
         if self.socket is not None:
             _require_free_socket(Path(self.socket))
             return
@@ -63,7 +63,7 @@ class Address:
 
 
 def _require_free_socket(path: Path) -> None:
-    """Tell a stale socket, which vLLM would die of, from one in use."""
+    """Remove a stale socket, which would end vLLM; raise if it is in use."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(ANSWER_SECONDS)
         try:

@@ -1,4 +1,4 @@
-"""Who could read, write or reach what is not theirs: files, ports, certificates."""
+"""Files, ports and certificates that others could read, write or reach."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ from slipstream.user_folders import model_cache, slipstream_cache
 
 
 def check_modes(site: Site) -> Iterator[Check]:
-    """Find what others may read or write, and a key file that nothing reads."""
+    """Check the modes of files that others could read or write, and for unused key files."""
     keys = find_key_file(site.environment)
     yield from _check_mode(keys, 0o077, 600, site.user)
     for folder in (site.runs_root, *(folder.path for folder, _ in site.runs)):
@@ -66,7 +66,7 @@ def _list_caches(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def check_listeners(site: Site) -> Iterator[Check]:
-    """Find engines that other machines reach past the gate."""
+    """Check for engines that other machines can reach without passing the gate."""
     owners = {
         process.pid: (folder, run)
         for folder, run in site.runs
@@ -116,7 +116,7 @@ def _judge_listener(listener: Listener, owner: tuple[RunFolder, Run] | None) -> 
 
 
 def _asks_for_keys(folder: RunFolder) -> bool:
-    """Say whether a run's gate is one that never stands open, or has keys to ask for."""
+    """Return whether a run's gate requires a key."""
     try:
         gate = read_record(folder.gate, GateSettings, hint="slipstream serve TARGET")
     except InvalidInputError:
@@ -126,7 +126,7 @@ def _asks_for_keys(folder: RunFolder) -> bool:
 
 
 def check_certificates(site: Site) -> Iterator[Check]:
-    """Find the certificates of live runs that end soon, or that the next start would refuse."""
+    """Check the TLS certificates of live runs: expiry, and what the next start would refuse."""
     for _, run in site.runs:
         if not is_alive(run.supervisor, site.proc):
             continue

@@ -1,4 +1,4 @@
-"""What the gate in the engine is told, and what it tells: files, for it imports nothing of ours.
+"""The gate's settings and counts as files, since the gate imports none of our packages.
 
 The defaults are here; `slipstream.vllm_plugin.gate.settings` reads the file back.
 """
@@ -70,7 +70,7 @@ GENERATING = frozenset(
 
 
 class GateLimits(Record):
-    """The most that one request may ask for."""
+    """The limits of one request."""
 
     # In all, with TLS handshakes; and how long a client may leave its answer unread.
     connections: PositiveInt = 1024
@@ -98,7 +98,7 @@ class GateLimits(Record):
 
 
 class GateMedia(Record):
-    """The pictures that one request may have; `waiting_bytes` is of all requests together."""
+    """The limits for pictures in a request; `waiting_bytes` is for all requests together."""
 
     images: PositiveInt = 16
     image_bytes: PositiveInt = 5 * 2**20
@@ -111,7 +111,7 @@ class GateMedia(Record):
     @field_validator("hosts")
     @classmethod
     def require_public_names(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
-        """Take names of hosts, and no address of this machine or its network."""
+        """Raise unless these are host names, and none of this machine or its network."""
         for host in hosts:
             if not _HOST.fullmatch(host) or host.endswith(_PRIVATE_ENDINGS):
                 raise ValueError(f"'{host}' is not the name of a public host, in lower case")
@@ -119,7 +119,7 @@ class GateMedia(Record):
 
 
 class GateRecording(Record):
-    """Keep requests in a folder, up to a size; what matches a pattern is struck out."""
+    """A folder for recorded requests, its size limit, and patterns of text to remove."""
 
     folder: Path
     limit_bytes: PositiveInt = 256 * 2**20
@@ -137,7 +137,7 @@ class GateRecording(Record):
 
 
 class KeyDefaults(Record):
-    """What a key may do that does not say otherwise; None is no limit."""
+    """The limits of keys that set none themselves; None is no limit."""
 
     routes: tuple[Scope, ...] = tuple(one for one in get_args(Scope) if one != "metrics")
     models: tuple[str, ...] | None = None
@@ -150,7 +150,7 @@ class KeyDefaults(Record):
 
 
 class GateRules(Record):
-    """What is the user's to decide: the content of `gate.toml`, each key with its default."""
+    """The content of `gate.toml`: what the user decides, each setting with its default."""
 
     routes: tuple[Route, ...] = tuple(route for name in USUAL_ROUTES for route in ROUTES[name])
     # Even if there is no key file, or no longer: then nobody gets in.
@@ -177,14 +177,14 @@ class GateRules(Record):
     @field_validator("routes", mode="before")
     @classmethod
     def name_routes(cls, routes: Any) -> Any:
-        """Take routes by their short names, too."""
+        """Return routes, with short names expanded."""
         if not isinstance(routes, list):
             return routes
         return [route for one in routes for route in ROUTES.get(one, (one,))]
 
 
 class GateSettings(GateRules):
-    """All that the gate is told; `host` is where the engine listens, or its socket's path."""
+    """All settings of the gate; `host` is the engine's address, or the path of its socket."""
 
     schema_version: Literal[1] = 1
     host: str = "127.0.0.1"
@@ -216,12 +216,12 @@ class GateSettings(GateRules):
     swap_file: Path | None = None
 
     def write(self, path: Path) -> None:
-        """Put the settings where the engine will find them."""
+        """Write the settings for the engine to read."""
         write_even_if_full(path, self.to_json().encode())
 
 
 class CallerCounts(Record):
-    """The requests of one key; those in flight are the engine's, the others wait for a seat."""
+    """The requests of one key; those in flight are in the engine, the others wait for a seat."""
 
     in_flight: int
     total: int
@@ -229,7 +229,7 @@ class CallerCounts(Record):
 
 
 class GateCounts(Record):
-    """What one API process has under way; times are of the machine's monotonic clock."""
+    """The open requests of one API process; times are of the monotonic clock."""
 
     pid: int
     written: float
@@ -242,7 +242,7 @@ class GateCounts(Record):
 
 
 def read_counts(folder: Path) -> tuple[GateCounts, ...]:
-    """Read what every API process wrote, the ended ones too; what cannot be read is left out."""
+    """Return the counts of every API process, ended ones too; unreadable files are skipped."""
     found = []
     for file in sorted(folder.glob("*.json")):
         with suppress(InvalidInputError):
@@ -251,7 +251,7 @@ def read_counts(folder: Path) -> tuple[GateCounts, ...]:
 
 
 def require_key_for(host: str, keys: Sequence[Key], *, now: datetime) -> None:
-    """Refuse to listen to other machines if nobody needs a key."""
+    """Raise if the server would listen to other machines without a valid key."""
     if not is_loopback(host) and not any(key.is_valid(now) for key in keys):
         where = host or "every address"
         raise InvalidInputError(
@@ -261,7 +261,7 @@ def require_key_for(host: str, keys: Sequence[Key], *, now: datetime) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether an address, or the path of a Unix socket, is of this machine only."""
+    """Return whether an address, or the path of a socket, is reachable from this machine only."""
     if host == "localhost" or host.startswith("/"):
         return True
     try:

@@ -1,4 +1,4 @@
-"""`gate.toml`: what the user decides of the gate, read and checked whole."""
+"""`gate.toml`: the user's rules for the gate, read and validated."""
 
 import difflib
 import tomllib
@@ -21,7 +21,7 @@ RULES_HINT = "docs/gate.md has every key with its default"
 
 
 def read_rules(path: Path) -> GateRules:
-    """Read the rules; every fault is named, and a misspelt key with the one that was meant."""
+    """Return the rules of a file; all faults are reported, a misspelt key with the nearest name."""
     try:
         return GateRules.model_validate(tomllib.loads(path.read_text()))
     except OSError as fault:
@@ -59,7 +59,7 @@ def _describe(fault: ValidationError) -> tuple[str, ...]:
 
 
 def _find_meant(steps: tuple[int | str, ...]) -> str:
-    """Find the key that is spelt most like one that is none."""
+    """Return the valid key that is nearest to a misspelt one."""
     kind: Any = GateRules
     for step in steps[:-1]:
         kind = kind.model_fields[step].annotation

@@ -1,4 +1,4 @@
-"""The keys that open a server: shown once when made, and from then on known by their hash.
+"""API keys: the secret is shown once, the file holds its hash.
 
 The key file has one key a line and is replaced in one step, so a gate that reads it sees
 all of it or what was there before. Nobody but its owner may write it.
@@ -41,7 +41,7 @@ Scope = Literal[
 
 
 class KeyTerms(Record):
-    """What a key may do; where it says nothing, the gate's defaults for keys count."""
+    """What a key may use; None takes the gate's defaults for keys."""
 
     routes: tuple[Scope, ...] | None = None
     models: tuple[str, ...] | None = None
@@ -54,7 +54,7 @@ class KeyTerms(Record):
 
 
 class Key(KeyTerms):
-    """What is kept of a key."""
+    """A key as the file holds it, without its secret."""
 
     id: str
     name: str
@@ -63,12 +63,12 @@ class Key(KeyTerms):
     expires: AwareDatetime | None = None
 
     def is_valid(self, now: datetime) -> bool:
-        """Say whether the key still opens anything."""
+        """Return whether the key is valid now."""
         return self.expires is None or now < self.expires
 
 
 class NewKey(Record):
-    """A key with its secret, for the one time that it is shown."""
+    """A key with its secret, for the only time that it is shown."""
 
     schema_version: Literal[1] = 1
     secret: str
@@ -84,7 +84,7 @@ class KeyList(Record):
 
 
 def find_key_file(environment: Mapping[str, str]) -> Path:
-    """Give the file of this user's keys."""
+    """Return the file of this user's keys."""
     if named := environment.get("SLIPSTREAM_KEYS"):
         return Path(named).expanduser()
     if named := environment.get("XDG_CONFIG_HOME"):
@@ -93,7 +93,7 @@ def find_key_file(environment: Mapping[str, str]) -> Path:
 
 
 def read_keys(file: Path) -> tuple[Key, ...]:
-    """Read the keys of a file; without the file there are none."""
+    """Return the keys of a file, none if there is no file."""
     try:
         lines = file.read_bytes().splitlines()
         _require_own(file)
@@ -124,7 +124,7 @@ def make_key(
     expires: datetime | None,
     terms: KeyTerms | None = None,
 ) -> NewKey:
-    """Make a key and keep its hash."""
+    """Create a key and store its hash."""
     secret, digest = _make_secret()
     key = Key(
         **(terms or KeyTerms()).model_dump(),
@@ -140,7 +140,7 @@ def make_key(
 
 
 def rotate_key(file: Path, identity: str, *, now: datetime, overlap: timedelta) -> NewKey:
-    """Make a new secret for a key; the old one still counts for a while, and not a moment longer.
+    """Create a new secret for a key; the old one stays valid for the overlap.
 
     A key that expires lives as long again as it did before.
     """
@@ -157,7 +157,7 @@ def rotate_key(file: Path, identity: str, *, now: datetime, overlap: timedelta) 
 
 
 def revoke_key(file: Path, identity: str) -> Key:
-    """Take a key out of the file, with those that it has replaced."""
+    """Remove a key from the file, with the ones that it replaced."""
     with _locked_folder(file):
         keys = read_keys(file)
         key = _find_last(keys, identity, file)
@@ -183,7 +183,7 @@ def _end_by(key: Key, end: datetime) -> Key:
 
 @contextmanager
 def _locked_folder(file: Path) -> Iterator[None]:
-    """Keep two commands from writing the same file at once."""
+    """Lock the folder, so that two commands do not write the same file."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -198,7 +198,7 @@ def _locked_folder(file: Path) -> Iterator[None]:
 
 
 def _replace(file: Path, keys: Sequence[Key]) -> None:
-    """Put the keys into the file in one step; from the first byte on, only its owner reads it."""
+    """Replace the file atomically; only its owner can ever read it."""
     partial = file.with_name(f".{file.name}.partial")
     partial.unlink(missing_ok=True)
     content = "".join(f"{key.model_dump_json(exclude_none=True)}\n" for key in keys)
@@ -211,7 +211,7 @@ def _replace(file: Path, keys: Sequence[Key]) -> None:
 
 
 def _require_own(file: Path) -> None:
-    """Refuse keys that another user could have put there."""
+    """Raise if another user could have written the keys."""
     for path, mode in ((file, 600), (file.parent, 700)):
         bits = path.stat().st_mode
         if bits & 0o022 and not bits & stat.S_ISVTX:

@@ -1,4 +1,4 @@
-"""Who listens on this machine, and who of it can be reached from others, by the kernel's tables."""
+"""Which processes listen on this machine and can be reached from others, from /proc."""
 
 import re
 import struct
@@ -25,7 +25,7 @@ class Listener:
 
 
 def list_open_listeners(pids: Iterable[int], proc: Path) -> tuple[Listener, ...]:
-    """Give the ports of these processes that not only this machine reaches."""
+    """Return the ports of these processes that not only this machine reaches."""
     sockets = {
         inode: (address, port)
         for inode, address, port in _read_sockets(proc)
@@ -54,14 +54,14 @@ def list_held_sockets(pids: Iterable[int], proc: Path) -> frozenset[int]:
 
 
 def list_engines(user: int, proc: Path) -> Iterator[int]:
-    """Find this user's processes that call themselves vLLM, whoever started them."""
+    """Return this user's processes that call themselves vLLM, whoever started them."""
     for cmdline in proc.glob("[0-9]*/cmdline"):
         if _ENGINE.search(read_text(cmdline) or "") and _owner_of(cmdline.parent) == user:
             yield int(cmdline.parent.name)
 
 
 def parse_sockets(text: str) -> Iterator[tuple[int, IPAddress, int]]:
-    """Read the listening sockets of /proc/net/tcp or tcp6: inode, address and port."""
+    """Return inode, address and port of the listening sockets in /proc/net/tcp or tcp6."""
     for line in text.splitlines()[1:]:
         fields = line.split()
         if len(fields) > 9 and fields[3] == _LISTENING:
@@ -75,7 +75,7 @@ def _read_sockets(proc: Path) -> Iterator[tuple[int, IPAddress, int]]:
 
 
 def _takes(listening: IPAddress, address: IPAddress) -> bool:
-    """Say whether a listener at one address is reached by the other; :: may take IPv4, too."""
+    """Return whether a listener at one address is reached by the other; :: may take IPv4, too."""
     mapped = listening.ipv4_mapped if isinstance(listening, IPv6Address) else None
     if listening.is_unspecified:
         return listening.version in (6, address.version)
@@ -83,7 +83,7 @@ def _takes(listening: IPAddress, address: IPAddress) -> bool:
 
 
 def _parse_address(text: str) -> IPAddress:
-    """Read an address that the kernel wrote in words of its own byte order."""
+    """Return an address that the kernel wrote in its own byte order."""
     words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
     raw = struct.pack(f"={len(words)}I", *words)
     return IPv4Address(raw) if len(raw) == 4 else IPv6Address(raw)
@@ -95,7 +95,7 @@ def _is_loopback(address: IPAddress) -> bool:
 
 
 def _list_sockets(pid: int, proc: Path) -> set[int]:
-    """Give the sockets that a process holds; it may end meanwhile, or be another user's."""
+    """Return the sockets that a process holds; it may end meanwhile, or be another user's."""
     found = set()
     try:
         for entry in (proc / str(pid) / "fd").iterdir():

@@ -1,4 +1,4 @@
-"""Is it our engine that listens: asked before a key goes there, and again for every connection.
+"""Whether our engine is what listens, checked for every connection before a key is sent.
 
 Until vLLM listens, and after it died, anybody on this machine can have its port. A socket that
 listens both before and after a connection was made is the one that took it.
@@ -27,7 +27,7 @@ _CREDENTIALS = struct.Struct("iII")  # Of SO_PEERCRED: process, user, group.
 
 
 class StrangerError(httpx.ConnectError):
-    """Somebody else listens at the engine's address, or nobody does any more."""
+    """Another process listens at the engine's address, or none does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class OwnListener:
     proc: Path = Path("/proc")
 
     def find_owner(self) -> Owner:
-        """Look who listens at the address now."""
+        """Return which process listens at the address now."""
         if self.address.socket is not None:
             return self._find_socket_owner(self.address.socket)
         if not self._find_listening():
@@ -47,7 +47,7 @@ class OwnListener:
         return "engine" if self._find_held() else "stranger"
 
     def watch(self) -> Watch:
-        """Make a trace for one request of httpx, which refuses a connection to anybody else."""
+        """Return a trace for one httpx request that refuses a connection to any other process."""
         before = frozenset[int]()
 
         async def check(event: str, info: dict[str, Any]) -> None:

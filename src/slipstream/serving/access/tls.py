@@ -1,4 +1,4 @@
-"""TLS of an engine: its certificate checked before the start, and pinned by whoever asks it.
+"""TLS of an engine: its certificate is checked before the start, and pinned by our clients.
 
 Inside this machine a name proves nothing: what is trusted is the one certificate of the file that
 the engine was given, whatever names and dates it has. An intermediate authority in the same file is
@@ -33,7 +33,7 @@ _NO_CHECK_TIME = 0x200000
 
 
 class PinnedContext(ssl.SSLContext):
-    """Trusts the certificates that a file has held since this context was made, and no other.
+    """An SSL context that trusts only the certificates that a file held since it was created.
 
     The file is read again for each connection: a renewed certificate is expected at once, and
     an engine without `--enable-ssl-refresh` goes on with the one it started with.
@@ -75,7 +75,7 @@ class PinnedContext(ssl.SSLContext):
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The files that an engine shows itself with."""
+    """The certificate and key files of an engine."""
 
     file: Path
     key: Path | None = None
@@ -106,7 +106,7 @@ class Certificate:
         )
 
     def check(self, now: datetime) -> tuple[str, ...]:
-        """Refuse files that no engine could serve with; return what should be known of them."""
+        """Raise if no engine could serve with these files; return warnings about them."""
         ends = datetime.fromtimestamp(ssl.cert_time_to_seconds(self._read()["notAfter"]), UTC)
         if ends <= now:
             return (f"the certificate {self.file} has expired, on {ends:%Y-%m-%d %H:%M} UTC",)
@@ -123,7 +123,7 @@ class Certificate:
         return PinnedContext(self.file)
 
     def _read(self) -> Mapping[str, Any]:
-        """Shake hands with oneself, as engine and as client, and return what the client sees."""
+        """Do a TLS handshake with ourselves and return the certificate that the client sees."""
         client = self.pin()
         try:
             return _shake_hands(self._serve(), client)

@@ -1,1 +1,1 @@
-"""One engine kept up: its life, its watch, what follows a death."""
+"""One engine kept running: its start, its watch and its restart."""

@@ -1,4 +1,4 @@
-"""The one writer of a run: every change is saved, added to the events and told.
+"""The only writer of a run: every change is saved, appended to the events and reported.
 
 A disk that refuses to be written to ends no engine: the run in memory counts, the trouble is
 told once, and what is not written yet is written as soon as it can be.
@@ -19,7 +19,7 @@ KEPT_EVENTS = 1000
 
 
 class Chronicle:
-    """A run as it stands, and the way to change it.
+    """The current run, and the way to change it.
 
     The engine's own files (its log, the gate's) are in `engine_folder`, which is the run's
     unless that could not be written when the engine started. Then what is not written yet is
@@ -35,7 +35,7 @@ class Chronicle:
         self._trouble: str | None = None
 
     def listen(self, hear: Callable[[Event], None]) -> None:
-        """Have somebody else told every event from now on."""
+        """Report every event from now on to another listener."""
         self._listeners.append(hear)
 
     def go_on_in(self, folder: RunFolder, run: Run) -> None:
@@ -45,7 +45,7 @@ class Chronicle:
         self.save()
 
     def move(self, state: State, message: str, **figures: float) -> None:
-        """Take the run to its next state."""
+        """Move the run to its next state."""
         self.run = self.run.move(state)
         self._is_saved = False
         self.note(message, figures=figures)
@@ -57,7 +57,7 @@ class Chronicle:
         phase: Phase | None = None,
         figures: Mapping[str, float] | None = None,
     ) -> None:
-        """Tell something that is no change of state."""
+        """Report an event that does not change the state."""
         self._add(message, phase, figures)
         self.save()
 
@@ -81,7 +81,7 @@ class Chronicle:
             self._write_spare(self.run)
 
     def report(self, trouble: str) -> None:
-        """Tell that something cannot be written, once until it can be again."""
+        """Report that something cannot be written, once until it can be again."""
         if self._trouble is None:
             self._trouble = trouble
             self._add(f"{trouble}; the engine goes on")
@@ -111,7 +111,7 @@ class Chronicle:
             self._unwritten.popleft()
 
     def _write_spare(self, run: Run | None) -> None:
-        """Keep beside the engine's files what the run's folder does not take, or no longer."""
+        """Write into the spare folder what the run's folder cannot take."""
         spare = self.engine_folder
         if spare == self.folder:
             return

@@ -1,4 +1,4 @@
-"""What requests can write into an engine's log: never the reason why the engine died.
+"""Log records that quote requests, which are never the cause of an engine's death.
 
 vLLM quotes its callers where it refuses them: the name of a model, of a tool, what a template
 says of a message. All lines of such a record have the same prefix. A traceback of uvicorn has
@@ -38,7 +38,7 @@ _QUOTING = {name: re.compile(pattern) for name, pattern in QUOTING.items()}
 
 
 def drop_quotes(log_text: str, *, calm: bool = True) -> str:
-    """Leave out records that quote a request, with all their lines, calm ones, and colours."""
+    """Return the log without records that quote a request, calm records and colours."""
     kept, quoting, in_traceback = list[str](), set[str](), False
     for line in _COLOUR.sub("", log_text).split("\n"):
         parts = list[str]()

@@ -1,4 +1,4 @@
-"""A supervisor without a terminal, and the command that leaves once it is ready."""
+"""A supervisor without a terminal, and the command that returns once it is ready."""
 
 import os
 import time
@@ -15,7 +15,7 @@ _DECIDED = ("ready", "stopped", "failed")
 
 
 def detach(log: Path) -> bool:
-    """Go on as two processes: True in the one that stays, False in the one without a terminal."""
+    """Fork: return True in the process that stays, False in the one without a terminal."""
     if child := os.fork():
         os.waitpid(child, 0)
         return True
@@ -33,7 +33,7 @@ def detach(log: Path) -> bool:
 
 
 def follow_to_ready(folder: RunFolder, tell: Callable[[Event], None]) -> ExitCode:
-    """Tell what happens until the run is ready, or fail as it does."""
+    """Report the events of a detached run until it is ready, and raise as it fails."""
     launcher = os.getpid()
 
     def is_decided() -> bool:

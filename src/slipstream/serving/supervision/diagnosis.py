@@ -1,4 +1,4 @@
-"""Why an engine died or would not start: its exit first, then known failures in its log.
+"""Why an engine died or did not start: its exit code, then known failures in its log.
 
 The signatures are TOML, written by hand; each has an excerpt that a test holds it to. A dying
 vLLM says why once, and in every process that it dies: the first cause comes first. What a
@@ -48,7 +48,7 @@ _PREFIX = re.compile(rf"{_PROCESS}(?:[A-Z]+ [\d-]+ [\d:]+ \[[^]\n]+\] )?", re.MU
 
 
 class Signature(Record):
-    """A failure that is known: its words, what they mean and what to do."""
+    """A known failure: the pattern of its log lines, its meaning and its remedy."""
 
     name: str
     cause: Cause
@@ -65,7 +65,7 @@ class Signature(Record):
 
     @model_validator(mode="after")
     def _require_figures(self) -> Self:
-        """Refuse a pattern that is none, and a figure that it does not find."""
+        """Raise if a pattern is invalid, or names a figure that it does not capture."""
         try:
             figures = set(re.compile(self.pattern, re.MULTILINE).groupindex)
             named = {name for _, name, _, _ in Formatter().parse(self.meaning + self.remedy)}
@@ -84,7 +84,7 @@ class SignatureFile(Record):
 
 
 class Finding(Record):
-    """A known failure in a log, with the line that told it and its figures filled in."""
+    """A known failure found in a log, with its line and its figures."""
 
     signature: str
     cause: Cause
@@ -97,7 +97,7 @@ class Finding(Record):
 
 @dataclass(frozen=True, slots=True)
 class _Sighting:
-    """Where a signature was met, before it is known what else was."""
+    """A match of a signature, before matches are ranked."""
 
     signature: Signature
     position: int
@@ -105,14 +105,14 @@ class _Sighting:
     figures: dict[str, str]
 
     def rank(self) -> tuple[bool, int, int]:
-        """Put a refused request after what ends an engine, and what says more before less."""
+        """Return the sort key: refused requests last, specific signatures before general ones."""
         standing = get_args(Standing).index(self.signature.standing)
         return self.signature.cause == "request", standing, self.position
 
 
 @cache
 def load_signatures(folder: Path = SHIPPED) -> tuple[Signature, ...]:
-    """Read every signature of a folder."""
+    """Return every signature of a folder."""
     found: dict[str, Signature] = {}
     for path in sorted(folder.glob("*.toml")):
         for signature in _load(path).signatures:
@@ -125,7 +125,7 @@ def load_signatures(folder: Path = SHIPPED) -> tuple[Signature, ...]:
 
 
 def diagnose(log_text: str, *, exit_code: int | None = None) -> tuple[Finding, ...]:
-    """Name the known failures in a log, the first cause first.
+    """Return the known failures in a log, the first cause first.
 
     `exit_code` is the engine's own, negative for a signal; leave out one that we gave it. An
     engine that one signal ended was not ended by another, whatever its log says.
@@ -145,7 +145,7 @@ def diagnose(log_text: str, *, exit_code: int | None = None) -> tuple[Finding, .
 def diagnose_file(
     path: Path, *, exit_code: int | None = None, healthy: LogPlace | None = None
 ) -> tuple[Finding, ...]:
-    """Diagnose the end of a log file; what is before a place was written in good health."""
+    """Diagnose the end of a log file, after the position at which the engine was last healthy."""
     try:
         text = read_end(path, READ_BYTES, healthy)
         if not text:
@@ -171,7 +171,7 @@ def _load(path: Path) -> SignatureFile:
 
 
 def _clean(text: str) -> str:
-    """Drop what is calm or quotes a request, and the process that each line names."""
+    """Return the lines without calm records, quotes of requests and process prefixes."""
     return _PREFIX.sub("", drop_quotes(text).replace("\r", "\n"))
 
 
@@ -189,18 +189,18 @@ def _look_for(signature: Signature, text: str, exit_code: int | None) -> _Sighti
 
 
 def _is_signal(exit_code: int | None) -> bool:
-    """Say whether a signal ended a process, as its parent sees it or as a shell reports it."""
+    """Return whether a signal ended a process, as its parent sees it or as a shell reports it."""
     return exit_code is not None and (exit_code < 0 or exit_code > SHELL_SIGNALS)
 
 
 def _find_line(text: str, end: int) -> str:
-    """Give the line on which a match ends: after frames, it is the message."""
+    """Return the line on which a match ends: after frames, it is the message."""
     start = text.rfind("\n", 0, max(0, end - 1)) + 1
     return text[start:].split("\n", 1)[0].strip()[:LINE_CHARACTERS]
 
 
 def _leave_out_known(met: list[_Sighting]) -> Iterable[_Sighting]:
-    """Drop what only repeats: a kind whose cause is known, and echoes of anything known."""
+    """Drop matches that only repeat: kinds whose cause is known, and echoes."""
     causes = {s.signature.cause for s in met if s.signature.standing == "cause"}
     fatal = any(s.signature.standing != "echo" and s.signature.cause != "request" for s in met)
     for sighting in met:

@@ -1,4 +1,4 @@
-"""A request to stop that comes before there is an engine: the run ends at once, as asked.
+"""A request to stop before there is an engine: the run ends at once.
 
 Files may be on their way in threads that nothing can interrupt, and no child is there to be
 ended: so the process writes its last state and leaves, without waiting for them.

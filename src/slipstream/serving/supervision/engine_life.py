@@ -1,4 +1,4 @@
-"""One engine from its start to its end: phases, warm-up, proof, and the watch over it.
+"""One engine from its start to its end: phases, warm-up, test request and watch.
 
 An engine that gives up, hangs or proves useless ends in a `Death`; being asked to stop is
 the supervisor's affair.
@@ -66,7 +66,7 @@ _TOLD: dict[Phase, str] = {
 
 
 class Death(Exception):
-    """An end that nobody asked for; the cause is None if exit code and log have to show it.
+    """An unrequested end; the cause is None if exit code and log have to show it.
 
     The exit code is None while the engine still runs: how it ends then is our doing.
     """
@@ -86,7 +86,7 @@ class Death(Exception):
 
 
 class EngineLife:
-    """An engine that was started, and what is known of it."""
+    """A started engine and its state."""
 
     def __init__(
         self, chronicle: Chronicle, process: subprocess.Popen[bytes], asker: Asker
@@ -107,7 +107,7 @@ class EngineLife:
         self._gate_state: bytes | None = None
 
     async def live(self, guard: MemoryGuard) -> None:
-        """Live until death."""
+        """Run until the engine dies, and return why."""
         self._rising = asyncio.create_task(self._rise_and_work())
         fates = [
             asyncio.create_task(part) for part in (self._await_exit(), self._guard_memory(guard))
@@ -127,12 +127,12 @@ class EngineLife:
             await asyncio.gather(self._rising, *fates, return_exceptions=True)
 
     def leave(self) -> None:
-        """Warm, prove and watch no more: what is left to do is to end."""
+        """Stop warming, testing and watching: the engine is about to be ended."""
         if self._rising is not None:
             self._rising.cancel()
 
     def count_in_flight(self) -> int:
-        """Give how many requests of others are under way."""
+        """Return how many requests of others are under way."""
         counts = self._read_counts()
         own = sum(
             one.by_key["supervisor"].in_flight for one in counts if "supervisor" in one.by_key
@@ -140,7 +140,7 @@ class EngineLife:
         return sum(one.in_flight for one in counts) - own
 
     def tell_gate(self, state: str, *reasons: str) -> None:
-        """Have the gate know the state, for /readyz and for who may enter."""
+        """Report the state to the gate, for /readyz and for admission."""
         self._gate_state = json.dumps({"state": state, "reasons": reasons}).encode()
         self._catch_up()
 
@@ -157,12 +157,12 @@ class EngineLife:
 
     @property
     def healthy_seconds(self) -> float:
-        """Give how long the engine has been ready, 0 if it never was."""
+        """Return how long the engine has been ready, 0 if it never was."""
         return 0.0 if self.ready_at is None else time.monotonic() - self.ready_at
 
     @property
     def healthy_log(self) -> LogPlace | None:
-        """The end of the log when the engine was last healthy, None if it never was ready."""
+        """The end of the log when the engine was last healthy, None if it was never ready."""
         return self._marks[0] if self._marks else None
 
     async def _rise_and_work(self) -> None:
@@ -189,7 +189,7 @@ class EngineLife:
             await asyncio.sleep(LOOK_EVERY_SECONDS)
 
     async def _start(self) -> None:
-        """Follow the log until the engine calls itself healthy."""
+        """Follow the log until the engine is healthy."""
         chronicle, drafts = self.chronicle, self._plan.is_drafted_by_model
         expected = expected_phases(chronicle.folder.path.parent, self._plan)
         tracker = PhaseTracker(started_at=self._began, drafts=drafts)
@@ -218,7 +218,7 @@ class EngineLife:
         self._measure(start_seconds=time.monotonic() - self._began)
 
     async def _is_up(self) -> bool:
-        """Ask the engine for its health; nobody else who listens at its address is asked."""
+        """Return whether our engine is healthy; another process at its address is not asked."""
         listener, now = self.asker.listener, time.monotonic()
         owner = listener.find_owner()
         if owner != "stranger":
@@ -259,7 +259,7 @@ class EngineLife:
             self.chronicle.note("the time of a token is not flat: something else may run here")
 
     async def _prove(self) -> None:
-        """Say ready only after a generation that shows it."""
+        """Report ready only after a real generation."""
         drafts = self._plan.is_drafted_by_model
         proof = await prove(self.asker, drafts=drafts)
         figures = {"tokens_per_second": proof.tokens_per_second}
@@ -281,7 +281,7 @@ class EngineLife:
         self.tell_gate("ready")
 
     async def _watch(self) -> None:
-        """Look once a second whether the engine still generates."""
+        """Check once a second whether the engine still generates."""
         while True:
             await asyncio.sleep(WATCH_EVERY_SECONDS)
             self._catch_up()
@@ -290,12 +290,12 @@ class EngineLife:
             await self._judge()
 
     def _mark(self, place: LogPlace | None) -> None:
-        """Remember how far the log was in good health; of one that is not there, how far it was."""
+        """Remember the position in the log at which the engine was healthy."""
         if place is not None:
             self._marks.append(place)
 
     def _count_health_check(self, healthy: bool | None, place: LogPlace | None) -> None:
-        """End an engine whose health check keeps failing; one without an answer says nothing."""
+        """End an engine whose health check keeps failing; a missing answer does not count."""
         if healthy:
             self._failed_checks = []
             self._mark(place)
@@ -323,7 +323,7 @@ class EngineLife:
             self._become_ready(f"ready again: {health.reason}")
 
     def _follow_probe(self, seen: Observation) -> None:
-        """Take up a probe's answer, and send the next one if it is time."""
+        """Process the result of a probe, and send the next one if it is due."""
         if self._probe is not None and self._probe.done():
             if self._probe.result():
                 self._probed_well_at = time.monotonic()
@@ -342,7 +342,7 @@ class EngineLife:
         return await self.asker.probe() or await self._has_made_tokens()
 
     async def _has_made_tokens(self) -> bool:
-        """Say whether the engine counts more tokens than when it was last asked, not long ago."""
+        """Return whether the engine has counted more tokens since it was last asked."""
         try:
             counted = time.monotonic(), await self.asker.count_tokens()
         except EngineError:

@@ -64,7 +64,7 @@ def run_engine(
     on_start: Callable[[int], None] = lambda _: None,
     on_wait: Callable[[float], None] = lambda _: None,
 ) -> Iterator[str]:
-    """Start a plan's engine and give its base URL.
+    """Start a plan's engine and return its base URL.
 
     `on_start` is told the process that leads its session, `on_wait` the seconds until it is ready.
     """
@@ -101,7 +101,7 @@ def make_command(plan: LaunchPlan) -> list[str]:
 def run_group(
     command: Sequence[str], environment: Mapping[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command in a session of its own, and end all of it with the block."""
+    """Run a command in its own session, and end the whole session with the block."""
     begin_log(log)
     process = start_group(command, environment, log)
     try:
@@ -145,7 +145,7 @@ def start_group(
 
 
 def end_group(process: subprocess.Popen[bytes], *, grace_seconds: float) -> None:
-    """Ask a child and its group to end, and kill what is left when it did or time ran out."""
+    """Ask a child and its group to end, and kill what is left after a timeout."""
     try:
         signal_group(process, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -165,7 +165,7 @@ def signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> No
 
 
 def is_healthy(url: str) -> bool:
-    """Say whether a server answers its health check."""
+    """Return whether a server answers its health check."""
     try:
         with _direct.open(f"{url}/health", timeout=5) as answer:
             return bool(answer.status == 200)
@@ -174,7 +174,7 @@ def is_healthy(url: str) -> bool:
 
 
 def find_host(plan: LaunchPlan) -> str:
-    """Give the host part of the URL at which this machine reaches the engine."""
+    """Return the host part of the URL at which this machine reaches the engine."""
     host = plan.settings.host.value if plan.settings.host else _EVERYWHERE[0]
     if host in _EVERYWHERE:
         return "127.0.0.1"
@@ -182,7 +182,7 @@ def find_host(plan: LaunchPlan) -> str:
 
 
 def choose_port(wanted: int | None) -> int:
-    """Take the wanted port, or any, if nobody listens on it: a stranger may be healthy too."""
+    """Return the requested port, or a free one; a taken port is refused."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -213,7 +213,7 @@ def make_environment(plan: LaunchPlan, environment: Mapping[str, str]) -> dict[s
 
 
 def read_reasons(log: Path, healthy: LogPlace | None = None) -> tuple[str, ...]:
-    """Give the last lines of a log that name an error, or else its last lines.
+    """Return the last lines of a log that name an error, or else its last lines.
 
     A dying vLLM says why in the middle: tracebacks of its other processes follow, and a
     page of leaked objects. What requests wrote is no reason.
@@ -228,7 +228,7 @@ def read_reasons(log: Path, healthy: LogPlace | None = None) -> tuple[str, ...]:
 
 
 def require_accepted(plan: LaunchPlan) -> None:
-    """Refuse a plan that the planner refused."""
+    """Raise if the planner refused the plan."""
     if plan.refusals:
         raise InvalidInputError(
             f"the plan for {plan.target} is refused",
@@ -256,7 +256,7 @@ def _wait_until_healthy(
 
 
 def name_end(code: int) -> str:
-    """Say how a process ended, as its parent sees it."""
+    """Return how a process ended, as its parent sees it."""
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with exit code {code}"

@@ -1,4 +1,4 @@
-"""The processes of an engine, found by the session that its leader opened.
+"""The processes of an engine, found by the session of its leader.
 
 They can outlive the leader. Its id is not given out again before the last of them is gone,
 so a stranger under that id means that all of them are. A leader whose supervisor was killed
@@ -25,7 +25,7 @@ _SUCCESSOR = "\0slipstream\0serve\0"
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What looking at processes and ending them takes of the machine."""
+    """Access to /proc, signals and the clock, for finding and ending processes."""
 
     proc: Path = _PROC
     clock: Callable[[], float] = time.monotonic
@@ -34,7 +34,7 @@ class Means:
 
 
 def list_session(leader: Process, proc: Path = _PROC) -> tuple[Process, ...]:
-    """Give the processes of a leader's session that run, the leader first if it does."""
+    """Return the processes of a leader's session that run, the leader first if it does."""
     found = sorted(_find_members(leader.pid, proc), key=lambda one: (one != leader, one.pid))
     strangers = [
         one
@@ -52,7 +52,7 @@ def measure_session(leader: Process, proc: Path = _PROC) -> int | None:
 
 
 def read_share(pid: int, proc: Path) -> int | None:
-    """Read the memory of a process; what several share is divided among them."""
+    """Return the memory of a process; shared memory is divided among its users."""
     for line in (read_text(proc / str(pid) / "smaps_rollup") or "").splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
@@ -60,7 +60,7 @@ def read_share(pid: int, proc: Path) -> int | None:
 
 
 def end_session(leader: Process, means: Means) -> None:
-    """End what is left of a session, politely and then not."""
+    """End what is left of a session, with SIGTERM and then SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for one in list_session(leader, means.proc):
             with suppress(ProcessLookupError):

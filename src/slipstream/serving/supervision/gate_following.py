@@ -1,4 +1,4 @@
-"""What of the gate may change while its engine runs: the rules in its file, and that keys exist.
+"""Changes of the gate while its engine runs: the rules in its file, and the first keys.
 
 The gate follows its own settings file; here that file is kept up to date. Rules that cannot be
 used are reported and change nothing. Once there were keys, this run needs them to its end.
@@ -18,7 +18,7 @@ LOOK_EVERY_SECONDS = 1.0
 
 
 class GateFollowing:
-    """Keeps a run's terms, and with them its gate, as the user's files say."""
+    """Keeps a run's terms, and with them its gate, up to date with the user's files."""
 
     def __init__(self, chronicle: Chronicle) -> None:
         self._chronicle = chronicle
@@ -26,7 +26,7 @@ class GateFollowing:
         self._is_told = True
 
     async def follow(self) -> None:
-        """Look once a second; what cannot be written now is tried again."""
+        """Check once a second; what cannot be written now is tried again."""
         while True:
             await asyncio.sleep(LOOK_EVERY_SECONDS)
             with suppress(InvalidInputError, OSError):
@@ -37,7 +37,7 @@ class GateFollowing:
                     self._is_told = True
 
     def look(self) -> bool:
-        """Take over what has changed, and say whether anything has."""
+        """Apply what has changed, and return whether anything has."""
         terms = self._chronicle.run.terms
         if not terms.gated:
             return False
@@ -56,7 +56,7 @@ class GateFollowing:
         return bool(changes)
 
     def _read_new(self, file: Path) -> GateRules | None:
-        """Read the rules if their file is not the one that was seen last."""
+        """Return the rules if their file has changed since it was last read."""
         try:
             status = file.stat()
             version = (status.st_mtime_ns, status.st_size, status.st_ino)

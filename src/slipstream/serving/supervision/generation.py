@@ -1,4 +1,4 @@
-"""Real generations: warm-up until the time of a token is flat, the proof, and the probe.
+"""The supervisor's own requests: warm-up until the time per token is stable, test request, probe.
 
 The first requests after vLLM calls itself healthy are slow: kernels are compiled for shapes
 that its own warm-up did not meet, 30 s for the first one on a GB10.
@@ -42,7 +42,7 @@ _TOKENS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What one request gave, and what it took."""
+    """The result of one request, with its time."""
 
     prompt_tokens: int
     tokens: int
@@ -50,13 +50,13 @@ class Generation:
 
     @property
     def seconds_per_token(self) -> float:
-        """Give the whole time by token; the prompts are short."""
+        """Return the total time per token; the prompts are short."""
         return self.seconds / max(1, self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A generation with what became of its drafts."""
+    """A generation with its counts of drafts and accepted tokens."""
 
     generation: Generation
     drafts: int
@@ -64,18 +64,18 @@ class Proof:
 
     @property
     def tokens_per_second(self) -> float:
-        """Give the speed of one request alone."""
+        """Return the throughput of this request alone."""
         return 1 / self.generation.seconds_per_token
 
     @property
     def tokens_per_step(self) -> float | None:
-        """Give the acceptance length, None without drafts."""
+        """Return the mean acceptance length, None without drafts."""
         return 1 + self.accepted / self.drafts if self.drafts else None
 
 
 @dataclass(frozen=True, slots=True)
 class WarmUpTimes:
-    """How many requests it took, the first and the last time of a token, and whether it is flat."""
+    """The warm-up: its requests, the first and last time per token, and whether it is stable."""
 
     requests: int
     first_seconds_per_token: float
@@ -85,7 +85,7 @@ class WarmUpTimes:
 
 
 class Asker:
-    """The supervisor's own client, with a key for probes that only our engine ever receives."""
+    """The supervisor's client, with a key for probes that only our engine ever receives."""
 
     def __init__(
         self, listener: OwnListener, model: str, key: str, tls: ssl.SSLContext | None = None
@@ -106,11 +106,11 @@ class Asker:
         )
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._client.aclose()
 
     async def is_healthy(self) -> bool | None:
-        """Ask the engine's own health check; None if it does not answer in time."""
+        """Return whether the engine's health check succeeds, None if it does not answer in time."""
         try:
             answer = await self._check_health()
         except httpx.TimeoutException:
@@ -120,7 +120,7 @@ class Asker:
         return answer.status_code == httpx.codes.OK
 
     async def _check_health(self) -> httpx.Response:
-        """Ask, and ask once more if the connection was closed meanwhile or a key is needed."""
+        """Ask for health, and once more if the connection was closed or a key is needed."""
         try:
             answer = await self._ask_health()
         except _CLOSED:
@@ -141,7 +141,7 @@ class Asker:
         return await self._client.request(method, path, headers=headers, extensions=trace, **how)
 
     async def probe(self) -> bool:
-        """Have one token made, and say whether it came in time; a closed connection is retried."""
+        """Generate one token and return whether it came in time; a closed connection is retried."""
         for _ in range(2):
             try:
                 await self.generate(STORY, 1, timeout=PROBE_SECONDS)
@@ -160,7 +160,7 @@ class Asker:
         extra: Mapping[str, Any] | None = None,
         timeout: float = ANSWER_SECONDS,
     ) -> Generation:
-        """Have a prompt continued to a length."""
+        """Generate a fixed number of tokens for a prompt."""
         body = {
             "model": self._model,
             "prompt": prompt,
@@ -185,12 +185,12 @@ class Asker:
         return Generation(*counted, time.monotonic() - began)
 
     async def count_drafts(self) -> tuple[int, int]:
-        """Read from the engine's metrics how many drafts it made and tokens it accepted."""
+        """Return the engine's counts of drafts and accepted tokens, from its metrics."""
         found = await self._read_metrics(ANSWER_SECONDS)
         return int(found.get(_DRAFTS, 0)), int(found.get(_ACCEPTED, 0))
 
     async def count_tokens(self) -> int:
-        """Read from the engine's metrics how many tokens it read and wrote."""
+        """Return the engine's counts of prompt and generated tokens, from its metrics."""
         found = await self._read_metrics(PROBE_SECONDS)
         return int(sum(found.get(name, 0) for name in _TOKENS))
 
@@ -204,7 +204,7 @@ class Asker:
 
 
 async def warm_up(asker: Asker, context: int, report: Callable[[str], None]) -> WarmUpTimes:
-    """Meet the shapes that users will send, then repeat one request until its time is flat."""
+    """Send the shapes that users will send, then repeat one request until its time is stable."""
     words = STORY.split()
     long_tokens = min(LONG_PROMPT_TOKENS, context // 2)
     long_prompt = " ".join(words[at % len(words)] for at in range(int(long_tokens * 0.7)))
@@ -231,7 +231,7 @@ async def warm_up(asker: Asker, context: int, report: Callable[[str], None]) -> 
 
 
 def is_flat(times: list[float]) -> bool:
-    """Say whether the last few times differ by little."""
+    """Return whether the last few times differ by little."""
     last = times[-FLAT_RUNS:]
     return len(last) == FLAT_RUNS and max(last) <= FLAT_WITHIN * min(last)
 
@@ -239,7 +239,7 @@ def is_flat(times: list[float]) -> bool:
 async def prove(
     asker: Asker, *, drafts: bool, prompts: Sequence[str] = PROOFS, tokens: int = PROOF_TOKENS
 ) -> Proof:
-    """Generate for real; with a drafter, try other texts until a draft is accepted."""
+    """Generate a real answer; with a drafter, try other prompts until a draft is accepted."""
     began = await asker.count_drafts()
     for prompt in prompts:
         generation = await asker.generate(prompt, tokens)

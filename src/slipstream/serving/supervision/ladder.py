@@ -1,4 +1,4 @@
-"""When an engine that crashed starts again, and with less: the ladder that fits the cause.
+"""When a crashed engine starts again, and with which smaller plan, by the cause of the crash.
 
 A plan gets three crashes. Then it steps down a rung, and the next three are the new plan's:
 the caller begins a new history. The ladder has an end, so crashing does too.
@@ -57,7 +57,7 @@ _NOT_MENDED_BY_WAITING: tuple[Cause, ...] = ("configuration", "no-acceptance")
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """One end of an engine that nobody asked for; healthy for 0 s is never ready."""
+    """One unrequested end of an engine; healthy for 0 s means it was never ready."""
 
     at: float
     cause: Cause
@@ -65,7 +65,7 @@ class Crash:
 
 
 def may_restart(history: Sequence[Crash], now: float, chance: Random) -> float | None:
-    """Give the seconds to wait before the same plan starts again, or None if it must not.
+    """Return the seconds to wait before the same plan starts again, None if it must not.
 
     Three starts in a row that fail count as three crashes in the window: one start takes
     longer than that on a GB10. That somebody else had the address says nothing of the plan.
@@ -99,7 +99,7 @@ def _double_wait(times: int) -> float:
 
 
 def _find_streak(history: Sequence[Crash]) -> list[Crash]:
-    """Leave out what came before the engine was last healthy for long."""
+    """Return the crashes since the engine was last healthy for long."""
     streak: list[Crash] = []
     for crash in history:
         streak = [crash] if crash.healthy_seconds >= HEALTHY_SECONDS else [*streak, crash]
@@ -109,7 +109,7 @@ def _find_streak(history: Sequence[Crash]) -> list[Crash]:
 def step_down(
     plan: LaunchPlan, cause: Cause, taken: tuple[Rung, ...]
 ) -> tuple[LaunchPlan, Rung] | None:
-    """Give the plan one rung lower and that rung's name, or None at the ladder's end."""
+    """Return the plan one rung lower and the rung's name, None at the end of the ladder."""
     for rung in _LADDERS[cause]:
         lower = _STEPS[rung](plan, f"{rung}, after {_TOLD[cause]}", taken)
         if lower.argv() != plan.argv():
@@ -139,7 +139,7 @@ def _draft_nothing(plan: LaunchPlan, because: str, _: tuple[Rung, ...]) -> Launc
 
 
 def _take_less(plan: LaunchPlan, because: str, taken: tuple[Rung, ...]) -> LaunchPlan:
-    """Lower the share of memory and the context, or on a CPU the cache, which has no share."""
+    """Lower the memory share and the context, or on a CPU the size of the cache."""
     if (times := taken.count("less-memory")) == TIMES_LESS_MEMORY:
         return plan
     settings, context = plan.settings, plan.context or 0

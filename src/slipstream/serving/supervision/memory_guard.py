@@ -20,7 +20,7 @@ _LEAST_INTERVAL_SECONDS = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Why the engine must stop now."""
+    """The reason why the engine must stop now."""
 
     available_bytes: int
     reason: str
@@ -28,13 +28,13 @@ class Alarm:
 
 @dataclass(slots=True)
 class MemoryGuard:
-    """What was available at the last look; silent where memory is not unified."""
+    """The available memory at the last check; inactive where memory is not unified."""
 
     unified: bool
     _last: tuple[float, int] | None = field(default=None, init=False)
 
     def look(self, meminfo: str, now: float) -> Alarm | None:
-        """Hold the kernel's figures against the limits."""
+        """Compare the kernel's figures with the limits."""
         available = parse_meminfo(meminfo, limit_bytes=None).available_bytes
         if not self.unified or available is None:
             return None
@@ -54,7 +54,7 @@ class MemoryGuard:
         return None
 
     def _measure_fall(self, available: int, now: float) -> float | None:
-        """Give the bytes lost each second since the last look, None if it was just now."""
+        """Return the bytes lost per second since the last check, None if it was just now."""
         last = self._last
         if last is not None and now - last[0] < _LEAST_INTERVAL_SECONDS:
             return None
@@ -63,6 +63,6 @@ class MemoryGuard:
 
 
 def guard_host(host: Host) -> MemoryGuard:
-    """Make the guard that a machine needs."""
+    """Return the memory guard for a machine."""
     kinds = {accelerator.memory_kind for accelerator in host.accelerators}
     return MemoryGuard(unified="unified" in kinds)

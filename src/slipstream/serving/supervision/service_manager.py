@@ -19,7 +19,7 @@ UNWATCHED_SECONDS = 60.0
 
 
 class ServiceManager:
-    """Whoever started this process and wants to know how it is, or nobody."""
+    """The service manager that started this process, or none."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         name = environment.get("NOTIFY_SOCKET", "")
@@ -33,7 +33,7 @@ class ServiceManager:
         self._beat_seconds = timeout_us / 1e6 / BEATS_PER_TIMEOUT or UNWATCHED_SECONDS
 
     def report(self, event: Event) -> None:
-        """Pass on what happened to a run."""
+        """Report an event of the run."""
         lines = [f"STATUS={event.state}: {' '.join(event.message.split())}"]
         if event.state == "ready" and not self._is_ready:
             self._is_ready = True
@@ -43,7 +43,7 @@ class ServiceManager:
         self._send(*lines, *self._extend())
 
     async def beat(self) -> None:
-        """Say over and over that the loop runs."""
+        """Send heartbeats as long as the loop runs."""
         while self._address:
             self._send("WATCHDOG=1", *self._extend())
             await asyncio.sleep(self._beat_seconds)

@@ -1,4 +1,4 @@
-"""The supervisor's watch over a run's ledger: drifts are noted, and answered as far as allowed.
+"""The supervisor's watch over a run's ledger: drifts are noted, and acted upon where allowed.
 
 It looks once a second at a bounded number of lines, and never raises into the supervisor: an engine
 whose ledger cannot be read serves on without this watch, which is noted once.
@@ -32,7 +32,7 @@ LOW_CLOCK_SHARE = 0.5
 
 
 class SteeringWatch:
-    """Reads a run's ledger as it grows, and has the guardian's decisions carried out."""
+    """Reads a run's ledger as it grows, and carries out the guardian's decisions."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class SteeringWatch:
         self._is_low_power = False
 
     async def watch(self) -> str:
-        """Look once a second, and return the reason if the engine is to be restarted."""
+        """Check once a second, and return the reason if the engine is to be restarted."""
         while True:
             await asyncio.sleep(LOOK_EVERY_SECONDS)
             try:
@@ -61,11 +61,11 @@ class SteeringWatch:
                 self._report(f"the guardian cannot watch: {type(fault).__name__}: {fault}")
 
     def close(self) -> None:
-        """Let go of the ledger."""
+        """Close the ledger."""
         self._reader.close()
 
     async def look(self) -> str | None:
-        """Take the new lines, do what the guardian says, and return why to restart, if it does."""
+        """Read new lines, act on the guardian's decisions, and return why to restart, if at all."""
         if not self._guardian.rules.allowed:
             return None
         self._follow_plan()
@@ -90,7 +90,7 @@ class SteeringWatch:
             self._report(f"{file} has lines that are not the ledger's")
 
     def _follow_plan(self) -> None:
-        """Begin anew with other settings: their figures are no drift."""
+        """Start over with other settings, whose different figures are no drift."""
         plan, before = self._chronicle.run.plan, self._plan
         self._plan = plan
         if before is not None and plan is not before and plan.argv() != before.argv():
@@ -110,7 +110,7 @@ class SteeringWatch:
         )
 
     async def _is_slowed(self) -> bool:
-        """Say whether an accelerator that has work runs at a fraction of its clock."""
+        """Return whether an accelerator with work runs at a fraction of its clock."""
         counts = read_counts(self._chronicle.engine_folder.accounting)
         if not sum(one.in_flight for one in counts):
             return False
@@ -122,7 +122,7 @@ class SteeringWatch:
         return drift.model_copy(update={"decay": "low power"})
 
     def _keep_drifts(self) -> None:
-        """Have the run name the drifts that are active, the latest first."""
+        """Save the active drifts in the run, the latest first."""
         active = self._watch.list_active()
         drifts = tuple(self._name(drift) for drift in active[:MOST_DRIFTS])
         still = {(drift.family, drift.where) for drift in self._watch.drifts.values()}
@@ -133,7 +133,7 @@ class SteeringWatch:
             self._chronicle.update(drifts=drifts)
 
     def _carry_out(self, step: Step) -> str | None:
-        """Do a step and note it; a restart is the supervisor's, so its reason is returned."""
+        """Carry out an action and note it; the reason for a restart is returned instead."""
         message, figures = f"guardian: {step.reason}", {}
         if step.action == "lift":
             message = f"guardian: the draft length is free again: {step.reason}"
@@ -150,7 +150,7 @@ class SteeringWatch:
         return message if step.action == "restart" else None
 
     def _order(self) -> None:
-        """Have the scheduler know the order, also one that could not be written before."""
+        """Write the order for the scheduler, including one that could not be written before."""
         path, most = self._chronicle.engine_folder.steering_order, self._guardian.most
         if most is not None and self._ordered != (path, most):
             SteeringOrder(most=most).write(path)
@@ -167,13 +167,13 @@ class SteeringWatch:
 
 
 def is_slowed(accelerator: Accelerator) -> bool:
-    """Say whether an accelerator runs at a fraction of its clock, as far as NVML tells."""
+    """Return whether an accelerator runs at a fraction of its clock, as far as NVML knows."""
     clock, limit = accelerator.clock_mhz, accelerator.clock_limit_mhz
     return clock is not None and limit is not None and clock < LOW_CLOCK_SHARE * limit
 
 
 def _read_order(path: Path) -> SteeringOrder:
-    """Read the order that stands; what cannot be read orders nothing, as the scheduler sees it."""
+    """Return the current order; an unreadable one is no order, as for the scheduler."""
     try:
         return read_record(path, SteeringOrder, hint="remove it")
     except InvalidInputError:

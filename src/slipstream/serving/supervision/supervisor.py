@@ -1,4 +1,4 @@
-"""The supervisor: the one owner of a run's state, from its plan to its end.
+"""The supervisor: the only owner of a run's state, from its plan to its end.
 
 It starts the engine, replaces one that dies, steps the plan down where that fits the cause,
 and stops in order: drain, TERM, grace, KILL. The first signal drains, the second does not.
@@ -62,7 +62,7 @@ ADDRESS_WAIT_SECONDS = 5.0
 
 
 class Supervisor:
-    """Keeps one engine up until it is asked to stop or nothing helps any more."""
+    """Keeps one engine running until it is asked to stop or no restart helps."""
 
     def __init__(self, chronicle: Chronicle, environment: Mapping[str, str]) -> None:
         self._chronicle, self._environment = chronicle, environment
@@ -83,7 +83,7 @@ class Supervisor:
         chronicle.listen(self._manager.report)
 
     async def serve(self) -> None:
-        """Run to the end; one that nobody asked for is an EngineError."""
+        """Run until the end; an unrequested end raises an EngineError."""
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
@@ -110,7 +110,7 @@ class Supervisor:
         self._stop.set()
 
     async def _live_once(self) -> Death | None:
-        """Run one engine, and give what ended it, or None if it was asked to."""
+        """Run one engine and return its death, None if it was asked to stop."""
         chronicle = self._chronicle
         key = secrets.token_urlsafe(32)
         self._prepare_folder(key)
@@ -158,7 +158,7 @@ class Supervisor:
         return death
 
     async def _await_address(self) -> None:
-        """Refuse an address that is taken; a run that has served waits until it is free again."""
+        """Raise if the address is taken; a run that has served waits until it is free again."""
         is_reported = False
         while not self._stop.is_set():
             try:
@@ -174,7 +174,7 @@ class Supervisor:
                 await asyncio.wait_for(self._stop.wait(), ADDRESS_WAIT_SECONDS)
 
     def _read_accelerators(self) -> tuple[Accelerator, ...]:
-        """Ask NVML for the accelerators as they run now, on a machine that has some."""
+        """Return the current state of the accelerators from NVML, if the machine has any."""
         host = self._chronicle.run.host
         if not host.accelerators:
             return ()
@@ -183,7 +183,7 @@ class Supervisor:
         return read_nvidia(pynvml, host.memory, self._environment).accelerators
 
     def _prepare_folder(self, key: str) -> None:
-        """Have a folder for the engine's files, in memory if the run's own cannot be written."""
+        """Return a folder for the engine's files, in shared memory if the run's is not writable."""
         chronicle = self._chronicle
         if not chronicle.run.terms.gated:
             chronicle.note("without the gate: every route of vLLM answers, and needs no key")
@@ -203,7 +203,7 @@ class Supervisor:
             )
 
     def _fill_folder(self, folder: RunFolder, key: str) -> None:
-        """Keep the log of the engine before, forget what its gate counted, tell the next one."""
+        """Keep the previous engine's log, drop its gate's counts, write the new settings."""
         run = self._chronicle.run
         folder.accounting.mkdir(mode=0o700, parents=True, exist_ok=True)
         set_aside(folder.engine_log)
@@ -250,7 +250,7 @@ class Supervisor:
         return life
 
     async def _drain(self, life: EngineLife, living: "asyncio.Task[None]") -> None:
-        """Let no more requests in, and wait for those under way."""
+        """Refuse new requests, and wait for the open ones."""
         chronicle = self._chronicle
         if chronicle.run.state not in ("ready", "warming"):
             return
@@ -273,7 +273,7 @@ class Supervisor:
         chronicle.move("stopping", f"{message}; the engine is asked to end", in_flight=left)
 
     async def _end(self, life: EngineLife, *, at_once: bool) -> None:
-        """End the whole group; one that died or hangs is not asked."""
+        """End the whole group; one that died or hangs is killed."""
         patience = LOADING_GRACE_SECONDS if life.ready_at is None else GRACE_SECONDS
         grace = 0.0 if at_once else patience
         ending = asyncio.create_task(
@@ -288,7 +288,7 @@ class Supervisor:
         self._chronicle.update(engine=None)
 
     def _remember(self, death: Death, life: EngineLife) -> None:
-        """Find the cause, report it with its remedy, and count the crash."""
+        """Find the cause of a crash, report it with its remedy, and count it."""
         self._chronicle.update(exit_code=death.exit_code, healthy_log=life.healthy_log)
         self._findings = self._diagnose(death, life.healthy_log)
         for finding in self._findings[:1]:

@@ -1,4 +1,4 @@
-"""The requests after a swap against those before it, as the ledger has them."""
+"""Requests after a swap compared with those before it, from the ledger."""
 
 import time
 from collections import deque
@@ -19,7 +19,7 @@ _OWN_KEY = "supervisor"
 
 
 class SwapWatch:
-    """Compares the last of some drafters with the one before it for ten minutes."""
+    """Compares the current drafter with the previous one for ten minutes."""
 
     def __init__(self, folder: RunFolder, drafters: Sequence[ServedDrafter]) -> None:
         self._folder, self._swapped_at = folder, drafters[-1].since.timestamp()
@@ -30,7 +30,7 @@ class SwapWatch:
         self.test = SwapTest(())
 
     def begin(self) -> None:
-        """Read what there is by now."""
+        """Read what the ledger holds by now."""
         before = deque[LedgerLine](maxlen=MOST_BEFORE)
         after = []
         for line in self._read_all():
@@ -43,7 +43,7 @@ class SwapWatch:
         self._add(after)
 
     def look(self) -> Verdict | Literal["undecided"] | None:
-        """Take in what came since the last look; None as long as nothing is decided."""
+        """Read new requests and return the result, None as long as it is undecided."""
         self._add(self._reader.read(self._folder.ledger, LINES_A_LOOK))
         if self.test.verdict is not None:
             return self.test.verdict
@@ -53,7 +53,7 @@ class SwapWatch:
         return "undecided" if is_over else None
 
     def close(self) -> None:
-        """Let go of the ledger."""
+        """Close the ledger."""
         self._reader.close()
 
     def _read_bounds(self) -> bytes | None:

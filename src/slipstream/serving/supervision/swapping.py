@@ -1,4 +1,4 @@
-"""Another drafter for a run that serves: ordered by the user, loaded by the gate, proven here.
+"""Swaps of a served drafter: ordered by the user, loaded by the gate, tested here.
 
 A drafter of which nothing is accepted, or less than of the one before, is swapped back. The plan of
 the run changes with the drafter, so a restart keeps it.
@@ -30,7 +30,7 @@ PROOF_TOKENS = 32
 
 
 class Swapping:
-    """Carries out the orders of a run one after the other, and watches the last one."""
+    """Carries out the swap orders of a run one by one, and watches the last one."""
 
     def __init__(self, chronicle: Chronicle) -> None:
         self._chronicle = chronicle
@@ -39,7 +39,7 @@ class Swapping:
         self._under_way: SwapOrder | None = None
 
     def swap_back(self, reason: str) -> bool:
-        """Have the drafter before serve again, and say whether there is one.
+        """Load the previous drafter again, and return whether there is one.
 
         One that was swapped back to stays: the drafter before it is the worse one.
         """
@@ -51,7 +51,7 @@ class Swapping:
         return can_return
 
     async def follow(self, life: EngineLife) -> None:
-        """Look for orders as long as the engine lives; it dies if no drafter in it is whole."""
+        """Look for orders as long as the engine lives; end it if no drafter in it is complete."""
         self._return_reason = None
         if (order := self._under_way) is not None:
             self._under_way = None
@@ -153,7 +153,7 @@ class Swapping:
         proofs: tuple[Proof | None, Proof | None] = (None, None),
         result: GateResult | None = None,
     ) -> None:
-        """Have the drafter before the current one again, and say why."""
+        """Load the previous drafter again, and report why."""
         self._end_watch()
         previous, left = self._chronicle.run.drafters[-2:]
         order = order or SwapOrder(name=left.name, folder=left.folder)
@@ -185,7 +185,7 @@ class Swapping:
             self._chronicle.note(f"the new drafter is {judged}: {shown}", figures=figures)
 
     async def _load(self, folder: Path, life: EngineLife, *, is_return: bool) -> GateResult:
-        """Have the gate load a drafter, and wait for its word; without one the engine is ended."""
+        """Have the gate load a drafter and wait for its result; end the engine without one."""
         place = self._chronicle.engine_folder
         order = GateOrder(folder=folder, previous=self._current.folder, is_return=is_return)
         write_even_if_full(place.swap, order.to_json().encode())
@@ -200,7 +200,7 @@ class Swapping:
         return result
 
     def _change_drafter(self, name: str, folder: Path) -> None:
-        """Keep in the run which drafter serves from now on."""
+        """Save in the run which drafter serves from now on."""
         run, current = self._chronicle.run, self._current
         known = run.drafters or (current,)
         added = ServedDrafter(name=name, folder=folder, since=datetime.now(UTC))
@@ -219,7 +219,7 @@ class Swapping:
         proofs: tuple[Proof | None, Proof | None] = (None, None),
         result: GateResult | None = None,
     ) -> None:
-        """Note an outcome in the events and in the run, where the command waits for it."""
+        """Report an outcome in the events and in the run, where the command waits for it."""
         before, after = (proof.tokens_per_step if proof else None for proof in proofs)
         swap = Swap.model_validate(
             {
@@ -238,7 +238,7 @@ class Swapping:
         self._chronicle.note(f"swap: {message}", figures=figures)
 
     def _end_watch(self) -> None:
-        """Let go of the ledger."""
+        """Close the ledger."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -252,7 +252,7 @@ FIGURES = {"load_seconds", "tokens_per_step_before", "tokens_per_step_after"}
 
 
 async def _prove_again(life: EngineLife) -> Proof:
-    """Repeat the proof on one text, briefly: requests of others are under way."""
+    """Repeat the test request on one prompt, briefly, since other requests are open."""
     return await prove(life.asker, drafts=True, prompts=PROOFS[:1], tokens=PROOF_TOKENS)
 
 

@@ -1,4 +1,4 @@
-"""Holds a command's processes together: none outlives its owner, whatever ends the owner.
+"""Leads a command's session: no process of it outlives its owner, however the owner ends.
 
 Run as a script, without our packages. The order comes as one line of JSON on the standard
 input, which then stays open: it closes when the owner dies. The warden leads the session,
@@ -31,7 +31,7 @@ CHUNK_BYTES = 1 << 16
 
 
 def main() -> NoReturn:
-    """Run the order's command until it ends or the owner does."""
+    """Run the command until it or the owner ends."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     # A handler, and not SIG_IGN, which the command would inherit: it gets these signals itself.
     for number in SIGNALS:
@@ -65,7 +65,7 @@ def main() -> NoReturn:
 
 
 class KeptLog:
-    """A file that begins anew when it is long; where it is, is where this process writes, too."""
+    """A log file that is rotated when it is long; this process writes into it, too."""
 
     def __init__(self, path: str, limit_bytes: int) -> None:
         self._path, self._limit_bytes = path, limit_bytes
@@ -108,19 +108,19 @@ class KeptLog:
 
 
 def name_part(path: str, number: int) -> str:
-    """Name a part of a log: itself, or one that came so many before it."""
+    """Return the name of a part of a log, 0 being the log itself."""
     return f"{path}.{number}" if number else path
 
 
 def shift_parts(path: str) -> None:
-    """Make room for a first earlier part of a log; the last one goes."""
+    """Rename the parts of a log to make room for a new one; the oldest is dropped."""
     for number in reversed(range(1, KEPT_PARTS)):
         with suppress(FileNotFoundError):
             Path(name_part(path, number)).replace(name_part(path, number + 1))
 
 
 def _wait(child: subprocess.Popen[bytes], output: int, log: KeptLog) -> bool:
-    """Wait for the child's end, and say whether the owner was there to see it."""
+    """Wait for the child's end, and return whether the owner was there to see it."""
     ended = os.pidfd_open(child.pid)
     watched = select.poll()
     for descriptor in (ended, sys.stdin.fileno(), output):
@@ -136,7 +136,7 @@ def _wait(child: subprocess.Popen[bytes], output: int, log: KeptLog) -> bool:
 
 
 def _end_others() -> None:
-    """Kill all that is left of the session, and fetch the orphans among it, until nothing is."""
+    """Kill what is left of the session and reap its orphans until nothing is left."""
     while others := _find_others():
         for pid in others:
             with suppress(ProcessLookupError):
@@ -171,7 +171,7 @@ def _find_others() -> list[int]:
 
 
 def _succeed(successor: list[str], wait_seconds: float) -> None:
-    """Become the owner's successor after a while, if it named one and nobody says otherwise."""
+    """Become the owner's successor after a delay, if it named one and none of them objects."""
     if successor:
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)

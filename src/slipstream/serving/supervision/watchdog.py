@@ -1,4 +1,4 @@
-"""Is the engine ready, and is it stuck: by what it generates, not by its health check.
+"""Whether the engine is ready or stuck, by what it generates and not by its health check.
 
 vLLM answers /health with 200 while its core is dead. A probe is a generation of one token.
 It waits like any request, so one that fails is as good as a request in flight: an engine
@@ -18,7 +18,7 @@ UNKNOWN_PREFILL_TOKENS_PER_S = 250.0
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What is seen of a running engine.
+    """What is observed of a running engine.
 
     A probe that came back is a good generation too; the failed ones are those since then.
     """
@@ -33,14 +33,14 @@ class Observation:
 
     @property
     def silent_seconds(self) -> float | None:
-        """Give the time since the last sign of life, None if there never was one."""
+        """Return the seconds since the last sign of life, None if there never was one."""
         signs = (self.last_token_at, self.last_good_generation_at)
         seen = [sign for sign in signs if sign is not None]
         return max(0.0, self.now - max(seen)) if seen else None
 
     @property
     def expected_prefill_seconds(self) -> float:
-        """Give the time in which the longest prompt in flight may say nothing."""
+        """Return how long the prefill of the longest prompt in flight may take without output."""
         rate = self.prefill_tokens_per_s or UNKNOWN_PREFILL_TOKENS_PER_S
         return self.longest_prompt_tokens / rate if self.in_flight else 0.0
 
@@ -55,7 +55,7 @@ class Health:
 
 
 def judge(seen: Observation) -> Health:
-    """Tell an engine that generates from one that is slow and one that is stuck."""
+    """Return whether an engine generates, is slow or is stuck."""
     silent = seen.silent_seconds
     if silent is None:
         return Health(ready=False, stuck=False, reason="nothing was generated yet")
@@ -71,7 +71,7 @@ def judge(seen: Observation) -> Health:
 
 
 def should_probe(seen: Observation, last_probe_at: float | None) -> bool:
-    """Probe an engine that says nothing; one at work proves itself by its tokens."""
+    """Return whether to probe: a silent engine needs it, a working one shows its tokens."""
     silent = seen.silent_seconds
     if silent is not None and silent < PROBE_EVERY_SECONDS:
         return False

@@ -1,1 +1,1 @@
-"""Weights at a commit, on this disk, checked before an offline start."""
+"""Weights at a commit on this disk, checked before an offline start."""

@@ -1,4 +1,4 @@
-"""What a model's files were when they were hashed: a change is seen before an engine starts.
+"""The hashes of a model's files, so that changes are noticed before an engine starts.
 
 vLLM loads a flipped bit without a word. A file is hashed once, and then known by its inode,
 time and size: it is hashed again only where one of these differs.
@@ -33,7 +33,7 @@ class LockedFile(Record):
 
 
 class WeightsLock(Record):
-    """The files of a folder: the user's own, or the snapshot of a commit."""
+    """The locked files of a folder: the user's own, or the snapshot of a commit."""
 
     schema_version: Literal[2] = 2
     repository: str | None = None
@@ -45,7 +45,7 @@ class WeightsLock(Record):
     @model_validator(mode="before")
     @classmethod
     def _take_the_first_schema(cls, data: Any) -> Any:
-        """Read a lock of schema 1, whose hashes still count: it also said if it was complete."""
+        """Convert a lock of schema 1, which also stated whether it was complete."""
         if isinstance(data, dict) and data.get("schema_version") == 1 and data.get("complete"):
             kept = {key: value for key, value in data.items() if key != "complete"}
             return kept | {"schema_version": 2}
@@ -69,7 +69,7 @@ class LocalModel(Record):
 
 
 def read_lock(path: Path) -> WeightsLock | None:
-    """Read a lock, or None if there is none yet."""
+    """Return a lock, None if there is none yet."""
     if not path.exists():
         return None
     return read_record(path, WeightsLock, hint=f"remove {path}, and run the same command again")
@@ -148,7 +148,7 @@ def hash_changed(
 def hash_file(
     path: Path, name: str, on_bytes: Callable[[int], None] = lambda _: None
 ) -> LockedFile:
-    """Read a file whole, and describe it under its name in the model."""
+    """Hash a file and describe it under its name in the model."""
     digest, buffer = hashlib.sha256(), memoryview(bytearray(CHUNK_BYTES))
     try:
         with path.open("rb", buffering=0) as file:

@@ -1,4 +1,4 @@
-"""Which of a model's files an engine reads, and whether it could load them.
+"""Which of a model's files an engine reads, and whether they are loadable.
 
 Only safetensors are taken: another format can run code while it is loaded.
 """
@@ -17,7 +17,7 @@ _SUFFIXES = (".json", ".jinja", ".model", ".tiktoken", ".txt", ".safetensors")
 def choose_files(
     name: str, present: Iterable[str], read_index: Callable[[], bytes], *, with_code: bool
 ) -> tuple[str, ...]:
-    """Choose what an engine reads; of the safetensors, where there is an index, what it names."""
+    """Return the files that an engine reads; with an index, only the safetensors that it names."""
     suffixes = (*_SUFFIXES, ".py") if with_code else _SUFFIXES
     wanted = sorted(
         file
@@ -43,7 +43,7 @@ def choose_files(
 
 
 def require_whole(folder: Path, names: Iterable[str]) -> None:
-    """Refuse safetensors whose header does not describe exactly the bytes of the file."""
+    """Raise if a safetensors header does not describe exactly the bytes of its file."""
     faults = []
     for name in names:
         if name.endswith(".safetensors"):
@@ -70,7 +70,7 @@ def _read_shard_names(name: str, index: bytes) -> frozenset[str]:
 
 
 def _require_no_gaps(path: Path) -> None:
-    """Refuse tensors that overlap or leave bytes between them, which `read_header` lets pass."""
+    """Raise if tensors overlap or leave gaps, which `read_header` accepts."""
     with path.open("rb") as file:
         entries = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     entries.pop("__metadata__", None)

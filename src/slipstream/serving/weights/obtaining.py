@@ -1,4 +1,4 @@
-"""A model's files on this disk, each of them checked: what every verb hands to an engine.
+"""A model's files on this disk, all of them checked, for every verb that starts an engine.
 
 The hub is not asked about a folder, nor about a commit that was checked before.
 """

@@ -1,4 +1,4 @@
-"""How far a download or a hash is: a bar on a terminal, elsewhere a line every few seconds."""
+"""Progress of a download or a hash: a bar on a terminal, else a line every few seconds."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Report = Callable[[str], None]
 
 
 class ByteProgress:
-    """Reports bytes done of a total, from any thread; `draw` rewrites one line of a terminal."""
+    """Reports bytes done of a total, from any thread; `draw` redraws one line of a terminal."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class ByteProgress:
 
 
 def make_hub_bar(progress: ByteProgress) -> type[Any]:
-    """Make the class that huggingface_hub counts with; it draws nothing itself.
+    """Return the progress class for huggingface_hub, which draws nothing itself.
 
     A snapshot has a bar of bytes received and one of bytes written, and with xet the first may
     stay behind: the one that is further counts.

@@ -1,4 +1,4 @@
-"""A repository's files in the user's huggingface_hub cache, compared with the hub's checksums.
+"""A repository's files in huggingface_hub's cache, compared with the hub's checksums.
 
 huggingface_hub retries, locks and names the files; what the cache already has is not fetched
 again.
@@ -26,7 +26,7 @@ SETTINGS = ("*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt")
 
 @dataclass(frozen=True, slots=True)
 class Snapshots:
-    """The snapshots of one repository: those in the cache, and those to be fetched."""
+    """The snapshots of one repository: those in the cache, and those to download."""
 
     name: str
     environment: Mapping[str, str] = field(repr=False)
@@ -49,7 +49,7 @@ class Snapshots:
         return find_snapshot(self.name, commit, self._cache)
 
     def fetch(self, commit: str, *, with_code: bool) -> tuple[Path, dict[str, str]]:
-        """Have every file that an engine reads, and return the sha256 of the large ones."""
+        """Download every file that an engine reads, and return the sha256 of the large ones."""
         if self.offline:
             raise explain_absence(self.name)
         hub = self._open_hub()
@@ -68,7 +68,7 @@ class Snapshots:
         }
 
     def fetch_settings(self, revision: str | None) -> Path:
-        """Have the small files, which describe the model, and return their folder."""
+        """Download the small files that describe the model, and return their folder."""
         with asking_hub(self.name, revision), ByteProgress(self.report, "", 0) as silent:
             return Path(
                 self._open_hub().snapshot_download(
@@ -104,7 +104,7 @@ class Snapshots:
         return Path(folder)
 
     def _require_checksums(self, commit: str, names: Sequence[str]) -> None:
-        """Compare the files with the hub's checksums, and fetch once more what differs."""
+        """Compare the files with the hub's checksums, and download once more what differs."""
         self.report(f"comparing {self.name} with the hub's checksums")
         wrong = self._find_wrong(commit, names)
         if not wrong:

@@ -1,8 +1,8 @@
-"""The access log: a JSON line for every request, in a file that is rotated by its size.
+"""The access log: one JSON line per request, in a file that is rotated by size.
 
 Lines wait in a bounded queue for a thread of their own, so a slow disk delays no request. Lines
 that find no room, in the queue or on the disk, are dropped and counted. Several API processes
-write the same file, one at a time, under a lock of its folder.
+write the same file, one by one, under a lock of its folder.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class AccessLog:
-    """Appends lines to a file; `drop` is called with the number of lines that were lost."""
+    """Appends lines to a file; `drop` is called with the number of lost lines."""
 
     def __init__(
         self, path: str | None, *, limit_bytes: int, older: int, drop: Callable[[int], object]
@@ -38,7 +38,7 @@ class AccessLog:
         self._failed = False
 
     def add(self, line: Line) -> None:
-        """Have a line written soon; never waits and never fails."""
+        """Queue a line for writing; never waits and never fails."""
         if self._path is None:
             return
         if self._thread is None:
@@ -86,7 +86,7 @@ class AccessLog:
             self._failed = True
 
     def _make_room(self, path: Path, added_bytes: int) -> None:
-        """Move the files one place on if the current one is full; the last one goes."""
+        """Rotate the files if the current one is full; the oldest is dropped."""
         try:
             if path.stat().st_size + added_bytes <= self._limit_bytes:
                 return
@@ -105,7 +105,7 @@ def _name_older(path: Path, number: int) -> Path:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep the other API processes out of the folder's log."""
+    """Lock the folder's log against other API processes."""
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -115,7 +115,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _append_whole(path: Path, content: bytes) -> None:
-    """Append all of it or nothing; a line that a sudden end cut off stays alone."""
+    """Append all of the text or nothing; a line that a crash cut off stays alone."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     file = os.open(path, flags, 0o600)
     try:

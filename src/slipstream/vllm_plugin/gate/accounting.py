@@ -1,4 +1,4 @@
-"""What is under way, for the supervisor: one small file for every API process.
+"""Counts of open requests for the supervisor: one small file per API process.
 
 It shows a change within half a second, even if nothing happens after it: a request that
 hangs is in it. That nothing is under way is shown at once, or 50 ms after the last time.
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class Accounting:
-    """Counts requests from their admission to their end, whatever the end is."""
+    """Counts requests from their admission to their end, however they end."""
 
     def __init__(self, folder: str | None) -> None:
         self._folder = None if folder is None else Path(folder)
@@ -75,7 +75,7 @@ class Accounting:
         return in_flight, self._waiting.total() - self._waiting[SUPERVISOR.id]
 
     def see_token(self) -> None:
-        """Note that the engine gave something."""
+        """Note that the engine produced output."""
         self._last_token = time.monotonic()
         if self._timer is None:
             self._tell_within(WRITE_EVERY_SECONDS)
@@ -96,7 +96,7 @@ class Accounting:
             self._failed = True
 
     def _tell_within(self, seconds: float) -> None:
-        """Have the file written so long after the last time, and never in a request's way."""
+        """Schedule a write, a minimum time after the last one, without delaying requests."""
         due = self._written + seconds
         if self._timer is not None:
             if self._due <= due:

@@ -1,4 +1,4 @@
-"""How long an answer may be, by the fields that each API has for it."""
+"""The longest answer of a request, by the fields that each API has for it."""
 
 from slipstream.vllm_plugin.gate.request_limits import Document, require_number
 from slipstream.vllm_plugin.gate.routes import MESSAGES, RESPONSES
@@ -18,7 +18,7 @@ LEAST_BUDGET = 1024
 
 
 def bound_answer(document: Document, path: str, settings: Settings) -> list[str]:
-    """Refuse or lower what is too long; give what was changed."""
+    """Refuse or lower what is too long; return what was changed."""
     changed = _fit_context(document, settings.context) if path == MESSAGES else []
     changed += _bound_fields(document, path, settings)
     return changed + (_fit_thinking(document) if path == MESSAGES and changed else [])
@@ -51,7 +51,7 @@ def _bound_fields(document: Document, path: str, settings: Settings) -> list[str
 
 
 def _fit_context(document: Document, context: int | None) -> list[str]:
-    """Lower what Anthropic's clients ask by habit: vLLM refuses answers beyond its context."""
+    """Lower the limit that Anthropic's clients send: vLLM refuses answers beyond its context."""
     asked = document.get("max_tokens")
     if context is None or not isinstance(asked, int | float) or asked <= context:
         return []
@@ -60,7 +60,7 @@ def _fit_context(document: Document, context: int | None) -> list[str]:
 
 
 def _fit_thinking(document: Document) -> list[str]:
-    """Keep the budget of thought below an answer that was made shorter."""
+    """Keep the thinking budget below a shortened answer."""
     thinking, most = document.get("thinking"), document["max_tokens"]
     if not isinstance(thinking, dict):
         return []

@@ -1,4 +1,4 @@
-"""How many tokens an answer has: as its usage says, or else by what is streamed.
+"""The number of tokens of an answer: by its usage, or else by what is streamed.
 
 A chunk of a stream has at least one token, and with drafts several: then its text is measured.
 """

@@ -1,4 +1,4 @@
-"""What the gate answers itself, in the form of the API that was asked."""
+"""The gate's own answers, in the format of the API in use."""
 
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -65,19 +65,19 @@ class Refusal(Exception):
         self.headers = headers
 
     def forget(self) -> Self:
-        """Let go of the frames that raised it: they hold the whole request."""
+        """Close the frames that raised it: they hold the whole request."""
         self.__cause__ = self.__context__ = None
         return self.with_traceback(None)
 
 
 def try_later(status: int, message: str, seconds: int, *, reason: str | None = None) -> Refusal:
-    """Make a refusal that says when to come back."""
+    """Return a refusal with a Retry-After time."""
     headers = ((b"retry-after", str(seconds).encode()),)
     return Refusal(status, message, reason=reason, headers=headers)
 
 
 async def send_refusal(send: Send, refusal: Refusal, *, method: str, path: str) -> None:
-    """Answer with the refusal; a connection with an unread body ends."""
+    """Send the refusal; a connection with an unread body is closed."""
     headers = refusal.headers
     if method not in ("GET", "HEAD") and refusal.status not in KEEP_THE_CONNECTION:
         headers += ((b"connection", b"close"),)
@@ -91,7 +91,7 @@ async def send_refusal(send: Send, refusal: Refusal, *, method: str, path: str) 
 async def send_json(
     send: Send, status: int, document: object, headers: tuple[tuple[bytes, bytes], ...] = ()
 ) -> None:
-    """Answer with one JSON document."""
+    """Send one JSON document."""
     body = json.dumps(document).encode()
     length = (b"content-length", str(len(body)).encode())
     own = [(b"content-type", b"application/json"), length, *headers]

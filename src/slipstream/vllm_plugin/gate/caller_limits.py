@@ -1,4 +1,4 @@
-"""What one key may do at once and by the minute; past it, a 429 that says when to come back.
+"""Limits of one key: concurrent requests and rates per minute; beyond them a 429.
 
 A minute's amount fills up steadily. Tokens are paid for beforehand as estimated and set right
 when the answer has ended: a key that took more than it had owes the rest.
@@ -20,7 +20,7 @@ _LATEST = 0.1
 
 
 class _Bucket:
-    """A minute's amount of something."""
+    """A token bucket of one minute."""
 
     def __init__(self, full: float, now: float) -> None:
         self.level, self._at = full, now
@@ -33,7 +33,7 @@ class _Bucket:
 
 
 class CallerLimits:
-    """Counts for every key what it has at once and what it used in the last minute."""
+    """Counts each key's concurrent requests and its use in the last minute."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -44,7 +44,7 @@ class CallerLimits:
 
     @contextmanager
     def enter(self, caller: Caller, retry_after_seconds: int) -> Iterator[None]:
-        """Let a request in, before its body is read, for as long as the block lasts."""
+        """Admit a request before its body is read, for the duration of the block."""
         most, per_minute = caller.terms.requests_at_once, caller.terms.requests_per_minute
         if most is not None and self._inside[caller.id] >= most:
             what = f"{most} requests of this key are under way"
@@ -64,7 +64,7 @@ class CallerLimits:
 
     @contextmanager
     def pay(self, caller: Caller, size: int, answer: float | None) -> Iterator[AnswerTokens | None]:
-        """Take the tokens of a body and of the longest answer; yield what counts the real ones."""
+        """Charge the tokens of a body and its longest answer; yield a counter of the real ones."""
         per_minute = caller.terms.tokens_per_minute
         if per_minute is None:
             yield None
@@ -87,7 +87,7 @@ class CallerLimits:
             self._tokens[caller.id].level += asked - actual
 
     def _take(self, buckets: dict[str, _Bucket], key: str, amount: float, most: int) -> float:
-        """Take an amount, or nothing and return the seconds until it could be taken."""
+        """Take an amount, or return the seconds until it would be available."""
         now = self._clock()
         bucket = buckets.setdefault(key, _Bucket(most, now))
         wait = bucket.wait_for(amount, most, now)

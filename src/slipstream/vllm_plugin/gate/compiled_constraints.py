@@ -29,7 +29,7 @@ NOT_COMPILED = (None, "text", "json_object")
 
 
 class Form(NamedTuple):
-    """What an answer is held to, by the field that asks for it."""
+    """A constraint on the answer, by the field that requests it."""
 
     field: str
     value: Any
@@ -86,12 +86,12 @@ def require_tokens_left(document: Document) -> None:
 
 
 def digest_forms(forms: list[Form]) -> bytes:
-    """Tell one constraint from another, as the engine's cache of grammars does."""
+    """Return a digest of constraints, as the engine's cache of grammars distinguishes them."""
     return sha256(json.dumps(forms).encode()).digest()
 
 
 def require_affordable_forms(document: Document, most: int) -> list[str]:
-    """Refuse the faulty and the costly; tools lose their lengths first; give what was lost."""
+    """Refuse the faulty and the costly; tools lose their lengths first; return what was lost."""
     dropped: list[str] = []
     units = 0
     for form in list_forms(document):
@@ -110,7 +110,7 @@ def require_affordable_forms(document: Document, most: int) -> list[str]:
 
 
 def _lighten(tools: list[dict[str, Any]]) -> int:
-    """Take out what a tool means something without, too; give how much it was."""
+    """Remove optional parts of a tool's schema; return how much was removed."""
     dropped = 0
     for part in walk(tools):
         if isinstance(part, dict):
@@ -154,12 +154,12 @@ def _read_function(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_strict(tool: dict[str, Any]) -> bool:
-    """Say whether a tool's arguments are held to its schema; the engine takes "true" and 1, too."""
+    """Return whether a tool's schema is enforced; the engine accepts "true" and 1, too."""
     return any(part.get("strict") not in (None, False) for part in (tool, _read_function(tool)))
 
 
 def _is_compiled(value: dict[str, Any]) -> bool:
-    """Say whether a form is a schema; Anthropic's `output_config` need not name its kind."""
+    """Return whether a form is a schema; Anthropic's `output_config` need not name its kind."""
     return any(one.get("type") not in NOT_COMPILED or "schema" in one for one in _nest(value))
 
 

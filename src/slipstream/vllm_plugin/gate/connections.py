@@ -1,4 +1,4 @@
-"""Connections, bounded in number, in bytes and in time, before anybody can ask for a key.
+"""Connections, bounded in number, bytes and time before authentication.
 
 uvicorn's usual parser, httptools, has no bounds: vLLM's --h11-max-* settings are for the other
 one. A protocol that is derived from uvicorn's is put in when the server starts, before its first
@@ -32,11 +32,11 @@ _TOO_LARGE = "431 Request Header Fields Too Large"
 
 
 class _Excess(Exception):
-    """More than a connection may send: the parser stops here."""
+    """More data than a connection may send; stops the parser."""
 
 
 def bound_connections(scope: Scope, limits: Limits) -> bool:
-    """Bound the connections of the server of vLLM's app; say whether it was done."""
+    """Bound the connections of vLLM's server; return whether that succeeded."""
     server = getattr(getattr(scope.get("app"), "state", None), "server", None)
     config: Any = getattr(server, "config", None)
     protocol: Any = getattr(config, "http_protocol_class", None)
@@ -63,13 +63,13 @@ def bound_connections(scope: Scope, limits: Limits) -> bool:
 
 
 def hold_place(scope: Scope, *, spare: bool) -> bool:
-    """Keep the connection of an admitted request; False if too many are kept already."""
+    """Reserve the connection of an admitted request; False if too many are reserved."""
     connection: BoundedConnection | None = scope.get(CONNECTION)
     return connection is None or connection.places.hold(connection, spare=spare)
 
 
 def give_way(scope: Scope) -> None:
-    """Keep nothing of a request that will be refused, and let a newcomer have its place."""
+    """Release the connection of a request that will be refused."""
     connection: BoundedConnection | None = scope.get(CONNECTION)
     if connection is not None:
         connection._give_way()
@@ -108,7 +108,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the request that runs, too: uvicorn tells only the last one that came."""
+        """Notify the running request, too: uvicorn notifies only the last one."""
         self.places.leave(self)
         self._disarm()
         if self._running is not None:
@@ -136,7 +136,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._expect_head()
 
     def on_message_begin(self) -> None:
-        """Let one request wait: a client may be ahead of an answer's last, empty part."""
+        """Let one request wait: a client may be ahead of the last, empty part of an answer."""
         if self.pipeline:
             raise _Excess
         self._has_head = False
@@ -157,7 +157,7 @@ class BoundedConnection(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Begin a request, or let it wait; reading goes on, to notice when the client leaves."""
+        """Begin a request or let it wait; reading continues, to notice when the client leaves."""
         self._has_head = True
         self._disarm()
         last = self.cycle
@@ -169,7 +169,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._running = self.cycle
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of the body, which makes up for as much framing."""
+        """Process a piece of the body, which offsets as much framing."""
         self._framing_bytes -= 2 * len(body)
         super().on_body(body)
         if self._refused is not None and self._refused is self.cycle:
@@ -181,7 +181,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Go on with the request that waits, or end what cannot be used again."""
+        """Continue with the waiting request, or close a connection that cannot be reused."""
         answered, self._running = self._running, None
         self.places.rest(self)
         waits = bool(self.pipeline)
@@ -194,11 +194,11 @@ class BoundedConnection(HttpToolsProtocol):
             self._linger()
 
     def send_400_response(self, msg: str) -> None:
-        """End what the parser could not read, or was told not to."""
+        """Close a connection that the parser could not read or was told to stop."""
         self._give_up(self._fault)
 
     def handle_websocket_upgrade(self) -> None:
-        """Keep the connection: nothing here is a web socket."""
+        """Ignore upgrades: there are no web sockets here."""
         self._give_up(_NO_UPGRADE)
 
     def _give_way(self) -> None:
@@ -227,7 +227,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._timer = None
 
     def _give_up(self, status: str) -> None:
-        """Take nothing more; answer with the status, unless a whole request is answered first."""
+        """Stop reading; answer with the status, after a complete request is answered."""
         self._deaf = True
         self._disarm()
         running = self._running
@@ -242,7 +242,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._linger()
 
     def _linger(self) -> None:
-        """Take what is still on its way: a close before that loses the answer."""
+        """Read what is still under way: closing earlier would lose the answer."""
         self._deaf = True
         self.places.rest(self)
         self.flow.resume_reading()
@@ -252,6 +252,6 @@ class BoundedConnection(HttpToolsProtocol):
 
 
 def _disconnect(cycle: "RequestResponseCycle") -> None:
-    """Have a request know that nobody waits for its answer."""
+    """Notify a request that its client has left."""
     cycle.disconnected = True
     cycle.message_event.set()

@@ -1,4 +1,4 @@
-"""What kind of text a request asks for, cheaply: by its fields and by its last words.
+"""The kind of text that a request asks for, estimated from its fields and its last words.
 
 The kind labels figures and decides nothing about the request itself.
 """

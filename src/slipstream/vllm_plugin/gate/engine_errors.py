@@ -1,4 +1,4 @@
-"""The engine's own errors on Anthropic's routes, in the form that Anthropic's clients read.
+"""The engine's errors on Anthropic's routes, in Anthropic's format.
 
 vLLM 0.32 answers there with OpenAI's form if a field is faulty, with names of its own for the kinds
 (`BadRequestError`) if it is not, and in a stream with `internal_error`.
@@ -13,7 +13,7 @@ _IN_STREAM = b"event: error"
 
 
 def translate_errors(send: Send, path: str) -> Send:
-    """Change the errors among the answers of an Anthropic route; other answers pass as they are."""
+    """Translate errors in the answers of an Anthropic route; other answers pass unchanged."""
     if not is_anthropic(path):
         return send
     start: Message = {}

@@ -1,4 +1,4 @@
-"""The engine's seats, shared between keys by weight: nobody waits because of somebody else.
+"""The engine's seats, shared among keys by weight.
 
 A key may use every seat that no other key needs. What others had at once in the last seconds is
 kept for them, up to their share, so that a caller with one request after the other finds its
@@ -36,7 +36,7 @@ class _Place:
 
 @dataclass(eq=False, slots=True)
 class _Share:
-    """What one key has and wants; its virtual time is the seat time that it had by weight."""
+    """A key's seats and queue; its virtual time is the seat time that it had, by weight."""
 
     weight: float = 1.0
     held: int = 0
@@ -51,19 +51,19 @@ class _Share:
         return self.held + sum(place.seats for place in self.waiting)
 
     def note_peak(self, now: float) -> None:
-        """Remember for a while how much was wanted at the same time."""
+        """Remember for a while how many seats were wanted at the same time."""
         if (wanted := self.wanted) >= self.peak or now - self.peak_at > KEPT_SECONDS:
             self.peak, self.peak_at = wanted, now
 
 
 class Seat:
-    """A request's seats in the engine, for as long as the block lasts."""
+    """A request's seats in the engine, for the duration of the block."""
 
     def __init__(self, release: Callable[[], None] | None = None) -> None:
         self._release = release
 
     def __enter__(self) -> None:
-        """Sit down."""
+        """Occupy the seats."""
 
     def __exit__(
         self,
@@ -71,13 +71,13 @@ class Seat:
         fault: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave the seats to others."""
+        """Release the seats."""
         if self._release is not None:
             self._release()
 
 
 class FairShares:
-    """Gives out the engine's seats; without their number everyone gets one."""
+    """Distributes the engine's seats; if their number is unknown, every request gets one."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class FairShares:
     async def take(
         self, caller: Caller, sequences: int, size: int, receive: Receive, settings: Settings
     ) -> Seat | None:
-        """Seat a request when its turn comes; None if its client left before that."""
+        """Wait for a seat; return None if the client leaves before."""
         if self._seats is None:
             return Seat()
         share = self._shares.setdefault(caller.id, _Share())
@@ -159,7 +159,7 @@ class FairShares:
         raise try_later(503, what, settings.retry_after_seconds, reason="no_seat")
 
     def _hand_out(self) -> None:
-        """Seat those whose turn it is."""
+        """Seat the requests whose turn it is."""
         if not any(share.waiting for share in self._shares.values()):
             return
         now = self._clock()
@@ -185,12 +185,12 @@ class FairShares:
                 return
 
     def _look_again(self) -> None:
-        """Hand out what was kept for somebody who did not come back."""
+        """Distribute seats that were reserved for a key that did not return."""
         self._timer = None
         self._hand_out()
 
     def _apportion(self, shares: list[_Share]) -> dict[_Share, int]:
-        """Part the seats by weight; as long as there are enough, everyone gets one."""
+        """Divide the seats by weight; while there are enough, every key gets one."""
         seats, total = self._seats or 0, sum(one.weight for one in shares)
         least = 1 if len(shares) <= seats else 0
         parts = {one: max(least, int(seats * one.weight / total + 1e-9)) for one in shares}
@@ -200,7 +200,7 @@ class FairShares:
         return parts
 
     def _give(self, share: _Share, seats: int, now: float) -> None:
-        """Seat the first in a key's queue, at the usual price; the end sets it right."""
+        """Seat the first of a key's queue at the usual price, which is corrected at the end."""
         place, price = share.waiting.popleft(), self._usual_seconds
         self._virtual = max(self._virtual, share.virtual)
         share.held += seats
@@ -218,7 +218,7 @@ class FairShares:
 
 
 async def _await_leaving(receive: Receive) -> None:
-    """Return when the client is gone; its body was read, so nothing else is to come."""
+    """Wait until the client disconnects; its body was read, so nothing else can come."""
     with suppress(OSError):
         while (await receive())["type"] != "http.disconnect":
             continue

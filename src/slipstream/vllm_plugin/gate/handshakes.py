@@ -33,7 +33,7 @@ class Handshake(asyncio.Protocol):
         self._is_lost = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a place, close others for it, and begin."""
+        """Take a place, closing others if necessary, and begin the handshake."""
         self.transport = transport
         self._connections.add(self)
         peer = transport.get_extra_info("peername")
@@ -47,19 +47,19 @@ class Handshake(asyncio.Protocol):
         upgrade.send(None).add_done_callback(lambda _: self._go_on(upgrade))
 
     def data_received(self, data: bytes) -> None:
-        """Keep what comes with the last piece of the handshake."""
+        """Buffer data that arrives with the last piece of the handshake."""
         self._received.append(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Begin nothing any more."""
+        """Abandon the handshake."""
         self._is_lost = True
 
     def shutdown(self) -> None:
-        """Leave, as uvicorn asks its connections to."""
+        """Close the connection when uvicorn shuts down."""
         self.transport.abort()
 
     def _go_on(self, upgrade: Coroutine[Any, Any, Any]) -> None:
-        """Let the real connection take over, unless it came to nothing."""
+        """Hand over to the real connection, if the handshake succeeded."""
         self._places.leave(self)
         self._connections.discard(self)
         try:

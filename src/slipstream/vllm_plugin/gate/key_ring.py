@@ -1,4 +1,4 @@
-"""Who asks: the keys of the key file, of which only hashes are known.
+"""Authentication by the keys of the key file, of which only hashes are known.
 
 The file may be replaced at any time. Without one, a gate on the loopback is open, unless keys are
 required; a gate that has seen keys never opens again because their file went away.
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The one who asks, the salt that keeps its prefix cache from the others', and what it may."""
+    """The authenticated caller, the salt of its prefix cache, and its limits."""
 
     id: str
     cache_salt: str | None = None
@@ -62,7 +62,7 @@ class _Key:
 
 
 class KeyRing:
-    """Tells callers by their key."""
+    """Identifies callers by their key."""
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
         self._may_be_open = is_loopback(settings.host)
@@ -73,19 +73,19 @@ class KeyRing:
         self._clock = clock
 
     def follow(self, settings: Settings) -> None:
-        """Take what a key may do from newer settings; a gate that needs keys stays so."""
+        """Apply newer settings; a gate that requires keys keeps doing so."""
         self._defaults = settings.keys
         self._may_be_open = self._may_be_open and not settings.keys_required
 
     @property
     def is_open(self) -> bool:
-        """Say whether one needs no key here."""
+        """Return whether one needs no key here."""
         if self._file.read() is not None:
             self._may_be_open = False
         return self._may_be_open
 
     def require_caller(self, headers: Headers) -> Caller:
-        """Give the caller, or refuse one without a valid key."""
+        """Return the caller, or refuse one without a valid key."""
         given = _list_given(headers)
         digests = [sha256(one).digest() for one in given]
         if any([compare_digest(digest, self._probe) for digest in digests]):
@@ -123,7 +123,7 @@ def require_scope(caller: Caller, route: str) -> None:
 
 
 def is_loopback(address: str) -> bool:
-    """Say whether an address, or the path of a Unix socket, is of this machine only."""
+    """Return whether an address, or the path of a Unix socket, is of this machine only."""
     if address == "localhost" or address.startswith("/"):
         return True
     try:
@@ -133,7 +133,7 @@ def is_loopback(address: str) -> bool:
 
 
 def _require_no_foreign_page(headers: Headers) -> None:
-    """Keep the pages of other sites, which a browser here shows, from an open gate."""
+    """Refuse requests that pages of other sites send from a browser on this machine."""
     origin = headers.get(b"origin")
     if origin is not None and not _PAGE_FROM_HERE.fullmatch(origin):
         raise Refusal(403, "a page of another site may not ask a server that needs no key")

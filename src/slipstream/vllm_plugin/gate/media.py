@@ -1,4 +1,4 @@
-"""Pictures in a request: how many, how large, and from where; other media are refused.
+"""Pictures in a request: their number, size and source; other media are refused.
 
 A picture comes with its request, or from a host that the owner has listed. vLLM would fetch any
 address, follow redirects, and take a picture of another caller by its `uuid`.
@@ -78,7 +78,7 @@ def estimate_prompt_bytes(document: Document, body_bytes: int) -> int:
 
 
 def _find_media(document: Document) -> Iterator[tuple[str, Part, frozenset[str]]]:
-    """Look through the turns and the parts of their content, however deep one holds another."""
+    """Search the turns and the parts of their content, however deeply nested."""
     for field in CONTENT_FIELDS:
         waiting = [document.get(field)]
         while waiting:

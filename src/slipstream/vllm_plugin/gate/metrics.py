@@ -83,7 +83,7 @@ class Metrics:
         self._refusals.labels(reason, self._bound_key(key)).inc()
 
     def observe_seconds(self, route: str, seconds: float, first_seconds: float | None) -> None:
-        """Note how long the engine's answer took, and a stream's first token."""
+        """Observe the duration of the engine's answer, and of a stream's first token."""
         self._seconds.labels(route).observe(seconds)
         if first_seconds is not None:
             self._first_seconds.labels(route).observe(first_seconds)

@@ -1,4 +1,4 @@
-"""The gate: a pure ASGI middleware in vLLM's API server, before everything of vLLM's.
+"""The gate: a pure ASGI middleware, the outermost of vLLM's API server.
 
 Used as `--middleware slipstream.vllm_plugin.gate.middleware.Gate`. A request is judged by the
 bytes of its path and of its body, and the engine routes by the very path that was judged. What
@@ -88,7 +88,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What the supervisor says of the engine."""
+    """The engine's state as the supervisor reports it."""
 
     name: str
     reasons: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """A request that may pass: its body, and what it asks of the engine."""
+    """An accepted request: its body, and what it needs from the engine."""
 
     body: bytes
     prompt_bytes: int
@@ -110,7 +110,7 @@ UNKNOWN = _State("unknown", ("no word from the supervisor",))
 
 
 class Gate:
-    """Lets pass what is allowed, from whom it is allowed, within limits."""
+    """Admits requests that are allowed for their caller and within limits."""
 
     def __init__(self, app: App) -> None:
         self.settings = read_settings(os.environ)
@@ -131,7 +131,7 @@ class Gate:
         self._swaps = Swaps(self.settings.swap_file)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one connection of a server."""
+        """Handle one ASGI connection."""
         if scope["type"] == "http":
             await self._visits.follow(self._judge, scope, receive, send)
         else:
@@ -155,7 +155,7 @@ class Gate:
             await send({"type": "websocket.close", "code": 1008})
 
     async def _start(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the server start, unless it would take connections without bounds."""
+        """Start the server, unless its connections could not be bounded."""
         if not bound_connections(scope, self.settings.limits):
             _log.error(UNBOUNDED)
             await receive()
@@ -173,7 +173,7 @@ class Gate:
             self._visits.close()
 
     def _read_newer(self, content: bytes) -> Settings:
-        """Take over what may change; faulty settings change nothing."""
+        """Apply changed settings; invalid ones change nothing."""
         try:
             return self.settings.follow(make_settings(content))
         except (ValueError, TypeError, LookupError, AttributeError) as fault:
@@ -268,7 +268,7 @@ class Gate:
                 await self.app(scope, *self._watch(judged, again, send, tokens))
 
     def _judge_body(self, body: bytes, caller: Caller, path: str, identity: str) -> _Judged:
-        """Have the body keep the rules; its document, which is large, does not leave this."""
+        """Check the body against the rules; its parsed document, which is large, is not kept."""
         settings = self.settings.limit_answers(caller.terms.max_tokens)
         document = parse_body(body, settings.limits)
         if caller is SUPERVISOR:
@@ -304,7 +304,7 @@ class Gate:
         return await self._shares.take(caller, judged.sequences, size, receive, self.settings)
 
     def _admit_forms(self, caller: Caller, document: Document) -> Release:
-        """Count what the engine has to compile for a key; give what ends the count."""
+        """Count what the engine has to compile for a key; return what ends the count."""
         paced = self.settings.constraints == "plain" and caller not in (ANYONE, SUPERVISOR)
         forms = list_forms(document) if paced else []
         return self._schema_pace.admit(caller.id, forms) if forms else hold_nothing
@@ -345,7 +345,7 @@ class Gate:
 
 
 def _settle(scope: Scope, path: str) -> Scope:
-    """Leave the engine no other path to route by, and none of the headers that it must not see."""
+    """Remove other routing paths, and headers that the engine must not see."""
     kept = [header for header in scope["headers"] if header[0] not in DROPPED_HEADERS]
     return {**scope, "path": path, "raw_path": path.encode(), "root_path": "", "headers": kept}
 
@@ -365,7 +365,7 @@ def _with_length(headers: list[tuple[bytes, bytes]], length: int) -> list[tuple[
 
 
 def _is_from_here(scope: Scope, headers: Headers) -> bool:
-    """Say whether a program of this machine asks; what a proxy passes on is from elsewhere."""
+    """Return whether a program of this machine asks; what a proxy passes on is from elsewhere."""
     client = scope.get("client")
     return not FORWARDED & headers.keys() and (client is None or is_loopback(client[0]))
 

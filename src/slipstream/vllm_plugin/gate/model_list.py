@@ -1,4 +1,4 @@
-"""The list of models, without the folders that they lie in and without those of other keys."""
+"""The list of models, without their folders and without those of other keys."""
 
 import json
 
@@ -6,7 +6,7 @@ from slipstream.vllm_plugin.gate.answers import Message, Send
 
 
 def show_names_only(send: Send, allowed: tuple[str, ...] | None) -> Send:
-    """Change the engine's list on its way to the client; what is no list passes as it is."""
+    """Filter the engine's list on its way to the client; anything else passes unchanged."""
     start: Message = {}
     parts: list[bytes] = []
 

@@ -4,7 +4,7 @@ vLLM walks a pattern in the engine's own loop, for all requests at once. On an a
 keeps every way of reading the answer, and '(.*){1,100}x' stops the engine for everybody
 within four tokens. A pattern is plain if the next character always says where in the pattern
 one is (a deterministic expression, as in XML schemas), and it does not count far. A plain one still
-has a cost: repeats are written out, and each set of letters is held against most tokens.
+has a cost: repeats are written out, and each set of letters is compared with most tokens.
 """
 
 import re
@@ -45,11 +45,11 @@ _QUANTIFIER = re.compile(r"(?:([*+?])|\{(\d{1,9})(,)?(\d{1,9})?\})\??")
 
 
 class _Ambiguous(Exception):
-    """The pattern is not plain, or cannot be read."""
+    """The pattern is ambiguous or cannot be parsed."""
 
 
 class _Part(NamedTuple):
-    """What a part of a pattern can begin with, the places where it can end, and its cost."""
+    """The first characters of a part, the positions where it can end, and its cost."""
 
     first: int = 0
     nullable: bool = True
@@ -61,7 +61,7 @@ _NOTHING = _Part()
 
 
 def is_plain(pattern: str) -> bool:
-    """Say whether a pattern leaves one way to go on at every character."""
+    """Return whether a pattern leaves one way to go on at every character."""
     return _weigh_plain(pattern) is not None
 
 
@@ -89,7 +89,7 @@ def _weigh_plain(pattern: str) -> float | None:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads a pattern once; `follow` has, for every place, the characters that may come next."""
+    """Parses a pattern; `follow` has, for every position, the characters that may come next."""
 
     pattern: str
     at: int = 0

@@ -64,7 +64,7 @@ def _read_jpeg(head: bytes) -> Iterator[Size]:
 
 
 def _read_gif(head: bytes) -> Iterator[Size]:
-    """Return the size of the screen and of the first frame, which may reach beyond it."""
+    """Yield the size of the screen and of the first frame, which may reach beyond it."""
     yield _unpack("<HH", head, 6)
     flags, at = head[10], 13
     at += 3 * 2 ** ((flags & 7) + 1) if flags & 0x80 else 0

@@ -1,4 +1,4 @@
-"""Which connections may stay when there are too many.
+"""Which connections stay open when there are too many.
 
 A connection holds its place while an admitted request is answered. Of the others, idle or about to
 be refused, the oldest is closed for a newcomer: first those of the address that has the most.
@@ -25,7 +25,7 @@ class Places(Generic[Connection]):
         self._resting: dict[str, dict[Connection, None]] = {}
 
     def enter(self, connection: Connection, address: str) -> list[Connection]:
-        """Take a new connection, and give those that have to be closed for it."""
+        """Add a new connection, and return those that have to be closed for it."""
         closed = []
         while len(self._addresses) >= self._most and self._resting:
             most = max(self._resting.values(), key=len)
@@ -36,7 +36,7 @@ class Places(Generic[Connection]):
         return closed
 
     def hold(self, connection: Connection, *, spare: bool = False) -> bool:
-        """Keep the place until `rest`; False if all are held, but for the spare ones."""
+        """Reserve the place until `rest`; False if all but the spare ones are reserved."""
         if connection in self._addresses and connection not in self._held:
             if len(self._held) >= self._most_held and not spare:
                 return False
@@ -45,13 +45,13 @@ class Places(Generic[Connection]):
         return True
 
     def rest(self, connection: Connection) -> None:
-        """Leave the connection's place to whoever needs it, if it comes to that."""
+        """Release the connection's place for others that need it."""
         if (address := self._addresses.get(connection)) is not None:
             self._forget(connection)
             self._resting.setdefault(address, {})[connection] = None
 
     def leave(self, connection: Connection) -> None:
-        """Forget a connection that is closed."""
+        """Remove a closed connection."""
         if connection in self._addresses:
             self._forget(connection)
             del self._addresses[connection]

@@ -1,4 +1,4 @@
-"""What the supervisor's own key may do: have a few tokens made, and nothing else.
+"""The limits of the supervisor's own key: generate a few tokens, and nothing else.
 
 The key passes while the server is about to stop, so whoever got hold of it must gain little.
 """

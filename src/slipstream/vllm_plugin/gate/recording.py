@@ -1,4 +1,4 @@
-"""Requests kept for training, only if asked for: lines that `slipstream train` reads.
+"""Recorded requests, only on request: lines that `slipstream train` reads.
 
 What was said and the sampling parameters, never a key or a header. A request that the
 reader of such lines could not read is left out. Trouble ends the recording, not the request.
@@ -55,7 +55,7 @@ class Recorder:
         self._file: int | None = None
 
     def record(self, document: dict[str, Any]) -> None:
-        """Keep a request, unless recording is off, over, or cannot hold it."""
+        """Record a request, unless recording is off, has ended, or the file is full."""
         if self._recording is None:
             return
         try:
@@ -113,7 +113,7 @@ def _open_private(folder: Path) -> int:
 
 
 def _read_spoken(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Give what was said, of any of the APIs: a conversation, or prompts."""
+    """Yield the messages or prompts of a request, whichever API it uses."""
     if isinstance(prompt := document.get("prompt"), str | list):
         texts = [prompt] if isinstance(prompt, str) else prompt
         yield from ({"prompt": text} for text in texts if isinstance(text, str))

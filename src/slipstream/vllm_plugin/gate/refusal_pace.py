@@ -1,4 +1,4 @@
-"""How fast one caller is refused: to refuse takes time too, from those who keep the rules."""
+"""The rate at which one caller is refused, since refusing takes time from others."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ LONGEST_WAIT_SECONDS = 5.0
 
 
 class RefusalPace:
-    """Gives every refusal its time: the first hundred at once, then so many a second."""
+    """Delays refusals: the first hundred are immediate, then a fixed number per second."""
 
     def __init__(self, per_second: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds_each = 1 / per_second
@@ -21,7 +21,7 @@ class RefusalPace:
         self._seconds_each = 1 / per_second
 
     def place(self, caller: str) -> float:
-        """Give the seconds that the next refusal of a caller has to wait."""
+        """Return the seconds that the next refusal of a caller has to wait."""
         now = self._clock()
         earliest = now - (AT_ONCE - 1) * self._seconds_each
         due = max(self._next.get(caller, earliest), earliest)
@@ -30,6 +30,6 @@ class RefusalPace:
         return max(due - now, 0)
 
     async def wait(self, caller: str) -> None:
-        """Return when the next refusal of a caller may be sent."""
+        """Wait until the next refusal of a caller may be sent."""
         if seconds := self.place(caller):
             await asyncio.sleep(seconds)

@@ -1,4 +1,4 @@
-"""The body of a request: read whole within limits, and given on as if it came from the client."""
+"""The body of a request: read completely within limits, and passed on unchanged."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ class BodyMemory:
 async def read_body(
     headers: Headers, receive: Receive, settings: Settings, grow: Callable[[int, int], bool]
 ) -> bytes | None:
-    """Give the body, or None if the client left before its end."""
+    """Return the body, or None if the client left before its end."""
     limits, longest = settings.limits, settings.longest_body
 
     def require_room(size: int) -> None:
@@ -67,7 +67,7 @@ async def read_body(
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
-    """Give the body once, then what the client does next: it may leave."""
+    """Return the body once, then what the client does next: it may leave."""
     given = False
 
     async def receive_again() -> Message:

@@ -1,4 +1,4 @@
-"""The forms that an answer may be held to: those that have a cost which can be told beforehand.
+"""The constraints that an answer may have: those whose cost can be predicted.
 
 A JSON schema and a list of choices have one (see `schema_cost`). A grammar has none, and of the
 patterns only the plain ones do (see `patterns`).
@@ -36,7 +36,7 @@ def require_plain_constraints(document: Document, most_characters: int) -> None:
 
 
 def drop_patterns(document: Document, most_characters: int) -> list[str]:
-    """Take the patterns that are not plain out of the tools, which mean something without, too."""
+    """Remove ambiguous patterns from tools, which are useful without them."""
     dropped = 0
     for part in _find_patterns(list_tools(document), "tools", most_characters):
         if isinstance(pattern := part.get("pattern"), str) and not is_plain(pattern):
@@ -63,7 +63,7 @@ def _require_plain_schema(schema: Any, name: str, most_characters: int) -> None:
 
 
 def _find_patterns(schema: Any, name: str, most_characters: int) -> Iterator[dict[str, Any]]:
-    """Give the objects in a schema that have patterns, as long as it is not too many."""
+    """Yield the objects in a schema that have patterns, as long as it is not too many."""
     read = 0
     for part in walk(schema):
         if isinstance(part, dict):

@@ -1,4 +1,4 @@
-"""Which request this is: an id of ours for every one, and the client's own if it is harmless.
+"""Request ids: our own for every request, and the client's if it is harmless.
 
 Only ours reaches the engine: two clients may send the same id, and some of vLLM's connectors read
 addresses out of it. A client gets its own id back, and ours in the `id` of a chat or completion.
@@ -14,7 +14,7 @@ _TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def make_id() -> str:
-    """Make an id that no other request has."""
+    """Return an id that no other request has."""
     return os.urandom(8).hex()
 
 

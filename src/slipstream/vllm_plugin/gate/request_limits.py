@@ -1,4 +1,4 @@
-"""The most that a request may ask for; past it, a refusal before the engine has seen it.
+"""The limits of a request, refused before the engine sees it.
 
 A number must be written as one: the engine would also take "1000" for a thousand.
 """
@@ -85,7 +85,7 @@ def require_short_salt(document: Document) -> None:
 
 
 def walk(value: Any) -> Iterator[Any]:
-    """Give every list and object in a value, itself too if it is one."""
+    """Yield every list and object in a value, itself too if it is one."""
     waiting = [value] if isinstance(value, CONTAINERS) else []
     while waiting:
         yield (one := waiting.pop())

@@ -1,4 +1,4 @@
-"""What a request may say: some fields are the server's, and some the engine cannot do.
+"""Fields that a client may not set, since they are the server's or the engine cannot use them.
 
 A field that is dropped or changed is named in the warning that the client gets.
 """
@@ -52,7 +52,7 @@ def parse_body(body: bytes, limits: Limits) -> Document:
 
 
 def apply_policy(document: Document, body: bytes, path: str, settings: Settings) -> list[str]:
-    """Refuse or change the document; give what was changed."""
+    """Refuse or change the document; return what was changed."""
     require_within_limits(document, body, settings.limits)
     if path in POOLING:
         require_few_inputs(document, settings.limits)

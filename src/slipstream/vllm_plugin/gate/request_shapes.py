@@ -1,4 +1,4 @@
-"""The shape of turns and tools, judged before vLLM does: its judgement of a faulty list is costly.
+"""The shape of turns and tools, checked before vLLM, whose own check of a faulty list is costly.
 
 vLLM 0.32 tries all types that an entry may have and lists every error: an item of a response makes
 236. 4,000 faulty ones, in 52 kB, took 20 s of the API server and 5 GB. Here vLLM is asked about one
@@ -121,7 +121,7 @@ def _is_small(entry: Item) -> bool:
 
 
 def _is_plain_turn(turn: Item) -> bool:
-    """Say whether a chat's turn is surely sound: vLLM does not look at the parts of these roles."""
+    """Return whether a turn is surely valid: vLLM does not read the parts of these roles."""
     return (
         turn.keys() <= {"role", "content", "name", "tool_call_id"}
         and all(
@@ -134,7 +134,7 @@ def _is_plain_turn(turn: Item) -> bool:
 
 
 def _is_plain_item(item: Item) -> bool:
-    """Say whether a response's item is surely sound; most of a conversation is."""
+    """Return whether a response's item is surely sound; most of a conversation is."""
     kind = item.get("type", "message")
     if not isinstance(kind, str) or not item.keys() <= _TEXTS.get(kind, set()):
         return False
@@ -147,7 +147,7 @@ def _is_plain_item(item: Item) -> bool:
 
 
 def _has_plain_parts(item: Item, parts: Any) -> bool:
-    """Say whether a turn's parts are text; an assistant's needs a type for vLLM to complete it."""
+    """Return whether a turn's parts are text; vLLM needs a type for an assistant's."""
     kind = _PARTS[item["role"]]
     if not isinstance(parts, list) or (kind == "output_text" and "type" not in item):
         return False

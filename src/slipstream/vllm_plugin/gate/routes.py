@@ -1,4 +1,4 @@
-"""The routes that the gate knows, and what each asks of the engine.
+"""The routes that the gate knows, and what each needs from the engine.
 
 A route is a method and a path; an id within a path is written `{id}`, so that logs, metrics and
 scopes have one name for it.
@@ -42,5 +42,5 @@ def name_route(method: str, path: str) -> str:
 
 
 def is_anthropic(path: str) -> bool:
-    """Say whether a path is of the Anthropic API, whose errors have their own form."""
+    """Return whether a path is of the Anthropic API, whose errors have their own form."""
     return _ANTHROPIC.match(path) is not None

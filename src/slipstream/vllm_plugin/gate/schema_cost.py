@@ -1,4 +1,4 @@
-"""What a constraint costs the engine: one figure, from what xgrammar makes of each part.
+"""The cost of a constraint for the engine: one figure, from how xgrammar compiles each part.
 
 A unit is about one millisecond of a core's compile time, with a vocabulary of 49,152 tokens. What
 slows down every token instead is charged at 0.1 ms a token for about 40 units. Measured with
@@ -73,7 +73,7 @@ Definitions = Callable[[], dict[str, Any]]
 
 
 class Cost(NamedTuple):
-    """The units of a constraint, and the part that most of them are for."""
+    """The cost units of a constraint, and its most expensive part."""
 
     units: int
     mostly: str
@@ -160,7 +160,7 @@ def _count_items(part: dict[str, Any]) -> int:
 
 
 def _weigh_alternatives(part: dict[str, Any], definitions: Definitions) -> float:
-    """Charge for the branches of a union that are alike at their start, beyond the first."""
+    """Charge for branches of a union with the same start, beyond the first."""
     alike = 0
     for name in ("anyOf", "oneOf"):
         branches = part.get(name)
@@ -240,7 +240,7 @@ def _list_values(part: dict[str, Any]) -> Iterator[list[Any]]:
 
 
 def _weigh_shared(values: list[Any]) -> float:
-    """Charge for beginnings and ends that several values share."""
+    """Charge for prefixes and suffixes that several values share."""
     texts = [json.dumps(value) for value in values]
     pairs = 0
     for written in (texts, [text[::-1] for text in texts]):

@@ -1,4 +1,4 @@
-"""Schemas that the engine cannot compile, refused by the name of the part that is at fault.
+"""Schemas that the engine cannot compile, refused with the name of the faulty part.
 
 vLLM 0.32 has xgrammar read a schema before it takes the request, and answers with a line of its
 source. Schemas that only lead to themselves are read, and then leave no token to choose: vLLM fails
@@ -41,7 +41,7 @@ def require_sound(schema: Any, field: str) -> None:
 
 
 class _Reader:
-    """Goes through the parts of a schema that are schemas: not constants, names or examples."""
+    """Walks through the parts of a schema that are schemas: not constants, names or examples."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
@@ -105,7 +105,7 @@ class _Reader:
         return found
 
     def _leads_nowhere(self, part: Any, before: set[str], unions: int = 0) -> bool:
-        """Say whether a part is only references that come back to themselves."""
+        """Return whether a part is only references that come back to themselves."""
         while isinstance(part, dict) and self._steps < MOST_STEPS:
             self._steps += 1
             if "$ref" in part:

@@ -1,4 +1,4 @@
-"""How much one key may have compiled: what is new to the engine takes its time from everybody.
+"""How much one key may have compiled: new constraints take time from everybody.
 
 The engine keeps compiled grammars (512 MiB of them), so a constraint that was seen is free, whoever
 sent it. A compile outlives its client: what it costs counts as under way until the first token, or
@@ -45,13 +45,13 @@ class SchemaPace:
         self._seen_units = 0
 
     def follow(self, settings: Settings) -> None:
-        """Take the limits of newer settings."""
+        """Apply the limits of newer settings."""
         self._per_minute = settings.new_schemas_per_minute
         self._units_per_minute = settings.schema_units_per_minute
         self._units_at_once = settings.limits.schema_units
 
     def admit(self, caller: str, forms: list[Form]) -> Release:
-        """Count what is new, or refuse it; give what is to be called at the first token."""
+        """Count what is new, or refuse it; return what is to be called at the first token."""
         digest = digest_forms(forms)
         if digest in self._seen:
             self._seen.move_to_end(digest)
@@ -111,4 +111,4 @@ def _come_back(message: str, field: str, seconds: float) -> Refusal:
 
 
 def hold_nothing() -> None:
-    """Do nothing: what was seen holds no place."""
+    """Do nothing: a known constraint needs no place."""

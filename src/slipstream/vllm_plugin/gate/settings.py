@@ -16,7 +16,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most that one request may ask for."""
+    """The limits of one request."""
 
     connections: int
     stall_seconds: float
@@ -43,7 +43,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """The pictures that one request may have, and the hosts that they may come from."""
+    """The limits for pictures in a request, and their allowed hosts."""
 
     images: int
     image_bytes: int
@@ -55,7 +55,7 @@ class Media:
 
 @dataclass(frozen=True, slots=True)
 class KeyTerms:
-    """What a key may do; None is no limit, and of the priorities the lowest comes first."""
+    """The limits of a key; None is no limit, and lower priorities come first."""
 
     routes: tuple[str, ...] | None = None
     models: tuple[str, ...] | None = None
@@ -69,7 +69,7 @@ class KeyTerms:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Where requests are kept, how many bytes of them, and what is struck out."""
+    """The folder of recorded requests, its size limit, and patterns of text to remove."""
 
     folder: str
     limit_bytes: int
@@ -78,7 +78,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All that the gate is told."""
+    """All settings of the gate."""
 
     host: str
     routes: tuple[str, ...]
@@ -118,7 +118,7 @@ class Settings:
 
     @property
     def longest_body(self) -> int:
-        """The bytes of a body with all the pictures that it may have, in base64."""
+        """The largest body in bytes, with all its pictures in base64."""
         pictures = 0 if self.text_only else -(-self.media.request_bytes // 3) * 4
         return self.limits.body_bytes + pictures
 
@@ -130,7 +130,7 @@ class Settings:
         return replace(self, limits=replace(self.limits, max_tokens=own))
 
     def follow(self, newer: "Settings") -> "Settings":
-        """Take over what may change while the engine runs."""
+        """Return these settings with the changeable part of newer ones."""
         return replace(self, **{name: getattr(newer, name) for name in FOLLOWED})
 
 

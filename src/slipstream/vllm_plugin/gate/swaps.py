@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Which drafter to load, and which one is loaded now."""
+    """The drafter to load, and the current one."""
 
     order: str
     folder: str
@@ -39,7 +39,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of an order; `seconds` took the call that loads, with a step before it."""
+    """The result of an order; `seconds` is the time of the loading call and the step before it."""
 
     order: str
     outcome: Outcome
@@ -48,7 +48,7 @@ class Result:
 
 
 class Swaps:
-    """Follows the file of orders as long as the server runs."""
+    """Follows the file of orders while the server runs."""
 
     def __init__(self, file: str | None) -> None:
         self._file = None if file is None else Path(file)
@@ -56,12 +56,12 @@ class Swaps:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, scope: Any) -> None:
-        """Begin to follow the orders, if this run takes any."""
+        """Start to follow the orders, if this run allows swaps."""
         if self._file is not None:
             self._task = asyncio.create_task(self._follow(self._file, scope["app"]))
 
     def close(self) -> None:
-        """Follow no more orders."""
+        """Stop following orders."""
         if self._task is not None:
             self._task.cancel()
 
@@ -137,7 +137,7 @@ async def _update(engine: Any, folder: str, *, check_only: bool = False) -> floa
 
 
 async def _write(path: Path, result: Result) -> None:
-    """Put a result where the supervisor waits for it, on a full disk as soon as there is room."""
+    """Write a result for the supervisor, on a full disk as soon as there is room."""
     document = json.dumps({"schema_version": SCHEMA_VERSION, **asdict(result)}).encode()
     partial = path.with_name(f".{path.name}.partial")
     while True:

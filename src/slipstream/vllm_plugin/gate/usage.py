@@ -24,7 +24,7 @@ _decoder = json.JSONDecoder()
 
 
 class Usage(NamedTuple):
-    """Tokens, None where nothing is said."""
+    """Token counts, None where they are not reported."""
 
     prompt: int | None = None
     answer: int | None = None

@@ -44,7 +44,7 @@ _CLOSED = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancest
 
 
 def is_for_here(scope: Scope) -> bool:
-    """Say whether a browser or program of this machine asks, under a name of this machine."""
+    """Return whether a browser or program of this machine asks, under a name of this machine."""
     client, server = scope.get("client"), scope.get("server")
     if client is None or server is None or not is_loopback(client[0]):
         return False
@@ -62,7 +62,7 @@ def is_for_here(scope: Scope) -> bool:
 
 
 class View:
-    """Answers both routes; `read_state` returns what the supervisor calls the engine's state."""
+    """Serves both routes; `read_state` returns the engine's state from the supervisor."""
 
     def __init__(
         self, settings: Settings, accounting: Accounting, read_state: Callable[[], str]
@@ -75,7 +75,7 @@ class View:
         self._history: deque[tuple[float, float | None, int | None]] = deque(maxlen=MOST_POINTS)
 
     async def follow(self) -> None:
-        """Keep what the last minutes were like, so that a page that is opened can show them."""
+        """Keep the history of the last minutes for pages that are opened later."""
         while self._steering_file is not None:
             report = read_report(self._steering_file)
             seen = (
@@ -115,7 +115,7 @@ def _name_model(served: tuple[str, ...]) -> str:
 
 
 def _make_policy(page: str) -> str:
-    """Allow the page its own style and script, by their hashes, and to ask for its figures."""
+    """Allow the page its own style and script, by their hashes, and requests for its figures."""
     own = {
         kind: _hash(re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL))
         for kind, tag in (("style-src", "style"), ("script-src", "script"))

@@ -1,4 +1,4 @@
-"""Every request from its head to its end: its id, and what is logged and counted of it.
+"""Every request from its head to its end: its id, its log line and its counts.
 
 A `Visit` travels in the scope and is filled on the way. It holds no text of the client but what
 `_shorten` leaves of an unknown path, and never a prompt, an answer or a key.
@@ -86,11 +86,11 @@ class Visit:
         self.last_chunks: deque[bytes] = deque(maxlen=LAST_CHUNKS)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Note why the request goes no further; its message may quote the client, and stays out."""
+        """Note why the request was refused; the message may quote the client and is not logged."""
         self.refused, self.field = refusal.reason, refusal.field
 
     def watch(self, receive: Receive, send: Send) -> tuple[Receive, Send]:
-        """Note what comes and goes, and put the id into the answer's head."""
+        """Observe what is received and sent, and add the id to the response headers."""
 
         async def receive_watched() -> Message:
             message = await receive()
@@ -112,7 +112,7 @@ class Visit:
         return receive_watched, send_watched
 
     def describe_end(self) -> str:
-        """Say how it ended: 'complete', 'left' if the client did not wait, or 'failed'."""
+        """Return how it ended: 'complete', 'left' if the client did not wait, or 'failed'."""
         return "complete" if self.complete else "left" if self.left else "failed"
 
     def describe_status(self) -> str:
@@ -121,7 +121,7 @@ class Visit:
 
     @property
     def first_seconds(self) -> float | None:
-        """Seconds to the first token, which can be told only of a stream."""
+        """Seconds to the first token, known only of a stream."""
         return self.first - self.began if self.first is not None and self.streamed else None
 
     def describe(self, seconds: float) -> dict[str, object]:
@@ -160,7 +160,7 @@ class Visit:
         return {**message, "headers": [*headers, (HEADER, shown)]}
 
     def _see(self, message: Message) -> None:
-        """Look at a part of the answer, in the way of every token: nothing here reads it."""
+        """Observe a part of the answer without reading it, since this runs for every token."""
         if body := message.get("body"):
             if self.first is None and not body.startswith(BEFORE_TOKENS):
                 self.first = time.monotonic()
@@ -196,7 +196,7 @@ class Visits:
         self._log.close()
 
     async def follow(self, judge: App, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have a request judged and answered, with its visit in the scope."""
+        """Handle a request, with its visit in the scope."""
         visit = Visit(scope)
         receive, send = visit.watch(receive, send)
         self._metrics.waiting.inc()
@@ -212,7 +212,7 @@ class Visits:
             self._end(visit)
 
     def hand_over(self, app: App) -> App:
-        """Wrap the engine's app: what reaches it is counted as such, and has an id of ours."""
+        """Wrap the engine's app: requests that reach it are counted and get an id of ours."""
 
         async def take(scope: Scope, receive: Receive, send: Send) -> None:
             if (visit := scope.get(VISIT)) is not None:
@@ -243,7 +243,7 @@ class Visits:
 
 
 def _shorten(text: str) -> str:
-    """Leave of a client's text what harms no log and no terminal."""
+    """Return a client's text in a form that is safe for logs and terminals."""
     kept = text[:TEXT_CHARACTERS]
     safe = "".join(sign if sign.isascii() and sign.isprintable() else "?" for sign in kept)
     return safe if len(kept) == len(text) else f"{safe}..."

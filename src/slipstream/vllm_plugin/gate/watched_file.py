@@ -1,4 +1,4 @@
-"""A small file that others replace while the engine runs: looked at four times a second at most."""
+"""A small file that is replaced while the engine runs, checked at most four times a second."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ Content = TypeVar("Content")
 
 
 class WatchedFile(Generic[Content]):
-    """What a file says now; `parse` gets no bytes if it is there but cannot be read."""
+    """The current content of a file; `parse` gets no bytes if the file cannot be read."""
 
     def __init__(
         self, path: str | None, parse: Callable[[bytes], Content], *, absent: Content
@@ -24,7 +24,7 @@ class WatchedFile(Generic[Content]):
         self._next_look = 0.0
 
     def read(self) -> Content:
-        """Give the content, which is at most a quarter of a second old."""
+        """Return the content, which is at most a quarter of a second old."""
         if self._path is not None and (now := time.monotonic()) >= self._next_look:
             self._next_look = now + LOOK_EVERY_SECONDS
             self._look(self._path)

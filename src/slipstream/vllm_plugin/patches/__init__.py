@@ -1,4 +1,4 @@
-"""Repairs of vLLM, each for the versions and the source that it was written for.
+"""Patches of vLLM, each for the versions and the source that it was written for.
 
 vLLM calls `apply_named` in every process of its own (entry point group `vllm.general_plugins`).
 Unless SLIPSTREAM_PATCHES names patches or SLIPSTREAM_SWAPS asks for swaps of the drafter, it does

@@ -1,4 +1,4 @@
-"""How a patch is applied: never to another version or source, once, and with one line in the log.
+"""Applying a patch: only to the known version and source, once, with one line in the log.
 
 A module that vLLM has not imported yet is patched when it does: importing an attention backend
 costs a second, and most processes never need it.
@@ -52,7 +52,7 @@ def _refuse(name: str, why: str) -> None:
 
 
 def hash_source(module: ModuleType, path: str) -> str | None:
-    """Give the SHA-256 of the source of what lies at a path in a module, None if it has none."""
+    """Return the SHA-256 of the source of what lies at a path in a module, None if it has none."""
     try:
         source = inspect.getsource(attrgetter(path)(module))
     except (AttributeError, OSError, TypeError):
@@ -61,7 +61,7 @@ def hash_source(module: ModuleType, path: str) -> str | None:
 
 
 def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Do something with a module once it is imported, now if it is."""
+    """Call a function with a module once it is imported, or now if it already is."""
     if (module := sys.modules.get(name)) is not None:
         then(module)
     else:
@@ -69,7 +69,7 @@ def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
 
 
 class _Awaited(MetaPathFinder):
-    """Lets the other finders find one module, and does something when its own code has run."""
+    """An import hook for one module that calls a function after the module's code has run."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self.name, self.then, self.came = name, then, False
@@ -77,7 +77,7 @@ class _Awaited(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Answer for the awaited module only, and only once."""
+        """Return a spec for the awaited module only, and only once."""
         if fullname != self.name or self.came:
             return None
         self.came = True

@@ -6,7 +6,7 @@ from slipstream.vllm_plugin.patches.patch import Patch
 
 
 def expand_in_place(module: Any) -> None:
-    """Repeat each request's value for its tokens, in the tensor that was given."""
+    """Repeat each request's value for its tokens, in the given tensor."""
 
     def _expand_kernel_impl(
         output: Any,

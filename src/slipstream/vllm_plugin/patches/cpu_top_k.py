@@ -1,4 +1,4 @@
-"""On a CPU, `top_k` alone ends the engine: of a step without drafts there is no largest k."""
+"""On a CPU, `top_k` alone crashes the engine: a step without drafts has no largest k."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from slipstream.vllm_plugin.patches.patch import Patch
 
 
 def skip_empty(module: Any) -> None:
-    """Leave logits alone of which there are none."""
+    """Return empty logits unchanged."""
     apply = module.apply_top_k_only
 
     def apply_top_k_only(logits: Any, k: Any) -> Any:

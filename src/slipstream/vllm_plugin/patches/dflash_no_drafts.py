@@ -1,4 +1,4 @@
-"""A step without drafts runs the drafter all the same, although DFlash needs only its context."""
+"""A step without drafts runs the drafter although DFlash needs only its context."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Every patch there is, by its name."""
+"""All patches by name."""
 
 from slipstream.vllm_plugin.patches import (
     cpu_sampling,

@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patch:
-    """One repair; `change` gets the module once its source was found to be the known one."""
+    """One patch; `change` gets the module if its source is the known one."""
 
     name: str
     since: tuple[int, int]

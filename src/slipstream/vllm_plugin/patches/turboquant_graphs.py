@@ -1,4 +1,4 @@
-"""TurboQuant says of itself that its graphs hold one token a request, where drafts are verified."""
+"""TurboQuant declares graphs of one token per request, although drafts are verified."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from slipstream.vllm_plugin.patches.patch import Patch
 
 
 def admit_single_tokens(module: Any) -> None:
-    """Lower the level of graph support under speculation: vLLM splits the graphs then."""
+    """Lower the level of graph support under speculation, so that vLLM splits the graphs."""
     builder, levels = module.TurboQuantMetadataBuilder, module.AttentionCGSupport
 
     def get_cudagraph_support(cls: Any, vllm_config: Any, kv_cache_spec: Any) -> Any:

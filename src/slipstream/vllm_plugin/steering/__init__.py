@@ -1,1 +1,1 @@
-"""What steers a running engine from within: its scheduler, its ledger of requests, its recorder."""
+"""Steering inside the engine: its scheduler, its ledger of requests, its flight recorder."""

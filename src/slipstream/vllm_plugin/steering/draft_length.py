@@ -1,4 +1,4 @@
-"""The controller of the draft length: the best for the batch at hand, tried at a bounded cost.
+"""The controller of the draft length: the best for the current batch, tried at a bounded cost.
 
 It chooses the length with the most tokens per second by its own model, and now and then tries
 another one that could be better for all that is known. What trying costs stays below a share of
@@ -30,7 +30,7 @@ UNSEEN_BY = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a length is expected to bring at a batch."""
+    """The expected cost and yield of a length at a batch."""
 
     length: int
     step_seconds: float
@@ -61,7 +61,7 @@ class DraftLength:
 
     @property
     def is_trying(self) -> bool:
-        """Whether the length at hand is a try."""
+        """Whether the current length is a trial."""
         return self._trying is not None
 
     def choose(self, sequences: int) -> int:
@@ -98,12 +98,12 @@ class DraftLength:
             self._spent += seconds * max(0.0, 1 - ratio)
 
     def observe_draft(self, drafted: int, accepted: int) -> None:
-        """Learn from what one sequence's draft brought."""
+        """Learn from the accepted tokens of one sequence's draft."""
         self.gains.observe(drafted, accepted)
         self._drafted = self.costs.steps
 
     def forget_drafts(self) -> None:
-        """Begin anew with what drafts bring: another drafter makes them."""
+        """Forget the yield of drafts, since another drafter makes them."""
         self.gains = Yield(self.lengths[-1])
         self._by_batch, self._trying = {}, None
 
@@ -113,7 +113,7 @@ class DraftLength:
 
     @property
     def allowed(self) -> tuple[int, ...]:
-        """The lengths within the order; the shortest if there is none."""
+        """The lengths within the order, or else the shortest."""
         least = 0 if self.least is None else self.least
         most = self.lengths[-1] if self.most is None else self.most
         within = tuple(length for length in self.lengths if least <= length <= most)
@@ -125,7 +125,7 @@ class DraftLength:
         return Estimate(length, seconds, tokens, steps, sequences * tokens / seconds)
 
     def _settle(self, batch: int, best: Estimate, estimates: list[Estimate]) -> Estimate:
-        """Leave the batch's usual length only for one that is clearly better."""
+        """Change the batch's usual length only for one that is clearly better."""
         before = self._by_batch.get(batch)
         if before is None and self._planned is not None:
             before = self._planned[min(batch, len(self._planned) - 1)]
@@ -140,7 +140,7 @@ class DraftLength:
         return self._spent < TRY_COST_SHARE * self._seconds + first
 
     def _try_another(self, sequences: int, usual: Estimate, estimates: list[Estimate]) -> None:
-        """Try the length that could be the best, if that is another one."""
+        """Try the length that could be the best, if it is another one."""
         hopes = [
             (one.tokens_per_second * (1 + self._doubt(sequences, one)), one.length)
             for one in estimates

@@ -1,4 +1,4 @@
-"""A drafter's safetensors in a folder: which tensors they hold, and whether two drafters match.
+"""A drafter's safetensors in a folder: their tensors, and whether two drafters match.
 
 Only the headers are read here. Two drafters match if an engine that runs one can hold the other in
 the same places: the same names, shapes and types.

@@ -30,7 +30,7 @@ _COUNTERS = {
 
 
 class SteeringCollector:
-    """A collector for prometheus_client; `path` is the report's file."""
+    """A collector for prometheus_client; `path` is the file of the report."""
 
     def __init__(self) -> None:
         self.path: str | None = None
@@ -74,7 +74,7 @@ def _list_counters(report: SteeringReport) -> Iterator["Metric"]:
 
 
 def expose_steering(path: str | None) -> None:
-    """Show the report at `path` on this process's /metrics."""
+    """Add the report at `path` to this process's /metrics."""
     _register().path = path
 
 

@@ -1,4 +1,4 @@
-"""A weight transfer engine of vLLM's that takes a drafter from a folder of safetensors.
+"""A weight transfer engine for vLLM that loads a drafter from a folder of safetensors.
 
 vLLM's own engines spread an update over three calls, between which steps run. Here everything
 happens within one `update_weights`, so every step finds a whole drafter. If loading fails, the
@@ -41,19 +41,19 @@ Weights = dict[str, torch.Tensor]
 
 @dataclass
 class NoInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
-    """Nothing: a folder needs no connection."""
+    """Empty: a folder needs no connection."""
 
 
 @dataclass
 class FolderInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """The folder of a drafter, which is loaded unless it is only to be checked."""
+    """The folder of a drafter, and whether it is only checked."""
 
     folder: str
     check_only: bool = False
 
 
 class FileTransfer(WeightTransferEngine[NoInitInfo, FolderInfo]):  # type: ignore[misc]
-    """Replaces the drafter, and nothing but the drafter."""
+    """Replaces the drafter, and nothing else."""
 
     init_info_cls = NoInitInfo
     update_info_cls = FolderInfo
@@ -67,7 +67,7 @@ class FileTransfer(WeightTransferEngine[NoInitInfo, FolderInfo]):  # type: ignor
         self._headers = read_headers(self._first) if self._first else None
 
     def init_transfer_engine(self, init_info: NoInitInfo) -> None:
-        """Do nothing: there is nobody to connect to."""
+        """Do nothing: there is no peer to connect to."""
 
     def start_weight_update(self) -> None:
         """Refuse an update of the target; of a drafter nothing is changed yet."""
@@ -97,7 +97,7 @@ class FileTransfer(WeightTransferEngine[NoInitInfo, FolderInfo]):  # type: ignor
         self._loaded = folder
 
     def finish_weight_update(self) -> None:
-        """Do nothing: the drafter is whole since `update_weights`."""
+        """Do nothing: the drafter is complete since `update_weights`."""
 
     def shutdown(self) -> None:
         """Do nothing: no file is open between two updates."""

@@ -20,7 +20,7 @@ _MOST = 0xFFFF
 
 
 class FlightRecorder:
-    """Keeps the last steps; a disk that refuses the file costs the record and nothing else."""
+    """Keeps the last steps; without disk space only the record is lost."""
 
     def __init__(self, path: Path) -> None:
         self._next = 0
@@ -41,7 +41,7 @@ class FlightRecorder:
         seconds: float,
         cache: float,
     ) -> None:
-        """Note a step."""
+        """Record a step."""
         if self._ring is None:
             return
         place = HEADER.size + self._next % STEPS * STEP.size

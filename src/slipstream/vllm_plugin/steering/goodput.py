@@ -1,4 +1,4 @@
-"""What a step costs and yields, by batch and draft length, learnt from the steps themselves.
+"""The cost and yield of a step by batch and draft length, learnt from the steps themselves.
 
 Goodput decides, not acceptance: at eight sequences drafts that are accepted as often as at one can
 cost more than they bring.
@@ -41,7 +41,7 @@ class Cell:
     last: int = 0
 
     def learn(self, seconds: float, now: int) -> None:
-        """Take in a step; a far shorter one shows the first few to have been stalls."""
+        """Learn from a step; a far shorter one shows that the first few were stalls."""
         if now - self.last > STALE_STEPS:
             self.steps = min(self.steps, STALE_COUNT)
         self.steps += 1
@@ -130,7 +130,7 @@ def _describe(sequences: int, length: int) -> tuple[float, float, float, float]:
 
 
 class Yield:
-    """Tokens of a step by draft length, from how often each position is accepted after the last."""
+    """Tokens per step by draft length, from the conditional acceptance of each position."""
 
     def __init__(self, longest: int, rate: float = 0.6) -> None:
         self._hits = [rate] * longest
@@ -138,12 +138,12 @@ class Yield:
         self._seen: dict[tuple[int, int], int] = {}
 
     def observe(self, drafted: int, accepted: int) -> None:
-        """Take in one draft; the drafts of a step are learnt from together."""
+        """Add one draft; the drafts of a step are learnt from together."""
         seen = self._seen
         seen[drafted, accepted] = seen.get((drafted, accepted), 0) + 1
 
     def learn(self) -> None:
-        """Learn from the drafts that came since the last time."""
+        """Learn from the drafts since the last time."""
         for (drafted, accepted), drafts in self._seen.items():
             fading = _FADING**drafts
             for position in range(min(accepted + 1, drafted)):

@@ -1,4 +1,4 @@
-"""Registers the file transfer with vLLM, as soon as vLLM imports the register of such engines."""
+"""Registers the file transfer with vLLM when vLLM imports its registry."""
 
 from types import ModuleType
 
@@ -9,7 +9,7 @@ _REGISTER = "vllm.distributed.weight_transfer.factory"
 
 
 def register_file_transfer() -> None:
-    """Have `--weight-transfer-config` know our backend in this process."""
+    """Add our backend to `--weight-transfer-config` in this process."""
     when_imported(_REGISTER, _register)
 
 

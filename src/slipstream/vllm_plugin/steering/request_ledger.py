@@ -1,4 +1,4 @@
-"""The ledger: what every request drafted, got accepted and took, a line each when it ends.
+"""The ledger: one line per ended request with its drafts, accepted tokens and times.
 
 The core sees every step of every API, also of requests whose client left. The gate's tag tells it
 whose request it is and of what kind; no text of a client is in it.
@@ -19,7 +19,7 @@ _ID_CHARACTERS = 64
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """What the gate says of a request."""
+    """The gate's information about a request."""
 
     id: str | None = None
     key: str | None = None
@@ -44,7 +44,7 @@ def read_tag(arguments: object) -> Tag:
 
 @dataclass(slots=True)
 class Entry:
-    """A request under way; `accepted` counts drafts by how many of their tokens were."""
+    """An open request; `accepted` counts drafts by their number of accepted tokens."""
 
     tag: Tag
     temperature: float | None
@@ -72,7 +72,7 @@ class Totals:
 
 
 class RequestLedger:
-    """Counts drafts by request and by kind, and tells `add` a line when a request ends."""
+    """Counts drafts by request and by kind, and calls `add` with a line when a request ends."""
 
     def __init__(self, longest: int, add: Callable[[dict[str, object]], object]) -> None:
         self._longest, self._add = longest, add
@@ -81,7 +81,7 @@ class RequestLedger:
         self.tokens = 0
 
     def begin(self, request: str, arguments: object, temperature: float | None) -> None:
-        """Enter a request."""
+        """Add a request."""
         tag = read_tag(arguments)
         self._entries[request] = Entry(tag, temperature, [0] * (self._longest + 1))
         if tag.kind not in self.kinds:
@@ -98,7 +98,7 @@ class RequestLedger:
             counts.accepted[accepted] += 1
 
     def see_cached(self, request: str, tokens: int) -> None:
-        """Note how much of a prompt was in the prefix cache."""
+        """Record how much of a prompt was in the prefix cache."""
         if (entry := self._entries.get(request)) is not None:
             entry.cached = tokens
 

@@ -66,12 +66,12 @@ def list_lengths(config: Any, longest: int, planned: list[int] | None) -> list[i
 
 
 class _Steered:
-    """What is added to either scheduler; vLLM's own methods do all the work."""
+    """The steering that is added to either scheduler; vLLM's own methods do all the work."""
 
     _steering: Steering
 
     def steer(self: Any, folder: Path, config: Any) -> None:
-        """Begin: from now on the length is ours."""
+        """Start steering: from now on the draft length is ours."""
         longest, planned = self.num_spec_tokens, self.dynamic_sd_lookup
         lengths = list_lengths(config, longest, planned)
         rank = config.parallel_config.data_parallel_rank
@@ -85,13 +85,13 @@ class _Steered:
         log.warning("slipstream steering: draft lengths %s", lengths)
 
     def schedule(self: Any, *arguments: Any, **named: Any) -> Any:
-        """Note when a step begins."""
+        """Record when a step begins."""
         output = super().schedule(*arguments, **named)  # type: ignore[misc]
         self._begun.append((id(output), time.perf_counter()))
         return output
 
     def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
-        """Learn from a step that is over."""
+        """Learn from a finished step."""
         self._updating = True
         try:
             results = super().update_from_output(  # type: ignore[misc]
@@ -146,14 +146,14 @@ class _Steered:
         )
 
     def add_request(self: Any, request: Any) -> Any:
-        """Enter a request into the ledger."""
+        """Add a request to the ledger."""
         params = request.sampling_params
         if params is not None:
             self._steering.ledger.begin(request.request_id, params.extra_args, params.temperature)
         return super().add_request(request)  # type: ignore[misc]
 
     def finish_requests(self: Any, *arguments: Any, **named: Any) -> Any:
-        """End requests from outside, which is what happens when a client leaves."""
+        """Finish requests from outside, which happens when a client leaves."""
         finished = super().finish_requests(*arguments, **named)  # type: ignore[misc]
         if not self._updating:
             self._write_ended()
@@ -189,15 +189,15 @@ class _Steered:
 
 
 class SteeredScheduler(_Steered, Scheduler):  # type: ignore[misc]
-    """Steps one after the other."""
+    """The steered synchronous scheduler."""
 
 
 class SteeredAsyncScheduler(_Steered, AsyncScheduler):  # type: ignore[misc]
-    """Plans a step while the last one runs."""
+    """The steered scheduler that plans a step while the last one runs."""
 
 
 class _Chosen:
-    """Stands in for vLLM's table of lengths by batch, which it asks once a step."""
+    """Replaces vLLM's table of lengths by batch, which is read once per step."""
 
     def __init__(self, steering: Steering) -> None:
         self._control = steering.control

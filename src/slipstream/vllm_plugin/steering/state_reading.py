@@ -1,4 +1,4 @@
-"""What the engine's core reports of its steps in steering.json, checked before anybody shows it.
+"""The core's report in steering.json, validated before it is shown.
 
 Another process writes the file. Whatever it holds, what is returned is bounded and nothing raises.
 """
@@ -33,7 +33,7 @@ class KindCounts:
 
 @dataclass(frozen=True, slots=True)
 class LengthEstimate:
-    """What a draft length would cost and bring for the batch at hand."""
+    """The estimated cost and yield of a draft length for the current batch."""
 
     draft_length: int
     step_seconds: float | None
@@ -44,7 +44,7 @@ class LengthEstimate:
 
 @dataclass(frozen=True, slots=True)
 class SteeringReport:
-    """The core's report; `least` and `most` are what an order bounds the draft length to."""
+    """The core's report; `least` and `most` are the bounds of an order."""
 
     steers: bool
     plain_pays: bool

@@ -1,4 +1,4 @@
-"""What the scheduler tells and asks: the length, the ledger, the recorder, and the state file.
+"""The scheduler's interface to the draft length, the ledger, the recorder and the state file.
 
 Files lie beside the gate's settings. The state is written by a thread of its own once a second, and
 the order from outside is read by it.
@@ -109,7 +109,7 @@ class Steering:
         )
 
     def rest(self, waiting: int) -> None:
-        """Note that no sequence is left to step."""
+        """Record that no sequence is left to step."""
         self._running, self._waiting = 0, waiting
 
     def close(self) -> None:
@@ -166,7 +166,7 @@ class Steering:
                 _replace(self._state, json.dumps(self.describe()).encode())
 
     def _obey(self) -> None:
-        """Follow the order in the folder, and begin anew with another drafter."""
+        """Follow the order in the folder, and start over with another drafter."""
         order = _read_object(self._order)
         bounds = (order.get("least"), order.get("most"))
         least, most = (one if type(one) is int and one >= 0 else None for one in bounds)

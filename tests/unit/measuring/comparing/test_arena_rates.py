@@ -71,7 +71,7 @@ def always(speed_up: float) -> SpeedUp:
 
 
 def is_right(place: Place) -> bool:
-    """Say whether the truly fastest arm is among those that may be."""
+    """Return whether the truly fastest arm is among those that may be."""
     return "B" in place.contenders
 
 

@@ -26,7 +26,7 @@ TWICE = Design(tuple("ABBAABBA"), (0, 0, 0, 0, 1, 1, 1, 1))
 def scatter(
     chance: Random, design: Design, start: float, concurrency: float, cell: float
 ) -> dict[tuple[str, int], dict[str, list[float]]]:
-    """Give every cell the noise of its start, its concurrency and its own; no prompts differ."""
+    """Return every cell the noise of its start, its concurrency and its own; no prompts differ."""
     blocks = range(len(design.arms))
     starts = [chance.gauss(0, start) for _ in blocks]
     steps = {level: [chance.gauss(0, concurrency) for _ in blocks] for level in (1, 4, 16)}

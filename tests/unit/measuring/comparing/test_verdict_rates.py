@@ -60,7 +60,7 @@ def test_identical_arms_are_told_apart_in_at_most_one_of_twenty_runs(
 
 
 def is_fooled(blocks: list[Block], chance: Random) -> bool:
-    """Say whether a plain bootstrap of starts and prompts finds a difference in some cell."""
+    """Return whether a plain bootstrap of starts and prompts finds a difference in some cell."""
     for prompts in read_blocks(blocks).speeds.values():
         rows, drawn = list(prompts.values()), list[float]()
         for _ in range(DRAWS):

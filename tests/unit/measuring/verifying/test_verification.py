@@ -101,7 +101,7 @@ def count_fewer_chances(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def sound() -> tuple[Arms, Findings]:
-    """Give arms that agree, and what was found about them."""
+    """Return arms that agree, and what was found about them."""
     arms = Arms()
     return arms, arms.verify()
 

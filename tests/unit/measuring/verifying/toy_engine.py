@@ -38,7 +38,7 @@ Call = Callable[[str, dict[str, Any], ToyAnswer], ToyAnswer | str]
 
 @cache
 def weigh(context: tuple[int, ...]) -> tuple[float, ...]:
-    """Give the log-probability of every token after the last two."""
+    """Return the log-probability of every token after the last two."""
     chance = Random(str(context))
     logits = [round(chance.gauss(0, 2.5) * 8) / 8 for _ in range(VOCABULARY)]
     logits[EOS] = -6.0
@@ -53,12 +53,12 @@ def _rank(context: tuple[int, ...], allowed: range) -> tuple[int, ...]:
 
 
 def rank(text: Sequence[int], allowed: range = range(VOCABULARY)) -> list[int]:
-    """Give the tokens after a text, the likeliest first."""
+    """Return the tokens after a text, the likeliest first."""
     return list(_rank(tuple(text[-2:]), allowed))
 
 
 def find_gap(text: Sequence[int], ranked: Sequence[int]) -> float:
-    """Give by how much the second of some tokens is behind the first after a text."""
+    """Return by how much the second of some tokens is behind the first after a text."""
     likely = weigh(tuple(text[-2:]))
     return likely[ranked[0]] - likely[ranked[1]]
 

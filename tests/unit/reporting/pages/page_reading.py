@@ -41,7 +41,7 @@ def parse(page: str) -> ElementTree.Element:
 
 
 def find_drawings(page: str) -> list[ElementTree.Element]:
-    """Give the drawings that are not mere decoration."""
+    """Return the drawings that are not mere decoration."""
     return parse(page).findall(SVG)
 
 

@@ -33,7 +33,7 @@ while True:
 
 @pytest.fixture(params=["tcp", "socket"])
 def other(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Address, int]]:
-    """Give the address of another process's server, and that process."""
+    """Yield the address of another process's server, and that process."""
     path = str(tmp_path / "s")
     place = "127.0.0.1" if request.param == "tcp" else path
     command = [sys.executable, "-c", OTHER, place]

@@ -186,7 +186,7 @@ class Stage:
         )
 
     def starts(self) -> list[list[str]]:
-        """Give the arguments of each start of the engine."""
+        """Return the arguments of each start of the engine."""
         files = sorted(self.fake.glob("start-*"))
         return [json.loads(file.read_text())[1:] for file in files]
 
@@ -199,7 +199,7 @@ class Stage:
         (self.fake / "new").rename(self.fake / "rules")
 
     def pid(self) -> int:
-        """Give the process of the last start."""
+        """Return the process of the last start."""
         return int(json.loads(sorted(self.fake.glob("start-*"))[-1].read_text())[0])
 
     def read_failed_checks(self) -> str:

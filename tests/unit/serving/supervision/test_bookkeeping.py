@@ -36,7 +36,7 @@ from tests.unit.serving.supervision.fake_engine import Stage
 
 @pytest.fixture
 def host() -> Host:
-    """Give a machine without unified memory: nothing guards it."""
+    """Return a machine without unified memory: nothing guards it."""
     return load_host("gb10").model_copy(update={"accelerators": ()})
 
 

@@ -46,7 +46,7 @@ class Engine:
 
 
 def listen_here(port: int) -> OwnListener:
-    """Give an address of this machine, at which the engine is this process."""
+    """Return an address of this machine, at which the engine is this process."""
     address = Address(f"http://127.0.0.1:{port}", "127.0.0.1", port)
     return OwnListener(address, lambda: [os.getpid()])
 

@@ -90,7 +90,7 @@ class Watched:
 
 
 def make_lines(requests: int, accepted: int, **changes: Any) -> Iterator[bytes]:
-    """Return lines of requests with 20 drafts, of which about so many had a token accepted."""
+    """Yield lines of requests with 20 drafts, of which about so many had a token accepted."""
     line = {"drafts": 20, "drafted": 140, "first_seconds": None, "prompt_tokens": 99, "key": None}
     for number in range(requests):
         yield write(accepted=[max(0, accepted + number % 2), 0], **(line | changes))

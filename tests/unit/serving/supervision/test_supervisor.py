@@ -33,7 +33,7 @@ SPECULATION = ["--speculative-config"]
 
 @pytest.fixture
 def host() -> Host:
-    """Give a machine without unified memory: nothing guards it."""
+    """Return a machine without unified memory: nothing guards it."""
     return load_host("gb10").model_copy(update={"accelerators": ()})
 
 

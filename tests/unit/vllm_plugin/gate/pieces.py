@@ -48,7 +48,7 @@ class Engine:
 
     @property
     def document(self) -> Any:
-        """Give the one request that came, as the engine reads it."""
+        """Return the one request that came, as the engine reads it."""
         (body,) = self.bodies
         return json.loads(body)
 
@@ -108,7 +108,7 @@ def ask_chat(gate: Gate, *, key: str | None = None, **fields: Any) -> httpx.Resp
 
 
 def read_error(answer: httpx.Response) -> str:
-    """Give the message of a refusal, which must have the API's form."""
+    """Return the message of a refusal, which must have the API's form."""
     error = answer.json()["error"]
     assert error.keys() == {"message", "type", "param", "code"}
     assert error["code"] == answer.status_code
@@ -116,7 +116,7 @@ def read_error(answer: httpx.Response) -> str:
 
 
 async def call(app: App, scope: Scope, *messages: Message) -> list[Message]:
-    """Drive an app with a scope of one's own; give all that it sent."""
+    """Drive an app with a scope of one's own; return all that it sent."""
     sent: list[Message] = []
     waiting = list(messages)
 

@@ -20,7 +20,7 @@ ANSWER = b"a" * 1024
 
 
 async def engine(scope: Scope, receive: Receive, send: Send) -> None:
-    """Give one kilobyte, or in a chat kilobyte after kilobyte until the client leaves."""
+    """Answer with one kilobyte, or in a chat kilobyte after kilobyte until the client leaves."""
     if scope["type"] == "lifespan":
         for happened in ("startup", "shutdown"):
             await receive()

@@ -16,7 +16,7 @@ ASKED = {**HELLO, "max_tokens": 5}
 
 
 def read_kind(answer: httpx.Response) -> str:
-    """Give the kind of an error, which must have Anthropic's form."""
+    """Return the kind of an error, which must have Anthropic's form."""
     document = answer.json()
     assert document.keys() == {"type", "error"}
     assert document["type"] == "error"

@@ -46,7 +46,7 @@ def make_compiler() -> Any:
 
 
 def compile_seconds(schema: Schema) -> float:
-    """Give the processor time of one compile, as vLLM asks for it."""
+    """Return the processor time of one compile, as vLLM asks for it."""
     compiler = make_compiler()
     started = time.process_time()
     compiler.compile_json_schema(json.dumps(schema))

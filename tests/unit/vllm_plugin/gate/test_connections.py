@@ -45,7 +45,7 @@ def make_server(gate: App, parser: str = "httptools") -> uvicorn.Server:
 
 @contextmanager
 def serve_as_vllm(gate: App) -> Iterator[int]:
-    """Run a server until the block ends, and give its port."""
+    """Run a server until the block ends, and return its port."""
     server = make_server(gate)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -19,7 +19,7 @@ from tests.unit.vllm_plugin.gate.test_sockets import send_raw, serve, status_of
 
 
 def send_all(folder: Path, requests: Sequence[Hostile]) -> tuple[dict[str, int], Engine]:
-    """Send requests through a real server; give the status of each, by name."""
+    """Send requests through a real server; return the status of each, by name."""
     keys = folder / "keys.json"
     key = make_key(keys, "attacker", now=datetime.now(UTC), expires=None).secret
     engine = Engine()

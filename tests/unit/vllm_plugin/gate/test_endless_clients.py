@@ -46,7 +46,7 @@ class Served:
     output: IO[str]
 
     def read_memory_mib(self, field: str) -> float:
-        """Give the memory that the process has (VmRSS), or had at most (VmHWM)."""
+        """Return the memory that the process has (VmRSS), or had at most (VmHWM)."""
         status = Path(f"/proc/{self.process}/status").read_text()
         return int(status.partition(f"{field}:")[2].split()[0]) / 1024
 
@@ -56,7 +56,7 @@ class Served:
         return sum("socket" in str(one.readlink()) for one in open_files)
 
     def time_neighbour(self, count: int = 10) -> list[float]:
-        """Give the seconds of some ordinary requests, each of which must be answered."""
+        """Return the seconds of some ordinary requests, each of which must be answered."""
         return [self._time_request() for _ in range(count)]
 
     def _time_request(self) -> float:
@@ -68,7 +68,7 @@ class Served:
         return time.monotonic() - began
 
     def sees_client_leave(self) -> bool:
-        """Say whether the engine ends an answer because nobody reads it."""
+        """Return whether the engine ends an answer because nobody reads it."""
         readable, _, _ = select.select([self.output], [], [], 20)
         return bool(readable) and self.output.readline() == "left\n"
 
@@ -116,7 +116,7 @@ def send_and_read(connection: socket.socket, content: bytes) -> bytes:
 
 
 def read_to_cut(connection: socket.socket) -> bytes:
-    """Give all that comes until the server closes, in whatever way."""
+    """Return all that comes until the server closes, in whatever way."""
     parts = []
     with suppress(ConnectionError):
         while part := connection.recv(1 << 20):

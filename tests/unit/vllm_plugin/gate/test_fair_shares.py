@@ -106,7 +106,7 @@ async def keep_asking(gate: Gate, key: str, until: float, done: Counter[str]) ->
 
 
 def measure_neighbour(folder: Path, **settings: Any) -> tuple[list[float], list[float], int]:
-    """Give the times to the first token of a key with one request, alone and beside 64."""
+    """Return the times to the first token of a key with one request, alone and beside 64."""
 
     async def measure() -> tuple[list[float], list[float], int]:
         gate, (crowd, single), engine = share_out(folder, 8, [{}, {}], **settings)

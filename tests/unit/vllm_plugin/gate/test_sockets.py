@@ -39,7 +39,7 @@ def serve(app: App, **options: Any) -> Iterator[int]:
 
 
 def send_raw(port: int, content: bytes) -> bytes:
-    """Send bytes and give all that comes back until the server closes."""
+    """Send bytes and return all that comes back until the server closes."""
     with connect(port) as connection:
         connection.sendall(content)
         return read_to_end(connection)

@@ -60,7 +60,7 @@ def make_logging_gate(folder: Path, engine: Any, **own: Any) -> Gate:
 
 
 def read_lines(folder: Path, count: int = 1) -> list[AccessLine]:
-    """Wait for so many lines, and give all that are there, in the form that is documented."""
+    """Wait for so many lines, and return all that are there, in the form that is documented."""
     path = folder / "access.jsonl"
     wait_until(lambda: path.exists() and len(path.read_bytes().splitlines()) >= count)
     lines = [read_access_line(line) for line in path.read_bytes().splitlines()]

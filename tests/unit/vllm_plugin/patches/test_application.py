@@ -45,7 +45,7 @@ PATCH = Patch(
 
 @pytest.fixture(autouse=True)
 def _clean_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Give each test a process that has handled nothing and imported no engine."""
+    """Provide each test a process that has handled nothing and imported no engine."""
     monkeypatch.setattr(application, "_handled", set())
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     yield
@@ -54,7 +54,7 @@ def _clean_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
-    """Give the lines so far, caught at the logger itself: vLLM lets none pass to the root."""
+    """Yield the lines so far, caught at the logger itself: vLLM lets none pass to the root."""
     log = logging.getLogger("vllm.slipstream")
     log.addHandler(caplog.handler)
     log.propagate = False
@@ -65,7 +65,7 @@ def said(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ModuleType]:
-    """Give an engine of a source, imported as vLLM imports its parts."""
+    """Return an engine of a source, imported as vLLM imports its parts."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def imported(source: str = SOURCE) -> ModuleType:

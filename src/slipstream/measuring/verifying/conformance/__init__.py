@@ -1,1 +1,1 @@
-"""Tool calls and structured output over three APIs, asked of both arms and compared as parsed."""
+"""Tool calls and structured output over three APIs, parsed and compared between both arms."""

@@ -1,4 +1,4 @@
-"""What a client makes of an answer with tool calls, whichever API it came over.
+"""Parsed answers with tool calls, in one form for all APIs.
 
 Streams are assembled as the official `openai` and `anthropic` libraries do it; an engine test holds
 ours against them. We do not depend on them: they would hide what they repair.
@@ -13,7 +13,7 @@ CUT_OFF = frozenset(("length", "incomplete", "max_tokens"))
 
 
 class WireError(Exception):
-    """What came is not what the API promises."""
+    """An answer that breaks its API's format."""
 
 
 class ToolCall(Record):
@@ -29,7 +29,7 @@ class ToolCall(Record):
 
 
 class ParsedAnswer(Record):
-    """An answer after parsing; `ending` is the API's own word for why it ended."""
+    """A parsed answer; `ending` is the API's own finish reason."""
 
     reasoning: str = ""
     text: str = ""

@@ -1,4 +1,4 @@
-"""The suite asked of one engine, a request at a time.
+"""The suite sent to one engine, one request at a time.
 
 Each request has a cache salt of its own: nothing comes from the prefix cache, and so an engine
 computes the same tokens for the same prompt whichever API it came over.
@@ -28,7 +28,7 @@ _SHOWN_CHARACTERS = 300
 
 
 class Assembler(Protocol):
-    """What puts the events of a stream together."""
+    """Assembles the events of a stream."""
 
     @property
     def prompt_ids(self) -> Sequence[int]:
@@ -46,7 +46,7 @@ class Assembler(Protocol):
 
 
 class Api(NamedTuple):
-    """How one API is asked, and how its answers are read."""
+    """One API: its requests and its answers."""
 
     path: str
     make_body: Callable[[Case], dict[str, Any]]
@@ -79,7 +79,7 @@ class CallRequest(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name it for people."""
+        """Return the request's name for reports."""
         return f"{self.case.name}, {APIS[self.way.api].path}{', streamed' * self.way.streamed}"
 
     def make_body(self, model: str, *, salt: str) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class CallRequest(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A parsed answer, and its tokens where the API tells them."""
+    """A parsed answer, with its tokens if the API reports them."""
 
     answer: ParsedAnswer
     tokens: Answer | None = None
@@ -105,7 +105,7 @@ class Asked(NamedTuple):
 def ask_requests(
     url: str, requests: Sequence[CallRequest], report: Callable[[int, int], None]
 ) -> dict[str, Asked]:
-    """Ask one request after the other; a failure is an answer as long as the engine lives."""
+    """Send the requests one by one; a failure counts as an answer as long as the engine lives."""
 
     async def run() -> dict[str, Asked]:
         asked = {}

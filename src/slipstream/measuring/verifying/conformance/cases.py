@@ -1,4 +1,4 @@
-"""What is asked: tools and schemas that have gone wrong under speculation, each with its report.
+"""The cases: tools and schemas that have failed under speculation, each with its report.
 
 Strings, numbers and lists are bounded wherever the grammar can bound them, so that even a small
 model's arguments end. Most answers are streamed: that is where a step of several tokens meets a
@@ -50,7 +50,7 @@ Turn = str | tuple[EarlierCall, ...]
 
 
 class Way(NamedTuple):
-    """Over which API a case is asked, and whether the answer is streamed."""
+    """The API of a case, and whether the answer is streamed."""
 
     api: ApiName
     streamed: bool
@@ -58,7 +58,7 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One question; `choice` is auto, required, or the name of the tool that must be called."""
+    """One case; `choice` is auto, required, or the name of the tool that must be called."""
 
     name: str
     turns: Sequence[Turn]

@@ -1,4 +1,4 @@
-"""Server-sent events out of bytes that may be cut anywhere."""
+"""Server-sent events from bytes that may be cut anywhere."""
 
 import json
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ class EventReader:
         self._data: list[str] = []
 
     def take(self, data: bytes) -> Iterator[Event]:
-        """Return the events that these bytes complete."""
+        """Yield the events that these bytes complete."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             text = line.removesuffix(b"\r").decode(errors="replace")

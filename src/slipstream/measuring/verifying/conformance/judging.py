@@ -1,4 +1,4 @@
-"""Both arms' answers compared: what is the same, what is tied, and what speculation changed.
+"""Both arms' answers compared: the same, tied, or changed by speculation.
 
 Only chat completions tell token ids. A case is therefore always asked over chat, too, and the
 answer over another API is explained by a tie there if each arm said the same over both.
@@ -25,7 +25,7 @@ AskAgain = Callable[[CallRequest], Asked]
 
 
 class Judgement(NamedTuple):
-    """What a difference comes to, and why."""
+    """The verdict on a difference, and why."""
 
     verdict: Verdict
     because: str
@@ -33,7 +33,7 @@ class Judgement(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallJudge:
-    """Both arms' answers; `weigh` has the target judge tokens, up to `gap` they are tied."""
+    """Both arms' answers; `weigh` has the target judge tokens, which are tied up to `gap`."""
 
     requests: Sequence[CallRequest]
     skipped: Mapping[str, str]

@@ -9,7 +9,7 @@ Verdict = Literal["changed", "tie", "not repeated", "engine"]
 
 
 class CallDifference(Record):
-    """A request that the arms answered differently, and whether speculation is to blame.
+    """A request that the arms answered differently, and whether speculation is the cause.
 
     `tie`: the target found both ways equally likely. `not repeated`: both answers are valid, and
     asked again the engine with drafts answered as the one without. `engine`: what came without
@@ -25,7 +25,7 @@ class CallDifference(Record):
 
 
 class CallCheck(Record):
-    """What both arms answered to the same requests, parsed as a client would.
+    """The answers of both arms to the same requests, parsed as a client would.
 
     `plain_invalid` and `drafted_invalid` say by request what is wrong with an answer: arguments
     that are no JSON or do not fit their schema, a stream that breaks off, a server error.

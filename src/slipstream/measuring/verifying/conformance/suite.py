@@ -1,4 +1,4 @@
-"""The suite in the order in which engines run: asked without drafts, with them, then compared."""
+"""The suite in the order of the engines: sent without drafts, with drafts, then compared."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Report = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class PlainCalls:
-    """What the engine without drafts answered, and what it could not be asked."""
+    """The answers of the plain engine, and the requests that it refuses."""
 
     requests: Sequence[CallRequest]
     asked: Mapping[str, Asked]
@@ -29,7 +29,7 @@ class PlainCalls:
 
 
 def ask_plain(url: str, report: Report, *, reasoning: bool) -> PlainCalls:
-    """Ask the engine without drafts; what it refuses is left out and named."""
+    """Send the requests to the plain engine; those that it refuses are named and left out."""
     skipped = _list_skipped(url, reasoning=reasoning)
     requests = [
         CallRequest(case, way) for case in CASES if case.name not in skipped for way in case.ways

@@ -40,7 +40,7 @@ def nothing(done: int, of: int) -> None:
 
 
 def answer_soundly(path: str, body: dict[str, Any], answer: ToyAnswer) -> ToyAnswer:
-    """Give the sound answer."""
+    """Return the sound answer."""
     return answer
 
 
