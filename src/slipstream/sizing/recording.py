@@ -50,7 +50,7 @@ class RecordedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What a file tells: the demand of its busiest hour, and that hour's arrivals to replay."""
+    """What a file has: the demand of its busiest hour, and that hour's arrivals to replay."""
 
     demand: Demand
     arrivals: Sequence[Arrival]

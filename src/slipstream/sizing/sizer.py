@@ -41,7 +41,7 @@ HEADROOM = 0.8
 
 
 class Sizer:
-    """How a demand is sized; `say` is told what is done, `arrivals` are replayed if given."""
+    """How a demand is sized; `say` gets progress lines, `arrivals` are replayed if given."""
 
     def __init__(
         self,

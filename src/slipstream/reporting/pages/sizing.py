@@ -72,9 +72,9 @@ def _draw_options(options: Sequence[SizeOption]) -> str:
             write(280, middle + 4, str(option.replicas), "strong", "end"),
             write(360, middle + 4, show_interval(option), "soft", "end"),
         ]
-    told = "; ".join(f"{one.style} {one.replicas} ({show_interval(one)})" for one in options)
+    description = "; ".join(f"{one.style} {one.replicas} ({show_interval(one)})" for one in options)
     parts.append(rule(x(0), 8, x(0), 14 + 30 * len(options), "axis"))
-    return frame(360, 20 + 30 * len(options), "replicas by style", told, *parts)
+    return frame(360, 20 + 30 * len(options), "replicas by style", description, *parts)
 
 
 def _list_drafted_kinds(sizing: Sizing) -> list[str]:
@@ -163,12 +163,12 @@ def _draw_lines(
     for arm, line in lines.items():
         path = [(x(place), y.clip(value)) for place, value in sorted(line.items())]
         parts.append(draw("path", d=_join(path), kind=f"line {arm}"))
-    told = "; ".join(
+    description = "; ".join(
         f"{'solid' if arm == 'b' else 'dashed'}: "
         + ", ".join(f"{place} {value:.2f}" for place, value in sorted(line.items()))
         for arm, line in lines.items()
     )
-    return frame(230, 142, f"{title}: {what}", told, *parts)
+    return frame(230, 142, f"{title}: {what}", description, *parts)
 
 
 def _draw_day(sizing: Sizing) -> str:

@@ -18,7 +18,7 @@ def render_sizing_text(sizing: Sizing) -> str:
 
 
 def describe_sizing(sizing: Sizing) -> Report:
-    """Tell the count first, then the options, then all that it rests upon."""
+    """Return the report: the count, the options, and what they are based on."""
     best = sizing.best
     demand = sizing.demand
     load = f"{demand.requests_per_second:g} requests per second, {sizing.goal}"
