@@ -23,20 +23,62 @@ USUAL_PROMPT = 512
 USUAL_ANSWER = 256
 HOURS = 24
 
+
 EXAMPLES = """\
-# replicas for ten requests per second, by a tuning of your machine
-slipstream size --rate code=6 prose=4 --goal 'ttft<1s@p95' --profile tuning.json
-# the same by published figures, with the cost per million tokens
-slipstream size --rate code=6 prose=4 --recipe qwen3.6-27b-fp8-gb10 --price 0.5 --html sizing.html
+# a first answer from published figures, for 10 requests per second
+slipstream size --rate code=6 prose=4 --recipe qwen3.5-27b-nvfp4-gb10 --arithmetic
+# limits to keep, a price per machine and hour, and a page with pictures
+slipstream size --rate code=6 --profile tuning.json --goal 'ttft<1s@p95' 'tpot<30ms@p95' \\
+  --price 0.5 --currency EUR --html size.html
+# three times the recorded traffic of a run, at the speed that its ledger shows
+slipstream size --trace ledger.jsonl --profile ledger.jsonl --growth 3
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `size` takes."""
-    demand = parser.add_argument_group("demand")
+    """Add the arguments of `size`."""
+    _add_demand(parser)
+    _add_speed(parser)
+    _add_price(parser)
+    sizing = parser.add_argument_group("sizing")
+    sizing.add_argument(
+        "--goal",
+        metavar="LIMIT",
+        nargs="+",
+        default=("throughput",),
+        help="limits on the time to first token and per output token, such as 'ttft<1s@p95' "
+        "'tpot<30ms@p95', or throughput (default throughput)",
+    )
+    sizing.add_argument(
+        "--routing",
+        choices=("random", "power-of-two"),
+        default="random",
+        help="how the router chooses a replica: at random, as vllm-router does with streams, or "
+        "the one with fewer requests of two (default random)",
+    )
+    sizing.add_argument(
+        "--arithmetic", action="store_true", help="leave out the simulation: takes a second"
+    )
+    sizing.add_argument(
+        "--day",
+        action="store_true",
+        help="simulate a day with a fixed number of replicas and with autoscaling",
+    )
+    sizing.add_argument(
+        "--seed", metavar="N", type=natural_number, default=0, help="random seed (default 0)"
+    )
+    reports = parser.add_argument_group("reports")
+    reports.add_argument("--html", metavar="FILE", type=Path, help="write an HTML page with charts")
+    reports.add_argument(
+        "--markdown", metavar="FILE", type=Path, help="write the tables as Markdown"
+    )
+
+
+def _add_demand(parser: argparse.ArgumentParser) -> None:
+    demand = parser.add_argument_group("load")
     demand.add_argument(
         "--rate",
-        metavar="KIND=REQUESTS",
+        metavar="KIND=N",
         nargs="+",
         default=(),
         help="requests per second of each kind in the busiest hour, such as code=6 prose=4",
@@ -45,20 +87,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trace",
         metavar="FILE",
         type=Path,
-        help="recorded requests instead: ledger.jsonl, access.jsonl, or a CSV as of BurstGPT or "
-        "Azure's LLM traces",
+        help="recorded requests instead of --rate: ledger.jsonl, access.jsonl, or a CSV in the "
+        "format of BurstGPT or of Azure's LLM inference traces",
     )
     demand.add_argument(
-        "--trace-kind", metavar="KIND", default="other", help="kind of a trace that does not say"
+        "--trace-kind",
+        metavar="KIND",
+        default="other",
+        help="kind of the requests of a trace without kinds (default other)",
     )
     demand.add_argument(
         "--prompt-tokens",
+        metavar="N",
         type=whole_number,
         default=USUAL_PROMPT,
         help=f"mean tokens per prompt (default {USUAL_PROMPT})",
     )
     demand.add_argument(
         "--answer-tokens",
+        metavar="N",
         type=whole_number,
         default=USUAL_ANSWER,
         help=f"mean tokens per answer (default {USUAL_ANSWER})",
@@ -68,10 +115,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         type=_share,
         default=0.0,
-        help="share of prompts' tokens in the prefix cache (default 0)",
+        help="share of the prompt tokens that the prefix cache has (default 0)",
     )
     demand.add_argument(
-        "--growth", type=positive_number, default=1.0, help="times the demand (default 1)"
+        "--growth",
+        metavar="FACTOR",
+        type=positive_number,
+        default=1.0,
+        help="multiply the load by this factor (default 1)",
     )
     demand.add_argument(
         "--hours",
@@ -79,87 +130,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_share,
         nargs=HOURS,
         default=(),
-        help="24 shares of the busiest hour, from midnight",
+        help="load of each hour of the day from midnight on, as a share of the busiest one",
     )
-    parser.add_argument(
-        "--goal",
-        nargs="+",
-        default=("throughput",),
-        help="limits such as 'ttft<1s@p95' 'tpot<30ms@p95', or throughput (default)",
-    )
-    speed = parser.add_argument_group("speed of one replica")
+
+
+def _add_speed(parser: argparse.ArgumentParser) -> None:
+    speed = parser.add_argument_group("speed of a replica")
     source = speed.add_mutually_exclusive_group(required=True)
     source.add_argument(
         "--profile",
         metavar="FILE",
         type=Path,
-        help="measured: from tune --json, or a run's ledger.jsonl or steering.json",
+        help="measured speed: the output of tune --json, or the ledger.jsonl or steering.json of "
+        "a run",
     )
     source.add_argument(
-        "--recipe", metavar="NAME", help="published: a recipe's figures, with wide intervals"
+        "--recipe",
+        metavar="NAME",
+        help="published speed: the figures of a recipe, with wide intervals",
     )
     speed.add_argument(
         "--prompt-rate",
-        metavar="TOKENS",
+        metavar="N",
         type=positive_number,
-        help="prompt tokens per second of a replica; default: measured, or derived",
+        help="prompt tokens per second of a replica (default: as measured, or derived)",
     )
     speed.add_argument(
-        "--max-sequences", type=whole_number, help="sequences per replica; default: as measured"
+        "--max-sequences",
+        metavar="N",
+        type=whole_number,
+        help="concurrent sequences per replica (default: as measured)",
     )
     speed.add_argument(
-        "--start-seconds", type=positive_number, help="seconds until a replica serves"
+        "--start-seconds",
+        metavar="N",
+        type=positive_number,
+        help="seconds until a new replica serves (default: as measured)",
     )
-    parser.add_argument(
-        "--routing",
-        choices=("random", "power-of-two"),
-        default="random",
-        help="how the router chooses a replica: any one, as vllm-router does with streams "
-        "(default), or the emptier of two",
-    )
-    _add_price(parser)
-    parser.add_argument(
-        "--arithmetic", action="store_true", help="no simulation: an answer within a second"
-    )
-    parser.add_argument(
-        "--day", action="store_true", help="simulate a day, with and without a scaler"
-    )
-    parser.add_argument(
-        "--seed", type=natural_number, default=0, help="seed of all that is drawn (default 0)"
-    )
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write a page with pictures")
-    parser.add_argument("--markdown", metavar="FILE", type=Path, help="write the tables")
 
 
 def _add_price(parser: argparse.ArgumentParser) -> None:
-    price = parser.add_argument_group("price of one replica's machines (nothing is assumed)")
-    price.add_argument(
-        "--price",
-        metavar="AMOUNT",
-        type=positive_number,
-        help="price of a replica per hour, rented",
-    )
-    price.add_argument(
-        "--machine-price",
-        metavar="AMOUNT",
-        type=positive_number,
-        help="purchase price of a replica's machines; with --years",
-    )
-    price.add_argument(
-        "--years", type=positive_number, help="years that bought machines are in use"
-    )
-    price.add_argument(
-        "--watts",
-        type=positive_number,
-        help="power that a replica draws, in watts; with --energy-price",
-    )
-    price.add_argument(
-        "--energy-price",
-        metavar="AMOUNT",
-        type=positive_number,
-        help="price of electricity per kilowatt-hour",
-    )
-    price.add_argument("--currency", default="", help="name of the currency, shown with amounts")
+    price = parser.add_argument_group("price of a replica's machines")
+    for name, metavar, text in (
+        ("--price", "AMOUNT", "price per hour"),
+        ("--machine-price", "AMOUNT", "purchase price, with --years"),
+        ("--years", "N", "years of use, with --machine-price"),
+        ("--watts", "N", "power in watts, with --energy-price"),
+        ("--energy-price", "AMOUNT", "price per kilowatt-hour, with --watts"),
+    ):
+        price.add_argument(name, metavar=metavar, type=positive_number, help=text)
+    price.add_argument("--currency", metavar="NAME", default="", help="currency of the prices")
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

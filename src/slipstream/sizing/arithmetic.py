@@ -6,8 +6,8 @@ That is a birth-death process: the chance of n sequences follows from the chance
 the engine's limit, and from there on the others wait. It holds for any spread of lengths, since
 sequences of a step share it evenly.
 
-Replicas count as independent, as they are if requests are dealt at random. A router that takes the
-emptier of two keeps them more even.
+Replicas count as independent, as they are if requests are distributed at random. A router that
+takes the emptier of two keeps them more even.
 """
 
 from bisect import bisect_right

@@ -1,4 +1,4 @@
-"""`EngineSpeed` from a ledger: every request tells what its steps took in the batch that it had.
+"""`EngineSpeed` fitted to a ledger, in which every request has its steps, their time and its batch.
 
 A request's time after its first token is its steps, times a fixed part, a part by sequence, a part
 by verified token, plus the prompts that others had read in between. The first token of a request
@@ -53,7 +53,7 @@ def take_ledger(lines: Sequence[LedgerLine], source: str) -> EngineSpeed:
     }
     if not fits:
         raise InvalidInputError(
-            f"{source} has too few requests of several tokens to tell what a step costs",
+            f"{source} has too few requests of several tokens to estimate the cost of a step",
             hint=_HINT,
         )
     prompts = [cost for _, cost in fits.values() if cost > 0]
@@ -118,13 +118,13 @@ def _describe(row: _Row, columns: Sequence[int]) -> list[float]:
 
 
 def _choose_columns(rows: Sequence[_Row]) -> list[int]:
-    """Choose the costs that these rows can tell apart."""
+    """Return the columns that these rows can separate."""
     lengths = [row.draft_length for row in rows]
     batches = [row.batch for row in rows]
     if max(batches) < LEAST_APART * min(batches):
         raise InvalidInputError(
             "all requests of the ledger had about the same batch: "
-            "nothing tells what a sequence costs",
+            "the cost of a sequence cannot be estimated",
             hint=_HINT,
         )
     by_batch = [1] if not max(lengths) else [2] if max(lengths) - min(lengths) < 1 else [1, 2]
@@ -144,7 +144,7 @@ def _solve(rows: Sequence[_Row]) -> tuple[Fit, list[int]]:
 
 
 def _fit(rows: Sequence[_Row]) -> tuple[StepCost, float]:
-    """Return a step's costs, and that of a prompt's token; 0 if the rows do not tell."""
+    """Return a step's costs, and that of a prompt's token; 0 if it cannot be estimated."""
     fit, columns = _solve(rows)
     costs = dict(zip(columns, fit.coefficients, strict=True))
     step = StepCost(

@@ -1,8 +1,9 @@
 """`EngineSpeed` from a recipe's published figures: tokens per second by concurrency.
 
 A load of c requests takes c / rate seconds per token and request, which is a step's time over its
-tokens: (a + b c (k + 1)) / E. Rates alone tell a / E and b / a. What E is, and with it what a plain
-engine would do, comes from published acceptance lengths, or from how long the weights take to read.
+tokens: (a + b c (k + 1)) / E. Rates alone determine a / E and b / a. What E is, and with it what a
+plain engine would do, comes from published acceptance lengths, or from how long the weights take to
+read.
 """
 
 from collections.abc import Sequence
@@ -46,7 +47,7 @@ class RatePoint:
 class RateFit:
     """Seconds per token at concurrency 0 by kind, and what each verified token adds to them.
 
-    `fixed` is a step's fixed time, None where nothing tells it.
+    `fixed` is a step's fixed time, None where it is unknown.
     """
 
     draft_length: int
@@ -72,7 +73,7 @@ def fit_rates(points: Sequence[RatePoint], draft_length: int) -> RateFit:
     """Fit a rate for each kind and one slope for all."""
     if len({point.concurrency for point in points}) < 2:
         raise InvalidInputError(
-            "rates of one concurrency do not tell what a larger batch costs",
+            "rates of one concurrency do not show the cost of a larger batch",
             hint="slipstream recipes --json shows which recipes have several",
         )
     lengths = {point.acceptance_length for point in points}
@@ -101,7 +102,7 @@ def fit_rates(points: Sequence[RatePoint], draft_length: int) -> RateFit:
 
 
 def _fit_steps(points: Sequence[RatePoint], draft_length: int) -> RateFit:
-    """Fit a step's time, where acceptance lengths tell its tokens."""
+    """Fit a step's time, where acceptance lengths are published."""
     rows = [(1.0, float(point.concurrency * (draft_length + 1))) for point in points]
     times = [point.seconds * (point.acceptance_length or 1.0) for point in points]
     fit = fit_shares(rows, times)
@@ -116,7 +117,7 @@ def _fit_steps(points: Sequence[RatePoint], draft_length: int) -> RateFit:
 
 
 def take_recipe(recipe: Recipe) -> EngineSpeed:
-    """Return the speed that a recipe's evidence tells, with a wide interval."""
+    """Return the speed that a recipe's evidence implies, with a wide interval."""
     length = recipe.settings.draft_length
     points = choose_points(recipe.evidence)
     if not length or not points:

@@ -22,6 +22,8 @@ from slipstream.sizing.ledger_speed import SUPERVISOR
 MOST_REQUESTS = 5_000_000
 MOST_LENGTHS = 500
 MOST_TOKENS = 10_000_000
+MOST_HOURS = 24 * 366
+MOST_KINDS = 32
 LEAST_HOURS = 12
 DAY_HOURS = 24
 _HINT = "a ledger.jsonl or access.jsonl of a run, or a CSV with Timestamp and token columns"
@@ -48,7 +50,7 @@ class RecordedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What a file tells: the demand of its busiest hour, and that hour's arrivals to replay."""
+    """What a file has: the demand of its busiest hour, and that hour's arrivals to replay."""
 
     demand: Demand
     arrivals: Sequence[Arrival]
@@ -140,6 +142,13 @@ def _read_time(text: object) -> float:
 def _describe(requests: Sequence[RecordedRequest], source: str, left_out: int) -> Recording:
     begin, end = requests[0].at, requests[-1].at
     span = end - begin
+    kinds = len({request.kind for request in requests})
+    if span > MOST_HOURS * HOUR or kinds > MOST_KINDS:
+        raise InvalidInputError(
+            f"{source} has requests of {span / HOUR:.0f} hours and {kinds} kinds: its times or "
+            "kinds are not what they seem",
+            hint=f"at most {MOST_HOURS} hours and {MOST_KINDS} kinds; times are in seconds",
+        )
     hours: list[list[RecordedRequest]] = [[] for _ in range(int(span // HOUR) + 1)]
     for request in requests:
         hours[int((request.at - begin) // HOUR)].append(request)

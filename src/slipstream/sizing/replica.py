@@ -29,7 +29,7 @@ class Replica:
     """An engine's state at the end of its last step; `wake` is when it has to be looked at."""
 
     __slots__ = (
-        *("load", "wake", "version", "alive", "draining", "busy_seconds", "_cost", "_length"),
+        *("load", "wake", "version", "busy_seconds", "_cost", "_length"),
         *("_marginal", "_by_prompt", "_most", "_budget", "_waiting", "_filling", "_ends"),
         *("_step", "_since", "_pace", "_filled", "_order", "_in_prefill"),
     )
@@ -45,7 +45,7 @@ class Replica:
         self._ends: list[tuple[int, int, SimulatedRequest]] = []
         self._step = self._order = self.load = self.version = 0
         self._since = self._pace = self.busy_seconds = 0.0
-        self._in_prefill, self.alive, self.draining = False, True, False
+        self._in_prefill = False
         self.wake: float | None = None
 
     def add(self, request: SimulatedRequest, now: float) -> bool:

@@ -3,7 +3,6 @@
 Each kind goes to one pool; in a pool the router takes any replica, or the one with fewer requests
 of two that it draws. vllm-router 0.1.16 does the first under either name when answers are streamed:
 with `power_of_two` it took the fuller of two replicas as often as the emptier (75 and 79 times).
-Figures are kept in histograms with buckets of 1 %, so a day takes no more memory than a minute.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,19 +10,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
-from math import exp, inf, log
+from math import inf
 from random import Random
 from typing import Literal, NamedTuple
 
-from slipstream.records import Record
 from slipstream.sizing.demand import Arrival
 from slipstream.sizing.engine_speed import EngineSpeed
 from slipstream.sizing.replica import Replica, SimulatedRequest
+from slipstream.sizing.served_figures import Histogram, ServedFigures, describe_times
 
 Routing = Literal["random", "power-of-two"]
-
-_BUCKETS = 100
-SHOWN_SHARES = (0.5, 0.9, 0.95, 0.99)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,58 +64,6 @@ class ServedRequest(NamedTuple):
     first_seconds: float
     seconds: float
     tokens: int
-
-
-class Histogram:
-    """Counts of values by their logarithm."""
-
-    def __init__(self) -> None:
-        self.counts: dict[int, int] = {}
-        self.total = 0
-
-    def add(self, value: float) -> None:
-        """Count a value."""
-        place = int(_BUCKETS * log(max(value, 1e-6)) + 2000)
-        self.counts[place] = self.counts.get(place, 0) + 1
-        self.total += 1
-
-    def find_quantile(self, share: float) -> float | None:
-        """Return the value that this share does not exceed, None of nothing."""
-        left = share * self.total
-        for place in sorted(self.counts):
-            left -= self.counts[place]
-            if left <= 0:
-                return exp((place + 0.5 - 2000) / _BUCKETS)
-        return None
-
-
-class TimeQuantiles(Record):
-    """Seconds by the share of requests that took no longer; None of no request."""
-
-    p50: float | None
-    p90: float | None
-    p95: float | None
-    p99: float | None
-
-
-class ServedFigures(Record):
-    """What the requests of a simulation got; a request without a second token has no `tpot`.
-
-    `lost` were cut off by a failure, `busy_share` is how much of the replicas' time was steps.
-    """
-
-    requests: int
-    lost: int
-    tokens: int
-    seconds: float
-    tokens_per_second: float
-    ttft: TimeQuantiles
-    tpot: TimeQuantiles
-    busy_share: float
-    mean_in_flight: float
-    machine_hours: float
-    most_replicas: int
-    fewest_replicas: int
 
 
 @dataclass(slots=True)
@@ -338,9 +282,3 @@ class _Fleet:
             most_replicas=self._most,
             fewest_replicas=self._fewest,
         )
-
-
-def describe_times(histogram: Histogram) -> TimeQuantiles:
-    """Return the shares that are shown."""
-    quantiles = {f"p{100 * share:.0f}": histogram.find_quantile(share) for share in SHOWN_SHARES}
-    return TimeQuantiles.model_validate(quantiles)

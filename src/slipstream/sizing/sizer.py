@@ -12,12 +12,12 @@ from slipstream.sizing.arithmetic import PoolLoad, count_replicas
 from slipstream.sizing.demand import HOUR, Arrival, Demand, draw_requests
 from slipstream.sizing.engine_speed import FAR, EngineSpeed
 from slipstream.sizing.money import MachinePrice, price_tokens
+from slipstream.sizing.served_figures import ServedFigures
 from slipstream.sizing.service_goal import THROUGHPUT_SHARE, ServiceGoal
 from slipstream.sizing.simulation import (
     Failure,
     Routing,
     Scaling,
-    ServedFigures,
     SimulatedPool,
     Simulation,
 )
@@ -41,7 +41,7 @@ HEADROOM = 0.8
 
 
 class Sizer:
-    """How a demand is sized; `say` is told what is done, `arrivals` are replayed if given."""
+    """How a demand is sized; `say` gets progress lines, `arrivals` are replayed if given."""
 
     def __init__(
         self,
@@ -190,6 +190,9 @@ class Sizer:
         return simulation.run(self._list_arrivals(seconds))
 
     def _count_seconds(self, replicas: int) -> float:
+        """Return how long is simulated: enough requests, or the recording."""
+        if self._arrivals:
+            return self._arrivals[-1].at
         requests = max(SIMULATED_REQUESTS, REQUESTS_PER_REPLICA * replicas)
         return requests / self._demand.requests_per_second
 

@@ -6,8 +6,9 @@ from slipstream.records import Record
 from slipstream.sizing.demand import Demand
 from slipstream.sizing.engine_speed import EngineSpeed
 from slipstream.sizing.money import MachinePrice
+from slipstream.sizing.served_figures import ServedFigures, TimeQuantiles
 from slipstream.sizing.service_goal import ServiceGoal
-from slipstream.sizing.simulation import Routing, ServedFigures, TimeQuantiles
+from slipstream.sizing.simulation import Routing
 
 Style = Literal["drafted", "plain", "mixed"]
 

@@ -39,7 +39,7 @@ def read_speed(path: Path) -> EngineSpeed:
         return EngineSpeed.model_validate(document.get("speed", document))
     except ValidationError as fault:
         raise InvalidInputError(
-            f"{path} is no file that tells an engine's speed",
+            f"{path} has no speed of an engine that this version reads",
             details=describe_faults(fault)[:8],
             hint=_HINT,
         ) from fault

@@ -108,6 +108,8 @@ def test_a_ledger_is_the_demand_and_the_speed(
     assert sizing.demand.requests_per_second == pytest.approx(20 / 7, rel=0.02)
     assert sizing.best is not None
     assert sizing.best.pools[0].busy_share < 1
+    assert sizing.best.simulated is not None
+    assert sizing.best.simulated.requests > 30
 
 
 def test_a_goal_that_nothing_holds_leaves_with_4(capsys: pytest.CaptureFixture[str]) -> None:

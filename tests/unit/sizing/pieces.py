@@ -16,7 +16,7 @@ def make_speed(
     start_seconds: float | None = None,
     error: float = 0.1,
 ) -> EngineSpeed:
-    """Return the engine that the published rates of a 27B model on a GB10 tell of."""
+    """Return the engine that matches the published rates of a 27B model on a GB10."""
     return EngineSpeed(
         source="test",
         drafting=StepCost(fixed=fixed, by_sequence=0, by_token=by_token),

@@ -1,4 +1,4 @@
-"""A ledger tells the speed of the engine that wrote it: what was simulated is found again."""
+"""The speed of an engine is recovered from the ledger that it wrote."""
 
 from collections.abc import Iterator
 

@@ -18,14 +18,14 @@ def test_a_profile_predicts_the_same_speeds_as_the_model_it_came_from() -> None:
     assert speed.error == profile.choice.prediction.error
     for length in (0, 3, 15):
         for load in (1, 8):
-            told = profile.model.predict(length, load)
+            predicted = profile.model.predict(length, load)
             seconds = speed.find_cost(length).predict(load, length)
-            assert seconds == pytest.approx(told.seconds_per_step)
+            assert seconds == pytest.approx(predicted.seconds_per_step)
             tokens = 1 / sum(
                 share / speed.count_tokens_per_step(kind, length)
                 for kind, share in profile.shares.items()
             )
-            assert tokens == pytest.approx(told.tokens_per_step, rel=0.01)
+            assert tokens == pytest.approx(predicted.tokens_per_step, rel=0.01)
 
 
 def test_requests_differ_no_more_than_chance_leaves_over() -> None:

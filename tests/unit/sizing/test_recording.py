@@ -113,3 +113,17 @@ def test_lines_that_are_json_but_no_requests_are_left_out(tmp_path: Path) -> Non
     file.write_bytes(b"\n".join(odd) + b"\n" + write(at=5.0) + write(at=9.0))
     recording = read_recording(file, "code")
     assert (len(recording.arrivals), recording.left_out) == (2, 8)
+
+
+def test_times_that_are_no_seconds_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text("Timestamp,Request tokens,Response tokens\n1,10,20\n1e15,10,20\n")
+    with pytest.raises(InvalidInputError, match="not what they seem"):
+        read_recording(file, "code")
+
+
+def test_a_kind_for_every_request_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "ledger.jsonl"
+    file.write_bytes(b"".join(write(at=10.0 + n, kind=f"kind {n}") for n in range(40)))
+    with pytest.raises(InvalidInputError, match="40 kinds"):
+        read_recording(file, "code")

@@ -7,16 +7,15 @@ import pytest
 from slipstream.sizing.arithmetic import PoolLoad
 from slipstream.sizing.demand import HOUR, Arrival, draw_requests
 from slipstream.sizing.engine_speed import EngineSpeed, StepCost
+from slipstream.sizing.served_figures import Histogram, TimeQuantiles
 from slipstream.sizing.service_goal import Figure
 from slipstream.sizing.simulation import (
     Failure,
-    Histogram,
     Routing,
     Scaling,
     ServedRequest,
     SimulatedPool,
     Simulation,
-    TimeQuantiles,
 )
 from tests.unit.sizing.pieces import make_demand, make_speed
 

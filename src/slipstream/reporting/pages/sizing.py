@@ -12,6 +12,7 @@ from slipstream.sizing.sizing import SizeOption, Sizing
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 COUNTS = (0.6, 0.75, 0.9, 1.0, 1.15, 1.3, 1.6, 2.0)
 BARS = 150.0
+MOST_OVER = 3
 
 Path = list[tuple[float, float]]
 
@@ -32,9 +33,9 @@ def render_sizing_html(sizing: Sizing) -> str:
             layout="broad",
         ),
         Figure(
-            "tokens per second of one replica by its batch",
-            "Solid with the drafts that were chosen, dashed without. Where the lines cross, "
-            "speculation stops paying.",
+            "speed-up by drafts, by the sequences of a step",
+            "Solid with the drafts that were chosen, dashed with the longest. Below 1 a plain "
+            "engine is faster.",
             [_draw_break_even(sizing, kind) for kind in _list_drafted_kinds(sizing)],
         ),
         Figure(
@@ -54,7 +55,8 @@ def render_sizing_html(sizing: Sizing) -> str:
 
 def _draw_options(options: Sequence[SizeOption]) -> str:
     ends = [option.high or option.replicas for option in options]
-    top = round_up(max(*ends, *(option.replicas for option in options)))
+    # An interval without a reasonable end is cut off.
+    top = round_up(1.5 * max(option.replicas for option in options))
     x = Scale(0, top, 70, 70 + BARS)
     parts: list[str] = []
     for number, option in enumerate(options):
@@ -66,13 +68,13 @@ def _draw_options(options: Sequence[SizeOption]) -> str:
             rule(x(0), middle - 6, x(option.replicas), middle - 6, f"line {arm}"),
             rule(x(0), middle + 6, x(option.replicas), middle + 6, f"line {arm}"),
             rule(x(option.replicas), middle - 6, x(option.replicas), middle + 6, f"line {arm}"),
-            rule(x(low), middle, x(high), middle, f"tick {arm}"),
-            write(300, middle + 4, str(option.replicas), "strong", "end"),
+            rule(x(low), middle, x.clip(high), middle, f"tick {arm}"),
+            write(280, middle + 4, str(option.replicas), "strong", "end"),
             write(360, middle + 4, show_interval(option), "soft", "end"),
         ]
-    told = "; ".join(f"{one.style} {one.replicas} ({show_interval(one)})" for one in options)
+    description = "; ".join(f"{one.style} {one.replicas} ({show_interval(one)})" for one in options)
     parts.append(rule(x(0), 8, x(0), 14 + 30 * len(options), "axis"))
-    return frame(360, 20 + 30 * len(options), "replicas by style", told, *parts)
+    return frame(360, 20 + 30 * len(options), "replicas by style", description, *parts)
 
 
 def _list_drafted_kinds(sizing: Sizing) -> list[str]:
@@ -82,21 +84,20 @@ def _list_drafted_kinds(sizing: Sizing) -> list[str]:
 
 
 def _draw_break_even(sizing: Sizing, kind: str) -> str:
-    speed = sizing.speed
-    best = sizing.best
+    speed, best = sizing.speed, sizing.best
     own = [pool.draft_length for pool in best.pools if kind in pool.kinds] if best else []
-    length = next((one for one in own if one), max(speed.lengths, default=0))
+    longest = max(speed.lengths, default=0)
+    chosen = next((length for length in own if length), longest)
     lines: dict[str, dict[int, float]] = {}
-    for arm, drafted in (("b", length), ("a", 0)):
-        if drafted not in speed.lengths or (drafted == 0 and arm == "b"):
-            continue
-        cost, tokens = speed.find_cost(drafted), speed.count_tokens_per_step(kind, drafted)
-        lines[arm] = {
-            batch: batch * tokens / cost.predict(batch, drafted)
-            for batch in BATCHES
-            if batch <= 2 * speed.max_sequences
-        }
-    return _draw_lines(kind, "tokens per second", f"k = {length}", lines, logarithmic=True)
+    for arm, length in (("b", chosen), ("a", longest)):
+        if length and speed.plain is not None:
+            cost, tokens = speed.find_cost(length), speed.count_tokens_per_step(kind, length)
+            lines[arm] = {
+                batch: tokens * speed.plain.predict(batch, 0) / cost.predict(batch, length)
+                for batch in BATCHES
+            }
+    note = f"k = {chosen} and {longest}"
+    return _draw_lines(kind, "speed-up", note, lines, logarithmic=True, limit=1.0)
 
 
 def _draw_counts(sizing: Sizing) -> list[str]:
@@ -111,7 +112,7 @@ def _draw_counts(sizing: Sizing) -> list[str]:
             replicas = max(1, round(best.replicas * share))
             load = PoolLoad(sizing.speed, pool.draft_length, sizing.demand, replicas)
             time = load.find_time(limit.figure, limit.share)
-            if time < 20 * limit.seconds:
+            if time < MOST_OVER * limit.seconds:
                 times[replicas] = 1000 * time
         panels.append(
             _draw_lines(
@@ -162,12 +163,12 @@ def _draw_lines(
     for arm, line in lines.items():
         path = [(x(place), y.clip(value)) for place, value in sorted(line.items())]
         parts.append(draw("path", d=_join(path), kind=f"line {arm}"))
-    told = "; ".join(
-        f"{'with' if arm == 'b' else 'without'} drafts: "
-        + ", ".join(f"{place} {value:.1f}" for place, value in sorted(line.items()))
+    description = "; ".join(
+        f"{'solid' if arm == 'b' else 'dashed'}: "
+        + ", ".join(f"{place} {value:.2f}" for place, value in sorted(line.items()))
         for arm, line in lines.items()
     )
-    return frame(230, 142, f"{title}: {what}", told, *parts)
+    return frame(230, 142, f"{title}: {what}", description, *parts)
 
 
 def _draw_day(sizing: Sizing) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from slipstream.reporting.pages.report import Report, Row, Section, Table, render_text
 from slipstream.sizing.arithmetic import PoolLoad
 from slipstream.sizing.money import MachinePrice
-from slipstream.sizing.simulation import TimeQuantiles
+from slipstream.sizing.served_figures import TimeQuantiles
 from slipstream.sizing.sizing import Outage, PoolSize, SizeOption, Sizing
 from slipstream.units import UNKNOWN
 
@@ -18,7 +18,7 @@ def render_sizing_text(sizing: Sizing) -> str:
 
 
 def describe_sizing(sizing: Sizing) -> Report:
-    """Tell the count first, then the options, then all that it rests upon."""
+    """Return the report: the count, the options, and what they are based on."""
     best = sizing.best
     demand = sizing.demand
     load = f"{demand.requests_per_second:g} requests per second, {sizing.goal}"
@@ -36,8 +36,8 @@ def describe_sizing(sizing: Sizing) -> Report:
     return Report(
         title="fleet size",
         answer="sized",
-        figure=f"{best.replicas} replicas",
-        interval=show_interval(best),
+        figure=str(best.replicas),
+        interval=f"{show_interval(best)} replicas",
         figure_note=load,
         sentence=_make_sentence(sizing, best),
         sections=_list_sections(sizing),
