@@ -29,7 +29,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     fleet = home / find_folder(options.name)
     folder = fleet / "front"
     if options.action == "install":
-        install(home)
+        install(home, path)
     elif options.action == "start":
         take_key_file(fleet, folder, datetime.now(UTC))
         start(folder, home, path)

@@ -74,10 +74,10 @@ stdout_logfile=%(here)s/router.log
 """
 
 
-def install(home: Path) -> None:
+def install(home: Path, path: str) -> None:
     """Install the router and supervisord, unless they are here."""
     folder = home / PROGRAMS_FOLDER
-    if _find(PROGRAM, home, "") and _find("supervisord", home, ""):
+    if _find(PROGRAM, home, path) and _find("supervisord", home, path):
         return
     packages = [f"{PROGRAM}=={VERSION}", f"supervisor=={SUPERVISOR_VERSION}"]
     commands = (
