@@ -180,7 +180,8 @@ class Supervisor:
             try:
                 return self._address.require_free()
             except InvalidInputError as fault:
-                if not self._has_served:
+                # Processes of our own engine that were killed can hold it for a moment.
+                if not (self._has_served or self._chronicle.run.restarts):
                     raise
                 if not is_reported:
                     message = f"waiting until the address is free: {fault.message}"

@@ -69,9 +69,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         if self.path == "/metrics":
-            shown = 0 if find("drafts") else accepted
+            shown = 0 if find("drafts") or find("undrafted") else accepted
+            made = 0 if find("undrafted") else drafts
             self.answer(f"vllm:generation_tokens_total{{}} {count_tokens()}\\n"
-                        f"vllm:spec_decode_num_drafts_total{{}} {drafts}.0\\n"
+                        f"vllm:spec_decode_num_drafts_total{{}} {made}.0\\n"
                         f"vllm:spec_decode_num_accepted_tokens_total{{}} {shown}.0\\n".encode())
         elif (folder / "sick").exists():
             (folder / "asked").open("a").write("x")

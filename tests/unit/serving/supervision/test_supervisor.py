@@ -15,6 +15,7 @@ from slipstream.errors import EngineError, InvalidInputError
 from slipstream.hardware import Host, load_host
 from slipstream.planning.settings import Choice, Speculation
 from slipstream.serving import systemd
+from slipstream.serving.access.addresses import Address
 from slipstream.serving.examination import diagnose_run
 from slipstream.serving.run import Terms, is_alive, read_process
 from slipstream.serving.supervision import engine_life, engine_process, ladder, supervisor, watchdog
@@ -107,6 +108,41 @@ def test_a_drafter_that_is_never_accepted_is_left_out(tmp_path: Path, host: Host
     assert stage.run.plan.drafter is None
     assert len(stage.starts()) == 2
     assert "drafts of which none was accepted" in stage.messages()
+
+
+@pytest.mark.parametrize(("steered", "rungs"), [(True, ()), (False, ("no-speculation",))])
+def test_drafts_that_steering_left_out_are_no_fault_of_the_drafter(
+    tmp_path: Path, host: Host, steered: bool, rungs: tuple[str, ...]
+) -> None:
+    stage = Stage(tmp_path, host, rule("undrafted", "", []), terms=Terms(steered=steered))
+    stage.serve(until_ready)
+    assert stage.run.rungs == rungs
+
+
+def test_a_restart_waits_for_the_address_of_an_engine_that_never_served(
+    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, asked = Stage(tmp_path, host, crash(UNKNOWN)), []
+    free = Address.require_free
+
+    def require_free(address: Address) -> None:
+        asked.append(address)
+        if len(asked) == 2:
+            raise InvalidInputError("Address already in use", hint="wait")
+        free(address)
+
+    monkeypatch.setattr(Address, "require_free", require_free)
+    monkeypatch.setattr(supervisor, "ADDRESS_WAIT_SECONDS", 0.01)
+
+    async def repair(stage: Stage) -> None:
+        while len(asked) < 2:
+            await asyncio.sleep(0.01)
+        stage.set_rules()
+        await stage.reach("ready")
+
+    stage.serve(repair)
+    assert "it starts when the address is free: Address already in use" in stage.messages()
+    assert stage.run.state == "stopped"
 
 
 def test_text_that_does_not_repeat_is_no_fault_of_ngrams(tmp_path: Path, host: Host) -> None:
