@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -106,9 +107,13 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 
 
 def measure(
-    options: argparse.Namespace, host: Host, arms: tuple[ComparedArm, ...], screen: Screen
+    options: argparse.Namespace,
+    host: Host,
+    arms: tuple[ComparedArm, ...],
+    screen: Screen,
+    say: Callable[[str], None] | None = None,
 ) -> Comparison | Arena:
-    """Start each arm in turns and judge what was measured."""
+    """Start each arm in turns and judge what was measured; `say` hears how far it is."""
     workload = read_workload(options, _find_context([arm.plan for arm in arms]))
     bench = Bench(
         workload=workload,
@@ -135,7 +140,7 @@ def measure(
         rounds=options.rounds,
         environment=os.environ,
         logs=slipstream_cache(os.environ) / "compare" / f"{conditions.at:%Y%m%d-%H%M%S}",
-        say=screen.show_progress,
+        say=say or screen.show_progress,
         watch=make_watch(host),
         localize=weights.localize,
     )

@@ -179,7 +179,13 @@ def _measure(
         [options.target, "--rounds", "1", *words]
     )
     arms = tuple(ComparedArm(name=name, plan=plan) for name, plan in plans.items())
-    comparison = compare.measure(compared, host, arms, screen)
+    comparison = compare.measure(
+        compared,
+        host,
+        arms,
+        screen,
+        say=lambda line: screen.show_progress(add_time_left(line, time.time() - began)),
+    )
     assert isinstance(comparison, Comparison)
     spent = time.time() - began
     screen.show_progress(
@@ -190,6 +196,16 @@ def _measure(
     exam += ["--samples", "64"] if options.quick else []
     verified = make_verb_parser("verify", verify).parse_args([options.target, *exam])
     return comparison, verify.examine(verified, host, plans["drafted"], screen)
+
+
+def add_time_left(line: str, spent_seconds: float) -> str:
+    """Add to a block's first line how long the blocks before it make the rest."""
+    found = re.fullmatch(r"block (\d+) of \d+: .* starts", line)
+    done = int(found[1]) - 1 if found else 0
+    if not done:
+        return line
+    left = (STARTS - done) * spent_seconds / done / 60
+    return f"{line}; about {max(1, round(left))} min left, with the certificate"
 
 
 def _choose(options: argparse.Namespace) -> dict[str, str]:

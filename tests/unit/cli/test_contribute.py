@@ -4,12 +4,14 @@ import argparse
 import json
 import tomllib
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from slipstream.cli import compare, contribute, verify
+from slipstream.cli.contribute import add_time_left
 from slipstream.cli.main import run
 from slipstream.errors import EngineError
 from slipstream.hardware import load_host
@@ -54,8 +56,9 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[argparse.Name
     host = host.model_copy(update={"software": software})
     monkeypatch.setattr(contribute, "find_host", lambda _: host)
 
-    def measure(options: argparse.Namespace, *_: Any) -> Any:
+    def measure(options: argparse.Namespace, *_: Any, say: Callable[[str], None]) -> Any:
         asked.append(options)
+        say("block 2 of 4: drafted starts")
         logs.mkdir(parents=True)
         (logs / "B-0-2.log").write_text(LOG)
         return comparison
@@ -105,12 +108,20 @@ def test_the_catalogue_takes_the_file_and_shows_who_measured(
     asked: list[argparse.Namespace], capsys: Capture
 ) -> None:
     assert run(["contribute", TARGET, "--by", "Ann Example"], {}) == 0
-    text = capsys.readouterr().out
+    text, progress = capsys.readouterr()
+    assert "block 2 of 4: drafted starts; about 1 min left, with the certificate" in progress
     assert "[[evidence]]" in text
     assert "PLANNED" in text
     recipes = load_recipes(Path("contribution"))
     assert find_recipes(recipes, target=TARGET, machine="gb10") == recipes
     assert "(Ann Example)" in render_recipes(recipes)
+
+
+def test_the_time_left_follows_the_blocks_before() -> None:
+    assert add_time_left("block 1 of 4: plain starts", 9) == "block 1 of 4: plain starts"
+    assert "about 10 min left" in add_time_left("block 2 of 4: drafted starts", 120)
+    assert "about 8 min left" in add_time_left("block 3 of 4: drafted starts", 240)
+    assert add_time_left("block 3 of 4: drafted warms up", 240).endswith("warms up")
 
 
 def test_the_evidence_has_no_names_and_nothing_that_was_said(
@@ -139,7 +150,7 @@ def test_a_changed_text_leaves_with_4_and_is_written_down(
 def test_an_engine_that_refuses_a_flag_is_evidence_without_a_recipe(
     asked: list[argparse.Namespace], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: Any) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
         folder = tmp_path / "own" / "compare" / "20261116-220000"
         folder.mkdir(parents=True)
         (folder / "B-0-1.log").write_bytes((EXCERPTS / "flag-unknown.log").read_bytes())
