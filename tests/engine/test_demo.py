@@ -93,7 +93,7 @@ def test_it_shows_both_reports_serves_and_leaves_nothing_behind(
     assert steps is not None
     assert float(steps[1]) > 1.2
     assert "time of each token" in (tmp_path / "slipstream-demo.html").read_text().lower()
-    url = re.search(r"answers at (http\S+)/v1 until", shown)
+    url = re.search(r"serves at (http\S+)/v1 until", shown)
     assert url is not None
     body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
     answer = httpx.post(f"{url[1]}/v1/chat/completions", json=body, timeout=60).json()

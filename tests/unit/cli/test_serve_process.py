@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,33 @@ def test_the_module_run_by_name_imports_nothing_from_the_working_directory(
     done = subprocess.run(command, env=environment, capture_output=True, timeout=30)
     assert done.returncode == 0, done.stderr.decode()
     assert not (tmp_path / "planted-code-ran").exists()
+
+
+def read_all(master: int) -> str:
+    """Return what was written to a terminal until its last writer closed it."""
+    parts = list[bytes]()
+    with suppress(OSError):  # EIO is the end of a terminal.
+        while part := os.read(master, 4096):
+            parts.append(part)
+    return b"".join(parts).decode()
+
+
+def test_on_a_terminal_a_detached_run_shows_progress_and_only_lines_reach_its_log(
+    pair: list[str], environment: dict[str, str]
+) -> None:
+    words = ["serve", *pair, "--port", str(choose_port(None)), "--detach"]
+    command = [sys.executable, "-P", "-m", "slipstream", *words]
+    master, terminal = os.openpty()
+    environment["TERM"] = "xterm"
+    with subprocess.Popen(command, env=environment, stderr=terminal) as started:
+        os.close(terminal)
+        shown = read_all(master)
+    os.close(master)
+    try:
+        assert started.returncode == 0, shown
+        assert "ready at http" in shown
+        log = find_newest()[0].supervisor_log.read_text()
+        assert "ready at http" in log
+        assert "\033" not in log
+    finally:
+        run(["stop", "--now"], os.environ)

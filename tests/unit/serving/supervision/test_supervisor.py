@@ -213,7 +213,7 @@ def test_illegal_accesses_lead_down_to_plain_decoding(tmp_path: Path, host: Host
     assert ["--enforce-eager" in plan for plan in plans] == [False] * 3 + [True] * 7
     assert ['tokens": 3' in plan for plan in plans] == [False] * 6 + [True] * 3 + [False]
     assert "--speculative-config" not in plans[-1]
-    assert [note for note in stage.run.plan.notes if "stepped down" in note][-1] == (
+    assert [note for note in stage.run.plan.notes if "was reduced" in note][-1] == (
         "the plan was reduced: no-speculation, after illegal memory accesses"
     )
 
