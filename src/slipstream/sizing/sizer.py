@@ -307,15 +307,20 @@ def _add_spares(option: SizeOption, spares: int) -> SizeOption:
 
 
 def _move(option: SizeOption, more: int) -> SizeOption:
-    """Change the count of all pools together, each by its share, none below one."""
-    if not more:
-        return option
-    whole, pools = option.replicas, []
-    left = more
-    for number, pool in enumerate(option.pools):
-        last = number == len(option.pools) - 1
-        part = left if last else round(more * pool.replicas / whole)
-        left -= part
-        replicas = max(1, pool.replicas + part)
-        pools.append(pool.model_copy(update={"replicas": replicas}))
-    return option.model_copy(update={"pools": tuple(pools)})
+    """Add replicas one by one to the busiest pool, or take them from the idlest, none below one."""
+    counts = [pool.replicas for pool in option.pools]
+    loads = [pool.busy_share * pool.replicas for pool in option.pools]
+
+    def fill(number: int) -> float:
+        return loads[number] / counts[number]
+
+    for _ in range(abs(more)):
+        if more > 0:
+            counts[max(range(len(counts)), key=fill)] += 1
+        elif able := [number for number, count in enumerate(counts) if count > 1]:
+            counts[min(able, key=fill)] -= 1
+    pools = tuple(
+        pool.model_copy(update={"replicas": count, "busy_share": load / count})
+        for pool, count, load in zip(option.pools, counts, loads, strict=True)
+    )
+    return option.model_copy(update={"pools": pools})

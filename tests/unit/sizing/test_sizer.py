@@ -110,3 +110,13 @@ def test_a_kind_without_acceptance_is_sized_plain_and_said_so() -> None:
 def test_a_sizing_is_read_back_as_it_was_written() -> None:
     sizing = size()
     assert Sizing.model_validate_json(sizing.to_json()) == sizing
+
+
+def test_pools_of_one_fleet_are_corrected_where_they_are_busiest() -> None:
+    speed = make_speed(by_prompt_token=0.002)
+    goal = parse_service_goal(["ttft<3s@p95"])
+    demand = make_demand(1.0, 0.05)
+    sizing = Sizer(demand, goal, speed, price=MachinePrice()).size()
+    mixed = next(one for one in sizing.options if one.style == "mixed")
+    by_kind = {pool.kinds[0]: pool.replicas for pool in mixed.pools}
+    assert by_kind["prose"] <= 2 < by_kind["code"]

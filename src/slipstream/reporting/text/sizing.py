@@ -21,7 +21,7 @@ def describe_sizing(sizing: Sizing) -> Report:
     """Return the report: the count, the options, and what they are based on."""
     best = sizing.best
     demand = sizing.demand
-    load = f"{demand.requests_per_second:g} requests per second, {sizing.goal}"
+    load = f"{demand.requests_per_second:.4g} requests per second, {sizing.goal}"
     if best is None or best.holds is False:
         why = "; ".join(sizing.missed) or "not by the simulation"
         return Report(
@@ -52,8 +52,8 @@ def show_interval(option: SizeOption) -> str:
 
 def _make_sentence(sizing: Sizing, best: SizeOption) -> str:
     parts = [
-        f"{best.replicas} {best.style} replicas ({_name_pools(best.pools)}) hold {sizing.goal} for "
-        f"{sizing.demand.requests_per_second:g} requests per second; "
+        f"{_count_replicas(best)} ({_name_pools(best.pools)}) {_verb(best)} {sizing.goal} for "
+        f"{sizing.demand.requests_per_second:.4g} requests per second; "
         f"{show_interval(best)} by the error of what is known of the engine's speed."
     ]
     plain = next((one for one in sizing.options if one.style == "plain"), None)
@@ -72,6 +72,14 @@ def _make_sentence(sizing: Sizing, best: SizeOption) -> str:
     if best.cost_per_million is not None:
         parts.append(f"A million tokens cost {sizing.price.show(best.cost_per_million)}.")
     return " ".join(parts)
+
+
+def _count_replicas(option: SizeOption) -> str:
+    return f"{option.replicas} {option.style} replica{'s' * (option.replicas > 1)}"
+
+
+def _verb(option: SizeOption) -> str:
+    return "hold" if option.replicas > 1 else "holds"
 
 
 def _name_pools(pools: Sequence[PoolSize]) -> str:
@@ -152,7 +160,7 @@ def _tabulate_demand(sizing: Sizing) -> Table:
     rows = [
         (
             kind.kind,
-            f"{kind.requests_per_second:g}",
+            f"{kind.requests_per_second:.4g}",
             str(kind.prompt_tokens),
             f"{kind.cached_share:.0%}",
             str(kind.output_tokens),
