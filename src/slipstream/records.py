@@ -45,7 +45,7 @@ def read_record(path: Path, kind: type[AnyRecord], *, hint: str) -> AnyRecord:
 
 
 def read_toml(path: Path, kind: type[AnyRecord], *, called: str, hint: str) -> AnyRecord:
-    """Read a record that people write as TOML; a misspelt key comes with the one that was meant."""
+    """Read a record that people write as TOML; a misspelt key is reported with the nearest name."""
     try:
         return kind.model_validate(tomllib.loads(path.read_text()))
     except OSError as fault:
@@ -60,7 +60,7 @@ def read_toml(path: Path, kind: type[AnyRecord], *, called: str, hint: str) -> A
             else said
             for said, entry in zip(describe_faults(fault), fault.errors(), strict=True)
         )
-        what = f"{path} cannot be {called}"
+        what = f"{path} has invalid {called}"
         raise InvalidInputError(what, details=details, hint=hint) from fault
 
 
@@ -78,7 +78,7 @@ def _find_meant(kind: Any, steps: tuple[int | str, ...]) -> str:
             kind = model.model_fields[str(step)].annotation
     model = _find_model(kind)
     close = difflib.get_close_matches(str(steps[-1]), model.model_fields if model else (), n=1)
-    return f"; is {close[0]} meant?" if close else ""
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _find_model(kind: Any) -> type[BaseModel] | None:

@@ -190,7 +190,7 @@ def find_folder(name: str) -> str:
 
 def read_fleet(path: Path) -> Fleet:
     """Read a fleet's file; relative paths in it become whole ones."""
-    fleet = read_toml(path, Fleet, called="a fleet", hint=FLEET_HINT)
+    fleet = read_toml(path, Fleet, called="keys or values", hint=FLEET_HINT)
     base = path.absolute().parent
     changed: dict[str, object] = {}
     if fleet.ssh_config is not None:

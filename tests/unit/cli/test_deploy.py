@@ -48,7 +48,7 @@ def test_a_saved_plan_is_deployed_as_it_is(
     deployment = Deployment.model_validate_json(capsys.readouterr().out)
     assert deployment.plan == find_plan("plain")
     assert run(["deploy", "kubernetes", "plan.json", "--k", "3"], os.environ) == 2
-    assert "a saved plan is taken as it is" in capsys.readouterr().err
+    assert "a saved plan cannot be changed" in capsys.readouterr().err
     written = ["deploy", "kubernetes", "plan.json", "--out", "new/values.yaml"]
     assert run(written, os.environ) == 0
     assert yaml.safe_load(Path("new/values.yaml").read_text())["autoscaling"]["drafted"] is False

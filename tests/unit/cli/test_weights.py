@@ -149,7 +149,7 @@ def test_a_pod_fetches_once_and_then_only_compares(
     content = shard.read_bytes()
     shard.resolve().write_bytes(flip(content))
     assert run(["deploy", "prepare", "plan.json"], os.environ) == 1
-    assert "is not the file it was" in capsys.readouterr().err
+    assert "download it again" in capsys.readouterr().err
 
 
 def test_a_line_is_rewritten_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,11 +72,11 @@ def test_a_fleet_loads_back_from_its_json(tmp_path: Path) -> None:
 
 def test_misspelt_keys_are_all_named_with_those_that_were_meant(tmp_path: Path) -> None:
     text = LAB.replace("address", "adress").replace("users = 16", "user = 16")
-    with pytest.raises(InvalidInputError, match="cannot be a fleet") as caught:
+    with pytest.raises(InvalidInputError, match="has invalid keys or values") as caught:
         read(tmp_path, text)
     shown = "\n".join(caught.value.details)
-    assert "machines.spark-2.adress: Extra inputs are not permitted; is address meant?" in shown
-    assert "groups.b.wishes.user: Extra inputs are not permitted; is users meant?" in shown
+    assert "machines.spark-2.adress: Extra inputs are not permitted; did you mean address?" in shown
+    assert "groups.b.wishes.user: Extra inputs are not permitted; did you mean users?" in shown
 
 
 @pytest.mark.parametrize(

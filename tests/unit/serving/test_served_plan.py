@@ -180,7 +180,7 @@ def test_the_user_decides_where_it_listens() -> None:
     assert (value(plan, "--host"), value(plan, "--port")) == ("0.0.0.0", "9000")
     assert listen_at(plan, None, None) == plan
     decision = plan.find("--host")
-    assert decision == Decision(flag="--host", value="0.0.0.0", source="user", because="asked for")
+    assert decision == Decision(flag="--host", value="0.0.0.0", source="user", because="requested")
 
 
 def test_the_gate_learns_the_address_the_drafts_and_the_terms() -> None:
@@ -241,7 +241,7 @@ def test_without_a_gate_only_this_machine_is_served() -> None:
     assert value(plan, "SLIPSTREAM_GATE") is None
     assert leave_without_gate(bare_plan("--uds", "/run/it")).settings.middleware is None
     for words in (("--host", "0.0.0.0"), ()):
-        with pytest.raises(InvalidInputError, match="nothing would keep them out") as refused:
+        with pytest.raises(InvalidInputError, match="nothing protects the server") as refused:
             leave_without_gate(bare_plan(*words))
         assert "--bind 127.0.0.1" in refused.value.hint
 

@@ -58,7 +58,7 @@ def choose_groups(fleet: Fleet, named: Sequence[str]) -> list[str]:
         close = difflib.get_close_matches(unknown[0], fleet.groups, n=1)
         raise UsageError(
             f"there is no group {unknown[0]}",
-            hint=f"one of {', '.join(fleet.groups)}" if not close else f"is {close[0]} meant?",
+            hint=f"one of {', '.join(fleet.groups)}" if not close else f"did you mean {close[0]}?",
         )
     return list(named) or list(fleet.groups)
 

@@ -16,7 +16,7 @@ RULES_HINT = "docs/gate.md has every key with its default"
 
 def read_rules(path: Path) -> GateRules:
     """Return the rules of a file; all faults are reported, a misspelt key with the nearest name."""
-    return read_toml(path, GateRules, called="the gate's rules", hint=RULES_HINT)
+    return read_toml(path, GateRules, called="rules", hint=RULES_HINT)
 
 
 def apply_rules(settings: GateSettings, rules: GateRules, *, keys_required: bool) -> GateSettings:

@@ -388,6 +388,6 @@ def test_an_unknown_verb_or_group_comes_with_the_nearest(
     assert run(["fleet", "plann"], {}) == 2
     assert "hint: slipstream fleet plan" in capsys.readouterr().err
     assert run(["fleet", "up", "aa"], {}) == 2
-    assert "is a meant?" in capsys.readouterr().err
+    assert "did you mean a?" in capsys.readouterr().err
     assert run(["fleet"], {}) == 0
     assert "verbs:" in capsys.readouterr().out

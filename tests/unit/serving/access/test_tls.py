@@ -228,7 +228,7 @@ def test_a_plan_without_a_certificate_speaks_http() -> None:
     ("words", "message"),
     [
         (("--ssl-keyfile", "k"), "--ssl-keyfile without a certificate"),
-        (("--ssl-certfile", "c", "--ssl-cert-reqs", "2"), "nobody vouches for any"),
+        (("--ssl-certfile", "c", "--ssl-cert-reqs", "2"), "no authority signs them"),
     ],
 )
 def test_what_cannot_work_is_refused(words: tuple[str, ...], message: str) -> None:
