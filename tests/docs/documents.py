@@ -105,6 +105,7 @@ def run_blocks(
     folder: Path,
     variables: Mapping[str, str] | None = None,
     enter: Callable[[list[str]], list[str]] = list,
+    seconds: float = 600,
 ) -> str | None:
     """Run blocks as one user would, in one shell and a home that holds nothing yet.
 
@@ -120,7 +121,7 @@ def run_blocks(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=600,
+        timeout=seconds,
         check=False,
     )
     printed = re.split(rf"^{BORDER}\n", done.stdout, flags=re.MULTILINE)[1:]
