@@ -38,13 +38,14 @@ class Order(Record):
 class Report(Record):
     """What a rank that follows has: the generation that runs, and how the last one ended.
 
-    `heard` is the generation of the last order: an idle rank that has heard it starts no older one.
+    `idle_after` is the generation that the head ended last, by an order that this rank has heard:
+    it may start the next one, and starts no other.
     """
 
     kind: Literal["report"] = "report"
     # The session of the head that gave it.
     head: Session | None = None
-    heard: NonNegativeInt | None = None
+    idle_after: NonNegativeInt | None = None
     running: NonNegativeInt | None = None
     ended: NonNegativeInt | None = None
     # Its supervisor ends.

@@ -45,6 +45,8 @@ class Head(Peers):
         self._running: int | None = None
         self._end = Report()
         self._leaves = False
+        # The head's session, and the generation after which it ordered an end.
+        self._idle_after: tuple[str | None, int] | None = None
 
     async def open(self) -> None:
         """Begin to hear the head."""
@@ -65,7 +67,11 @@ class Head(Peers):
                     f"{self._group.describe(0)} has given up: {order.message}",
                     hint=f"slipstream doctor, on {self._group.members[0].name}",
                 )
-            if order is not None and order.runs and not self._has_ended(session, order.generation):
+            if order is not None and not order.runs:
+                self._idle_after = (session, order.generation)
+            # One that runs already has lost a rank, which a supervisor that is new cannot replace.
+            elif order is not None and self._idle_after == (session, order.generation - 1):
+                self._idle_after = None
                 plan = take_rungs(self._plan, order.rungs)
                 self._chronicle.update(plan=plan, rungs=order.rungs)
                 self._session, self._running = session, order.generation
@@ -100,12 +106,12 @@ class Head(Peers):
         return order.state if order else None
 
     def _say(self) -> Report:
-        session, order = self._hear()
+        session, _ = self._hear()
         last = self._end if session == self._session else Report()
-        heard = order.generation if order else None
+        head, idle_after = self._idle_after or (None, None)
         now = {
             "head": session,
-            "heard": heard,
+            "idle_after": idle_after if head == session else None,
             "running": self._running,
             "leaves": self._leaves,
         }
@@ -114,9 +120,6 @@ class Head(Peers):
     def _hear(self) -> tuple[str | None, Order | None]:
         beat = self._link.hear(0)
         return (beat.session, cast(Order, beat.body)) if beat is not None else (None, None)
-
-    def _has_ended(self, session: str | None, generation: int) -> bool:
-        return (self._session, self._end.ended) == (session, generation)
 
 
 class FollowerLife(EngineLife):

@@ -151,7 +151,7 @@ class Followers(Peers):
         report = self._read(rank)
         if report is None or report.running is not None or report.leaves:
             return False
-        return (report.head, report.heard) == (self._link.session, self._generation)
+        return (report.head, report.idle_after) == (self._link.session, self._generation)
 
     def _is_settled(self, rank: int) -> bool:
         report = self._read(rank)
