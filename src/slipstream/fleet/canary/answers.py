@@ -101,7 +101,7 @@ def compare_answers(
 
 def find_tail(heads: int, throws: int) -> float:
     """Return the probability of at least so many heads in throws of a fair coin."""
-    return sum(comb(throws, one) for one in range(heads, throws + 1)) / 2**throws
+    return float(sum(comb(throws, one) for one in range(heads, throws + 1)) / 2**throws)
 
 
 def _find_worst(answers: Sequence[AnswerRegret]) -> float:

@@ -1,7 +1,7 @@
 """Which machines are linked, over which interfaces, and what each link carries.
 
-Only ways that an engine or the router will use are measured: between the members of a group, and
-from the router to each group. So the work grows with the groups, not with all pairs of machines.
+Only ways between the members of a group are measured, so the work grows with the groups and not
+with all pairs of machines; requests and answers are text, which any network carries.
 """
 
 import json
@@ -37,12 +37,8 @@ class Way:
 
 
 def list_pairs(fleet: Fleet) -> list[tuple[str, str]]:
-    """List the pairs of machines between which something will go."""
-    pairs = [pair for group in fleet.groups.values() for pair in combinations(group.machines, 2)]
-    if fleet.router is not None:
-        heads = [group.machines[0] for group in fleet.groups.values()]
-        pairs += [(fleet.router.machine, head) for head in heads if head != fleet.router.machine]
-    return list({frozenset(pair): pair for pair in pairs}.values())
+    """List the pairs of machines that exchange results in every layer of every step."""
+    return [pair for group in fleet.groups.values() for pair in combinations(group.machines, 2)]
 
 
 def list_ways(a: str, view_a: MachineView, b: str, view_b: MachineView) -> list[Way]:

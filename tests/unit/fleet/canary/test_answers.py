@@ -1,7 +1,12 @@
 """Answers that the target would not have given are counted against the other arm's."""
 
+import os
+from pathlib import Path
+from urllib.parse import urlsplit
+
 import pytest
 
+from slipstream.cli.main import run
 from slipstream.fleet.canary.answers import (
     AnswerRegret,
     AnswerSample,
@@ -10,7 +15,9 @@ from slipstream.fleet.canary.answers import (
     sample_answers,
 )
 from slipstream.measuring.client.endpoint import Endpoint
+from slipstream.serving.run import read_process
 from tests.unit.measuring.verifying.toy_engine import ToyEngine, run_toy, spoil
+from tests.unit.serving.kept_runs import keep
 
 
 def sample(*worst: float) -> AnswerSample:
@@ -56,3 +63,16 @@ def test_heads_of_a_fair_coin() -> None:
     assert find_tail(0, 0) == 1.0
     assert find_tail(8, 8) == 1 / 256
     assert find_tail(1, 2) == 0.75
+
+
+def test_the_command_asks_the_run_at_its_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with run_toy(ToyEngine()) as url:
+        keep(tmp_path / "slipstream" / "runs", supervisor=read_process(os.getpid()), url=url)
+        port = str(urlsplit(url).port)
+        assert run(["fleet", "answers", "--port", port, "--number", "1", "--json"], {}) == 0
+    found = AnswerSample.model_validate_json(capsys.readouterr().out)
+    assert [one.worst for one in found.answers] == [0.0]
+    assert found.answers[0].tokens > 0
