@@ -1,7 +1,7 @@
 """In vLLM's place: the real gate before an app without a model, which starts in a second.
 
 Tokens follow from the prompt alone, each takes a while, and prefill calls every one of them the
-best. An executor that vLLM does not know ends it as it ends vLLM.
+best. A choice that vLLM does not know ends it as it ends vLLM.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from slipstream.vllm_plugin.gate.answers import Receive, Scope, Send
 from slipstream.vllm_plugin.gate.middleware import Gate
 
 TOKEN_SECONDS = 0.02
-BAD_EXECUTOR = "no-such-backend"
+BAD_CHOICE = "no-such-choice"
 PROGRAM = "from tests.fleet_bed.stub_engine import main\nmain()\n"
 
 
@@ -115,8 +115,8 @@ async def _say(send: Send, content: bytes, kind: bytes) -> None:
 def main() -> None:
     """Serve as the command line says."""
     words = sys.argv[1:]
-    if BAD_EXECUTOR in words:
-        sys.exit(f"api_server.py: error: argument: invalid choice: '{BAD_EXECUTOR}'")
+    if BAD_CHOICE in words:
+        sys.exit(f"api_server.py: error: argument: invalid choice: '{BAD_CHOICE}'")
     flags = {flag: value for flag, value in pairwise(words) if flag[:2] == "--"}
     engine = Engine(
         flags.get("--served-model-name", "stub"), drafts=any("speculative" in one for one in words)

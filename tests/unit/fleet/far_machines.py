@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from slipstream import __version__
 from slipstream.errors import UnreachableError
 from slipstream.fleet.plan import Interface, MachineView
 from slipstream.fleet.record import Fleet
@@ -47,7 +48,7 @@ def view(number: int, **changes: Any) -> MachineView:
     """Describe a machine with one address."""
     made = MachineView(
         host=load_host("cpu-server"),
-        slipstream="0.1.0.dev0",
+        slipstream=__version__,
         engine="vllm 0.32.0",
         interfaces=(
             Interface(
