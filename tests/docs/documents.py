@@ -1,8 +1,9 @@
 """The documents' blocks of commands, and what is to be done with each.
 
 No page shows what follows the first word of a fence, so that is where it stands: `sh` runs
-anywhere, `sh engine` with the proving ground's engine, `sh run` beside a run that is live, `sh gpu`
-needs a GPU, the hub, a second machine or hours. `exit=1` is what a block leaves with. A `text`
+anywhere, `sh engine` with the proving ground's engine, `sh run` beside a run that is live, `sh bed`
+on the machines of tests/fleet_bed (`scripts/run-fleet-tutorial`), `sh gpu` needs a GPU, the hub, a
+second machine or hours. `exit=1` is what a block leaves with. A `text`
 block right after one is what that one prints, with `...` for what is left out.
 """
 
@@ -11,7 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ DOCUMENTS = sorted(
     str(path.relative_to(REPOSITORY))
     for path in (*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md"))
 )
-MARKS = ("engine", "gpu", "run")
+MARKS = ("bed", "engine", "gpu", "run")
 FENCE = re.compile(r"^```(.*)$", re.MULTILINE)
 COMMENT = re.compile(r"(^|\s)#.*$", re.MULTILINE)
 ASSIGNMENT = re.compile(r"\w+=.*")
@@ -100,23 +101,27 @@ def make_environment(folder: Path) -> dict[str, str]:
 
 
 def run_blocks(
-    blocks: Sequence[Block], folder: Path, variables: Mapping[str, str] | None = None
+    blocks: Sequence[Block],
+    folder: Path,
+    variables: Mapping[str, str] | None = None,
+    enter: Callable[[list[str]], list[str]] = list,
+    seconds: float = 600,
 ) -> str | None:
     """Run blocks as one user would, in one shell and a home that holds nothing yet.
 
     Give what went otherwise than the document says, None if nothing did. `variables` are added
-    to those of a new user's shell.
+    to those of a new user's shell; `enter` makes the shell's command one on another machine.
     """
     script = "\n".join([_make_part(number, block) for number, block in enumerate(blocks)])
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script],
+        enter(["bash", "-euo", "pipefail", "-c", script]),
         cwd=folder,
         env={**make_environment(folder), **(variables or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=600,
+        timeout=seconds,
         check=False,
     )
     printed = re.split(rf"^{BORDER}\n", done.stdout, flags=re.MULTILINE)[1:]

@@ -5,8 +5,8 @@ from typing import Literal
 
 from slipstream.errors import SlipstreamError
 from slipstream.fleet.far_commands import call, read_answer
+from slipstream.fleet.far_side.reach import MOST_TARGETS, Reached, ReachList
 from slipstream.fleet.plan import FleetPlan, PortRule
-from slipstream.fleet.reach import MOST_TARGETS, Reached, ReachList
 from slipstream.fleet.status import FleetStatus
 from slipstream.fleet.transport import Transport, ask_all, escape
 from slipstream.records import Record
@@ -137,9 +137,8 @@ def _list_targets(plan: FleetPlan, machine: str) -> Iterator[tuple[str, PortRule
     for rule in plan.ports:
         if rule.machine == machine or rule.protocol != "tcp" or rule.last_port is not None:
             continue
-        view = plan.machines.get(rule.machine)
-        for address in {view.address} - {None} if view else ():
-            yield _name_target(str(address), rule.port), rule
+        for address in plan.list_addresses(rule.machine):
+            yield _name_target(address, rule.port), rule
 
 
 def _judge(machine: str, rule: PortRule, one: Reached) -> MachineCheck:

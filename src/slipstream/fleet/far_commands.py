@@ -1,5 +1,6 @@
 """Slipstream's own command on a far machine, and its answer read as a record."""
 
+import re
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -68,8 +69,10 @@ def read_answer(machine: str, answer: Answer, kind: type[AnyRecord]) -> AnyRecor
             f"{machine} answered with {len(answer.stdout)} bytes in the place of a {kind.__name__}",
             hint="slipstream fleet probe, which compares versions",
         )
+    # What a login prints comes first; the document begins a line and is the rest.
+    noise = re.match(rb"(?:[^{\n][^\n]*\n|\n)*", answer.stdout)
     try:
-        return kind.model_validate_json(answer.stdout)
+        return kind.model_validate_json(answer.stdout[noise.end() if noise else 0 :])
     except ValidationError as fault:
         said = answer.last_words if answer.code else escape("; ".join(describe_faults(fault)[:3]))
         raise UnreachableError(

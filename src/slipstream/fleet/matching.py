@@ -8,7 +8,7 @@ from slipstream import __version__
 from slipstream.checkpoints.pairing import Fault
 from slipstream.engines import vllm
 from slipstream.fleet.far_commands import VENV
-from slipstream.fleet.network import GroupNetwork, order_ring
+from slipstream.fleet.network.topology import GroupNetwork, order_ring
 from slipstream.fleet.plan import Link, MachineView
 from slipstream.fleet.record import Fleet
 from slipstream.fleet.transport import escape

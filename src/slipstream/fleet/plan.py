@@ -1,8 +1,9 @@
 """`FleetPlan`: a plan for every rank of every group, their links, and what does not match."""
 
-from typing import Literal
+from ipaddress import ip_interface
+from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from slipstream.checkpoints.pairing import Fault
 from slipstream.fleet.record import Fleet, IpAddress, Policy, Port
@@ -18,6 +19,9 @@ SHOWN = r"^[ -~]{1,80}$"
 MOST_INTERFACES = 256
 
 
+IpInterface = Annotated[str, AfterValidator(lambda text: str(ip_interface(text)))]
+
+
 class Interface(Record):
     """A network interface of a machine, with the RDMA device behind it if there is one."""
 
@@ -25,7 +29,7 @@ class Interface(Record):
     up: bool | None
     mtu: int | None
     speed_gbit_per_s: float | None
-    addresses: tuple[str, ...] = Field(max_length=64)
+    addresses: tuple[IpInterface, ...] = Field(max_length=64)
     rdma_device: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]{1,63}$")
     rdma_active: bool | None = None
     # The index of the RoCE v2 entry for an IPv4 address in the device's table.
@@ -71,6 +75,16 @@ class FleetProbe(Record):
     links: tuple[Link, ...] = ()
     # Why a machine could not be looked at.
     faults: tuple[Fault, ...] = ()
+
+    @model_validator(mode="after")
+    def _require_known_ends(self) -> "FleetProbe":
+        """Refuse a link of a machine or an interface that is not there."""
+        for link in self.links:
+            for machine, name in ((link.a, link.interface_a), (link.b, link.interface_b)):
+                view = self.machines.get(machine)
+                if view is None or name not in {one.name for one in view.interfaces}:
+                    raise ValueError(f"{machine} has no interface {name}")
+        return self
 
 
 class RankPlan(Record):
@@ -157,3 +171,12 @@ class FleetPlan(Record):
         """Return a machine's part."""
         ranks = (rank for group in self.groups for rank in group.ranks)
         return next((rank for rank in ranks if rank.machine == machine), None)
+
+    def list_addresses(self, machine: str) -> list[str]:
+        """List the addresses under which others know a machine."""
+        view = self.machines.get(machine)
+        found = {view.address} if view and view.address else set[str]()
+        for link in self.links:
+            found |= {link.address_a} if link.a == machine else set()
+            found |= {link.address_b} if link.b == machine else set()
+        return sorted(found)

@@ -10,7 +10,9 @@ from itertools import chain
 from slipstream.checkpoints.pairing import Fault
 from slipstream.fleet.front.router import decide_settings
 from slipstream.fleet.matching import find_mismatches, find_network_faults
-from slipstream.fleet.network import GroupNetwork, find_network
+from slipstream.fleet.network.ports import list_group_ports, list_router_ports
+from slipstream.fleet.network.topology import GroupNetwork, find_network
+from slipstream.fleet.network.variables import decide_lone_variables, decide_variables
 from slipstream.fleet.plan import (
     FleetPlan,
     FleetProbe,
@@ -21,9 +23,7 @@ from slipstream.fleet.plan import (
     RoutedGroup,
     RouterPlan,
 )
-from slipstream.fleet.ports import list_group_ports, list_router_ports
 from slipstream.fleet.record import Fleet
-from slipstream.fleet.variables import decide_lone_variables, decide_variables
 from slipstream.hardware import Host
 from slipstream.planning.asked import read_asked
 from slipstream.planning.group import Member

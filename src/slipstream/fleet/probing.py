@@ -1,5 +1,6 @@
 """A look at every machine of a fleet over SSH, all at a time; what could not be seen is a fault."""
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from slipstream.checkpoints.pairing import Fault
 from slipstream.errors import SlipstreamError, UnreachableError
 from slipstream.fleet.far_commands import call, name_command, read_answer
 from slipstream.fleet.installing import install, make_wheel
-from slipstream.fleet.links import list_ends, measure_links
+from slipstream.fleet.network.links import list_ends, measure_links
 from slipstream.fleet.plan import FleetProbe, MachineView
 from slipstream.fleet.record import Fleet
 from slipstream.fleet.transport import Transport, ask_all, escape
@@ -90,9 +91,10 @@ def _read_clock(transport: Transport, machine: str) -> float | None:
     answer = transport.run(machine, ["date", "+%s.%N"], timeout=PROBE_SECONDS)
     middle = (begun + time.time()) / 2
     try:
-        return round(float(answer.stdout[:64]) - middle, 3)
-    except ValueError:
+        offset = float(answer.stdout.split()[-1][:64]) - middle
+    except (ValueError, IndexError):
         return None
+    return round(offset, 3) if math.isfinite(offset) else None
 
 
 def _describe(error: SlipstreamError, *, code: str) -> Fault:

@@ -35,6 +35,7 @@ _OPTIONS = {
     "ForwardX11": "no",
     "ClearAllForwardings": "yes",
     "PermitLocalCommand": "no",
+    "RemoteCommand": "none",
     "RequestTTY": "no",
     "ConnectTimeout": str(CONNECT_SECONDS),
     "ServerAliveInterval": "5",

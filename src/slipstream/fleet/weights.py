@@ -13,7 +13,7 @@ from shlex import join
 
 from slipstream.errors import InvalidInputError, MissingPartError, SlipstreamError, UnreachableError
 from slipstream.fleet.far_commands import call, name_command, read_answer
-from slipstream.fleet.held_model import HeldModel
+from slipstream.fleet.far_side.held_model import HeldModel
 from slipstream.fleet.plan import FleetPlan
 from slipstream.fleet.record import Fleet
 from slipstream.fleet.transport import Transport, ask_all

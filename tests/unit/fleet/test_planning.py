@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from slipstream.fleet.difference import diff_fleet_plans
+from slipstream.fleet.network.ports import render_firewall
 from slipstream.fleet.plan import FleetPlan, FleetProbe, Link, MachineView
 from slipstream.fleet.planning import make_fleet_plan
-from slipstream.fleet.ports import render_firewall
 from slipstream.fleet.record import Fleet, read_fleet
 from slipstream.hardware import Host
 from slipstream.planning import LaunchPlan, Wishes
@@ -31,7 +31,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "fleet"
 
 
 def plan_machine(host: Host, target: str, wishes: Wishes) -> LaunchPlan:
-    environment = {"OMP_NUM_THREADS": str(host.processor.cores)}
+    environment = {"CORES": str(host.processor.cores)}
     plan = bare_plan(*wishes.raw, environment=environment)
     changes = {"target": target, "wishes": wishes, "machine": host.product, "memory": MEMORY}
     return plan.model_copy(update=changes)
@@ -84,7 +84,7 @@ def test_two_sparks_with_a_cable_use_both_halves_of_the_port() -> None:
     plan = plan_sparks("two-sparks")
     head, follower = plan.groups[0].ranks
     assert head.environment == {
-        "OMP_NUM_THREADS": "20",
+        "CORES": "20",
         "VLLM_HOST_IP": "192.168.177.11",
         "GLOO_SOCKET_IFNAME": "enp1s0f1np1",
         "NCCL_SOCKET_IFNAME": "=enp1s0f1np1",
@@ -145,7 +145,7 @@ def test_ranks_out_of_the_rings_order_are_named_in_the_right_one() -> None:
 
 def test_without_accelerators_only_gloo_and_vllm_are_told() -> None:
     plan = plan_two()
-    names = {"OMP_NUM_THREADS", "VLLM_HOST_IP", "GLOO_SOCKET_IFNAME"}
+    names = {"CORES", "VLLM_HOST_IP", "GLOO_SOCKET_IFNAME"}
     assert plan.groups[0].ranks[1].environment.keys() == names
     assert list_codes(plan) == {"fleet-keys": "warn"}
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
-from slipstream.fleet.this_machine import describe_here
+from slipstream.fleet.far_side.this_machine import describe_here
 from slipstream.hardware import this_machine
 from slipstream.reporting.text.host import render_host
 

@@ -7,7 +7,7 @@ import sys
 from slipstream.cli.arguments import positive_number, whole_number
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
-from slipstream.fleet.link_transfer import SECRET_BYTES, measure_link, serve_link
+from slipstream.fleet.far_side.link_transfer import SECRET_BYTES, measure_link, serve_link
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

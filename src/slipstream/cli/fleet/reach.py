@@ -4,7 +4,7 @@ import argparse
 
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
-from slipstream.fleet.reach import parse_targets, try_targets
+from slipstream.fleet.far_side.reach import parse_targets, try_targets
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

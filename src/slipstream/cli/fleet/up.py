@@ -17,13 +17,14 @@ from slipstream.cli.fleet.options import (
 )
 from slipstream.cli.fleet.plan import FLEET_PLAN_HINT
 from slipstream.cli.screen import Screen
-from slipstream.errors import ExitCode, UsageError
+from slipstream.errors import ExitCode, SlipstreamError, UsageError
 from slipstream.fleet.front.deploying import deploy_front
-from slipstream.fleet.lease import holding
+from slipstream.fleet.lease import HeldLease, holding
 from slipstream.fleet.plan import FleetPlan
+from slipstream.fleet.record import FILE_NAME
 from slipstream.fleet.starting import require_startable, start_groups
 from slipstream.fleet.status import read_fleet_status
-from slipstream.fleet.transport import open_ssh
+from slipstream.fleet.transport import Transport, ask_all, open_ssh
 from slipstream.fleet.trust.distribution import require_certificates
 from slipstream.fleet.weights import spread_weights
 from slipstream.records import read_record
@@ -55,34 +56,50 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
                 f"{options.plan} was made from another fleet file than {options.fleet}",
                 hint="slipstream fleet plan --json > FILE",
             )
-    with (
-        open_ssh(fleet) as transport,
-        holding(fleet, transport, "up", force=options.force) as lease,
-    ):
+    with open_ssh(fleet) as transport:
         plan = saved or plan_fleet(fleet, look_at(options, fleet, transport, screen))
         require_startable(plan, names)
         if options.dry_run:
             text = render_fleet_plan(plan, explain=False, firewall=False)
             screen.show_data(text=text, document=plan.to_json())
             return ExitCode.DONE
-        before = read_fleet_status(fleet, transport, datetime.now(UTC))
-        wanted = [
-            group.name
-            for group in before.groups
-            if group.name in names and group.state in ("down", "failed")
-        ]
-        machines = [name for group in wanted for name in fleet.groups[group].machines]
-        show = Board(screen, machines).show
-        spread_weights(plan, wanted, transport, show)
-        lease.require()
-        require_certificates(fleet, transport, wanted)
-        faults = start_groups(plan, wanted, transport, show)
-        if plan.router is not None:
-            lease.require()
-            show(plan.router.machine, "front", "HAProxy and the router are started")
-            deploy_front(plan, transport)
+        with holding(fleet, transport, "up", force=options.force) as lease:
+            faults = _start(plan, names, transport, lease, screen, options.fleet.read_bytes())
         status = read_fleet_status(fleet, transport, datetime.now(UTC))
     screen.show_data(text=render_fleet_status(status), document=status.to_json())
     raise_first(faults, screen)
     ready = {group.name for group in status.groups if group.state == "ready"}
     return ExitCode.DONE if {*names} <= ready else ExitCode.ENGINE
+
+
+def _start(
+    plan: FleetPlan,
+    names: list[str],
+    transport: Transport,
+    lease: HeldLease,
+    screen: Screen,
+    fleet_file: bytes,
+) -> dict[str, SlipstreamError]:
+    """Start the groups that do not run, and return why machines did not get ready."""
+    fleet = plan.fleet
+    before = read_fleet_status(fleet, transport, datetime.now(UTC))
+    wanted = [
+        group.name
+        for group in before.groups
+        if group.name in names and group.state in ("down", "failed")
+    ]
+    machines = [name for group in wanted for name in fleet.groups[group].machines]
+    show = Board(screen, machines).show
+    # With it beside the keys, any machine is a desk.
+    ask_all(
+        plan.machines, lambda name: transport.send(name, fleet_file, f"{fleet.folder}/{FILE_NAME}")
+    )
+    spread_weights(plan, wanted, transport, show)
+    lease.require()
+    require_certificates(fleet, transport, wanted)
+    faults = start_groups(plan, wanted, transport, show)
+    if plan.router is not None:
+        lease.require()
+        show(plan.router.machine, "front", "HAProxy and the router are started")
+        deploy_front(plan, transport)
+    return faults

@@ -6,7 +6,7 @@ import os
 
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
-from slipstream.fleet.held_model import find_tree, hold_model
+from slipstream.fleet.far_side.held_model import find_tree, hold_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

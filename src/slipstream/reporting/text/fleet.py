@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from slipstream.fleet.network.ports import render_firewall
 from slipstream.fleet.plan import FleetPlan, FleetProbe, GroupPlan, Link, MachineView, PortRule
-from slipstream.fleet.ports import render_firewall
 from slipstream.hardware import name_kind
 from slipstream.planning.plan import Decision
 from slipstream.reporting.text.checkpoint import render_faults

@@ -36,13 +36,19 @@ class Order(Record):
 
 
 class Report(Record):
-    """What a rank that follows has: the generation that runs, and how the last one ended."""
+    """What a rank that follows has: the generation that runs, and how the last one ended.
+
+    `heard` is the generation of the last order: an idle rank that has heard it starts no older one.
+    """
 
     kind: Literal["report"] = "report"
-    # The session of the head that gave the order.
+    # The session of the head that gave it.
     head: Session | None = None
+    heard: NonNegativeInt | None = None
     running: NonNegativeInt | None = None
     ended: NonNegativeInt | None = None
+    # Its supervisor ends.
+    leaves: bool = False
     cause: Cause | None = None
     message: Message = ""
 

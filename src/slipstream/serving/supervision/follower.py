@@ -14,6 +14,7 @@ from slipstream.planning.group import Group
 from slipstream.serving.group.heartbeats import Order, Report
 from slipstream.serving.group.link import SILENT_AFTER_SECONDS
 from slipstream.serving.kept_logs import find_place
+from slipstream.serving.run import State
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.death import Death
 from slipstream.serving.supervision.engine_life import WATCH_EVERY_SECONDS, EngineLife
@@ -38,15 +39,20 @@ class Head(Peers):
     def __init__(self, chronicle: Chronicle, group: Group) -> None:
         self._chronicle, self._group = chronicle, group
         self._plan = chronicle.run.plan
-        self._link = make_link(group, lambda: self._report)
-        self._report = Report()
+        self._link = make_link(group, self._say)
+        # The generation that runs, or ran last, and the session of the head that ordered it.
+        self._session: str | None = None
+        self._running: int | None = None
+        self._end = Report()
+        self._leaves = False
 
     async def open(self) -> None:
         """Begin to hear the head."""
         await self._link.open()
 
     async def close(self) -> None:
-        """Send the last report."""
+        """Report that this rank leaves."""
+        self._leaves = True
         await self._link.close()
 
     async def assemble(self, stop: asyncio.Event) -> None:
@@ -62,46 +68,55 @@ class Head(Peers):
             if order is not None and order.runs and not self._has_ended(session, order.generation):
                 plan = take_rungs(self._plan, order.rungs)
                 self._chronicle.update(plan=plan, rungs=order.rungs)
-                self._report = Report(head=session, running=order.generation)
+                self._session, self._running = session, order.generation
                 self._link.send()
                 return
             await asyncio.sleep(LOOK_EVERY_SECONDS)
 
     async def watch(self) -> None:
         """End when the head is silent, or no longer wants this generation."""
-        running, name = self._report.running, self._group.describe(0)
+        name = self._group.describe(0)
         while True:
             session, order = self._hear()
             if order is None:
                 raise Dismissal("rank-lost", f"{name} is silent for {SILENT_AFTER_SECONDS:.0f} s")
-            if session != self._report.head:
+            if session != self._session:
                 raise Dismissal("rank-lost", f"{name} was started anew")
-            if not order.runs or order.generation != running:
+            if not order.runs or order.generation != self._running:
                 raise Dismissal("rank-lost", f"{name} ends the generation: {order.message}")
             await asyncio.sleep(LOOK_EVERY_SECONDS)
 
     def report(self, cause: Cause | None, message: str) -> None:
         """Report that our engine has ended, and why."""
-        self._report = Report(
-            head=self._report.head,
-            ended=self._report.running,
-            cause=cause,
-            message=message[:SHOWN_CHARACTERS],
-        )
+        text = message[:SHOWN_CHARACTERS]
+        self._end = Report(ended=self._running, cause=cause, message=text)
+        self._running = None
         self._link.send()
 
     @property
-    def state(self) -> str | None:
+    def state(self) -> State | None:
         """Return the state of the head's run, None if it is silent."""
         order = self._hear()[1]
         return order.state if order else None
+
+    def _say(self) -> Report:
+        session, order = self._hear()
+        last = self._end if session == self._session else Report()
+        heard = order.generation if order else None
+        now = {
+            "head": session,
+            "heard": heard,
+            "running": self._running,
+            "leaves": self._leaves,
+        }
+        return last.model_copy(update=now)
 
     def _hear(self) -> tuple[str | None, Order | None]:
         beat = self._link.hear(0)
         return (beat.session, cast(Order, beat.body)) if beat is not None else (None, None)
 
     def _has_ended(self, session: str | None, generation: int) -> bool:
-        return (self._report.head, self._report.ended) == (session, generation)
+        return (self._session, self._end.ended) == (session, generation)
 
 
 class FollowerLife(EngineLife):

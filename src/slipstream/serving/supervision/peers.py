@@ -114,7 +114,9 @@ class Followers(Peers):
         for rank in self._ranks:
             report = self._read(rank)
             if report and report.ended == self._generation and report.cause not in _VAGUE:
-                self._chronicle.note(f"{self._describe(rank)}: {report.message}")
+                said = f"{self._describe(rank)}: {report.message}"
+                if said[:SHOWN_CHARACTERS] != self._message:
+                    self._chronicle.note(said)
                 return report.cause
         return None
 
@@ -147,7 +149,9 @@ class Followers(Peers):
 
     def _is_idle(self, rank: int) -> bool:
         report = self._read(rank)
-        return report is not None and report.running is None
+        if report is None or report.running is not None or report.leaves:
+            return False
+        return (report.head, report.heard) == (self._link.session, self._generation)
 
     def _is_settled(self, rank: int) -> bool:
         report = self._read(rank)

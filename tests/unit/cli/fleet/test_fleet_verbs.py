@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli.main import run
-from slipstream.fleet.link_transfer import LinkFigures
+from slipstream.fleet.far_side.link_transfer import LinkFigures
 from slipstream.fleet.plan import FleetPlan, FleetProbe
 from slipstream.fleet.record import Fleet, read_fleet
 from slipstream.fleet.status import FleetStatus
@@ -145,6 +145,7 @@ def test_plan_needs_no_machine_with_a_saved_probe(
         (say("{" * 100_000), "did not answer with a MachineView"),
         (say("x" * (5 << 20)), "answered with 5242880 bytes"),
         (say(view(1).to_json().replace('"eth0"', f'"{CLEAR!a}"')), "did not answer with"),
+        (say(view(1).to_json().replace("10.0.0.1/24", "10.0.0.1; id")), "did not answer with"),
         (say(view(1).to_json().replace('"vllm 0.32.0"', '"vllm\\u001b[2J"')), "did not answer"),
         (say("", 1, f"bad {CLEAR} verb".encode()), "bad \ufffd[2J verb"),
         (say("", 127), "slipstream is not installed"),
@@ -165,6 +166,22 @@ def test_what_a_machine_prints_is_checked_and_never_shown_as_it_is(
     assert len(shown.out) < 10_000
 
 
+def test_what_a_login_prints_before_an_answer_is_passed_over(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    healthy = make_reply(fleet)
+
+    def reply(machine: str, words: list[str], stdin: bytes | None) -> Answer:
+        answer = healthy(machine, words, stdin)
+        return say(b"Welcome to {NAME}\n\n* 3 updates\n" + answer.stdout)
+
+    connect(monkeypatch, FarMachines(reply))
+    assert run(["fleet", "probe", "--json"], {}) == 0
+    probe = FleetProbe.model_validate_json(capsys.readouterr().out)
+    assert [link.gigabits for link in probe.links] == [23.4]
+    assert probe.machines["one"].clock_offset_seconds is not None
+
+
 def test_up_sends_every_rank_its_plan_and_starts_all_of_them(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -178,7 +195,7 @@ def test_up_sends_every_rank_its_plan_and_starts_all_of_them(
     for machine, path in machines.files:
         assert path.startswith(f"{fleet.folder}/")
         names[machine].append(Path(path).name)
-    shared = ["fleet-plan.json", "plan.json", "keys.json"]
+    shared = ["fleet.toml", "fleet-plan.json", "plan.json", "keys.json"]
     assert names == {
         "one": [*shared, "group-a.key"],
         "two": [*shared, "group-a.key"],

@@ -8,8 +8,8 @@ import yaml
 from cryptography import x509
 
 from slipstream.cli.main import run
+from slipstream.fleet.far_side.link_transfer import LinkFigures
 from slipstream.fleet.front.control import FrontState, GroupState, RoutedState
-from slipstream.fleet.link_transfer import LinkFigures
 from slipstream.fleet.record import Fleet, read_fleet
 from slipstream.fleet.roll import Rollout
 from slipstream.fleet.transport import Answer

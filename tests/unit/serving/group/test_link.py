@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ class Pair:
         self.clock = Clock()
         self.link = GroupLink(make_group(1), SECRET, Report, self.clock)
 
-    def make(self, number: int = 1, session: str = "0" * 32, **changes: object) -> Heartbeat:
+    def make(self, number: int = 1, session: str = "0" * 32, **changes: Any) -> Heartbeat:
         whole = {
             "group": "a",
             "sender": 0,
@@ -80,7 +81,7 @@ def test_a_fresh_beat_is_heard_until_its_sender_is_silent() -> None:
         {"body": Report(running=1)},
     ],
 )
-def test_what_is_not_for_this_supervisor_is_not_heard(changes: dict[str, object]) -> None:
+def test_what_is_not_for_this_supervisor_is_not_heard(changes: dict[str, Any]) -> None:
     pair = Pair()
     assert pair.receive(pair.make(**changes)) is None
 

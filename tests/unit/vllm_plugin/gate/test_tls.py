@@ -19,11 +19,16 @@ pytest.importorskip("httptools")
 
 
 @contextmanager
-def serve(gate: App, pair: Pair, *, loop: str = "auto") -> Iterator[int]:
+def serve(
+    gate: App, pair: Pair, *, loop: str = "auto", authority: Pair | None = None
+) -> Iterator[int]:
     server = make_server(gate)
     server.config.loop = loop
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.file, pair.key)
+    if authority is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(authority.file)
     server.config.ssl_certfile, server.config.ssl = pair.file, context
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -35,9 +40,13 @@ def serve(gate: App, pair: Pair, *, loop: str = "auto") -> Iterator[int]:
             thread.join()
 
 
-def ask(port: int, pair: Pair, *pieces: bytes, pause: float = 0) -> bytes:
+def ask(
+    port: int, pair: Pair, *pieces: bytes, pause: float = 0, shown: Pair | None = None
+) -> bytes:
     """Send pieces over TLS, and return all that comes until the server closes."""
     context = ssl.create_default_context(cafile=str(pair.file))
+    if shown is not None:
+        context.load_cert_chain(shown.file, shown.key)
     with (
         socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
         context.wrap_socket(plain, server_hostname="llm.example.org") as connection,
@@ -54,6 +63,13 @@ def ask(port: int, pair: Pair, *pieces: bytes, pause: float = 0) -> bytes:
         return answer
 
 
+@pytest.fixture(params=["asyncio", "uvloop"])
+def loop(request: pytest.FixtureRequest) -> str:
+    if request.param == "uvloop":
+        pytest.importorskip("uvloop")
+    return str(request.param)
+
+
 MODELS = b"GET /v1/models HTTP/1.1\r\nHost: e\r\nConnection: close\r\n\r\n"
 
 
@@ -63,6 +79,20 @@ def test_a_request_is_answered(tmp_path: Path) -> None:
         answer = ask(port, pair, MODELS)
     assert answer.startswith(b"HTTP/1.1 200")
     assert engine.scopes[0]["scheme"] == "https"
+
+
+def test_where_clients_need_a_certificate_no_request_comes_without_one(
+    tmp_path: Path, loop: str
+) -> None:
+    authority = make_pair(tmp_path / "authority", "authority", is_authority=True)
+    pair, engine = make_pair(tmp_path / "tls", issuer=authority), Living()
+    stranger = make_pair(tmp_path / "stranger")
+    gate = make_living_gate(tmp_path, engine)
+    with serve(gate, pair, loop=loop, authority=authority) as port:
+        assert ask(port, authority, MODELS) == b""
+        assert ask(port, authority, MODELS, shown=stranger) == b""
+        assert engine.scopes == []
+        assert ask(port, authority, MODELS, shown=pair).startswith(b"HTTP/1.1 200")
 
 
 def test_a_head_without_end_is_refused_with_an_answer(tmp_path: Path) -> None:
@@ -85,13 +115,6 @@ def test_a_slow_head_is_refused_and_its_connection_closed(
         took = time.monotonic() - began
     assert answer.startswith(b"HTTP/1.1 408")
     assert 0.3 <= took < 5
-
-
-@pytest.fixture(params=["asyncio", "uvloop"])
-def loop(request: pytest.FixtureRequest) -> str:
-    if request.param == "uvloop":
-        pytest.importorskip("uvloop")
-    return str(request.param)
 
 
 HELLO = bytes.fromhex("16030100c8010000c4")

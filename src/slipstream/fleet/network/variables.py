@@ -4,7 +4,7 @@ Sources: vLLM 0.32 for its own; NCCL's documentation; what eugr's and sparkrun's
 linked DGX Sparks (docs/fleet.md holds ours against theirs, line by line).
 """
 
-from slipstream.fleet.network import GroupNetwork
+from slipstream.fleet.network.topology import GroupNetwork
 from slipstream.planning.settings import Choice
 
 RING_ALGORITHM_FROM = 4

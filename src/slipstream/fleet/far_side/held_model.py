@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from slipstream.errors import InvalidInputError
-from slipstream.fleet.this_machine import digest_weights
+from slipstream.fleet.far_side.this_machine import digest_weights
 from slipstream.records import Record
 from slipstream.serving.weights.lock import read_lock
 from slipstream.serving.weights.obtaining import obtain

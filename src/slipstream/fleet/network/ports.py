@@ -7,7 +7,7 @@ none of them asks for a key: that range is for the members alone.
 from collections.abc import Iterator
 from typing import Literal
 
-from slipstream.fleet.network import GroupNetwork
+from slipstream.fleet.network.topology import GroupNetwork
 from slipstream.fleet.plan import FleetPlan, GroupPlan, PortRule, RouterPlan
 from slipstream.fleet.record import Fleet
 from slipstream.planning.spreading import MASTER_PORT, WATCH_PORT
@@ -106,11 +106,7 @@ def render_firewall(plan: FleetPlan, machine: str) -> str:
 
 def _list_sources(plan: FleetPlan, machines: tuple[str, ...]) -> list[str]:
     """Return matches on the addresses from which these machines come."""
-    addresses = {plan.machines[name].address for name in machines if name in plan.machines}
-    for link in plan.links:
-        addresses |= {link.address_a} if link.a in machines else set()
-        addresses |= {link.address_b} if link.b in machines else set()
-    known = sorted(address for address in addresses if address)
+    known = sorted(address for name in machines for address in plan.list_addresses(name))
     by_family = {
         "ip saddr": [address for address in known if ":" not in address],
         "ip6 saddr": [address for address in known if ":" in address],

@@ -1,7 +1,7 @@
 """Which machines are linked, over which interfaces, and what each link carries.
 
-Only ways that an engine or the router will use are measured: between the members of a group, and
-from the router to each group. So the work grows with the groups, not with all pairs of machines.
+Only ways between the members of a group are measured, so the work grows with the groups and not
+with all pairs of machines; requests and answers are text, which any network carries.
 """
 
 import json
@@ -9,17 +9,18 @@ import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
-from itertools import combinations
+from itertools import combinations, islice
 
 from slipstream.errors import SlipstreamError, UnreachableError
 from slipstream.fleet.far_commands import call, name_command, read_answer
-from slipstream.fleet.link_transfer import SECRET_BYTES, LinkFigures
+from slipstream.fleet.far_side.link_transfer import SECRET_BYTES, LinkFigures
 from slipstream.fleet.plan import Interface, Link, MachineView
 from slipstream.fleet.record import Fleet
-from slipstream.fleet.transport import Transport, ask_all
+from slipstream.fleet.transport import Stream, Transport, ask_all
 
 MOST_WAYS = 6
 LISTEN_SECONDS = 30
+MOST_LOGIN_LINES = 100
 _VIRTUAL = ("docker", "br-", "virbr", "cni", "flannel", "kube", "tun", "tap")
 
 
@@ -36,12 +37,8 @@ class Way:
 
 
 def list_pairs(fleet: Fleet) -> list[tuple[str, str]]:
-    """List the pairs of machines between which something will go."""
-    pairs = [pair for group in fleet.groups.values() for pair in combinations(group.machines, 2)]
-    if fleet.router is not None:
-        heads = [group.machines[0] for group in fleet.groups.values()]
-        pairs += [(fleet.router.machine, head) for head in heads if head != fleet.router.machine]
-    return list({frozenset(pair): pair for pair in pairs}.values())
+    """List the pairs of machines that exchange results in every layer of every step."""
+    return [pair for group in fleet.groups.values() for pair in combinations(group.machines, 2)]
 
 
 def list_ways(a: str, view_a: MachineView, b: str, view_b: MachineView) -> list[Way]:
@@ -126,7 +123,7 @@ def _measure_way(fleet: Fleet, transport: Transport, way: Way) -> Link:
     listen = ["fleet", "link", "--json", "--here", way.address_b, f"--seconds={LISTEN_SECONDS}"]
     stream = transport.start(way.b, name_command(fleet.machines[way.b], listen), stdin=secret)
     try:
-        port = _read_port(way.b, next(iter(stream.lines()), b""))
+        port = _read_port(way.b, stream)
         words = ["fleet", "link", "--json", "--here", way.address_a, "--there", way.address_b]
         answer = call(fleet, transport, way.a, [*words, f"--port={port}"], stdin=secret)
         figures = read_answer(way.a, answer, LinkFigures)
@@ -148,14 +145,15 @@ def _measure_way(fleet: Fleet, transport: Transport, way: Way) -> Link:
     )
 
 
-def _read_port(machine: str, text: bytes) -> int:
-    """Read where the other end listens."""
-    try:
-        port = json.loads(text)["port"]
+def _read_port(machine: str, stream: Stream) -> int:
+    """Read where the other end listens; what a login prints comes before it."""
+    for line in islice(stream.lines(), MOST_LOGIN_LINES):
+        try:
+            port = json.loads(line)["port"]
+        except (ValueError, KeyError, TypeError):
+            continue
         if isinstance(port, int) and 0 < port < 65536:
             return port
-    except (ValueError, KeyError, TypeError):
-        pass
     raise UnreachableError(
         f"{machine}: the end of a link did not begin to listen", hint="slipstream fleet probe"
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.fleet.interfaces import read_ephemeral_ports, read_interfaces
+from slipstream.fleet.far_side.interfaces import read_ephemeral_ports, read_interfaces
 
 ADDRESSES = [
     {"ifname": "lo", "flags": ["LOOPBACK", "UP"], "mtu": 65536, "addr_info": []},

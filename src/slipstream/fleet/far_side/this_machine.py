@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slipstream import __version__
 from slipstream.errors import InvalidInputError
-from slipstream.fleet.interfaces import read_ephemeral_ports, read_interfaces
+from slipstream.fleet.far_side.interfaces import read_ephemeral_ports, read_interfaces
 from slipstream.fleet.plan import MachineView
 from slipstream.hardware import Surface, read_host
 from slipstream.serving.weights.lock import WeightsLock, read_lock

@@ -11,6 +11,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Annotated
+
+from pydantic import Field
 
 from slipstream.errors import UnreachableError
 from slipstream.records import Record
@@ -23,11 +26,14 @@ _BLOCK = 1 << 20
 _ACCEPT_SECONDS = 2.0
 
 
+Figure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
 class LinkFigures(Record):
     """What was measured from one end."""
 
-    gigabits: float
-    round_trip_ms: float
+    gigabits: Figure
+    round_trip_ms: Figure
 
 
 def serve_link(

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from slipstream.errors import UnreachableError
-from slipstream.fleet.link_transfer import measure_link, serve_link
+from slipstream.fleet.far_side.link_transfer import measure_link, serve_link
 
 SECRET = b"s" * 32
 
