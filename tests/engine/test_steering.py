@@ -170,6 +170,7 @@ def test_the_screen_and_the_page_show_what_the_core_reports(service: Service) ->
 @needs_prometheus
 def test_prometheus_answers_every_query_of_ours_with_data(service: Service, tmp_path: Path) -> None:
     leave_early(service)
+    assert httpx.get(f"{service.url}/tokenize").status_code == 404  # a refusal
     # A ratio is recorded only while there is something to divide by.
     queries = {
         title: query for title, query in list_panel_queries().items() if "ratio_rate" not in query
