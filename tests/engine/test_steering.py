@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 CODE = "Write a Python function that returns the n-th Fibonacci number, with a docstring."
 SCRAPES = 3
+RECORDED_RATE = "fleet_group:vllm_inter_token_latency_seconds:p95_5m"
 STORY = "Tell me a short story about a lighthouse."
 
 
@@ -169,14 +170,20 @@ def test_the_screen_and_the_page_show_what_the_core_reports(service: Service) ->
 @needs_prometheus
 def test_prometheus_answers_every_query_of_ours_with_data(service: Service, tmp_path: Path) -> None:
     leave_early(service)
+    assert httpx.get(f"{service.url}/tokenize").status_code == 404  # a refusal
+    # A ratio is recorded only while there is something to divide by.
+    queries = {
+        title: query for title, query in list_panel_queries().items() if "ratio_rate" not in query
+    }
     with run_prometheus(tmp_path, f"127.0.0.1:{service.port}") as prometheus:
-        service.wait_for(lambda: prometheus.count_scrapes() >= 2, 60)
-        leave_early(service)  # A ratio of nothing is not recorded.
         service.wait_for(lambda: prometheus.count_scrapes() >= SCRAPES, 60)
         service.wait_for(lambda: "unknown" not in prometheus.list_faults().values(), 60)
-        queries = list_panel_queries()
+        # Rates are recorded once there are two scrapes, all of them in the same round.
+        recorded = list(list_recordings())
+        service.wait_for(lambda: bool(prometheus.query(RECORDED_RATE)), 60)
+        assert RECORDED_RATE in recorded
         assert [title for title, query in queries.items() if not prometheus.query(query)] == []
-        assert prometheus.list_faults() == dict.fromkeys([*list_rules(), *list_recordings()])
+        assert prometheus.list_faults() == dict.fromkeys([*list_rules(), *recorded])
 
 
 def test_what_the_core_did_last_outlives_it(service: Service) -> None:
