@@ -62,6 +62,7 @@ from slipstream.serving.supervision.detaching import detach, follow_to_ready
 from slipstream.serving.supervision.early_stop import stopping_early
 from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.serving.supervision.follower import Follower
+from slipstream.serving.supervision.ladder import Rung
 from slipstream.serving.supervision.supervisor import SIGNALS, Supervisor
 from slipstream.serving.systemd import USER, Service, is_hidden, render_unit
 from slipstream.steering.guardian import ACTIONS, GuardianRules
@@ -209,6 +210,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     pruned = prune_runs(folder.path.parent, now=now, spared=earlier.path if earlier else None)
     warnings += [str(pruned)] if pruned.names else []
     begun = _describe_run(folder, plan, host, terms, successions)
+    if plan.group is not None:  # Every rank has to know how far the plan has come down.
+        begun = begun.model_copy(update={"rungs": _list_rungs(options)})
     chronicle = Chronicle(folder, begun, lambda event: _show_event(event, screen))
     with stopping_early(chronicle):
         try:
@@ -278,6 +281,12 @@ def _list_successions(options: argparse.Namespace, now: datetime) -> tuple[datet
     if find_standing(run) != "supervisor gone":
         return ()
     return (*run.successions, now)[-MOST_SUCCESSIONS:]
+
+
+def _list_rungs(options: argparse.Namespace) -> tuple[Rung, ...]:
+    """Return the rungs that a run which is served again had stepped down."""
+    folder = RunFolder(Path(options.target or ""))
+    return folder.read().rungs if folder.record.is_file() else ()
 
 
 def _refuse_wishes(options: argparse.Namespace, why: str, hint: str) -> None:

@@ -11,6 +11,7 @@ from typing import cast
 
 from slipstream.errors import EngineError
 from slipstream.planning.group import Group
+from slipstream.planning.plan import LaunchPlan
 from slipstream.serving.group.heartbeats import Order, Report
 from slipstream.serving.group.link import SILENT_AFTER_SECONDS
 from slipstream.serving.kept_logs import find_place
@@ -19,7 +20,7 @@ from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.death import Death
 from slipstream.serving.supervision.engine_life import WATCH_EVERY_SECONDS, EngineLife
 from slipstream.serving.supervision.generation import Asker
-from slipstream.serving.supervision.ladder import Cause, take_rungs
+from slipstream.serving.supervision.ladder import Cause, Rung, take_rungs
 from slipstream.serving.supervision.peers import (
     LOOK_EVERY_SECONDS,
     SHOWN_CHARACTERS,
@@ -38,7 +39,8 @@ class Head(Peers):
 
     def __init__(self, chronicle: Chronicle, group: Group) -> None:
         self._chronicle, self._group = chronicle, group
-        self._plan = chronicle.run.plan
+        # As it was served first, from its local copies, with the rungs behind it.
+        self._first: tuple[LaunchPlan, tuple[Rung, ...]] | None = None
         self._link = make_link(group, self._say)
         # The generation that runs, or ran last, and the session of the head that ordered it.
         self._session: str | None = None
@@ -72,12 +74,21 @@ class Head(Peers):
             # One that runs already has lost a rank, which a supervisor that is new cannot replace.
             elif order is not None and self._idle_after == (session, order.generation - 1):
                 self._idle_after = None
-                plan = take_rungs(self._plan, order.rungs)
-                self._chronicle.update(plan=plan, rungs=order.rungs)
+                self._take_rungs(order.rungs)
                 self._session, self._running = session, order.generation
                 self._link.send()
                 return
             await asyncio.sleep(LOOK_EVERY_SECONDS)
+
+    def _take_rungs(self, rungs: tuple[Rung, ...]) -> None:
+        run = self._chronicle.run
+        self._first = plan, taken = self._first or (run.plan, run.rungs)
+        if rungs[: len(taken)] != taken:
+            raise EngineError(
+                f"this rank has stepped down ({', '.join(taken)}), and the head has not",
+                hint="serve the plan of this rank again: slipstream fleet up",
+            )
+        self._chronicle.update(plan=take_rungs(plan, rungs, len(taken)), rungs=rungs)
 
     async def watch(self) -> None:
         """End when the head is silent, or no longer wants this generation."""

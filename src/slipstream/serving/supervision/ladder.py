@@ -130,9 +130,13 @@ def step_down(
     return None
 
 
-def take_rungs(plan: LaunchPlan, rungs: Sequence[Rung]) -> LaunchPlan:
-    """Return the plan after the rungs that the head of its group has stepped down."""
-    for place, rung in enumerate(rungs):
+def take_rungs(plan: LaunchPlan, rungs: Sequence[Rung], taken: int = 0) -> LaunchPlan:
+    """Return the plan after the rungs that the head of its group has stepped down.
+
+    The first `taken` of them are behind it already.
+    """
+    for place in range(taken, len(rungs)):
+        rung = rungs[place]
         plan = _STEPS[rung](plan, f"{rung}, as the group's head decided", tuple(rungs[:place]))
     return plan
 

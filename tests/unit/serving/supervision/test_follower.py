@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from slipstream.errors import EngineError
 from slipstream.hardware import load_host
 from slipstream.planning.group import Group
+from slipstream.planning.settings import Choice
 from slipstream.serving.group.heartbeats import Heartbeat, Order, sign
 from slipstream.serving.group.secret import read_secret
 from slipstream.serving.supervision import follower
@@ -66,3 +68,18 @@ def test_a_new_supervisor_waits_for_the_next_generation(
 
     # Only 4 follows what was ended, once; another head has ended nothing yet.
     assert asyncio.run(follow()) == [False, False, False, True, False, False, False]
+
+
+def test_a_successor_takes_only_the_rungs_that_are_not_behind_it(tmp_path: Path) -> None:
+    stage = GroupStage(tmp_path, load_host("gb10")).follower
+    group = stage.run.plan.group
+    assert group is not None
+    halved = stage.run.plan.change(context=Choice(4096, "measured", "less-memory"))
+    stage.chronicle.update(plan=halved, rungs=("less-memory",))
+    head = Head(stage.chronicle, group)
+    head._take_rungs(("less-memory", "eager"))
+    assert stage.run.plan.context == 4096
+    assert "--enforce-eager" in stage.run.plan.argv()
+    assert stage.run.rungs == ("less-memory", "eager")
+    with pytest.raises(EngineError, match="has stepped down"):
+        head._take_rungs(())
