@@ -193,7 +193,7 @@ def test_a_gate_lets_in_nobody_without_a_certificate_of_the_fleet(site: Site) ->
 
 
 def test_a_key_and_a_body_arrive_by_every_way(site: Site) -> None:
-    bodies = {
+    bodies: dict[str, dict[str, Any]] = {
         "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
         "/v1/completions": {"prompt": "hi"},
         "/v1/responses": {"input": "hi"},
