@@ -6,6 +6,7 @@ from typing import Literal
 from slipstream.errors import SlipstreamError
 from slipstream.fleet.far_commands import call, read_answer
 from slipstream.fleet.far_side.reach import MOST_TARGETS, Reached, ReachList
+from slipstream.fleet.front.deploying import read_front
 from slipstream.fleet.plan import FleetPlan, PortRule
 from slipstream.fleet.status import FleetStatus
 from slipstream.fleet.transport import Transport, ask_all, escape
@@ -43,6 +44,7 @@ def examine_fleet(plan: FleetPlan, status: FleetStatus, transport: Transport) ->
         *_examine_machines(plan, transport),
         *_list_run_checks(status),
         *_check_ports(plan, transport),
+        *_check_front(plan, transport),
     ]
     found = tuple(one for one in checks if one.check.verdict != "ok")
     return FleetExamination(fleet=plan.fleet.name, found=found, passed=len(checks) - len(found))
@@ -108,6 +110,29 @@ def _list_run_checks(status: FleetStatus) -> Iterator[MachineCheck]:
             said = escape(one.run.message or "")
             hint = f"slipstream fleet logs --events {one.machine}"
             yield _find(one.machine, "run", f"{one.run.state}: {said}", hint)
+
+
+def _check_front(plan: FleetPlan, transport: Transport) -> Iterator[MachineCheck]:
+    """Look for a front that does not answer, and for groups that it was left closed to."""
+    if plan.router is None:
+        return
+    machine = plan.router.machine
+    try:
+        state = read_front(plan.fleet, transport)
+    except SlipstreamError as fault:
+        yield _find(machine, "front", fault.message, fault.hint)
+        return
+    for group in (one.group for one in state.groups if one.state == "closed"):
+        what = f"it sends {group} no requests: a rollout was left, or goes on"
+        yield _find(machine, "front", what, "slipstream fleet roll --resume")
+    message = "it answers" if state.router_up else "it balances by itself: the router is down"
+    check = Check(
+        subject="front",
+        verdict="ok" if state.router_up else "warning",
+        message=message,
+        hint=None if state.router_up else f"on {machine}: tail the fleet's front/router.log",
+    )
+    yield MachineCheck(machine=machine, check=check)
 
 
 def _check_ports(plan: FleetPlan, transport: Transport) -> Iterator[MachineCheck]:

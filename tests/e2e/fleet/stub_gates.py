@@ -113,12 +113,12 @@ class _App:
 
 
 async def _read(receive: Receive) -> bytes:
-    body = b""
+    body = bytearray()
     while True:
         message = await receive()
         body += bytes(message.get("body", b""))
         if not message.get("more_body"):
-            return body
+            return bytes(body)
 
 
 async def _say(send: Send, status: int, document: dict[str, Any]) -> None:

@@ -48,6 +48,7 @@ class Site:
         self.contexts: dict[str, int | None] = {}
         self.states: dict[str, GroupState] = dict.fromkeys(GROUPS, "open")
         self.bad: set[tuple[str, str, int | None]] = set()
+        self.router_up = True
         self.log: list[str] = []
 
     def read(self, machine: str, name: str) -> bytes | None:
@@ -97,6 +98,12 @@ class Site:
         self.runs[machine], self.contexts[machine] = run_status(self.fleet), plan.context
         return events("starting", "warming", "ready")
 
+    def _doctor(self, machine: str, words: list[str]) -> Answer:
+        return say('{"checks": [{"subject": "disk", "verdict": "ok", "message": "fine"}]}')
+
+    def _reach(self, machine: str, words: list[str]) -> Answer:
+        return say('{"reached": []}')
+
     def _stop(self, machine: str, words: list[str]) -> Answer:
         self.log.append(f"stop {machine}")
         self.runs[machine] = run_status(self.fleet, "stopped")
@@ -126,7 +133,7 @@ class Site:
             RoutedState(group=group, state=state, requests=0)
             for group, state in self.states.items()
         )
-        return say(FrontState(router_up=True, groups=states).to_json())
+        return say(FrontState(router_up=self.router_up, groups=states).to_json())
 
 
 @pytest.fixture
@@ -336,6 +343,18 @@ def test_the_last_group_that_takes_requests_is_not_closed(
     assert run(["fleet", "roll", "a"], {}) == 4
     assert "no other group takes requests while a is closed" in capsys.readouterr().out
     assert not any(line.startswith(("stop", "serve")) for line in site.log)
+
+
+def test_doctor_finds_a_group_that_was_left_closed_and_a_router_that_is_down(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bring_up(site, capsys)
+    site.states["b"], site.router_up = "closed", False
+    assert run(["fleet", "doctor"], {}) == 1
+    told = capsys.readouterr().out
+    assert "it sends b no requests: a rollout was left, or goes on" in told
+    assert "slipstream fleet roll --resume" in told
+    assert "it balances by itself: the router is down" in told
 
 
 def test_endpoints_are_the_open_groups_in_the_form_that_llm_d_reads(
