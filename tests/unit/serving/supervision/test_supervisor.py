@@ -141,7 +141,7 @@ def test_a_restart_waits_for_the_address_of_an_engine_that_never_served(
         await stage.reach("ready")
 
     stage.serve(repair)
-    assert "it starts when the address is free: Address already in use" in stage.messages()
+    assert "waiting until the address is free: Address already in use" in stage.messages()
     assert stage.run.state == "stopped"
 
 
