@@ -1,6 +1,7 @@
 """A look at every machine of a fleet over SSH, all at a time; what could not be seen is a fault."""
 
 import math
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -80,8 +81,9 @@ def _read_version(fleet: Fleet, transport: Transport, machine: str) -> str | Non
     answer = transport.run(machine, command, timeout=PROBE_SECONDS)
     if answer.code:
         return None
-    words = answer.stdout.decode(errors="replace").split()
-    return escape(words[-1], 40) if words else None
+    # A login may print something first; the engine's version follows a comma.
+    found = re.findall(r"^slipstream ([^\s,]+)", answer.stdout.decode(errors="replace"), re.M)
+    return escape(found[-1], 40) if found else None
 
 
 def _read_clock(transport: Transport, machine: str) -> float | None:

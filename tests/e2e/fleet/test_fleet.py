@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import slipstream
+from slipstream.fleet.installing import WHEELS
 from slipstream.fleet.plan import FleetPlan
 from tests.fleet_bed.bed import Bed, explain_absence, run_bed
 
@@ -52,6 +53,7 @@ speculation = false
 SPREAD = """
 import sys
 from pathlib import Path
+from slipstream.fleet.installing import WHEELS
 from slipstream.fleet.plan import FleetPlan
 from slipstream.fleet.transport import open_ssh
 from slipstream.fleet.weights import spread_weights
@@ -115,6 +117,8 @@ def test_a_machine_without_slipstream_gets_it_and_is_then_planned_for(bed: Bed) 
     planned = fleet_verb(bed, "plan", "--install", "--json")
     plan = FleetPlan.model_validate_json(planned.stdout)
     assert plan.refusals == ()
+    # What has this version is left alone, and `one` shares its packages with these tests.
+    assert [(bed[name].home / WHEELS).exists() for name in ("one", "two")] == [False, True]
     own = {(link.interface_a, link.interface_b, link.kind) for link in plan.links}
     assert own == {("eth0", "eth0", "tcp"), ("link0", "link0", "tcp")}
     assert all((link.gigabits or 0) > 0.01 for link in plan.links)
