@@ -2,11 +2,8 @@
 
 import json
 import os
-import shlex
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,13 +17,10 @@ from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_co
 from slipstream.serving.run import (
     Process,
     Run,
-    RunFolder,
     find_runs_root,
     list_runs,
-    read_process,
 )
-from slipstream.serving.supervision.engine_process import GRACE_SECONDS, choose_port
-from tests.unit.full_disk import FILLER, fill
+from slipstream.serving.supervision.engine_process import choose_port
 from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
 from tests.unit.serving.supervision.fake_engine import PROGRAM
 from tests.unit.serving.weights.pieces import make_shard
@@ -248,56 +242,6 @@ def test_a_changed_file_fails_the_run_before_an_engine_starts(
     assert serve_until_ready(*pair, *port, "--accept-changes") == 0
 
 
-def test_a_unit_runs_the_same_command(
-    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(["plan", *pair, "--json"], os.environ)
-    saved = tmp_path / "plan.json"
-    saved.write_text(capsys.readouterr().out)
-    assert run(["serve", str(saved), "--unit", "--port", "9000", "--drain", "60"], os.environ) == 0
-    unit = capsys.readouterr().out
-    (line,) = [line for line in unit.splitlines() if line.startswith("ExecStart=")]
-    assert shlex.split(line)[1:] == ["serve", str(saved), "--port", "9000", "--drain", "60"]
-    assert "KillMode=mixed" in unit
-    (stop,) = [line for line in unit.splitlines() if line.startswith("TimeoutStopSec=")]
-    assert int(stop.partition("=")[2]) > 60 + GRACE_SECONDS
-
-
-def test_a_unit_keeps_the_recording(
-    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(["plan", *pair, "--json"], os.environ)
-    saved = tmp_path / "plan.json"
-    saved.write_text(capsys.readouterr().out)
-    words = ("--unit", "--drain", "0", "--record", "kept", "--fixed-length", "--redact", "a b")
-    assert run(["serve", str(saved), *words], os.environ) == 0
-    lines = capsys.readouterr().out.splitlines()
-    (start,) = [line for line in lines if line.startswith("ExecStart=")]
-    kept = str(tmp_path / "kept")
-    expected = ["--drain", "0", "--record", kept, "--redact", "a b", "--fixed-length"]
-    assert sorted(shlex.split(start)[3:]) == sorted(expected)
-    shown = [line for line in lines if line.startswith(("ReadWritePaths=", "BindPaths="))]
-    assert any(kept in line for line in shown)
-    assert run(["serve", str(saved), "--unit", "--detach"], os.environ) == 2
-
-
-def test_a_unit_keeps_what_the_guardian_may_do(
-    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(["plan", *pair, "--json"], os.environ)
-    (saved := tmp_path / "plan.json").write_text(capsys.readouterr().out)
-    for words in ("off", "note,restart"):
-        assert run(["serve", str(saved), "--unit", "--guardian", words], os.environ) == 0
-        assert f" --guardian {words} " in capsys.readouterr().out.replace("\n", " ")
-    assert run(["serve", str(saved), "--guardian", "note,panic"], os.environ) == 2
-    assert "'panic' is not one of note, lower, swap-back, plain, restart" in capsys.readouterr().err
-
-
-def test_a_unit_needs_a_saved_plan(pair: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["serve", *pair, "--unit"], os.environ) == 2
-    assert "a unit needs a saved plan" in capsys.readouterr().err
-
-
 def test_requests_are_recorded_only_where_asked_for(pair: list[str], tmp_path: Path) -> None:
     port = str(choose_port(None))
     words = ("--port", port, "--record", "kept", "--redact", r"\d{16}")
@@ -382,50 +326,6 @@ def test_a_run_without_the_gate_is_for_this_machine_and_shown_as_such(
     assert "gate          none: every user of this machine" in capsys.readouterr().out
 
 
-@pytest.fixture
-def served(pair: list[str], small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    """Return a run, on a small disk, whose supervisor was killed."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(small_disk))
-    assert serve_until_ready(*pair, "--port", str(choose_port(None))) == 0
-    ((folder, ended),) = list_runs(find_runs_root(os.environ))
-    cut_off = {"state": "ready", "supervisor": NOBODY}
-    folder.write(ended.model_copy(update=cut_off))
-    return folder
-
-
-def test_a_successor_on_a_full_disk_goes_on_in_the_folder_that_is_there(
-    served: RunFolder, small_disk: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fill(small_disk)
-    here = read_process(os.getpid())
-
-    def has_taken_over() -> bool:
-        now = served.read()
-        taken = now.supervisor == here and now.state == "ready"
-        if taken:
-            (small_disk / FILLER).unlink()
-        return taken
-
-    with stopping_once(has_taken_over):
-        assert run(["serve", str(served.path)], os.environ) == 0
-    assert [found.id for found in find_runs()] == [served.path.name]
-    assert served.read().state == "stopped"
-    assert "disk_full: there is no room left to write" in capsys.readouterr().err
-
-
-def test_a_new_run_on_a_full_disk_is_refused_before_an_engine_starts(
-    served: RunFolder, pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fill(tmp_path / "disk")
-    started = len(list((tmp_path / "fake").glob("start-*")))
-    assert run(["serve", *pair, "--port", str(choose_port(None))], os.environ) == 1
-    shown = capsys.readouterr().err
-    assert "error: disk_full: " in shown
-    assert "hint: df -h " in shown
-    assert [path.name for path in served.path.parent.iterdir()] == [served.path.name]
-    assert len(list((tmp_path / "fake").glob("start-*"))) == started
-
-
 def test_old_runs_are_removed_when_another_begins_and_this_is_said(
     pair: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -441,25 +341,3 @@ def test_old_runs_are_removed_when_another_begins_and_this_is_said(
     assert serve_until_ready(*pair, "--port", port) == 0
     assert "1 old run of " in capsys.readouterr().err
     assert first not in [found.id for found in find_runs()]
-
-
-def test_a_detached_supervisor_that_is_killed_on_a_full_disk_has_a_successor(
-    pair: list[str], small_disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(small_disk))
-    paths = [os.environ["PYTHONPATH"], *filter(None, sys.path)]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-    command = [sys.executable, "-m", "slipstream"]
-    served = [*command, "serve", *pair, "--port", str(choose_port(None)), "--detach"]
-    subprocess.run(served, check=True, capture_output=True, timeout=120)
-    ((folder, first),) = list_runs(find_runs_root(os.environ))
-    fill(small_disk)
-    os.kill(first.supervisor.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 60
-    while (now := folder.read()).supervisor == first.supervisor or now.state != "ready":
-        assert time.monotonic() < deadline, now.state
-        time.sleep(0.1)
-    assert [found.id for found in find_runs()] == [first.id]
-    subprocess.run([*command, "stop"], check=True, capture_output=True, timeout=60)
-    assert read_process(now.supervisor.pid) is None
-    assert folder.read().state == "stopped"

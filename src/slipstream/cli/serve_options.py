@@ -1,0 +1,144 @@
+"""The options of `slipstream serve`, and the terms of a run that they ask for."""
+
+import argparse
+from pathlib import Path
+
+from slipstream.cli.arguments import natural_number, whole_number
+from slipstream.cli.weights import add_accept_changes
+from slipstream.errors import UsageError
+from slipstream.serving.access.gate_file import GateRecording
+from slipstream.serving.access.gate_rules import read_rules
+from slipstream.serving.run import Terms
+from slipstream.steering.guardian import ACTIONS, GuardianRules
+
+
+def add_access_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the address, the gate and recordings."""
+    access = parser.add_argument_group("address and access")
+    access.add_argument(
+        "--bind",
+        metavar="ADDRESS",
+        help="address to listen on; other machines need a key (default 127.0.0.1)",
+    )
+    access.add_argument("--port", metavar="N", type=whole_number, help="TCP port (default 8000)")
+    access.add_argument(
+        "--tls",
+        metavar="FOLDER",
+        type=Path,
+        help="folder of a fleet's machine.pem, its .key and ca.pem; clients need a certificate of "
+        "that authority, too (default: no TLS)",
+    )
+    access.add_argument(
+        "--gate",
+        metavar="FILE",
+        type=Path,
+        help="TOML file with the gate's routes, limits and key defaults (default: built-in rules)",
+    )
+    access.add_argument(
+        "--no-gate",
+        action="store_true",
+        help="serve bare vLLM without keys and limits, on this machine only",
+    )
+    access.add_argument(
+        "--record",
+        metavar="FOLDER",
+        type=Path,
+        help="record requests in this folder, for `slipstream train` (default: none)",
+    )
+    access.add_argument(
+        "--redact",
+        metavar="PATTERN",
+        nargs="+",
+        help="regular expressions of text to remove from what --record writes",
+    )
+
+
+def add_running_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for how the engine is kept running."""
+    running = parser.add_argument_group("running")
+    running.add_argument(
+        "--fixed-length",
+        action="store_true",
+        help="keep the planned draft length (default: adapt it to the measured cost of steps)",
+    )
+    running.add_argument(
+        "--guardian",
+        metavar="ACTIONS",
+        type=_read_actions,
+        help="actions allowed when acceptance or speed falls, comma-separated: "
+        f"{', '.join(ACTIONS)}; or off (default {','.join(GuardianRules().allowed)})",
+    )
+    running.add_argument(
+        "--detach",
+        action="store_true",
+        help="return once the server is ready, and leave it running",
+    )
+    running.add_argument(
+        "--drain",
+        type=natural_number,
+        metavar="SECONDS",
+        help="time that open requests have to finish when the run is stopped "
+        f"(default {Terms().drain_seconds})",
+    )
+    running.add_argument(
+        "--hold",
+        action="store_true",
+        help="stay alive without an engine when starts keep failing, so that a container's "
+        "restart policy does not try again",
+    )
+    running.add_argument(
+        "--unit", action="store_true", help="print a systemd unit for a saved plan, and exit"
+    )
+    add_accept_changes(running)
+
+
+def read_terms(options: argparse.Namespace, terms: Terms) -> Terms:
+    """Return the terms with the options applied."""
+    recording = terms.recording
+    if options.record is not None:
+        recording = GateRecording(folder=options.record.expanduser().resolve())
+    if options.redact is not None:
+        if recording is None:
+            raise UsageError(
+                "--redact needs --record",
+                hint="slipstream serve TARGET --record FOLDER --redact PATTERN",
+            )
+        recording = GateRecording(
+            folder=recording.folder,
+            limit_bytes=recording.limit_bytes,
+            redact=tuple(options.redact),
+        )
+    gate = _read_gate(options, terms)
+    drain = terms.drain_seconds if options.drain is None else options.drain
+    return terms.model_copy(
+        update={
+            "drain_seconds": drain,
+            "recording": recording,
+            "detached": options.detach,
+            "guardian": options.guardian or terms.guardian,
+            "steered": terms.steered and not options.fixed_length,
+            **gate,
+        }
+    )
+
+
+def _read_actions(text: str) -> GuardianRules:
+    """Parse the guardian's actions; argparse names the option in its error message."""
+    words = () if text == "off" else tuple(text.split(","))
+    if unknown := [word for word in words if word not in ACTIONS]:
+        raise argparse.ArgumentTypeError(f"'{unknown[0]}' is not one of {', '.join(ACTIONS)}, off")
+    return GuardianRules(allowed=tuple(action for action in ACTIONS if action in words))
+
+
+def _read_gate(options: argparse.Namespace, terms: Terms) -> dict[str, object]:
+    """Read the gate's rules, unless the gate is off."""
+    gated = not options.no_gate and (terms.gated or options.gate is not None)
+    if not gated and (options.gate or options.record or options.redact):
+        raise UsageError(
+            "--gate, --record and --redact need the gate, which --no-gate turns off",
+            hint="slipstream serve TARGET --no-gate, without them",
+        )
+    if options.gate is None:
+        return {"gated": gated}
+    file = options.gate.expanduser().resolve()
+    return {"gated": True, "gate_file": file, "gate_rules": read_rules(file)}
