@@ -14,7 +14,7 @@ from slipstream.cli.measuring_options import (
     read_thinking,
     read_workload,
     require_writable,
-    write_report,
+    write_reports,
 )
 from slipstream.cli.run_options import add_server
 from slipstream.cli.screen import Screen
@@ -68,16 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Measure a server and print the report."""
     require_writable(options.html, options.markdown)
-    if options.rate is not None and isinstance(options.concurrency, list):
-        raise UsageError(
-            "--rate and --concurrency exclude each other",
-            hint=f"slipstream bench --rate {options.rate:g}",
-        )
-    if options.rate is not None and names_tasks(options.workload):
-        raise UsageError(
-            "--rate is for single requests: the turns of a task follow one another",
-            hint="slipstream bench --workload agent --concurrency 1 4",
-        )
+    _check_rate(options)
     hint = "slipstream bench http://HOST:PORT, or slipstream serve"
     url, served = find_server(find_runs_root(os.environ), options.server, hint=hint)
     certificate = Certificate.of(served.plan) if served else None
@@ -123,11 +114,22 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         machine=machine,
     )
     screen.show_data(text=render_bench_text(report), document=report.to_json())
-    if options.html:
-        write_report(options.html, render_bench_html(report), screen)
-    if options.markdown:
-        write_report(options.markdown, render_bench_markdown(report), screen)
+    write_reports(options, report, render_bench_html, render_bench_markdown, screen)
     return ExitCode.DONE
+
+
+def _check_rate(options: argparse.Namespace) -> None:
+    """Raise if --rate was combined with what it excludes."""
+    if options.rate is not None and isinstance(options.concurrency, list):
+        raise UsageError(
+            "--rate and --concurrency exclude each other",
+            hint=f"slipstream bench --rate {options.rate:g}",
+        )
+    if options.rate is not None and names_tasks(options.workload):
+        raise UsageError(
+            "--rate is for single requests: the turns of a task follow one another",
+            hint="slipstream bench --workload agent --concurrency 1 4",
+        )
 
 
 def _find_cache_handling(endpoint: Endpoint) -> PrefixCache:

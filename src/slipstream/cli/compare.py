@@ -16,7 +16,7 @@ from slipstream.cli.measuring_options import (
     read_thinking,
     read_workload,
     require_writable,
-    write_report,
+    write_reports,
 )
 from slipstream.cli.method_plans import plan_methods
 from slipstream.cli.plan import (
@@ -99,10 +99,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     done = measure(options, host, _find_arms(options, host), screen)
     report = describe_arena(done) if isinstance(done, Arena) else describe_comparison(done)
     screen.show_data(text=render_text(report), document=done.to_json())
-    if options.html:
-        write_report(options.html, _render_html(done), screen)
-    if options.markdown:
-        write_report(options.markdown, render_markdown(report), screen)
+    write_reports(options, done, _render_html, lambda _: render_markdown(report), screen)
     return ExitCode.DONE
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from slipstream.cli.arguments import natural_number, whole_number
 from slipstream.cli.screen import Screen
@@ -15,6 +16,7 @@ from slipstream.measuring.bench import Bench, Conditions
 from slipstream.measuring.workloads import Workload, load_workload, names_tasks
 from slipstream.planning import LaunchPlan
 
+Report = TypeVar("Report")
 WORKLOAD = ("code", "reasoning", "dialogue", "prose")
 
 
@@ -169,6 +171,19 @@ def require_writable(*files: Path | None) -> None:
                 f"there is no folder {file.absolute().parent}",
                 hint=f"mkdir -p {file.absolute().parent}",
             )
+
+
+def write_reports(
+    options: argparse.Namespace,
+    report: Report,
+    html: Callable[[Report], str],
+    markdown: Callable[[Report], str],
+    screen: Screen,
+) -> None:
+    """Write a report to the files that --html and --markdown name."""
+    for file, render in ((options.html, html), (options.markdown, markdown)):
+        if file:
+            write_report(file, render(report), screen)
 
 
 def write_report(file: Path, content: str, screen: Screen) -> None:

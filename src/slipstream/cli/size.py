@@ -222,13 +222,10 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 
 
 def _write_pages(sizing: Sizing, options: argparse.Namespace, screen: Screen) -> None:
-    from slipstream.cli.measuring_options import write_report
+    from slipstream.cli.measuring_options import write_reports
     from slipstream.reporting.pages.sizing import render_sizing_html, render_sizing_markdown
 
-    if options.html:
-        write_report(options.html, render_sizing_html(sizing), screen)
-    if options.markdown:
-        write_report(options.markdown, render_sizing_markdown(sizing), screen)
+    write_reports(options, sizing, render_sizing_html, render_sizing_markdown, screen)
 
 
 def _read_demand(options: argparse.Namespace, screen: Screen) -> tuple[Demand, list[Arrival]]:

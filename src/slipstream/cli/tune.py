@@ -16,6 +16,7 @@ from slipstream.cli.measuring_options import (
     read_workload,
     require_writable,
     write_report,
+    write_reports,
 )
 from slipstream.cli.method_plans import plan_other_methods, read_methods
 from slipstream.cli.plan import TARGET_OR_PLAN_HELP, add_wishes, plan_plain, take_plan
@@ -93,17 +94,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Measure, choose and save the tuned plan; the exit code is 4 if a limit cannot be kept."""
     methods = read_methods(options.methods or ())
     starts = options.starts or LEAST_STARTS + len(methods)
-    if starts < LEAST_STARTS:
-        raise UsageError(
-            f"--starts {starts} is too few: measure, compare with plain, confirm",
-            hint=f"--starts {LEAST_STARTS}",
-        )
-    if names_tasks(options.workload):
-        raise UsageError(
-            "tune is for single requests, not for tasks whose turns share the prefix cache",
-            hint=f"slipstream compare {options.target} --workload agent",
-        )
-    require_writable(options.html, options.markdown, options.save)
+    _check(options, starts)
     goal = parse_goal(options.goal)
     host = read_host(this_machine(os.environ, datetime.now(UTC)))
     require_engine(host)
@@ -150,11 +141,23 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     screen.show_data(text=render_tuning_text(done), document=done.to_json())
     if options.save:
         write_report(options.save, done.plan.to_json(), screen)
-    if options.html:
-        write_report(options.html, render_tuning_html(done), screen)
-    if options.markdown:
-        write_report(options.markdown, render_tuning_markdown(done), screen)
+    write_reports(options, done, render_tuning_html, render_tuning_markdown, screen)
     return ExitCode.DONE if done.profile.choice.meets_goal else ExitCode.GATE_MISSED
+
+
+def _check(options: argparse.Namespace, starts: int) -> None:
+    """Raise if nothing could be tuned with these options, or the result could not be written."""
+    if starts < LEAST_STARTS:
+        raise UsageError(
+            f"--starts {starts} is too few: measure, compare with plain, confirm",
+            hint=f"--starts {LEAST_STARTS}",
+        )
+    if names_tasks(options.workload):
+        raise UsageError(
+            "tune is for single requests, not for tasks whose turns share the prefix cache",
+            hint=f"slipstream compare {options.target} --workload agent",
+        )
+    require_writable(options.html, options.markdown, options.save)
 
 
 def _read_wishes(options: argparse.Namespace, goal: Goal) -> argparse.Namespace:

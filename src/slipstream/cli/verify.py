@@ -15,7 +15,7 @@ from slipstream.cli.measuring_options import (
     read_thinking,
     read_workload,
     require_writable,
-    write_report,
+    write_reports,
 )
 from slipstream.cli.plan import TARGET_OR_PLAN_HELP, add_wishes, take_plan
 from slipstream.cli.screen import Screen
@@ -175,10 +175,9 @@ def _check_run(folder: RunFolder, options: argparse.Namespace, screen: Screen) -
 
 def _show(certificate: Certificate, options: argparse.Namespace, screen: Screen) -> ExitCode:
     screen.show_data(text=render_certificate_text(certificate), document=certificate.to_json())
-    if options.html:
-        write_report(options.html, render_certificate_html(certificate), screen)
-    if options.markdown:
-        write_report(options.markdown, render_certificate_markdown(certificate), screen)
+    write_reports(
+        options, certificate, render_certificate_html, render_certificate_markdown, screen
+    )
     return ExitCode.DONE if certificate.passed else ExitCode.GATE_MISSED
 
 
