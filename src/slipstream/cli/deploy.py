@@ -58,7 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "manifests (- is stdin)",
     )
     add_wishes(parser)
-    _add_writing_options(parser.add_argument_group("kubernetes"))
+    _add_file_options(parser.add_argument_group("kubernetes: files"))
+    _add_pod_options(parser.add_argument_group("kubernetes: pods"))
     prepared = parser.add_argument_group("prepare, for one machine of several")
     prepared.add_argument("--rank", metavar="N", type=natural_number, help="rank of this machine")
     prepared.add_argument("--head", metavar="ADDRESS", help="host name of the machine of rank 0")
@@ -71,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "slipstream deploy kubernetes|check|prepare TARGET [options]"
 
 
-def _add_writing_options(written: argparse._ArgumentGroup) -> None:
+def _add_file_options(written: argparse._ArgumentGroup) -> None:
     written.add_argument(
         "--host",
         metavar="NAME|FILE",
@@ -105,6 +106,9 @@ def _add_writing_options(written: argparse._ArgumentGroup) -> None:
         default="default",
         help="namespace of the manifests (default default)",
     )
+
+
+def _add_pod_options(written: argparse._ArgumentGroup) -> None:
     written.add_argument(
         "--image",
         metavar="IMAGE",

@@ -20,6 +20,12 @@ Objects = list[dict[str, Any]]
 _KSERVE_TEXT = """\
 # The router of llm-d, which KServe puts in front, scores pods by /metrics, and the gate answers
 # those only to a key: so this asks for a route, and not for a scheduler."""
+# Arguments that its values have fields for, or that it sets itself.
+_PRODUCTION_STACKS_OWN = {
+    *("--model", "--host", "--port", "--max-model-len", "--max-num-seqs", "--dtype"),
+    *("--tensor-parallel-size", "--gpu-memory-utilization", "--revision"),
+    *("--enable-prefix-caching", "--nnodes", "--node-rank"),
+}
 _NOT_OF_A_POD = (
     "the NetworkPolicy, PodDisruptionBudget and ServiceMonitor: take them from --raw",
     "scaling by our queue, batch and goodput",
@@ -144,54 +150,6 @@ def _write_llm_d(deployment: Deployment, manifests: Objects) -> Parts:
 def _write_production_stack(deployment: Deployment, manifests: Objects) -> Parts:
     """Write values of production-stack, whose command is `vllm serve` and cannot be another."""
     pod = _find_pods(manifests)[0]
-    settings = deployment.plan.settings
-    own = {"--model", "--host", "--port", "--max-model-len", "--max-num-seqs", "--dtype"}
-    own |= {"--tensor-parallel-size", "--gpu-memory-utilization", "--revision"}
-    own |= {"--enable-prefix-caching", "--nnodes", "--node-rank"}
-    arguments = {
-        flag: value for flag, value in settings.list_arguments().items() if flag not in own
-    }
-    typed = {
-        "maxModelLen": settings.context,
-        "maxNumSeqs": settings.sequences,
-        "dtype": settings.dtype,
-        "tensorParallelSize": settings.tensor_parallel,
-        "gpuMemoryUtilization": settings.memory_utilization,
-        "enablePrefixCaching": settings.prefix_caching,
-    }
-    # Its chart turns the prefix cache off where nothing is said, and vLLM turns it on.
-    config: dict[str, Any] = {"enablePrefixCaching": True}
-    config |= {name: choice.value for name, choice in typed.items() if choice}
-    config["extraArgs"] = render_arguments(arguments)
-    model: dict[str, Any] = {
-        "name": deployment.name,
-        "repository": "vllm/vllm-openai",
-        "tag": f"v{deployment.plan.engine_version}",
-        "modelURL": settings.model.value,
-        "replicaCount": deployment.replicas.value,
-        "requestCPU": deployment.processors.value,
-        "requestMemory": pod.spec["containers"][0]["resources"]["requests"]["memory"],
-        "requestGPU": deployment.gpus.value,
-        "vllmConfig": config,
-        "env": [
-            {"name": variable.flag, "value": variable.value}
-            for variable in deployment.plan.variables
-        ],
-        "nodeSelectorTerms": [
-            {
-                "matchExpressions": [
-                    {"key": key, "operator": "In", "values": [value]}
-                    for key, value in deployment.nodes.value.items()
-                ]
-            }
-        ]
-        if deployment.nodes
-        else [],
-    }
-    if settings.revision is not None:
-        model["modelRevision"] = settings.revision.value
-    if deployment.storage_bytes is not None:
-        model["pvcStorage"] = f"{deployment.storage_bytes.value >> 30}Gi"
     start = {"httpGet": {"path": "/health", "port": deployment.port.value}, "periodSeconds": 10}
     start["failureThreshold"] = -(-deployment.start_seconds.value // 10)
     document = {
@@ -205,10 +163,55 @@ def _write_production_stack(deployment: Deployment, manifests: Objects) -> Parts
                 "readOnlyRootFilesystem": False,
             },
             "vllmApiKey": {"secretName": f"{deployment.name}-vllm-key", "secretKey": "key"},
-            "modelSpec": [model],
+            "modelSpec": [_describe_production_model(deployment, pod)],
         }
     }
-    missing = [
+    return document, "", _list_losses_of_production_stack(deployment)
+
+
+def _describe_production_model(deployment: Deployment, pod: Pod) -> dict[str, Any]:
+    settings = deployment.plan.settings
+    typed = {
+        "maxModelLen": settings.context,
+        "maxNumSeqs": settings.sequences,
+        "dtype": settings.dtype,
+        "tensorParallelSize": settings.tensor_parallel,
+        "gpuMemoryUtilization": settings.memory_utilization,
+        "enablePrefixCaching": settings.prefix_caching,
+    }
+    # Its chart turns the prefix cache off where nothing is said, and vLLM turns it on.
+    config: dict[str, Any] = {"enablePrefixCaching": True}
+    config |= {name: choice.value for name, choice in typed.items() if choice}
+    arguments = settings.list_arguments().items()
+    config["extraArgs"] = render_arguments(
+        {flag: value for flag, value in arguments if flag not in _PRODUCTION_STACKS_OWN}
+    )
+    terms = [
+        {"key": key, "operator": "In", "values": [value]}
+        for key, value in (deployment.nodes.value.items() if deployment.nodes else ())
+    ]
+    model: dict[str, Any] = {
+        "name": deployment.name,
+        "repository": "vllm/vllm-openai",
+        "tag": f"v{deployment.plan.engine_version}",
+        "modelURL": settings.model.value,
+        "replicaCount": deployment.replicas.value,
+        "requestCPU": deployment.processors.value,
+        "requestMemory": pod.spec["containers"][0]["resources"]["requests"]["memory"],
+        "requestGPU": deployment.gpus.value,
+        "vllmConfig": config,
+        "env": [{"name": one.flag, "value": one.value} for one in deployment.plan.variables],
+        "nodeSelectorTerms": [{"matchExpressions": terms}] if deployment.nodes else [],
+    }
+    if settings.revision is not None:
+        model["modelRevision"] = settings.revision.value
+    if deployment.storage_bytes is not None:
+        model["pvcStorage"] = f"{deployment.storage_bytes.value >> 30}Gi"
+    return model
+
+
+def _list_losses_of_production_stack(deployment: Deployment) -> tuple[str, ...]:
+    losses = [
         "the gate: no scopes, limits, shares or access log, and /metrics and other routes are open",
         "the supervisor: no proof before readiness, no watch for hangs, no step down after crashes",
         "/livez and /readyz: /health stays 200 while an engine hangs or drains",
@@ -220,12 +223,12 @@ def _write_production_stack(deployment: Deployment, manifests: Objects) -> Parts
         "a NetworkPolicy, and topology spread",
     ]
     if deployment.plan.patches:
-        missing.append(f"our patches of vLLM: {', '.join(deployment.plan.patches)}")
+        losses.append(f"our patches of vLLM: {', '.join(deployment.plan.patches)}")
     if deployment.machines.value > 1:
-        missing.append("several machines without Ray, which copies the driver's environment")
-    if SPECULATION in arguments:
-        missing.append("which replicas draft and which do not, other than as two entries by hand")
-    return document, "", tuple(missing)
+        losses.append("several machines without Ray, which copies the driver's environment")
+    if SPECULATION in deployment.plan.settings.list_arguments():
+        losses.append("which replicas draft and which do not, other than as two entries by hand")
+    return tuple(losses)
 
 
 def _find_pods(manifests: Objects) -> list[Pod]:
