@@ -31,13 +31,13 @@ rules = json.loads((folder / "rules").read_text())
 drafts, accepted, model = 0, 0, None
 
 def find(name):
-    """Give the rule of a name that this command line meets."""
+    """Return the rule of a name that this command line meets."""
     for rule in rules:
         if rule["at"] == name and all(word in " ".join(sys.argv) for word in rule["with"]):
             return rule
 
 def count_tokens():
-    """Give as many as the test says; they grow as long as the engine is only busy."""
+    """Return as many as the test says; they grow as long as the engine is only busy."""
     if (folder / "busy").exists():
         return int(1000 * time.monotonic())
     tokens = folder / "tokens"

@@ -16,16 +16,13 @@ import pytest
 
 from slipstream.cli.main import run
 from slipstream.errors import InvalidInputError
-from slipstream.hardware import Host, load_host
+from slipstream.hardware import Host
 from slipstream.serving.run import RunFolder, Terms, read_process
 from slipstream.serving.spare_folder import find_engine_folder, make_spare_folder
 from slipstream.serving.supervision import (
     chronicle,
-    engine_life,
     engine_process,
     gate_following,
-    ladder,
-    supervisor,
     watchdog,
 )
 from slipstream.serving.supervision.engine_process import run_group
@@ -34,25 +31,11 @@ from tests.unit.serving.kept_runs import access
 from tests.unit.serving.supervision.fake_engine import Stage
 
 
-@pytest.fixture
-def host() -> Host:
-    """Return a machine without unified memory: nothing guards it."""
-    return load_host("gb10").model_copy(update={"accelerators": ()})
-
-
 @pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+def hurry(hurried: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the watchdog look, and lose its patience, within a second."""
-    for module, name, seconds in (
-        (ladder, "FIRST_WAIT_SECONDS", 0),
-        (ladder, "LONGEST_WAIT_SECONDS", 0),
-        (engine_life, "WATCH_EVERY_SECONDS", 0.05),
-        (engine_life, "READ_LOG_EVERY_SECONDS", 0.02),
-        (supervisor, "SETTLED_SECONDS", 0.1),
-        (watchdog, "READY_WITHIN_SECONDS", 0.6),
-        (watchdog, "PROBE_EVERY_SECONDS", 0.2),
-    ):
-        monkeypatch.setattr(module, name, seconds)
+    monkeypatch.setattr(watchdog, "READY_WITHIN_SECONDS", 0.6)
+    monkeypatch.setattr(watchdog, "PROBE_EVERY_SECONDS", 0.2)
     monkeypatch.setattr("slipstream.serving.supervision.generation.PROBE_SECONDS", 0.3)
 
 

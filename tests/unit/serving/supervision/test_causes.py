@@ -16,9 +16,9 @@ from slipstream.serving.supervision import engine_process
 from slipstream.serving.supervision.diagnosis import diagnose, diagnose_file
 from slipstream.serving.supervision.supervisor import classify
 from tests.unit.serving.supervision.fake_engine import Stage
-from tests.unit.serving.supervision.test_supervisor import ILLEGAL, host, hurry, rule
+from tests.unit.serving.supervision.test_supervisor import ILLEGAL, rule
 
-__all__ = ["host", "hurry"]
+pytestmark = pytest.mark.usefixtures("hurried")
 
 MODELS = (
     "Illegal instruction",

@@ -230,7 +230,7 @@ def test_a_faulty_signature_is_refused_with_its_place(
     assert caught.value.message == "fuel.toml is not a SignatureFile"
     assert caught.value.details[0].startswith("signatures[0]")
     assert fault in caught.value.details[0]
-    assert caught.value.hint == f"mend {path}"
+    assert caught.value.hint == f"correct {path}"
 
 
 def test_all_faults_of_a_file_are_told_at_once(folder: Path) -> None:

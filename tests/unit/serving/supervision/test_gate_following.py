@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.hardware import Host, load_host
+from slipstream.hardware import Host
 from slipstream.serving.access.gate_file import GateSettings
 from slipstream.serving.access.keys import make_key
 from slipstream.serving.run import Terms
@@ -22,11 +22,6 @@ from tests.unit.serving.supervision.fake_engine import Stage
 from tests.unit.vllm_plugin.gate.pieces import HELLO, Engine, ask_async
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
-
-
-@pytest.fixture
-def host() -> Host:
-    return load_host("gb10").model_copy(update={"accelerators": ()})
 
 
 @pytest.fixture(autouse=True)

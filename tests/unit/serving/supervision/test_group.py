@@ -8,32 +8,21 @@ from pathlib import Path
 import pytest
 
 from slipstream.errors import EngineError
-from slipstream.hardware import Host, load_host
+from slipstream.hardware import Host
 from slipstream.serving.group import link
 from slipstream.serving.group.link import GroupLink
 from slipstream.serving.run import read_process
-from slipstream.serving.supervision import engine_life, follower, ladder, peers, supervisor
+from slipstream.serving.supervision import follower, ladder, peers
 from tests.unit.serving.supervision.group_stage import GroupStage
 from tests.unit.serving.supervision.test_supervisor import ILLEGAL, crash
 
 UNKNOWN_FLAG = "api_server.py: error: unrecognized arguments: --no-such-flag"
 
 
-@pytest.fixture
-def host() -> Host:
-    """Give a machine without unified memory: nothing guards it."""
-    return load_host("gb10").model_copy(update={"accelerators": ()})
-
-
 @pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for nothing that the tests are not about."""
-    monkeypatch.setattr(ladder, "FIRST_WAIT_SECONDS", 0)
-    monkeypatch.setattr(ladder, "LONGEST_WAIT_SECONDS", 0)
-    monkeypatch.setattr(engine_life, "WATCH_EVERY_SECONDS", 0.05)
+def hurry(hurried: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have followers and links wait for nothing, too."""
     monkeypatch.setattr(follower, "WATCH_EVERY_SECONDS", 0.05)
-    monkeypatch.setattr(engine_life, "READ_LOG_EVERY_SECONDS", 0.02)
-    monkeypatch.setattr(supervisor, "SETTLED_SECONDS", 0.1)
     monkeypatch.setattr(peers, "LOOK_EVERY_SECONDS", 0.02)
     monkeypatch.setattr(follower, "LOOK_EVERY_SECONDS", 0.02)
     monkeypatch.setattr(link, "BEAT_EVERY_SECONDS", 0.05)

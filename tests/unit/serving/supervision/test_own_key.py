@@ -17,9 +17,9 @@ from slipstream.errors import EngineError
 from slipstream.hardware import Host
 from slipstream.serving.supervision import engine_life, supervisor
 from tests.unit.serving.supervision.fake_engine import Stage
-from tests.unit.serving.supervision.test_supervisor import host, hurry, rule
+from tests.unit.serving.supervision.test_supervisor import rule
 
-__all__ = ["host", "hurry"]
+pytestmark = pytest.mark.usefixtures("hurried")
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 

@@ -239,11 +239,6 @@ def test_many_lines_are_read_over_several_looks(watched: Watched) -> None:
 
 
 @pytest.fixture
-def host() -> Host:
-    return load_host("gb10").model_copy(update={"accelerators": ()})
-
-
-@pytest.fixture
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate_following, "LOOK_EVERY_SECONDS", 0.02)
     monkeypatch.setattr(steering_watch, "LOOK_EVERY_SECONDS", 0.02)

@@ -18,13 +18,11 @@ from tests.unit.serving.supervision.test_own_key import stranger_at
 from tests.unit.serving.supervision.test_supervisor import (
     ILLEGAL,
     crash,
-    host,
-    hurry,
     leave_two,
     rule,
 )
 
-__all__ = ["host", "hurry"]
+pytestmark = pytest.mark.usefixtures("hurried")
 
 Act = Callable[[Stage], Coroutine[None, None, None]]
 

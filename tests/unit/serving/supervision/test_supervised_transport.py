@@ -14,9 +14,9 @@ import pytest
 from slipstream.hardware import Host
 from tests.unit.serving.access.certificates import make_pair
 from tests.unit.serving.supervision.fake_engine import Stage
-from tests.unit.serving.supervision.test_supervisor import host, hurry, until_ready
+from tests.unit.serving.supervision.test_supervisor import until_ready
 
-__all__ = ["host", "hurry"]
+pytestmark = pytest.mark.usefixtures("hurried")
 
 SECRETS = {
     "HF_TOKEN": "hf_1",

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from slipstream.errors import EngineError, InvalidInputError
-from slipstream.hardware import Host, load_host
+from slipstream.hardware import Host
 from slipstream.planning.settings import Choice, Speculation
 from slipstream.serving import systemd
 from slipstream.serving.access.addresses import Address
 from slipstream.serving.examination import diagnose_run
 from slipstream.serving.run import Terms, is_alive, read_process
-from slipstream.serving.supervision import engine_life, engine_process, ladder, supervisor, watchdog
+from slipstream.serving.supervision import engine_life, engine_process, supervisor, watchdog
 from slipstream.serving.supervision.diagnosis import diagnose
 from slipstream.serving.supervision.supervisor import classify
 from tests.unit.serving.supervision.fake_engine import Stage
@@ -32,20 +32,7 @@ UNKNOWN = "RuntimeError: never seen before"
 SPECULATION = ["--speculative-config"]
 
 
-@pytest.fixture
-def host() -> Host:
-    """Return a machine without unified memory: nothing guards it."""
-    return load_host("gb10").model_copy(update={"accelerators": ()})
-
-
-@pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for nothing that the tests are not about."""
-    monkeypatch.setattr(ladder, "FIRST_WAIT_SECONDS", 0)
-    monkeypatch.setattr(ladder, "LONGEST_WAIT_SECONDS", 0)
-    monkeypatch.setattr(engine_life, "WATCH_EVERY_SECONDS", 0.05)
-    monkeypatch.setattr(engine_life, "READ_LOG_EVERY_SECONDS", 0.02)
-    monkeypatch.setattr(supervisor, "SETTLED_SECONDS", 0.1)
+pytestmark = pytest.mark.usefixtures("hurried")
 
 
 def rule(at: str, words: str = "", needs: list[str] | None = None, **more: Any) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from slipstream.hardware import Host, load_host
+from slipstream.hardware import Host
 from slipstream.planning.settings import Choice
 from slipstream.serving.run import Run, Terms
-from slipstream.serving.supervision import engine_life, ladder, supervisor, swapping
+from slipstream.serving.supervision import supervisor, swapping
 from slipstream.serving.swap_faults import find_faults
 from slipstream.serving.swap_offer import BACKEND, TRANSFER
 from slipstream.serving.swaps import Swap, SwapOrder
@@ -38,19 +38,10 @@ WORDS = (TRANSFER, f'{{"backend": "{BACKEND}"}}')
 Act = Callable[[Stage], Coroutine[None, None, None]]
 
 
-@pytest.fixture
-def host() -> Host:
-    return load_host("gb10").model_copy(update={"accelerators": ()})
-
-
 @pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+def hurry(hurried: None, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (swapping, swaps):
         monkeypatch.setattr(module, "LOOK_EVERY_SECONDS", 0.01)
-    monkeypatch.setattr(ladder, "FIRST_WAIT_SECONDS", 0)
-    monkeypatch.setattr(engine_life, "WATCH_EVERY_SECONDS", 0.05)
-    monkeypatch.setattr(engine_life, "READ_LOG_EVERY_SECONDS", 0.02)
-    monkeypatch.setattr(supervisor, "SETTLED_SECONDS", 0.1)
 
 
 class Theatre:
