@@ -2,7 +2,7 @@
 
 SlipstreamError                 exit code
 ├── UsageError                  2   type the command differently
-├── InvalidInputError           1   mend a file or a value
+├── InvalidInputError           1   correct a file or a value
 ├── MissingPartError            1   install or fetch something
 ├── UnsupportedHostError        1   use another machine
 ├── UnreachableError            1   see to a machine, or the way to it

@@ -60,29 +60,29 @@ VERB_GROUPS = {
 }
 # Verbs of two words; the module of `fleet plan` is `slipstream.cli.fleet.plan`.
 FLEET_VERBS = {
-    "init": "write a fleet.toml for machines that SSH reaches, or give them certificates and keys",
-    "probe": "look at every machine over SSH, and measure the links between them",
+    "init": "write a fleet.toml for machines reachable by SSH, or send them certificates and keys",
+    "probe": "probe every machine over SSH, and measure the links between them",
     "plan": "decide every rank's settings, links, variables and ports, and what does not match",
-    "up": "start every group, with each machine's phase",
+    "up": "start every group, and show each machine's phase",
     "status": "show every machine's run and every group's state",
-    "roll": "give one group after the other a new plan, and go back if one fails",
-    "keys": "bring the keys of the fleet's file to every gate and the front, without a restart",
+    "roll": "roll a new plan out to one group after another; go back if one fails",
+    "keys": "send the keys of the fleet's file to every gate and the front, without a restart",
     "endpoints": "write the groups that take requests as endpoints.yaml, for llm-d's router",
-    "top": "show the whole fleet as it works, redrawn every few seconds",
-    "logs": "show what the runs of all machines, or of one, said",
-    "stop": "have every group, or one, finish its requests and end",
-    "swap": "give all groups another drafter without a restart, or try it on a canary first",
+    "top": "watch the whole fleet, redrawn every few seconds",
+    "logs": "show the logs of the runs on all machines, or on some",
+    "stop": "finish the open requests of all groups, or of some, and stop them",
+    "swap": "swap the drafter of all groups without a restart, or try it on a canary first",
     "doctor": "check machines, links, ports and runs, with what to type next",
 }
 # What the verbs above run on the machines; not for people.
 FAR_VERBS = {
     "here": "describe this machine to a fleet, as JSON",
-    "link": "be one end of a link that is measured",
-    "ledger": "give a fleet the requests of this machine's run, as JSON",
-    "answers": "give a fleet a sample of this machine's answers and their regret, as JSON",
+    "link": "be one end of a link measurement",
+    "ledger": "return the requests of this machine's run to a fleet, as JSON",
+    "answers": "return a sample of this machine's answers and their regret to a fleet, as JSON",
     "front": "start, ask or change the front of a fleet on this machine",
-    "lease": "say who may change a fleet now",
-    "weights": "have a model here, checked",
+    "lease": "take, renew or show the lease that allows changing a fleet",
+    "weights": "download or find a model here, and check it",
     "reach": "try which ports of other machines are open to this one",
 }
 VERBS = {name: summary for group in VERB_GROUPS.values() for name, summary in group.items()}

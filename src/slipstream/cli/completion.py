@@ -36,7 +36,7 @@ slipstream completion fish
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `completion` takes."""
+    """Add the arguments of `completion`."""
     parser.add_argument(
         "shell",
         choices=tuple(RENDERERS),

@@ -52,7 +52,7 @@ slipstream config serve
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `config` takes."""
+    """Add the arguments of `config`."""
     parser.add_argument(
         "verb",
         metavar="VERB",

@@ -57,7 +57,7 @@ slipstream contribute Qwen/Qwen3-8B --by jane
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `contribute` takes."""
+    """Add the arguments of `contribute`."""
     parser.add_argument("target", metavar="TARGET", help="model folder, or model on the hub")
     add_wishes(parser)
     parser.add_argument("--by", default="anonymous", help="name that the catalogue shows")

@@ -53,7 +53,7 @@ def take_lease(folder: Path, wanted: Lease, *, now: datetime, force: bool) -> Le
 
 
 def release_lease(folder: Path, owner: str) -> None:
-    """Give a lease back, unless it has become another's."""
+    """Return a lease, unless it has become another's."""
     with suppress(FileNotFoundError), (folder / ".lease.lock").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         held = _read(folder / FILE)

@@ -93,9 +93,15 @@ class FleetSwap:
         self.far.say(escape(line))
 
 
-def list_drafting_groups(fleet: Fleet) -> tuple[str, ...]:
-    """List the groups that draft, in the order of the file."""
-    return tuple(name for name, group in fleet.groups.items() if group.speculation)
+def list_swapping_groups(fleet: Fleet) -> tuple[str, ...]:
+    """List the groups that draft, in the order of the file; raise if one of them cannot swap."""
+    drafting = {name: group for name, group in fleet.groups.items() if group.speculation}
+    if spread := [name for name, group in drafting.items() if len(group.machines) > 1]:
+        raise InvalidInputError(
+            f"{', '.join(spread)}: an engine over several machines cannot swap its drafter",
+            hint=f"name the drafter in fleet.toml, then: slipstream fleet roll {' '.join(spread)}",
+        )
+    return tuple(drafting)
 
 
 def place_drafter(

@@ -103,13 +103,13 @@ def _parse(path: Path, kind: type[AnyFile]) -> AnyFile:
     except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
         form = path.suffix.removeprefix(".").upper()
         raise InvalidInputError(
-            f"{path.name} is not {form}: {fault}", hint=f"mend {path}"
+            f"{path.name} is not {form}: {fault}", hint=f"correct {path}"
         ) from fault
     except ValidationError as fault:
         raise InvalidInputError(
             f"{path.name} is not a {kind.__name__}",
             details=describe_faults(fault),
-            hint=f"mend {path}",
+            hint=f"correct {path}",
         ) from fault
 
 

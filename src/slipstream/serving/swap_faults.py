@@ -27,7 +27,8 @@ def find_faults(run: Run, order: SwapOrder) -> Iterator[Fault]:
         yield Fault(
             code="swap-unavailable",
             verdict="refuse",
-            message="this engine cannot swap its drafter: that needs a DFlash drafter and the gate",
+            message="this engine cannot swap its drafter: that needs a DFlash drafter, the gate, "
+            "and an engine on one machine",
             hint="slipstream serve TARGET --drafter DRAFTER",
         )
         return

@@ -21,7 +21,7 @@ RESTART_EVERY_SECONDS = 6 * 3600.0
 ORDER_SECONDS = 3600.0
 LONGEST_ORDER_SECONDS = 24 * 3600.0
 
-# Drafts are not the cause of a slow engine, and nothing here mends a cache or a queue.
+# Drafts are not the cause of a slow engine, and no action here repairs a cache or a queue.
 _REMEDIES: dict[Family, tuple[Action, ...]] = {
     "acceptance": ("lower", "swap-back", "plain", "restart"),
     "first position": ("lower", "swap-back", "plain", "restart"),

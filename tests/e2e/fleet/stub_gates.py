@@ -36,7 +36,7 @@ class StubGate:
 
     @classmethod
     def make(cls, name: str, folder: Path, authority: Authority, issued: Issued) -> "StubGate":
-        """Give a gate its certificate and a free port."""
+        """Make a gate with its certificate and a free port."""
         folder.mkdir(parents=True)
         files = {"ca.pem": authority.pem, "c.pem": issued.certificate, "k.pem": issued.key}
         for file, content in {**files, "state": b"ready", "asked.jsonl": b""}.items():

@@ -55,7 +55,7 @@ import sys
 from pathlib import Path
 from slipstream.fleet.installing import WHEELS
 from slipstream.fleet.plan import FleetPlan
-from slipstream.fleet.transport import open_ssh
+from slipstream.fleet.openssh import open_ssh
 from slipstream.fleet.weights import spread_weights
 plan = FleetPlan.model_validate_json(Path(sys.argv[1]).read_text())
 with open_ssh(plan.fleet) as transport:
@@ -66,7 +66,7 @@ import sys, time
 from pathlib import Path
 from slipstream.fleet.lease import holding
 from slipstream.fleet.record import read_fleet
-from slipstream.fleet.transport import open_ssh
+from slipstream.fleet.openssh import open_ssh
 fleet = read_fleet(Path(sys.argv[1]))
 with open_ssh(fleet) as transport, holding(fleet, transport, "roll"):
     print("held", flush=True)
@@ -76,7 +76,7 @@ with open_ssh(fleet) as transport, holding(fleet, transport, "roll"):
 
 @pytest.fixture(scope="module", autouse=True)
 def _equip(bed: Bed) -> None:
-    """Give `one` this Slipstream and a model, and `two` an interpreter without Slipstream."""
+    """Put this Slipstream and a model on `one`, and on `two` an interpreter without Slipstream."""
     (bed.desk.home / "fleet.toml").write_text(FLEET)
     wrapper = bed["one"].home / "python"
     wrapper.write_text(f'#!/bin/sh\nPYTHONPATH={SOURCE} exec {sys.executable} "$@"\n')

@@ -11,7 +11,7 @@ from slipstream.fleet.canary.far_groups import FarGroups, TrialLimits
 from slipstream.fleet.canary.record import Canary
 from slipstream.fleet.swap import (
     FleetSwap,
-    list_drafting_groups,
+    list_swapping_groups,
     place_drafter,
 )
 from tests.unit.fleet.canary.serving_machines import FLEET, ServingMachine, reply_of
@@ -47,7 +47,7 @@ def list_drafters(machines: Machines) -> dict[str, str]:
 
 def test_without_a_canary_all_groups_are_swapped_in_turn(machines: Machines) -> None:
     swap, far = begin(machines, "good")
-    swap.swap_groups(list_drafting_groups(FLEET))
+    swap.swap_groups(list_swapping_groups(FLEET))
     assert list_drafters(machines) == dict.fromkeys(machines, "good")
     swapped = [name for name, words in far.commands if "swap" in words]
     assert swapped == ["one", "two", "three"]
@@ -57,7 +57,7 @@ def test_if_a_group_refuses_all_go_back(machines: Machines) -> None:
     machines["three"].refuses = True
     swap, _ = begin(machines, "good")
     with pytest.raises(EngineError, match=r"three: .swap_shape: it has"):
-        swap.swap_groups(list_drafting_groups(FLEET))
+        swap.swap_groups(list_swapping_groups(FLEET))
     assert list_drafters(machines) == dict.fromkeys(machines, "old")
     assert [len(machine.drafters) for machine in machines.values()] == [3, 3, 1]
     assert not any("\x1b" in line for line in swap.done)

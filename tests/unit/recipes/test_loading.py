@@ -84,7 +84,7 @@ def test_a_recipe_with_unknown_keys_is_refused_with_all_of_them(tmp_path: Path) 
         "colour",
         "settings.k",
     }
-    assert caught.value.hint == f"mend {path}"
+    assert caught.value.hint == f"correct {path}"
 
 
 def test_a_known_bad_combination_with_an_unknown_condition_is_refused(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_recipe_that_is_no_toml_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError) as caught:
         load_recipes(tmp_path)
     assert caught.value.message.startswith("pair.toml is not TOML: Invalid value")
-    assert caught.value.hint == f"mend {path}"
+    assert caught.value.hint == f"correct {path}"
 
 
 def test_a_recipe_that_is_no_text_is_refused(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_an_own_recipe_that_cannot_be_read_is_refused(
     with pytest.raises(InvalidInputError) as caught:
         load_recipes(tmp_path, tmp_path)
     assert caught.value.message == message
-    assert caught.value.hint == f"mend {tmp_path / 'pair.json'}"
+    assert caught.value.hint == f"correct {tmp_path / 'pair.json'}"
 
 
 def test_an_own_recipe_is_refused_with_all_its_faults(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_a_faulty_drafter_is_refused_by_its_key(
         load_drafters(tmp_path)
     assert caught.value.message == "somebody.toml is not a DrafterFile"
     assert [detail.partition(":")[0] for detail in caught.value.details] == [fault]
-    assert caught.value.hint == f"mend {path}"
+    assert caught.value.hint == f"correct {path}"
 
 
 def test_facts_of_another_method_are_refused(tmp_path: Path) -> None:

@@ -15,9 +15,14 @@ from slipstream.serving.run import find_runs_root
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `fleet answers` takes."""
-    parser.add_argument("--port", type=whole_number, required=True, help="port of the run")
-    parser.add_argument("--number", type=whole_number, default=ANSWERS, help="number of answers")
+    """Add the arguments of `fleet answers`."""
+    parser.add_argument("--port", type=whole_number, required=True, help="TCP port of the run")
+    parser.add_argument(
+        "--number",
+        type=whole_number,
+        default=ANSWERS,
+        help=f"number of answers to return (default {ANSWERS})",
+    )
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -7,9 +7,9 @@ from slipstream.cli.fleet.options import add_fleet, load_fleet, plan_fleet
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
 from slipstream.fleet.examination import examine_fleet
+from slipstream.fleet.openssh import open_ssh
 from slipstream.fleet.probing import probe_fleet
 from slipstream.fleet.status import read_fleet_status
-from slipstream.fleet.transport import open_ssh
 from slipstream.reporting.text.fleet_examination import render_fleet_examination
 
 EXAMPLES = """\
@@ -21,7 +21,7 @@ slipstream fleet doctor --json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `fleet doctor` takes."""
+    """Add the arguments of `fleet doctor`."""
     add_fleet(parser)
 
 

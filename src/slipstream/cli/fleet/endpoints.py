@@ -11,9 +11,10 @@ from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, SlipstreamError, UsageError
 from slipstream.fleet.front.deploying import read_front, require_router
 from slipstream.fleet.front.endpoints import render_endpoints
+from slipstream.fleet.openssh import open_ssh
 from slipstream.fleet.plan import FleetPlan
 from slipstream.fleet.served_plan import read_served_plan
-from slipstream.fleet.transport import Transport, open_ssh
+from slipstream.fleet.transport import Transport
 
 FOLLOW_SECONDS = 2.0
 
@@ -27,11 +28,13 @@ slipstream fleet endpoints --out endpoints.yaml --follow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `fleet endpoints` takes."""
+    """Add the arguments of `fleet endpoints`."""
     add_fleet(parser)
-    parser.add_argument("--out", metavar="FILE", type=Path, help="to write; default stdout")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="file to write (default: stdout)")
     parser.add_argument(
-        "--follow", action="store_true", help="write the file again whenever a group comes or goes"
+        "--follow",
+        action="store_true",
+        help="write the file again whenever a group starts or stops",
     )
 
 

@@ -15,10 +15,10 @@ ACTIONS = ("install", "start", "reload", "stop", "state", "open", "close", "keys
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `fleet front` takes."""
-    parser.add_argument("name", metavar="FLEET", help="its name")
-    parser.add_argument("action", choices=ACTIONS)
-    parser.add_argument("group", metavar="GROUP", nargs="?", help="to open or close")
+    """Add the arguments of `fleet front`."""
+    parser.add_argument("name", metavar="FLEET", help="name of the fleet")
+    parser.add_argument("action", choices=ACTIONS, help="what to do with the front")
+    parser.add_argument("group", metavar="GROUP", nargs="?", help="group to open or close")
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -12,9 +12,13 @@ from slipstream.reporting.text.host import render_host
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `fleet here` takes."""
+    """Add the arguments of `fleet here`."""
     parser.add_argument(
-        "--model", metavar="NAME", action="append", default=[], help="whose hash is wanted"
+        "--model",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="model whose hash to report; may be repeated",
     )
 
 

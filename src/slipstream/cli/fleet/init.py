@@ -9,9 +9,9 @@ from slipstream.cli.fleet.options import add_fleet, add_force, load_fleet
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
 from slipstream.fleet.lease import holding
+from slipstream.fleet.openssh import open_ssh
 from slipstream.fleet.record import read_fleet
 from slipstream.fleet.skeleton import render_skeleton
-from slipstream.fleet.transport import open_ssh
 from slipstream.fleet.trust.authority import make_authority, read_authority
 from slipstream.fleet.trust.distribution import deliver
 
@@ -24,23 +24,32 @@ slipstream fleet init
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `fleet init` takes."""
+    """Add the arguments of `fleet init`."""
     parser.add_argument(
-        "machine", metavar="MACHINE", nargs="*", help="as `ssh` knows it; for a new fleet.toml"
+        "machine",
+        metavar="MACHINE",
+        nargs="*",
+        help="SSH names of the machines, for a new fleet.toml",
     )
     add_fleet(parser)
-    parser.add_argument("--model", help="a folder, or a hub model; for a new fleet.toml")
-    parser.add_argument("--drafter", help="a folder or hub model, if no recipe is to choose")
-    parser.add_argument("--name", default="fleet", help="of the fleet (default fleet)")
     parser.add_argument(
-        "--together", action="store_true", help="one engine over all machines, not one on each"
+        "--model", help="local folder or hub name of the model, for a new fleet.toml"
+    )
+    parser.add_argument(
+        "--drafter", help="local folder or hub name of the drafter (default: from the recipes)"
+    )
+    parser.add_argument("--name", default="fleet", help="name of the fleet (default fleet)")
+    parser.add_argument(
+        "--together",
+        action="store_true",
+        help="run one engine over all machines (default: one on each)",
     )
     parser.add_argument(
         "--front-name",
         metavar="HOST",
         action="append",
         default=[],
-        help="another name that clients call the front by, for its certificate",
+        help="another host name of the front, for its certificate; may be repeated",
     )
     add_force(parser)
 

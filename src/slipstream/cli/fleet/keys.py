@@ -7,7 +7,7 @@ from slipstream.cli.fleet.options import add_fleet, add_force, load_fleet
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError
 from slipstream.fleet.lease import holding
-from slipstream.fleet.transport import open_ssh
+from slipstream.fleet.openssh import open_ssh
 from slipstream.fleet.trust.distribution import deliver_keys
 
 EXAMPLES = """\
@@ -19,7 +19,7 @@ slipstream fleet keys --fleet lab.toml
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `fleet keys` takes."""
+    """Add the arguments of `fleet keys`."""
     add_fleet(parser)
     add_force(parser)
 

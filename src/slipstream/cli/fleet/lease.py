@@ -11,13 +11,19 @@ from slipstream.fleet.record import find_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `fleet lease` takes."""
+    """Add the arguments of `fleet lease`."""
     parser.add_argument("action", choices=("take", "release"))
-    parser.add_argument("--name", required=True, type=find_folder, help="of the fleet")
-    parser.add_argument("--owner", required=True, help="a random number of the desk's process")
-    parser.add_argument("--who", default="unknown", help="user and machine of the desk")
-    parser.add_argument("--purpose", default="unknown", help="the verb that needs it")
-    parser.add_argument("--force", action="store_true", help="take it from whoever holds it")
+    parser.add_argument("--name", required=True, type=find_folder, help="name of the fleet")
+    parser.add_argument(
+        "--owner", required=True, help="random number that names the process that asks"
+    )
+    parser.add_argument(
+        "--who", default="unknown", help="user and machine that ask (default unknown)"
+    )
+    parser.add_argument(
+        "--purpose", default="unknown", help="verb that needs the lease (default unknown)"
+    )
+    parser.add_argument("--force", action="store_true", help="take the lease from its holder")
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -14,12 +14,20 @@ from slipstream.steering.ledger_summary import summarize
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `fleet ledger` takes."""
-    parser.add_argument("--port", type=whole_number, required=True, help="port of the run")
+    """Add the arguments of `fleet ledger`."""
+    parser.add_argument("--port", type=whole_number, required=True, help="TCP port of the run")
     parser.add_argument(
-        "--after", type=_moment, default=0.0, help="end of the requests, in seconds since 1970"
+        "--after",
+        type=_moment,
+        default=0.0,
+        help="return requests that ended after this time, in seconds since 1970 (default 0)",
     )
-    parser.add_argument("--most", type=natural_number, default=MOST_LINES, help="newest requests")
+    parser.add_argument(
+        "--most",
+        type=natural_number,
+        default=MOST_LINES,
+        help=f"return at most this many of the newest requests (default {MOST_LINES})",
+    )
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -11,11 +11,15 @@ from slipstream.fleet.far_side.link_transfer import SECRET_BYTES, measure_link, 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `fleet link` takes; the secret of both ends is on its standard input."""
-    parser.add_argument("--here", metavar="ADDRESS", required=True, help="of this machine")
-    parser.add_argument("--there", metavar="ADDRESS", help="of the end that listens")
-    parser.add_argument("--port", type=whole_number, help="of the end that listens")
-    parser.add_argument("--seconds", type=positive_number, default=1.0, help="default 1")
+    """Add the arguments of `fleet link`; the secret of both ends is on its standard input."""
+    parser.add_argument("--here", metavar="ADDRESS", required=True, help="address of this machine")
+    parser.add_argument(
+        "--there", metavar="ADDRESS", help="address of the end that listens (default: listen here)"
+    )
+    parser.add_argument("--port", type=whole_number, help="TCP port of the end that listens")
+    parser.add_argument(
+        "--seconds", type=positive_number, default=1.0, help="length of the transfer (default 1)"
+    )
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

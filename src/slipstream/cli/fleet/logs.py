@@ -9,8 +9,8 @@ from slipstream.cli.fleet.options import add_fleet, load_fleet
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.fleet.logs import follow_logs
+from slipstream.fleet.openssh import open_ssh
 from slipstream.fleet.status import read_fleet_status
-from slipstream.fleet.transport import open_ssh
 
 EXAMPLES = """\
 # follow the engine logs of all machines
@@ -21,15 +21,22 @@ slipstream fleet logs a --events
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `fleet logs` takes."""
+    """Add the arguments of `fleet logs`."""
     parser.add_argument(
-        "name", metavar="MACHINE|GROUP", nargs="*", help="default: all machines with a run"
+        "name",
+        metavar="MACHINE|GROUP",
+        nargs="*",
+        help="machines or groups to show (default: all machines with a run)",
     )
     add_fleet(parser)
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the runs are over")
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="keep printing until the runs end"
+    )
     instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--events", action="store_true", help="what happened to the runs instead")
-    instead.add_argument("--access", action="store_true", help="the requests instead")
+    instead.add_argument(
+        "--events", action="store_true", help="print the runs' events instead of their logs"
+    )
+    instead.add_argument("--access", action="store_true", help="print the access logs instead")
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

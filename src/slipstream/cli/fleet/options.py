@@ -24,14 +24,18 @@ PROBE_HINT = "slipstream fleet probe --json > FILE"
 
 
 def add_fleet(parser: argparse.ArgumentParser) -> None:
-    """Declare the fleet's file."""
+    """Add the option for the fleet's file."""
     parser.add_argument(
-        "--fleet", metavar="FILE", type=Path, default=Path(FILE_NAME), help="default fleet.toml"
+        "--fleet",
+        metavar="FILE",
+        type=Path,
+        default=Path(FILE_NAME),
+        help="file of the fleet (default fleet.toml)",
     )
 
 
 def add_probing(parser: argparse.ArgumentParser) -> None:
-    """Declare how machines are looked at."""
+    """Add the options for probing machines."""
     parser.add_argument(
         "--install",
         action="store_true",
@@ -41,14 +45,16 @@ def add_probing(parser: argparse.ArgumentParser) -> None:
         "--wheels",
         metavar="FOLDER",
         type=Path,
-        help="wheels that slipstream depends on, for machines without the internet",
+        help="folder of the wheels that slipstream depends on, for machines without internet",
     )
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:
-    """Declare the way past another desk."""
+    """Add the option that takes over the lease."""
     parser.add_argument(
-        "--force", action="store_true", help="take the fleet over from another desk that holds it"
+        "--force",
+        action="store_true",
+        help="take the fleet's lease from another machine that holds it",
     )
 
 
@@ -108,33 +114,39 @@ def plan_fleet(fleet: Fleet, probe: FleetProbe) -> FleetPlan:
 
 
 def add_trial(parser: argparse.ArgumentParser) -> None:
-    """Declare a canary and when its trial ends."""
+    """Add the options of a canary."""
     parser.add_argument(
         "--canary",
         metavar="GROUPS",
         type=natural_number,
         default=0,
-        help="number of groups that try it first; requests then decide (default 0: none)",
+        help="groups that try the change first, until a test on their requests decides "
+        "(default 0: none)",
     )
     parser.add_argument(
         "--requests",
+        metavar="N",
         type=whole_number,
         default=MOST_REQUESTS,
-        help=f"requests of the canary after which it ends undecided (default {MOST_REQUESTS})",
+        help=f"end the canary undecided after this many of its requests (default {MOST_REQUESTS})",
     )
     parser.add_argument(
         "--hours",
+        metavar="N",
         type=positive_number,
         default=WITHIN_SECONDS / 3600,
-        help=f"hours after which it ends undecided (default {WITHIN_SECONDS / 3600:g})",
+        help=f"end the canary undecided after this many hours (default {WITHIN_SECONDS / 3600:g})",
     )
     parser.add_argument(
         "--answers",
+        metavar="N",
         type=natural_number,
         default=ANSWERS,
-        help=f"answers of both arms that are judged by prefill (default {ANSWERS}; 0 for none)",
+        help=f"answers per arm to judge by prefill (default {ANSWERS}; 0: none)",
     )
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write the canary as a page")
+    parser.add_argument(
+        "--html", metavar="FILE", type=Path, help="write the canary's report as an HTML page"
+    )
 
 
 def read_limits(options: argparse.Namespace) -> TrialLimits:

@@ -14,8 +14,8 @@ from slipstream.cli.fleet.options import (
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
 from slipstream.fleet.difference import diff_fleet_plans
+from slipstream.fleet.openssh import open_ssh
 from slipstream.fleet.plan import FleetPlan
-from slipstream.fleet.transport import open_ssh
 from slipstream.planning.difference import DifferenceList
 from slipstream.records import read_record
 from slipstream.reporting.text.fleet import render_fleet_plan
@@ -33,7 +33,7 @@ slipstream fleet plan --probe probe.json --firewall
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `fleet plan` takes."""
+    """Add the arguments of `fleet plan`."""
     add_fleet(parser)
     add_probing(parser)
     parser.add_argument(
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="plan from what `slipstream fleet probe --json` saved, without a connection",
     )
-    parser.add_argument("--explain", action="store_true", help="the reason of every setting")
+    parser.add_argument("--explain", action="store_true", help="print the reason of every setting")
     parser.add_argument("--firewall", action="store_true", help="print nftables rules per machine")
     parser.add_argument("--diff", nargs=2, metavar="PLAN", type=Path, help="compare saved plans")
 

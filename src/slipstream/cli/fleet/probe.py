@@ -5,7 +5,7 @@ import argparse
 from slipstream.cli.fleet.options import add_fleet, add_probing, load_fleet, look_at
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
-from slipstream.fleet.transport import open_ssh
+from slipstream.fleet.openssh import open_ssh
 from slipstream.reporting.text.fleet import render_probe
 
 EXAMPLES = """\
@@ -17,7 +17,7 @@ slipstream fleet probe --install --json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `fleet probe` takes."""
+    """Add the arguments of `fleet probe`."""
     add_fleet(parser)
     add_probing(parser)
 

@@ -8,8 +8,10 @@ from slipstream.fleet.far_side.reach import parse_targets, try_targets
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `fleet reach` takes."""
-    parser.add_argument("target", metavar="ADDRESS:PORT", nargs="+", help="to connect to")
+    """Add the arguments of `fleet reach`."""
+    parser.add_argument(
+        "target", metavar="ADDRESS:PORT", nargs="+", help="addresses and ports to connect to"
+    )
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -27,6 +27,7 @@ from slipstream.errors import EngineError, ExitCode, InvalidInputError, Unreacha
 from slipstream.fleet.canary.far_groups import FarGroups, FarTrial, keep_canary, open_trial
 from slipstream.fleet.front.deploying import deploy_front, require_router
 from slipstream.fleet.lease import HeldLease, holding
+from slipstream.fleet.openssh import open_ssh
 from slipstream.fleet.plan import FleetPlan
 from slipstream.fleet.record import Fleet
 from slipstream.fleet.roll import Rollout, Version, begin
@@ -34,7 +35,7 @@ from slipstream.fleet.rolling import DRAIN_SECONDS, FleetPerformer, carry_out
 from slipstream.fleet.rollout_files import read_plans, read_rollout, save_plans, save_rollout
 from slipstream.fleet.served_plan import read_served_plan
 from slipstream.fleet.starting import require_startable
-from slipstream.fleet.transport import Transport, open_ssh
+from slipstream.fleet.transport import Transport
 from slipstream.fleet.weights import spread_weights
 from slipstream.records import read_record
 from slipstream.reporting.pages.canary import render_canary_html
@@ -44,7 +45,7 @@ RESUME_HINT = "slipstream fleet roll --resume"
 
 
 EXAMPLES = """\
-# give one group after the other the plan that fleet.toml makes now
+# roll the plan of today's fleet.toml out to one group after another
 slipstream fleet roll
 # continue a rollout that was interrupted
 slipstream fleet roll --resume
@@ -52,24 +53,32 @@ slipstream fleet roll --resume
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `fleet roll` takes."""
+    """Add the arguments of `fleet roll`."""
     parser.add_argument(
-        "group", metavar="GROUP", nargs="*", help="default: all, in the file's order"
+        "group",
+        metavar="GROUP",
+        nargs="*",
+        help="groups to update (default: all, in the file's order)",
     )
     add_fleet(parser)
     add_probing(parser)
     parser.add_argument(
-        "--plan", metavar="FILE", type=Path, help="what `slipstream fleet plan --json` saved"
+        "--plan",
+        metavar="FILE",
+        type=Path,
+        help="plan saved by `slipstream fleet plan --json` (default: plan now)",
     )
     parser.add_argument(
-        "--resume", action="store_true", help="go on with the rollout that was left, here or there"
+        "--resume",
+        action="store_true",
+        help="continue a rollout that was interrupted, on any machine",
     )
     parser.add_argument(
         "--drain",
         type=whole_number,
         metavar="SECONDS",
         default=int(DRAIN_SECONDS),
-        help=f"for a group's requests to finish before it stops (default {DRAIN_SECONDS:.0f})",
+        help=f"time that a group's requests have to finish (default {DRAIN_SECONDS:.0f})",
     )
     add_force(parser)
     add_trial(parser)

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from slipstream.cli.fleet.options import add_fleet, load_fleet
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
+from slipstream.fleet.openssh import open_ssh
 from slipstream.fleet.status import read_fleet_status
-from slipstream.fleet.transport import open_ssh
 from slipstream.reporting.text.fleet_status import render_fleet_status
 
 EXAMPLES = """\
@@ -19,7 +19,7 @@ slipstream fleet status --json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `fleet status` takes."""
+    """Add the arguments of `fleet status`."""
     add_fleet(parser)
 
 

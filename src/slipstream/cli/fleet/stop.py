@@ -15,9 +15,9 @@ from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
 from slipstream.fleet.front.deploying import closed_to, stop_front
 from slipstream.fleet.lease import holding
+from slipstream.fleet.openssh import open_ssh
 from slipstream.fleet.starting import stop_groups
 from slipstream.fleet.status import read_fleet_status
-from slipstream.fleet.transport import open_ssh
 from slipstream.reporting.text.fleet_status import render_fleet_status
 
 EXAMPLES = """\
@@ -29,10 +29,10 @@ slipstream fleet stop a --now
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `fleet stop` takes."""
-    parser.add_argument("group", metavar="GROUP", nargs="*", help="default: all of them")
+    """Add the arguments of `fleet stop`."""
+    parser.add_argument("group", metavar="GROUP", nargs="*", help="groups to stop (default: all)")
     add_fleet(parser)
-    parser.add_argument("--now", action="store_true", help="do not wait for requests under way")
+    parser.add_argument("--now", action="store_true", help="do not wait for open requests")
     add_force(parser)
 
 

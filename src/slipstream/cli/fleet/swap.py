@@ -16,8 +16,8 @@ from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
 from slipstream.fleet.canary.far_groups import FarGroups, keep_canary
 from slipstream.fleet.lease import holding
-from slipstream.fleet.swap import FleetSwap, list_drafting_groups, place_drafter
-from slipstream.fleet.transport import open_ssh
+from slipstream.fleet.openssh import open_ssh
+from slipstream.fleet.swap import FleetSwap, list_swapping_groups, place_drafter
 from slipstream.reporting.pages.canary import render_canary_html
 from slipstream.reporting.text.canary import render_canary_text
 
@@ -30,16 +30,18 @@ slipstream fleet swap z-lab/Qwen3-8B-DFlash-b16 --canary 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `fleet swap` takes."""
+    """Add the arguments of `fleet swap`."""
     parser.add_argument(
         "drafter",
         metavar="DRAFTER",
         nargs="?",
-        help="a folder of this machine, which is sent, or a name on the hub",
+        help="local folder, which is sent to the machines, or hub name of the drafter",
     )
     add_fleet(parser)
     add_force(parser)
-    parser.add_argument("--back", action="store_true", help="return all groups to the one before")
+    parser.add_argument(
+        "--back", action="store_true", help="return all groups to the previous drafter"
+    )
     add_trial(parser)
 
 
@@ -51,7 +53,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         )
     require_writable(options.html)
     fleet = load_fleet(options)
-    groups = list_drafting_groups(fleet)
+    groups = list_swapping_groups(fleet)
     require_canary(groups, options.canary)
     # The first group of the file goes on as before.
     canary = groups[len(groups) - options.canary :]

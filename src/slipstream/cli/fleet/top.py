@@ -9,9 +9,10 @@ from slipstream.cli.screen import Screen
 from slipstream.cli.top import FOOTER, HOME, REST, REST_OF_LINE, full_screen, is_live, wait_for_quit
 from slipstream.errors import ExitCode
 from slipstream.fleet.live import FleetView, read_fleet_view
+from slipstream.fleet.openssh import open_ssh
 from slipstream.fleet.record import Fleet
 from slipstream.fleet.status import read_fleet_status
-from slipstream.fleet.transport import Transport, open_ssh
+from slipstream.fleet.transport import Transport
 from slipstream.reporting.text.fleet_top import render_fleet_view
 
 # Every look is a login on each machine.
@@ -27,10 +28,12 @@ slipstream fleet top --once
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `fleet top` takes."""
+    """Add the arguments of `fleet top`."""
     add_fleet(parser)
     parser.add_argument(
-        "--once", action="store_true", help="print one picture and end, as without a terminal"
+        "--once",
+        action="store_true",
+        help="print one picture and exit, as is done without a terminal",
     )
 
 

@@ -20,11 +20,12 @@ from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, SlipstreamError, UsageError
 from slipstream.fleet.front.deploying import deploy_front
 from slipstream.fleet.lease import HeldLease, holding
+from slipstream.fleet.openssh import open_ssh
 from slipstream.fleet.plan import FleetPlan
 from slipstream.fleet.record import FILE_NAME
 from slipstream.fleet.starting import require_startable, start_groups
 from slipstream.fleet.status import read_fleet_status
-from slipstream.fleet.transport import Transport, ask_all, open_ssh
+from slipstream.fleet.transport import Transport, ask_all
 from slipstream.fleet.trust.distribution import require_certificates
 from slipstream.fleet.weights import spread_weights
 from slipstream.records import read_record
@@ -40,14 +41,19 @@ slipstream fleet up a --dry-run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `fleet up` takes."""
-    parser.add_argument("group", metavar="GROUP", nargs="*", help="default: all that do not run")
+    """Add the arguments of `fleet up`."""
+    parser.add_argument(
+        "group", metavar="GROUP", nargs="*", help="groups to start (default: all that do not run)"
+    )
     add_fleet(parser)
     add_probing(parser)
     parser.add_argument(
-        "--plan", metavar="FILE", type=Path, help="what `slipstream fleet plan --json` saved"
+        "--plan",
+        metavar="FILE",
+        type=Path,
+        help="plan saved by `slipstream fleet plan --json` (default: plan now)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="show the plan, and start nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and start nothing")
     add_force(parser)
 
 

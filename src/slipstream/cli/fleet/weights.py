@@ -10,11 +10,13 @@ from slipstream.fleet.far_side.held_model import find_tree, hold_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what `fleet weights` takes."""
-    parser.add_argument("--model", required=True, help="a folder, or a hub model")
-    parser.add_argument("--revision", help="of the hub model")
-    parser.add_argument("--with-code", action="store_true", help="take its Python files, too")
-    parser.add_argument("--where", action="store_true", help="only say where it lies, or would")
+    """Add the arguments of `fleet weights`."""
+    parser.add_argument("--model", required=True, help="local folder or hub name of the model")
+    parser.add_argument("--revision", help="revision of the hub model")
+    parser.add_argument("--with-code", action="store_true", help="download its Python files, too")
+    parser.add_argument(
+        "--where", action="store_true", help="print only the path of the model, present or not"
+    )
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

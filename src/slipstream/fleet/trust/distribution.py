@@ -50,7 +50,7 @@ def deliver(
     now: datetime,
     names: Iterable[str] = (),
 ) -> dict[str, Delivery | SlipstreamError]:
-    """Give every machine what it needs to know the others; `names` are more of the front's."""
+    """Send every machine what it needs to trust the others; `names` are more of the front's."""
 
     def deliver_to(machine: str) -> Delivery:
         own = _list_names(fleet, machine)
@@ -68,7 +68,7 @@ def deliver(
 
 
 def deliver_keys(fleet: Fleet, transport: Transport) -> dict[str, Delivery | SlipstreamError]:
-    """Give every machine the keys of the fleet's file; a revoked one opens nothing from then on."""
+    """Send every machine the keys of the fleet's file; a revoked one opens nothing from then on."""
     return ask_all(
         fleet.machines,
         lambda machine: Delivery(machine=machine, keys=send_keys(fleet, transport, machine)),
@@ -130,7 +130,7 @@ def _renew(
     names: list[str],
     now: datetime,
 ) -> str | None:
-    """Give a machine a certificate if it needs one, and return why it did."""
+    """Send a machine a certificate if it needs one, and return why it did."""
     place = f"{fleet.folder}/{TLS_FOLDER}"
     found = transport.run(
         machine, ["sh", "-c", _READ, "sh", f"{place}/{file}"], timeout=_SECONDS

@@ -118,7 +118,7 @@ def load_signatures(folder: Path = SHIPPED) -> tuple[Signature, ...]:
         for signature in _load(path).signatures:
             if signature.name in found:
                 raise InvalidInputError(
-                    f"{path.name} has a second {signature.name}", hint=f"mend {path}"
+                    f"{path.name} has a second {signature.name}", hint=f"correct {path}"
                 )
             found[signature.name] = signature
     return tuple(found.values())
@@ -161,12 +161,14 @@ def _load(path: Path) -> SignatureFile:
     try:
         return SignatureFile.model_validate(tomllib.loads(path.read_text()))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
-        raise InvalidInputError(f"{path.name} is not TOML: {fault}", hint=f"mend {path}") from fault
+        raise InvalidInputError(
+            f"{path.name} is not TOML: {fault}", hint=f"correct {path}"
+        ) from fault
     except ValidationError as fault:
         raise InvalidInputError(
             f"{path.name} is not a SignatureFile",
             details=describe_faults(fault),
-            hint=f"mend {path}",
+            hint=f"correct {path}",
         ) from fault
 
 

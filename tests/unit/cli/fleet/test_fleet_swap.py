@@ -98,6 +98,19 @@ def test_a_canary_of_all_groups_is_refused_before_anything_is_done(
     assert "at least one goes on as before" in capsys.readouterr().err
 
 
+def test_an_engine_over_several_machines_is_rolled_instead(
+    far: FarMachines, capsys: Capture
+) -> None:
+    machines = "[machines.four]\n[machines.five]\n"
+    with Path("fleet.toml").open("a") as file:
+        file.write(f'{machines}[groups.pair]\nmachines = ["four", "five"]\n')
+    assert run(["fleet", "swap", "good"], {}) == 1
+    assert far.commands == []
+    said = capsys.readouterr().err
+    assert "pair: an engine over several machines cannot swap its drafter" in said
+    assert "slipstream fleet roll pair" in said
+
+
 def test_another_desk_that_holds_the_fleet_keeps_it(
     machines: Machines, far: FarMachines, capsys: Capture
 ) -> None:

@@ -204,7 +204,7 @@ spec:
         - name: http
           containerPort: {{ $values.port }}
       # The supervisor replaces an engine that hangs within 60 s or so, and a start takes as long as the
-      # first one did: liveness waits for that, or it would end what is being mended.
+      # first one did: liveness waits for that, or it would kill a pod that is recovering.
       startupProbe:
         httpGet: {path: /livez, port: http}
         periodSeconds: 10

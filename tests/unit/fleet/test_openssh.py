@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from slipstream.errors import SlipstreamError, UnreachableError
-from slipstream.fleet import transport
+from slipstream.fleet import openssh
 from slipstream.fleet.far_commands import name_command
+from slipstream.fleet.openssh import OpenSsh
 from slipstream.fleet.record import Fleet, Machine
-from slipstream.fleet.transport import Answer, OpenSsh, ask_all, escape
+from slipstream.fleet.transport import Answer, ask_all, escape
 
 FLEET = Fleet.model_validate(
     {
@@ -83,7 +84,7 @@ def test_a_command_without_an_end_is_ended(ssh: OpenSsh) -> None:
 
 
 def test_output_without_an_end_is_cut(ssh: OpenSsh, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(openssh, "MOST_BYTES", 1 << 20)
     with pytest.raises(UnreachableError, match="more than 1 MiB"):
         ssh.run("two", ["yes"], timeout=60)
 
