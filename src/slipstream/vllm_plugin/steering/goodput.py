@@ -4,7 +4,9 @@ Goodput decides, not acceptance: at eight sequences drafts that are accepted as 
 cost more than they bring.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 
 # A stall of the machine says nothing about a length.
 MOST_OVER = 1.6
@@ -64,7 +66,7 @@ class StepCosts:
     def __init__(self) -> None:
         self.cells: dict[tuple[int, int], Cell] = {}
         self.pace = 1.0
-        self.steps = 0
+        self.steps = self._longest = 0
         self._weights = [0.0] * _FEATURES
         self._covariance = [
             [1e6 if row == column else 0.0 for column in range(_FEATURES)]
@@ -74,6 +76,7 @@ class StepCosts:
     def observe(self, sequences: int, length: int, seconds: float) -> None:
         """Learn from a step in which every sequence verified and drafted this length."""
         self.steps += 1
+        self._longest = max(self._longest, length)
         key = (bucket(sequences), length)
         cell = self.cells.get(key)
         if cell is None:
@@ -87,9 +90,13 @@ class StepCosts:
         cell.learn(usual, self.steps)
 
     def expect(self, sequences: int, length: int) -> float:
-        """Return the seconds that such a step takes now."""
+        """Return the seconds that such a step takes now.
+
+        A step does less than one with longer drafts: one that seems to take longer was met by
+        stalls, and would never be tried again.
+        """
         if (cell := self.cells.get((bucket(sequences), length))) is not None:
-            return self.pace * cell.seconds
+            return self.pace * min(cell.seconds, *self._list_longer(sequences, length))
         line = sum(
             weight * feature
             for weight, feature in zip(self._weights, _describe(sequences, length), strict=True)
@@ -107,6 +114,14 @@ class StepCosts:
         """Return how many steps ago the last of this kind was, None if there was none."""
         cell = self.cells.get((bucket(sequences), length))
         return self.steps - cell.last if cell else None
+
+    def _list_longer(self, sequences: int, length: int) -> Iterator[float]:
+        """Yield the seconds of well-known steps with longer drafts, and infinity."""
+        yield inf
+        for longer in range(length + 1, self._longest + 1):
+            cell = self.cells.get((bucket(sequences), longer))
+            if cell is not None and cell.steps >= PACED_STEPS:
+                yield cell.seconds
 
     def _fit(self, sequences: int, length: int, seconds: float) -> None:
         """Recursive least squares of the relative error, the latest steps counting most."""

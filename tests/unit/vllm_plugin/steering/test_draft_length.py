@@ -56,6 +56,17 @@ def test_tries_cost_no_more_than_their_share() -> None:
     assert control.costs.count(16, 1) > 10
 
 
+def test_stalls_in_the_first_steps_of_a_length_do_not_rule_it_out() -> None:
+    engine, control = SimulatedEngine(rates=NOISE), DraftLength(range(8))
+    control.least = 1
+    engine.run(control, 2, 300)
+    control.least = None
+    for _ in range(2):
+        control.observe(2, 0, 5 * engine.cost(2, 0, 0))
+    engine.run(control, 2, 400)
+    assert engine.run(control, 2, 2000) >= 0.97 * STALLED * engine.find_best(2)
+
+
 def test_drafts_that_become_good_again_are_noticed() -> None:
     engine, control = SimulatedEngine(rates=NOISE), DraftLength(range(8))
     engine.run(control, 1, 2000)
@@ -101,7 +112,7 @@ def test_batches_share_a_bucket_only_if_they_are_alike() -> None:
     assert all(0.75 <= bucket(sequences) / sequences <= 1 for sequences in range(1, 300))
 
 
-def test_a_few_cells_foretell_the_others() -> None:
+def test_the_other_cells_are_predicted_from_a_few() -> None:
     engine, costs = SimulatedEngine(), StepCosts()
     for sequences, length in [(1, 0), (1, 7), (2, 3), (4, 5), (8, 0), (8, 7)] * 20:
         costs.observe(sequences, length, engine.cost(sequences, length, length))
