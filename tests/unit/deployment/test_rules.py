@@ -10,22 +10,11 @@ from slipstream.deployment.deployment import Deployment, DeploymentWishes
 from slipstream.deployment.pod_group import Resolve, make_rank_plan, name_pods
 from slipstream.deployment.rules import GIB, make_deployment, name_release
 from slipstream.errors import InvalidInputError
-from slipstream.planning.plan import LaunchPlan, MemoryBudget
+from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
 from slipstream.serving.supervision.engine_life import START_WITHIN_SECONDS
 from tests.unit.deployment.plans import CASES, find_plan
 from tests.unit.planning.bare_plans import bare_plan
-
-EMPTY = MemoryBudget(
-    device_bytes=None,
-    usable_bytes=None,
-    items=(),
-    kv_bytes_per_token=None,
-    bytes_per_sequence=None,
-    kv_pool_bytes=None,
-    sequences_that_fit=None,
-    unknown=(),
-)
 
 
 def deploy(case: str, **wishes: object) -> Deployment:
@@ -59,7 +48,7 @@ def test_two_machines_share_the_ranks() -> None:
     [(("-tp", "4"), 4), (("-tp", "2", "-pp", "2"), 4), (("-tp", "8", "--nnodes", "2"), 4)],
 )
 def test_accelerators_follow_the_parallel_sizes(words: tuple[str, ...], gpus: int) -> None:
-    plan = bare_plan(*words).model_copy(update={"capability": "9.0", "memory": EMPTY})
+    plan = bare_plan(*words).model_copy(update={"capability": "9.0"})
     assert make_deployment(plan, DeploymentWishes()).gpus.value == gpus
 
 
@@ -73,7 +62,7 @@ def test_a_cpu_gets_processors_and_no_accelerator() -> None:
 
 def test_what_holds_on_the_planners_machine_only_is_left_out() -> None:
     here = {"VLLM_CPU_OMP_THREADS_BIND": "0-2,4", "LD_PRELOAD": "/opt/lib.so", "OTHER": "1"}
-    plan = bare_plan(environment=here).model_copy(update={"memory": EMPTY})
+    plan = bare_plan(environment=here)
     deployment = make_deployment(plan, DeploymentWishes())
     assert deployment.left_out is not None
     assert set(deployment.left_out.value) == {"VLLM_CPU_OMP_THREADS_BIND", "LD_PRELOAD"}
@@ -126,7 +115,7 @@ def test_folders_are_mounted_where_the_plan_has_them() -> None:
 def test_folders_that_no_volume_can_take_are_refused(
     target: str, drafter: str | None, message: str
 ) -> None:
-    plan = bare_plan(target=target, drafter=drafter).model_copy(update={"memory": EMPTY})
+    plan = bare_plan(target=target, drafter=drafter)
     with pytest.raises(InvalidInputError, match=message):
         make_deployment(plan, DeploymentWishes())
 
@@ -137,7 +126,7 @@ def test_folders_that_no_volume_can_take_are_refused(
 )
 def test_what_no_pod_has_is_refused(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
-        make_deployment(bare_plan(*words).model_copy(update={"memory": EMPTY}), DeploymentWishes())
+        make_deployment(bare_plan(*words), DeploymentWishes())
 
 
 def test_an_unpinned_commit_and_image_are_warned_of() -> None:

@@ -12,28 +12,17 @@ from slipstream.fleet.planning import make_fleet_plan
 from slipstream.fleet.record import Fleet, read_fleet
 from slipstream.hardware import Host
 from slipstream.planning import LaunchPlan, Wishes
-from slipstream.planning.plan import MemoryBudget
 from slipstream.records import read_record
 from tests.unit.fleet.far_machines import view
 from tests.unit.planning.bare_plans import bare_plan
 
-MEMORY = MemoryBudget(
-    device_bytes=None,
-    usable_bytes=None,
-    items=(),
-    kv_bytes_per_token=None,
-    bytes_per_sequence=None,
-    kv_pool_bytes=None,
-    sequences_that_fit=None,
-    unknown=(),
-)
 DOCS = Path(__file__).parents[3] / "docs" / "fleet"
 
 
 def plan_machine(host: Host, target: str, wishes: Wishes) -> LaunchPlan:
     environment = {"CORES": str(host.processor.cores)}
     plan = bare_plan(*wishes.raw, environment=environment)
-    changes = {"target": target, "wishes": wishes, "machine": host.product, "memory": MEMORY}
+    changes = {"target": target, "wishes": wishes, "machine": host.product}
     return plan.model_copy(update=changes)
 
 

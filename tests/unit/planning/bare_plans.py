@@ -6,6 +6,17 @@ from slipstream.planning.plan import LaunchPlan, MemoryBudget
 from slipstream.planning.settings import Choice, EngineSettings, Speculation
 from slipstream.planning.wishes import Wishes
 
+UNKNOWN = MemoryBudget(
+    device_bytes=None,
+    usable_bytes=None,
+    items=(),
+    kv_bytes_per_token=None,
+    bytes_per_sequence=None,
+    kv_pool_bytes=None,
+    sequences_that_fit=None,
+    unknown=(),
+)
+
 
 def bare_plan(
     *words: str,
@@ -31,7 +42,7 @@ def bare_plan(
             speculation=Speculation(**parts, rest=dict(asked.speculation_rest)) if parts else None,
         ),
         environment={name: choose(value) for name, value in (environment or {}).items()},
-        memory=MemoryBudget.model_construct(),
+        memory=UNKNOWN,
         warnings=(),
         refusals=refusals,
     )

@@ -49,6 +49,16 @@ def add_probing(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_saved_plan(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names a plan."""
+    parser.add_argument(
+        "--plan",
+        metavar="FILE",
+        type=Path,
+        help="plan saved by `slipstream fleet plan --json` (default: plan now)",
+    )
+
+
 def add_force(parser: argparse.ArgumentParser) -> None:
     """Add the option that takes over the lease."""
     parser.add_argument(

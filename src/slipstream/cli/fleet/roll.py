@@ -12,6 +12,7 @@ from slipstream.cli.fleet.options import (
     add_fleet,
     add_force,
     add_probing,
+    add_saved_plan,
     add_trial,
     choose_groups,
     load_fleet,
@@ -62,12 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_fleet(parser)
     add_probing(parser)
-    parser.add_argument(
-        "--plan",
-        metavar="FILE",
-        type=Path,
-        help="plan saved by `slipstream fleet plan --json` (default: plan now)",
-    )
+    add_saved_plan(parser)
     parser.add_argument(
         "--resume",
         action="store_true",

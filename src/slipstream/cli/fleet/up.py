@@ -2,13 +2,13 @@
 
 import argparse
 from datetime import UTC, datetime
-from pathlib import Path
 
 from slipstream.cli.fleet.board import Board
 from slipstream.cli.fleet.options import (
     add_fleet,
     add_force,
     add_probing,
+    add_saved_plan,
     choose_groups,
     load_fleet,
     look_at,
@@ -47,12 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_fleet(parser)
     add_probing(parser)
-    parser.add_argument(
-        "--plan",
-        metavar="FILE",
-        type=Path,
-        help="plan saved by `slipstream fleet plan --json` (default: plan now)",
-    )
+    add_saved_plan(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the plan and start nothing")
     add_force(parser)
 
