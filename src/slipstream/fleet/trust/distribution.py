@@ -57,7 +57,17 @@ def deliver(
         certificate = _renew(fleet, transport, authority, machine, MACHINE, own, now)
         front = None
         if fleet.router is not None and fleet.router.machine == machine:
-            wanted = [*names, *own, *_read_addresses(fleet, transport, machine)]
+            place = f"{fleet.folder}/{TLS_FOLDER}/{FRONT}"
+            claimed = [
+                *_read_addresses(fleet, transport, machine),
+                # Names that were asked for earlier are kept.
+                *authority.list_names(_read(transport, machine, place)),
+            ]
+            others = {
+                name for one in fleet.machines if one != machine for name in _list_names(fleet, one)
+            }
+            # What a machine says of itself must not make it another one.
+            wanted = [*names, *own, *(name for name in claimed if name not in others)]
             front = _renew(fleet, transport, authority, machine, FRONT, wanted, now)
             if certificate or front:
                 _ask_front(fleet, transport, machine, "reload")
@@ -132,14 +142,11 @@ def _renew(
 ) -> str | None:
     """Send a machine a certificate if it needs one, and return why it did."""
     place = f"{fleet.folder}/{TLS_FOLDER}"
-    found = transport.run(
-        machine, ["sh", "-c", _READ, "sh", f"{place}/{file}"], timeout=_SECONDS
-    ).stdout
+    found = _read(transport, machine, f"{place}/{file}")
     reason = authority.find_reason_to_renew(found, names, now)
     if reason is None:
         return None
-    # Names that were asked for earlier are kept.
-    issued = authority.issue([*names, *authority.list_names(found)], now)
+    issued = authority.issue(names, now)
     files = {f"{file}.key": issued.key, file: issued.certificate, AUTHORITY: authority.pem}
     for name, content in files.items():
         transport.send(machine, content, f"{place}/{name}.next")
@@ -151,6 +158,10 @@ def _renew(
             hint=f"ssh {fleet.name_ssh(machine)} ls -l {place}",
         )
     return reason
+
+
+def _read(transport: Transport, machine: str, file: str) -> bytes:
+    return transport.run(machine, ["sh", "-c", _READ, "sh", file], timeout=_SECONDS).stdout
 
 
 def _list_names(fleet: Fleet, machine: str) -> list[str]:

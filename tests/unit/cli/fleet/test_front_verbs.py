@@ -172,6 +172,13 @@ def bring_up(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
 
 
+def list_names(pem: bytes) -> set[str]:
+    found = x509.load_pem_x509_certificate(pem).extensions
+    return {
+        str(one.value) for one in found.get_extension_for_class(x509.SubjectAlternativeName).value
+    }
+
+
 def test_init_gives_every_machine_a_certificate_and_the_keys_and_keeps_its_own_key(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,10 +193,7 @@ def test_init_gives_every_machine_a_certificate_and_the_keys_and_keeps_its_own_k
             == (tmp_path / "lab-authority/authority.pem").read_bytes()
         )
         assert site.read(machine, "keys.json") == (tmp_path / "keys.json").read_bytes()
-    front = x509.load_pem_x509_certificate(site.read("one", "tls/front.pem") or b"")
-    names = str(front.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
-    assert "llm.example.org" in names
-    assert "10.0.0.1" in names
+    assert {"llm.example.org", "10.0.0.1"} <= list_names(site.read("one", "tls/front.pem") or b"")
     assert site.read("two", "tls/front.pem") is None
     private = (tmp_path / "lab-authority" / "authority.key").read_bytes()
     assert private not in site.far.files.values()
@@ -209,6 +213,24 @@ def test_init_again_changes_nothing_until_a_certificate_has_to_be_renewed(
     assert "two    new certificate: it has no certificate of this authority; 1 keys" in shown
     changed = {name for name, content in site.far.files.items() if before[name] != content}
     assert {name.rpartition("/")[2] for _, name in changed} == {"machine.pem", "machine.pem.key"}
+
+
+def test_a_machine_gets_no_name_of_another_by_showing_its_certificate(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["fleet", "init", "--front-name", "llm.example.org"], {}) == 0
+    files, folder = site.far.files, f"{site.fleet.folder}/tls"
+    files["two", f"{folder}/machine.pem"] = files["one", f"{folder}/front.pem"]
+    files["one", f"{folder}/front.pem"] = files["three", f"{folder}/machine.pem"]
+    assert run(["fleet", "init"], {}) == 0
+    names = {
+        machine: list_names(files[machine, f"{folder}/{file}"])
+        for machine, file in (("two", "machine.pem"), ("one", "front.pem"))
+    }
+    assert not names["two"] & {"one", "three", "llm.example.org", "10.0.0.1"}
+    assert not names["one"] & {"two", "three"}
+    assert {"two"} <= names["two"]
+    assert {"one", "10.0.0.1"} <= names["one"]
 
 
 def test_up_without_certificates_starts_nothing(
