@@ -127,8 +127,9 @@ class _Spreading:
         self.show(machine, "copying", f"{self.model.name}, {size}, from {source}")
         tree, target = PurePosixPath(held.tree), self._find_tree(machine)
         packing = ["tar", "-C", str(tree.parent), "-cf", "-", "--", tree.name]
-        script = 'mkdir -p "$1" && tar -C "$1" -xf -'
-        unpacking = ["sh", "-c", script, "sh", str(target.parent)]
+        # Only the model: the sender must not leave other files in a folder that may be a home.
+        script = 'mkdir -p "$1" && tar -C "$1" -xf - -- "$2"'
+        unpacking = ["sh", "-c", script, "sh", str(target.parent), target.name]
         for name in self._list_names(source, machine):
             if self.transport.run(source, [*_SSH, name, "true"], timeout=30).code == 0:
                 line = f"{join(packing)} | {join([*_SSH, name, join(unpacking)])}"

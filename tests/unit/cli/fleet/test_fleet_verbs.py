@@ -1,6 +1,9 @@
 """The verbs of a fleet as a user types them, with machines that are not there."""
 
+import io
 import json
+import subprocess
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -253,6 +256,35 @@ def test_weights_go_from_the_machine_that_has_them_to_those_that_do_not(
     assert have == {"one", "two", "three"}
     assert givers[0] == "two"
     assert "copying" in capsys.readouterr().err
+
+
+def test_a_machine_that_sends_more_than_the_model_leaves_nothing_else(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    healthy = make_reply(fleet)
+    home = tmp_path / "home"
+    sent = io.BytesIO()
+    with tarfile.open(fileobj=sent, mode="w") as archive:
+        for name in (".bashrc", "target/config.json", "target-2/config.json", "target/../.profile"):
+            archive.addfile(tarfile.TarInfo(name))
+
+    def reply(machine: str, words: list[str], stdin: bytes | None) -> Answer:
+        if words[:1] == ["ssh"]:
+            return say("", 255)
+        if words[:1] == ["tar"]:
+            return say(sent.getvalue())
+        if words[:1] == ["sh"] and stdin == sent.getvalue():
+            done = subprocess.run(words, input=stdin, capture_output=True, check=False)
+            return say("", done.returncode)
+        if words[:2] == ["fleet", "weights"] and "--where" in words:
+            return say(json.dumps({"tree": str(home / "target")}))
+        if words[:2] == ["fleet", "weights"] and machine == "one" and not home.exists():
+            return say("", 1, b"not here")
+        return healthy(machine, words, stdin)
+
+    connect(monkeypatch, FarMachines(reply))
+    run(["fleet", "up"], {})
+    assert [path.name for path in home.rglob("*")] == ["target", "config.json"]
 
 
 def test_a_copy_with_another_hash_starts_nothing(
