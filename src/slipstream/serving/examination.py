@@ -149,7 +149,7 @@ def _check_machine(host: Host) -> Check:
             verdict="warning",
             message="no accelerator was found",
             details=host.remarks,
-            hint="nvidia-smi",
+            hint="nvidia-smi; on a machine without a GPU this is as it should be",
         )
     message = ", ".join(names) or host.processor.model or host.processor.architecture
     return Check(subject="machine", verdict="ok", message=message, details=host.remarks)

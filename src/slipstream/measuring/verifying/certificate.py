@@ -126,6 +126,14 @@ class Certificate(Record):
         passed, sentence = conclude(findings)
         return cls(passed=passed, sentence=sentence, findings=findings, conditions=conditions)
 
+    @property
+    def outcome(self) -> Literal["passed", "failed", "cannot tell"]:
+        """Return the conclusion in a word; only a text that was seen to change is a failure."""
+        if self.passed:
+            return "passed"
+        is_witness = not self.findings.regrets[0].faults
+        return "failed" if is_witness and _list_changes(self.findings) else "cannot tell"
+
 
 def conclude(findings: Findings) -> tuple[bool, str]:
     """Return whether the text is the same, in one sentence."""

@@ -20,8 +20,7 @@ _AGAIN = {
 
 def render_certificate_text(certificate: Certificate) -> str:
     """Return a certificate as text."""
-    word = "PASSED" if certificate.passed else "FAILED"
-    return f"{word}: {render_text(describe_certificate(certificate))}"
+    return f"{certificate.outcome.upper()}: {render_text(describe_certificate(certificate))}"
 
 
 def describe_certificate(certificate: Certificate) -> Report:
@@ -31,7 +30,7 @@ def describe_certificate(certificate: Certificate) -> Report:
     environment = under.plan.variables
     return Report(
         title=f"{under.plan.target} with {under.plan.drafter or 'no drafter'}",
-        answer="passed" if certificate.passed else "failed",
+        answer=certificate.outcome,
         figure=f"{drafted.faults:,}",
         interval=f"of {drafted.tokens:,} tokens",
         figure_note="with drafts are neither the target's own choice nor tied with it",

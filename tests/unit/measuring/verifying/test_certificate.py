@@ -6,6 +6,7 @@ import pytest
 
 from slipstream.measuring.client.engine_metrics import EngineCounts
 from slipstream.measuring.verifying.certificate import (
+    Certificate,
     Findings,
     Regret,
     Tolerance,
@@ -142,6 +143,9 @@ def test_nothing_else_passes(changes: dict[str, Any], beginning: str) -> None:
     passed, sentence = conclude(find(**changes))
     assert not passed
     assert sentence.startswith(beginning)
+    certificate = Certificate.model_construct(passed=passed, findings=find(**changes))
+    is_blind = beginning.startswith("Cannot tell")
+    assert certificate.outcome == ("cannot tell" if is_blind else "failed")
 
 
 def test_a_plain_arm_that_parts_from_itself_is_not_the_drafts_fault() -> None:
