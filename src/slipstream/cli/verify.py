@@ -184,8 +184,9 @@ def _show(certificate: Certificate, options: argparse.Namespace, screen: Screen)
 def _take_drafting_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
     plan = take_plan(options, host)
     require_accepted(plan)
-    if plan.drafter is None:
+    if plan.speculation is None:
         raise InvalidInputError(
-            f"the plan for {plan.target} has no drafter to verify", hint="name one with --drafter"
+            f"the plan for {plan.target} has no drafts to verify",
+            hint="name a drafter with --drafter, or --method ngram",
         )
     return plan

@@ -111,7 +111,7 @@ def test_without_drafts_there_is_nothing_to_verify(
     pair: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["verify", *pair, "--no-speculation"], os.environ) == 1
-    assert "has no drafter to verify" in capsys.readouterr().err
+    assert "has no drafts to verify" in capsys.readouterr().err
 
 
 def test_a_report_that_cannot_be_written_is_refused_at_once(

@@ -4,6 +4,7 @@ from collections import Counter
 
 from slipstream.measuring.verifying.certificate import Certificate, Failure, Findings
 from slipstream.measuring.verifying.sampling_check import LEVEL
+from slipstream.planning.plan import LaunchPlan
 from slipstream.reporting.pages.report import Report, Row, Section, Table, render_text, show
 from slipstream.reporting.text.call_check import describe_calls
 from slipstream.reporting.text.conditions import THINKING, describe_machine
@@ -23,13 +24,17 @@ def render_certificate_text(certificate: Certificate) -> str:
     return f"{certificate.outcome.upper()}: {render_text(describe_certificate(certificate))}"
 
 
+def _name_method(plan: LaunchPlan) -> str:
+    return plan.speculation.method.value if plan.speculation else "no drafts"
+
+
 def describe_certificate(certificate: Certificate) -> Report:
     """Return the full report of a certificate, with its conditions."""
     findings, under = certificate.findings, certificate.conditions
     drafted = findings.regrets[1]
     environment = under.plan.variables
     return Report(
-        title=f"{under.plan.target} with {under.plan.drafter or 'no drafter'}",
+        title=f"{under.plan.target} with {under.plan.drafter or _name_method(under.plan)}",
         answer=certificate.outcome,
         figure=f"{drafted.faults:,}",
         interval=f"of {drafted.tokens:,} tokens",
