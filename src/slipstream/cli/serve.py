@@ -134,13 +134,13 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         screen.show_progress(render_plan(plan, explain=False))
     require_engine(host)
     require_accepted(plan)
-    serving = _decide(options, plan, terms, host)
+    serving = _decide(options, plan, terms, host, now)
     folder = RunFolder(find_runs_root(environment) / name_run(plan, now, os.getpid()))
     earlier = RunFolder(Path(options.target).absolute()) if options.target else None
     begun = serving.describe(folder)
     if plan.group is not None:  # Every rank has to know how far the plan has come down.
         begun = begun.model_copy(update={"rungs": _list_rungs(options)})
-    warnings = list(_check_address(serving, Address.of(begun.plan)))
+    warnings = list(_check_address(serving, Address.of(begun.plan), now))
     pruned = prune_runs(folder.path.parent, now=now, spared=earlier.path if earlier else None)
     warnings += [str(pruned)] if pruned.names else []
     chronicle = Chronicle(folder, begun, lambda event: _show_event(event, screen))
@@ -167,9 +167,10 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     return follow_to_ready(folder, lambda event: _show_event(event, screen))
 
 
-def _decide(options: argparse.Namespace, plan: LaunchPlan, terms: Terms, host: Host) -> _Serving:
+def _decide(
+    options: argparse.Namespace, plan: LaunchPlan, terms: Terms, host: Host, now: datetime
+) -> _Serving:
     """Decide where to listen, with which keys, and whose successor this supervisor is."""
-    now = datetime.now(UTC)
     keys = read_keys(terms.keys_file) if terms.keys_file else ()
     handed = None if keys else read_variable_key(os.environ, now)
     keys = keys if handed is None else (handed,)
@@ -182,9 +183,8 @@ def _decide(options: argparse.Namespace, plan: LaunchPlan, terms: Terms, host: H
     return _Serving(plan, terms, host, keys, handed, _list_successions(options, now))
 
 
-def _check_address(serving: _Serving, address: Address) -> tuple[str, ...]:
-    """Raise if the address is taken or open without a key; return what its certificate lacks."""
-    now = datetime.now(UTC)
+def _check_address(serving: _Serving, address: Address, now: datetime) -> tuple[str, ...]:
+    """Raise if the address is taken or open without a key; warn of its certificate."""
     if not serving.successions:  # A successor waits until it is free.
         address.require_free()
     if serving.terms.gated:
