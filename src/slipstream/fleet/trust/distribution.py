@@ -57,17 +57,8 @@ def deliver(
         certificate = _renew(fleet, transport, authority, machine, MACHINE, own, now)
         front = None
         if fleet.router is not None and fleet.router.machine == machine:
-            place = f"{fleet.folder}/{TLS_FOLDER}/{FRONT}"
-            claimed = [
-                *_read_addresses(fleet, transport, machine),
-                # Names that were asked for earlier are kept.
-                *authority.list_names(_read(transport, machine, place)),
-            ]
-            others = {
-                name for one in fleet.machines if one != machine for name in _list_names(fleet, one)
-            }
-            # What a machine says of itself must not make it another one.
-            wanted = [*names, *own, *(name for name in claimed if name not in others)]
+            claimed = _list_claimed_names(fleet, transport, authority, machine)
+            wanted = [*names, *own, *claimed]
             front = _renew(fleet, transport, authority, machine, FRONT, wanted, now)
             if certificate or front:
                 _ask_front(fleet, transport, machine, "reload")
@@ -170,6 +161,19 @@ def _list_names(fleet: Fleet, machine: str) -> list[str]:
     host = host if host.count(":") > 1 else host.partition(":")[0]
     address = fleet.machines[machine].address
     return list(dict.fromkeys([machine, host.strip("[]"), *([address] if address else [])]))
+
+
+def _list_claimed_names(
+    fleet: Fleet, transport: Transport, authority: Authority, machine: str
+) -> list[str]:
+    """Return the addresses and earlier names of the front that its machine shows.
+
+    What a machine says of itself must not make it another one.
+    """
+    shown = _read(transport, machine, f"{fleet.folder}/{TLS_FOLDER}/{FRONT}")
+    claimed = [*_read_addresses(fleet, transport, machine), *authority.list_names(shown)]
+    others = {name for one in fleet.machines if one != machine for name in _list_names(fleet, one)}
+    return [name for name in claimed if name not in others]
 
 
 def _read_addresses(fleet: Fleet, transport: Transport, machine: str) -> list[str]:
