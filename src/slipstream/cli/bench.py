@@ -19,6 +19,7 @@ from slipstream.cli.measuring_options import (
 from slipstream.cli.run_options import add_server
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
+from slipstream.hardware.machine_watch import make_watch
 from slipstream.measuring.bench import Bench, BenchReport, PrefixCache, ToolChoice
 from slipstream.measuring.client.completions import Request
 from slipstream.measuring.client.endpoint import (
@@ -28,7 +29,6 @@ from slipstream.measuring.client.endpoint import (
     read_served_model,
 )
 from slipstream.measuring.client.load import run_closed_loop
-from slipstream.measuring.machine_watch import make_watch
 from slipstream.measuring.workloads import Workload, names_tasks
 from slipstream.reporting.pages.bench import render_bench_html, render_bench_markdown
 from slipstream.reporting.text.bench import render_bench_text, render_cell_line
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     # Of a server that somebody else started, it is not known which processes are its own.
     before = watch.begin() if served and served.engine else None
     cells, samples = bench.measure(endpoint)
-    machine = watch.end(before, served.engine.pid if served and served.engine else None)
+    machine = watch.end(before, [served.engine.pid] if served and served.engine else [])
     screen.rest()
     conditions = describe_conditions(
         options,

@@ -32,11 +32,11 @@ from slipstream.engines.installed import find_versions, require_engine
 from slipstream.engines.vllm_methods import METHOD_NAMES
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
+from slipstream.hardware.machine_watch import make_watch
 from slipstream.measuring.bench import Bench, ToolChoice
 from slipstream.measuring.comparing.comparison import Arena, ComparedArm, Comparison, Contest
 from slipstream.measuring.comparing.design import LETTERS
 from slipstream.measuring.comparing.verdict import PLAIN
-from slipstream.measuring.machine_watch import make_watch
 from slipstream.planning import LaunchPlan
 from slipstream.records import read_record
 from slipstream.reporting.pages.arena import render_arena_html

@@ -26,9 +26,9 @@ from slipstream.demo.performance import (
 from slipstream.engines.installed import find_versions, require_engine
 from slipstream.errors import ExitCode
 from slipstream.hardware import Host, read_host, this_machine
+from slipstream.hardware.machine_watch import make_watch
 from slipstream.measuring.bench import Conditions
 from slipstream.measuring.engine_start import report_usage
-from slipstream.measuring.machine_watch import make_watch
 from slipstream.planning import LaunchPlan, Wishes, make_plan
 from slipstream.proving_ground import SHIPPED_DRAFTER, make_smollm2
 from slipstream.proving_ground.smollm2 import CHECKPOINT

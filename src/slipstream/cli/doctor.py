@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,12 +10,15 @@ from pathlib import Path
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
 from slipstream.hardware import read_host, this_machine
+from slipstream.hardware.machine_watch import make_watch
 from slipstream.reporting.text.doctor import render_diagnosis, render_examination
 from slipstream.serving.advisories import Lookup
 from slipstream.serving.examination import diagnose_log, diagnose_run, examine
 from slipstream.serving.run import find_runs_root, list_runs
 from slipstream.serving.selection import choose_run
 from slipstream.serving.site import Site
+
+WATCH_SECONDS = 1.0
 
 EXAMPLES = """\
 # check this machine and the newest run
@@ -96,14 +100,20 @@ def _read_site(root: Path, lookup: Lookup | None) -> Site:
     """Look at this machine and its runs."""
     # Docker takes a second to answer, and nothing here asks about it.
     surface = replace(this_machine(os.environ, datetime.now(UTC)), run=lambda _: None)
+    host, runs = read_host(surface), tuple(list_runs(root))
+    watch = make_watch(host)
+    before = watch.begin()
+    time.sleep(WATCH_SECONDS)
+    engines = [run.engine.pid for _, run in runs if run.engine is not None]
     return Site(
-        host=read_host(surface),
+        host=host,
         environment=os.environ,
         user=os.getuid(),
-        runs=tuple(list_runs(root)),
+        runs=runs,
         runs_root=root,
         now=datetime.now(UTC),
         lookup=lookup,
+        load=watch.end(before, engines),
     )
 
 

@@ -141,6 +141,11 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     if plan.group is not None:  # Every rank has to know how far the plan has come down.
         begun = begun.model_copy(update={"rungs": _list_rungs(options)})
     warnings = list(_check_address(serving, Address.of(begun.plan), now))
+    if options.dry_run:
+        for warning in warnings:
+            screen.show_progress(warning)
+        screen.show_data(text=render_plan(begun.plan, explain=True), document=begun.plan.to_json())
+        return ExitCode.DONE
     pruned = prune_runs(folder.path.parent, now=now, spared=earlier.path if earlier else None)
     warnings += [str(pruned)] if pruned.names else []
     chronicle = Chronicle(folder, begun, lambda event: _show_event(event, screen))

@@ -87,6 +87,12 @@ def add_running_options(parser: argparse.ArgumentParser) -> None:
         "restart policy does not try again",
     )
     running.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="check keys, address and certificate, print the plan as it would be served, with the "
+        "gate's settings, and exit",
+    )
+    running.add_argument(
         "--unit", action="store_true", help="print a systemd unit for a saved plan, and exit"
     )
     add_accept_changes(running)

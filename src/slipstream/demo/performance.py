@@ -15,8 +15,8 @@ from pydantic import Field
 
 from slipstream.demo.recording import Decode, Take, record
 from slipstream.errors import EngineError
+from slipstream.hardware.machine_watch import MachineLoad, MachineWatch
 from slipstream.measuring.bench import Conditions
-from slipstream.measuring.machine_watch import MachineLoad, MachineWatch
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
@@ -176,7 +176,7 @@ class Stage:
                 take(prompt)
             before = self.watch.begin()
             takes = tuple(take(prompt) for prompt in self.workload.prompts)
-            machine = self.watch.end(before, pids[0] if pids else None)
+            machine = self.watch.end(before, pids)
             if machine is not None:
                 self.machines[name] = machine
             self.note(Part(name=answers, seconds=self.clock() - ready))

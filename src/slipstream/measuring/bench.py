@@ -11,6 +11,7 @@ from pydantic import AwareDatetime
 
 from slipstream.errors import EngineError
 from slipstream.hardware import Host
+from slipstream.hardware.machine_watch import MachineLoad
 from slipstream.measuring.client.completions import Request
 from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.client.engine_metrics import EngineCounts, read_engine_counts
@@ -21,7 +22,6 @@ from slipstream.measuring.client.load import (
     run_steady_loop,
 )
 from slipstream.measuring.client.sample import Sample
-from slipstream.measuring.machine_watch import MachineLoad
 from slipstream.measuring.percentiles import Percentiles, rank
 from slipstream.measuring.tasks import TaskFigures, describe_tasks
 from slipstream.measuring.tool_calls import judge_call

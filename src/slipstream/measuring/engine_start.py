@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from slipstream.hardware.machine_watch import MachineLoad, MachineWatch
 from slipstream.measuring.bench import Bench, BenchCell, BenchWarmUp
 from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.client.sample import Sample
-from slipstream.measuring.machine_watch import MachineLoad, MachineWatch
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
 from slipstream.serving.run import read_process
@@ -80,7 +80,7 @@ def _measure_once(
         warm = bench.warm_up(endpoint)
         before = watch.begin()
         cells, samples = bench.measure(endpoint)
-        machine = watch.end(before, session=pids[0])
+        machine = watch.end(before, pids)
     return StartFigures(took[-1], warm, tuple(cells), tuple(samples), machine)
 
 

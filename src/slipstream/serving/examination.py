@@ -75,6 +75,7 @@ def examine(site: Site) -> Examination:
         _check_engine(site.host),
         *_check_advisories(site),
         *_or_fine(_check_memory(site.host), "memory", _describe_memory(site.host)),
+        *_check_load(site),
         *_or_fine(_check_disk(site), "disk", _describe_disk(cache)),
         *_or_fine(
             check_modes(site),
@@ -238,6 +239,23 @@ def _describe_memory(host: Host) -> str:
 
 def _is_unified(host: Host) -> bool:
     return any(accelerator.memory_kind == "unified" for accelerator in host.accelerators)
+
+
+def _check_load(site: Site) -> Iterator[Check]:
+    """Report what other processes than the runs' engines compute."""
+    load = site.load
+    if load is None:
+        return
+    if busy := load.describe():
+        yield Check(
+            subject="load",
+            verdict="warning",
+            message=f"{busy}: engines are slower for it, and figures taken now mean little",
+            hint="top -b -n 1 -o %CPU | head -n 17",
+        )
+    else:
+        used = f"{load.other_cpu_share * load.cores:.1f} of {load.cores} cores"
+        yield Check(subject="load", verdict="ok", message=f"other processes use {used}")
 
 
 def _check_disk(site: Site) -> Iterator[Check]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from slipstream.hardware import Host
+from slipstream.hardware.machine_watch import MachineLoad
 from slipstream.records import Record
 from slipstream.serving.advisories import Lookup
 from slipstream.serving.run import Run, RunFolder
@@ -35,4 +36,5 @@ class Site:
     runs_root: Path
     now: datetime
     lookup: Lookup | None = None
+    load: MachineLoad | None = None
     proc: Path = Path("/proc")

@@ -15,7 +15,7 @@ from slipstream.cli.main import run
 from slipstream.demo import performance
 from slipstream.demo.performance import Demo
 from slipstream.hardware import load_host
-from slipstream.measuring.machine_watch import MachineWatch
+from slipstream.hardware.machine_watch import MachineWatch
 from slipstream.planning import LaunchPlan
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from tests.unit.demo.pieces import decode

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli.main import run
+from slipstream.planning import LaunchPlan
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from slipstream.serving.run import (
     Process,
@@ -219,6 +220,19 @@ def test_a_port_in_use_is_told_before_anything_starts(
         port = str(taken.getsockname()[1])
         assert run(["serve", *pair, "--port", port], os.environ) == 1
     assert f"port {port}: Address already in use" in capsys.readouterr().err
+    assert find_runs() == []
+
+
+def test_a_dry_run_prints_what_would_be_served_and_begins_nothing(
+    pair: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["serve", *pair, "--port", "8123", "--dry-run", "--json"], os.environ) == 0
+    plan = LaunchPlan.model_validate_json(capsys.readouterr().out)
+    assert plan.settings.port is not None
+    assert plan.settings.port.value == 8123
+    assert plan.settings.middleware is not None  # The gate, which `plan` leaves to `serve`.
+    assert run(["serve", *pair, "--dry-run", "--bind", "0.0.0.0"], os.environ) == 1
+    assert "slipstream keys new" in capsys.readouterr().err
     assert find_runs() == []
 
 

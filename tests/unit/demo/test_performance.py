@@ -16,7 +16,7 @@ from slipstream.demo.performance import (
     stay_up,
 )
 from slipstream.errors import EngineError
-from slipstream.measuring.machine_watch import MachineWatch
+from slipstream.hardware.machine_watch import MachineWatch
 from tests.unit.demo.pieces import TEXT, decode, make_demo
 from tests.unit.demo.test_recording import EVENTS, pace
 from tests.unit.measuring.client.stream_server import answer_with, run_stream_server

@@ -2,7 +2,7 @@
 
 from slipstream.demo.performance import Demo
 from slipstream.hardware import load_host
-from slipstream.measuring.machine_watch import MachineLoad
+from slipstream.hardware.machine_watch import MachineLoad
 from slipstream.reporting.pages.demo import render_demo_html
 from slipstream.reporting.text.demo import describe_demo, render_demo_text
 from tests.snapshots import read_snapshot

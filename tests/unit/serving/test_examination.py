@@ -12,6 +12,7 @@ import pytest
 
 from slipstream.hardware import Host, load_host
 from slipstream.hardware.host import Engine
+from slipstream.hardware.machine_watch import MachineLoad
 from slipstream.serving.access.gate_file import GateSettings
 from slipstream.serving.advisories import KnownAdvisory, Lookup, load_advisories
 from slipstream.serving.examination import Examination, diagnose_log, diagnose_run, examine
@@ -382,3 +383,16 @@ def test_what_a_run_does_worse_than_before_is_named_while_it_lives(
     assert check.verdict == "warning"
     assert check.details[0].startswith("batch up to 4: the time of a step rose from 20.0 ms")
     assert "low-power state" in check.details[0]
+
+
+def watched(share: float) -> MachineLoad:
+    return MachineLoad(
+        cores=2, seconds=1, other_cpu_share=share, steal_share=0, slowdown=1, busiest="ffmpeg"
+    )
+
+
+def test_other_processes_that_compute_are_named(site: Site) -> None:
+    (check,) = find(replace(site, load=watched(0.9)), "load")
+    assert check.verdict == "warning"
+    assert check.message.startswith("other processes used 1.8 of 2 cores, most of it ffmpeg")
+    assert find(replace(site, load=watched(0.02)), "load") == []

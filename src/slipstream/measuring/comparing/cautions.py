@@ -9,6 +9,7 @@ from math import exp, log
 from statistics import fmean
 from typing import Literal
 
+from slipstream.hardware.machine_watch import MachineLoad
 from slipstream.measuring.comparing.blocks import (
     Arm,
     Block,
@@ -18,7 +19,6 @@ from slipstream.measuring.comparing.blocks import (
     split_block,
 )
 from slipstream.measuring.comparing.statistics import Cell
-from slipstream.measuring.machine_watch import MachineLoad
 from slipstream.records import Record
 
 FEW_PROMPTS = 8

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from slipstream.hardware.machine_watch import MachineLoad, MachineWatch
 from slipstream.measuring.bench import Bench, BenchCell, BenchWarmUp, Conditions
 from slipstream.measuring.comparing.blocks import Arm, Block
 from slipstream.measuring.comparing.design import LETTERS, list_rounds
@@ -15,7 +16,6 @@ from slipstream.measuring.comparing.judging import judge
 from slipstream.measuring.comparing.ranking import rank
 from slipstream.measuring.comparing.verdict import ArenaVerdict, Verdict
 from slipstream.measuring.engine_start import measure_start
-from slipstream.measuring.machine_watch import MachineLoad, MachineWatch
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
 

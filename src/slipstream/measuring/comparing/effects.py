@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import exp, log1p
 from random import Random
 
+from slipstream.hardware.machine_watch import MachineLoad
 from slipstream.measuring.comparing.blocks import (
     Arm,
     Block,
@@ -38,7 +39,6 @@ from slipstream.measuring.comparing.verdict import (
     SpeedFinding,
     SpeedRatio,
 )
-from slipstream.measuring.machine_watch import MachineLoad
 
 DRAWS = 2000
 ROUNDS_MORE = (1, 2, 3, 4, 6, 8, 12)

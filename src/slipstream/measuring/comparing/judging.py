@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
+from slipstream.hardware.machine_watch import MachineLoad
 from slipstream.measuring.comparing.blocks import Block
 from slipstream.measuring.comparing.effects import DRAWS, Effects, gather_evidence
 from slipstream.measuring.comparing.sentence import conclude, list_unclear, name_measure
 from slipstream.measuring.comparing.statistics import CONFIDENCE, find_crossing, find_quantile
 from slipstream.measuring.comparing.verdict import BreakEven, Verdict
-from slipstream.measuring.machine_watch import MachineLoad
 
 PAIR = ("A", "B")
 

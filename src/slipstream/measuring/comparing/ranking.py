@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
+from slipstream.hardware.machine_watch import MachineLoad
 from slipstream.measuring.comparing.arena_sentence import conclude_arena
 from slipstream.measuring.comparing.blocks import Block
 from slipstream.measuring.comparing.design import LETTERS, Pair
@@ -15,7 +16,6 @@ from slipstream.measuring.comparing.verdict import (
     Place,
     SpeedFinding,
 )
-from slipstream.measuring.machine_watch import MachineLoad
 
 _REVERSED: Mapping[Outcome, Outcome] = {"faster": "slower", "slower": "faster"}
 

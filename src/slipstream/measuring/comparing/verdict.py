@@ -2,7 +2,7 @@
 
 `ArenaVerdict`: which of several arms is fastest for what, and which cannot be told from it.
 
-`docs/comparing.md` tells how it comes about and how often it errs.
+`docs/comparing.md` explains it, `docs/comparing-errors.md` has its error rates.
 """
 
 from typing import Literal

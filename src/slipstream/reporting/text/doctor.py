@@ -46,7 +46,8 @@ def _describe_flight(flight: Flight) -> str:
 
 
 def _describe(check: Check) -> list[tuple[str, str, str]]:
-    rows: list[tuple[str, str, str]] = [(check.verdict, check.subject, check.message)]
+    verdict = check.verdict.ljust(len("warning"))  # Columns stay where they are without one, too.
+    rows: list[tuple[str, str, str]] = [(verdict, check.subject, check.message)]
     rows += [("", "", f"- {detail}") for detail in check.details]
     return rows if check.hint is None else [*rows, ("", "", f"hint: {check.hint}")]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from slipstream.measuring.machine_watch import MachineLoad
+from slipstream.hardware.machine_watch import MachineLoad
 from slipstream.reporting.pages.report import Section, Table
 from slipstream.units import UNKNOWN
 

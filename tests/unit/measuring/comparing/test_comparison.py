@@ -1,12 +1,14 @@
 """Two plans are started in turns, each asked the same, and judged; an engine only pretends here."""
 
 import os
+from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
+from slipstream.hardware.machine_watch import Glance, MachineLoad, MachineWatch
 from slipstream.measuring.bench import Bench, Conditions
 from slipstream.measuring.comparing.comparison import (
     Arena,
@@ -15,7 +17,6 @@ from slipstream.measuring.comparing.comparison import (
     Contest,
 )
 from slipstream.measuring.engine_start import report_usage
-from slipstream.measuring.machine_watch import Glance, MachineLoad, MachineWatch
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
@@ -115,8 +116,8 @@ class ScriptedWatch(MachineWatch):
     def begin(self) -> None:
         return None
 
-    def end(self, before: Glance | None, session: int | None = None) -> MachineLoad:
-        assert session is not None
+    def end(self, before: Glance | None, sessions: Collection[int] = ()) -> MachineLoad:
+        assert sessions
         return self.found.pop(0)
 
     def wait_until_quiet(self, within_seconds: float = 30) -> bool:

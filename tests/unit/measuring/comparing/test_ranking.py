@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from slipstream.errors import InvalidInputError
+from slipstream.hardware.machine_watch import MachineLoad
 from slipstream.measuring.comparing.blocks import Block
 from slipstream.measuring.comparing.design import list_rounds
 from slipstream.measuring.comparing.judging import judge
 from slipstream.measuring.comparing.ranking import rank
 from slipstream.measuring.comparing.verdict import ArenaVerdict
-from slipstream.measuring.machine_watch import MachineLoad
 from tests.unit.measuring.comparing.simulated_server import Server, measure
 from tests.unit.measuring.comparing.test_judging import QUIET, change, codes, fail, wait_long
 

@@ -1,6 +1,6 @@
 """How often a verdict errs, on servers that are made up; `pytest -s` shows the rates.
 
-`SLIPSTREAM_SIMULATED_RUNS=400` makes the figures of docs/comparing.md again.
+`SLIPSTREAM_SIMULATED_RUNS=400` makes the figures of docs/comparing-errors.md again.
 """
 
 import os

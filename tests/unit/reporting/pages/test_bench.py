@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from slipstream.hardware.machine_watch import MachineLoad
 from slipstream.measuring.bench import BenchReport
-from slipstream.measuring.machine_watch import MachineLoad
 from slipstream.measuring.tasks import TaskFigures
 from slipstream.reporting.pages.bench import render_bench_html, render_bench_markdown
 from slipstream.reporting.text.bench import describe_bench, render_bench_text, render_cell_line

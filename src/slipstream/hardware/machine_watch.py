@@ -10,14 +10,14 @@ Only the CPUs that this process may run on are counted.
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
-from slipstream.hardware import Host
+from slipstream.hardware.host import Host
 from slipstream.hardware.text_files import read_text
 from slipstream.records import Record
 
@@ -124,14 +124,14 @@ class MachineWatch:
         """Return the figures before a measurement; None where the machine cannot be watched."""
         return self._look(self._time()) if (self.proc / "stat").exists() else None
 
-    def end(self, before: Glance | None, session: int | None = None) -> MachineLoad | None:
-        """Return what others used since `begin`; `session` is that of the engine's leader."""
+    def end(self, before: Glance | None, sessions: Collection[int] = ()) -> MachineLoad | None:
+        """Return what others used since `begin`; `sessions` are those of engines."""
         after = None if before is None else self._look(0.0)
         if before is None or after is None:
             return None
         slowest = max(before.computation_seconds, self._time())
         whole = max(1, after.all_ticks - before.all_ticks)
-        own = self._find_own(before, session) | self._find_own(after, session)
+        own = self._find_own(before, sessions) | self._find_own(after, sessions)
         used = _count_own(after, own) - _count_own(before, own)
         others = max(0, after.busy_ticks - before.busy_ticks - used)
         return MachineLoad(
@@ -182,15 +182,15 @@ class MachineWatch:
             ),
         )
 
-    def _find_own(self, glance: Glance, session: int | None) -> set[tuple[int, int]]:
-        """Return this process, its children and the engine's session."""
+    def _find_own(self, glance: Glance, sessions: Collection[int]) -> set[tuple[int, int]]:
+        """Return this process, its children and the engines' sessions."""
         children: dict[int, list[tuple[int, int]]] = {}
         for key, process in glance.processes.items():
             children.setdefault(process.parent, []).append(key)
         own = {
             key
             for key, process in glance.processes.items()
-            if key[0] == self.root or (session is not None and process.session == session)
+            if key[0] == self.root or process.session in sessions
         }
         waiting = list(own)
         while waiting:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.hardware import load_host
-from slipstream.measuring.machine_watch import (
+from slipstream.hardware.machine_watch import (
     MOST_OTHER_SHARE,
     MOST_OTHER_SHARE_WITH_ACCELERATOR,
     MachineLoad,
@@ -95,7 +95,7 @@ def test_what_we_and_the_engine_use_is_not_others(proc: Path) -> None:
     write_process(proc, 102, 50, parent=ROOT)
     write_process(proc, 301, 900, parent=ENGINE, session=ENGINE)
     write_process(proc, STRANGER, 230, name="ff (mpeg)")
-    found = watch.end(before, session=ENGINE)
+    found = watch.end(before, [ENGINE])
     assert found is not None
     assert (found.cores, found.seconds, found.busiest) == (2, 5, "ff (mpeg)")
     assert found.other_cpu_share == pytest.approx(180 / 1000)
