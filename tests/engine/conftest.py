@@ -16,6 +16,7 @@ from tests.engine.prompts import CHAT_PROMPTS, ECHOED_WORD, REPETITIONS
 from tests.engine.server import Server, run_server
 
 RunArm = Callable[[str, str], Arm]
+LONGEST = "test_verify.py"
 
 # A shell's background job ignores interrupts, which some tests send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -36,6 +37,11 @@ def share_cores(environment: Mapping[str, str]) -> None:
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     share_cores(os.environ)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest file: begun last, it runs beside a worker with nothing to do."""
+    items.sort(key=lambda item: item.path.name != LONGEST)
 
 
 @pytest.fixture(scope="session", autouse=True)
