@@ -25,7 +25,7 @@ from slipstream.serving.run import Run, RunFolder, find_runs_root, list_runs
 from tests.unit.deploy.test_container import REPOSITORY, find, read_environment, read_stages
 from tests.unit.planning.test_container_variables import CONTAINER
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 KEY = "5e" * 32
 IMAGE = read_stages()["cpu"]

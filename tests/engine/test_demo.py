@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 WITHIN_SECONDS = 300.0
 LOOK_EVERY_SECONDS = 0.5

@@ -7,7 +7,7 @@ import pytest
 
 from slipstream.engines.installed import find_versions
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 # A file that ends so, and what a call of its logger begins with.
 PLACES = {

@@ -33,7 +33,7 @@ from slipstream.serving.supervision.engine_process import (
 from tests.engine.arms.launch import run_engine_script, run_script
 from tests.engine.server import Server, wait_until_healthy
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 MIB = 1 << 20
 CONTEXT = 8192

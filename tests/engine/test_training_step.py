@@ -17,6 +17,7 @@ from slipstream.training.settings import DrafterDesign, Schedule
 
 pytestmark = [
     pytest.mark.engine,
+    pytest.mark.beside,
     pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
 ]
 

@@ -10,7 +10,7 @@ from slipstream.planning import LaunchPlan
 from slipstream.proving_ground import SHIPPED_DRAFTER
 from slipstream.tuning.tuner import Tuning
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 LENGTH = "--speculative-config.num_speculative_tokens"
 WISHES = ("--context", "512", "--users", "4", "--concurrency", "2")

@@ -35,6 +35,11 @@ class ServedCheck(Record):
     regret: Regret
     counts: EngineCounts
 
+    @property
+    def is_undrafted(self) -> bool:
+        """Return whether sound text was written without drafts, as a controller may decide."""
+        return bool(self.regret.tokens) and not self.regret.faults and self.counts.drafts == 0
+
 
 def check_served(
     endpoint: Endpoint,
@@ -75,7 +80,8 @@ def conclude(regret: Regret, counts: EngineCounts, *, drafted: bool) -> tuple[bo
             f"less likely than its best by up to {regret.worst:.2f}."
         )
     if drafted and not counts.accepted:
-        return False, "Cannot tell: no draft was accepted, so nothing was put to the test."
+        fact = "nothing was drafted" if counts.drafts == 0 else "no draft was accepted"
+        return False, f"Cannot tell: {fact}, so nothing was put to the test."
     return True, (
         f"Each of {regret.tokens:,} tokens is the target's own choice or close to it, at most "
         f"{regret.worst:.2f} below."

@@ -48,7 +48,7 @@ class Site:
         self.contexts: dict[str, int | None] = {}
         self.states: dict[str, GroupState] = dict.fromkeys(GROUPS, "open")
         self.bad: set[tuple[str, str, int | None]] = set()
-        self.router_up = True
+        self.router_up, self.undrafted = True, False
         self.log: list[str] = []
 
     def read(self, machine: str, name: str) -> bytes | None:
@@ -111,7 +111,7 @@ class Site:
 
     def _verify(self, machine: str, words: list[str]) -> Answer:
         self.log.append(f"verify {machine}")
-        passed = (machine, "verify", self.contexts[machine]) not in self.bad
+        passed = (machine, "verify", self.contexts[machine]) not in self.bad and not self.undrafted
         check = ServedCheck(
             passed=passed,
             sentence="each token is the target's own" if passed else "9 tokens are not its own",
@@ -119,7 +119,7 @@ class Site:
             workload="code",
             max_tokens=64,
             regret=REGRET,
-            counts=EngineCounts(),
+            counts=EngineCounts(drafts=0 if self.undrafted else None),
         )
         return say(check.to_json(), 0 if passed else 4)
 
@@ -336,6 +336,16 @@ def test_a_roll_that_fails_goes_back_to_the_old_plan_everywhere(
     assert set(site.contexts.values()) == {512}
     assert set(site.states.values()) == {"open"}
     assert not any(line.startswith("serve three") for line in site.log)
+
+
+def test_an_engine_that_drafts_nothing_at_this_load_is_no_reason_to_go_back(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bring_up(site, capsys)
+    write_fleet(tmp_path, context=384)
+    site.undrafted = True
+    assert run(["fleet", "roll"], {}) == 0
+    assert set(site.contexts.values()) == {384}
 
 
 def test_a_roll_that_another_desk_left_is_gone_on_with(
