@@ -109,6 +109,7 @@ def measure(
     arms: tuple[ComparedArm, ...],
     screen: Screen,
     say: Callable[[str], None] | None = None,
+    logs: Path | None = None,
 ) -> Comparison | Arena:
     """Start each arm in turns and judge what was measured; `say` hears how far it is."""
     workload = read_workload(options, _find_context([arm.plan for arm in arms]))
@@ -136,7 +137,7 @@ def measure(
         bench=bench,
         rounds=options.rounds,
         environment=os.environ,
-        logs=slipstream_cache(os.environ) / "compare" / f"{conditions.at:%Y%m%d-%H%M%S}",
+        logs=logs or slipstream_cache(os.environ) / "compare" / f"{conditions.at:%Y%m%d-%H%M%S}",
         say=say or screen.show_progress,
         watch=make_watch(host),
         localize=weights.localize,

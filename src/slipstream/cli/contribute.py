@@ -110,14 +110,15 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         return ExitCode.DONE
     plans = {PLAIN: plan_plain(plan, host), "drafted": plan}
     began = time.time()
+    kept = slipstream_cache(os.environ) / "contribute" / f"{int(began)}-{os.getpid()}"
     try:
-        comparison, certificate = _measure(options, host, plans, screen, began)
+        comparison, certificate = _measure(options, host, plans, screen, kept)
     except EngineError:
-        bundle = begin_evidence(host, plans, _list_logs(began), os.environ)
+        bundle = begin_evidence(host, plans, kept.glob("*/*.log"), os.environ)
         screen.show_progress(render_bundle(bundle.list_files(None)))
         _write(options.output, bundle, screen)
         raise
-    logs = _list_logs(began)
+    logs = sorted(kept.glob("*/*.log"))
     recipe = make_recipe(
         comparison,
         certificate,
@@ -158,22 +159,15 @@ def _write(folder: Path, bundle: Bundle, screen: Screen, recipe: Recipe | None =
     screen.show_progress(f"{folder} has {what}: docs/contributing.md says where to send it")
 
 
-def _list_logs(began: float) -> list[Path]:
-    """List what engines wrote since then."""
-    cache = slipstream_cache(os.environ)
-    found = (log for verb in ("compare", "verify") for log in cache.glob(f"{verb}/*/*.log"))
-    return sorted(log for log in found if log.stat().st_mtime >= began)
-
-
 def _measure(
     options: argparse.Namespace,
     host: Host,
     plans: Mapping[str, LaunchPlan],
     screen: Screen,
-    began: float,
+    logs: Path,
 ) -> tuple[Comparison, Certificate]:
     """Do what `compare` and `verify` do, with a short workload."""
-    chosen = _choose(options)
+    began, chosen = time.time(), _choose(options)
     words = [word for name, text in chosen.items() for word in (f"--{name}", *text.split())]
     compared = make_verb_parser("compare", compare).parse_args(
         [options.target, "--rounds", "1", *words]
@@ -185,6 +179,7 @@ def _measure(
         arms,
         screen,
         say=lambda line: screen.show_progress(add_time_left(line, time.time() - began)),
+        logs=logs / "compare",
     )
     assert isinstance(comparison, Comparison)
     spent = time.time() - began
@@ -195,7 +190,9 @@ def _measure(
     exam += ["--workload", *chosen["workload"].split()]
     exam += ["--samples", "64"] if options.quick else []
     verified = make_verb_parser("verify", verify).parse_args([options.target, *exam])
-    return comparison, verify.examine(verified, host, plans["drafted"], screen)
+    return comparison, verify.examine(
+        verified, host, plans["drafted"], screen, logs=logs / "verify"
+    )
 
 
 def add_time_left(line: str, spent_seconds: float) -> str:

@@ -110,7 +110,11 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 
 
 def examine(
-    options: argparse.Namespace, host: Host, plan: LaunchPlan, screen: Screen
+    options: argparse.Namespace,
+    host: Host,
+    plan: LaunchPlan,
+    screen: Screen,
+    logs: Path | None = None,
 ) -> Certificate:
     """Ask the plan's engine with and without drafts, and judge the answers."""
     now = datetime.now(UTC)
@@ -143,7 +147,7 @@ def examine(
         thinking=exam.thinking,
         seed=options.seed,
     )
-    logs = slipstream_cache(os.environ) / "verify" / f"{now:%Y%m%d-%H%M%S}"
+    logs = logs or slipstream_cache(os.environ) / "verify" / f"{now:%Y%m%d-%H%M%S}"
     with screen.busy("verifying"):
         findings = exam.take(start_in_turn(plans, logs=logs, environment=os.environ, say=exam.say))
     return Certificate.make(findings, conditions)

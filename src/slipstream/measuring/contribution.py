@@ -142,7 +142,9 @@ def describe_hardware(host: Host) -> str:
     names = [accelerator.name for accelerator in host.accelerators]
     if names:
         return f"{len(names)}x {names[0]}"
-    return f"{host.processor.usable_threads} threads of {host.processor.model or 'a CPU'}"
+    count = host.processor.usable_threads
+    threads = "1 thread" if count == 1 else f"{count} threads"
+    return f"{threads} of {host.processor.model or 'a CPU'}"
 
 
 def render_toml(recipe: Recipe) -> str:

@@ -36,7 +36,7 @@ def begin_evidence(
     bundle.add("plans.json", "plans with the source of each setting", described)
     failures = dict[str, Any]()
     for log in sorted(logs):
-        name = f"{log.parent.parent.name}-{log.name}"
+        name = f"{log.parent.name}-{log.name}"
         text = log.read_text(errors="replace")
         lines = list_skeleton(text, bundle.redactor, is_whole=True)
         bundle.add(f"logs/{name}", "an engine's start, then only where it logged", lines)

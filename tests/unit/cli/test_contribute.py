@@ -48,7 +48,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[argparse.Name
     """What `compare` and `verify` were asked; both answer without an engine."""
     asked: list[argparse.Namespace] = []
     comparison = make_comparison(rounds=1)
-    logs = tmp_path / "own" / "compare" / f"{comparison.conditions.at:%Y%m%d-%H%M%S}"
+    others = tmp_path / "own" / "compare" / f"{comparison.conditions.at:%Y%m%d-%H%M%S}"
     host = load_host("gb10")
     software = host.software.model_copy(
         update={"engine": Engine(distribution="vllm", version="0.32.0")}
@@ -56,14 +56,17 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[argparse.Name
     host = host.model_copy(update={"software": software})
     monkeypatch.setattr(contribute, "find_host", lambda _: host)
 
-    def measure(options: argparse.Namespace, *_: Any, say: Callable[[str], None]) -> Any:
+    def measure(
+        options: argparse.Namespace, *_: Any, say: Callable[[str], None], logs: Path
+    ) -> Any:
         asked.append(options)
         say("block 2 of 4: drafted starts")
-        logs.mkdir(parents=True)
-        (logs / "B-0-2.log").write_text(LOG)
+        for folder, name in ((logs, "B-0-2.log"), (others, "B-0-9.log")):
+            folder.mkdir(parents=True)
+            (folder / name).write_text(LOG)
         return comparison
 
-    def examine(options: argparse.Namespace, *_: Any) -> Any:
+    def examine(options: argparse.Namespace, *_: Any, logs: Path) -> Any:
         asked.append(options)
         return certify(passed=True)
 
@@ -131,7 +134,8 @@ def test_the_evidence_has_no_names_and_nothing_that_was_said(
     assert asked[0].prompts == 2
     with zipfile.ZipFile("contribution/evidence.zip") as archive:
         held = {name: archive.read(name).decode() for name in archive.namelist()}
-    assert "logs/compare-B-0-2.log" in held
+    # A comparison that runs meanwhile is somebody else's.
+    assert [name for name in held if name.startswith("logs/")] == ["logs/compare-B-0-2.log"]
     assert "GPU KV cache size: 32,896 tokens" in held["logs/compare-B-0-2.log"]
     for word in ("wilhelmina", "rare disease", "151644", "東京"):
         assert not [name for name, text in held.items() if word in text]
