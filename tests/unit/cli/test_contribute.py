@@ -145,19 +145,18 @@ def test_the_evidence_has_no_names_and_nothing_that_was_said(
 def test_a_changed_text_leaves_with_4_and_is_written_down(
     asked: list[argparse.Namespace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verify, "examine", lambda *_: certify(passed=False))
+    monkeypatch.setattr(verify, "examine", lambda *_, **__: certify(passed=False))
     assert run(["contribute", TARGET], {}) == 4
     (file,) = Path("contribution").glob("*.toml")
     assert "text NOT verified" in file.read_text()
 
 
 def test_an_engine_that_refuses_a_flag_is_evidence_without_a_recipe(
-    asked: list[argparse.Namespace], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: list[argparse.Namespace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: Any, **__: Any) -> Any:
-        folder = tmp_path / "own" / "compare" / "20261116-220000"
-        folder.mkdir(parents=True)
-        (folder / "B-0-1.log").write_bytes((EXCERPTS / "flag-unknown.log").read_bytes())
+    def refuse(*_: Any, logs: Path, **__: Any) -> Any:
+        logs.mkdir(parents=True)
+        (logs / "B-0-1.log").write_bytes((EXCERPTS / "flag-unknown.log").read_bytes())
         raise EngineError("the engine ended before it was ready", hint="slipstream doctor")
 
     monkeypatch.setattr(compare, "measure", refuse)
