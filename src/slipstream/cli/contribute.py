@@ -93,17 +93,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     if options.output.exists():
         raise InvalidInputError(f"{options.output} is there already", hint="--output NEW_FOLDER")
     host = find_host(options.host)
-    if options.users is None:
-        options.users = max(map(int, _choose(options)["concurrency"].split()))
-    plan = take_plan(options, host)
-    if plan.drafter is None:
-        raise InvalidInputError(
-            f"the plan for {plan.target} has no drafter to measure", hint="name one with --drafter"
-        )
+    plan = _plan(options, host)
     names = _require_names(options, plan)
-    if not options.dry_run:
-        require_engine(host)
-    require_accepted(plan)
     _show_steps(options, plan, screen)
     if options.dry_run:
         screen.show_data(text=render_plan(plan, explain=False), document=plan.to_json())
@@ -147,6 +138,21 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     screen.show_data(text="\n\n".join(parts), document=contribution.to_json())
     _write(options.output, bundle, screen, recipe)
     return ExitCode.DONE if certificate.passed else ExitCode.GATE_MISSED
+
+
+def _plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
+    """Plan for the loads that are measured, and raise if there is nothing to measure."""
+    if options.users is None:
+        options.users = max(map(int, _choose(options)["concurrency"].split()))
+    plan = take_plan(options, host)
+    if plan.drafter is None:
+        raise InvalidInputError(
+            f"the plan for {plan.target} has no drafter to measure", hint="name one with --drafter"
+        )
+    if not options.dry_run:
+        require_engine(host)
+    require_accepted(plan)
+    return plan
 
 
 def _write(folder: Path, bundle: Bundle, screen: Screen, recipe: Recipe | None = None) -> None:

@@ -28,7 +28,6 @@ from slipstream.serving.access.keys import make_key, revoke_key
 from tests.e2e.fleet.stub_gates import StubGate
 from tests.unit.fleet.front.routers import plan_router
 
-CLIENTS = 6
 NAMES = ("a", "b", "c")
 PROGRAMS = ("haproxy", "vllm-router", "supervisord")
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin"
@@ -143,7 +142,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 40) -> None:
 
 
 async def load(
-    site: Site, change: Callable[[], None], *, workers: int = CLIENTS, most: int = 60
+    site: Site, change: Callable[[], None], *, workers: int = 6, most: int = 60
 ) -> tuple[Counter[str], list[str]]:
     """Ask until something was changed and as many requests again were answered; list failures."""
     answered, failed = Counter[str](), list[str]()
@@ -238,16 +237,20 @@ def test_a_group_is_closed_and_opened_under_load_without_a_failed_request(site: 
 
 
 def test_of_a_killed_group_only_what_was_under_way_is_lost(site: Site) -> None:
+    lost = 0
+
     def change() -> None:
+        nonlocal lost
         gate = site.gates["b"]
         wait_until(lambda: gate.count_under_way() > 0)
         gate.kill()
+        lost = gate.count_under_way()
         time.sleep(0.5)
         gate.start()
 
     answered, failed = asyncio.run(load(site, change))
-    # Each client has one request under way; refused ones would fail again and again.
-    assert len(failed) <= CLIENTS
+    # One may have reached the gate and not begun.
+    assert len(failed) <= lost + 1
     assert {"a", "c"} <= set(answered)
 
 
