@@ -238,14 +238,14 @@ def _parse_cpus(text: str, wanted: frozenset[int] | None) -> list[tuple[int, ...
 
 
 def _parse_process(text: str) -> tuple[tuple[int, int], _Process] | None:
-    """Read a process's line; its name is in parentheses and may hold any sign."""
+    """Read a process's line; its name is in parentheses and may hold any sign, an escape, too."""
     head, found, rest = text.rpartition(")")
     fields = rest.split()
     if not found or len(fields) < 20:
         return None
     pid, _, name = head.partition(" (")
     process = _Process(
-        name=name,
+        name="".join(sign if sign.isprintable() else "?" for sign in name),
         parent=int(fields[1]),
         session=int(fields[3]),
         ticks=int(fields[11]) + int(fields[12]),

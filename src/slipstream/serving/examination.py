@@ -246,11 +246,13 @@ def _check_load(site: Site) -> Iterator[Check]:
     load = site.load
     if load is None:
         return
-    if busy := load.describe():
+    # A program's name is a detail: those are left out of a bug report.
+    if busy := load.model_copy(update={"busiest": None}).describe():
         yield Check(
             subject="load",
             verdict="warning",
             message=f"{busy}: engines are slower for it, and figures taken now mean little",
+            details=(f"most of it {load.busiest}",) if load.busiest else (),
             hint="top -b -n 1 -o %CPU | head -n 17",
         )
     else:

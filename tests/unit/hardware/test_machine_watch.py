@@ -201,3 +201,16 @@ def test_a_real_stranger_is_seen_and_a_real_child_is_not() -> None:
     assert seen.other_cpu_share * seen.cores - unseen.other_cpu_share * unseen.cores > share / 2
     assert 0 < time_computation() < 5
     assert os.getpid() == own.root
+
+
+def test_a_process_cannot_write_to_the_terminal_by_its_name(tmp_path: Path) -> None:
+    proc = tmp_path / "proc"
+    write_cpus(proc, (0, 0, 0))
+    write_process(proc, STRANGER, 0, name="evil\x1b[2J")
+    watch = MachineWatch(proc=proc, cpus=None, root=ROOT, compute=lambda: 1.0, clock=Times().clock)
+    before = watch.begin()
+    write_cpus(proc, (500, 0, 0))
+    write_process(proc, STRANGER, 500, name="evil\x1b[2J")
+    found = watch.end(before)
+    assert found is not None
+    assert found.busiest == "evil?[2J"

@@ -394,5 +394,6 @@ def watched(share: float) -> MachineLoad:
 def test_other_processes_that_compute_are_named(site: Site) -> None:
     (check,) = find(replace(site, load=watched(0.9)), "load")
     assert check.verdict == "warning"
-    assert check.message.startswith("other processes used 1.8 of 2 cores, most of it ffmpeg")
+    assert check.message.startswith("other processes used 1.8 of 2 cores: ")
+    assert check.details == ("most of it ffmpeg",)
     assert find(replace(site, load=watched(0.02)), "load") == []
