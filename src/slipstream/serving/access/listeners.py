@@ -96,15 +96,19 @@ def _is_loopback(address: IPAddress) -> bool:
 
 def _list_sockets(pid: int, proc: Path) -> set[int]:
     """Return the sockets that a process holds; it may end meanwhile, or be another user's."""
-    found = set()
     try:
-        for entry in (proc / str(pid) / "fd").iterdir():
-            name = str(entry.readlink())
-            if name.startswith("socket:["):
-                found.add(int(name[8:-1]))
+        names = [_link_of(entry) for entry in (proc / str(pid) / "fd").iterdir()]
     except OSError:
-        pass
-    return found
+        return set()
+    return {int(name[8:-1]) for name in names if name.startswith("socket:[")}
+
+
+def _link_of(entry: Path) -> str:
+    """Return where a link of /proc leads; "" if its file was closed meanwhile."""
+    try:
+        return str(entry.readlink())
+    except OSError:
+        return ""
 
 
 def _owner_of(process: Path) -> int | None:

@@ -10,6 +10,7 @@ import pytest
 from slipstream.serving.access.listeners import (
     Listener,
     list_engines,
+    list_held_sockets,
     list_open_listeners,
     parse_sockets,
 )
@@ -49,6 +50,17 @@ def test_only_what_others_reach_is_listed(tmp_path: Path) -> None:
     proc.hold(20, 7, 8, 9)
     proc.hold(21, 8)
     assert list_open_listeners([20, 21, 22], tmp_path) == (Listener(20, "0.0.0.0", 8000),)
+
+
+def test_a_file_closed_meanwhile_hides_no_listener(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proc = FakeProc(tmp_path)
+    proc.add(Process(pid=20, start_ticks=1))
+    proc.hold(20, 7)
+    closed = tmp_path / "20" / "fd" / "closed"
+    monkeypatch.setattr(Path, "iterdir", lambda folder: iter([closed, *folder.glob("*")]))
+    assert list_held_sockets([20], tmp_path) == {7}
 
 
 def test_a_real_listener_of_ours_is_found() -> None:

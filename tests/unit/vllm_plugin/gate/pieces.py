@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,3 +144,11 @@ def make_scope(raw_path: bytes, **parts: Any) -> Scope:
         "client": LOCAL,
         **parts,
     }
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread or process does soon."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.01)

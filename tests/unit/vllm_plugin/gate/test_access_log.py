@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from slipstream.vllm_plugin.gate import access_log
 from slipstream.vllm_plugin.gate.access_log import AccessLog
+from tests.unit.vllm_plugin.gate.pieces import wait_until
 
 WRITER = """
 import sys
@@ -167,10 +167,3 @@ def test_without_a_path_nothing_is_written(tmp_path: Path) -> None:
 def read_kept(folder: Path) -> list[str]:
     path = folder / "access.jsonl"
     return path.read_text().splitlines() if path.exists() else []
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    started = time.monotonic()
-    while not condition():
-        assert time.monotonic() - started < 5, "it did not come to pass"
-        time.sleep(0.01)

@@ -6,7 +6,6 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from tests.unit.vllm_plugin.gate.pieces import (
     ask_chat,
     make_gate,
     read_error,
+    wait_until,
 )
 from tests.unit.vllm_plugin.gate.test_key_ring import new_key
 from tests.unit.vllm_plugin.gate.test_sockets import connect, serve, status_of
@@ -40,13 +40,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def find_wait(refusal: Refusal) -> int:

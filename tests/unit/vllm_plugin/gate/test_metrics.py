@@ -29,8 +29,8 @@ from tests.unit.vllm_plugin.gate.pieces import (
     make_gate,
     make_scope,
     read_all,
+    wait_until,
 )
-from tests.unit.vllm_plugin.gate.test_access_log import wait_until
 from tests.unit.vllm_plugin.gate.test_connections import Living, serve_as_vllm
 from tests.unit.vllm_plugin.gate.test_sockets import connect, start_post
 from tests.unit.vllm_plugin.gate.test_visits import EVENTS, Streaming

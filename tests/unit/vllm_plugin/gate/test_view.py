@@ -26,8 +26,8 @@ from tests.unit.vllm_plugin.gate.pieces import (
     call,
     make_gate,
     make_scope,
+    wait_until,
 )
-from tests.unit.vllm_plugin.gate.test_access_log import wait_until
 from tests.unit.vllm_plugin.gate.test_connections import Living, serve_as_vllm
 from tests.unit.vllm_plugin.gate.test_visits import EVENTS, Streaming
 from tests.unit.vllm_plugin.steering.reports import write_report

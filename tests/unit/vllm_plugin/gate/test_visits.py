@@ -15,8 +15,7 @@ from slipstream.serving.access.access_lines import AccessLine, read_access_line
 from slipstream.serving.access.keys import make_key
 from slipstream.vllm_plugin.gate.answers import Receive, Scope, Send
 from slipstream.vllm_plugin.gate.middleware import Gate
-from tests.unit.vllm_plugin.gate.pieces import CHAT, HELLO, Engine, make_gate, read_all
-from tests.unit.vllm_plugin.gate.test_access_log import wait_until
+from tests.unit.vllm_plugin.gate.pieces import CHAT, HELLO, Engine, make_gate, read_all, wait_until
 from tests.unit.vllm_plugin.gate.test_sockets import (
     REQUEST_BODY,
     Stream,
