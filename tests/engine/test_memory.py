@@ -332,7 +332,9 @@ def test_a_server_of_a_plan_is_as_large_as_its_budget_says(
     """The cache is written with zeros at the start, so it is resident before the first request.
 
     oneDNN packs the weights of every layer in place of the loaded ones; only of the head both
-    copies stay (vocab_parallel_embedding.py, remove_weight=False).
+    copies stay (vocab_parallel_embedding.py, remove_weight=False). Of the libraries, the kernel
+    maps whatever is near a page in use and was read lately, 217 to 354 MiB: so the budget lies
+    between what is the server's own and what it has mapped.
     """
     longer_than_a_step = find_number(plan, "--max-num-batched-tokens") + 512
     with run_plan(plan, tmp_path / "engine.log") as (server, group):
@@ -346,10 +348,14 @@ def test_a_server_of_a_plan_is_as_large_as_its_budget_says(
     parts = {item.name: item.size_bytes or 0 for item in plan.memory.items}
     parts["cache"] = plan.memory.kv_pool_bytes or 0
     measured, predicted = sum(shares.values()), sum(parts.values())
+    own = measured - shares["libraries"]
     for title, sizes in (("measured", shares), ("predicted", parts)):
         listed = ", ".join(f"{name} {size / MIB:.0f}" for name, size in sizes.items())
         sys.stdout.write(f"\n{title} MiB: {sum(sizes.values()) / MIB:.0f} ({listed})")
-    sys.stdout.write(f"\n{dtype}: predicted / measured: {predicted / measured:.3f}\n")
+    sys.stdout.write(
+        f"\n{dtype}: predicted / measured: {predicted / measured:.3f}, "
+        f"{predicted / own:.3f} without libraries\n"
+    )
     assert plan.memory.unknown == ()
     assert len(shares) >= 4
-    assert abs(predicted - measured) / measured <= 0.05
+    assert 0.98 * own <= predicted <= 1.05 * measured
