@@ -28,6 +28,7 @@ MODELS = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
 )
 FINAL = "api_server.py: error: unrecognized arguments: --warp-speed"
+REFUSED = "api_server.py: error: argument --block-size: invalid int value: 'x'"
 
 
 def ask_for(stage: Stage, *models: str) -> list[int]:
@@ -119,7 +120,7 @@ def test_an_engine_that_served_is_started_again_even_after_what_is_final_at_a_st
     assert stage.run.state == "stopped"
 
 
-@pytest.mark.parametrize("log", [FINAL, "Fatal Python error: Illegal instruction"])
+@pytest.mark.parametrize("log", [FINAL, REFUSED, "Fatal Python error: Illegal instruction"])
 def test_nothing_in_a_log_forbids_to_restart_an_engine_that_served(log: str) -> None:
     assert classify(diagnose(log)) == "configuration"
     assert classify(diagnose(log), has_served=True) == "other"
