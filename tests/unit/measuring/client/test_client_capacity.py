@@ -24,7 +24,7 @@ SERVER = Path(__file__).parent / "paced_server.py"
 STREAMS = 256
 CHUNKS_A_SECOND = 40
 CHUNKS = 80
-MOST_ROUNDS = 6
+MOST_ROUNDS = 15
 MOST_PARSES_A_CHUNK = 12
 PARSES = 5000
 
