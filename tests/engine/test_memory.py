@@ -333,8 +333,8 @@ def test_a_server_of_a_plan_is_as_large_as_its_budget_says(
 
     oneDNN packs the weights of every layer in place of the loaded ones; only of the head both
     copies stay (vocab_parallel_embedding.py, remove_weight=False). Of the libraries, the kernel
-    maps whatever is near a page in use and was read lately, 217 to 354 MiB: so the budget lies
-    between what is the server's own and what it has mapped.
+    maps whatever is near a page in use and was read lately, 217 to 354 MiB: so the budget is held
+    against the server's own memory, with room for libraries.
     """
     longer_than_a_step = find_number(plan, "--max-num-batched-tokens") + 512
     with run_plan(plan, tmp_path / "engine.log") as (server, group):
@@ -358,4 +358,4 @@ def test_a_server_of_a_plan_is_as_large_as_its_budget_says(
     )
     assert plan.memory.unknown == ()
     assert len(shares) >= 4
-    assert 0.98 * own <= predicted <= 1.05 * measured
+    assert 0.98 * own <= predicted <= 1.12 * own
