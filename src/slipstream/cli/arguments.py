@@ -85,6 +85,8 @@ FAR_VERBS = {
     "weights": "download or find a model here, and check it",
     "reach": "try which ports of other machines are open to this one",
 }
+# Verbs of an earlier version, and what to type now; each is kept for one version.
+REPLACED_VERBS: dict[str, str] = {}
 VERBS = {name: summary for group in VERB_GROUPS.values() for name, summary in group.items()}
 ONE_WORD_VERBS = {name: summary for name, summary in VERBS.items() if name != "fleet"}
 PEOPLES_VERBS = ONE_WORD_VERBS | {f"fleet {name}": text for name, text in FLEET_VERBS.items()}
@@ -140,6 +142,10 @@ def parse_arguments(
         options = root.parse_args(arguments)
         return None, options, root.format_help()
     name, rest = arguments[0], arguments[1:]
+    if name in REPLACED_VERBS:
+        raise UsageError(
+            f"`slipstream {name}` was replaced", hint=f"slipstream {REPLACED_VERBS[name]}"
+        )
     if name not in VERBS:
         raise _unknown_verb(name, VERBS)
     if name == "fleet":

@@ -12,6 +12,7 @@ from slipstream.fleet.status import FleetStatus, GroupState
 from slipstream.fleet.transport import Transport, ask_all
 from slipstream.measuring.live_view import LiveView
 from slipstream.records import Record
+from slipstream.steering.drafts import Drafts
 from slipstream.steering.state import SteeringState
 
 VIEW_SECONDS = 30
@@ -93,9 +94,7 @@ def _describe(
 
 def _measure_acceptance(state: SteeringState) -> float | None:
     """Return the mean acceptance length over all requests since the engine's start."""
-    drafts = sum(kind.drafts for kind in state.kinds.values())
-    accepted = sum(sum(kind.accepted) for kind in state.kinds.values())
-    return 1 + accepted / drafts if drafts else None
+    return Drafts.total(state.kinds.values()).tokens_per_step
 
 
 def _add(figures: Sequence[float | None]) -> float | None:

@@ -11,6 +11,7 @@ class Percentiles(Record):
 
     p50: float
     p90: float
+    p95: float
     p99: float
 
 
@@ -21,6 +22,6 @@ def rank(values: Sequence[float | None]) -> Percentiles | None:
         return None
     ranks: Mapping[str, float] = {
         name: found[math.ceil(share * len(found)) - 1]
-        for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
+        for name, share in (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
     }
     return Percentiles(**ranks)

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 from pydantic import ConfigDict, NonNegativeFloat, NonNegativeInt, ValidationError
 
 from slipstream.records import Record
+from slipstream.steering.drafts import Drafts
 
 FRESH_SECONDS = 10.0
 MOST_BYTES = 2**18
@@ -24,24 +25,13 @@ class _Reported(Record):
     model_config = ConfigDict(allow_inf_nan=False)
 
 
-class KindCounts(_Reported):
-    """The requests of one kind since the engine's start.
-
-    `accepted[i]` counts the drafts whose token `i + 1` was accepted.
-    """
+class KindCounts(Drafts, _Reported):
+    """The requests of one kind since the engine's start."""
 
     requests: NonNegativeInt
     aborted: NonNegativeInt
     tokens: NonNegativeInt
     steps: NonNegativeInt
-    drafts: NonNegativeInt
-    drafted: NonNegativeInt
-    accepted: tuple[NonNegativeInt, ...]
-
-    @property
-    def acceptance_length(self) -> float | None:
-        """Return the mean acceptance length, with the token that is not drafted."""
-        return 1 + sum(self.accepted) / self.drafts if self.drafts else None
 
     def since(self, before: "KindCounts | None") -> "KindCounts":
         """Return what was counted in between; all of it after the engine was started anew."""

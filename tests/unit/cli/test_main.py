@@ -9,6 +9,7 @@ import pytest
 
 from slipstream import __version__
 from slipstream.cli import probe
+from slipstream.cli.arguments import REPLACED_VERBS
 from slipstream.cli.main import run
 from tests.snapshots import read_snapshot
 
@@ -150,3 +151,11 @@ def test_a_command_that_is_told_to_end_unwinds(number: signal.Signals) -> None:
 def test_a_hangup_that_is_ignored_stays_ignored() -> None:
     ignored = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
     assert end_with(signal.SIGHUP, before=ignored, line="go on\n") == (6, "unwound\n", "")
+
+
+def test_a_replaced_verb_says_what_to_type_now(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(REPLACED_VERBS, "recipes", "models")
+    assert run(["recipes"], {}) == 2
+    assert "hint: slipstream models" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from tests.unit.vllm_plugin.steering.reports import make_report, write_report
 def test_a_report_loads_back(tmp_path: Path) -> None:
     state = read_state(write_report(tmp_path / "steering.json"), time.time())
     assert state is not None
-    assert state.kinds["code"].acceptance_length == 1 + 3050 / 1400
+    assert state.kinds["code"].tokens_per_step == 1 + 3050 / 1400
     (tmp_path / "again.json").write_text(state.to_json())
     assert read_state(tmp_path / "again.json", state.at) == state
 
@@ -100,5 +100,5 @@ def test_counts_of_an_engine_that_was_started_anew_are_whole() -> None:
     assert make_counts().since(None) == make_counts()
 
 
-def test_without_drafts_there_is_no_acceptance_length() -> None:
-    assert make_counts(drafts=0).acceptance_length is None
+def test_without_drafts_there_are_no_tokens_per_step() -> None:
+    assert make_counts(drafts=0).tokens_per_step is None

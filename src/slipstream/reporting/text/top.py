@@ -213,7 +213,7 @@ def _describe_acceptance(view: LiveView, before: LiveView | None, terminal: Term
     rows = [("KIND", "REQUESTS", "TOKENS/STEP", *(str(one + 1) for one in range(positions)))]
     for kind, counts in kinds.items():
         shares = [_show_share(accepted, counts.drafts) for accepted in counts.accepted]
-        length = counts.acceptance_length
+        length = counts.tokens_per_step
         shown = UNKNOWN if length is None else f"{length:.2f}"
         blank = [""] * (positions - len(shares))
         rows.append((kind, str(counts.requests), shown, *shares, *blank))

@@ -67,7 +67,7 @@ def make_view(**changes: Any) -> LiveView:
             seconds=300,
             requests=61,
             refused=4,
-            first_token=Percentiles(p50=0.21, p90=0.48, p99=0.93),
+            first_token=Percentiles(p50=0.21, p90=0.48, p95=0.61, p99=0.93),
         ),
         keys=(
             KeyTraffic(key="3f9a01c2", in_flight=2, waiting=2, requests=120),
