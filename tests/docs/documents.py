@@ -2,8 +2,8 @@
 
 No page shows what follows the first word of a fence, so that is where it stands: `sh` runs
 anywhere, `sh engine` with the proving ground's engine, `sh run` beside a run that is live, `sh bed`
-on the machines of tests/fleet_bed (`scripts/run-fleet-tutorial`), `sh gpu` needs a GPU, the hub, a
-second machine or hours. `exit=1` is what a block leaves with. A `text`
+on the machines of tests/fleet_bed (`experiments/run-fleet-tutorial`), `sh gpu` needs a GPU, the
+hub, a second machine or hours. `exit=1` is what a block leaves with. A `text`
 block right after one is what that one prints, with `...` for what is left out.
 """
 

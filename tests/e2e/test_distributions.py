@@ -13,7 +13,7 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 REPOSITORY = Path(__file__).parents[2]
-script: Any = SimpleNamespace(**runpy.run_path(str(REPOSITORY / "scripts" / "try-distributions")))
+script: Any = SimpleNamespace(**runpy.run_path(str(REPOSITORY / "scripts" / "release")))
 
 
 @pytest.fixture(scope="module")

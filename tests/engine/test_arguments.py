@@ -43,7 +43,7 @@ def draw_lines() -> list[list[str]]:
 def judged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     lines = [*draw_lines(), *(words for words, _ in ODD.values())]
     pairs = [[words, render_arguments(parse_arguments(words))] for words in lines]
-    job: dict[str, Any] = {"pairs": pairs, "script": str(SCRIPTS / "list-engine-arguments")}
+    job: dict[str, Any] = {"pairs": pairs, "script": str(SCRIPTS / "engine")}
     outcome: dict[str, Any] = run_script("parse_twice.py", job, tmp_path_factory.mktemp("lines"))
     sys.stdout.write(
         f"\n{len(pairs)} command lines, {len(outcome['rejected'])} that vLLM itself rejects\n"
@@ -64,6 +64,6 @@ def test_the_shipped_table_is_this_engines(judged: dict[str, Any]) -> None:
     assert judged["same_table"]
 
 
-def test_the_shipped_parsers_are_this_engines() -> None:
-    script = [sys.executable, str(SCRIPTS / "list-engine-parsers"), "--check"]
+def test_the_shipped_parsers_and_targets_are_this_engines() -> None:
+    script = [sys.executable, str(SCRIPTS / "engine"), "tables", "parsers", "targets", "--check"]
     assert subprocess.run(script, check=False).returncode == 0

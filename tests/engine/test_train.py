@@ -18,10 +18,10 @@ from slipstream.serving.supervision.engine_process import run_engine
 from slipstream.training.prompts import read_conversations
 from slipstream.training.run import TrainRun
 from slipstream.training.served import measure_served
+from tests.engine.narrow_prompts import list_rows
 
 pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
-REPOSITORY = Path(__file__).parents[2]
 TABLES = ("customers", "employees", "students", "flights", "movies", "patients")
 JUDGED = 4
 MAX_TOKENS = 32
@@ -30,17 +30,10 @@ MAX_TOKENS = 32
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a few dozen questions of one narrow kind."""
-    whole = tmp_path_factory.mktemp("prompts") / "all.jsonl"
-    script = REPOSITORY / "scripts" / "make-narrow-prompts"
-    subprocess.run([sys.executable, script, whole], check=True)
-    rows = [line for line in whole.read_text().splitlines() if _table_of(line) in TABLES]
-    path = whole.with_name("sql.jsonl")
-    path.write_text("\n".join(rows) + "\n")
+    path = tmp_path_factory.mktemp("prompts") / "sql.jsonl"
+    rows = [row for row in list_rows() if row["group"].removeprefix("table:") in TABLES]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
     return path
-
-
-def _table_of(line: str) -> str:
-    return str(json.loads(line)["group"]).removeprefix("table:")
 
 
 def train(target: Path, questions: Path, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,6 @@ written yet stand in the list already, so the first line of each finds its place
 import ast
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -176,10 +175,3 @@ def test_every_test_file_holds_a_test() -> None:
         if "def test_" not in path.read_text()
     ]
     assert empty == []
-
-
-def test_every_script_in_python_is_linted() -> None:
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    scripts = [path for path in (REPOSITORY / "scripts").iterdir() if path.is_file()]
-    in_python = {f"scripts/{one.name}" for one in scripts if b"python" in one.read_bytes()[:30]}
-    assert set(project["tool"]["ruff"]["extend-include"]) == in_python

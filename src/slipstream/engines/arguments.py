@@ -1,6 +1,6 @@
 """vLLM's command line, parsed and rendered as vLLM 0.32 does.
 
-The table of arguments is made from vLLM's own parser by `scripts/list-engine-arguments`, so a
+The table of arguments is made from vLLM's own parser by `scripts/engine tables`, so a
 short form, an underscore, an abbreviation, `32k` or a dotted key means here what it means there.
 What vLLM would not understand is refused, with the nearest name. An argument that this engine
 reads from another file (`--config`) is refused, too: what a plan cannot see it cannot plan for.

@@ -1,4 +1,4 @@
-"""vLLM's parsers of answers, and its classes that take media, as scripts/list-engine-parsers
+"""vLLM's parsers of answers, and its classes that take media, as `scripts/engine tables`
 listed them."""
 
 import json

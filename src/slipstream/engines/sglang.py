@@ -1,6 +1,6 @@
 """SGLang as a second renderer of the same plan: its names for vLLM's settings.
 
-`sglang_arguments.json` is made from SGLang's own parser by `scripts/check-sglang-commands`, which
+`sglang_arguments.json` is made from SGLang's own parser by `scripts/engine sglang`, which
 also has that parser read every plan of the catalogue. A value that is none of SGLang's choices is
 reported as left out instead of rendered. SGLang counts the anchor among the draft tokens of DFlash,
 so its number is one higher than vLLM's.

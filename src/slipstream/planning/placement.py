@@ -216,7 +216,7 @@ def _share_one_process(threads: int) -> dict[str, Choice[str]]:
             "0",
             "hardware",
             "the model runs in the engine's own process, so no core spins for a queue: a step "
-            "takes 0.6 to 0.75 of the time on two threads (scripts/measure-cpu-settings)",
+            "takes 0.6 to 0.75 of the time on two threads (experiments/measure-cpu-settings)",
         ),
         "OMP_NUM_THREADS": Choice(
             str(threads), "hardware", "every thread computes while the scheduler waits"

@@ -32,7 +32,7 @@ def read(parser: Any, words: list[str]) -> dict[str, str] | str:
 
 def check_table(script: str) -> int | str | None:
     """Run the script that made the table, in this process, and return what it exits with."""
-    sys.argv = [script, "--check"]
+    sys.argv = [script, "tables", "arguments", "--check"]
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as end:

@@ -1,6 +1,6 @@
 """The gate costs less than a hundredth of what the engine takes for a token.
 
-`scripts/measure-gate` compares whole servers, on a machine that does nothing else.
+`experiments/measure-gate` compares whole servers, on a machine that does nothing else.
 """
 
 import sys

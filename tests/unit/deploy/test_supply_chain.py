@@ -19,18 +19,19 @@ import pytest
 REPOSITORY = Path(__file__).parents[3]
 FOLDER = REPOSITORY / "deploy" / "container"
 SCRIPTS = REPOSITORY / "scripts"
-locking: Any = SimpleNamespace(**runpy.run_path(str(SCRIPTS / "lock-packages")))
+locking: Any = SimpleNamespace(**runpy.run_path(str(SCRIPTS / "release")))
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
 DIGEST = f"sha256:{'d' * 64}"
 
 
-def run(name: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPTS / name), *words]
+def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    name, *rest = words
+    command = [sys.executable, str(SCRIPTS / name), *rest]
     environment = {**os.environ, **variables}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", ["cpu", "build"])
+@pytest.mark.parametrize("name", ["cpu", "cuda", "build"])
 def test_every_pin_is_locked_by_hash(name: str) -> None:
     pins = set(locking.read_pins((FOLDER / f"{name}-constraints.txt").read_text()))
     lock = (FOLDER / f"{name}-lock.txt").read_text().replace("\\\n", " ")
@@ -48,7 +49,7 @@ def test_no_package_can_come_from_an_index_that_it_is_not_from() -> None:
     dockerfile = (FOLDER / "Dockerfile").read_text().replace("\\\n", " ")
     assert "extra-index-url" not in dockerfile
     installs = re.findall(r"pip install ([^&\n]*)", dockerfile)
-    assert len(installs) == 5
+    assert len(installs) == 6
     for words in installs:
         assert "--no-deps" in words
         is_locked = "--require-hashes" in words
@@ -127,7 +128,7 @@ def test_a_lock_has_the_wheels_of_the_image_and_no_others(
     site.answers["/some-thing/"] = ("text/html", links) if kind == "html" else as_json
     (tmp_path / "pins.txt").write_text("# pinned\nSome_Thing==1.0\nleft==2\n")
     files = (str(tmp_path / "pins.txt"), str(tmp_path / "lock.txt"))
-    done = run("lock-packages", *files, "--index", site.url, "--without", "left")
+    done = run("release", "lock", *files, "--index", site.url, "--without", "left")
     assert done.returncode == 0, done.stderr
     (line,) = (tmp_path / "lock.txt").read_text().replace("\\\n", " ").splitlines()[1:]
     assert line.split() == ["some-thing==1.0", f"--hash=sha256:{A}", f"--hash=sha256:{B}"]
@@ -148,7 +149,7 @@ def test_what_cannot_be_locked_is_refused(
     site.answers["/thing/"] = ("text/html", page)
     (tmp_path / "pins.txt").write_text(pin)
     files = (str(tmp_path / "pins.txt"), str(tmp_path / "lock.txt"))
-    done = run("lock-packages", *files, "--index", site.url)
+    done = run("release", "lock", *files, "--index", site.url)
     assert done.returncode == 1
     assert message in done.stderr
     assert not (tmp_path / "lock.txt").exists()
@@ -161,16 +162,16 @@ def test_base_images_are_pinned_to_what_their_tags_are_now(
     file.write_text((FOLDER / "Dockerfile").read_text())
     text = re.sub(r"@sha256:[0-9a-f]{64}", "", file.read_text())
     file.write_text(text)
-    assert run("pin-images", "--check", "--dockerfile", str(file)).returncode == 1
+    assert run("release", "pin", "--check", "--dockerfile", str(file)).returncode == 1
     bases = re.findall(r"^ARG \w+_IMAGE=(\S+):(\S+)$", text, re.MULTILINE)
     assert len(bases) == 2
     for name, tag in bases:
         path = name if "/" in name else f"library/{name}"
         site.digests[f"/v2/{path}/manifests/{tag}"] = DIGEST
-    done = run("pin-images", "--dockerfile", str(file), "--registry", site.url)
+    done = run("release", "pin", "--dockerfile", str(file), "--registry", site.url)
     assert done.returncode == 0, done.stderr
     assert file.read_text() == re.sub(r"(?m)^(ARG \w+_IMAGE=\S+)$", rf"\1@{DIGEST}", text)
-    assert run("pin-images", "--check", "--dockerfile", str(file)).returncode == 0
+    assert run("release", "pin", "--check", "--dockerfile", str(file)).returncode == 0
 
 
 def test_what_is_installed_is_listed_with_licence_and_dependencies() -> None:

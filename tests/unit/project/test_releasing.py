@@ -7,8 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[3]
-notes: Any = SimpleNamespace(**runpy.run_path(str(REPOSITORY / "scripts" / "release-notes")))
-engine: Any = SimpleNamespace(**runpy.run_path(str(REPOSITORY / "scripts" / "compare-engine")))
+notes: Any = SimpleNamespace(**runpy.run_path(str(REPOSITORY / "scripts" / "release")))
 URLS = {"Homepage": "https://github.com/us/slipstream"}
 CHANGELOG = (
     "# Changelog\n\n## Unreleased\n\n- new\n\n## 0.2.0 - 2026-12-01\n\n- two\n\n## 0.1.0\n\n- one\n"
@@ -37,37 +36,3 @@ def test_the_changelog_has_a_section_for_this_version_or_for_the_next() -> None:
     assert notes.read_section(changelog, "Unreleased") is not None
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     assert {"Homepage", "Issues", "Changelog", "Documentation"} == set(project["urls"])
-
-
-def make_tables(version: str, *flags: str, kind: str = "integer", **more: Any) -> dict[str, Any]:
-    return {
-        "version": version,
-        "arguments": {flag: {"flags": [flag], "kind": kind} for flag in flags},
-        "targets": ["A", "B"],
-        "parsers": {"tool": ["x"], "reasoning": ["y"]},
-        "patches": {"p": "same"},
-        **more,
-    }
-
-
-def test_what_another_engine_takes_away_breaks_only_what_uses_it() -> None:
-    ours = make_tables("1", "--used", "--unused")
-    same = engine.compare(ours, make_tables("2", "--used", "--unused", "--new"), {"--used"})
-    assert (same["breaking"], same["arguments"]["added"]) == ([], ["--new"])
-    other = make_tables(
-        "2", targets=["B", "C"], parsers={"tool": [], "reasoning": ["y"]}, patches={"p": "gone"}
-    )
-    changes = engine.compare(ours, other, {"--used"})
-    assert changes["arguments"]["removed"] == ["--unused", "--used"]
-    assert changes["breaking"] == [
-        "--used is gone, and plans set it",
-        "tool parser x is gone",
-        "A no longer hands out hidden states",
-        "patch p: its source gone",
-    ]
-    assert "targets added: 1\n  C" in engine.render(changes)
-
-
-def test_another_kind_of_value_breaks_a_flag_that_plans_set() -> None:
-    changes = engine.compare(make_tables("1", "--a"), make_tables("2", "--a", kind="text"), {"--a"})
-    assert changes["breaking"] == ["--a is read as another kind of value, and plans set it"]

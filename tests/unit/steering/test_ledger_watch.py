@@ -1,6 +1,6 @@
 """Drifts in traffic as it is: found where they are, named, and not where there are none.
 
-`scripts/simulate-guardian` does the same with 200 runs of 20,000 requests.
+`experiments/simulate-guardian` does the same with 200 runs of 20,000 requests.
 """
 
 from collections.abc import Iterable
@@ -12,8 +12,8 @@ from slipstream.steering import ledger_watch
 from slipstream.steering.drift import Drift
 from slipstream.steering.ledger import LedgerLine
 from slipstream.steering.ledger_watch import LedgerWatch
+from tests.unit.steering import simulated as simulation
 from tests.unit.steering.lines import make
-from tests.unit.steering.simulated import simulation
 
 CALM = 2000
 
@@ -23,10 +23,10 @@ def watch(lines: Iterable[LedgerLine], watch: LedgerWatch | None = None) -> list
     return [(n, drift) for n, line in enumerate(lines) for drift in watching.add(line)]
 
 
-def generate(seed: int, requests: int, drift: Any = simulation.QUIET) -> Iterable[LedgerLine]:
-    traffic = simulation.Traffic(seed)
-    lines: Iterable[LedgerLine] = traffic.generate(requests, CALM, drift)
-    return lines
+def generate(
+    seed: int, requests: int, drift: simulation.Drift = simulation.QUIET
+) -> Iterable[LedgerLine]:
+    return simulation.Traffic(seed).generate(requests, CALM, drift)
 
 
 def test_quiet_runs_have_no_drift() -> None:

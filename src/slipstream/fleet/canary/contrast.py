@@ -10,7 +10,7 @@ valid whenever one looks, and no variance has to be known or bounded.
 
 Neighbours are alike: a machine has slow minutes and users come in sessions. So V is raised by how
 much means over neighbouring windows varied before the trial. That part is not proven but simulated
-(`scripts/simulate-canary`).
+(`experiments/simulate-canary`).
 """
 
 from collections.abc import Sequence

@@ -6,7 +6,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
-SCRIPT = Path(__file__).parents[4] / "scripts" / "simulate-canary"
+SCRIPT = Path(__file__).parents[4] / "experiments" / "simulate-canary"
 
 
 def load_simulation() -> ModuleType:

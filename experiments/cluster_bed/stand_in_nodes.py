@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from tests.cluster_bed.control_plane import ControlPlane
+from experiments.cluster_bed.control_plane import ControlPlane
 
 BEAT_SECONDS = 1.0
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"

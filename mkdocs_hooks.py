@@ -12,7 +12,7 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parent
 # Where each page that is not below docs/, or not at its place there, is on the site.
 MOVED = {
     "README.md": "index.md",

@@ -1,7 +1,8 @@
-#!/usr/bin/env python3
-"""Write prompts of one narrow traffic, SQL questions, to show how a drafter adapts to it.
+"""Prompts of one narrow traffic, SQL questions, to show how a drafter adapts to it.
 
-Usage: make-narrow-prompts OUTPUT.jsonl; a table is a group, so held-out tables are unseen."""
+`python -m tests.engine.narrow_prompts OUTPUT.jsonl` writes all; a table is a group, so held-out
+tables are unseen.
+"""
 
 import json
 import sys
@@ -53,14 +54,6 @@ def list_rows() -> Iterator[dict[str, str]]:
             yield {"kind": "sql", "group": f"table:{table}", "prompt": template.format(**words)}
 
 
-def main(arguments: list[str]) -> int:
-    if len(arguments) != 1:
-        print("usage: make-narrow-prompts OUTPUT.jsonl", file=sys.stderr)
-        return 2
-    lines = (json.dumps(row) for row in list_rows())
-    Path(arguments[0]).write_text("\n".join(lines) + "\n")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    lines = [json.dumps(row) for row in list_rows()]
+    Path(sys.argv[1]).write_text("\n".join(lines) + "\n")
