@@ -1,7 +1,7 @@
 """Hooks of mkdocs: README.md is the first page, docs/index.md the menu, and both are as on GitHub.
 
-Marks for the tests are taken off code fences, links to files
-outside docs/ lead to the page of that file here, or else to the repository.
+Marks for the tests are taken off code fences, links to files outside docs/ lead to the page of that
+file here, or else to the repository. scripts/build-site has the reference made and names its file.
 """
 
 import os
@@ -23,6 +23,7 @@ MOVED = {
     "CODE_OF_CONDUCT.md": "project/conduct.md",
 }
 EXAMPLES = {"A comparison": "example-comparison.html"}
+REFERENCE = os.environ.get("SLIPSTREAM_REFERENCE")
 LINK = re.compile(r"(\])\(([^)\s:]+)\)")
 FENCE = re.compile(r"^(\s*```\w+)[^\n`]*$", re.MULTILINE)
 ENTRY = re.compile(r"\[([^\]]+)\]\(([^)\s:]+\.md)\)")
@@ -36,6 +37,8 @@ def on_config(config: Any) -> Any:
         title, _, body = section.partition("\n")
         found = {to: name.replace("`", "") for name, to in ENTRY.findall(body)}
         pages = [{_shorten(name): _find_place(f"docs/{to}")} for to, name in found.items()]
+        if title == "Reference" and REFERENCE:
+            pages.insert(0, {"Every verb and flag": "reference.md"})
         nav.append({title.partition(":")[0]: pages})
     nav.append({"Examples": [{name: page} for name, page in EXAMPLES.items()]})
     config.nav = nav
@@ -48,6 +51,9 @@ def on_files(files: Files, config: Any) -> Files:
     for source, place in MOVED.items():
         text = (REPOSITORY / source).read_text()
         files.append(File.generated(config, place, content=text))
+    if REFERENCE:
+        content = Path(REFERENCE).read_text()
+        files.append(File.generated(config, "reference.md", content=content))
     return files
 
 

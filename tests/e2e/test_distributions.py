@@ -2,6 +2,7 @@
 
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -19,10 +20,16 @@ script: Any = SimpleNamespace(**runpy.run_path(str(REPOSITORY / "scripts" / "rel
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("hatchling")
-    folder = tmp_path_factory.mktemp("dist")
+    tree = tmp_path_factory.mktemp("tree")
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, tree)
+    leave = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(REPOSITORY / "src", tree / "src", ignore=leave)
+    make_pages = [sys.executable, str(REPOSITORY / "scripts" / "make-pages")]
+    subprocess.run([*make_pages, str(tree / "man" / "slipstream.1")], check=True)
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel"]
-    subprocess.run([*command, "--directory", str(folder)], cwd=REPOSITORY, check=True)
-    (built,) = folder.glob("*.whl")
+    subprocess.run([*command, "--directory", "dist"], cwd=tree, check=True)
+    (built,) = (tree / "dist").glob("*.whl")
     return built
 
 

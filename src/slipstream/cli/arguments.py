@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from textwrap import indent
 from typing import NoReturn, Protocol
@@ -48,16 +49,19 @@ VERB_GROUPS = {
     "make a drafter": {
         "train": "train a drafter for a target on prompts or recorded requests",
     },
-    "your shell": {
-        "config": "show which defaults count here, and where each comes from",
-        "completion": "print a script that completes the command in bash, zsh or fish",
-    },
     "many machines": {
         "size": "find how many replicas a demand needs, drafted or plain, and what they cost",
         "fleet": "plan, start and watch several machines, each engine on one or more of them",
         "deploy": "write a plan as files for Kubernetes, and find what is unsafe in such files",
     },
 }
+# Verbs that the first help does not list.
+SHELL_VERBS = {
+    "config": "show which defaults take effect here, and where each comes from",
+    "completion": "print a script that completes the command in bash, zsh or fish",
+}
+# The package of a group's verbs, where it is not `slipstream.cli`.
+GROUP_PACKAGES: dict[str, str] = {}
 # Verbs of two words; the module of `fleet plan` is `slipstream.cli.fleet.plan`.
 FLEET_VERBS = {
     "init": "write a fleet.toml for machines reachable by SSH, or send them certificates and keys",
@@ -87,9 +91,12 @@ FAR_VERBS = {
 }
 # Verbs of an earlier version, and what to type now; each is kept for one version.
 REPLACED_VERBS: dict[str, str] = {}
-VERBS = {name: summary for group in VERB_GROUPS.values() for name, summary in group.items()}
+VERBS = {
+    name: text for group in (*VERB_GROUPS.values(), SHELL_VERBS) for name, text in group.items()
+}
 ONE_WORD_VERBS = {name: summary for name, summary in VERBS.items() if name != "fleet"}
 PEOPLES_VERBS = ONE_WORD_VERBS | {f"fleet {name}": text for name, text in FLEET_VERBS.items()}
+_HELP_FORMATTER = partial(argparse.RawDescriptionHelpFormatter, max_help_position=28)
 ENGINE_ARGUMENTS = "[-- ENGINE ARGUMENTS]"
 _ENGINE_ARGUMENTS_NOTE = (
     "ENGINE ARGUMENTS are vLLM's own (`-- --max-num-seqs 16`); they win over every other setting."
@@ -135,7 +142,7 @@ def parse_arguments(
 ) -> tuple[Verb | None, argparse.Namespace, str]:
     """Return the verb's module and its options; without a verb, the help to print instead.
 
-    Defaults of the user's own are read from the environment and its config.toml.
+    The environment says where the user's config.toml is.
     """
     root = make_root_parser()
     if not arguments or arguments[0].startswith("-"):
@@ -163,32 +170,33 @@ def parse_arguments(
 
 
 def load_verb(name: str) -> Verb:
-    """Import the module of a verb."""
-    verb: Verb = import_module(f"slipstream.cli.{name.replace(' ', '.')}")
+    """Import the module of a verb, from the package of its group."""
+    first = name.split()[0]
+    group = next((title for title, verbs in VERB_GROUPS.items() if first in verbs), "")
+    package = GROUP_PACKAGES.get(group, "slipstream.cli")
+    verb: Verb = import_module(f"{package}.{name.replace(' ', '.')}")
     return verb
 
 
 def _parse_verb(
     name: str, verb: Verb, words: Sequence[str], environment: Mapping[str, str]
 ) -> argparse.Namespace:
-    """Parse a verb's words over the defaults that its user configured."""
+    """Parse a verb's words over the defaults in its user's config.toml."""
     # `slipstream --help` does not pay for these.
     from pathlib import Path
 
-    from slipstream.cli.defaults import PLAN_OPTIONS, apply, find_configured, read_config
+    from slipstream.cli.defaults import PLAN_OPTIONS, apply_defaults, read_config
 
     parser = make_verb_parser(name, verb)
-    configured = {}
-    if name != "config" and not {"-h", "--help"} & {*words}:
-        configured = find_configured(
-            name, parser, read_config(environment, ONE_WORD_VERBS), environment
-        )
-    apply(parser, configured)
+    if name == "config" or {"-h", "--help"} & {*words}:
+        return parser.parse_args(words)
+    table = read_config(environment, ONE_WORD_VERBS).get(name, {})
+    configured = apply_defaults(name, parser, table)
     options = parser.parse_args(words)
     target = getattr(options, "target", None)
-    if target and PLAN_OPTIONS & configured.keys() and Path(target).is_file():
+    if target and PLAN_OPTIONS & configured and Path(target).is_file():
         parser = make_verb_parser(name, verb)
-        apply(parser, {one: configured[one] for one in configured.keys() - PLAN_OPTIONS})
+        apply_defaults(name, parser, table, without=PLAN_OPTIONS)
         options = parser.parse_args(words)
     return options
 
@@ -205,9 +213,10 @@ def make_root_parser() -> Parser:
     parser = Parser(
         prog="slipstream",
         usage="slipstream [--help] [--version] VERB ...",
-        description="Plug-and-play DFlash speculative decoding on vLLM.\n\n" + _list_groups(),
+        description="Plug-and-play DFlash speculative decoding on vLLM.\n\n"
+        + _list_verbs(VERB_GROUPS),
         epilog="Run `slipstream VERB --help` for the options of a verb.",
-        formatter_class=_HelpFormatter,
+        formatter_class=_HELP_FORMATTER,
         add_help=False,
     )
     _add_help(parser)
@@ -217,31 +226,25 @@ def make_root_parser() -> Parser:
     return parser
 
 
-def _list_groups() -> str:
-    width = max(map(len, VERBS)) + 2
-    groups = [
-        f"{title}:\n" + "\n".join(f"  {name:<{width}}{text}" for name, text in verbs.items())
-        for title, verbs in VERB_GROUPS.items()
-        if verbs
-    ]
-    return "\n\n".join(groups)
-
-
 def make_fleet_parser() -> Parser:
     """Return the parser of `slipstream fleet` without a verb of its own."""
+    verbs = _list_verbs({"verbs": FLEET_VERBS})
     return Parser(
         prog="slipstream fleet",
         usage="slipstream fleet [--help] VERB ...",
-        description=f"{_sentence(VERBS['fleet'])}\n\n{_list_verbs(FLEET_VERBS)}",
+        description=f"{_sentence(VERBS['fleet'])}\n\n{verbs}",
         epilog="Run `slipstream fleet VERB --help` for the options of a verb; see docs/fleet.md.",
-        formatter_class=_HelpFormatter,
+        formatter_class=_HELP_FORMATTER,
     )
 
 
-def _list_verbs(verbs: Mapping[str, str]) -> str:
-    width = max(map(len, verbs)) + 2
-    lines = [f"  {name:<{width}}{summary}" for name, summary in verbs.items()]
-    return "\n".join(["verbs:", *lines])
+def _list_verbs(groups: Mapping[str, Mapping[str, str]]) -> str:
+    width = max(len(name) for verbs in groups.values() for name in verbs) + 2
+    return "\n\n".join(
+        "\n".join([f"{title}:", *(f"  {name:<{width}}{text}" for name, text in verbs.items())])
+        for title, verbs in groups.items()
+        if verbs
+    )
 
 
 def make_verb_parser(name: str, verb: Verb) -> Parser:
@@ -249,11 +252,10 @@ def make_verb_parser(name: str, verb: Verb) -> Parser:
     parser = Parser(
         prog=f"slipstream {name}",
         description=_sentence(_find_summary(name)),
-        formatter_class=_HelpFormatter,
+        formatter_class=_HELP_FORMATTER,
         add_help=False,
     )
-    verb.add_arguments(parser)
-    _add_general_options(parser)
+    add_verb_arguments(parser, verb)
     notes = [_ENGINE_ARGUMENTS_NOTE] if ENGINE_ARGUMENTS in (parser.usage or "") else []
     if examples := getattr(verb, "EXAMPLES", ""):
         notes.append("examples:\n" + indent(examples, "  ").rstrip())
@@ -261,7 +263,9 @@ def make_verb_parser(name: str, verb: Verb) -> Parser:
     return parser
 
 
-def _add_general_options(parser: argparse.ArgumentParser) -> None:
+def add_verb_arguments(parser: argparse.ArgumentParser, verb: Verb) -> None:
+    """Add the arguments of a verb, then those of every verb."""
+    verb.add_arguments(parser)
     general = parser.add_argument_group("general options")
     general.add_argument("--json", action="store_true", help="print the result as JSON")
     general.add_argument("--verbose", action="store_true", help="print the traceback of an error")
@@ -270,13 +274,6 @@ def _add_general_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_help(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("-h", "--help", action="help", help="print this help and exit")
-
-
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """A help formatter with room for long option names."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=28)
 
 
 def whole_number(text: str) -> int:

@@ -1,31 +1,31 @@
 """`slipstream completion`: a script that has bash, zsh or fish complete the command.
 
-The script is made from the verbs' own parsers and needs no Python at a keypress, but for names
-that change: runs, recipes, machines and targets are listed by `completion --list`.
+shtab makes it from the verbs' own parsers, so a keypress needs no Python, but for names that
+change: runs, recipes, machines and targets are listed by `completion --list`.
 """
 
 import argparse
+import json
 import os
+import re
 from importlib.resources import files
-from itertools import chain
 
-from slipstream.cli.arguments import FLEET_VERBS, ONE_WORD_VERBS, VERBS, load_verb, make_verb_parser
-from slipstream.cli.completion_scripts import RENDERERS, Option, VerbWords
-from slipstream.cli.manual import expand_help
+from slipstream.cli.arguments import (
+    FLEET_VERBS,
+    ONE_WORD_VERBS,
+    VERBS,
+    Parser,
+    add_verb_arguments,
+    load_verb,
+    make_root_parser,
+)
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
-from slipstream.records import Record
 from slipstream.user_folders import recipe_overlay
 
-_LISTS = ("runs", "recipes", "machines", "targets")
-
-
-class Completion(Record):
-    """A script for a shell, or names to choose from."""
-
-    schema_version: int = 1
-    lines: tuple[str, ...]
-
+_LISTS = {"RUN": "runs", "RECIPE": "recipes", "TARGET": "targets", "MACHINE": "machines"}
+_TARGET = re.compile(r'^\s*"?target"?\s*[=:]\s*"([^"]+)"', re.MULTILINE)
+_FILES = {"FILE", "FOLDER", "PLAN", "DRAFTER"}
 
 EXAMPLES = """\
 # complete in bash from now on
@@ -39,12 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `completion`."""
     parser.add_argument(
         "shell",
-        choices=tuple(RENDERERS),
+        choices=("bash", "zsh", "fish"),
         nargs="?",
         help="print the script for this shell; its first lines say where it goes",
     )
     parser.add_argument(
-        "--list", choices=_LISTS, help="print the names that complete, one per line"
+        "--list", choices=tuple(_LISTS.values()), help="print the names that complete, one per line"
     )
 
 
@@ -52,60 +52,52 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Print a script or a list of names."""
     if (options.shell is None) == (options.list is None):
         raise UsageError("name a shell or a list", hint="slipstream completion bash")
-    if options.list is not None:
-        lines = tuple(_list_names(options.list))
-    else:
-        lines = tuple(RENDERERS[options.shell](describe_verbs()).splitlines())
-    screen.show_data(text="\n".join(lines), document=Completion(lines=lines).to_json())
+    lines = _list_names(options.list) if options.list else make_script(options.shell).splitlines()
+    screen.show_data(
+        text="\n".join(lines), document=json.dumps({"schema_version": 1, "lines": lines})
+    )
     return ExitCode.DONE
 
 
-def describe_verbs() -> list[VerbWords]:
-    """Return every verb with the words that it takes, from its own parser."""
-    fleet = VerbWords(
-        name="fleet", summary=VERBS["fleet"], options=(), choices=tuple(FLEET_VERBS), kinds=()
-    )
-    return [*(_describe(verb, summary) for verb, summary in ONE_WORD_VERBS.items()), fleet]
+def make_script(shell: str) -> str:
+    """Return the script of a shell, from one parser that has every verb."""
+    import shtab
+
+    root = make_root_parser()
+    verbs = root.add_subparsers()
+    for name, summary in ONE_WORD_VERBS.items():
+        _add_verb(verbs, name, name, summary)
+    fleet = verbs.add_parser("fleet", help=VERBS["fleet"]).add_subparsers()
+    for name, summary in FLEET_VERBS.items():
+        _add_verb(fleet, f"fleet {name}", name, summary)
+    return shtab.complete(root, shell)
 
 
-def _describe(verb: str, summary: str) -> VerbWords:
-    parser = make_verb_parser(verb, load_verb(verb))
-    options = [action for action in parser._actions if action.option_strings]
-    positionals = [action for action in parser._actions if not action.option_strings]
-    return VerbWords(
-        name=verb,
-        summary=summary,
-        options=tuple(
-            Option(
-                flag=action.option_strings[-1],
-                help=expand_help(action, parser),
-                takes_value=action.nargs != 0,
-                choices=_list_choices(action),
-                kind=_find_kind(action),
-            )
-            for action in options
-        ),
-        choices=tuple(chain.from_iterable(map(_list_choices, positionals))),
-        kinds=tuple(filter(None, map(_find_kind, positionals))),
-    )
+def _add_verb(verbs: "argparse._SubParsersAction[Parser]", verb: str, name: str, text: str) -> None:
+    parser = verbs.add_parser(name, help=text, add_help=False)
+    add_verb_arguments(parser, load_verb(verb))
+    for action in parser._actions:
+        names = {*str(action.metavar or action.dest.upper()).split("|")}
+        kind = next((kind for word, kind in _LISTS.items() if word in names), None)
+        if action.dest == "host":
+            kind = "machines"
+        if kind or names & _FILES:
+            action.complete = _complete(kind)  # type: ignore[attr-defined]
 
 
-def _list_choices(action: argparse.Action) -> tuple[str, ...]:
-    return tuple(map(str, action.choices or ()))
-
-
-def _find_kind(action: argparse.Action) -> str | None:
-    """Tell by an argument's name in the usage what completes it."""
-    names = {*str(action.metavar or "").split("|")}
-    if "RUN" in names:
-        return "runs"
-    if "RECIPE" in names:
-        return "recipes"
-    if "TARGET" in names or action.dest == "target":
-        return "targets"
-    if action.dest == "host":
-        return "machines"
-    return "files" if {"FILE", "FOLDER", "PLAN", "DRAFTER"} & names else None
+def _complete(kind: str | None) -> dict[str, str | dict[str, str]]:
+    """Return what completes names of a list, and files."""
+    command = f"slipstream completion --list {kind} 2>/dev/null" if kind else ":"
+    name = f"_slipstream_{kind or ''}_files"
+    return {
+        "bash": name,
+        "zsh": name,
+        "fish": f"({command}; __fish_complete_path (commandline -ct))",
+        "preamble": {
+            "bash": f'{name}() {{ compgen -W "$({command})" -- "$1"; compgen -f -- "$1"; }}',
+            "zsh": f"{name}() {{ compadd -- $({command}); _files }}",
+        },
+    }
 
 
 def _list_names(kind: str) -> list[str]:
@@ -115,18 +107,11 @@ def _list_names(kind: str) -> list[str]:
 
         return sorted(path.parent.name for path in find_runs_root(os.environ).glob("*/run.json"))
     if kind == "machines":
-        names = (
-            entry.name for entry in files("slipstream.hardware").joinpath("machines").iterdir()
-        )
-        return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
+        machines = files("slipstream").joinpath("hardware", "machines").iterdir()
+        return sorted(one.name.removesuffix(".json") for one in machines)
+    shipped = files("slipstream").joinpath("recipes", "catalogue").iterdir()
+    recipes = [one for one in shipped if one.name.endswith(".toml")]
+    recipes += recipe_overlay(os.environ).glob("*.json")
     if kind == "recipes":
-        shipped = (
-            entry.name for entry in files("slipstream.recipes").joinpath("catalogue").iterdir()
-        )
-        own = (path.name for path in recipe_overlay(os.environ).glob("*.json"))
-        ends = (".toml", ".json")
-        return sorted(name.rsplit(".", 1)[0] for name in chain(shipped, own) if name.endswith(ends))
-    from slipstream.recipes import load_recipes
-
-    recipes = load_recipes(overlay=recipe_overlay(os.environ))
-    return sorted({recipe.target for recipe in recipes})
+        return sorted(one.name.rpartition(".")[0] for one in recipes)
+    return sorted({found[1] for one in recipes if (found := _TARGET.search(one.read_text()))})

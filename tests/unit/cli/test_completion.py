@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.cli.arguments import VERBS
-from slipstream.cli.completion import describe_verbs
-from slipstream.cli.completion_scripts import RENDERERS
+from slipstream.cli.arguments import FLEET_VERBS, VERBS
+from slipstream.cli.completion import make_script
 from slipstream.cli.main import run
 from tests.unit.serving.kept_runs import keep
 
@@ -18,8 +17,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def scripts() -> dict[str, str]:
-    verbs = describe_verbs()
-    return {shell: render(verbs) for shell, render in RENDERERS.items()}
+    return {shell: make_script(shell) for shell in ("bash", "zsh", "fish")}
 
 
 def complete(script: str, *words: str) -> list[str]:
@@ -28,7 +26,8 @@ def complete(script: str, *words: str) -> list[str]:
     program = f"""
 slipstream() {{ [ "$2" = --list ] && echo "listed-$3"; }}
 {script}
-COMP_WORDS=({typed}); COMP_CWORD=$(({len(words)})); _slipstream
+COMP_WORDS=({typed}); COMP_CWORD={len(words)}
+_shtab_slipstream slipstream '{words[-1]}' '{["slipstream", *words][-2]}'
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
     done = subprocess.run(
@@ -46,10 +45,11 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         (("plan", "--goal", "cap"), ["capacity"]),
         (("keys", "rot"), ["rotate"]),
         (("status", "listed"), ["listed-runs"]),
-        (("recipes", "--show", ""), ["listed-recipes"]),
         (("plan", "--host", "listed"), ["listed-machines"]),
         (("plan", "listed"), ["listed-targets"]),
         (("serve", "--gate", "ne"), ["net"]),
+        (("fleet", "ro"), ["roll"]),
+        (("fleet", "plan", "--verb"), ["--verbose"]),
     ],
 )
 def test_bash_offers_what_fits(
@@ -60,7 +60,7 @@ def test_bash_offers_what_fits(
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_can_read_its_script(shell: str, scripts: dict[str, str]) -> None:
-    assert all(verb in scripts[shell] for verb in VERBS)
+    assert all(verb in scripts[shell] for verb in (*VERBS, *FLEET_VERBS))
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     read = subprocess.run([shell, "-n"], input=scripts[shell].encode(), capture_output=True)
@@ -86,4 +86,4 @@ def test_a_shell_or_a_list_is_named(capsys: Capture) -> None:
     assert run(["completion"], dict(os.environ)) == 2
     assert run(["completion", "bash", "--list", "runs"], {}) == 2
     assert run(["completion", "bash"], {}) == 0
-    assert "complete -o filenames -F _slipstream slipstream" in capsys.readouterr().out
+    assert "complete -o bashdefault -F _shtab_slipstream slipstream" in capsys.readouterr().out

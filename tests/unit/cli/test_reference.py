@@ -1,31 +1,48 @@
-"""docs/reference.md is what the command says of itself."""
+"""What the command says of itself: the man page and the reference, examples and options."""
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from slipstream.cli.arguments import (
-    PEOPLES_VERBS,
-    load_verb,
-    make_fleet_parser,
-    make_root_parser,
-    make_verb_parser,
-    parse_arguments,
-)
+from slipstream.cli.arguments import PEOPLES_VERBS, load_verb, make_verb_parser, parse_arguments
+from slipstream.errors import ExitCode
 from tests.docs.documents import Block, find_commands
-from tests.snapshots import read_snapshot
 
-DOCS = Path(__file__).parents[3] / "docs"
+SCRIPT = Path(__file__).parents[3] / "scripts" / "make-pages"
 
 
-def test_the_reference_is_the_commands_own_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    parts = ["# Reference", "Written by the command itself and checked by a test."]
-    parsers = [make_verb_parser(name, load_verb(name)) for name in PEOPLES_VERBS]
-    for parser in (make_root_parser(), make_fleet_parser(), *parsers):
-        parts.append(f"## {parser.prog}\n\n```\n{parser.format_help().rstrip()}\n```")
-    shown = "\n\n".join(parts) + "\n"
-    assert shown == read_snapshot("reference.md", shown, DOCS)
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Return the man page and the reference, made as a release makes them."""
+    files = [tmp_path_factory.mktemp("pages") / name for name in ("slipstream.1", "reference.md")]
+    subprocess.run([sys.executable, str(SCRIPT), *map(str, files)], check=True)
+    manual, reference = (file.read_text() for file in files)
+    return manual, reference
+
+
+def test_every_verb_and_exit_code_has_its_place(pages: tuple[str, str]) -> None:
+    manual, reference = pages
+    for verb in PEOPLES_VERBS:
+        assert f"\n.SH SLIPSTREAM {verb.upper()}\n" in manual
+        assert f"\n## slipstream {verb}\n\n```\nusage: slipstream {verb} " in reference
+    assert all(f"\n.B {int(code)}\n" in manual for code in ExitCode)
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
+def test_roff_formats_the_page_without_a_warning(pages: tuple[str, str]) -> None:
+    done = subprocess.run(
+        ["groff", "-man", "-ww", "-Tascii", "-P-cbou"],
+        input=pages[0].encode(),
+        capture_output=True,
+        check=True,
+        env={"PATH": os.environ["PATH"]},
+    )
+    assert done.stderr == b""
+    assert b"--no-speculation" in done.stdout
 
 
 @pytest.mark.parametrize("name", PEOPLES_VERBS)
