@@ -96,3 +96,11 @@ def test_issue_forms_ask_for_what_the_command_makes() -> None:
     forms = REPOSITORY / ".github" / "ISSUE_TEMPLATE"
     assert "slipstream doctor --bundle" in (forms / "bug.yml").read_text()
     assert "slipstream contribute" in (forms / "recipe.yml").read_text()
+
+
+def test_the_engine_workflow_runs_the_parts_of_the_local_one() -> None:
+    jobs = yaml.safe_load((FOLDER / "engine.yml").read_text())["jobs"]
+    parts = jobs["engine"]["strategy"]["matrix"]["part"]
+    default = re.search(r"set -- (.+)", (REPOSITORY / ".ci" / "run").read_text())
+    assert default is not None
+    assert ["bootstrap", "check", *parts] == default[1].split()
