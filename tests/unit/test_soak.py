@@ -8,8 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "soak"
 it: Any = SimpleNamespace(**runpy.run_path(str(SCRIPT), run_name="soak"))
@@ -20,27 +18,12 @@ def end(status: int | None, *, began: float = 10, ended: float = 11, **more: Any
     return it.Outcome("chat", began, ended, status, **more)
 
 
-@given(slope=st.floats(-5, 5), start=st.floats(-100, 100), seed=st.integers(0, 99))
-def test_a_slope_is_found_though_a_fifth_of_the_points_is_far_off(
-    slope: float, start: float, seed: int
-) -> None:
-    chance = random.Random(seed)
-    points = [(x, start + slope * x) for x in range(40)]
-    for at in chance.sample(range(40), 8):
-        points[at] = (at, points[at][1] + chance.choice((-1e4, 1e4)))
-    assert it.find_slope(points) == pytest.approx(slope, abs=1e-6 + abs(slope) * 1e-6)
-
-
-def test_no_slope_without_two_times() -> None:
-    assert it.find_slope([]) is None
+def test_a_slope_is_found_though_a_fifth_of_the_points_is_far_off() -> None:
+    points = [(5.0 * x, 1000 + 0.25 * x) for x in range(10_000)]
+    for at in random.Random(0).sample(range(10_000), 2_000):
+        points[at] = (points[at][0], 1e9)
+    assert it.find_slope(points) == pytest.approx(0.05, rel=0.01)
     assert it.find_slope([(1, 2), (1, 3)]) is None
-
-
-def test_days_of_points_become_a_few_hundred_with_the_same_slope() -> None:
-    points = [(5.0 * x, 1000 + 0.25 * x) for x in range(100_000)]
-    thin = it.thin_out(points, 300)
-    assert len(thin) == 300
-    assert it.find_slope(thin) == pytest.approx(0.05)
 
 
 def grow(per_hour: float, *, seconds: int = 3600, **more: Any) -> Iterator[dict[str, Any]]:
@@ -137,22 +120,6 @@ def test_an_engine_is_left_alone_for_the_longer_part() -> None:
     days = it.plan_kills(72 * 3600, 2)
     assert days[:3] == [3.6 * 3600, 7.2 * 3600, 13.2 * 3600]
     assert days[-1] <= 69 * 3600
-
-
-def test_every_kind_of_request_fits_the_context() -> None:
-    for kind in it.KINDS:
-        body = it.make_body(kind, 123_456)
-        assert body["max_tokens"] <= 32
-        assert body["model"] == "target"
-    assert it.make_body("stream", 1)["stream"]
-
-
-def test_files_are_added_up_and_logs_among_them(tmp_path: Path) -> None:
-    (tmp_path / "accounting").mkdir()
-    for name, size in (("engine.log", 10), ("engine.log.1", 20), ("accounting/1.json", 3)):
-        (tmp_path / name).write_bytes(bytes(size))
-    (tmp_path / "link").symlink_to("/dev/zero")
-    assert it.measure_files(tmp_path) == {"folder": 33, "logs": 30}
 
 
 def write_samples(folder: Path, per_hour: float, **more: Any) -> None:

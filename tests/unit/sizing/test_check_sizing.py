@@ -17,7 +17,7 @@ RECORDED = Path(__file__).parent / "recorded"
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:
     arms = ("drafted", "plain")
-    return [row for arm in arms for row in compare(RECORDED, arm, seconds=25, users=16)]
+    return [row for arm in arms for row in compare(RECORDED, arm, users=16)]
 
 
 @pytest.mark.parametrize(
