@@ -120,14 +120,12 @@ def describe(error: SlipstreamError) -> dict[str, object]:
 
 def open_screen(environment: Mapping[str, str], *, as_json: bool, verbose: bool) -> Screen:
     """Return the screen of this process; `NO_COLOR` and dumb terminals are respected."""
-    dumb = environment.get("TERM") == "dumb"
-    plain = bool(environment.get("NO_COLOR")) or dumb
-    live = sys.stderr.isatty() and not (as_json or dumb)
+    terminal = sys.stderr.isatty() and environment.get("TERM") != "dumb"
     return Screen(
         output=sys.stdout,
         messages=sys.stderr,
         json=as_json,
         verbose=verbose,
-        colour=sys.stderr.isatty() and not plain,
-        status=StatusLine(sys.stderr) if live else None,
+        colour=terminal and not environment.get("NO_COLOR"),
+        status=StatusLine(sys.stderr) if terminal and not as_json else None,
     )
