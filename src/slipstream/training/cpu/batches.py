@@ -13,6 +13,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from slipstream.training.responses import Response
+
 Numbers = npt.NDArray[np.int64]
 
 
@@ -23,7 +25,11 @@ class TrainSample:
     tokens: Numbers
     response_start: int
     number: int
-    row: int = 0
+    id: str = ""
+
+
+# The start of a sequence in its row, the sequence, and its length there or the place of an anchor.
+Part = tuple[int, TrainSample, int]
 
 
 class States(Protocol):
@@ -56,6 +62,20 @@ class Geometry:
     mask_token: int | None  # None puts the text into the blocks
 
 
+def list_samples(responses: Sequence[Response]) -> list[TrainSample]:
+    """Return the responses that are long enough to draft in, numbered."""
+    long_enough = [response for response in responses if len(response.response_ids) >= 2]
+    return [
+        TrainSample(
+            tokens=np.array((*response.prompt_ids, *response.response_ids), np.int64),
+            response_start=len(response.prompt_ids),
+            number=number,
+            id=response.id,
+        )
+        for number, response in enumerate(long_enough)
+    ]
+
+
 def draw_batches(
     samples: Sequence[TrainSample],
     states: States,
@@ -72,16 +92,15 @@ def pack_row(
     order: Iterator[TrainSample], states: States, geometry: Geometry, generator: np.random.Generator
 ) -> Batch:
     """Fill one row with sequences, the last one cut, and draw its anchors."""
-    parts: list[tuple[TrainSample, int]] = []
-    room = geometry.context
-    while room > geometry.block:
+    parts: list[Part] = []
+    start = 0
+    while geometry.context - start > geometry.block:
         sample = next(order)
-        taken = min(room, len(sample.tokens))
-        parts.append((sample, taken))
-        room -= taken
+        parts.append((start, sample, min(geometry.context - start, len(sample.tokens))))
+        start += parts[-1][2]
     candidates = [
         (start, sample, anchor)
-        for start, sample, taken in _with_starts(parts)
+        for start, sample, taken in parts
         for anchor in range(sample.response_start, taken - 1)
     ]
     count = min(geometry.anchors, len(candidates))
@@ -91,23 +110,17 @@ def pack_row(
 
 
 def make_row(
-    parts: Sequence[tuple[TrainSample, int]],
-    anchors: Sequence[tuple[int, TrainSample, int]],
-    states: States,
-    geometry: Geometry,
+    parts: Sequence[Part], anchors: Sequence[Part], states: States, geometry: Geometry
 ) -> Batch:
-    """Return one row; an anchor is (start of its sequence, the sequence, the position)."""
+    """Return one row; a part is (its start, the sequence, its length), an anchor has its place."""
     block, context = geometry.block, geometry.context
-    read = [
-        (start, taken, states.read(sample.number)) for start, sample, taken in _with_starts(parts)
-    ]
-    rows = np.zeros((context, read[0][2].shape[1]), np.uint16)
+    read = [states.read(sample.number) for _, sample, _ in parts]
+    rows = np.zeros((context, read[0].shape[1]), np.uint16)
     positions = np.zeros(context + geometry.anchors * block, np.int64)
     next_tokens = np.zeros(context, np.int64)
-    for start, taken, values in read:
+    for (start, sample, taken), values in zip(parts, read, strict=True):
         rows[start : start + taken] = values[:taken]
         positions[start : start + taken] = np.arange(taken)
-    for start, sample, taken in _with_starts(parts):
         next_tokens[start : start + taken - 1] = sample.tokens[1:taken]
     blocks = np.full((geometry.anchors, block), geometry.mask_token or 0, np.int64)
     visible = np.zeros((geometry.anchors, context), np.bool_)
@@ -121,14 +134,8 @@ def make_row(
             blocks[slot, 1 : 1 + len(draft)] = draft
         first = context + slot * block
         positions[first : first + block] = np.arange(anchor, anchor + block)
-    return Batch(
-        rows[None],
-        blocks.reshape(1, -1),
-        visible[None],
-        positions[None],
-        targets[None],
-        next_tokens[None],
-    )
+    flat = blocks.reshape(1, -1)
+    return Batch(rows[None], flat, visible[None], positions[None], targets[None], next_tokens[None])
 
 
 def stack(rows: Sequence[Batch]) -> Batch:
@@ -136,15 +143,6 @@ def stack(rows: Sequence[Batch]) -> Batch:
     return Batch(
         *(np.concatenate([getattr(row, name) for row in rows]) for name in Batch.__slots__)
     )
-
-
-def _with_starts(
-    parts: Sequence[tuple[TrainSample, int]],
-) -> Iterator[tuple[int, TrainSample, int]]:
-    start = 0
-    for sample, taken in parts:
-        yield start, sample, taken
-        start += taken
 
 
 def _shuffle_for_ever(

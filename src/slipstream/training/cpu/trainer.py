@@ -19,24 +19,14 @@ from typing import Any
 import numpy as np
 
 from slipstream.errors import InvalidInputError
-from slipstream.training.batches import Batch, Geometry, States, TrainSample, draw_batches
-from slipstream.training.cpu_models import run_drafter, to_tensors
-from slipstream.training.settings import Schedule
+from slipstream.training.cpu.batches import Batch, Geometry, States, TrainSample, draw_batches
+from slipstream.training.cpu.forward import run_drafter, to_tensors
+from slipstream.training.run import Schedule
 
 FREQUENT_TOKENS = 4096
 DRAWN_TOKENS = 1024
 DPACE_ALPHA = 0.5
 CHECKPOINT_EVERY_SECONDS = 120
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The state of the training after a step."""
-
-    step: int
-    loss: float
-    accuracy: float
-    seconds: float
 
 
 @dataclass(slots=True)
@@ -67,15 +57,15 @@ class Trainer:
         compiled = self.schedule.compiled and shutil.which("c++") is not None
         self.compiled = torch.compile(compute, dynamic=False) if compiled else compute
 
-    def take_step(self, batch: Batch, choice: "Candidates") -> tuple[float, float]:
-        """Run one step; return the loss and the share of predicted tokens that were right."""
+    def take_step(self, batch: Batch, choice: "Candidates") -> float:
+        """Run one step and return its loss."""
         import torch
 
         rate = self.schedule.rate_at(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         tokens, targets = choice.pick(batch.targets[..., 1:].reshape(-1))
-        loss, right = self.compiled(
+        loss = self.compiled(
             *to_tensors(batch, self.model.dtype),
             self.model.lm_head.weight[torch.from_numpy(tokens)],
             torch.from_numpy(targets),
@@ -90,7 +80,7 @@ class Trainer:
             for copy, parameter in zip(self.copies, self._trained(), strict=True):
                 parameter.copy_(copy)
         self.step += 1
-        return float(loss.detach()), float(right)
+        return float(loss.detach())
 
     def save(self, path: Path) -> None:
         """Write what is needed to go on from here."""
@@ -143,7 +133,6 @@ class Trainer:
         drafted = hidden.unflatten(1, (-1, block))[:, :, 1:].flatten(0, 2)
         logits = (drafted @ head.T).float()
         counted = (targets >= 0).float()
-        count = counted.sum().clamp(min=1)
         surprise = torch.nn.functional.cross_entropy(logits, targets.clamp(min=0), reduction="none")
         weights = dpace_loss_decay(
             pos_idx=None,
@@ -152,8 +141,7 @@ class Trainer:
             dpace_alpha=DPACE_ALPHA,
             elementwise_loss=surprise.detach()[None],
         )[0]
-        right = (logits.detach().argmax(-1) == targets).float().sum() / count
-        return (surprise * weights).sum() / count, right
+        return (surprise * weights).sum() / counted.sum().clamp(min=1)
 
 
 @dataclass(slots=True)
@@ -199,10 +187,13 @@ def train(
     geometry: Geometry,
     schedule: Schedule,
     checkpoint: Path,
-    report: Callable[[Progress], None],
-    judge: Callable[[int], None],
-) -> Trainer:
-    """Train from the checkpoint if there is one; `judge` is called as the schedule says."""
+    report: Callable[[int, float], None],
+    judge: Callable[[int, float], None],
+) -> None:
+    """Train from the checkpoint if there is one; `judge` is called as the schedule says.
+
+    `report` gets every step with its loss, `judge` a step and the seconds since the start.
+    """
     trainer = Trainer(model, schedule)
     if checkpoint.exists():
         trainer.load(checkpoint)
@@ -211,17 +202,16 @@ def train(
     batches = draw_batches(samples, states, geometry, generator)
     started = saved = time.monotonic()
     while trainer.step < schedule.steps:
-        loss, right = trainer.take_step(next(batches), choice)
+        loss = trainer.take_step(next(batches), choice)
         if not math.isfinite(loss):
             raise InvalidInputError(
                 f"the loss is {loss} at step {trainer.step}",
                 hint=f"train in another --run with a lower --learning-rate than "
                 f"{schedule.learning_rate:g}",
             )
-        report(Progress(trainer.step, loss, right, time.monotonic() - started))
+        report(trainer.step, loss)
         if trainer.step % schedule.judge_every == 0:
-            judge(trainer.step)
+            judge(trainer.step, time.monotonic() - started)
         if time.monotonic() - saved > CHECKPOINT_EVERY_SECONDS or trainer.step == schedule.steps:
             trainer.save(checkpoint)
             saved = time.monotonic()
-    return trainer

@@ -6,8 +6,10 @@ after the last whole window.
 """
 
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slipstream.errors import InvalidInputError
-from slipstream.training.batches import TrainSample
+from slipstream.training.cpu.batches import TrainSample
 
 ELEMENT_BYTES = 2
 TOKENS_AT_ONCE = 2048
@@ -41,7 +43,7 @@ class StateFile:
 
 def open_states(path: Path, samples: Sequence[TrainSample], width: int) -> StateFile:
     """Open a file that `extract` has finished; `width` is layers * hidden size."""
-    starts = tuple(_starts_of(samples))
+    starts = _find_starts(samples)
     return StateFile(np.memmap(path, np.uint16, "r", shape=(starts[-1], width)), starts)
 
 
@@ -61,9 +63,10 @@ def extract(
     logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(target, dtype=getattr(torch, dtype)).eval()
     width = row_bytes(len(layer_ids), model.config.get_text_config().hidden_size)
-    starts = tuple(_starts_of(samples))
+    starts = _find_starts(samples)
     with path.open("ab") as file:
-        done = _resume_at(starts, file.tell() // width)
+        # The first sample that is not wholly in the file.
+        done = bisect_right(starts, file.tell() // width) - 1
         os.ftruncate(file.fileno(), starts[done] * width)
         while done < len(samples):
             window = samples[done : done + SAMPLES_IN_A_WINDOW]
@@ -112,14 +115,5 @@ def group_by_length(samples: Sequence[TrainSample]) -> Iterator[list[TrainSample
         yield batch
 
 
-def _starts_of(samples: Sequence[TrainSample]) -> Iterator[int]:
-    start = 0
-    yield start
-    for sample in samples:
-        start += len(sample.tokens)
-        yield start
-
-
-def _resume_at(starts: Sequence[int], rows: int) -> int:
-    """Return the first sample that is not wholly in the file."""
-    return int(np.searchsorted(starts, rows, side="right")) - 1
+def _find_starts(samples: Sequence[TrainSample]) -> tuple[int, ...]:
+    return tuple(accumulate((len(sample.tokens) for sample in samples), initial=0))

