@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 Json = dict[str, Any]
 Choose = Literal["auto", "forced"]
 
+COUNT_PATH = "/v1/messages/count_tokens"
 TOOL = "set_unit"
 # Strict, as vLLM has other arguments be any JSON; the enumeration bounds what can come.
 SCHEMA: Json = {
@@ -60,20 +61,24 @@ class Api(Protocol):
         """Process one event; raises KeyError and the like if its form is wrong."""
 
 
+def _offer(choose: Choose | None, tool: Json, named: Json) -> Json:
+    """Return a request's part about the tool, if there is to be one."""
+    forced = {"tool_choice": named} if choose == "forced" else {}
+    return {"tools": [tool], **forced} if choose else {}
+
+
 class ChatCompletions:
     """OpenAI's Chat Completions, used by most clients."""
 
     path = "/v1/chat/completions"
 
     def ask(self, text: str, tokens: int, choose: Choose | None = None) -> Json:
-        function = {**_FUNCTION, "parameters": SCHEMA}
-        named = {"type": "function", "function": {"name": TOOL}}
+        tool = {"type": "function", "function": {**_FUNCTION, "parameters": SCHEMA}}
         return {
             "messages": [{"role": "user", "content": text}],
             "max_tokens": tokens,
             "stream_options": {"include_usage": True},
-            **({"tools": [{"type": "function", "function": function}]} if choose else {}),
-            **({"tool_choice": named} if choose == "forced" else {}),
+            **_offer(choose, tool, {"type": "function", "function": {"name": TOOL}}),
         }
 
     def read(self, streamed: Streamed, event: Mapping[str, Any]) -> None:
@@ -97,14 +102,10 @@ class Responses:
     path = "/v1/responses"
 
     def ask(self, text: str, tokens: int, choose: Choose | None = None) -> Json:
-        function = {**_FUNCTION, "parameters": SCHEMA}
-        return {
-            "input": text,
-            "max_output_tokens": tokens,
-            "store": False,
-            **({"tools": [{"type": "function", **function}]} if choose else {}),
-            **({"tool_choice": {"type": "function", "name": TOOL}} if choose == "forced" else {}),
-        }
+        tool = {"type": "function", **_FUNCTION, "parameters": SCHEMA}
+        named = {"type": "function", "name": TOOL}
+        common = {"input": text, "max_output_tokens": tokens, "store": False}
+        return {**common, **_offer(choose, tool, named)}
 
     def read(self, streamed: Streamed, event: Mapping[str, Any]) -> None:
         kind = event["type"]
@@ -126,13 +127,10 @@ class Messages:
     path = "/v1/messages"
 
     def ask(self, text: str, tokens: int, choose: Choose | None = None) -> Json:
-        tool = {**_FUNCTION, "input_schema": SCHEMA}
-        return {
-            "messages": [{"role": "user", "content": text}],
-            "max_tokens": tokens,
-            **({"tools": [tool]} if choose else {}),
-            **({"tool_choice": {"type": "tool", "name": TOOL}} if choose == "forced" else {}),
-        }
+        offer = _offer(
+            choose, {**_FUNCTION, "input_schema": SCHEMA}, {"type": "tool", "name": TOOL}
+        )
+        return {"messages": [{"role": "user", "content": text}], "max_tokens": tokens, **offer}
 
     def read(self, streamed: Streamed, event: Mapping[str, Any]) -> None:
         kind = event["type"]

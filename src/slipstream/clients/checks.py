@@ -1,32 +1,14 @@
-"""`Check`: one requirement of a client; here those that a run's plan answers."""
+"""The requirements of a client that a run's plan answers, without a request."""
 
-from pydantic import field_validator
-
-from slipstream.clients.client import Client
+from slipstream.clients.connection import Check, Client
 from slipstream.clients.served import ServedModel
 from slipstream.measuring.client.endpoint import KEY_VARIABLE
-from slipstream.records import Record
 from slipstream.serving.access.gate_file import GateRules
 
 PARSER_HINT = (
     "slipstream serve TARGET -- --enable-auto-tool-choice --tool-call-parser PARSER; "
     "docs/conversations.md has the parsers by family"
 )
-
-
-class Check(Record):
-    """One requirement of a client; `works` is None if that is unknown."""
-
-    what: str
-    works: bool | None
-    message: str
-    hint: str | None = None
-
-    @field_validator("message")
-    @classmethod
-    def keep_printable(cls, message: str) -> str:
-        """Replace characters that would act on a terminal, since a server's text is quoted."""
-        return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in message)
 
 
 def check_plan(client: Client, served: ServedModel) -> list[Check]:
@@ -41,13 +23,14 @@ def check_plan(client: Client, served: ServedModel) -> list[Check]:
         routes = ", ".join(f'"{route}"' for route in (*rules.routes, *closed))
         hint = f"slipstream serve TARGET --gate FILE, with routes = [{routes}] in it"
         checks.append(Check(what="route", works=False, message=f"closed: {closed[0]}", hint=hint))
-    if client.least_context and served.context and served.context < client.least_context:
-        message = f"{client.title} sends about {client.least_context:,} tokens at first, and the "
-        message += f"context is {served.context:,}"
-        roomy = -(-3 * client.least_context // 8192) * 8192
+    needed = client.agent_context
+    if needed and served.context and served.context < needed:
+        message = f"{client.title} sends about {needed:,} tokens at first, and the context is "
+        message += f"{served.context:,}"
+        roomy = -(-3 * needed // 8192) * 8192
         hint = f"slipstream serve TARGET --context {roomy}"
         checks.append(Check(what="context", works=False, message=message, hint=hint))
-    if client.calls_tools and run.plan.settings.tool_parser is None:
+    if needed and run.plan.settings.tool_parser is None:
         message = "the engine has no tool-call parser: calls come as text"
         checks.append(Check(what="tool calls", works=False, message=message, hint=PARSER_HINT))
     return checks

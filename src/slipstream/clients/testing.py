@@ -1,16 +1,15 @@
 """Tests of a server with a client's requests: streamed, with tool calls, at full length."""
 
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
-from slipstream.clients.apis import Api, Choose, Messages, Streamed, read_events
-from slipstream.clients.checks import PARSER_HINT, Check
-from slipstream.clients.client import Client
+from slipstream.clients.apis import COUNT_PATH, Api, Choose, Messages, Streamed, read_events
+from slipstream.clients.checks import PARSER_HINT
+from slipstream.clients.connection import Check, Client
 from slipstream.clients.served import ServedModel
 from slipstream.measuring.client.endpoint import Endpoint, no_answer, open_client
 from slipstream.serving.access.addresses import Address
@@ -37,12 +36,15 @@ class Tester:
 
     async def test(self) -> list[Check]:
         """Request a streamed answer, a tool call, and an answer to the longest prompt possible."""
-        checks = []
-        async with self._open() as asking:
+        served = self.served
+        endpoint = Endpoint(served.url, certificate=served.certificate)
+        async with open_client(endpoint) as client:
+            client.headers.update(self.client.make_headers(served.key.secret))
+            asking = _Asking(client, self.client.api, served.name, _find_listener(served))
             short = await asking.stream(_SHORT, ANSWER_TOKENS)
-            checks.append(_judge_answer("streamed answer", short))
+            checks = [_judge_answer("streamed answer", short)]
             if short.error is None:
-                if self.client.counts_tokens:
+                if f"POST {COUNT_PATH}" in self.client.routes:
                     checks.append(await asking.count(_SHORT, short))
                 checks += [await self._test_call(asking), await self._test_choice(asking)]
                 checks.append(await self._test_long(asking, short))
@@ -52,24 +54,23 @@ class Tester:
         room = (self.served.context or 2 * CALL_TOKENS) // 2
         streamed = await asking.stream(_CALL, min(CALL_TOKENS, room), "forced")
         fault = streamed.error or streamed.find_call_fault()
-        if fault is None:
-            return Check(what="tool call, forced", works=True, message="complete, in pieces")
-        hint = PARSER_HINT if streamed.error is None else None
-        return Check(what="tool call, forced", works=False, message=fault, hint=hint)
+        hint = PARSER_HINT if fault and streamed.error is None else None
+        message = fault or "complete, in pieces"
+        return Check(what="tool call, forced", works=fault is None, message=message, hint=hint)
 
     async def _test_choice(self, asking: "_Asking") -> Check:
         """Distinguish a model that did not call from a call that was not parsed."""
-        what = "tool call, the model's choice"
         streamed = await asking.stream(_CALL, 2 * SPARE_TOKENS, "auto")
         fault = streamed.error or streamed.find_call_fault()
-        if fault is None:
-            return Check(what=what, works=True, message="the model called it")
-        if streamed.error is not None:
-            return Check(what=what, works=False, message=fault)
-        if "<tool_call" in streamed.text or '"arguments"' in streamed.text:
-            message = f"the call came as text: {streamed.text[:80]!r}"
-            return Check(what=what, works=False, message=message, hint=PARSER_HINT)
-        return Check(what=what, works=None, message=f"accepted, but {fault}")
+        as_text = "<tool_call" in streamed.text or '"arguments"' in streamed.text
+        works: bool | None = fault is None
+        message, hint = fault or "the model called it", None
+        if fault and streamed.error is None and as_text:
+            message, hint = f"the call came as text: {streamed.text[:80]!r}", PARSER_HINT
+        elif fault and streamed.error is None:
+            works, message = None, f"accepted, but {fault}"
+        what = "tool call, the model's choice"
+        return Check(what=what, works=works, message=message, hint=hint)
 
     async def _test_long(self, asking: "_Asking", short: Streamed) -> Check:
         """Measure how many tokens a word takes, and send as many words as fit."""
@@ -92,14 +93,6 @@ class Tester:
         seconds, length = time.monotonic() - began, streamed.prompt_tokens or 0
         message = f"{length:,} of {context:,} tokens, answered after {seconds:.1f} s"
         return Check(what=what, works=True, message=message)
-
-    @asynccontextmanager
-    async def _open(self) -> AsyncIterator["_Asking"]:
-        served = self.served
-        endpoint = Endpoint(served.url, certificate=served.certificate)
-        async with open_client(endpoint) as client:
-            client.headers.update(self.client.make_headers(served.key.secret))
-            yield _Asking(client, self.client.api, served.name, _find_listener(served))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +129,18 @@ class _Asking:
 
     async def count(self, text: str, streamed: Streamed) -> Check:
         """Return the server's token count of a prompt that it has answered before."""
-        what, path = "counted tokens", f"{Messages.path}/count_tokens"
+        counted = None
         body = {"model": self.model, "messages": Messages().ask(text, 1)["messages"]}
         try:
-            answer = await self.client.post(path, **self._make(body))
-            if answer.status_code != httpx.codes.OK:
-                return Check(what=what, works=False, message=_describe(path, answer))
-            counted = answer.json()["input_tokens"]
+            answer = await self.client.post(COUNT_PATH, **self._make(body))
+            message = _describe(COUNT_PATH, answer)
+            if answer.status_code == httpx.codes.OK:
+                counted = answer.json()["input_tokens"]
+                message = f"{counted} tokens, as the answer said {streamed.prompt_tokens}"
         except (httpx.HTTPError, ValueError, LookupError, TypeError) as fault:
-            message = f"{path}: {type(fault).__name__} {fault}"
-            return Check(what=what, works=False, message=message)
-        message = f"{counted} tokens, as the answer said {streamed.prompt_tokens}"
-        return Check(what=what, works=counted == streamed.prompt_tokens, message=message)
+            message = f"{COUNT_PATH}: {type(fault).__name__} {fault}"
+        works = counted is not None and counted == streamed.prompt_tokens
+        return Check(what="counted tokens", works=works, message=message)
 
     def _make(self, body: Any) -> dict[str, Any]:
         trace = {} if self.listener is None else {"trace": self.listener.watch()}
@@ -155,13 +148,11 @@ class _Asking:
 
 
 def _judge_answer(what: str, streamed: Streamed) -> Check:
-    if streamed.error is not None:
-        return Check(
-            what=what, works=False, message=streamed.error, hint="slipstream logs --access"
-        )
-    tokens = streamed.prompt_tokens
-    message = f"{tokens} prompt tokens, {len(streamed.text)} characters"
-    return Check(what=what, works=tokens is not None, message=message)
+    error, tokens = streamed.error, streamed.prompt_tokens
+    message = error or f"{tokens} prompt tokens, {len(streamed.text)} characters"
+    works = error is None and tokens is not None
+    hint = "slipstream logs --access" if error else None
+    return Check(what=what, works=works, message=message, hint=hint)
 
 
 def _describe(path: str, answer: httpx.Response) -> str:

@@ -3,12 +3,11 @@
 import shlex
 from collections.abc import Sequence
 
-from slipstream.clients.checks import Check
 from slipstream.clients.config_files import Written
-from slipstream.clients.connection import ClientList, Connection
+from slipstream.clients.connection import Check, ClientList, Connection
 from slipstream.reporting.text.tables import align
 
-_STANDINGS = {True: "works", False: "fails", None: "unknown"}
+_STATES = {True: "works", False: "fails", None: "unknown"}
 
 
 def render_clients(listed: ClientList) -> str:
@@ -58,6 +57,6 @@ def _describe_written(file: Written) -> list[str]:
 
 def render_checks(checks: Sequence[Check]) -> str:
     """List what was checked, with what to type where something fails."""
-    rows = [(one.what, _STANDINGS[one.works], one.message) for one in checks]
+    rows = [(one.what, _STATES[one.works], one.message) for one in checks]
     hints = list(dict.fromkeys(one.hint for one in checks if one.hint and not one.works))
     return "\n".join([*align(rows), *([""] if hints else []), *(f"hint: {one}" for one in hints)])

@@ -10,8 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.clients.client import ConfigFile
-from slipstream.clients.merging import MergeError, merge
+from slipstream.clients.config_files import ConfigFile, MergeError, merge
 
 HERE = Path("here")
 TOML = """# my settings
@@ -32,7 +31,7 @@ theme = "dark"
 
 
 def want(form: Any, entries: dict[str, Any], list_key: str | None = None) -> ConfigFile:
-    return ConfigFile(HERE, form, entries, list_key)
+    return ConfigFile(path=HERE, form=form, entries=entries, list_key=list_key, text="")
 
 
 def test_toml_keeps_comments_tables_and_keys() -> None:
@@ -121,11 +120,14 @@ OBJECTS = st.dictionaries(KEYS, st.one_of(SCALARS, st.dictionaries(KEYS, SCALARS
 
 @given(OBJECTS, OBJECTS)
 def test_whatever_json_holds_is_kept(old: dict[str, Any], new: dict[str, Any]) -> None:
-    text, _ = merge(json.dumps(old), want("json", new))
+    text, changed = merge(json.dumps(old), want("json", new))
     read = json.loads(text)
-    assert {key: read[key] for key in new if not isinstance(new[key], dict)} == {
-        key: value for key, value in new.items() if not isinstance(value, dict)
-    }
     assert {key: read[key] for key in old if key not in new} == {
         key: value for key, value in old.items() if key not in new
     }
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(value, dict) and isinstance(before, dict):
+            value = {**before, **value}
+        assert read[key] == value
+    assert (changed == ()) is (read == old)
