@@ -16,12 +16,7 @@ from slipstream.clients.connection import Client, ClientList, ClientSummary, Con
 from slipstream.clients.served import NO_KEY, ClientKey, ServedModel, describe_run
 from slipstream.clients.testing import Tester
 from slipstream.errors import ExitCode, InvalidInputError, MissingPartError, UsageError
-from slipstream.measuring.client.endpoint import (
-    KEY_VARIABLE,
-    Endpoint,
-    read_key,
-    read_served_model,
-)
+from slipstream.measuring.client.endpoint import KEY_VARIABLE, Endpoint, read_key, read_served_model
 from slipstream.reporting.clients.connection import (
     render_checks,
     render_clients,

@@ -80,9 +80,7 @@ def drafter_config(target: dict[str, Any], shape: DrafterShape) -> dict[str, Any
         "dflash_config": {
             "mask_token_id": shape.mask_token_id,
             # As z-lab does: from the second layer to the third last.
-            "target_layer_ids": list(
-                shape.target_layer_ids or spread_evenly(1, target_layers - 3)
-            ),
+            "target_layer_ids": list(shape.target_layer_ids or spread_evenly(1, target_layers - 3)),
         },
     }
 

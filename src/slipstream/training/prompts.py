@@ -12,13 +12,7 @@ from pathlib import Path
 
 from slipstream.atomic_files import write_atomically
 from slipstream.errors import InvalidInputError
-from slipstream.measuring.workloads.lines import (
-    PROMPTS_HINT,
-    Line,
-    Turn,
-    find_obstacle,
-    read_lines,
-)
+from slipstream.measuring.workloads.lines import PROMPTS_HINT, Line, Turn, find_obstacle, read_lines
 from slipstream.records import Record
 
 

@@ -7,7 +7,7 @@ import pytest
 from slipstream.training import pipeline
 from slipstream.training.pipeline import Stage, list_stages, require_unused
 from slipstream.training.responses import Response
-from slipstream.training.run import STAGES, Figures, StageName, StageRecord, TrainRun
+from slipstream.training.run import STAGES, Figures, StageName, TrainRun
 from slipstream.training.workspace import Workspace
 from tests.unit.training.pieces import RUN, open_workspace, refusal
 
@@ -51,16 +51,6 @@ def test_a_run_goes_on_after_the_last_stage_that_is_whole(
     assert tuple(stage.name for stage in run.stages) == STAGES
     assert run.stages[2].figures == {"number": 3}
     assert space.folder.read() == run
-
-
-def test_a_finished_run_is_not_done_again(
-    space: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stages = tuple(StageRecord(name=name, seconds=1, figures={}) for name in STAGES)
-    finished = RUN.model_copy(update={"stages": stages})
-    space.folder.write(finished)
-    monkeypatch.setattr(pipeline, "list_stages", lambda *, on_gpu: dict.fromkeys(STAGES))
-    assert pipeline.run_pipeline(RUN, space) == finished
 
 
 @pytest.mark.parametrize(("token", "taken"), [(3, True), (None, True), (2, False), (5, False)])

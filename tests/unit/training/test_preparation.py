@@ -15,6 +15,7 @@ from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from slipstream.training import preparation
 from slipstream.training.preparation import (
+    DESIGN,
     prepare,
     read_free_tokens,
     read_inner_size,
@@ -67,16 +68,9 @@ def test_a_new_drafter_is_designed_for_its_target() -> None:
         target_layer_ids=(2, 8, 15, 22, 28),
         mask_token_id=3,
     )
-    assert [decision.flag for decision in run.decisions] == [
-        "--method",
-        "--layers",
-        "--block-size",
-        "--layer-ids",
-        "--mask-token-id",
-        "--intermediate-size",
-        "--steps",
-        "--learning-rate",
-    ]
+    design = ["--layers", "--block-size", "--layer-ids", "--mask-token-id", "--intermediate-size"]
+    flags = [decision.flag for decision in run.decisions]
+    assert flags == ["--method", *design, "--steps", "--learning-rate"]
     assert run.command == "slipstream train"
 
 
@@ -129,17 +123,9 @@ def test_a_warm_start_keeps_the_design_of_its_drafter() -> None:
     assert run.settings.from_drafter == "drafter"
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("layers", 2),
-        ("block_size", 5),
-        ("target_layer_ids", (2, 9)),
-        ("mask_token_id", 0),
-        ("intermediate_size", 512),
-    ],
-)
-def test_a_warm_start_takes_no_option_of_the_design(option: str, value: object) -> None:
+@pytest.mark.parametrize("option", DESIGN)
+def test_a_warm_start_takes_no_option_of_the_design(option: str) -> None:
+    value = (2, 9) if option == "target_layer_ids" else 0
     error = refuse(from_drafter="drafter", **{option: value})
     assert error.message == "a warm start keeps the design of its drafter"
 

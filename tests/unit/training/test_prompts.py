@@ -77,14 +77,9 @@ def test_a_line_may_state_its_kind_and_group(tmp_path: Path) -> None:
     for line in ({"prompt": "a", **stated}, {"request": {"messages": [USER]}, **stated}):
         conversation = read_one(tmp_path, line)
         assert (conversation.kind, conversation.group) == ("code", "topic:ice")
-
-
-@pytest.mark.parametrize("unstated", [None, ""])
-def test_a_kind_and_group_without_a_name_are_as_if_unstated(
-    tmp_path: Path, unstated: str | None
-) -> None:
     plain = read_one(tmp_path, {"prompt": "a"})
-    assert read_one(tmp_path, {"prompt": "a", "kind": unstated, "group": unstated}) == plain
+    for unstated in (None, ""):
+        assert read_one(tmp_path, {"prompt": "a", "kind": unstated, "group": unstated}) == plain
 
 
 @pytest.mark.parametrize(
@@ -177,11 +172,8 @@ def test_blank_lines_are_not_counted(tmp_path: Path) -> None:
     [
         (b'{"prompt": "a"', [""]),
         (b'"\xff"', [""]),
-        (b"5", [""]),
-        (b'{"prompt": 5}', ["prompt"]),
         (b'{"text": "a"}', [""]),
         (b'{"request": {"prompt": "a"}}', [""]),
-        (b'{"messages": "a"}', ["messages"]),
         (b'{"messages": ["a"]}', ["messages[0]"]),
         (
             b'{"messages": [{"role": "critic", "content": 5}], "kind": 5}',
@@ -308,18 +300,6 @@ def test_a_kind_that_pays_the_least_is_drawn_from_groups_of_every_size(tmp_path:
         assert counts["held_out"] == 4
         drawn |= {one.group.startswith("pair") for one in conversations if one.held_out}
     assert drawn == {True, False}
-
-
-def test_a_kind_of_one_group_is_trained_on(tmp_path: Path) -> None:
-    conversations, _ = read(tmp_path, *number("a", 100, "all"), *number("b", 100))
-    assert count_kinds(conversations, held_out=True) == {"b": 5}
-
-
-def test_a_group_that_is_all_of_another_kind_is_trained_on(tmp_path: Path) -> None:
-    lines = number("a", 20, "left") + number("b", 1, "left") + number("a", 30, "right")
-    conversations, _ = read(tmp_path, *lines)
-    assert {one.group for one in conversations if one.held_out} == {"right"}
-    assert count_kinds(conversations, held_out=False) == {"a": 20, "b": 1}
 
 
 @settings(deadline=None)

@@ -55,6 +55,16 @@ def test_an_engine_with_a_drafter_reports_its_drafts_and_has_room_for_the_longes
     assert long.context == TARGET.context
 
 
+def test_a_hub_model_goes_by_its_whole_name_and_a_folder_by_its_own(tmp_path: Path) -> None:
+    """What is fetched from the hub lies in a folder that is named by a commit's hash."""
+    space = replace(open_workspace(tmp_path), target_folder=tmp_path / "snapshots" / "0a1b2c")
+    assert space.target_name == "Qwen/Qwen3-8B"
+    folder = tmp_path / "SmolLM2"
+    folder.mkdir()
+    here = TARGET.model_copy(update={"name": f"{folder}/"})
+    assert replace(space, target=here, target_folder=folder).target_name == "SmolLM2"
+
+
 class Clock:
     now = 100.0
 

@@ -5,12 +5,7 @@ from collections import deque
 from statistics import fmean
 
 from slipstream.errors import InvalidInputError
-from slipstream.training.cpu.acceptance import (
-    average_everywhere,
-    judge_kinds,
-    read_material,
-    walk,
-)
+from slipstream.training.cpu.acceptance import average_everywhere, judge_kinds, read_material, walk
 from slipstream.training.cpu.batches import list_samples
 from slipstream.training.cpu.models import (
     build_model,

@@ -34,7 +34,6 @@ class Training:
 
     def __init__(self, space: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
         self.steps: Sequence[int] = ()
-        self.verifier = ""
         self.built: list[str] = []
         self.evened: list[Any] = []
         self.told: list[str] = []
@@ -76,8 +75,7 @@ class Training:
             judge(step, float(step))
 
     def save(self, _: Any, folder: Path, *, verifier: str) -> None:
-        assert folder == self.space.folder.drafter
-        self.verifier = verifier
+        assert (folder, verifier) == (self.space.folder.drafter, self.space.target_name)
 
     def run(self, run: TrainRun, *steps: int) -> TrainRun:
         self.steps = steps
@@ -89,12 +87,6 @@ class Training:
 @pytest.fixture
 def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Training:
     return Training(open_workspace(tmp_path), monkeypatch)
-
-
-def point(step: int, loss: float) -> CurvePoint:
-    return CurvePoint(
-        step=step, seconds=1.0, loss=loss, uniform={"code": 1.0}, walked={"code": 1.0}
-    )
 
 
 def test_every_judged_step_is_a_point_that_is_written_down_and_told(training: Training) -> None:
@@ -114,21 +106,17 @@ def test_a_step_that_was_judged_before_is_replaced_and_what_came_after_it_droppe
     training: Training,
 ) -> None:
     """The checkpoint may be older than the record: training goes on from step 25 here."""
-    before = RUN.model_copy(update={"curve": tuple(point(step, 9.0) for step in (25, 50, 75))})
-    done = training.run(before, 50)
-    assert [(one.step, one.loss) for one in done.curve] == [(25, 9.0), (50, 2.0)]
-    done = training.run(before, 50, 75, 100)
-    assert [(one.step, one.loss) for one in done.curve] == [
-        (25, 9.0),
-        (50, 2.0),
-        (75, 2.0),
-        (100, 2.0),
-    ]
-    assert training.space.folder.read() == done
-
-
-def test_a_run_that_was_trained_to_its_end_keeps_its_curve(training: Training) -> None:
-    before = RUN.model_copy(update={"curve": (point(50, 9.0), point(100, 8.0))})
+    old = CurvePoint(step=0, seconds=1.0, loss=9.0, uniform={"code": 1.0}, walked={"code": 1.0})
+    curve = tuple(old.model_copy(update={"step": step}) for step in (25, 50, 75))
+    before = RUN.model_copy(update={"curve": curve})
+    for steps in ((50,), (50, 75, 100)):
+        done = training.run(before, *steps)
+        assert [(one.step, one.loss) for one in done.curve] == [
+            (25, 9.0),
+            *((at, 2.0) for at in steps),
+        ]
+        assert training.space.folder.read() == done
+    # A run that was trained to its end keeps its curve.
     assert training.run(before).curve == before.curve
 
 
@@ -139,18 +127,3 @@ def test_a_warm_start_goes_on_from_its_drafter(training: Training, tmp_path: Pat
     training.run(RUN)
     assert training.built[1:] == ["converted for target"]
     assert [scale for _, scale in training.evened] == ["scale"]
-
-
-def test_a_drafter_names_a_hub_model_whole_and_a_folder_by_its_own_name(
-    training: Training, tmp_path: Path
-) -> None:
-    """What is fetched from the hub lies in a folder that is named by a commit's hash."""
-    training.space = replace(training.space, target_folder=tmp_path / "snapshots" / "0a1b2c")
-    training.run(RUN)
-    assert training.verifier == "Qwen/Qwen3-8B"
-    folder = tmp_path / "SmolLM2"
-    folder.mkdir()
-    here = training.space.target.model_copy(update={"name": f"{folder}/"})
-    training.space = replace(training.space, target=here, target_folder=folder)
-    training.run(RUN)
-    assert training.verifier == "SmolLM2"

@@ -19,7 +19,6 @@ from slipstream.training.cpu.states import (
     extract,
     group_by_length,
     open_states,
-    row_bytes,
 )
 from tests.unit.training.pieces import TellingStates, make_samples, pretend_installed
 
@@ -28,10 +27,6 @@ LENGTHS = some.lists(some.integers(2, 3000), min_size=1, max_size=40)
 
 def make(lengths: Sequence[int]) -> list[TrainSample]:
     return make_samples([(1, length - 1) for length in lengths])
-
-
-def test_a_token_takes_two_bytes_of_every_layers_width() -> None:
-    assert row_bytes(layers=5, hidden_size=576) == 5760
 
 
 def test_what_was_written_is_read_back_sample_by_sample(tmp_path: Path) -> None:
@@ -122,6 +117,7 @@ def test_states_are_written_in_the_order_of_the_samples(extraction: Extraction) 
         (4 * 8 + 1, 2),  # in the midst of a row
         (4 * 9, 2),
         (4 * 10, 3),
+        (4 * 20, 5),  # a finished file is left as it is
     ],
 )
 def test_an_interrupted_file_goes_on_after_its_last_whole_sample(
@@ -134,10 +130,3 @@ def test_an_interrupted_file_goes_on_after_its_last_whole_sample(
     extraction.run()
     assert extraction.path.read_bytes() == whole
     assert [number for window in extraction.windows for number in window] == list(range(first, 5))
-
-
-def test_a_finished_file_is_left_as_it_is(extraction: Extraction) -> None:
-    extraction.path.write_bytes(extraction.whole())
-    extraction.run()
-    assert extraction.windows == []
-    assert extraction.path.read_bytes() == extraction.whole()
