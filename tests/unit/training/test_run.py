@@ -45,8 +45,8 @@ def test_a_run_is_taken_up_again_with_the_same_settings(folder: TrainFolder) -> 
 
 def test_a_run_with_other_settings_is_refused_with_every_difference(folder: TrainFolder) -> None:
     folder.write(DONE)
-    changes = {"steps": 200, "learning_rate": 1e-4, "block_size": 8, "prompts_sha256": "f00d"}
-    other = change(**changes, max_tokens=128, thinking=False)
+    changes: dict[str, Any] = {"steps": 200, "learning_rate": 1e-4, "block_size": 8}
+    other = change(**changes, prompts_sha256="f00d", max_tokens=128, thinking=False)
     with pytest.raises(InvalidInputError) as caught:
         folder.begin(RUN.model_copy(update={"settings": other}))
     assert caught.value.details == (
