@@ -4,9 +4,9 @@ Only what clients depend on is read: text, tool calls, the end, and the tokens o
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 Json = dict[str, Any]
 Choose = Literal["auto", "forced"]
@@ -47,18 +47,6 @@ class Streamed:
         allowed = SCHEMA["properties"]["unit"]["enum"]
         fits = isinstance(given, dict) and given.keys() == {"unit"} and given["unit"] in allowed
         return None if fits else f"its arguments break the schema: {json.dumps(given)[:80]}"
-
-
-class Api(Protocol):
-    """One API: its route, its bodies and its events."""
-
-    path: str
-
-    def ask(self, text: str, tokens: int, choose: Choose | None = None) -> Json:
-        """Return a request body, without the model's name and the stream flag."""
-
-    def read(self, streamed: Streamed, event: Mapping[str, Any]) -> None:
-        """Process one event; raises KeyError and the like if its form is wrong."""
 
 
 def _offer(choose: Choose | None, tool: Json, named: Json) -> Json:
@@ -158,8 +146,6 @@ def _count_prompt(usage: Mapping[str, Any]) -> int:
     return sum(usage.get(part) or 0 for part in parts)
 
 
-def read_events(lines: Iterable[str]) -> Iterable[Json]:
-    """Yield the JSON of each event; raises ValueError for anything else."""
-    for line in lines:
-        if line.startswith("data:") and (event := line[5:].strip()) != "[DONE]":
-            yield json.loads(event)
+# Each has a route, makes request bodies without the model's name and the stream flag, and reads
+# the events of a stream; one of another form raises KeyError and the like.
+Api = ChatCompletions | Responses | Messages

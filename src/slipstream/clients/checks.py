@@ -16,7 +16,17 @@ def check_plan(client: Client, served: ServedModel) -> list[Check]:
     run = served.run
     if run is None:
         return []
-    checks = [*_check_key(client, served), *_check_name(client, served)]
+    checks = []
+    if served.key.required and not served.key.secret:
+        message = f"the server needs a key, and there is none in {KEY_VARIABLE} or --key FILE"
+        hint = f"slipstream keys new --name {client.name} > {client.name}.key; "
+        hint += f"slipstream connect {client.name} --key {client.name}.key"
+        checks.append(Check(what="key", works=False, message=message, hint=hint))
+    if client.wants_plain_name and "/" in served.name:
+        message = f"{client.title} takes no model name with a slash, as {served.name} has"
+        short = served.name.rpartition("/")[2]
+        hint = f"slipstream serve TARGET -- --served-model-name {short} {served.name}"
+        checks.append(Check(what="model name", works=False, message=message, hint=hint))
     rules = run.terms.gate_rules or GateRules()
     closed = [route for route in client.routes if route not in rules.routes]
     if run.terms.gated and closed:
@@ -34,27 +44,3 @@ def check_plan(client: Client, served: ServedModel) -> list[Check]:
         message = "the engine has no tool-call parser: calls come as text"
         checks.append(Check(what="tool calls", works=False, message=message, hint=PARSER_HINT))
     return checks
-
-
-def _check_key(client: Client, served: ServedModel) -> list[Check]:
-    if not served.key.required or served.key.secret:
-        return []
-    message = f"the server needs a key, and there is none in {KEY_VARIABLE} or --key FILE"
-    file = f"{client.name}.key"
-    hint = f"slipstream keys new --name {client.name} > {file}; "
-    hint += f"slipstream connect {client.name} --key {file}"
-    return [Check(what="key", works=False, message=message, hint=hint)]
-
-
-def _check_name(client: Client, served: ServedModel) -> list[Check]:
-    if not (client.wants_plain_name and "/" in served.name):
-        return []
-    short = served.name.rpartition("/")[2]
-    return [
-        Check(
-            what="model name",
-            works=False,
-            message=f"{client.title} takes no model name with a slash, as {served.name} has",
-            hint=f"slipstream serve TARGET -- --served-model-name {short} {served.name}",
-        )
-    ]

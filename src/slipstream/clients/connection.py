@@ -115,7 +115,11 @@ class Client(ABC):
         setup = self.set_up(reached, environment)
         certificate = served.certificate
         lasting = key.is_used and not self.runs_key_command
-        notes = (*setup.notes, *_explain_address(served, reached))
+        notes = setup.notes
+        if served.url != reached.url:
+            name, host = urlsplit(reached.url).hostname, urlsplit(served.url).hostname
+            lead = f"the certificate is for {name}, which has to lead to {host}: see /etc/hosts"
+            notes = (*notes, lead)
         return Connection(
             **dict(setup.model_copy(update={"notes": notes})),
             client=self.name,
@@ -130,13 +134,6 @@ class Client(ABC):
             trust={self.trust_variable: str(certificate.file.absolute())} if certificate else {},
             written_key_variables=setup.key_variables if lasting else (),
         )
-
-
-def _explain_address(served: ServedModel, reached: ServedModel) -> tuple[str, ...]:
-    if served.url == reached.url:
-        return ()
-    name, host = urlsplit(reached.url).hostname, urlsplit(served.url).hostname
-    return (f"the certificate is for {name}, which has to lead to {host}: see /etc/hosts",)
 
 
 class ClientSummary(Record):

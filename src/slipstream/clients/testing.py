@@ -1,5 +1,6 @@
 """Tests of a server with a client's requests: streamed, with tool calls, at full length."""
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from slipstream.clients.apis import COUNT_PATH, Choose, Messages, Streamed, read_events
+from slipstream.clients.apis import COUNT_PATH, Choose, Messages, Streamed
 from slipstream.clients.checks import PARSER_HINT
 from slipstream.clients.connection import Check, Client
 from slipstream.clients.served import ServedModel
@@ -121,8 +122,8 @@ class Tester:
                     streamed.error = _describe(api.path, answer)
                     return streamed
                 async for line in answer.aiter_lines():
-                    for event in read_events([line]):
-                        api.read(streamed, event)
+                    if line.startswith("data:") and (event := line[5:].strip()) != "[DONE]":
+                        api.read(streamed, json.loads(event))
         except httpx.ConnectError as fault:
             raise no_answer(http.base_url, fault) from fault
         except httpx.HTTPError as fault:
