@@ -16,19 +16,16 @@ import pytest
 from slipstream.checkpoints import read_checkpoint
 from slipstream.errors import InvalidInputError
 from slipstream.proving_ground import DrafterShape, make_untrained_drafter
-from slipstream.training.gpu_lane import (
+from slipstream.training.gpu import (
     Command,
     GpuJob,
     extraction_arguments,
-    outline_command,
-    prepare_command,
+    make_command,
     run_command,
-    states_command,
-    train_command,
     write_draft_config,
     write_training_data,
 )
-from slipstream.training.settings import DrafterDesign, Method
+from slipstream.training.run import DrafterDesign, Method, Schedule
 from slipstream.training.warm_start import convert_drafter
 from tests.engine.arms.launch import engine_environment, run_script
 from tests.unit.measuring.client.test_completions import run_server
@@ -75,7 +72,6 @@ def job(
     folder = tmp_path_factory.mktemp("job")
     job = GpuJob(
         target=str(target),
-        responses=folder / "responses.jsonl",
         folder=folder,
         design=DrafterDesign(
             layers=2,
@@ -84,16 +80,12 @@ def job(
             target_layer_ids=(2, 15, 28),
             mask_token_id=3,
         ),
+        schedule=Schedule(steps=3, learning_rate=6e-4, rows=2, anchors=4, seed=7),
         epochs=2,
-        steps=3,
-        learning_rate=6e-4,
-        anchors=8,
         sequence_length=24,
-        endpoint="",
-        seed=7,
         speculators=SPECULATORS,
     )
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "id": str(row),
             "prompt_ids": [1, 4093, 198],
@@ -102,15 +94,17 @@ def job(
         }
         for row in range(4)
     ]
-    job.responses.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    write_training_data(job)
-    warm = (*train_command(start_from(job, converted)), *ON_CPU, "--dry-run")
+    responses = folder / "responses.jsonl"
+    responses.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_training_data(job, responses, {row["id"] for row in rows})
+    warm = (*make_command(start_from(job, converted), "train"), *ON_CPU, "--dry-run")
     with run_server(partial(hand_out_states, folder)) as server:
         job = replace(job, endpoint=f"{server.url}/v1")
-        commands = [prepare_command(job), states_command(job), outline_command(job), warm]
-        commands += [outline_command(draft_by(job, method)) for method in OTHERS]
+        commands = [make_command(job, "prepare-data"), make_command(job, "generate-offline-data")]
+        drafters = [job, *(draft_by(job, method) for method in OTHERS)]
+        commands += [*(make_command(one, "outline") for one in drafters), warm]
         run_all(commands, folder / "log", environment)
-    for one in (job, *(draft_by(job, method) for method in OTHERS)):
+    for one in drafters:
         write_draft_config(one)
     return job
 
@@ -140,7 +134,7 @@ def hand_out_states(folder: Path, body: dict[str, Any]) -> tuple[int, Any]:
 
 
 def start_from(job: GpuJob, drafter: Path) -> GpuJob:
-    return replace(job, folder=job.folder / "warm", from_drafter=drafter)
+    return replace(job, folder=job.folder / "warm", start=drafter)
 
 
 def run_all(commands: list[Command], log: Path, environment: dict[str, str]) -> None:
@@ -185,16 +179,18 @@ def test_the_drafter_that_is_trained_is_the_one_of_the_design(
     job: GpuJob, environment: dict[str, str]
 ) -> None:
     jobs = (job, *(draft_by(job, method) for method in OTHERS))
-    commands = [(*train_command(one), *ON_CPU, "--dry-run") for one in jobs]
+    commands = [(*make_command(one, "train"), *ON_CPU, "--dry-run") for one in jobs]
     run_all(commands, job.folder / "log", environment)
     for one in jobs:
-        assert read_config(one.checkpoints)["speculators_model_type"] == one.design.method
-        drafter = read_checkpoint(str(one.checkpoints), tokenizer=False)
+        trained = one.folder / "checkpoints"
+        assert read_config(trained)["speculators_model_type"] == one.design.method
+        drafter = read_checkpoint(str(trained), tokenizer=False)
         assert drafter.draft is not None
         assert drafter.draft.layer_outputs == (1, 14, 27)
         if one.design.method != "eagle3":
             assert drafter.draft.longest_draft == one.design.draft_tokens
-    config = read_config(job.checkpoints)
+    trained = job.folder / "checkpoints"
+    config = read_config(trained)
     layers = config["transformer_layer_config"]
     assert config["aux_hidden_state_layer_ids"] == [2, 15, 28]
     assert (config["block_size"], config["mask_token_id"]) == (4, 3)
@@ -205,9 +201,9 @@ def test_the_drafter_that_is_trained_is_the_one_of_the_design(
     assert layers["intermediate_size"] == 640
     assert (layers["hidden_size"], layers["rope_parameters"]["rope_theta"]) == (576, 100000.0)
     # Embedding and head are the target's.
-    assert read_shapes(job.checkpoints)["fc.weight"] == (576, 3 * 576)
-    assert {"embed_tokens.weight", "lm_head.weight"}.isdisjoint(read_shapes(job.checkpoints))
-    recorded = (job.checkpoints / "run.yaml").read_text()
+    assert read_shapes(trained)["fc.weight"] == (576, 3 * 576)
+    assert {"embed_tokens.weight", "lm_head.weight"}.isdisjoint(read_shapes(trained))
+    recorded = (trained / "run.yaml").read_text()
     for line in ("max_steps: 3", "epochs: 2", "lr: 0.0006", "max_anchors: 8", "seed: 7"):
         assert f"{line}\n" in recorded
 
@@ -232,7 +228,7 @@ def test_a_native_drafter_is_converted_whole_with_ids_one_higher(
 def test_training_starts_from_the_converted_drafter(
     job: GpuJob, native: Path, converted: Path
 ) -> None:
-    saved = start_from(job, converted).checkpoints
+    saved = start_from(job, converted).folder / "checkpoints"
     assert find_differences(native, saved) == []
     assert read_config(saved)["aux_hidden_state_layer_ids"] == [2, 15, 28]
     assert read_config(saved)["sliding_window_non_causal"] is True
@@ -247,15 +243,15 @@ def find_differences(one: Path, other: Path) -> list[str]:
     return sorted((ours.keys() ^ theirs.keys()) | {n for n in both if not ours[n].equal(theirs[n])})
 
 
-def test_a_drafter_of_another_width_is_refused_in_speculators_own_words(
+def test_weights_of_another_shape_are_refused_in_speculators_own_words(
     target: Path, tmp_path: Path
 ) -> None:
     source = make_untrained_drafter(target, tmp_path / "native", DrafterShape())
-    config = read_config(source) | {"hidden_size": 512}
+    config = read_config(source) | {"num_key_value_heads": 5}
     (source / "config.json").write_text(json.dumps(config))
     with pytest.raises(InvalidInputError, match="speculators cannot convert") as caught:
         convert_drafter(source, target, tmp_path / "converted")
-    assert "hidden_size=512" in caught.value.details[0]
+    assert any("size mismatch" in detail for detail in caught.value.details)
     assert not (tmp_path / "converted").exists()
 
 

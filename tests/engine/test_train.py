@@ -4,20 +4,13 @@ import json
 import os
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from slipstream.checkpoints import read_checkpoint
-from slipstream.hardware import read_host, this_machine
-from slipstream.planning import Wishes, make_plan
-from slipstream.proving_ground import DrafterShape, make_untrained_drafter
 from slipstream.records import read_record
-from slipstream.serving.supervision.engine_process import run_engine
 from slipstream.training.prompts import read_conversations
-from slipstream.training.run import TrainRun
-from slipstream.training.served import measure_served
+from slipstream.training.run import STAGES, TrainRun
 from tests.engine.narrow_prompts import list_rows
 
 pytestmark = [pytest.mark.engine, pytest.mark.beside]
@@ -76,14 +69,7 @@ def run(folder: Path) -> TrainRun:
 
 
 def test_every_stage_leaves_its_record_and_its_file(run: TrainRun, folder: Path) -> None:
-    assert [stage.name for stage in run.stages] == [
-        "prompts",
-        "responses",
-        "states",
-        "training",
-        "acceptance",
-        "export",
-    ]
+    assert tuple(stage.name for stage in run.stages) == STAGES
     assert {"config.json", "model.safetensors", "README.md"} <= {
         file.name for file in (folder / "drafter").iterdir()
     }
@@ -97,42 +83,17 @@ def test_nothing_held_out_was_trained_on(folder: Path) -> None:
     assert held_out.isdisjoint(row.group for row in rows if not row.held_out)
 
 
-def test_a_minute_of_training_beats_an_untrained_drafter_in_the_real_engine(
-    run: TrainRun, folder: Path, target: Path
+def test_a_minute_of_training_is_accepted_by_the_real_engine_as_the_walk_predicts(
+    run: TrainRun,
 ) -> None:
-    trained = run.judged["sql"].served
-    assert trained is not None
-    shape = DrafterShape(layers=1, block_size=4, intermediate_size=512)
-    untrained = make_untrained_drafter(target, folder / "untrained", shape)
-    plan = make_plan(
-        read_host(this_machine(os.environ, datetime.now(UTC))),
-        read_checkpoint(str(target)),
-        read_checkpoint(str(untrained), tokenizer=False),
-        None,
-        Wishes(
-            users=1,
-            context=512,
-            raw=("--enforce-eager", "--per-request-spec-decode-metrics", "summary"),
-        ),
-    )
-    rows = [row for row in read_conversations(folder / "prompts.jsonl") if row.held_out][:JUDGED]
-    with run_engine(plan, log=folder / "untrained.log", environment=os.environ) as url:
-        before = measure_served(
-            url, rows, max_tokens=MAX_TOKENS, thinking=None, concurrency=1, report=lambda *_: None
-        )["sql"]
-    sys.stdout.write(
-        f"\ntokens per step, served: untrained {before.tokens_per_step:.2f}, "
-        f"trained {trained.tokens_per_step:.2f}\n"
-    )
-    assert before.drafts > 0
-    assert trained.tokens_per_step > before.tokens_per_step + 0.15
-
-
-def test_the_walk_over_held_out_text_foretells_what_is_served(run: TrainRun) -> None:
+    """Of an untrained drafter about nothing is accepted: it takes 1.0 tokens per step."""
     judged = run.judged["sql"]
     assert judged.served is not None
     assert judged.walked is not None
-    assert judged.served.tokens_per_step == pytest.approx(judged.walked.tokens_per_step, rel=0.15)
+    served, walked = judged.served.tokens_per_step, judged.walked.tokens_per_step
+    assert served is not None
+    assert served > 1.15
+    assert served == pytest.approx(walked, rel=0.15)
 
 
 def test_the_same_command_again_does_nothing_twice(

@@ -10,10 +10,11 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from slipstream.training.batches import Geometry, TrainSample, make_row, stack
-from slipstream.training.cpu_lane import Candidates, Trainer
-from slipstream.training.cpu_models import build_model, draft, load_model, save_model
-from slipstream.training.settings import DrafterDesign, Schedule
+from slipstream.training.cpu.batches import Batch, Geometry, TrainSample, make_row
+from slipstream.training.cpu.forward import ATTENTION, draft
+from slipstream.training.cpu.models import build_model, load_model, save_model
+from slipstream.training.cpu.trainer import Candidates, Trainer
+from slipstream.training.run import DrafterDesign, Schedule
 
 pytestmark = [
     pytest.mark.engine,
@@ -53,6 +54,24 @@ def make_samples(lengths: Sequence[int]) -> list[TrainSample]:
     ]
 
 
+def make_pair(mask_token: int | None) -> tuple[Batch, list[tuple[int, TrainSample, int]]]:
+    """Return a row of two texts with two anchors in each, and the anchors."""
+    samples = make_samples([18, 22])
+    anchors = [(0, samples[0], 6), (0, samples[0], 12), (18, samples[1], 5), (18, samples[1], 13)]
+    parts = [(0, samples[0], 18), (18, samples[1], 22)]
+    geometry = replace(GEOMETRY, mask_token=mask_token)
+    return make_row(parts, anchors, RandomStates(), geometry), anchors
+
+
+def make_text(mask_token: int | None) -> tuple[Batch, Candidates]:
+    """Return a batch of three anchors in one text, and the tokens to choose from."""
+    samples = make_samples([24])
+    anchors = [(0, samples[0], at) for at in (6, 9, 12)]
+    geometry = replace(GEOMETRY, mask_token=mask_token)
+    batch = make_row([(0, samples[0], 24)], anchors, RandomStates(), geometry)
+    return batch, Candidates.count(samples, 49152, np.random.default_rng(0))
+
+
 @pytest.fixture(scope="module")
 def model(target: Path) -> Any:
     return build_model(target, DESIGN)
@@ -80,16 +99,13 @@ def compute_as_speculators_does(model: Any, samples: list[TrainSample], anchors:
             max_anchors=len(anchors),
         )
     finally:
-        model.layers[0].self_attn.config._attn_implementation = "slipstream_anchored_blocks"
+        model.layers[0].self_attn.config._attn_implementation = ATTENTION
     return logits[0]
 
 
 def test_blocks_come_out_as_in_speculators(model: Any) -> None:
-    samples = make_samples([18, 22])
-    anchors = [(0, samples[0], 6), (0, samples[0], 12), (18, samples[1], 5), (18, samples[1], 13)]
-    row = make_row(
-        [(sample, len(sample.tokens)) for sample in samples], anchors, RandomStates(), GEOMETRY
-    )
+    row, anchors = make_pair(mask_token=3)
+    samples = [anchors[0][1], anchors[2][1]]
     with torch.inference_mode():
         ours = model.lm_head(draft(model, row))[0, :4].reshape(16, -1).float()
         theirs = compute_as_speculators_does(model, samples, [6, 12, 18 + 5, 18 + 13]).float()
@@ -107,7 +123,7 @@ def test_positions_are_rotated_as_exactly_as_in_the_engine(model: Any) -> None:
 
 def test_a_block_sees_nothing_from_its_anchor_on(model: Any) -> None:
     samples = make_samples([18, 22])
-    parts = [(sample, len(sample.tokens)) for sample in samples]
+    parts = [(0, samples[0], 18), (18, samples[1], 22)]
     row = make_row(parts, [(18, samples[1], 9)], RandomStates(), GEOMETRY)
     changed = row.states.copy()
     changed[0, 18 + 9 :] = 0
@@ -125,23 +141,16 @@ def test_a_block_sees_nothing_from_its_anchor_on(model: Any) -> None:
 def test_training_learns_one_text_by_heart_and_goes_on_after_a_stop(
     target: Path, tmp_path: Path
 ) -> None:
-    samples = make_samples([24])
-    rows = [
-        make_row(
-            [(samples[0], 24)], [(0, samples[0], at) for at in (6, 9, 12)], RandomStates(), GEOMETRY
-        )
-    ]
+    batch, choice = make_text(mask_token=3)
     trainer = Trainer(build_model(target, DESIGN), Schedule(steps=60, compiled=False, warm_up=0.1))
-    choice = Candidates.count(samples, 49152, np.random.default_rng(0))
-    batch = stack(rows)
-    losses = [trainer.take_step(batch, choice)[0] for _ in range(40)]
+    losses = [trainer.take_step(batch, choice) for _ in range(40)]
     assert losses[-1] < losses[0] / 20
 
     trainer.save(tmp_path / "checkpoint.pt")
     again = Trainer(build_model(target, DESIGN, seed=7), trainer.schedule)
     again.load(tmp_path / "checkpoint.pt")
     assert again.step == 40
-    assert again.take_step(batch, choice)[0] == pytest.approx(losses[-1], rel=0.5)
+    assert again.take_step(batch, choice) == pytest.approx(losses[-1], rel=0.5)
 
     save_model(trainer.model, tmp_path / "drafter", verifier="SmolLM2-135M-Instruct")
     loaded = load_model(tmp_path / "drafter", target)
@@ -174,10 +183,8 @@ def run_eagle3_as_speculators_does(model: Any, sample: TrainSample, steps: int) 
 
 
 def test_an_eagle3_head_computes_from_anchors_what_speculators_does_everywhere(head: Any) -> None:
-    samples = make_samples([18, 22])
-    anchors = [(0, samples[0], 6), (0, samples[0], 12), (18, samples[1], 5), (18, samples[1], 13)]
-    parts = [(sample, len(sample.tokens)) for sample in samples]
-    row = make_row(parts, anchors, RandomStates(), replace(GEOMETRY, mask_token=None))
+    row, anchors = make_pair(mask_token=None)
+    samples = [anchors[0][1], anchors[2][1]]
     with torch.inference_mode():
         ours = draft(head, row)[0, :, 1:].float()
         theirs = [run_eagle3_as_speculators_does(head, sample, steps=3) for sample in samples]
@@ -190,13 +197,9 @@ def test_an_eagle3_head_computes_from_anchors_what_speculators_does_everywhere(h
 def test_an_eagle3_head_learns_by_heart_and_is_saved_without_the_targets_weights(
     head: Any, target: Path, tmp_path: Path
 ) -> None:
-    samples = make_samples([24])
-    anchors = [(0, samples[0], at) for at in (6, 9, 12)]
-    geometry = replace(GEOMETRY, mask_token=None)
-    batch = make_row([(samples[0], 24)], anchors, RandomStates(), geometry)
+    batch, choice = make_text(mask_token=None)
     trainer = Trainer(head, Schedule(steps=40, compiled=False, warm_up=0.1))
-    choice = Candidates.count(samples, 49152, np.random.default_rng(0))
-    losses = [trainer.take_step(batch, choice)[0] for _ in range(20)]
+    losses = [trainer.take_step(batch, choice) for _ in range(20)]
     assert losses[-1] < losses[0] / 20
 
     save_model(head, tmp_path, verifier="SmolLM2-135M-Instruct")

@@ -4,25 +4,20 @@ import argparse
 import asyncio
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from slipstream.cli.run_options import add_server
 from slipstream.cli.screen import Screen
 from slipstream.clients.catalogue import CLIENTS
 from slipstream.clients.checks import check_plan
-from slipstream.clients.client import Client, Setup
-from slipstream.clients.config_files import plan_change, write_change
-from slipstream.clients.connection import Connection, describe, list_clients
+from slipstream.clients.config_files import Written, plan_change, write_change
+from slipstream.clients.connection import Client, ClientList, ClientSummary, Connection
 from slipstream.clients.served import NO_KEY, ClientKey, ServedModel, describe_run
 from slipstream.clients.testing import Tester
 from slipstream.errors import ExitCode, InvalidInputError, MissingPartError, UsageError
-from slipstream.measuring.client.endpoint import (
-    KEY_VARIABLE,
-    Endpoint,
-    read_key,
-    read_served_model,
-)
-from slipstream.reporting.text.clients import (
+from slipstream.measuring.client.endpoint import KEY_VARIABLE, Endpoint, read_key, read_served_model
+from slipstream.reporting.clients.connection import (
     render_checks,
     render_clients,
     render_settings,
@@ -80,19 +75,21 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Print or write a client's settings, test the server, or start the client."""
     _require_fitting(options, screen)
     if options.client is None:
-        listed = list_clients(CLIENTS)
+        known = [
+            ClientSummary(name=one.name, title=one.title, route=one.route, install=one.install)
+            for one in CLIENTS.values()
+        ]
+        listed = ClientList(clients=tuple(known))
         screen.show_data(text=render_clients(listed), document=listed.to_json())
         return ExitCode.DONE
     client, served = CLIENTS[options.client], _find_served(options)
-    setup = client.set_up(served.for_clients(), os.environ)
-    connection = describe(client, served, setup)
+    connection = client.connect(served, os.environ)
     checks = check_plan(client, served)
     if options.test:
         with screen.busy("testing the server"):
             checks += asyncio.run(Tester(client, served, screen.show_progress).test())
-    connection = connection.model_copy(update={"checks": tuple(checks)})
-    if options.write:
-        connection = _write(client, setup, connection)
+    written = _write(connection) if options.write else ()
+    connection = connection.model_copy(update={"checks": tuple(checks), "written": written})
     failed = [check for check in checks if check.works is False]
     for check in () if options.test else failed:
         fault = InvalidInputError(check.message, hint=check.hint or "slipstream status")
@@ -100,8 +97,11 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
             raise fault
         screen.warn(fault)
     if options.launch:
-        _launch(client, setup, served, tuple(options.raw))
-    _show(connection, screen, tested=options.test)
+        _launch(client, connection, served.key.secret or NO_KEY, options.raw)
+    parts = [render_written(connection)] if connection.written else []
+    parts += [render_checks(connection.checks)] if options.test else []
+    text = "\n\n".join(parts) or render_settings(connection)
+    screen.show_data(text=text, document=connection.to_json())
     return ExitCode.EXPECTED_FAILURE if options.test and failed else ExitCode.DONE
 
 
@@ -131,41 +131,32 @@ def _find_served(options: argparse.Namespace) -> ServedModel:
     return ServedModel(url=str(endpoint.base), names=(name,), context=context, key=key)
 
 
-def _write(client: Client, setup: Setup, connection: Connection) -> Connection:
+def _write(connection: Connection) -> tuple[Written, ...]:
     """Write all of a client's files, or none if one of them cannot be written."""
-    if not setup.files:
+    if not connection.files:
         raise InvalidInputError(
-            f"{client.title} has no configuration file, only environment variables",
-            hint=f'eval "$(slipstream connect {client.name})"',
+            f"{connection.title} has no configuration file, only environment variables",
+            hint=f'eval "$(slipstream connect {connection.client})"',
         )
-    for file in setup.files:
+    for file in connection.files:
         plan_change(file)
-    written = tuple(write_change(file) for file in setup.files)
-    return connection.model_copy(update={"written": written})
+    return tuple(write_change(file) for file in connection.files)
 
 
-def _launch(client: Client, setup: Setup, served: ServedModel, words: tuple[str, ...]) -> None:
+def _launch(client: Client, connection: Connection, key: str, words: Sequence[str]) -> None:
     """Replace this process by the client."""
-    if not setup.command:
+    command = connection.command
+    if not command:
         raise UsageError(
             f"{client.title} cannot be started by --launch",
             hint=f"slipstream connect {client.name}",
         )
-    if shutil.which(setup.command[0]) is None:
-        raise MissingPartError(f"{setup.command[0]} is not installed", hint=client.install)
-    kept = {name: value for name, value in os.environ.items() if name not in setup.cleared}
-    key = served.key.secret or NO_KEY
+    if shutil.which(command[0]) is None:
+        raise MissingPartError(f"{command[0]} is not installed", hint=client.install)
     environment = {
-        **kept,
-        **setup.trust,
-        **setup.variables,
-        **dict.fromkeys(setup.key_variables, key),
+        **{name: value for name, value in os.environ.items() if name not in connection.cleared},
+        **connection.trust,
+        **connection.variables,
+        **dict.fromkeys(connection.key_variables, key),
     }
-    os.execvpe(setup.command[0], [*setup.command, *words], environment)
-
-
-def _show(connection: Connection, screen: Screen, *, tested: bool) -> None:
-    parts = [render_written(connection)] if connection.written else []
-    parts += [render_checks(connection.checks)] if tested else []
-    text = "\n\n".join(parts) or render_settings(connection)
-    screen.show_data(text=text, document=connection.to_json())
+    os.execvpe(command[0], [*command, *words], environment)

@@ -6,7 +6,6 @@ import shlex
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from slipstream.checkpoints import read_checkpoint
 from slipstream.cli.arguments import natural_number, positive_number, whole_number
@@ -15,12 +14,9 @@ from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.errors import ExitCode
 from slipstream.hardware import read_host, this_machine
-from slipstream.training.preflight import require_parts
-from slipstream.training.settings import METHODS
+from slipstream.training.preparation import prepare, require_parts
+from slipstream.training.run import METHODS, TrainFolder, TrainOptions, name_run
 from slipstream.user_folders import recipe_overlay, slipstream_cache
-
-if TYPE_CHECKING:
-    from slipstream.training.preparation import Order
 
 # PyTorch reads it when it is first imported. A step of training took 0.31 s instead of 0.43 s.
 HUGE_PAGES = ("THP_MEM_ALLOC_ENABLE", "1")
@@ -65,6 +61,7 @@ def _add_data_options(parser: argparse.ArgumentParser) -> None:
     add_thinking(data)
     data.add_argument(
         "--held-out",
+        dest="held_out_share",
         metavar="SHARE",
         type=float,
         default=0.05,
@@ -72,6 +69,7 @@ def _add_data_options(parser: argparse.ArgumentParser) -> None:
     )
     data.add_argument(
         "--judged",
+        dest="judged_a_kind",
         metavar="N",
         type=whole_number,
         default=24,
@@ -122,6 +120,7 @@ def _add_design_options(parser: argparse.ArgumentParser) -> None:
     )
     design.add_argument(
         "--layer-ids",
+        dest="target_layer_ids",
         metavar="ID",
         type=whole_number,
         nargs="+",
@@ -166,29 +165,32 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Train a drafter, or print an estimate of what training takes."""
     require_parts()
-    from slipstream.reporting.text.train import render_estimate, render_run
-    from slipstream.training.estimate import TrainEstimate
+    from slipstream.reporting.pages.report import render_text
+    from slipstream.reporting.training.run import describe_estimate, describe_run
+    from slipstream.training.estimate import estimate_run
+    from slipstream.training.export import promote
     from slipstream.training.pipeline import run_pipeline
-    from slipstream.training.preparation import prepare
-    from slipstream.training.promotion import promote
-    from slipstream.training.run import TrainFolder, name_run
-    from slipstream.training.workshop import Workshop
+    from slipstream.training.workspace import Workspace
 
     engine_environment = dict(os.environ)
     os.environ.setdefault(*HUGE_PAGES)
     host = read_host(this_machine(os.environ, datetime.now(UTC)))
     target = read_checkpoint(options.target)
-    order, on_gpu = _read_order(options), bool(host.accelerators)
-    fresh, conversations = prepare(order, target, command=_show_command(), on_gpu=on_gpu)
+    wanted = TrainOptions.model_validate(
+        {name: getattr(options, name) for name in TrainOptions.model_fields}
+    )
+    command = shlex.join(["slipstream", *sys.argv[1:]])
+    fresh, prompts = prepare(wanted, target, command=command, on_gpu=bool(host.accelerators))
     folder = TrainFolder(_find_folder(options, name_run(fresh.settings)))
     if options.dry_run:
-        expected = TrainEstimate.make(fresh, target, conversations, host, folder.path)
-        screen.show_data(text=render_estimate(expected), document=expected.to_json())
+        expected = estimate_run(fresh, target, prompts, host, folder.path)
+        report = render_text(describe_estimate(expected))
+        screen.show_data(text=report, document=expected.to_json())
         return ExitCode.DONE
     folder.begin(fresh)  # A folder that cannot take the run is refused before weights are fetched.
     weights = Weights(screen, os.environ, options.accept_changes)
     start = options.from_drafter and weights.find(options.from_drafter, None).folder
-    shop = Workshop(
+    space = Workspace(
         folder,
         target,
         weights.find(options.target, target.revision).folder,
@@ -198,45 +200,15 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         start,
     )
     with screen.busy("training"):
-        done = run_pipeline(fresh, shop)
+        done = run_pipeline(fresh, space)
     if options.promote:
         file = promote(done, folder.drafter, host, recipe_overlay(os.environ))
         screen.show_progress(f"promoted: {file}")
-    screen.show_data(text=render_run(done, folder), document=done.to_json())
+    screen.show_data(text=render_text(describe_run(done, folder)), document=done.to_json())
     return ExitCode.DONE
-
-
-def _read_order(options: argparse.Namespace) -> "Order":
-    from slipstream.training.design import Asked
-    from slipstream.training.preparation import Order
-
-    return Order(
-        target=options.target,
-        method=options.method,
-        prompts=tuple(options.prompts),
-        from_drafter=options.from_drafter,
-        asked=Asked(
-            layers=options.layers,
-            block_size=options.block_size,
-            target_layer_ids=None if options.layer_ids is None else tuple(options.layer_ids),
-            mask_token_id=options.mask_token_id,
-            intermediate_size=options.intermediate_size,
-        ),
-        steps=options.steps,
-        learning_rate=options.learning_rate,
-        max_tokens=options.max_tokens,
-        thinking=None if options.thinking is None else options.thinking == "on",
-        held_out_share=options.held_out,
-        judged_a_kind=options.judged,
-        seed=options.seed,
-    )
 
 
 def _find_folder(options: argparse.Namespace, name: str) -> Path:
     if options.run is not None:
         return Path(options.run)
     return slipstream_cache(os.environ) / "training" / name
-
-
-def _show_command() -> str:
-    return shlex.join(["slipstream", *sys.argv[1:]])

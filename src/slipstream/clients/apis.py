@@ -4,13 +4,14 @@ Only what clients depend on is read: text, tool calls, the end, and the tokens o
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 Json = dict[str, Any]
 Choose = Literal["auto", "forced"]
 
+COUNT_PATH = "/v1/messages/count_tokens"
 TOOL = "set_unit"
 # Strict, as vLLM has other arguments be any JSON; the enumeration bounds what can come.
 SCHEMA: Json = {
@@ -48,16 +49,10 @@ class Streamed:
         return None if fits else f"its arguments break the schema: {json.dumps(given)[:80]}"
 
 
-class Api(Protocol):
-    """One API: its route, its bodies and its events."""
-
-    path: str
-
-    def ask(self, text: str, tokens: int, choose: Choose | None = None) -> Json:
-        """Return a request body, without the model's name and the stream flag."""
-
-    def read(self, streamed: Streamed, event: Mapping[str, Any]) -> None:
-        """Process one event; raises KeyError and the like if its form is wrong."""
+def _offer(choose: Choose | None, tool: Json, named: Json) -> Json:
+    """Return a request's part about the tool, if there is to be one."""
+    forced = {"tool_choice": named} if choose == "forced" else {}
+    return {"tools": [tool], **forced} if choose else {}
 
 
 class ChatCompletions:
@@ -66,14 +61,12 @@ class ChatCompletions:
     path = "/v1/chat/completions"
 
     def ask(self, text: str, tokens: int, choose: Choose | None = None) -> Json:
-        function = {**_FUNCTION, "parameters": SCHEMA}
-        named = {"type": "function", "function": {"name": TOOL}}
+        tool = {"type": "function", "function": {**_FUNCTION, "parameters": SCHEMA}}
         return {
             "messages": [{"role": "user", "content": text}],
             "max_tokens": tokens,
             "stream_options": {"include_usage": True},
-            **({"tools": [{"type": "function", "function": function}]} if choose else {}),
-            **({"tool_choice": named} if choose == "forced" else {}),
+            **_offer(choose, tool, {"type": "function", "function": {"name": TOOL}}),
         }
 
     def read(self, streamed: Streamed, event: Mapping[str, Any]) -> None:
@@ -97,14 +90,10 @@ class Responses:
     path = "/v1/responses"
 
     def ask(self, text: str, tokens: int, choose: Choose | None = None) -> Json:
-        function = {**_FUNCTION, "parameters": SCHEMA}
-        return {
-            "input": text,
-            "max_output_tokens": tokens,
-            "store": False,
-            **({"tools": [{"type": "function", **function}]} if choose else {}),
-            **({"tool_choice": {"type": "function", "name": TOOL}} if choose == "forced" else {}),
-        }
+        tool = {"type": "function", **_FUNCTION, "parameters": SCHEMA}
+        named = {"type": "function", "name": TOOL}
+        common = {"input": text, "max_output_tokens": tokens, "store": False}
+        return {**common, **_offer(choose, tool, named)}
 
     def read(self, streamed: Streamed, event: Mapping[str, Any]) -> None:
         kind = event["type"]
@@ -126,13 +115,10 @@ class Messages:
     path = "/v1/messages"
 
     def ask(self, text: str, tokens: int, choose: Choose | None = None) -> Json:
-        tool = {**_FUNCTION, "input_schema": SCHEMA}
-        return {
-            "messages": [{"role": "user", "content": text}],
-            "max_tokens": tokens,
-            **({"tools": [tool]} if choose else {}),
-            **({"tool_choice": {"type": "tool", "name": TOOL}} if choose == "forced" else {}),
-        }
+        offer = _offer(
+            choose, {**_FUNCTION, "input_schema": SCHEMA}, {"type": "tool", "name": TOOL}
+        )
+        return {"messages": [{"role": "user", "content": text}], "max_tokens": tokens, **offer}
 
     def read(self, streamed: Streamed, event: Mapping[str, Any]) -> None:
         kind = event["type"]
@@ -160,8 +146,6 @@ def _count_prompt(usage: Mapping[str, Any]) -> int:
     return sum(usage.get(part) or 0 for part in parts)
 
 
-def read_events(lines: Iterable[str]) -> Iterable[Json]:
-    """Yield the JSON of each event; raises ValueError for anything else."""
-    for line in lines:
-        if line.startswith("data:") and (event := line[5:].strip()) != "[DONE]":
-            yield json.loads(event)
+# Each has a route, makes request bodies without the model's name and the stream flag, and reads
+# the events of a stream; one of another form raises KeyError and the like.
+Api = ChatCompletions | Responses | Messages

@@ -1,11 +1,8 @@
-"""`Check`: one requirement of a client; here those that a run's plan answers."""
+"""The requirements of a client that a run's plan answers, without a request."""
 
-from pydantic import field_validator
-
-from slipstream.clients.client import Client
+from slipstream.clients.connection import Check, Client
 from slipstream.clients.served import ServedModel
 from slipstream.measuring.client.endpoint import KEY_VARIABLE
-from slipstream.records import Record
 from slipstream.serving.access.gate_file import GateRules
 
 PARSER_HINT = (
@@ -14,64 +11,36 @@ PARSER_HINT = (
 )
 
 
-class Check(Record):
-    """One requirement of a client; `works` is None if that is unknown."""
-
-    what: str
-    works: bool | None
-    message: str
-    hint: str | None = None
-
-    @field_validator("message")
-    @classmethod
-    def keep_printable(cls, message: str) -> str:
-        """Replace characters that would act on a terminal, since a server's text is quoted."""
-        return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in message)
-
-
 def check_plan(client: Client, served: ServedModel) -> list[Check]:
     """Return what the plan of a run keeps from a client, without a request."""
     run = served.run
     if run is None:
         return []
-    checks = [*_check_key(client, served), *_check_name(client, served)]
+    checks = []
+    if served.key.required and not served.key.secret:
+        message = f"the server needs a key, and there is none in {KEY_VARIABLE} or --key FILE"
+        hint = f"slipstream keys new --name {client.name} > {client.name}.key; "
+        hint += f"slipstream connect {client.name} --key {client.name}.key"
+        checks.append(Check(what="key", works=False, message=message, hint=hint))
+    if client.wants_plain_name and "/" in served.name:
+        message = f"{client.title} takes no model name with a slash, as {served.name} has"
+        short = served.name.rpartition("/")[2]
+        hint = f"slipstream serve TARGET -- --served-model-name {short} {served.name}"
+        checks.append(Check(what="model name", works=False, message=message, hint=hint))
     rules = run.terms.gate_rules or GateRules()
     closed = [route for route in client.routes if route not in rules.routes]
     if run.terms.gated and closed:
         routes = ", ".join(f'"{route}"' for route in (*rules.routes, *closed))
         hint = f"slipstream serve TARGET --gate FILE, with routes = [{routes}] in it"
         checks.append(Check(what="route", works=False, message=f"closed: {closed[0]}", hint=hint))
-    if client.least_context and served.context and served.context < client.least_context:
-        message = f"{client.title} sends about {client.least_context:,} tokens at first, and the "
-        message += f"context is {served.context:,}"
-        roomy = -(-3 * client.least_context // 8192) * 8192
+    needed = client.agent_context
+    if needed and served.context and served.context < needed:
+        message = f"{client.title} sends about {needed:,} tokens at first, and the context is "
+        message += f"{served.context:,}"
+        roomy = -(-3 * needed // 8192) * 8192
         hint = f"slipstream serve TARGET --context {roomy}"
         checks.append(Check(what="context", works=False, message=message, hint=hint))
-    if client.calls_tools and run.plan.settings.tool_parser is None:
+    if needed and run.plan.settings.tool_parser is None:
         message = "the engine has no tool-call parser: calls come as text"
         checks.append(Check(what="tool calls", works=False, message=message, hint=PARSER_HINT))
     return checks
-
-
-def _check_key(client: Client, served: ServedModel) -> list[Check]:
-    if not served.key.required or served.key.secret:
-        return []
-    message = f"the server needs a key, and there is none in {KEY_VARIABLE} or --key FILE"
-    file = f"{client.name}.key"
-    hint = f"slipstream keys new --name {client.name} > {file}; "
-    hint += f"slipstream connect {client.name} --key {file}"
-    return [Check(what="key", works=False, message=message, hint=hint)]
-
-
-def _check_name(client: Client, served: ServedModel) -> list[Check]:
-    if not (client.wants_plain_name and "/" in served.name):
-        return []
-    short = served.name.rpartition("/")[2]
-    return [
-        Check(
-            what="model name",
-            works=False,
-            message=f"{client.title} takes no model name with a slash, as {served.name} has",
-            hint=f"slipstream serve TARGET -- --served-model-name {short} {served.name}",
-        )
-    ]

@@ -79,15 +79,16 @@ def drafter_config(target: dict[str, Any], shape: DrafterShape) -> dict[str, Any
         "num_target_layers": target_layers,
         "dflash_config": {
             "mask_token_id": shape.mask_token_id,
-            "target_layer_ids": list(shape.target_layer_ids or spread_layer_ids(target_layers)),
+            # As z-lab does: from the second layer to the third last.
+            "target_layer_ids": list(shape.target_layer_ids or spread_evenly(1, target_layers - 3)),
         },
     }
 
 
-def spread_layer_ids(target_layers: int) -> tuple[int, ...]:
-    """Return five layers, evenly spread from the second to the third last, as z-lab does."""
-    first, last = 1, target_layers - 3
-    return tuple(sorted({round(first + (last - first) * step / 4) for step in range(5)}))
+def spread_evenly(first: int, last: int, count: int = 5) -> tuple[int, ...]:
+    """Return layers evenly spread from the first to the last; fewer if there are not so many."""
+    step = (last - first) / (count - 1)
+    return tuple(sorted({round(first + step * number) for number in range(count)}))
 
 
 def weight_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:

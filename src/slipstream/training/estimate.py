@@ -15,13 +15,13 @@ from slipstream.hardware import Host
 from slipstream.planning.plan import Decision
 from slipstream.records import Record
 from slipstream.training.prompts import Conversation
-from slipstream.training.run import TrainRun, TrainSettings
-from slipstream.training.states import row_bytes
+from slipstream.training.run import StageName, TrainRun, TrainSettings
 
 MEASURED_TARGET = 135e6
 MEASURED_DRAFTER = 9.6e6
 RESPONSE_TOKENS_PER_S = 600
 STATE_TOKENS_PER_S = 1200
+SERVED_TOKENS_PER_S = 30
 STEP_SECONDS = 0.5
 MEASURED_STEP_TOKENS = 4 * 48 * 8
 CHARACTERS_A_TOKEN = 4
@@ -49,86 +49,76 @@ class TrainEstimate(Record):
     free_bytes: int
     stages: tuple[StageEstimate, ...]
 
-    @classmethod
-    def make(
-        cls,
-        run: TrainRun,
-        target: Checkpoint,
-        conversations: Sequence[Conversation],
-        host: Host,
-        folder: Path,
-    ) -> "TrainEstimate":
-        """Estimate a run that would be kept in `folder`."""
-        there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-        return cls(
-            settings=run.settings,
-            decisions=run.decisions,
-            folder=str(folder),
-            free_bytes=shutil.disk_usage(there).free,
-            stages=estimate_stages(
-                run.settings, target, conversations, on_cpu=not host.accelerators
-            ),
-        )
 
-
-def estimate_stages(
-    settings: TrainSettings,
+def estimate_run(
+    run: TrainRun,
     target: Checkpoint,
     conversations: Sequence[Conversation],
-    *,
-    on_cpu: bool,
-) -> tuple[StageEstimate, ...]:
-    """Estimate every stage."""
-    design, schedule = settings.design, settings.schedule
-    characters = sum(len(turn.content) for row in conversations for turn in row.messages)
-    prompt_tokens = characters // CHARACTERS_A_TOKEN + TEMPLATE_TOKENS * len(conversations)
-    tokens = round(settings.max_tokens * RESPONSE_SHARE) * len(conversations)
-    states = (prompt_tokens + tokens) * row_bytes(
-        len(design.target_layer_ids), target.hidden_size or 0
+    host: Host,
+    folder: Path,
+) -> TrainEstimate:
+    """Estimate a run that would be kept in `folder`."""
+    there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    stages = _estimate_stages(run.settings, target, conversations)
+    known = not host.accelerators
+    return TrainEstimate(
+        settings=run.settings,
+        decisions=run.decisions,
+        folder=str(folder),
+        free_bytes=shutil.disk_usage(there).free,
+        stages=tuple(
+            StageEstimate(
+                name=name,
+                work=work,
+                disk_bytes=disk_bytes,
+                seconds=seconds if known or not seconds else None,
+            )
+            for name, work, disk_bytes, seconds in stages
+        ),
     )
+
+
+def _estimate_stages(
+    settings: TrainSettings, target: Checkpoint, conversations: Sequence[Conversation]
+) -> tuple[tuple[StageName, str, int, float], ...]:
+    """Return every stage's name, work, bytes on disk and seconds on a CPU."""
+    design, schedule, longest = settings.design, settings.schedule, settings.max_tokens
+    characters = sum(row.characters for row in conversations)
+    tokens = round(longest * RESPONSE_SHARE) * len(conversations)
+    layers = len(design.target_layer_ids)
+    read = tokens + characters // CHARACTERS_A_TOKEN + TEMPLATE_TOKENS * len(conversations)
     weights = count_weights(settings, target)
     size = (target.weights.total_bytes / 2 if target.weights else MEASURED_TARGET) / MEASURED_TARGET
-    step = schedule.rows * schedule.anchors * design.block_size / MEASURED_STEP_TOKENS
+    blocks = schedule.rows * schedule.anchors
+    step = STEP_SECONDS * blocks * design.block_size / MEASURED_STEP_TOKENS
     judged = settings.judged_a_kind * len({row.kind for row in conversations})
-
-    def time(seconds: float) -> float | None:
-        return seconds if on_cpu else None
-
     return (
-        StageEstimate(
-            name="prompts",
-            work=f"{len(conversations)} conversations",
-            disk_bytes=characters,
-            seconds=0,
+        ("prompts", f"{len(conversations)} conversations", characters, 0),
+        (
+            "responses",
+            f"about {tokens} tokens, at most {longest} a response",
+            tokens * 6,
+            tokens / RESPONSE_TOKENS_PER_S * size,
         ),
-        StageEstimate(
-            name="responses",
-            work=f"about {tokens} tokens, at most {settings.max_tokens} a response",
-            disk_bytes=tokens * 6,
-            seconds=time(tokens / RESPONSE_TOKENS_PER_S * size),
+        (
+            "states",
+            f"{layers} layers of {read} tokens",
+            read * layers * (target.hidden_size or 0) * 2,
+            read / STATE_TOKENS_PER_S * size,
         ),
-        StageEstimate(
-            name="states",
-            work=f"{len(design.target_layer_ids)} layers of {prompt_tokens + tokens} tokens",
-            disk_bytes=states,
-            seconds=time((prompt_tokens + tokens) / STATE_TOKENS_PER_S * size),
+        (
+            "training",
+            f"{schedule.steps} steps of {blocks} blocks, {weights / 1e6:.1f} million weights",
+            weights * 12,
+            schedule.steps * step * weights / MEASURED_DRAFTER,
         ),
-        StageEstimate(
-            name="training",
-            work=f"{schedule.steps} steps of {schedule.rows * schedule.anchors} blocks, "
-            f"{weights / 1e6:.1f} million weights",
-            disk_bytes=weights * 12,
-            seconds=time(schedule.steps * STEP_SECONDS * step * weights / MEASURED_DRAFTER),
+        (
+            "acceptance",
+            f"at most {judged} held-out prompts, offline and served",
+            0,
+            30 + judged * longest * RESPONSE_SHARE / SERVED_TOKENS_PER_S * size,
         ),
-        StageEstimate(
-            name="acceptance",
-            work=f"at most {judged} held-out prompts, offline and served",
-            disk_bytes=0,
-            seconds=time(30 + judged * settings.max_tokens * RESPONSE_SHARE / 30 * size),
-        ),
-        StageEstimate(
-            name="export", work="weights, config, card", disk_bytes=weights * 2, seconds=0
-        ),
+        ("export", "weights, config, card", weights * 2, 0),
     )
 
 

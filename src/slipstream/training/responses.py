@@ -1,18 +1,20 @@
-"""Stage two: the target answers every prompt itself, greedily.
+"""What an engine answers: the target's own text to train on, and what it accepts of drafts.
 
-One JSON line an answer, written as it comes: an interrupted stage goes on where it stopped.
+One JSON line per response, written as it comes: an interrupted stage goes on where it stopped.
 """
 
 import os
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from slipstream.errors import InvalidInputError
+from slipstream.errors import EngineError
 from slipstream.measuring.client.completions import Answer, Request, ask_all
-from slipstream.records import Record, describe_faults
+from slipstream.measuring.workloads.lines import read_lines
+from slipstream.records import Record
+from slipstream.steering.drafts import Drafts
 from slipstream.training.prompts import Conversation
+from slipstream.training.run import TrainSettings
 
 
 class Response(Record):
@@ -28,15 +30,14 @@ def regenerate(
     url: str,
     conversations: Sequence[Conversation],
     path: Path,
-    *,
-    max_tokens: int,
-    thinking: bool | None,
-    concurrency: int,
+    settings: TrainSettings,
     report: Callable[[int, int, int], None],
+    *,
+    concurrency: int,
 ) -> None:
     """Append the answer to every conversation that is not in the file yet.
 
-    `report` is told how many are there, of how many, and their tokens; first before any work.
+    `report` gets how many are there, of how many, and their tokens; first before any work.
     """
     wanted = {conversation.id for conversation in conversations}
     lengths = {row.id: len(row.response_ids) for row in _resume(path) if row.id in wanted}
@@ -45,42 +46,72 @@ def regenerate(
     with path.open("a", encoding="utf-8") as file:
 
         def keep(number: int, answer: Answer) -> None:
-            response = _make_response(missing[number].id, answer)
+            response = Response(
+                id=missing[number].id,
+                prompt_ids=answer.prompt_ids,
+                response_ids=answer.token_ids,
+                finish_reason=answer.finish_reason,
+            )
             file.write(f"{response.model_dump_json()}\n")
             file.flush()
             lengths[response.id] = len(response.response_ids)
             report(len(lengths), len(wanted), sum(lengths.values()))
 
-        requests = [make_request(one, max_tokens=max_tokens, thinking=thinking) for one in missing]
+        requests = _make_requests(missing, settings)
         ask_all(url, requests, concurrency=concurrency, on_answer=keep)
 
 
 def read_responses(path: Path) -> tuple[Response, ...]:
     """Read what `regenerate` wrote, in the order in which the answers came."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as fault:
-        raise InvalidInputError(
-            f"cannot read {path}: {fault.strerror or fault}", hint="run the same command again"
-        ) from fault
-    return tuple(_parse(path, number, line) for number, line in enumerate(lines, start=1))
+    hint = f"remove {path}, and run the same command again"
+    return tuple(line.record for line in read_lines([path], Response, hint=hint))
+
+
+def measure_served(
+    url: str,
+    conversations: Sequence[Conversation],
+    settings: TrainSettings,
+    report: Callable[[int, int], None],
+) -> dict[str, Drafts]:
+    """Have a server answer greedily, one request at a time, and count its drafts by kind."""
+    answers: list[Answer] = []
+
+    def keep(_: int, answer: Answer) -> None:
+        answers.append(answer)
+        report(len(answers), len(conversations))
+
+    report(0, len(conversations))
+    measured = {}
+    by_kind = sorted(conversations, key=lambda conversation: conversation.kind)
+    for kind, group in groupby(by_kind, key=lambda conversation: conversation.kind):
+        requests = _make_requests(list(group), settings)
+        ask_all(url, requests, concurrency=1, on_answer=keep)
+        measured[kind] = Drafts.total(map(_count_drafts, answers[-len(requests) :]))
+        if not measured[kind].drafts:
+            raise EngineError(
+                f"the server reported no drafts for {len(requests)} prompts of kind {kind}",
+                hint="start it with a drafter and --per-request-spec-decode-metrics summary",
+            )
+    return measured
 
 
 def make_request(conversation: Conversation, *, max_tokens: int, thinking: bool | None) -> Request:
     """Return a greedy request; None leaves thinking to the chat template."""
     return Request(
-        messages=tuple(message.model_dump() for message in conversation.messages),
+        messages=conversation.messages,
         max_tokens=max_tokens,
         extra={} if thinking is None else {"chat_template_kwargs": {"enable_thinking": thinking}},
     )
 
 
-def _make_response(name: str, answer: Answer) -> Response:
-    return Response(
-        id=name,
-        prompt_ids=answer.prompt_ids,
-        response_ids=answer.token_ids,
-        finish_reason=answer.finish_reason,
+def _make_requests(rows: Sequence[Conversation], settings: TrainSettings) -> list[Request]:
+    most, thinking = settings.max_tokens, settings.thinking
+    return [make_request(row, max_tokens=most, thinking=thinking) for row in rows]
+
+
+def _count_drafts(answer: Answer) -> Drafts:
+    return Drafts(
+        drafts=answer.drafts, drafted=answer.drafted, accepted=answer.accepted_by_position
     )
 
 
@@ -90,14 +121,3 @@ def _resume(path: Path) -> tuple[Response, ...]:
         return ()
     os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
     return read_responses(path)
-
-
-def _parse(path: Path, number: int, line: bytes) -> Response:
-    try:
-        return Response.model_validate_json(line)
-    except ValidationError as fault:
-        raise InvalidInputError(
-            f"line {number} of {path} is not a response",
-            details=describe_faults(fault),
-            hint=f"remove {path}, and run the same command again",
-        ) from fault

@@ -6,6 +6,7 @@ which vLLM 0.32 then takes for causal (https://github.com/vllm-project/vllm/pull
 first two are refused here, the third is put right.
 """
 
+import importlib
 import json
 import shutil
 import warnings
@@ -16,8 +17,9 @@ from typing import Any
 from slipstream.atomic_files import make_folder_once, write_atomically
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
 from slipstream.checkpoints.files import open_files
+from slipstream.checkpoints.pairing import pair
 from slipstream.checkpoints.reading import read_checkpoint
-from slipstream.errors import InvalidInputError, MissingPartError
+from slipstream.errors import InvalidInputError
 
 
 def convert_drafter(source: Path, target: Path, folder: Path) -> Path:
@@ -38,14 +40,15 @@ def convert_drafter(source: Path, target: Path, folder: Path) -> Path:
 
 
 def require_trainable(drafter: Checkpoint, target: Checkpoint) -> DraftPart:
-    """Refuse a drafter that speculators would train as something else, with every fault."""
+    """Refuse a drafter of another target or method, and what speculators would train as another."""
     draft = drafter.draft
     if draft is None or draft.family != "dflash":
         raise InvalidInputError(
             f"{drafter.name} is not a DFlash drafter and cannot be trained further",
             hint=f"slipstream inspect {drafter.name}",
         )
-    if faults := tuple(_find_faults(drafter, draft, target)):
+    misfits = [fault for fault in pair(target, drafter).faults if fault.verdict == "refuse"]
+    if faults := (*(fault.message for fault in misfits), *_find_faults(drafter, draft, target)):
         raise InvalidInputError(
             f"{drafter.name} cannot be trained further for {target.name}",
             details=faults,
@@ -80,7 +83,8 @@ def _find_faults(drafter: Checkpoint, draft: DraftPart, target: Checkpoint) -> I
         )
     if draft.forced_sliding:
         yield "dflash_config.use_swa makes its layers slide, which speculators does not read"
-    if _is_causal(drafter, draft) and _has_full_attention(drafter):
+    full = any(part.kind != "sliding" for part in drafter.layers or ())
+    if full and _is_causal(drafter, draft):
         yield (
             "it is causal and has full attention, which speculators trains in both directions "
             "and vLLM 0.32 would then serve in one"
@@ -94,27 +98,14 @@ def _is_causal(drafter: Checkpoint, draft: DraftPart) -> bool:
     return next(iter(draft.causal_statements.values()), drafter.has_sliding_windows)
 
 
-def _has_full_attention(drafter: Checkpoint) -> bool:
-    return any(part.kind != "sliding" for part in drafter.layers or ())
-
-
 def _convert(source: Path, target: Path, draft: DraftPart, folder: Path) -> None:
     """Convert a drafter with speculators, silently; explicit ids are kept."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            from loguru import logger
-            from speculators.convert.dflash.converter import DFlashConverter
-            from transformers.utils import logging
-        except ImportError as fault:
-            raise MissingPartError(
-                f"a warm start needs {fault.name}", hint="pip install 'slipstream[train]'"
-            ) from fault
-        logging.disable_progress_bar()
-        logger.disable("speculators")
+        converter = import_quietly("speculators.convert.dflash.converter").DFlashConverter()
         states = [layer + 1 for layer in draft.layer_outputs or ()]
         try:
-            DFlashConverter().convert(
+            converter.convert(
                 source, folder, str(target), validate=False, aux_hidden_state_layer_ids=states
             )
         except (OSError, ValueError, KeyError, RuntimeError) as fault:
@@ -123,8 +114,16 @@ def _convert(source: Path, target: Path, draft: DraftPart, folder: Path) -> None
                 details=tuple(str(fault).splitlines()),
                 hint=f"slipstream inspect {source}",
             ) from fault
-        finally:
-            logger.enable("speculators")
+
+
+def import_quietly(module: str) -> Any:
+    """Import a module of speculators without the messages of it and transformers."""
+    from loguru import logger
+    from transformers.utils import logging
+
+    logger.disable("speculators")
+    logging.disable_progress_bar()
+    return importlib.import_module(module)
 
 
 def _settle(path: Path, target: Path, *, non_causal: bool) -> None:

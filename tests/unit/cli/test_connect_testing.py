@@ -67,38 +67,34 @@ def test_the_key_goes_where_the_client_puts_it(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "what", "works", "message"),
+    ("wrong", "what", "works", "hint"),
     [
-        ({"calls": "as text"}, "tool call, forced", False, "no tool call"),
-        (
-            {"calls": "forced only"},
-            "tool call, the model's choice",
-            None,
-            "accepted, but no tool call",
-        ),
+        ({"calls": "as text"}, "tool call, forced", False, "--tool-call-parser"),
+        ({"calls": "forced only"}, "tool call, the model's choice", None, ""),
         (
             {"calls": "forced only", "text": '<tool_call>{"name"'},
-            *("tool call, the model's choice", False, "the call came as text"),
+            *("tool call, the model's choice", False, "--tool-call-parser"),
         ),
-        ({"arguments": ['{"unit": ']}, "tool call, forced", False, "are no JSON"),
-        ({"arguments": ['{"unit": 3}']}, "tool call, forced", False, "break the schema"),
-        ({"counted": 99}, "counted tokens", False, "99 tokens"),
-        ({"refuse": "/v1/messages/count_tokens"}, "counted tokens", False, "answered 404"),
-        ({"refuse": "/v1/messages"}, "streamed answer", False, "answered 404"),
-        ({"cut": True}, "streamed answer", False, "without its last event"),
+        ({"arguments": ['{"unit": ']}, "tool call, forced", False, "--tool-call-parser"),
+        ({"arguments": ['{"unit": 3}']}, "tool call, forced", False, "--tool-call-parser"),
+        ({"counted": 99}, "counted tokens", False, ""),
+        ({"refuse": "/v1/messages/count_tokens"}, "counted tokens", False, ""),
+        ({"refuse": "/v1/messages"}, "streamed answer", False, "slipstream logs --access"),
+        ({"cut": True}, "streamed answer", False, "slipstream logs --access"),
     ],
 )
 def test_what_does_not_work_is_told_with_what_to_type(
-    wrong: dict[str, Any], what: str, works: bool | None, message: str, home: Path, capsys: Capture
+    wrong: dict[str, Any], what: str, works: bool | None, hint: str, home: Path, capsys: Capture
 ) -> None:
     with run_stand_in(home, **wrong) as server:
         serve(home, server, settings=TOOLS)
         code = 1 if works is False else 0
         checks = read_connection("claude", "--test", capsys=capsys, code=code).checks
     check = next(one for one in checks if one.what == what)
-    assert (check.works, message in check.message) == (works, True), check
-    if what.startswith("tool call") and "JSON" not in message and works is False:
-        assert "--tool-call-parser" in (check.hint or "")
+    assert check.works is works
+    assert hint in (check.hint or "")
+    # What comes before it works: a server that is wrong about one thing fails in that one.
+    assert {one.works for one in checks[: checks.index(check)]} <= {True}
 
 
 def test_people_see_a_table_and_the_hints(home: Path, capsys: Capture) -> None:
@@ -127,9 +123,8 @@ def test_a_key_does_not_go_to_whoever_else_has_the_port(
     file = make_keys(home)
     with run_stand_in(home) as server:
         serve(home, server, engine=sleeper, terms=Terms(keys_file=home / "keys.json"))
-        _, err = connect("llm", "--test", "--key", str(file), capsys=capsys, code=3)
+        connect("llm", "--test", "--key", str(file), capsys=capsys, code=3)
         assert server.read_requests() == []
-    assert "our engine does not listen at" in err
 
 
 def test_another_server_is_asked_for_its_model(home: Path, capsys: Capture) -> None:
@@ -145,8 +140,8 @@ def test_a_server_cannot_write_to_the_terminal_by_its_models_name(
 ) -> None:
     with run_stand_in(home, name=name) as server:
         out, err = connect("llm", server.url, capsys=capsys, code=1)
-    assert "lists no model" in err
     assert "\x1b" not in out + err
+    assert "export PATH" not in out
 
 
 def test_a_server_cannot_write_to_the_terminal_by_its_errors(home: Path, capsys: Capture) -> None:
@@ -159,4 +154,4 @@ def test_a_server_cannot_write_to_the_terminal_by_its_errors(home: Path, capsys:
 def test_a_socket_is_out_of_reach(home: Path, capsys: Capture) -> None:
     serve(home, settings={"uds": Choice("/run/s", "user", "")})
     _, err = connect("claude", capsys=capsys, code=1)
-    assert "listens at the Unix socket /run/s" in err
+    assert "/run/s" in err

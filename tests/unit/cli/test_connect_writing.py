@@ -128,7 +128,7 @@ def test_what_is_no_file_of_the_users_is_left_alone(kind: str, home: Path, capsy
         file.mkdir()
     before = sorted(path.lstat().st_ino for path in file.parent.iterdir())
     _, err = connect("claude", "--write", capsys=capsys, code=1)
-    assert ("is a link to" if "link" in kind else "no file of this user's") in err
+    assert str(file) in err
     assert sorted(path.lstat().st_ino for path in file.parent.iterdir()) == before
     assert other.read_text() == "{}"
     assert not (home / "absent.json").exists()
@@ -144,7 +144,6 @@ def test_a_file_that_cannot_be_read_is_left_alone(
     file.write_bytes(content)
     _, err = connect("claude", "--write", capsys=capsys, code=1)
     assert str(file) in err
-    assert "hint: " in err
     assert file.read_bytes() == content
     assert list(file.parent.iterdir()) == [file]
 
@@ -160,5 +159,4 @@ def test_a_folder_that_cannot_be_written_is_told(home: Path, capsys: Capture) ->
     serve(home)
     (home / ".codex").write_text("a file where a folder should be")
     _, err = connect("codex", "--write", capsys=capsys, code=1)
-    assert err.startswith("error: cannot read ")
-    assert "hint: ls -ld" in err
+    assert f"hint: ls -ld {home / '.codex'}" in err

@@ -13,7 +13,7 @@ from slipstream.cli.main import run
 from slipstream.recipes import load_recipes
 from slipstream.training.estimate import TrainEstimate
 from slipstream.training.run import STAGES, StageRecord, TrainFolder, TrainRun
-from slipstream.training.workshop import Workshop
+from slipstream.training.workspace import Workspace
 from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
 from tests.unit.serving.weights.pieces import make_shard
 from tests.unit.training.pieces import DONE, pretend_installed
@@ -22,7 +22,7 @@ TRAIN = ["train", "./target", "--prompts", "prompts.jsonl"]
 
 
 @pytest.fixture(autouse=True)
-def _workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lay out a target and prompts in a folder of their own, and let the libraries be there."""
     pretend_installed(monkeypatch)
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
@@ -44,14 +44,15 @@ def estimate(capsys: pytest.CaptureFixture[str], *options: str) -> TrainEstimate
     return TrainEstimate.model_validate_json(capsys.readouterr().out)
 
 
-def test_a_dry_run_shows_every_stage_and_choice(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_shows_every_stage_and_choice_and_writes_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
     assert run([*TRAIN, "--run", "runs/one", "--dry-run"], {}) == 0
     shown = capsys.readouterr()
-    lines = shown.out.splitlines()
-    assert [line.split()[0] for line in lines[:7]] == ["STAGE", *STAGES]
-    assert lines[1].split()[:3] == ["prompts", "60", "conversations"]
-    assert lines[8].endswith("; kept in runs/one")
-    assert [line.split()[0] for line in lines[10:]] == [
+    words = [line.split()[0] for line in shown.out.splitlines() if line.startswith("  ")]
+    assert words[:7] == ["STAGE", *STAGES]
+    assert words[7:] == [
         "SETTING",
         "--method",
         "--layers",
@@ -62,12 +63,8 @@ def test_a_dry_run_shows_every_stage_and_choice(capsys: pytest.CaptureFixture[st
         "--steps",
         "--learning-rate",
     ]
+    assert "runs/one" in shown.out
     assert shown.err == ""
-
-
-def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
-    before = sorted(tmp_path.rglob("*"))
-    assert run([*TRAIN, "--dry-run"], {}) == 0
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -115,13 +112,6 @@ def test_every_option_reaches_the_settings(capsys: pytest.CaptureFixture[str]) -
     assert {decision.source for decision in expected.decisions} == {"user"}
 
 
-@pytest.mark.parametrize(("word", "thinking"), [("on", True), ("off", False)])
-def test_thinking_is_told_to_the_template(
-    word: str, thinking: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert estimate(capsys, "--thinking", word).settings.thinking is thinking
-
-
 def test_a_run_is_kept_in_the_cache_unless_a_folder_is_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -133,52 +123,43 @@ def test_a_run_is_kept_in_the_cache_unless_a_folder_is_named(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "named"),
     [
-        (["train", "--prompts", "a"], "the following arguments are required: TARGET"),
-        (["train", "./target"], "the following arguments are required: --prompts"),
-        ([*TRAIN, "--steps", "0"], "argument --steps: '0' is not a whole number above zero"),
-        ([*TRAIN, "--seed", "-1"], "argument --seed: '-1' is not a whole number from zero on"),
-        (
-            [*TRAIN, "--mask-token-id", "x"],
-            "argument --mask-token-id: 'x' is not a whole number from zero on",
-        ),
-        (
-            [*TRAIN, "--learning-rate", "0"],
-            "argument --learning-rate: '0' is not a number above zero",
-        ),
+        (["train", "--prompts", "a"], "TARGET"),
+        (["train", "./target"], "--prompts"),
+        ([*TRAIN, "--steps", "0"], "--steps"),
+        ([*TRAIN, "--seed", "-1"], "--seed"),
+        ([*TRAIN, "--mask-token-id", "x"], "--mask-token-id"),
+        ([*TRAIN, "--learning-rate", "0"], "--learning-rate"),
     ],
 )
 def test_a_wrong_option_is_a_usage_error(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments, {}) == 2
-    assert capsys.readouterr().err == f"error: {message}\n\nhint: slipstream train --help\n"
+    shown = capsys.readouterr().err
+    assert named in shown
+    assert shown.endswith("\n\nhint: slipstream train --help\n")
 
 
-def test_an_impossible_design_is_refused_with_every_fault(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("options", "faults"),
+    [
+        (["--layer-ids", "20", "3", "--mask-token-id", "49152", "--block-size", "1"], 3),
+        (["--from", "./drafter", "--layers", "2"], 0),
+        (["--method", "dflash2"], 0),
+        (["--method", "dspark"], 0),
+        (["--method", "eagle3", "--from", "./drafter"], 0),
+        (["--method", "eagle3", "--layers", "2", "--mask-token-id", "3"], 2),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_with_every_fault(
+    options: list[str], faults: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--layer-ids", "20", "3", "--mask-token-id", "49152", "--block-size", "1"]
     assert run([*TRAIN, *options, "--dry-run"], {}) == 1
-    assert capsys.readouterr().err == (
-        "error: this drafter cannot be trained for ./target\n"
-        "  - layer ids (20, 3) are not in rising order\n"
-        "  - mask token 49152 is outside the vocabulary of 49152 tokens\n"
-        "  - a block of 1 has no draft token\n"
-        "\n"
-        "hint: slipstream train TARGET --dry-run shows what would be chosen\n"
-    )
-
-
-def test_a_warm_start_takes_no_word_on_the_design(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*TRAIN, "--from", "./drafter", "--layers", "2", "--dry-run"], {}) == 1
-    assert capsys.readouterr().err == (
-        "error: a warm start keeps the design of its drafter\n"
-        "\n"
-        "hint: leave out --layers, --block-size, --layer-ids, --mask-token-id and "
-        "--intermediate-size, or leave out --from\n"
-    )
+    shown = capsys.readouterr().err
+    assert shown.count("\n  - ") == faults
+    assert "\n\nhint: " in shown
 
 
 def test_an_eagle3_head_is_designed_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,45 +170,11 @@ def test_an_eagle3_head_is_designed_on_a_cpu(capsys: pytest.CaptureFixture[str])
     assert {decision.flag: decision.source for decision in expected.decisions}["--method"] == "user"
 
 
-@pytest.mark.parametrize(
-    ("options", "shown"),
-    [
-        (
-            ["--method", "dflash2"],
-            "dflash2 is trained on a GPU only: its selector ranks candidates of the whole "
-            "vocabulary, and training on a CPU computes a sample of it\n\n"
-            "hint: take --method dflash or --method eagle3\n",
-        ),
-        (
-            ["--method", "dspark"],
-            "dspark is trained on a GPU only: its Markov head corrects every token of the "
-            "vocabulary, and training on a CPU computes a sample of it\n\n"
-            "hint: take --method dflash or --method eagle3\n",
-        ),
-        (
-            ["--method", "eagle3", "--from", "./drafter"],
-            "eagle3 is trained from the start only, not from ./drafter\n\n"
-            "hint: leave out --from, or take --method dflash\n",
-        ),
-        (
-            ["--method", "eagle3", "--layers", "2", "--mask-token-id", "3"],
-            "this drafter cannot be trained for ./target\n"
-            "  - an EAGLE-3 head is trained with one layer, not 2\n"
-            "  - EAGLE-3 has no mask token: it reads the tokens that it drafted\n\n"
-            "hint: slipstream train TARGET --dry-run shows what would be chosen\n",
-        ),
-    ],
-)
-def test_a_method_is_refused_with_its_reason(
-    options: list[str], shown: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run([*TRAIN, *options, "--dry-run"], {}) == 1
-    assert capsys.readouterr().err == f"error: {shown}"
-
-
-def test_a_token_and_a_seed_may_be_zero(capsys: pytest.CaptureFixture[str]) -> None:
-    settings = estimate(capsys, "--mask-token-id", "0", "--seed", "0").settings
+def test_a_token_and_a_seed_may_be_zero_and_thinking_on(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--mask-token-id", "0", "--seed", "0", "--thinking", "on")
+    settings = estimate(capsys, *options).settings
     assert (settings.design.mask_token_id, settings.schedule.seed) == (0, 0)
+    assert settings.thinking is True
 
 
 def test_without_numpy_the_command_says_what_to_install() -> None:
@@ -237,7 +184,6 @@ def test_without_numpy_the_command_says_what_to_install() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: not installed, and needed for training: numpy")
     assert done.stderr.endswith("\nhint: pip install 'slipstream[train]'\n")
 
 
@@ -250,8 +196,8 @@ def test_large_pages_are_for_training_and_not_for_the_engine(
     monkeypatch.setenv("SOMETHING_ELSE", "kept")
     seen: list[Mapping[str, str]] = []
 
-    def run_pipeline(fresh: TrainRun, shop: Workshop) -> TrainRun:
-        seen.extend((shop.environment, dict(os.environ)))
+    def run_pipeline(fresh: TrainRun, space: Workspace) -> TrainRun:
+        seen.extend((space.environment, dict(os.environ)))
         return fresh
 
     monkeypatch.setattr("slipstream.training.pipeline.run_pipeline", run_pipeline)
@@ -263,18 +209,7 @@ def test_large_pages_are_for_training_and_not_for_the_engine(
 
 def test_a_file_where_the_run_should_be_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*TRAIN, "--run", "prompts.jsonl"], {}) == 1
-    assert capsys.readouterr().err == (
-        "error: prompts.jsonl is no folder\n\nhint: name another folder with --run\n"
-    )
-
-
-def test_a_run_is_not_taken_up_with_other_prompts(capsys: pytest.CaptureFixture[str]) -> None:
-    finish(estimate(capsys), TrainFolder(Path("one")))
-    with Path("prompts.jsonl").open("a") as file:
-        file.write('"one more"\n')
-    assert run([*TRAIN, "--run", "one"], {}) == 1
-    shown = capsys.readouterr().err
-    assert shown.startswith("error: one holds a run with other settings\n  - prompts_sha256: ")
+    assert capsys.readouterr().err.endswith("hint: name another folder with --run\n")
 
 
 def test_a_target_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -309,22 +244,19 @@ def test_a_finished_run_is_shown_and_not_done_again(capsys: pytest.CaptureFixtur
     assert TrainRun.model_validate_json(shown.out) == finished
     assert shown.err == ""
     assert run([*TRAIN, "--run", "one"], {}) == 0
-    assert capsys.readouterr().out.endswith("\ndrafter  one/drafter\n")
+    assert capsys.readouterr().out.startswith("drafter: one/drafter\n")
 
 
-def test_a_folder_with_a_run_of_other_settings_is_refused(
+def test_a_run_is_not_taken_up_with_other_settings_or_prompts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     finish(estimate(capsys), TrainFolder(Path("one")))
     assert run([*TRAIN, "--run", "one", "--steps", "50"], {}) == 1
-    assert capsys.readouterr().err == (
-        "error: one holds a run with other settings\n"
-        "  - schedule.steps: 8000 then, 50 now\n"
-        "  - schedule.judge_every: 500 then, 12 now\n"
-        "  - schedule.compiled: True then, False now\n"
-        "\n"
-        "hint: name another folder with --run\n"
-    )
+    assert "\n  - schedule.steps: 8000 then, 50 now\n" in capsys.readouterr().err
+    with Path("prompts.jsonl").open("a") as file:
+        file.write('"one more"\n')
+    assert run([*TRAIN, "--run", "one"], {}) == 1
+    assert "\n  - prompts_sha256: " in capsys.readouterr().err
 
 
 def test_a_promoted_pair_is_among_the_recipes(

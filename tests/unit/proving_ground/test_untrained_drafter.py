@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 from slipstream.proving_ground.untrained_drafter import (
     DrafterShape,
     drafter_config,
-    spread_layer_ids,
+    spread_evenly,
     weight_shapes,
 )
 
@@ -57,9 +57,10 @@ def test_every_shape_gives_tensors_that_fit_together(shape: DrafterShape) -> Non
     assert len(sizes) == 3 + 11 * shape.layers
 
 
-@given(some.integers(min_value=5, max_value=200))
-def test_the_layers_read_are_sorted_distinct_and_inside_the_target(layers: int) -> None:
-    ids = spread_layer_ids(layers)
+@given(some.integers(0, 9), some.integers(10, 200))
+def test_what_is_spread_is_sorted_distinct_and_from_the_first_to_the_last(
+    first: int, last: int
+) -> None:
+    ids = spread_evenly(first, last)
     assert list(ids) == sorted(set(ids))
-    assert ids[0] == 1
-    assert ids[-1] == layers - 3
+    assert (ids[0], ids[-1]) == (first, last)

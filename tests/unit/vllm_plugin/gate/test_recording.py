@@ -32,7 +32,7 @@ def read_lines(folder: Path) -> list[dict[str, Any]]:
 def read_conversations(folder: Path) -> list[list[tuple[str, str]]]:
     """Read the recording as `slipstream train` does."""
     conversations, _ = read_prompts([folder / "traffic" / "requests.jsonl"], seed=0)
-    return [[(turn.role, turn.content) for turn in one.messages] for one in conversations]
+    return [[(one["role"], one["content"]) for one in row.messages] for row in conversations]
 
 
 def test_nothing_is_recorded_unless_it_was_asked_for(tmp_path: Path) -> None:
@@ -132,8 +132,8 @@ def test_tool_calls_are_kept_for_the_reader_to_skip(tmp_path: Path) -> None:
     called = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
     ask_chat(gate, messages=[*HELLO["messages"], called, {"role": "tool", "content": "4"}])
     ask_chat(gate)
-    _, report = read_prompts([tmp_path / "traffic" / "requests.jsonl"], seed=0)
-    assert (report.read, report.skipped) == (2, {"tool calls": 1})
+    _, counts = read_prompts([tmp_path / "traffic" / "requests.jsonl"], seed=0)
+    assert (counts["read"], counts["skipped"]) == (2, 1)
 
 
 def test_what_matches_a_pattern_is_struck_out_everywhere(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Training on a CPU: speculators' models in a loop of ours."""

@@ -1,0 +1,115 @@
+"""States, training and offline judging on a machine without a GPU."""
+
+import shutil
+from collections import deque
+from statistics import fmean
+
+from slipstream.errors import InvalidInputError
+from slipstream.training.cpu.acceptance import average_everywhere, judge_kinds, read_material, walk
+from slipstream.training.cpu.batches import list_samples
+from slipstream.training.cpu.models import (
+    build_model,
+    even_out,
+    load_model,
+    measure_scale,
+    save_model,
+)
+from slipstream.training.cpu.states import extract, row_bytes
+from slipstream.training.cpu.trainer import train
+from slipstream.training.responses import read_responses
+from slipstream.training.run import CurvePoint, Figures, Judged, TrainRun, tokens_per_step
+from slipstream.training.warm_start import convert_drafter
+from slipstream.training.workspace import Ticker, Workspace
+
+JUDGED_WHILE_TRAINING = 6
+
+
+def extract_states(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figures]:
+    """Compute the target's hidden states of every response."""
+    samples = list_samples(read_responses(space.folder.responses))
+    layer_ids = run.settings.design.target_layer_ids
+    tokens = sum(len(sample.tokens) for sample in samples)
+    wanted_bytes = tokens * row_bytes(len(layer_ids), space.target.hidden_size or 0)
+    require_room(space, wanted_bytes)
+    ticker = Ticker(space.report, "states", unit="tokens")
+    extract(space.target_folder, samples, layer_ids, space.folder.states, ticker.show, space.dtype)
+    return run, {"tokens": tokens, "bytes": wanted_bytes}
+
+
+def train_drafter(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figures]:
+    """Train, judging the drafter on held-out text as it goes, and save it for vLLM."""
+    material = read_material(run.settings, space.folder, space.target.hidden_size or 0)
+    target, settings = space.target_folder, run.settings
+    scale = measure_scale(material.states, material.training)
+    if space.start_folder is None:
+        model = build_model(target, settings.design, space.dtype, seed=settings.schedule.seed)
+        model.feature_scale = scale
+    else:
+        converted = convert_drafter(space.start_folder, target, space.folder.path / "from")
+        model = load_model(converted, target, space.dtype)
+        even_out(model, scale)
+    ticker = Ticker(space.report, "training", unit="steps")
+    curve = list(run.curve)
+    losses: deque[float] = deque(maxlen=50)
+
+    def report(step: int, loss: float) -> None:
+        losses.append(loss)
+        ticker.show(step, settings.schedule.steps, f"loss {fmean(losses):.3f}")
+
+    def judge(step: int, seconds: float) -> None:
+        rights = judge_kinds(model, material, JUDGED_WHILE_TRAINING)
+        point = CurvePoint(
+            step=step,
+            seconds=seconds,
+            loss=fmean(losses),
+            uniform=tokens_per_step(
+                {kind: average_everywhere(own) for kind, own in rights.items()}
+            ),
+            walked=tokens_per_step({kind: walk(own) for kind, own in rights.items()}),
+        )
+        # A run that was taken up again may come by a step that was judged before.
+        curve[:] = [*(old for old in curve if old.step < step), point]
+        space.folder.write(run.model_copy(update={"curve": tuple(curve)}))
+        space.report(_describe(point))
+
+    train(
+        model,
+        material.training,
+        material.states,
+        material.geometry,
+        settings.schedule,
+        space.folder.checkpoint,
+        report,
+        judge,
+    )
+    save_model(model, space.folder.drafter, verifier=space.target_name)
+    tokens = sum(len(sample.tokens) - sample.response_start for sample in material.training)
+    figures: Figures = {"steps": settings.schedule.steps, "response_tokens": tokens}
+    return run.model_copy(update={"curve": tuple(curve)}), figures
+
+
+def judge_offline(run: TrainRun, space: Workspace) -> dict[str, Judged]:
+    """Judge the saved drafter on held-out text, without the engine."""
+    material = read_material(run.settings, space.folder, space.target.hidden_size or 0)
+    model = load_model(space.folder.drafter, space.target_folder, space.dtype)
+    rights = judge_kinds(model, material, run.settings.judged_a_kind)
+    return {
+        kind: Judged(prompts=len(own), uniform=average_everywhere(own), walked=walk(own))
+        for kind, own in rights.items()
+    }
+
+
+def require_room(space: Workspace, wanted_bytes: int) -> None:
+    """Refuse to fill the disk."""
+    free = shutil.disk_usage(space.folder.path).free
+    if free < wanted_bytes * 1.05:
+        raise InvalidInputError(
+            f"the hidden states take {wanted_bytes / 2**30:.1f} GiB, and "
+            f"{free / 2**30:.1f} GiB are free at {space.folder.path}",
+            hint="name a folder on a larger disk with --run, or give fewer prompts",
+        )
+
+
+def _describe(point: CurvePoint) -> str:
+    kinds = ", ".join(f"{kind} {value:.2f}" for kind, value in point.walked.items())
+    return f"training: step {point.step}, loss {point.loss:.3f}, tokens per step held out: {kinds}"

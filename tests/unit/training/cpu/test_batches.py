@@ -1,0 +1,215 @@
+"""A row is whole sequences and anchors among their responses; no block sees more than it may."""
+
+from collections.abc import Iterator
+from itertools import cycle, islice
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as some
+
+from slipstream.training.cpu.batches import (
+    Batch,
+    Geometry,
+    TrainSample,
+    draw_batches,
+    list_samples,
+    make_row,
+    pack_row,
+    stack,
+)
+from slipstream.training.responses import Response
+from tests.unit.training.pieces import TellingStates, make_samples
+
+MASK = 3
+SHAPES = some.lists(some.tuples(some.integers(1, 12), some.integers(2, 30)), min_size=1, max_size=6)
+GEOMETRIES = some.builds(
+    Geometry,
+    rows=some.integers(1, 3),
+    context=some.integers(20, 80),
+    anchors=some.integers(1, 12),
+    block=some.integers(2, 8),
+    mask_token=some.just(MASK),
+)
+
+
+def draw(samples: list[TrainSample], geometry: Geometry, seed: int = 0) -> Iterator[Batch]:
+    return draw_batches(samples, TellingStates(samples), geometry, np.random.default_rng(seed))
+
+
+def pack(samples: list[TrainSample], geometry: Geometry) -> Batch:
+    """Pack the samples in this very order, again and again."""
+    return pack_row(cycle(samples), TellingStates(samples), geometry, np.random.default_rng(0))
+
+
+def blocks_of(batch: Batch, block: int) -> Iterator[tuple[int, int]]:
+    """List (row, slot) of the blocks that hold an anchor."""
+    for row, slot in np.ndindex(batch.targets.shape[:2]):
+        if batch.blocks[row, slot * block] != MASK:
+            yield row, slot
+
+
+def find(samples: list[TrainSample], token: int) -> tuple[TrainSample, int]:
+    """Say whose token this is, and where in it."""
+    (found,) = [
+        (sample, int(np.flatnonzero(sample.tokens == token)[0]))
+        for sample in samples
+        if token in sample.tokens
+    ]
+    return found
+
+
+@given(SHAPES, GEOMETRIES, some.integers(0, 100))
+def test_every_block_keeps_its_promises(
+    shapes: list[tuple[int, int]], geometry: Geometry, seed: int
+) -> None:
+    samples = make_samples(shapes)
+    batch = next(draw(samples, geometry, seed))
+    block, context = geometry.block, geometry.context
+    for row, slot in blocks_of(batch, block):
+        first, *masks = batch.blocks[row, slot * block : (slot + 1) * block]
+        sample, anchor = find(samples, first)
+        assert masks == [MASK] * (block - 1)
+        # An anchor is a token of a response, and not the last one.
+        assert sample.response_start <= anchor < len(sample.tokens) - 1
+        # What is to be predicted follows the anchor at once, and stops where the text does.
+        told = sample.tokens[anchor + 1 : anchor + block]
+        assert list(batch.targets[row, slot]) == [-1, *told, *[-1] * (block - 1 - len(told))]
+        # All that comes before the anchor is seen, of this sequence and of no other.
+        seen = batch.states[row][batch.visible[row, slot]]
+        assert seen[:, 0].tolist() == [sample.number + 1] * anchor
+        assert seen[:, 1].tolist() == list(range(anchor))
+        places = batch.positions[row, context + slot * block :][:block]
+        assert places.tolist() == list(range(anchor, anchor + block))
+
+
+@given(SHAPES, GEOMETRIES, some.integers(0, 100))
+def test_every_row_has_one_shape_and_idle_slots_see_nothing(
+    shapes: list[tuple[int, int]], geometry: Geometry, seed: int
+) -> None:
+    rows, context, anchors, block = (
+        getattr(geometry, name) for name in ("rows", "context", "anchors", "block")
+    )
+    batch = next(draw(make_samples(shapes), geometry, seed))
+    assert batch.states.shape == (rows, context, 2)
+    assert batch.blocks.shape == (rows, anchors * block)
+    assert batch.visible.shape == (rows, anchors, context)
+    assert batch.positions.shape == (rows, context + anchors * block)
+    assert batch.targets.shape == (rows, anchors, block)
+    taken = set(blocks_of(batch, block))
+    for place in np.ndindex(rows, anchors):
+        assert (batch.targets[place] == -1).all() == (place not in taken)
+        assert batch.visible[place].any() == (place in taken)
+    for states, positions in zip(batch.states, batch.positions, strict=True):
+        filled = states[:, 0] > 0
+        assert positions[:context][filled].tolist() == states[filled, 1].tolist()
+        # A row is filled from its start up to less than a block, which is left empty.
+        assert filled[: filled.sum()].all()
+        assert context - filled.sum() <= block
+
+
+@given(SHAPES, GEOMETRIES, some.integers(0, 100))
+def test_no_anchor_is_drawn_twice_in_a_row(
+    shapes: list[tuple[int, int]], geometry: Geometry, seed: int
+) -> None:
+    samples = make_samples(shapes)
+    row = pack_row(
+        iter(samples * geometry.context),
+        TellingStates(samples),
+        geometry,
+        np.random.default_rng(seed),
+    )
+    # A sequence may stand in a row twice: then it starts elsewhere.
+    places = [
+        (int(row.blocks[0, slot * geometry.block]), int(np.argmax(row.visible[0, slot])))
+        for _, slot in blocks_of(row, geometry.block)
+    ]
+    assert len(places) == len(set(places))
+
+
+def test_anchors_fill_as_many_slots_as_there_are_candidates() -> None:
+    samples = make_samples([(4, 6), (3, 4)])
+    batch = pack(samples, Geometry(rows=1, context=17, anchors=20, block=4, mask_token=MASK))
+    taken = [slot for _, slot in blocks_of(batch, 4)]
+    # Five of six response tokens have a next one, and three of four.
+    assert taken == list(range(8))
+    assert batch.blocks[0, :32:4].tolist() == [*samples[0].tokens[4:9], *samples[1].tokens[3:6]]
+
+
+def test_of_many_candidates_others_are_drawn_each_time_and_again_with_the_same_seed() -> None:
+    samples = make_samples([(4, 60)])
+    geometry = Geometry(rows=1, context=64, anchors=4, block=4, mask_token=MASK)
+    first, second = islice(draw(samples, geometry), 2)
+    assert len(list(blocks_of(first, 4))) == len(list(blocks_of(second, 4))) == 4
+    again, other = (next(draw(samples, geometry, seed)) for seed in (0, 1))
+    drawn = [batch.blocks.tolist() for batch in (second, again, other)]
+    assert [first.blocks.tolist() == blocks for blocks in drawn] == [False, True, False]
+
+
+def test_the_last_sequence_of_a_row_is_cut_but_its_targets_are_not() -> None:
+    samples = make_samples([(2, 18)])
+    geometry = Geometry(rows=1, context=10, anchors=20, block=4, mask_token=MASK)
+    batch = pack(samples, geometry)
+    anchors = batch.blocks[0, ::4]
+    last = max(slot for _, slot in blocks_of(batch, 4))
+    # The last anchor has its next token in the row, and the two after that beyond its end.
+    assert anchors[last] == samples[0].tokens[8]
+    assert batch.targets[0, last].tolist() == [-1, *samples[0].tokens[9:12]]
+
+
+def test_a_prompt_longer_than_a_row_gives_a_row_without_anchors() -> None:
+    samples = make_samples([(30, 5)])
+    batch = pack(samples, Geometry(rows=1, context=20, anchors=3, block=4, mask_token=MASK))
+    assert (batch.targets == -1).all()
+    assert (batch.blocks == MASK).all()
+    assert not batch.visible.any()
+
+
+def test_a_drafter_that_reads_its_own_tokens_gets_the_text_in_its_blocks() -> None:
+    samples = make_samples([(2, 9)])
+    batch = pack(samples, Geometry(rows=1, context=11, anchors=9, block=4, mask_token=None))
+    blocks = batch.blocks.reshape(9, 4)
+    (tokens,) = [sample.tokens for sample in samples]
+    assert blocks[0].tolist() == tokens[2:6].tolist()
+    assert blocks[7].tolist() == [*tokens[9:11], 0, 0]
+    told = batch.targets[0] >= 0
+    assert (blocks[told] == batch.targets[0][told]).all()
+
+
+def test_beside_every_state_stands_the_next_token_of_its_own_text() -> None:
+    samples = make_samples([(2, 4), (3, 5)])
+    geometry = Geometry(rows=1, context=14, anchors=2, block=4, mask_token=MASK)
+    parts = [(0, samples[0], 6), (6, samples[1], 8)]
+    row = make_row(parts, [], TellingStates(samples), geometry)
+    first, second = (sample.tokens[1:].tolist() for sample in samples)
+    assert row.next_tokens[0].tolist() == [*first, 0, *second, 0]
+
+
+def test_every_sample_comes_before_any_comes_again() -> None:
+    samples = make_samples([(2, 14)] * 12)
+    geometry = Geometry(rows=1, context=16, anchors=1, block=4, mask_token=MASK)
+    batches = draw(samples, geometry)
+    rounds = [[int(next(batches).states[0, 0, 0]) for _ in range(12)] for _ in range(2)]
+    assert [sorted(one) for one in rounds] == [list(range(1, 13))] * 2
+    assert rounds[0] != rounds[1]
+
+
+def test_rows_are_stacked_in_their_order() -> None:
+    geometry = Geometry(rows=1, context=16, anchors=2, block=4, mask_token=MASK)
+    rows = [pack(make_samples([(2, size)]), geometry) for size in (14, 15, 16)]
+    stacked = stack(rows)
+    for name in ("states", "blocks", "visible", "positions", "targets", "next_tokens"):
+        expected = np.concatenate([getattr(row, name) for row in rows])
+        assert np.array_equal(getattr(stacked, name), expected)
+
+
+def test_a_sample_is_a_prompt_with_a_response_of_two_tokens_at_least() -> None:
+    responses = [
+        Response(id=name, prompt_ids=(7, 8), response_ids=tuple(range(size)), finish_reason="stop")
+        for name, size in (("a", 1), ("b", 3), ("c", 0), ("d", 2))
+    ]
+    first, second = list_samples(responses)
+    assert first.tokens.tolist() == [7, 8, 0, 1, 2]
+    assert [(one.id, one.number, one.response_start) for one in (first, second)] == [
+        ("b", 0, 2),
+        ("d", 1, 2),
+    ]

