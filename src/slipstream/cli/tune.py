@@ -29,9 +29,12 @@ from slipstream.hardware.machine_watch import make_watch
 from slipstream.measuring.bench import Bench
 from slipstream.measuring.workloads import names_tasks
 from slipstream.planning import LaunchPlan
-from slipstream.reporting.pages.tuning import render_tuning_html, render_tuning_markdown
 from slipstream.reporting.text.bench import render_cell_line
-from slipstream.reporting.text.tuning import render_tuning_text
+from slipstream.reporting.tuning.tuning import (
+    render_tuning_html,
+    render_tuning_markdown,
+    render_tuning_text,
+)
 from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.tuning.goal import Goal, parse_goal
 from slipstream.tuning.tuner import LEAST_STARTS, Tuner
@@ -95,7 +98,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     methods = read_methods(options.methods or ())
     starts = options.starts or LEAST_STARTS + len(methods)
     _check(options, starts)
-    goal = parse_goal(options.goal)
+    goal = parse_goal([options.goal])
     host = read_host(this_machine(os.environ, datetime.now(UTC)))
     require_engine(host)
     wishes = _read_wishes(options, goal)

@@ -4,8 +4,10 @@ Rates are those of the busiest hour; `hours` are every hour's share of it. Arriv
 process unless a recording is replayed.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from math import exp, log, sqrt
 from random import Random
 from typing import Annotated, Literal, NamedTuple
@@ -19,12 +21,16 @@ HOUR = 3600.0
 
 
 class Arrival(NamedTuple):
-    """One request: its second, its kind, the prompt's tokens to compute, the answer's tokens."""
+    """One request: its second, its kind, the prompt's tokens to compute, the answer's tokens.
+
+    `cached_tokens` of the prompt are those that need not be computed.
+    """
 
     at: float
     kind: str
     prompt_tokens: int
     output_tokens: int
+    cached_tokens: int = 0
 
 
 class RequestLength(NamedTuple):
@@ -87,34 +93,24 @@ class Demand(Record):
         return self.model_copy(update={"kinds": tuple(kinds)})
 
     def find_share(self, at: float) -> float:
-        """Return an instant's share of the busiest hour, on a line between the hours."""
-        if not self.hours:
-            return 1.0
-        hour, part = divmod(at / HOUR, 1)
-        count = len(self.hours)
-        here, beyond = self.hours[int(hour) % count], self.hours[(int(hour) + 1) % count]
-        return here + (beyond - here) * part
+        """Return an instant's share of the busiest hour: that of its hour, all through."""
+        return self.hours[int(at // HOUR) % len(self.hours)] if self.hours else 1.0
 
 
 def draw_requests(demand: Demand, seconds: float, seed: int) -> Iterator[Arrival]:
     """Draw the arrivals of so many seconds; a day's course thins those of its busiest hour."""
     random = Random(seed)
-    total, at = demand.requests_per_second, 0.0
-    bounds: list[tuple[float, KindDemand]] = []
-    for kind in demand.kinds:
-        before = bounds[-1][0] if bounds else 0.0
-        bounds.append((before + kind.requests_per_second, kind))
-    varies = bool(demand.hours)
+    total, at, variation = demand.requests_per_second, 0.0, demand.length_variation
+    bounds = list(accumulate(kind.requests_per_second for kind in demand.kinds))
     while (at := at + random.expovariate(total)) < seconds:
-        if varies and random.random() > demand.find_share(at):
+        if demand.hours and random.random() > demand.find_share(at):
             continue
-        place = random.random() * total
-        kind = next((kind for bound, kind in bounds if place < bound), bounds[-1][1])
+        place = bisect_right(bounds, random.random() * total)
+        kind = demand.kinds[min(place, len(bounds) - 1)]
         if kind.lengths:
             length = kind.lengths[int(random.random() * len(kind.lengths))]
             yield Arrival(at, kind.kind, length.prompt_tokens, length.output_tokens)
         else:
-            variation = demand.length_variation
             prompt = draw_length(kind.uncached_tokens, variation, random)
             answer = draw_length(kind.output_tokens, variation, random)
             yield Arrival(at, kind.kind, prompt, answer)

@@ -17,7 +17,7 @@ from typing import Any
 
 from slipstream.errors import InvalidInputError
 from slipstream.sizing.demand import HOUR, Arrival, Demand, KindDemand, RequestLength
-from slipstream.sizing.ledger_speed import SUPERVISOR
+from slipstream.steering.ledger import SUPERVISOR_KEY
 
 MOST_REQUESTS = 5_000_000
 MOST_LENGTHS = 500
@@ -35,17 +35,6 @@ _COLUMNS = {
     "response tokens": "output",
     "generatedtokens": "output",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedRequest:
-    """One line of a recording; the cached part of its prompt is None where it does not say."""
-
-    at: float
-    kind: str
-    prompt_tokens: int
-    cached_tokens: int | None
-    output_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +61,7 @@ def read_recording(path: Path, kind: str) -> Recording:
     return _describe(requests, path.name, len(found) - len(requests))
 
 
-def _parse_json(lines: Iterable[str], kind: str) -> Iterator[RecordedRequest | None]:
+def _parse_json(lines: Iterable[str], kind: str) -> Iterator[Arrival | None]:
     for line in lines:
         if not line.strip():
             continue
@@ -83,9 +72,9 @@ def _parse_json(lines: Iterable[str], kind: str) -> Iterator[RecordedRequest | N
             yield None
 
 
-def _read_fields(fields: dict[str, Any], kind: str) -> RecordedRequest | None:
+def _read_fields(fields: dict[str, Any], kind: str) -> Arrival | None:
     """Read a line of a ledger or of an access log; what the engine never saw is left out."""
-    if fields.get("key") == SUPERVISOR or fields.get("refused"):
+    if fields.get("key") == SUPERVISOR_KEY or fields.get("refused"):
         return None
     ledger = isinstance(fields["at"], int | float)
     at = float(fields["at"]) if ledger else _read_time(fields["at"])
@@ -101,7 +90,7 @@ def _read_fields(fields: dict[str, Any], kind: str) -> RecordedRequest | None:
     )
 
 
-def _parse_csv(lines: Iterable[str], kind: str) -> Iterator[RecordedRequest | None]:
+def _parse_csv(lines: Iterable[str], kind: str) -> Iterator[Arrival | None]:
     rows = csv.reader(lines)
     header = [_COLUMNS.get(name.strip().lower()) for name in next(rows, [])]
     if {"at", "prompt", "output"} - set(header):
@@ -115,15 +104,13 @@ def _parse_csv(lines: Iterable[str], kind: str) -> Iterator[RecordedRequest | No
             yield None
 
 
-def _make(
-    at: float, kind: str, prompt: object, cached: object, output: object
-) -> RecordedRequest | None:
+def _make(at: float, kind: str, prompt: object, cached: object, output: object) -> Arrival | None:
     if not isinstance(prompt, int) or not isinstance(output, int) or not isfinite(at):
         return None
     if not 0 < prompt <= MOST_TOKENS or not 0 < output <= MOST_TOKENS:
         return None
-    own = min(cached, prompt) if isinstance(cached, int) and cached >= 0 else None
-    return RecordedRequest(at, kind[:64], prompt, own, output)
+    known = min(cached, prompt) if isinstance(cached, int) and cached >= 0 else 0
+    return Arrival(at, kind[:64], prompt - known, output, known)
 
 
 def _read_time(text: object) -> float:
@@ -139,64 +126,44 @@ def _read_time(text: object) -> float:
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
-def _describe(requests: Sequence[RecordedRequest], source: str, left_out: int) -> Recording:
-    begin, end = requests[0].at, requests[-1].at
-    span = end - begin
-    kinds = len({request.kind for request in requests})
-    if span > MOST_HOURS * HOUR or kinds > MOST_KINDS:
+def _describe(requests: Sequence[Arrival], source: str, left_out: int) -> Recording:
+    begin = requests[0].at
+    span = requests[-1].at - begin
+    kinds = sorted({request.kind for request in requests})
+    if span > MOST_HOURS * HOUR or len(kinds) > MOST_KINDS:
         raise InvalidInputError(
-            f"{source} has requests of {span / HOUR:.0f} hours and {kinds} kinds: its times or "
-            "kinds are not what they seem",
+            f"{source} has requests of {span / HOUR:.0f} hours and {len(kinds)} kinds: its times "
+            "or kinds are not what they seem",
             hint=f"at most {MOST_HOURS} hours and {MOST_KINDS} kinds; times are in seconds",
         )
-    hours: list[list[RecordedRequest]] = [[] for _ in range(int(span // HOUR) + 1)]
+    hours: list[list[Arrival]] = [[] for _ in range(int(span // HOUR) + 1)]
     for request in requests:
         hours[int((request.at - begin) // HOUR)].append(request)
     busiest = max(hours, key=len)
     seconds = HOUR if span > HOUR else span * len(requests) / (len(requests) - 1)
-    first = begin + hours.index(busiest) * HOUR
+    groups = {kind: [one for one in busiest if one.kind == kind] for kind in kinds}
+    last_day = hours[-DAY_HOURS:] if len(hours) >= LEAST_HOURS else []
     demand = Demand(
         source=source,
-        kinds=tuple(
-            _describe_kind(kind, own, seconds) for kind, own in sorted(_group(busiest).items())
-        ),
-        hours=_list_hours(hours, len(busiest)) if len(hours) >= LEAST_HOURS else (),
+        kinds=tuple(_describe_kind(kind, own, seconds) for kind, own in groups.items() if own),
+        hours=tuple(len(hour) / len(busiest) for hour in last_day),
     )
-    arrivals = [
-        Arrival(
-            one.at - first,
-            one.kind,
-            one.prompt_tokens - (one.cached_tokens or 0),
-            one.output_tokens,
-        )
-        for one in busiest
-    ]
+    first = begin + hours.index(busiest) * HOUR
+    arrivals = [one._replace(at=one.at - first) for one in busiest]
     return Recording(demand, arrivals, left_out)
 
 
-def _group(requests: Iterable[RecordedRequest]) -> dict[str, list[RecordedRequest]]:
-    groups: dict[str, list[RecordedRequest]] = {}
-    for request in requests:
-        groups.setdefault(request.kind, []).append(request)
-    return groups
-
-
-def _describe_kind(kind: str, requests: Sequence[RecordedRequest], seconds: float) -> KindDemand:
-    prompts = sum(one.prompt_tokens for one in requests)
+def _describe_kind(kind: str, requests: Sequence[Arrival], seconds: float) -> KindDemand:
+    cached = sum(one.cached_tokens for one in requests)
+    prompts = sum(one.prompt_tokens for one in requests) + cached
     step = max(1, len(requests) // MOST_LENGTHS)
     return KindDemand(
         kind=kind,
         requests_per_second=len(requests) / seconds,
         prompt_tokens=max(1, round(prompts / len(requests))),
         output_tokens=max(1, round(sum(one.output_tokens for one in requests) / len(requests))),
-        cached_share=sum(one.cached_tokens or 0 for one in requests) / prompts,
+        cached_share=cached / prompts,
         lengths=tuple(
-            RequestLength(one.prompt_tokens - (one.cached_tokens or 0), one.output_tokens)
-            for one in requests[::step]
+            RequestLength(one.prompt_tokens, one.output_tokens) for one in requests[::step]
         ),
     )
-
-
-def _list_hours(hours: Sequence[Sequence[RecordedRequest]], most: int) -> tuple[float, ...]:
-    """Return every hour's share of the busiest, of the last day that is there."""
-    return tuple(len(hour) / most for hour in hours[-DAY_HOURS:])

@@ -19,13 +19,17 @@ from slipstream.measuring.engine_start import measure_start
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
 from slipstream.tuning.acceptance import DraftAcceptance
-from slipstream.tuning.application import apply_profile, set_drafts
-from slipstream.tuning.experiment import EngineStart, plan_confirmation, plan_starts
+from slipstream.tuning.experiment import (
+    EngineStart,
+    plan_confirmation,
+    plan_starts,
+    read_acceptance,
+    read_point,
+)
 from slipstream.tuning.goal import Goal
 from slipstream.tuning.profile import SpeedProfile, confirm, make_profile
-from slipstream.tuning.reading import read_acceptance, read_point
-from slipstream.tuning.step_time import StepPoint
-from slipstream.tuning.trials import Trial, judge_trial, list_variants
+from slipstream.tuning.speed_model import StepPoint
+from slipstream.tuning.trials import Trial, apply_profile, judge_trial, list_variants, set_drafts
 
 MODEL_STARTS = 2
 LEAST_STARTS = 3
@@ -53,7 +57,7 @@ class StartReport(Record):
 class Tuning(Record):
     """Everything that was done, and the resulting plan."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     profile: SpeedProfile
     starts: tuple[StartReport, ...]
     trials: tuple[Trial, ...]

@@ -38,7 +38,7 @@ def test_a_recipe_and_a_rate_are_enough(capsys: pytest.CaptureFixture[str]) -> N
 def test_all_is_simulated_and_drawn_unless_the_arithmetic_is_enough(
     capsys: pytest.CaptureFixture[str], here: Path
 ) -> None:
-    words = ("size", *RATES, *SPARK, "--goal", "ttft<3s@p95", "--price", "0.5", "--currency", "EUR")
+    words = ("size", *RATES, *SPARK, "--goal", "ttft<3s@p95", "--price", "0.5EUR")
     pages = ("--html", "size.html", "--markdown", "size.md", "--start-seconds", "60")
     assert run([*words, *pages], {}) == 0
     shown = capsys.readouterr().out
@@ -126,9 +126,9 @@ def test_a_goal_that_nothing_holds_leaves_with_4(capsys: pytest.CaptureFixture[s
         (("--rate", "code=-1", *SPARK), "is not a number above zero"),
         (("--rate", "code=1", "code=2", *SPARK), "a kind is given twice"),
         (("--rate", "code=1", *SPARK, "--cached", "2"), "is not a share"),
-        (("--rate", "code=1", *SPARK, "--watts", "240"), "--watts and --energy-price go together"),
+        (("--rate", "code=1", *SPARK, "--price", "5/y"), "neither an amount per hour"),
         (("--rate", "code=1", *SPARK, "--day", "--arithmetic"), "--day is a simulation"),
-        (("--rate", "code=1", *SPARK, "--goal", "fast"), "none that a fleet can be sized for"),
+        (("--rate", "code=1", *SPARK, "--goal", "fast"), "is not known here"),
     ],
 )
 def test_what_cannot_be_sized_is_refused(

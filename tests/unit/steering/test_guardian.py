@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from slipstream.steering.drift import Drift
 from slipstream.steering.guardian import (
     ACTIONS,
     COOL_DOWN_SECONDS,
     ORDER_SECONDS,
     RESTART_EVERY_SECONDS,
     Action,
+    Drift,
     Guardian,
     GuardianRules,
     Levers,

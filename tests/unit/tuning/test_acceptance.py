@@ -84,15 +84,15 @@ def test_longer_drafts_never_give_less_and_never_more_than_they_hold(
 def test_the_measured_length_is_as_measured(stretches: list[list[int]]) -> None:
     acceptance = accept(stretches)
     drafts = [one for own in stretches for one in own]
-    assert acceptance.drafts == len(drafts)
+    assert acceptance.total.drafts == len(drafts)
     assert acceptance.expect(7).value == pytest.approx(1 + sum(drafts) / len(drafts))
-    assert sum(acceptance.by_position) == pytest.approx(sum(drafts) / len(drafts))
+    assert sum(acceptance.total.by_position) == pytest.approx(sum(drafts) / len(drafts))
 
 
 def test_positions_that_no_draft_reached_may_be_missing() -> None:
     request = RequestDrafts(prompt_id="a", drafts=10, accepted=(6, 2))
     acceptance = DraftAcceptance(kind="code", draft_length=7, requests=(request,))
-    assert acceptance.by_position == (0.6, 0.2, 0, 0, 0, 0, 0)
+    assert acceptance.total.by_position == (0.6, 0.2, 0, 0, 0, 0, 0)
     assert acceptance.expect(7).value == pytest.approx(1.8)
 
 

@@ -6,9 +6,15 @@ from hypothesis import strategies as some
 
 from slipstream.errors import InvalidInputError
 from slipstream.tuning.choice import SpeedChoice, choose, find_tax
-from slipstream.tuning.goal import Goal, Limit, parse_goal
+from slipstream.tuning.goal import Goal, Limit
 from slipstream.tuning.speed_model import SpeedModel
 from tests.unit.tuning.pieces import make_model
+
+
+def limit_goal(seconds: float, share: float = 0.95) -> Goal:
+    limit = Limit(figure="tpot", seconds=seconds, share=share)
+    return Goal(name="limits", limits=(limit,))
+
 
 LATENCY, THROUGHPUT = Goal(name="latency"), Goal(name="throughput")
 costs = some.floats(1e-4, 1e-2)
@@ -58,8 +64,7 @@ def test_no_other_load_or_length_gives_more_throughput(model: SpeedModel, load: 
 def test_a_limit_is_held_at_the_largest_load_that_can(
     model: SpeedModel, seconds: float, share: float
 ) -> None:
-    goal = Goal(name="limit", limit=Limit(seconds_per_token=seconds, share=share))
-    choice = choose(model, goal, 12)
+    choice = choose(model, limit_goal(seconds, share), 12)
 
     def holds(length: int, load: int) -> bool:
         found = model.predict(length, load)
@@ -201,7 +206,7 @@ def test_plain_is_measured_again_only_if_it_may_be_as_fast() -> None:
 
 
 def test_a_limit_that_nothing_holds_is_told_with_the_nearest() -> None:
-    choice = choose(make_model(), parse_goal("tpot<1ms@p95"), 12)
+    choice = choose(make_model(), limit_goal(0.001), 12)
     assert not choice.meets_goal
     assert choice.concurrency == 1
     assert choice.reasons[-2].startswith("95.0% of requests take at most")

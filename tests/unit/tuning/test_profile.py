@@ -6,11 +6,15 @@ import pytest
 
 from slipstream.errors import InvalidInputError
 from slipstream.tuning.acceptance import DraftAcceptance
-from slipstream.tuning.experiment import EngineStart, plan_starts
+from slipstream.tuning.experiment import (
+    EngineStart,
+    plan_starts,
+    read_acceptance,
+    read_point,
+)
 from slipstream.tuning.goal import Goal, parse_goal
 from slipstream.tuning.profile import SpeedProfile, confirm, make_profile
-from slipstream.tuning.reading import read_acceptance, read_point
-from slipstream.tuning.step_time import StepPoint
+from slipstream.tuning.speed_model import StepPoint
 from tests.unit.tuning.pieces import make_conditions
 from tests.unit.tuning.synthetic_engine import SyntheticEngine, serve
 
@@ -108,7 +112,7 @@ def test_what_was_measured_beats_what_was_foretold() -> None:
 
 
 def test_a_limit_is_judged_by_what_was_measured() -> None:
-    profile = tune().model_copy(update={"goal": parse_goal("tpot<60ms@p50")})
+    profile = tune().model_copy(update={"goal": parse_goal(["tpot<60ms@p50"])})
     chosen = EngineStart(profile.choice.draft_length, (LOAD,))
     engines = (ENGINE, SyntheticEngine(fixed=0.3))
     good, bad = (confirm(profile, *measure(engine, (chosen,), Random(1))) for engine in engines)

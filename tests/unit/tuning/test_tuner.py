@@ -9,24 +9,24 @@ from typing import Any
 
 import pytest
 
-from slipstream.hardware import load_host
 from slipstream.hardware.machine_watch import MachineLoad
 from slipstream.measuring.bench import Bench, BenchWarmUp
 from slipstream.measuring.engine_start import StartFigures
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plan import LaunchPlan
-from slipstream.planning.settings import Choice
-from slipstream.reporting.pages.tuning import render_tuning_html, render_tuning_markdown
-from slipstream.reporting.text.tuning import describe_tuning, render_tuning_text
+from slipstream.reporting.tuning.tuning import (
+    describe_tuning,
+    render_tuning_html,
+    render_tuning_markdown,
+    render_tuning_text,
+)
 from slipstream.tuning import tuner as tuner_module
-from slipstream.tuning.application import set_variables
 from slipstream.tuning.experiment import EngineStart
 from slipstream.tuning.goal import parse_goal
-from slipstream.tuning.trials import BINDING, IN_ENGINE, THREADS, list_variants
 from slipstream.tuning.tuner import Tuner, Tuning
 from tests.unit.tuning.pieces import make_conditions
 from tests.unit.tuning.synthetic_engine import KINDS, SyntheticEngine, serve
-from tests.unit.tuning.test_application import LENGTH, SCHEDULE, plan_for
+from tests.unit.tuning.test_trials import LENGTH, SCHEDULE, plan_for
 
 WARM = BenchWarmUp(rounds=3, seconds_per_token=(0.1, 0.1, 0.1), flat=True)
 PROMPTS = tuple(
@@ -81,7 +81,7 @@ class Machine:
             others=self.others,
         )
         return tuner.tune(
-            make_conditions(plan), goal=parse_goal(goal), concurrency=concurrency, starts=starts
+            make_conditions(plan), goal=parse_goal([goal]), concurrency=concurrency, starts=starts
         )
 
 
@@ -193,62 +193,6 @@ def test_a_method_that_is_no_faster_is_left(machine: Machine) -> None:
     assert not is_ngram(done.plan)
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (
-            {IN_ENGINE: "0", THREADS: "2"},
-            {BINDING: "0-1"},
-        ),
-        (
-            {BINDING: "0-14"},
-            {IN_ENGINE: "0", THREADS: "16"},
-        ),
-    ],
-)
-def test_a_cpu_is_tried_with_and_without_a_worker_process(
-    before: dict[str, str], after: dict[str, str], machine: Machine
-) -> None:
-    done = machine.tune()
-    plan = set_variables(done.plan, before, "planned")
-    (variant,) = [one for one in list_variants(plan, done.profile, {}) if "worker" in one.what]
-    changed = variant.change(plan, "tried")
-    assert {one.flag: one.value for one in changed.variables} == {
-        **{one.flag: one.value for one in done.plan.variables},
-        **after,
-    }
-    assert changed.decisions == plan.decisions
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ({IN_ENGINE: "0", THREADS: "3"}, {BINDING: "4-5,7"}),
-        ({BINDING: "4-5"}, {IN_ENGINE: "0", THREADS: "3"}),
-        ({BINDING: "auto"}, None),
-    ],
-)
-def test_a_worker_process_is_bound_to_the_cpus_of_the_machine(
-    before: dict[str, str], after: dict[str, str] | None, machine: Machine
-) -> None:
-    done = machine.tune()
-    host = load_host("cpu-server")
-    processor = host.processor.model_copy(update={"usable_cpus": (4, 5, 7)})
-    conditions = done.profile.conditions.model_copy(
-        update={"host": host.model_copy(update={"processor": processor})}
-    )
-    profile = done.profile.model_copy(update={"conditions": conditions})
-    plan = set_variables(done.plan, before, "planned")
-    changed = [
-        variant.change(plan, "tried")
-        for variant in list_variants(plan, profile, {})
-        if "worker" in variant.what
-    ]
-    tried = [{one.flag: one.value for one in plan.variables} for plan in changed]
-    kept = {one.flag: one.value for one in done.plan.variables}
-    assert tried == ([] if after is None else [{**kept, **after}])
-
-
 def test_a_schedule_is_tried_before_it_is_taken(machine: Machine) -> None:
     machine.engine = SyntheticEngine(fixed=0.05, by_token=0.004, plain_by_sequence=0.004)
     done = machine.tune(concurrency=1, starts=4)
@@ -299,25 +243,3 @@ def test_the_report_tells_the_choice_the_table_and_the_starts(machine: Machine) 
     page, markdown = render_tuning_html(done), render_tuning_markdown(done)
     assert page.count("<svg") >= 6
     assert "## predicted and served" in markdown
-
-
-@pytest.mark.parametrize(
-    ("machine_name", "before", "tried"),
-    [
-        ("cpu-server", None, ["in float32"]),
-        ("cpu-server", "float32", ["in bfloat16"]),
-        ("gb10", None, []),
-    ],
-)
-def test_a_cpu_is_tried_in_the_other_dtype(
-    machine_name: str, before: str | None, tried: list[str], machine: Machine
-) -> None:
-    done = machine.tune()
-    conditions = done.profile.conditions.model_copy(update={"host": load_host(machine_name)})
-    profile = done.profile.model_copy(update={"conditions": conditions})
-    plan = done.plan.change(dtype=before and Choice(before, "hardware", "planned"))
-    variants = [one for one in list_variants(plan, profile, {}) if one.what.startswith("in ")]
-    assert [one.what for one in variants] == tried
-    for one in variants:
-        changed = one.change(plan, "measured so").settings.dtype
-        assert changed == Choice(one.what.removeprefix("in "), "measured", "measured so")

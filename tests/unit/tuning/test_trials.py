@@ -7,16 +7,17 @@ import pytest
 
 from slipstream.checkpoints.checkpoint import Weights
 from slipstream.errors import InvalidInputError
-from slipstream.hardware import load_host
+from slipstream.hardware import Host, load_host
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.planner import make_plan
+from slipstream.planning.settings import Choice
 from slipstream.planning.wishes import Wishes
-from slipstream.tuning import application
-from slipstream.tuning.application import set_drafts, set_eager
+from slipstream.tuning import trials
 from slipstream.tuning.choice import settle
 from slipstream.tuning.goal import Goal, parse_goal
 from slipstream.tuning.profile import SpeedProfile
 from slipstream.tuning.speed_model import SpeedModel
+from slipstream.tuning.trials import BINDING, IN_ENGINE, THREADS, list_variants, set_drafts
 from tests.unit.planning.pieces import DRAFTER, TARGET
 from tests.unit.tuning.pieces import make_conditions, make_model
 
@@ -33,7 +34,7 @@ def plan_for(*raw: str, host: str = "gb10", drafts: bool = True) -> LaunchPlan:
 
 
 def apply_profile(plan: LaunchPlan, profile: SpeedProfile) -> LaunchPlan:
-    return application.apply_profile(plan, plan_for(drafts=False), profile)
+    return trials.apply_profile(plan, plan_for(drafts=False), profile)
 
 
 def profile_for(
@@ -134,9 +135,11 @@ def test_a_schedule_is_added_only_where_it_is_asked_for() -> None:
 
 def test_compilation_is_set_and_taken_out_and_nothing_else() -> None:
     plan = plan_for()
-    eager = set_eager(plan, True, "tried")
+    (eagerly,) = list_variants(plan, profile_for(3), {})
+    eager = eagerly.change(plan, "tried")
     assert changed(plan, eager) == {"--enforce-eager"}
-    assert set_eager(eager, False, "tried") == set_eager(plan, False, "tried")
+    (compiled,) = list_variants(eager, profile_for(3), {})
+    assert compiled.change(eager, "tried").argv() == plan.argv()
 
 
 def test_the_load_beyond_which_nothing_is_won_becomes_the_most_sequences() -> None:
@@ -150,7 +153,7 @@ def test_the_load_beyond_which_nothing_is_won_becomes_the_most_sequences() -> No
 
 def test_a_limit_becomes_the_most_sequences_of_a_step() -> None:
     plan = plan_for()
-    goal = parse_goal("tpot<40ms@p95")
+    goal = parse_goal(["tpot<40ms@p95"])
     tuned = apply_profile(plan, profile_for(3, 5, goal=goal))
     assert changed(plan, tuned) == {LENGTH, "--max-num-seqs"}
     assert tuned.argv()[tuned.argv().index("--max-num-seqs") + 1] == "5"
@@ -181,3 +184,58 @@ def test_a_profile_of_another_machine_is_refused() -> None:
         apply_profile(plan_for(), profile)
     assert refused.value.details == ("gb10 is not h100",)
     assert apply_profile(plan_for(host="h100"), profile).find(LENGTH)
+
+
+def on_host(profile: SpeedProfile, host: Host) -> SpeedProfile:
+    conditions = profile.conditions.model_copy(update={"host": host})
+    return profile.model_copy(update={"conditions": conditions})
+
+
+@pytest.mark.parametrize(
+    ("cpus", "before", "after"),
+    [
+        ((), {IN_ENGINE: "0", THREADS: "2"}, {BINDING: "0-1"}),
+        ((), {BINDING: "0-14"}, {IN_ENGINE: "0", THREADS: "16"}),
+        ((4, 5, 7), {IN_ENGINE: "0", THREADS: "3"}, {BINDING: "4-5,7"}),
+        ((4, 5, 7), {BINDING: "4-5"}, {IN_ENGINE: "0", THREADS: "3"}),
+        ((4, 5, 7), {BINDING: "auto"}, None),
+    ],
+)
+def test_a_cpu_is_tried_with_and_without_a_worker_process(
+    cpus: tuple[int, ...], before: dict[str, str], after: dict[str, str] | None
+) -> None:
+    base, profile, host = plan_for(), profile_for(3), load_host("cpu-server")
+    if cpus:
+        processor = host.processor.model_copy(update={"usable_cpus": cpus})
+        profile = on_host(profile, host.model_copy(update={"processor": processor}))
+    given = {name: Choice(value, "hardware", "planned") for name, value in before.items()}
+    plan = base.change_variables(given)
+    changed = [
+        variant.change(plan, "tried")
+        for variant in list_variants(plan, profile, {})
+        if "worker" in variant.what
+    ]
+    kept = {one.flag: one.value for one in base.variables}
+    tried = [{one.flag: one.value for one in plan.variables} for plan in changed]
+    assert tried == ([] if after is None else [{**kept, **after}])
+    assert all(one.decisions == plan.decisions for one in changed)
+
+
+@pytest.mark.parametrize(
+    ("machine", "before", "tried"),
+    [
+        ("cpu-server", None, ["in float32"]),
+        ("cpu-server", "float32", ["in bfloat16"]),
+        ("gb10", None, []),
+    ],
+)
+def test_a_cpu_is_tried_in_the_other_dtype(
+    machine: str, before: str | None, tried: list[str]
+) -> None:
+    plan = plan_for().change(dtype=before and Choice(before, "hardware", "planned"))
+    variants = list_variants(plan, on_host(profile_for(3), load_host(machine)), {})
+    found = [one for one in variants if one.what.startswith("in ")]
+    assert [one.what for one in found] == tried
+    for one in found:
+        changed = one.change(plan, "measured so").settings.dtype
+        assert changed == Choice(one.what.removeprefix("in "), "measured", "measured so")
