@@ -1,6 +1,7 @@
 """The speed of an engine is recovered from its ledger, its tuning or its controller."""
 
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 
@@ -75,6 +76,30 @@ def test_what_wrote_a_ledger_is_found_in_it(length: int) -> None:
             assert found.count_tokens_per_step(kind, 3) == pytest.approx(
                 speed.count_tokens_per_step(kind, 3), rel=0.02
             )
+
+
+def write_noisy(requests: int, seed: int) -> list[LedgerLine]:
+    """Write requests far apart whose steps take 30 ms and 1 ms per token, 10 % off each."""
+    chance, lines = Random(seed), []
+    for number in range(requests):
+        batch = 1.0 + number % 8
+        off, also = (1 + chance.gauss(0, 0.1) for _ in range(2))
+        first, step = (0.038 + 44 * 0.0005) * off, (0.03 + batch * 8 * 0.001) * also
+        seconds = first + 29 * step
+        times = {"at": 1000.0 + 20 * number, "seconds": seconds, "first_seconds": first}
+        lines.append(make(batch=batch, **times))
+    return lines
+
+
+def test_the_error_of_a_ledger_is_that_of_its_mean_and_not_of_one_request() -> None:
+    few, many = (take_ledger(write_noisy(count, 1), "ledger").error for count in (60, 960))
+    assert 0 < many < 0.35 * few < 0.05
+    held = 0
+    for seed in range(60):
+        found = take_ledger(write_noisy(120, seed), "ledger")
+        mean = found.find_cost(7).predict(4.5, 7)
+        held += abs(mean / (0.03 + 4.5 * 8 * 0.001) - 1) <= found.error
+    assert held >= 54
 
 
 def test_a_ledger_of_one_batch_does_not_tell_what_a_sequence_costs() -> None:
