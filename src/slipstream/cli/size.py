@@ -65,9 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how the router chooses a replica: at random, as vllm-router does with streams, or "
         "the one with fewer requests of two (default random)",
     )
-    sizing.add_argument(
-        "--arithmetic", action="store_true", help="leave out the simulation: takes a second"
-    )
+    sizing.add_argument("--arithmetic", action="store_true", help="leave out the simulation")
     sizing.add_argument(
         "--day",
         action="store_true",
@@ -77,10 +75,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed", metavar="N", type=natural_number, default=0, help="random seed (default 0)"
     )
     reports = parser.add_argument_group("reports")
-    reports.add_argument("--html", metavar="FILE", type=Path, help="write an HTML page with charts")
-    reports.add_argument(
-        "--markdown", metavar="FILE", type=Path, help="write the tables as Markdown"
-    )
+    for name, text in (
+        ("html", "an HTML page with charts"),
+        ("markdown", "the tables as Markdown"),
+    ):
+        reports.add_argument(f"--{name}", metavar="FILE", type=Path, help=f"write {text}")
 
 
 def _add_demand(parser: argparse.ArgumentParser) -> None:
@@ -99,16 +98,10 @@ def _add_demand(parser: argparse.ArgumentParser) -> None:
         "format of BurstGPT or of Azure's LLM inference traces; the kind is that of a file "
         f"without kinds (default {USUAL_KIND})",
     )
-    for name, of, usual in (
-        ("--prompt-tokens", "prompt", USUAL_PROMPT),
-        ("--answer-tokens", "answer", USUAL_ANSWER),
-    ):
+    for of, usual in (("prompt", USUAL_PROMPT), ("answer", USUAL_ANSWER)):
+        text = f"mean tokens per {of} (default {usual})"
         demand.add_argument(
-            name,
-            metavar="N",
-            type=whole_number,
-            default=usual,
-            help=f"mean tokens per {of} (default {usual})",
+            f"--{of}-tokens", metavar="N", type=whole_number, default=usual, help=text
         )
     demand.add_argument(
         "--cached",
@@ -128,9 +121,9 @@ def _add_demand(parser: argparse.ArgumentParser) -> None:
         "--hours",
         metavar="SHARE",
         type=_share,
-        nargs=HOURS,
+        nargs="+",
         default=(),
-        help="load of each hour of the day from midnight on, as a share of the busiest one",
+        help="load of each of the 24 hours from midnight on, as a share of the busiest one",
     )
 
 
@@ -141,32 +134,27 @@ def _add_speed(parser: argparse.ArgumentParser) -> None:
         "--profile",
         metavar="FILE",
         type=Path,
-        help="measured speed: the output of tune --json, or the ledger.jsonl or steering.json of "
-        "a run",
+        help="measured speed: the output of tune --json, or the ledger.jsonl of a run",
     )
     source.add_argument(
         "--recipe",
         metavar="NAME",
         help="published speed: the figures of a recipe, with wide intervals",
     )
-    speed.add_argument(
-        "--prompt-rate",
-        metavar="N",
-        type=positive_number,
-        help="prompt tokens per second of a replica (default: as measured, or derived)",
-    )
-    speed.add_argument(
-        "--max-sequences",
-        metavar="N",
-        type=whole_number,
-        help="concurrent sequences per replica (default: as measured)",
-    )
-    speed.add_argument(
-        "--start-seconds",
-        metavar="N",
-        type=positive_number,
-        help="seconds until a new replica serves (default: as measured)",
-    )
+    for name, read, text in (
+        (
+            "--prompt-rate",
+            positive_number,
+            "prompt tokens per second (default: as measured or derived)",
+        ),
+        ("--max-sequences", whole_number, "concurrent sequences (default: as measured)"),
+        (
+            "--start-seconds",
+            positive_number,
+            "seconds until a new one serves (default: as measured)",
+        ),
+    ):
+        speed.add_argument(name, metavar="N", type=read, help=text)
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
@@ -222,6 +210,10 @@ def _read_demand(options: argparse.Namespace, screen: Screen) -> tuple[Demand, l
             raise UsageError("a kind is given twice", hint="--rate code=6 prose=4")
         demand = Demand(source="--rate", kinds=tuple(kinds))
     if options.hours:
+        if len(options.hours) != HOURS:
+            raise UsageError(
+                f"--hours has {len(options.hours)} shares", hint="--hours with 24 shares"
+            )
         demand = demand.model_copy(update={"hours": tuple(options.hours)})
     return demand.grow(options.growth), arrivals
 

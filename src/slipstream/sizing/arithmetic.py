@@ -17,7 +17,7 @@ from functools import cached_property
 from math import ceil, inf, log
 from typing import TYPE_CHECKING, TypeVar
 
-from slipstream.sizing.demand import Demand, KindDemand, list_lengths
+from slipstream.sizing.demand import Demand, KindDemand, list_prompts
 from slipstream.sizing.engine_speed import EngineSpeed
 from slipstream.tuning.goal import Figure, Goal
 
@@ -53,7 +53,6 @@ class PoolLoad:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of requests that the replicas get."""
         return tuple(kind.kind for kind in self.demand.kinds)
 
     @property
@@ -166,9 +165,9 @@ class PoolLoad:
 
         prompts: list[tuple[int, float]] = []
         for kind in self.demand.kinds:
-            lengths = list_lengths(kind, self.demand.length_variation, _SAMPLED_LENGTHS)
-            weight = kind.requests_per_second / self.demand.requests_per_second / len(lengths)
-            prompts += [(length.prompt_tokens, weight) for length in lengths]
+            own = list_prompts(kind, _SAMPLED_LENGTHS)
+            weight = kind.requests_per_second / self.demand.requests_per_second / len(own)
+            prompts += [(tokens, weight) for tokens in own]
         tokens, weights = numpy.array(sorted(prompts)).T
         return tokens, numpy.concatenate(([0.0], numpy.cumsum(weights)))
 

@@ -1,7 +1,7 @@
 """`EngineSpeed`: what one replica's steps cost and yield, with where each figure comes from.
 
 It is what `tuning.profile.SpeedProfile` knows, plus what a prompt costs, in one form for every
-source: a tuning, a ledger, a running controller, published figures.
+source: a tuning, a ledger, published figures.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,6 @@ class DraftYield(Record):
 
     @cached_property
     def variance(self) -> float:
-        """The variance of a step's tokens."""
         return find_variance(self.by_position)
 
     def draw_steps(self, tokens: int, random: Random) -> int:
@@ -88,7 +87,6 @@ class EngineSpeed(Record):
         return (*((0,) if self.plain else ()), *sorted(common))
 
     def find_cost(self, draft_length: int) -> StepCost:
-        """Return the step cost of an engine with this draft length."""
         cost = self.drafting if draft_length else self.plain
         if cost is None:
             arm = "with" if draft_length else "without"

@@ -3,7 +3,7 @@
 A tuning has loads and drafts. A ledger has every request's steps, their time and its batch: a
 request's time after its first token is its steps, times a fixed part, a part by sequence, a part by
 verified token, plus the prompts that others had read in between; the first token of a request that
-was alone is one step and its own prompt. A running controller knows the steps of one batch.
+was alone is one step and its own prompt.
 """
 
 import json
@@ -29,23 +29,20 @@ from slipstream.sizing.engine_speed import (
 )
 from slipstream.steering.drafts import Drafts
 from slipstream.steering.ledger import SUPERVISOR_KEY, LedgerLine, read_ledger
-from slipstream.steering.state import SteeringState
-from slipstream.steering.step_time import FAR, StepCost, StepFit, StepRow, fit_steps, t_quantile
+from slipstream.steering.step_time import FAR, StepFit, StepRow, fit_steps, t_quantile
 from slipstream.tuning.acceptance import find_drafts
 from slipstream.tuning.profile import SpeedProfile
 from slipstream.tuning.tuner import Tuning
 
-USUAL_SEQUENCES = 16
 MOST_BYTES = 1 << 27
-CONTROLLER_ERROR = 0.3
 LEAST_STEPS = 4
 LEAST_LINES = 20
-_FILES = "the file of slipstream tune --json, a run's ledger.jsonl or its steering.json"
+_FILES = "the file of slipstream tune --json, or a run's ledger.jsonl"
 _LEDGER = "a ledger of a run under several loads, or the file of slipstream tune --json"
 
 
 def read_speed(path: Path) -> EngineSpeed:
-    """Read a tuning, a speed profile, a ledger, a controller's state, or what `size` printed."""
+    """Read a tuning, a speed profile, a ledger, or what `size` printed."""
     if path.suffix == ".jsonl":
         return take_ledger(list(read_ledger([path])), path.name)
     document = _read_document(path)
@@ -56,9 +53,6 @@ def read_speed(path: Path) -> EngineSpeed:
             return take_profile(tuning.profile, seconds, path.name)
         if "step_time" in document:
             return take_profile(SpeedProfile.model_validate(document), (), path.name)
-        if "steers" in document:
-            state = SteeringState.model_validate(document)
-            return take_state(state, max(state.running, USUAL_SEQUENCES), path.name)
         return EngineSpeed.model_validate(document.get("speed", document))
     except ValidationError as fault:
         raise InvalidInputError(
@@ -107,50 +101,6 @@ def take_profile(profile: SpeedProfile, start_seconds: Sequence[float], source: 
         batched_tokens=batched.value if batched else USUAL_BATCHED_TOKENS,
         start_seconds=median(start_seconds) if start_seconds else None,
         cautions=profile.cautions,
-    )
-
-
-def take_state(state: SteeringState, max_sequences: int, source: str) -> EngineSpeed:
-    """Return the speed that a running controller has learnt, of the batch that it had.
-
-    It knows one batch: what it says of others is a line through its draft lengths.
-    """
-    measured = [one for one in state.lengths if one.steps and one.step_seconds]
-    if not state.running or len({one.draft_length for one in measured}) < 2:
-        raise InvalidInputError(
-            f"{source} has step times of fewer than two draft lengths, or of an idle engine",
-            hint="give the run's ledger.jsonl instead, or the file of slipstream tune --json",
-        )
-    # By their tokens alone: sequences that verify one token each.
-    rows = [
-        StepRow(state.running * (one.draft_length + 1), 0, one.step_seconds or 0.0)
-        for one in measured
-    ]
-    fit = fit_steps(rows)
-    if fit is None:
-        raise InvalidInputError(
-            f"the step times in {source} lie on no line", hint="slipstream tune measures them"
-        )
-    fixed, by_token = fit.cost.fixed, fit.cost.by_sequence
-    cost = StepCost(fixed=fixed, by_token=by_token, most_sequences=state.running)
-    longest = max(one.draft_length for one in measured)
-    return EngineSpeed(
-        source=source,
-        drafting=cost,
-        plain=cost if any(not one.draft_length for one in measured) else None,
-        yields=tuple(
-            make_yield(kind, length, [counts])
-            for kind, counts in state.kinds.items()
-            if counts.drafts and len(counts.accepted) >= longest
-            for length in range(1, longest + 1)
-        ),
-        by_prompt_token=cost.by_token,
-        prompt_source=DERIVED_PROMPTS,
-        error=CONTROLLER_ERROR,
-        max_sequences=max_sequences,
-        cautions=(
-            f"the controller knows steps of {state.running} sequences: other batches are a guess",
-        ),
     )
 
 

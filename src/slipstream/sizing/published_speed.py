@@ -129,21 +129,18 @@ def take_recipe(recipe: Recipe) -> EngineSpeed:
     plain, plain_why = _fit_plain(plain_points, fixed, by_token, reading)
     most = max(point.concurrency for point in points)
     sources = sorted({f"{one.by} ({one.source})" for one in recipe.evidence if one.concurrency})
+    yields: list[DraftYield] = []
+    for kind, level in fit.by_kind.items():
+        shares = make_geometric(min(max(1.0, fixed / level), length + 1.0), length)
+        yields += [
+            DraftYield(kind=kind, draft_length=short, by_position=shares[:short])
+            for short in range(1, length + 1)
+        ]
     return EngineSpeed(
         source=f"recipe {recipe.name}: {', '.join(sources)}",
         drafting=StepCost(fixed=fixed, by_token=by_token, most_sequences=most),
         plain=plain,
-        yields=tuple(
-            DraftYield(
-                kind=kind,
-                draft_length=short,
-                by_position=make_geometric(min(max(1.0, fixed / level), length + 1.0), length)[
-                    :short
-                ],
-            )
-            for kind, level in fit.by_kind.items()
-            for short in range(1, length + 1)
-        ),
+        yields=tuple(yields),
         by_prompt_token=by_token,
         prompt_source=DERIVED_PROMPTS,
         error=max(PUBLISHED_ERROR, fit.find_error(points)),

@@ -28,12 +28,13 @@ LEAST_HOURS = 12
 DAY_HOURS = 24
 _HINT = "a ledger.jsonl or access.jsonl of a run, or a CSV with Timestamp and token columns"
 
+# As an access log names them.
 _COLUMNS = {
     "timestamp": "at",
-    "request tokens": "prompt",
-    "contexttokens": "prompt",
-    "response tokens": "output",
-    "generatedtokens": "output",
+    "request tokens": "prompt_tokens",
+    "contexttokens": "prompt_tokens",
+    "response tokens": "completion_tokens",
+    "generatedtokens": "completion_tokens",
 }
 
 
@@ -51,8 +52,8 @@ def read_recording(path: Path, kind: str) -> Recording:
     try:
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
             lines = (line.replace("\0", "") for line in file)
-            parse = _parse_csv if path.suffix == ".csv" else _parse_json
-            found = list(islice(parse(lines, kind), MOST_REQUESTS))
+            rows = _read_csv(lines) if path.suffix == ".csv" else filter(str.strip, lines)
+            found = [_read_row(row, kind) for row in islice(rows, MOST_REQUESTS)]
     except (OSError, csv.Error) as fault:
         raise InvalidInputError(f"cannot read {path}: {fault}", hint=_HINT) from fault
     requests = sorted((one for one in found if one is not None), key=lambda one: one.at)
@@ -61,61 +62,47 @@ def read_recording(path: Path, kind: str) -> Recording:
     return _describe(requests, path.name, len(found) - len(requests))
 
 
-def _parse_json(lines: Iterable[str], kind: str) -> Iterator[Arrival | None]:
-    for line in lines:
-        if not line.strip():
-            continue
-        try:
-            fields = json.loads(line)
-            yield _read_fields(fields, kind)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
-            yield None
+def _read_csv(lines: Iterable[str]) -> Iterator[dict[str, str]]:
+    rows = csv.reader(lines)
+    header = [_COLUMNS.get(name.strip().lower(), "") for name in next(rows, [])]
+    if {*_COLUMNS.values()} - set(header):
+        raise InvalidInputError("the CSV has no columns of times and tokens", hint=_HINT)
+    for row in rows:
+        yield dict(zip(header, row, strict=False))
+
+
+def _read_row(row: str | dict[str, str], kind: str) -> Arrival | None:
+    """Read a line of a ledger, of an access log or of a CSV; None if it is no served request."""
+    try:
+        if isinstance(row, dict):
+            tokens = {name: int(row[name]) for name in ("prompt_tokens", "completion_tokens")}
+            return _read_fields({"at": row["at"], **tokens}, kind)
+        return _read_fields(json.loads(row), kind)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+        return None
 
 
 def _read_fields(fields: dict[str, Any], kind: str) -> Arrival | None:
-    """Read a line of a ledger or of an access log; what the engine never saw is left out."""
     if fields.get("key") == SUPERVISOR_KEY or fields.get("refused"):
         return None
-    ledger = isinstance(fields["at"], int | float)
-    at = float(fields["at"]) if ledger else _read_time(fields["at"])
-    tokens = fields["tokens"] if ledger else fields["completion_tokens"]
-    # A ledger's time is that of the end, an access log's that of the beginning.
-    began = at - float(fields["seconds"]) if ledger else at
-    return _make(
-        began,
-        str(fields.get("kind") or kind) if ledger else kind,
-        fields["prompt_tokens"],
-        fields.get("cached_tokens") if ledger else None,
-        tokens,
-    )
-
-
-def _parse_csv(lines: Iterable[str], kind: str) -> Iterator[Arrival | None]:
-    rows = csv.reader(lines)
-    header = [_COLUMNS.get(name.strip().lower()) for name in next(rows, [])]
-    if {"at", "prompt", "output"} - set(header):
-        raise InvalidInputError("the CSV has no columns of times and tokens", hint=_HINT)
-    for row in rows:
-        fields = {name: cell for name, cell in zip(header, row, strict=False) if name}
-        try:
-            at = _read_time(fields["at"])
-            yield _make(at, kind, int(fields["prompt"]), None, int(fields["output"]))
-        except (ValueError, KeyError, OverflowError):
-            yield None
-
-
-def _make(at: float, kind: str, prompt: object, cached: object, output: object) -> Arrival | None:
-    if not isinstance(prompt, int) or not isinstance(output, int) or not isfinite(at):
-        return None
-    if not 0 < prompt <= MOST_TOKENS or not 0 < output <= MOST_TOKENS:
+    at, prompt, cached = fields["at"], fields["prompt_tokens"], 0
+    if isinstance(at, int | float):
+        # A ledger's time is that of the end, an access log's that of the beginning.
+        began, output = float(at) - float(fields["seconds"]), fields["tokens"]
+        kind, cached = str(fields.get("kind") or kind), fields.get("cached_tokens")
+    else:
+        began, output = _read_time(at), fields["completion_tokens"]
+    if not isfinite(began) or not all(
+        isinstance(count, int) and 0 < count <= MOST_TOKENS for count in (prompt, output)
+    ):
         return None
     known = min(cached, prompt) if isinstance(cached, int) and cached >= 0 else 0
-    return Arrival(at, kind[:64], prompt - known, output, known)
+    return Arrival(began, kind[:64], prompt - known, output, known)
 
 
-def _read_time(text: object) -> float:
+def _read_time(text: str) -> float:
     """Read seconds, or a date with a time; without a zone it is UTC."""
-    word = str(text).strip()
+    word = text.strip()
     try:
         return float(word)
     except ValueError:

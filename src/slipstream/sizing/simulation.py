@@ -33,7 +33,6 @@ class Histogram:
         self.counts = Counter[int]()
 
     def add(self, value: float) -> None:
-        """Count a value."""
         self.counts[int(_BUCKETS * log(max(value, 1e-6)) + 2000)] += 1
 
     def find_quantile(self, share: float) -> float | None:
@@ -142,7 +141,6 @@ class Simulation:
             self._plan(0.0, partial(self._scale, scaling))
 
     def run(self, arrivals: Iterable[Arrival]) -> ServedFigures:
-        """Serve all arrivals to their end."""
         events = self._events
         for arrival in arrivals:
             while events and events[0][0] <= arrival.at:

@@ -116,7 +116,6 @@ class SizeOption(Record):
 
     @property
     def replicas(self) -> int:
-        """All replicas."""
         return sum(pool.replicas for pool in self.pools)
 
     @property

@@ -63,7 +63,6 @@ class Drift(Record):
     key: str | None = None
 
     def describe(self) -> str:
-        """Return it as a sentence with its figures."""
         words, form, factor = _WORDS[self.family]
         before, after = (form.format(factor * figure) for figure in (self.before, self.after))
         change = f" ({self.after / self.before - 1:+.0%})" if self.before > 0 else ""

@@ -94,7 +94,6 @@ class LedgerReader:
         return lines
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

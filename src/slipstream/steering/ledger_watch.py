@@ -64,7 +64,6 @@ class Form:
 
     @property
     def is_time(self) -> bool:
-        """Whether the figures are times."""
         return self.octaves is not None
 
     @property
@@ -83,7 +82,6 @@ class Form:
         return min(1.0, max(0.0, figure))
 
     def to_figure(self, value: float, expected: float) -> float:
-        """Return the figure that has this value."""
         if self.octaves is None:
             return value
         return float(expected * 2 ** ((0.5 - value) * 2 * self.octaves))
@@ -111,21 +109,16 @@ class Place:
     prompt: int | None = None
 
     def __str__(self) -> str:
-        ranges = (
+        parts = [self.kind, self.context and f"context {self.context}"]
+        for name, bound, bounds in (
             ("drafts", self.draft_length, LENGTH_BOUNDS),
             ("batch", self.batch, BATCH_BOUNDS),
             ("prompt", self.prompt, PROMPT_BOUNDS),
-        )
-        parts = [
-            *([self.kind] if self.kind else []),
-            *([f"context {self.context}"] if self.context else []),
-            *(
-                f"{name} {_name_range(bound, bounds)}"
-                for name, bound, bounds in ranges
-                if bound is not None
-            ),
-        ]
-        return ", ".join(parts)
+        ):
+            if bound is not None:
+                most = f"over {bounds[-1]}" if bound > bounds[-1] else f"up to {bound}"
+                parts.append(f"{name} {most}")
+        return ", ".join(filter(None, parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +165,6 @@ def _observe_times(line: LedgerLine, first: float, context: str) -> Iterator[Obs
 def _find_bound(size: float, bounds: tuple[int, ...]) -> int:
     """Return the smallest bound that is not below a size, or twice the last."""
     return next((bound for bound in bounds if size <= bound), 2 * bounds[-1])
-
-
-def _name_range(bound: int, bounds: tuple[int, ...]) -> str:
-    return f"over {bounds[-1]}" if bound > bounds[-1] else f"up to {bound}"
 
 
 EVERYWHERE = Place()

@@ -117,12 +117,10 @@ class StepFit:
 
     @property
     def degrees_of_freedom(self) -> int:
-        """The rows that were kept, less the costs."""
         return len(self.residuals) - len(self.columns)
 
     @property
     def squares(self) -> float:
-        """The sum of the squared residuals."""
         return sum(share**2 for share in self.residuals)
 
 
@@ -252,7 +250,6 @@ class ExpectedTime:
         return self._predict(features) if self._count >= PILOT_REQUESTS else None
 
     def learn(self, features: tuple[float, ...], seconds: float) -> None:
-        """Update the model with a request's time."""
         if self._count >= PILOT_REQUESTS:
             expected = self._predict(features)
             seconds = min(MOST_OFF * expected, max(expected / MOST_OFF, seconds))

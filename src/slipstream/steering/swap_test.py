@@ -87,7 +87,6 @@ class SwapTest:
 
 
 def count_accepted(line: LedgerLine) -> float:
-    """Return the accepted tokens per step."""
     return sum(line.accepted) / line.steps
 
 

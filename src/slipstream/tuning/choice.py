@@ -163,7 +163,7 @@ def find_tax(batch: int) -> float:
 
 def _find_overflow(model: SpeedModel, best: Prediction) -> int | None:
     """Return the last concurrency at which these drafts are not slower than none."""
-    if not best.draft_length or 0 not in model.lengths:
+    if not best.draft_length:
         return None
     for load in range(best.concurrency + 1, model.max_sequences + 1):
         drafting, plain = (model.predict(length, load) for length in (best.draft_length, 0))

@@ -26,8 +26,8 @@ from slipstream.tuning.speed_model import StepPoint
 TYPICAL_TOKEN = 0.01  # of a step's fixed time: fitted to the rates of AEON-7/vllm-dflash on a GB10
 SHORT_SHARE = 3
 APART = 8
-LEAST_DRAFTING = 3
-LEAST_PLAIN = 2
+LEAST_SIZES = 3
+DRAFTING_LOADS = 5
 ODD_SHARE = 0.1
 _BEGIN = 1e-3
 
@@ -50,43 +50,43 @@ class EngineStart:
     method: str | None = None
 
 
-def plan_starts(
-    longest: int, most_concurrency: int, *, loads: int, starts: int, runner: Runner
-) -> tuple[EngineStart, ...]:
-    """Choose the starts and loads that leave the least error over all draft lengths and loads."""
-    if starts < 1 or loads < LEAST_DRAFTING + LEAST_PLAIN * (starts > 1) or most_concurrency < 2:
+def plan_starts(longest: int, most_concurrency: int, *, runner: Runner) -> tuple[EngineStart, ...]:
+    """Choose the loads of a drafting start and of a plain one that leave the least error.
+
+    The error is that over all draft lengths and loads.
+    """
+    if most_concurrency < 2:
         raise UsageError(
-            f"{loads} loads on {starts} starts up to concurrency {most_concurrency} "
-            "do not determine the cost of a step",
-            hint="at least 5 loads on 2 starts, up to concurrency 2 or more",
+            "loads of one sequence do not determine the cost of a step", hint="--users 2 or more"
         )
-    plain = max(LEAST_PLAIN, loads // 3) if starts > 1 else 0
     short = max(1, longest // SHORT_SHARE)
-    sizes = [
-        *(1 << power for power in range((most_concurrency - 1).bit_length())),
-        most_concurrency,
-    ]
-    scheduled = starts < 3 and short < longest and len(sizes) >= LEAST_DRAFTING
-    lengths = {short, longest} if scheduled or starts > 2 else {longest}
+    powers = range((most_concurrency - 1).bit_length())
+    sizes = [*(1 << power for power in powers), most_concurrency]
+    scheduled = short < longest and len(sizes) >= LEAST_SIZES
     # A size has one length in a schedule: with one near the largest, short drafts are in large
     # steps, too. Nearer than this, the batch would change the length whenever an answer ends.
     between = {most_concurrency * 3 // 4} if scheduled and most_concurrency >= APART else set()
-    cells = [(size, length) for size in sorted({*sizes, *between}) for length in sorted(lengths)]
+    lengths = [short, longest] if scheduled else [longest]
+    cells = [(size, length) for size in sorted({*sizes, *between}) for length in lengths]
     targets = [(size, length) for size in sizes for length in range(1, longest + 1)]
-    picked = _pick(cells, targets, loads - plain, one_length=scheduled)
-    if scheduled:
-        drafting = [_make_scheduled(picked, longest, runner)]
-    else:
-        drafting = [
-            EngineStart(
-                length,
-                tuple(size for size, its in picked if its == length),
-                because=f"{length} drafted tokens at every load",
-            )
-            for length in sorted(lengths, reverse=True)
-        ]
-    rest = [_make_plain(sizes, plain)] if plain else []
-    return tuple(start for start in (*drafting, *rest) if start.concurrencies)
+    picked = _pick(cells, targets, one_length=scheduled)
+    why = f"{longest} drafted tokens at every load"
+    if scheduled and runner == "V1":
+        why = "a draft length per concurrency, in one start"
+    elif scheduled:
+        why = (
+            "each concurrency verifies a length of its own, but all are drafted at the longest: "
+            "confirm a short one before it is dismissed"
+        )
+    drafting = EngineStart(
+        draft_length=longest,
+        concurrencies=tuple(size for size, _ in picked),
+        schedule=tuple(_list_ranges(dict(picked))) if scheduled else (),
+        because=why,
+    )
+    # Between its ends a plain step's time is a line.
+    ends = (sizes[0], sizes[-1])
+    return drafting, EngineStart(0, ends, because="the baseline without drafts")
 
 
 def plan_confirmation(
@@ -115,9 +115,7 @@ def plan_confirmation(
     )
 
 
-def _pick(
-    cells: Sequence[Cell], targets: Sequence[Cell], loads: int, *, one_length: bool
-) -> list[Cell]:
+def _pick(cells: Sequence[Cell], targets: Sequence[Cell], *, one_length: bool) -> list[Cell]:
     """Begin with the longest drafts at both ends, then add the load that leaves the least error.
 
     The largest step makes all others smaller than one that was measured, and a lone sequence is
@@ -142,7 +140,7 @@ def _pick(
     first = [max(cells), (1, max(length for _, length in cells))]
     picked: list[Cell] = []
     left = list(cells)
-    for _ in range(loads):
+    for _ in range(DRAFTING_LOADS):
         best = first.pop(0) if first else min(left, key=find_error)
         information += describe([best]).T @ describe([best])
         picked.append(best)
@@ -151,33 +149,11 @@ def _pick(
     return sorted(picked)
 
 
-def _make_scheduled(picked: Sequence[Cell], longest: int, runner: Runner) -> EngineStart:
-    because = (
-        "a draft length per concurrency, in one start"
-        if runner == "V1"
-        else "each concurrency verifies a length of its own, but all are drafted at the longest: "
-        "confirm a short one before it is dismissed"
-    )
-    return EngineStart(
-        draft_length=longest,
-        concurrencies=tuple(size for size, _ in picked),
-        schedule=tuple(_list_ranges(dict(picked))),
-        because=because,
-    )
-
-
 def _list_ranges(length_of: dict[int, int]) -> Iterator[tuple[int, int, int]]:
     first = last = 0
     for length, group in groupby(sorted(length_of), key=length_of.__getitem__):
         first, last = last + 1, max(group)
         yield first, last, length
-
-
-def _make_plain(sizes: Sequence[int], loads: int) -> EngineStart:
-    """Measure the ends first: between them a plain step's time is a line."""
-    ends = [sizes[-1], sizes[0]]
-    wanted = [*ends, sizes[len(sizes) // 2], *ends * loads][:loads]
-    return EngineStart(0, tuple(sorted(wanted)), because="the baseline without drafts")
 
 
 def read_point(samples: Sequence[Sample], *, drafts: bool) -> StepPoint:

@@ -22,7 +22,6 @@ class Limit(Record):
     share: float
 
     def __str__(self) -> str:
-        """Write the limit as it is typed."""
         time = f"{1000 * self.seconds:g}ms" if self.seconds < 1 else f"{self.seconds:g}s"
         return f"{self.figure}<{time}@p{100 * self.share:g}"
 
@@ -39,7 +38,6 @@ class Goal(Record):
         return self.limits[0] if self.limits else None
 
     def __str__(self) -> str:
-        """Write the goal as it is typed."""
         return ", ".join(map(str, self.limits)) or self.name
 
 

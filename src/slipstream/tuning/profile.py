@@ -1,7 +1,7 @@
 """`SpeedProfile`: measured and fitted speeds, predictions, and the choice with its reasons."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Literal
 
@@ -28,7 +28,6 @@ class Confirmation(Record):
 
     draft_length: int
     predicted_seconds_per_token: float
-    error: float
     measured_seconds_per_token: float
 
     @property
@@ -55,7 +54,6 @@ class SpeedProfile(Record):
 
     @property
     def model(self) -> SpeedModel:
-        """Return what predicts any other load."""
         return SpeedModel(self.step_time, self.acceptance, self.shares, self.max_sequences)
 
     @property
@@ -73,25 +71,22 @@ def make_profile(
     goal: Goal,
     concurrency: int,
     max_sequences: int,
-    shares: Mapping[str, float] | None = None,
 ) -> SpeedProfile:
-    """Fit, predict and choose; without shares, every kind has the same number of tokens."""
-    weights = shares or dict.fromkeys(sorted({one.kind for one in acceptance}), 1.0)
-    if not weights or min(weights.values()) < 0 or not sum(weights.values()):
+    """Fit, predict and choose; every kind has the same number of tokens."""
+    kinds = sorted({one.kind for one in acceptance})
+    if not kinds:
         raise InvalidInputError(
-            "no kind of prompt has drafts and a share of the tokens",
+            "no kind of prompt has drafts",
             hint="slipstream tune with a drafter that is accepted: see slipstream bench",
         )
-    whole = sum(weights.values())
-    kinds = {kind: weight / whole for kind, weight in weights.items() if weight}
-    steps = fit_step_time(points)
-    model = SpeedModel(steps, tuple(acceptance), kinds, max_sequences)
+    steps, shares = fit_step_time(points), dict.fromkeys(kinds, 1 / len(kinds))
+    model = SpeedModel(steps, tuple(acceptance), shares, max_sequences)
     loads = sorted({*SHOWN_LOADS, concurrency, max_sequences})
     return SpeedProfile(
         conditions=conditions,
         goal=goal,
         max_sequences=max_sequences,
-        shares=kinds,
+        shares=shares,
         points=tuple(points),
         step_time=steps,
         acceptance=tuple(acceptance),
@@ -118,7 +113,6 @@ def confirm(
         Confirmation(
             draft_length=length,
             predicted_seconds_per_token=predict_served(model, own, length),
-            error=model.predict(length, load).error,
             measured_seconds_per_token=read_served(model, own, acceptance),
         )
         for length, own in sorted(served.items())

@@ -40,7 +40,7 @@ class StepTime(Record):
     """The costs of a step with and without drafts; `spread` is the relative error of a load."""
 
     drafting: StepCost
-    plain: StepCost | None
+    plain: StepCost
     spread: float
     degrees_of_freedom: int
     cautions: tuple[str, ...] = ()
@@ -52,14 +52,7 @@ class StepTime(Record):
         return cost.predict(sequences, draft_length), self.spread * sqrt(1 + own**2)
 
     def find_cost(self, draft_length: int) -> StepCost:
-        """Return the costs of an engine with this draft length."""
-        cost = self.drafting if draft_length else self.plain
-        if cost is None:
-            raise InvalidInputError(
-                "no engine without a drafter was measured",
-                hint="slipstream tune with room for a plain start",
-            )
-        return cost
+        return self.drafting if draft_length else self.plain
 
     @property
     def student(self) -> float:
@@ -69,10 +62,10 @@ class StepTime(Record):
 
 def fit_step_time(points: Sequence[StepPoint]) -> StepTime:
     """Fit both engines robustly against a few bad loads; too few loads are refused."""
-    plain = [point for point in points if not point.draft_length]
-    fits = [_fit([point for point in points if point.draft_length], "with drafts")]
-    if plain:
-        fits.append(_fit(plain, "without drafts"))
+    fits = [
+        _fit([point for point in points if bool(point.draft_length) == drafts], arm)
+        for drafts, arm in ((True, "with drafts"), (False, "without drafts"))
+    ]
     degrees_of_freedom = sum(fit.degrees_of_freedom for fit in fits)
     if degrees_of_freedom < LEAST_FREEDOM:
         raise InvalidInputError(
@@ -91,7 +84,7 @@ def fit_step_time(points: Sequence[StepPoint]) -> StepTime:
         cautions.append(f"{aside} of {len(points)} loads fit no line and were set aside")
     return StepTime(
         drafting=fits[0].cost,
-        plain=fits[1].cost if plain else None,
+        plain=fits[1].cost,
         spread=spread,
         degrees_of_freedom=degrees_of_freedom,
         cautions=tuple(cautions),
@@ -142,7 +135,7 @@ class SpeedModel:
 
     @cached_property
     def lengths(self) -> range:
-        """Return the draft lengths that can be told; 0, if a plain engine was measured."""
+        """Return the draft lengths that can be told, from 0 on."""
         longest = dict.fromkeys(self.shares, 0)
         for one in self.acceptance:
             longest[one.kind] = max(longest.get(one.kind, 0), one.draft_length)
@@ -152,11 +145,9 @@ class SpeedModel:
                 "there are kinds of prompts whose drafts were not measured: " + ", ".join(missing),
                 hint="slipstream tune with the same --workload for all",
             )
-        last = min(longest[kind] for kind in self.shares)
-        return range(0 if self.steps.plain else 1, last + 1)
+        return range(min(longest[kind] for kind in self.shares) + 1)
 
     def predict(self, draft_length: int, concurrency: int) -> Prediction:
-        """Predict a steady load."""
         sequences = min(concurrency, self.max_sequences)
         seconds, spread = self.steps.predict(sequences, draft_length)
         tokens = self._tokens[draft_length]
@@ -183,7 +174,6 @@ class SpeedModel:
         return seconds * slow
 
     def count_tokens(self, kind: str, draft_length: int) -> float:
-        """Return the tokens of a step of one kind."""
         if not draft_length:
             return 1.0
         if (kind, draft_length) not in self._drafts:
@@ -203,7 +193,6 @@ class SpeedModel:
 
     @cached_property
     def _tokens(self) -> dict[int, FigureWithError]:
-        """Return the tokens of a step by draft length."""
         plain = FigureWithError(1.0, 0.0)
         return {length: self._mix(length) if length else plain for length in self.lengths}
 
@@ -236,7 +225,6 @@ class SpeedModel:
 
 
 def not_measured(kind: str, length: int) -> InvalidInputError:
-    """Return the error for a draft length of which nothing is known."""
     return InvalidInputError(
         f"{length} drafted tokens were not measured for {kind}",
         hint="slipstream tune with the same --workload for all",

@@ -31,9 +31,7 @@ from slipstream.tuning.profile import SpeedProfile, confirm, make_profile
 from slipstream.tuning.speed_model import StepPoint
 from slipstream.tuning.trials import Trial, apply_profile, judge_trial, list_variants, set_drafts
 
-MODEL_STARTS = 2
 LEAST_STARTS = 3
-LOADS = 7
 
 
 class StartReport(Record):
@@ -99,13 +97,7 @@ class Tuner:
         self._reports.clear()
         points: list[StepPoint] = []
         acceptance: list[DraftAcceptance] = []
-        for start in plan_starts(
-            self.longest,
-            self.max_sequences,
-            loads=LOADS,
-            starts=MODEL_STARTS,
-            runner=self.runner,
-        ):
+        for start in plan_starts(self.longest, self.max_sequences, runner=self.runner):
             found = self.measure(start)
             points += found[0]
             acceptance += found[1]

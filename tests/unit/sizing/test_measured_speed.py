@@ -1,4 +1,4 @@
-"""The speed of an engine is recovered from its ledger, its tuning or its controller."""
+"""The speed of an engine is recovered from its ledger or its tuning."""
 
 from collections.abc import Iterator
 from random import Random
@@ -8,13 +8,11 @@ import pytest
 from slipstream.errors import InvalidInputError
 from slipstream.sizing.demand import draw_requests
 from slipstream.sizing.engine_speed import EngineSpeed
-from slipstream.sizing.measured_speed import take_ledger, take_profile, take_state
+from slipstream.sizing.measured_speed import take_ledger, take_profile
 from slipstream.sizing.simulation import ServedRequest, SimulatedPool, Simulation
 from slipstream.steering.ledger import LedgerLine
-from slipstream.steering.state import SteeringState
 from tests.unit.sizing.pieces import make_demand, make_speed
 from tests.unit.steering.lines import make
-from tests.unit.steering.states import make_state
 from tests.unit.tuning.test_profile import tune
 
 KINDS = ("code", "prose")
@@ -129,33 +127,3 @@ def test_a_profile_predicts_the_same_speeds_as_the_model_it_came_from() -> None:
                 for kind, share in profile.shares.items()
             )
             assert tokens == pytest.approx(predicted.tokens_per_step, rel=0.01)
-
-
-def test_a_controller_tells_a_line_through_its_lengths() -> None:
-    state = make_lengths(((0, 0.10), (1, 0.11), (3, 0.13)))
-    speed = take_state(state, 16, "steering.json")
-    assert speed.drafting is not None
-    assert speed.drafting.predict(4, 3) == pytest.approx(0.13)
-    assert speed.plain is not None
-    assert speed.error >= 0.3
-    assert any("4 sequences" in caution for caution in speed.cautions)
-
-
-def test_a_controller_that_knows_one_length_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="fewer than two draft lengths"):
-        take_state(make_lengths(((0, 0.10),)), 16, "steering.json")
-
-
-def make_lengths(times: tuple[tuple[int, float], ...]) -> SteeringState:
-    lengths = [
-        {
-            "draft_length": length,
-            "step_seconds": seconds,
-            "tokens_per_step": 1.0,
-            "tokens_per_second": 1.0,
-            "steps": 50,
-        }
-        for length, seconds in times
-    ]
-    document = make_state().model_dump(mode="json") | {"running": 4, "lengths": lengths}
-    return SteeringState.model_validate(document)

@@ -24,7 +24,7 @@ def make_acceptance(kind: str, likely: float, length: int = 15) -> DraftAcceptan
 
 def make_model(
     drafting: tuple[float, float, float] = (0.076, 0.0, 0.00077),
-    plain: tuple[float, float] | None = (0.073, 0.0008),
+    plain: tuple[float, float] = (0.073, 0.0008),
     likely: float = 0.7,
     *,
     length: int = 15,
@@ -37,7 +37,7 @@ def make_model(
 
     steps = StepTime(
         drafting=take(*drafting),
-        plain=None if plain is None else take(*plain),
+        plain=take(*plain),
         spread=0.01,
         degrees_of_freedom=10,
     )

@@ -44,7 +44,7 @@ def measure(
 
 
 def tune(seed: int = 0, load: int = LOAD) -> SpeedProfile:
-    starts = plan_starts(15, 16, loads=7, starts=2, runner="V1")
+    starts = plan_starts(15, 16, runner="V1")
     points, acceptance = measure(ENGINE, starts, Random(seed))
     return make_profile(
         make_conditions(),
@@ -137,33 +137,3 @@ def test_a_confirmation_must_have_every_kind() -> None:
     code = [point for point in points if point.kind == "code"]
     with pytest.raises(InvalidInputError, match="not measured for every kind"):
         confirm(tune(), code, acceptance)
-
-
-def test_shares_are_made_whole_and_a_kind_without_one_is_left_out() -> None:
-    profile = tune()
-    remade = make_profile(
-        profile.conditions,
-        profile.points,
-        profile.acceptance,
-        goal=profile.goal,
-        concurrency=LOAD,
-        max_sequences=16,
-        shares={"code": 3, "prose": 0},
-    )
-    assert remade.shares == {"code": 1.0}
-    assert remade.choice.draft_length > profile.choice.draft_length
-
-
-@pytest.mark.parametrize("shares", [{"code": 0.0}, {"code": -1.0, "prose": 2.0}])
-def test_shares_that_are_none_are_refused(shares: dict[str, float]) -> None:
-    profile = tune()
-    with pytest.raises(InvalidInputError, match="a share of the tokens"):
-        make_profile(
-            profile.conditions,
-            profile.points,
-            profile.acceptance,
-            goal=profile.goal,
-            concurrency=LOAD,
-            max_sequences=16,
-            shares=shares,
-        )

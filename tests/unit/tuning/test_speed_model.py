@@ -13,19 +13,17 @@ from slipstream.tuning.speed_model import SpeedModel, StepPoint, StepTime, fit_s
 from tests.unit.tuning.synthetic_engine import SyntheticEngine
 
 ENGINE = SyntheticEngine()
-STARTS = plan_starts(15, 32, loads=8, starts=2, runner="V1")
-FEW = plan_starts(15, 16, loads=7, starts=2, runner="V1")
+STARTS = plan_starts(15, 32, runner="V1")
+FEW = plan_starts(15, 16, runner="V1")
 LOADS = [(load, length) for load in (1, 3, 8, 16) for length in (0, 1, 4, 15)]
 # Median times per token, in ms, of Qwen3.6-27B on one GB10: README of AEON-7/vllm-dflash.
 PUBLISHED = {"code": (15.2, 21.2, 29.4, 47.1), "prose": (33.6, 46.8, 64.4, 104.0)}
 SHARES = {"code": 0.5, "prose": 0.5}
 
 
-def model(
-    seed: int = 0, *, prompts: int = 40, sequences: int = 32, plain: bool = True
-) -> SpeedModel:
+def model(seed: int = 0, *, prompts: int = 40, sequences: int = 32) -> SpeedModel:
     chance = Random(seed)
-    points = [one for one in ENGINE.run(STARTS, chance) if plain or one.draft_length]
+    points = ENGINE.run(STARTS, chance)
     drafts = tuple(ENGINE.draft_all(15, chance, prompts=prompts))
     return SpeedModel(fit_step_time(points), drafts, SHARES, sequences)
 
@@ -86,11 +84,6 @@ def test_a_load_far_beyond_the_measured_ones_says_so() -> None:
     assert made.predict(15, 64).error > made.predict(15, 32).error
 
 
-def test_plain_is_among_the_lengths_if_it_was_measured() -> None:
-    assert model().lengths == range(16)
-    assert model(plain=False).lengths == range(1, 16)
-
-
 def test_a_kind_without_drafts_is_refused() -> None:
     made = model()
     with pytest.raises(InvalidInputError, match="json"):
@@ -104,13 +97,8 @@ def test_the_slow_requests_are_those_with_fewer_tokens_a_step() -> None:
     assert made.predict_slow(3, 4, 0.5) == pytest.approx(step / 4)
     assert made.predict_slow(3, 4, 0.51) == pytest.approx(step)
     assert made.predict_slow(0, 4, 0.99) == pytest.approx(steps.predict(4, 0)[0])
-
-
-def test_a_higher_percentile_is_never_faster() -> None:
-    made = model()
-    slow = [made.predict_slow(7, 8, share / 100) for share in range(5, 100, 5)]
+    slow = [model().predict_slow(7, 8, share / 100) for share in range(5, 100, 30)]
     assert slow == sorted(slow)
-    assert slow[0] < made.predict(7, 8).seconds_per_token < slow[-1]
 
 
 def point(sequences: float, length: float, seconds: float = 0.1) -> StepPoint:
@@ -123,16 +111,20 @@ def point(sequences: float, length: float, seconds: float = 0.1) -> StepPoint:
     )
 
 
+PLAIN = [point(1, 0, 0.071), point(16, 0, 0.086)]
+
+
 def test_known_costs_are_recovered_within_their_errors() -> None:
     for seed in range(10):
         fit = fit_step_time(ENGINE.run(FEW, Random(seed)))
-        assert fit.plain is not None
         truth = (ENGINE.fixed, ENGINE.by_sequence, ENGINE.by_token)
         plain = (ENGINE.plain_fixed, ENGINE.plain_by_sequence, 0.0)
         for cost, exact in ((fit.drafting, truth), (fit.plain, plain)):
             for (value, error), one in zip(cost.list_costs(fit.spread), exact, strict=True):
                 assert abs(value - one) <= 4 * error + 1e-3 * ENGINE.fixed
         assert fit.spread == pytest.approx(ENGINE.noise, rel=0.6)
+        assert fit.cautions == ()
+    assert fit_step_time(SyntheticEngine(noise=0.2).run(FEW, Random(5))).cautions
 
 
 def test_the_error_holds_what_is_measured_next() -> None:
@@ -167,22 +159,18 @@ def test_published_rates_of_a_gb10_lie_on_a_line() -> None:
         for kind, times in PUBLISHED.items()
         for load, time in zip((1, 4, 8, 16), times, strict=True)
     ]
-    fit = fit_step_time(points)
+    fit = fit_step_time([*points, *PLAIN])
     assert fit.spread < 0.03
     assert fit.drafting.by_token / fit.drafting.fixed == pytest.approx(0.01, rel=0.1)
 
 
 def test_one_draft_length_is_taken_to_cost_by_token_and_that_is_said() -> None:
     engine = SyntheticEngine(by_sequence=0, noise=0)
-    fit = fit_step_time([engine.measure("code", n, 14.99, Random(0)) for n in (1, 2, 5, 16)])
+    points = [engine.measure("code", n, 14.99, Random(0)) for n in (1, 2, 5, 16)]
+    fit = fit_step_time([*points, *PLAIN])
     assert "one draft length was measured" in fit.cautions[0]
     assert fit.drafting.by_sequence == 0
     assert fit.predict(8, 3)[0] == pytest.approx(engine.take_seconds(8, 3), rel=1e-6)
-
-
-def test_noise_that_is_no_noise_is_said() -> None:
-    fit = fit_step_time(SyntheticEngine(noise=0.2).run(FEW, Random(5)))
-    assert any("off the fitted step time by" in caution for caution in fit.cautions)
 
 
 @pytest.mark.parametrize(
@@ -190,8 +178,8 @@ def test_noise_that_is_no_noise_is_said() -> None:
     [
         ([], "one batch size, or none"),
         ([point(4, 7), point(4.4, 7), point(4, 3), point(4.1, 3), point(4, 1)], "one batch size"),
-        ([point(1, 7), point(8, 7, 0.2), point(8, 2)], "3 loads are too few"),
-        ([point(1, 7), point(8, 2)], "do not determine the costs"),
+        ([point(1, 7), point(8, 7, 0.2), point(8, 2), *PLAIN], "5 loads are too few"),
+        ([point(1, 7), point(8, 2), *PLAIN], "do not determine the costs"),
         ([point(1, 7), point(4, 1), point(1, 7), point(4, 1)], "do not determine the costs"),
         ([*(point(n, k) for n in (1, 4, 8) for k in (2, 7)), point(1, 0)], "without drafts"),
     ],
@@ -199,13 +187,6 @@ def test_noise_that_is_no_noise_is_said() -> None:
 def test_too_little_is_refused(points: list[StepPoint], why: str) -> None:
     with pytest.raises(InvalidInputError, match=why):
         fit_step_time(points)
-
-
-def test_without_a_plain_start_nothing_is_said_about_plain() -> None:
-    fit = fit_step_time([one for one in ENGINE.run(FEW, Random(0)) if one.draft_length])
-    assert fit.plain is None
-    with pytest.raises(InvalidInputError, match="no engine without a drafter"):
-        fit.predict(1, 0)
 
 
 @given(

@@ -75,62 +75,46 @@ def changed(before: LaunchPlan, after: LaunchPlan) -> set[str]:
 
 
 def test_the_draft_length_changes_with_its_figures_and_nothing_else() -> None:
-    plan, profile = plan_for(), profile_for(3)
-    tuned = apply_profile(plan, profile)
+    plan = plan_for()
+    tuned = apply_profile(plan, profile_for(3))
     assert changed(plan, tuned) == {LENGTH}
     decision = tuned.find(LENGTH)
     assert decision is not None
-    assert decision.value == "3"
-    assert "ms per token at concurrency 8" in decision.because
-    assert "no drafts would take" in decision.because
-    assert speculation_of(tuned)["num_speculative_tokens"] == 3
+    assert (decision.value, "at concurrency 8" in decision.because) == ("3", True)
     assert LaunchPlan.model_validate_json(tuned.to_json()) == tuned
 
 
 def test_no_drafts_takes_the_speculation_out_and_notes_why() -> None:
-    plan = plan_for()
-    tuned = apply_profile(plan, profile_for(0))
+    tuned = apply_profile(plan_for(), profile_for(0))
     assert tuned.drafter is None
     assert "--speculative-config" not in tuned.argv()
-    assert tuned.notes[-1].startswith("tuned: no drafts, because 1.00 tokens in a step")
+    assert tuned.notes[-1].startswith("tuned: no drafts")
 
 
-@pytest.mark.parametrize("schedule", [[], [[1, 4, 9]]])
-def test_speculation_that_was_given_as_json_is_changed_inside(schedule: list[list[int]]) -> None:
-    given: dict[str, Any] = {"method": "dflash", "num_speculative_tokens": 9}
-    if schedule:
-        given["num_speculative_tokens_per_batch_size"] = schedule
-    plan = plan_for("--speculative-config", json.dumps(given))
-    tuned = apply_profile(plan, profile_for(3))
-    assert speculation_of(tuned)["num_speculative_tokens"] == 3
-    assert "num_speculative_tokens_per_batch_size" not in speculation_of(tuned)
-    scheduled = speculation_of(set_drafts(plan, 15, ((1, 1, 15), (2, 8, 4)), "asked"))
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--speculative-config", '{"method": "dflash", "num_speculative_tokens": 9}'),
+        ("--spec-method", "dflash", "--spec-model", "d", "--spec-tokens", "9"),
+        (SCHEDULE, "[[1, 4, 9]]"),
+    ],
+)
+def test_speculation_is_changed_however_it_was_given(words: tuple[str, ...]) -> None:
+    plan = plan_for(*words)
+    before, tuned = speculation_of(plan), speculation_of(apply_profile(plan, profile_for(3)))
+    assert tuned["num_speculative_tokens"] == 3
+    assert "num_speculative_tokens_per_batch_size" not in tuned
+    assert tuned["model"] == before["model"]
+    scheduled = speculation_of(set_drafts(plan, 15, ((1, 1, 15), (2, 8, 4)), "tried"))
     assert scheduled["num_speculative_tokens"] == 15
     assert scheduled["num_speculative_tokens_per_batch_size"] == [[1, 1, 15], [2, 8, 4]]
 
 
-def test_short_flags_are_changed_too() -> None:
-    words = ("--spec-method", "dflash", "--spec-model", "d", "--spec-tokens", "9")
-    tuned = apply_profile(plan_for(*words), profile_for(3))
-    assert speculation_of(tuned)["num_speculative_tokens"] == 3
-    assert speculation_of(tuned)["model"] == "d"
-
-
-def test_an_old_schedule_goes_with_the_old_length() -> None:
-    plan = plan_for(SCHEDULE, "[[1, 4, 9]]")
-    assert plan.find(SCHEDULE)
-    assert apply_profile(plan, profile_for(3)).find(SCHEDULE) is None
-
-
-def test_a_schedule_is_added_only_where_it_is_asked_for() -> None:
+def test_a_schedule_is_not_taken_unmeasured() -> None:
     plan, profile = plan_for(), profile_for(15, 1)
     assert profile.choice.schedule
     assert apply_profile(plan, profile).find(SCHEDULE) is None
-    tuned = set_drafts(plan, 15, ((1, 8, 15), (9, 16, 7)), "tried")
-    assert changed(plan, tuned) - {LENGTH} == {SCHEDULE}
-    decision = tuned.find(SCHEDULE)
-    assert decision is not None
-    assert (decision.source, decision.because) == ("measured", "tried")
+    assert changed(plan, set_drafts(plan, 15, ((1, 8, 15), (9, 16, 7)), "tried")) >= {SCHEDULE}
 
 
 def test_compilation_is_set_and_taken_out_and_nothing_else() -> None:
@@ -142,35 +126,21 @@ def test_compilation_is_set_and_taken_out_and_nothing_else() -> None:
     assert compiled.change(eager, "tried").argv() == plan.argv()
 
 
-def test_the_load_beyond_which_nothing_is_won_becomes_the_most_sequences() -> None:
-    plan, goal = plan_for(), Goal(name="throughput")
-    tuned = apply_profile(plan, profile_for(3, 5, goal=goal))
-    decision = tuned.find("--max-num-seqs")
-    assert decision is not None
-    assert decision.value == "5"
-    assert decision.because.startswith("more sequences do not increase the throughput")
-
-
-def test_a_limit_becomes_the_most_sequences_of_a_step() -> None:
-    plan = plan_for()
-    goal = parse_goal(["tpot<40ms@p95"])
-    tuned = apply_profile(plan, profile_for(3, 5, goal=goal))
+@pytest.mark.parametrize("goal", ["throughput", "tpot<40ms@p95"])
+def test_the_load_beyond_which_nothing_is_won_becomes_the_most_sequences(goal: str) -> None:
+    plan, aim = plan_for(), parse_goal([goal])
+    tuned = apply_profile(plan, profile_for(3, 5, goal=aim))
     assert changed(plan, tuned) == {LENGTH, "--max-num-seqs"}
     assert tuned.argv()[tuned.argv().index("--max-num-seqs") + 1] == "5"
-    wide = apply_profile(plan, profile_for(3, 40, goal=goal))
-    assert changed(plan, wide) == {LENGTH}
+    assert changed(plan, apply_profile(plan, profile_for(3, 40, goal=aim))) == {LENGTH}
 
 
 def test_longer_drafts_get_room_in_a_step() -> None:
-    plan = plan_for("--max-num-batched-tokens", "64", LENGTH, "2")
-    tuned = apply_profile(plan, profile_for(7))
-    decision = tuned.find("--max-num-batched-tokens")
+    plan, flag = plan_for("--max-num-batched-tokens", "64", LENGTH, "2"), "--max-num-batched-tokens"
+    decision = apply_profile(plan, profile_for(7)).find(flag)
     assert decision is not None
     assert decision.value == str(16 * 8)
-    assert decision.because == "16 sequences x 8 tokens to verify (vllm#53970)"
-    assert apply_profile(plan, profile_for(3)).find("--max-num-batched-tokens") == plan.find(
-        "--max-num-batched-tokens"
-    )
+    assert apply_profile(plan, profile_for(3)).find(flag) == plan.find(flag)
 
 
 def test_a_plan_without_drafts_is_refused() -> None:

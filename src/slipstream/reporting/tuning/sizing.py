@@ -25,17 +25,14 @@ _NO = {None: "", True: "holds", False: "misses"}
 
 
 def render_sizing_text(sizing: Sizing) -> str:
-    """Write what was found for the terminal."""
     return render_text(describe_sizing(sizing))
 
 
 def render_sizing_markdown(sizing: Sizing) -> str:
-    """Write what was found as Markdown."""
     return render_markdown(describe_sizing(sizing))
 
 
 def render_sizing_html(sizing: Sizing) -> str:
-    """Write what was found as one page."""
     # What a page needs takes longer to import than the arithmetic to compute.
     from slipstream.reporting.pages.html_page import Figure, render_page
 

@@ -14,17 +14,14 @@ _PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
 
 
 def render_tuning_text(tuning: Tuning) -> str:
-    """Write what was found for the terminal."""
     return render_text(describe_tuning(tuning))
 
 
 def render_tuning_markdown(tuning: Tuning) -> str:
-    """Write what was found as Markdown."""
     return render_markdown(describe_tuning(tuning))
 
 
 def render_tuning_html(tuning: Tuning) -> str:
-    """Write what was found as one page."""
     profile = tuning.profile
     speeds = Figure(
         "tokens per second by draft length",
