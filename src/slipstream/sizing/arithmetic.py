@@ -93,8 +93,8 @@ class PoolLoad:
         rate = self.arrivals * self.steps / (1 - self.prompt_share)
         ratios = numpy.log(rate * self.step(sharing) / sharing)
         logs = numpy.concatenate(([0.0], numpy.cumsum(ratios)))
-        weights: Array = numpy.exp(logs - logs.max())
-        return weights / weights.sum()
+        chances: Array = numpy.exp(logs - numpy.logaddexp.reduce(logs))
+        return chances
 
     @property
     def mean_sequences(self) -> float:

@@ -52,7 +52,9 @@ def read_recording(path: Path, kind: str) -> Recording:
     try:
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
             lines = (line.replace("\0", "") for line in file)
-            rows = _read_csv(lines) if path.suffix == ".csv" else filter(str.strip, lines)
+            rows: Iterable[str | dict[str, str]] = filter(str.strip, lines)
+            if path.suffix == ".csv":
+                rows = _read_csv(lines)
             found = [_read_row(row, kind) for row in islice(rows, MOST_REQUESTS)]
     except (OSError, csv.Error) as fault:
         raise InvalidInputError(f"cannot read {path}: {fault}", hint=_HINT) from fault
@@ -85,13 +87,13 @@ def _read_row(row: str | dict[str, str], kind: str) -> Arrival | None:
 def _read_fields(fields: dict[str, Any], kind: str) -> Arrival | None:
     if fields.get("key") == SUPERVISOR_KEY or fields.get("refused"):
         return None
-    at, prompt, cached = fields["at"], fields["prompt_tokens"], 0
+    at, prompt = fields["at"], fields["prompt_tokens"]
     if isinstance(at, int | float):
         # A ledger's time is that of the end, an access log's that of the beginning.
         began, output = float(at) - float(fields["seconds"]), fields["tokens"]
         kind, cached = str(fields.get("kind") or kind), fields.get("cached_tokens")
     else:
-        began, output = _read_time(at), fields["completion_tokens"]
+        began, output, cached = _read_time(at), fields["completion_tokens"], None
     if not isfinite(began) or not all(
         isinstance(count, int) and 0 < count <= MOST_TOKENS for count in (prompt, output)
     ):

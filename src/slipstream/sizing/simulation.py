@@ -5,7 +5,6 @@ of two that it draws. vllm-router 0.1.16 does the first under either name when a
 with `power_of_two` it took the fuller of two replicas as often as the emptier (75 and 79 times).
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,14 +29,15 @@ class Histogram:
     """Counts of values by their logarithm: the same memory for a minute and for a day."""
 
     def __init__(self) -> None:
-        self.counts = Counter[int]()
+        self.counts: dict[int, int] = {}
 
     def add(self, value: float) -> None:
-        self.counts[int(_BUCKETS * log(max(value, 1e-6)) + 2000)] += 1
+        place = int(_BUCKETS * log(max(value, 1e-6)) + 2000)
+        self.counts[place] = self.counts.get(place, 0) + 1
 
     def find_quantile(self, share: float) -> float | None:
         """Return the value that this share does not exceed, None of nothing."""
-        left = share * self.counts.total()
+        left = share * sum(self.counts.values())
         for place in sorted(self.counts):
             left -= self.counts[place]
             if left <= 0:
@@ -124,7 +124,7 @@ class Simulation:
             for kind in pool.kinds
         }
         self._overheads = [pool.speed.overhead_seconds for pool in pools]
-        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._events: list[tuple[float, int, int, Replica | Callable[[float], None]]] = []
         self._orders = count()
         self._requests = self._lost = self._tokens = 0
         self._in_flight, self._flight_seconds, self._last = 0, 0.0, 0.0
@@ -144,16 +144,14 @@ class Simulation:
         events = self._events
         for arrival in arrivals:
             while events and events[0][0] <= arrival.at:
-                now, _, act = heappop(events)
-                act(now)
+                self._handle(*heappop(events))
             self._arrive(arrival)
         last_arrival = self._last
         everyone = [*self._retired, *(replica for pool in self._pools for replica in pool)]
         busy = sum(replica.busy_seconds for replica in everyone)
         self._over = True
         while events:
-            now, _, act = heappop(events)
-            act(now)
+            self._handle(*heappop(events))
         return self._describe(last_arrival, busy)
 
     def _arrive(self, arrival: Arrival) -> None:
@@ -183,20 +181,26 @@ class Simulation:
             self._schedule(chosen)
 
     def _plan(self, at: float, action: Callable[[float], None]) -> None:
-        heappush(self._events, (at, next(self._orders), action))
+        heappush(self._events, (at, next(self._orders), 0, action))
 
     def _schedule(self, replica: Replica) -> None:
         replica.version += 1
         if replica.wake is not None:
-            self._plan(replica.wake, partial(self._advance, replica, replica.version))
+            event = (replica.wake, next(self._orders), replica.version, replica)
+            heappush(self._events, event)
 
-    def _advance(self, replica: Replica, version: int, now: float) -> None:
-        """Look at a replica, unless another look was planned since."""
-        if version == replica.version:
+    def _handle(
+        self, now: float, _: int, version: int, what: Replica | Callable[[float], None]
+    ) -> None:
+        """Act, or look at a replica unless another look was planned since."""
+        if not isinstance(what, Replica):
             self._pass(now)
-            for request in replica.advance(now):
+            what(now)
+        elif version == what.version:
+            self._pass(now)
+            for request in what.advance(now):
                 self._end(request, now)
-            self._schedule(replica)
+            self._schedule(what)
 
     def _pass(self, now: float) -> None:
         if not self._over:
@@ -221,7 +225,6 @@ class Simulation:
 
     def _fail(self, seconds: float, now: float) -> None:
         """Lose a replica: what has no token yet is asked again elsewhere, the rest is lost."""
-        self._pass(now)
         pool = self._pools[0]
         if not pool:
             return
@@ -236,7 +239,6 @@ class Simulation:
             self._plan(now + seconds, partial(self._join, replica))
 
     def _join(self, replica: Replica, now: float) -> None:
-        self._pass(now)
         self._pools[0].append(replica)
         waiting, self._unserved[0] = self._unserved[0], []
         for request in waiting:
@@ -244,7 +246,6 @@ class Simulation:
 
     def _scale(self, scaling: Scaling, now: float) -> None:
         """Ask for replicas at once, and let go of them after the cool-down."""
-        self._pass(now)
         if self._over:
             return
         pool = self._pools[0]

@@ -32,7 +32,7 @@ def test_a_recipe_and_a_rate_are_enough(capsys: pytest.CaptureFixture[str]) -> N
     assert small.best is not None
     assert large.best is not None
     assert large.best.replicas > 5 * small.best.replicas
-    assert small.best.cost_per_million is small.outage is None
+    assert (small.best.cost_per_million, small.outage) == (None, None)
     assert run(QUICK, {}) == 0
     assert "steps per request" in capsys.readouterr().out
 
