@@ -52,7 +52,7 @@ def read_recording(path: Path, kind: str) -> Recording:
     try:
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
             lines = (line.replace("\0", "") for line in file)
-            rows: Iterable[str | dict[str, str]] = filter(str.strip, lines)
+            rows: Iterable[str | dict[str, str]] = (line for line in lines if line.strip())
             if path.suffix == ".csv":
                 rows = _read_csv(lines)
             found = [_read_row(row, kind) for row in islice(rows, MOST_REQUESTS)]
