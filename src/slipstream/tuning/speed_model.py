@@ -136,16 +136,11 @@ class SpeedModel:
     @cached_property
     def lengths(self) -> range:
         """Return the draft lengths that can be told, from 0 on."""
-        longest = dict.fromkeys(self.shares, 0)
-        for one in self.acceptance:
-            longest[one.kind] = max(longest.get(one.kind, 0), one.draft_length)
-        missing = sorted(kind for kind in self.shares if not longest[kind])
-        if missing:
-            raise InvalidInputError(
-                "there are kinds of prompts whose drafts were not measured: " + ", ".join(missing),
-                hint="slipstream tune with the same --workload for all",
-            )
-        return range(min(longest[kind] for kind in self.shares) + 1)
+        longest = min(
+            max(one.draft_length for one in self.acceptance if one.kind == kind)
+            for kind in self.shares
+        )
+        return range(longest + 1)
 
     def predict(self, draft_length: int, concurrency: int) -> Prediction:
         sequences = min(concurrency, self.max_sequences)

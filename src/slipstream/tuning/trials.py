@@ -42,7 +42,6 @@ def apply_profile(plan: LaunchPlan, plain: LaunchPlan, profile: SpeedProfile) ->
     A limit that holds only up to some concurrency becomes the most sequences of a step, and so
     does the concurrency beyond which there are no more tokens per second.
     """
-    _require_same(plan, profile)
     choice = profile.choice
     because = "; ".join(choice.reasons)
     if not choice.draft_length:
@@ -78,20 +77,6 @@ def set_drafts(
         rest[SCHEDULE] = _measure(ranges, because)
     changed = speculation.model_copy(update={"length": _measure(length, because), "rest": rest})
     return plan.change(speculation=changed)
-
-
-def _require_same(plan: LaunchPlan, profile: SpeedProfile) -> None:
-    made = profile.conditions.plan
-    if made is None:
-        return
-    pairs = ((plan.target, made.target), (plan.drafter, made.drafter), (plan.machine, made.machine))
-    wrong = tuple(f"{ours} is not {theirs}" for ours, theirs in pairs if ours != theirs)
-    if wrong:
-        raise InvalidInputError(
-            "the profile was measured with another plan",
-            details=wrong,
-            hint=f"slipstream tune {plan.target}",
-        )
 
 
 def _measure(value: Value, because: str) -> Choice[Value]:

@@ -84,12 +84,6 @@ def test_a_load_far_beyond_the_measured_ones_says_so() -> None:
     assert made.predict(15, 64).error > made.predict(15, 32).error
 
 
-def test_a_kind_without_drafts_is_refused() -> None:
-    made = model()
-    with pytest.raises(InvalidInputError, match="json"):
-        _ = SpeedModel(made.steps, made.acceptance, {**SHARES, "json": 1.0}, 32).lengths
-
-
 def test_the_slow_requests_are_those_with_fewer_tokens_a_step() -> None:
     steps = model().steps
     made = SpeedModel(steps, (always("code", 3), always("prose", 0)), SHARES, 32)
