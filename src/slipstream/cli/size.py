@@ -8,11 +8,8 @@ from slipstream.cli.arguments import natural_number, positive_number, whole_numb
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.recipes.loading import load_recipes
-from slipstream.reporting.tuning.sizing import (
-    render_sizing_html,
-    render_sizing_markdown,
-    render_sizing_text,
-)
+from slipstream.reporting.pages.report import render_markdown, render_text
+from slipstream.reporting.tuning.sizing import describe_sizing, render_sizing_html
 from slipstream.sizing.demand import Arrival, Demand, KindDemand
 from slipstream.sizing.engine_speed import EngineSpeed
 from slipstream.sizing.published_speed import take_recipe
@@ -180,11 +177,13 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         say=screen.show_progress,
     )
     sizing = sizer.size(simulate=not options.arithmetic, day=options.day)
-    screen.show_data(text=render_sizing_text(sizing), document=sizing.to_json())
+    report = describe_sizing(sizing)
+    screen.show_data(text=render_text(report), document=sizing.to_json())
     if options.html or options.markdown:
         from slipstream.cli.measuring_options import write_reports
 
-        write_reports(options, sizing, render_sizing_html, render_sizing_markdown, screen)
+        markdown = render_markdown(report)
+        write_reports(options, sizing, render_sizing_html, lambda _: markdown, screen)
     held = sizing.best is not None and sizing.best.holds is not False
     return ExitCode.DONE if held else ExitCode.GATE_MISSED
 

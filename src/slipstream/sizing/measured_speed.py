@@ -65,16 +65,13 @@ def read_speed(path: Path) -> EngineSpeed:
 def _read_document(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise InvalidInputError(f"{path} is larger than {MOST_BYTES >> 20} MiB", hint=_FILES)
+            raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB")
         document = json.loads(path.read_bytes())
-    except OSError as fault:
-        raise InvalidInputError(
-            f"cannot read {path}: {fault.strerror or fault}", hint=_FILES
-        ) from fault
-    except (ValueError, RecursionError) as fault:
-        raise InvalidInputError(f"{path} is not JSON", hint=_FILES) from fault
-    if not isinstance(document, dict):
-        raise InvalidInputError(f"{path} is no document", hint=_FILES)
+        if not isinstance(document, dict):
+            raise ValueError("it is no JSON object")
+    except (OSError, ValueError, RecursionError) as fault:
+        why = getattr(fault, "strerror", None) or fault
+        raise InvalidInputError(f"cannot read {path}: {why}", hint=_FILES) from fault
     return document
 
 

@@ -14,12 +14,8 @@ from slipstream.measuring.bench import Bench, BenchWarmUp
 from slipstream.measuring.engine_start import StartFigures
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plan import LaunchPlan
-from slipstream.reporting.tuning.tuning import (
-    describe_tuning,
-    render_tuning_html,
-    render_tuning_markdown,
-    render_tuning_text,
-)
+from slipstream.reporting.pages.report import render_markdown, render_text
+from slipstream.reporting.tuning.tuning import describe_tuning, render_tuning_html
 from slipstream.tuning import tuner as tuner_module
 from slipstream.tuning.experiment import EngineStart
 from slipstream.tuning.goal import parse_goal
@@ -203,10 +199,10 @@ def test_the_report_has_the_choice_the_tables_and_a_panel_per_load(machine: Mach
     table = sections["predicted and served"].table
     assert table is not None
     assert len(table.rows) == len(done.profile.confirmations)
-    text = render_tuning_text(done)
+    text = render_text(report)
     assert all(title in text for title, section in sections.items() if not section.in_full)
     assert render_tuning_html(done).count("<svg") >= 6
-    assert "## predicted and served" in render_tuning_markdown(done)
+    assert "## predicted and served" in render_markdown(report)
     missed = machine.tune("tpot<1ms@p95", concurrency=16)
     assert not missed.profile.choice.meets_goal
     assert describe_tuning(missed).answer == "failed"

@@ -5,15 +5,7 @@ from math import inf
 
 from slipstream.measuring.percentiles import Percentiles
 from slipstream.reporting.pages.drawing import Scale, draw, frame, round_up, rule, write
-from slipstream.reporting.pages.report import (
-    Report,
-    Row,
-    Section,
-    Table,
-    render_markdown,
-    render_text,
-    show,
-)
+from slipstream.reporting.pages.report import Report, Row, Section, Table, show
 from slipstream.reporting.tuning.panels import draw_lines, join
 from slipstream.sizing.sizing import PoolSize, ServedFigures, SizeOption, Sizing
 from slipstream.units import UNKNOWN
@@ -22,14 +14,6 @@ SHOWN_LENGTHS = (1, 2, 3, 5, 7, 10, 15)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 MOST_OVER = 3
 _NO = {None: "", True: "holds", False: "misses"}
-
-
-def render_sizing_text(sizing: Sizing) -> str:
-    return render_text(describe_sizing(sizing))
-
-
-def render_sizing_markdown(sizing: Sizing) -> str:
-    return render_markdown(describe_sizing(sizing))
 
 
 def render_sizing_html(sizing: Sizing) -> str:

@@ -2,7 +2,7 @@
 
 from slipstream.reporting.pages.drawing import Scale, draw, frame, round_up, rule, write
 from slipstream.reporting.pages.html_page import Figure, render_page
-from slipstream.reporting.pages.report import Report, Section, Table, render_markdown, render_text
+from slipstream.reporting.pages.report import Report, Section, Table
 from slipstream.reporting.text.conditions import describe_conditions, describe_plan
 from slipstream.reporting.text.machine import describe_machine_loads
 from slipstream.reporting.tuning.panels import BASE, HEIGHT, RIGHT, draw_axes, join, make_scales
@@ -11,14 +11,6 @@ from slipstream.tuning.speed_model import Prediction
 from slipstream.tuning.tuner import Tuning
 
 _PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
-
-
-def render_tuning_text(tuning: Tuning) -> str:
-    return render_text(describe_tuning(tuning))
-
-
-def render_tuning_markdown(tuning: Tuning) -> str:
-    return render_markdown(describe_tuning(tuning))
 
 
 def render_tuning_html(tuning: Tuning) -> str:
