@@ -8,7 +8,7 @@ from slipstream.errors import UsageError
 from slipstream.sizing.arithmetic import PoolLoad, count_replicas
 from slipstream.sizing.engine_speed import EngineSpeed
 from slipstream.sizing.sizer import Sizer
-from slipstream.sizing.sizing import MachinePrice, Sizing, parse_price
+from slipstream.sizing.sizing import MachinePrice, SizeOption, Sizing, parse_price
 from slipstream.tuning.goal import Goal
 from tests.unit.sizing.pieces import make_demand, make_goal, make_speed
 
@@ -29,10 +29,14 @@ def size(
     return sizer.size(simulate=simulate)
 
 
+def find_best(sizing: Sizing) -> SizeOption:
+    assert sizing.best is not None
+    return sizing.best
+
+
 def test_drafts_take_fewer_replicas_and_the_count_is_the_border() -> None:
     sizing = size()
-    best = sizing.best
-    assert best is not None
+    best = find_best(sizing)
     assert best.style != "plain"
     (plain,) = (one for one in sizing.options if one.style == "plain")
     assert plain.replicas > 1.5 * best.replicas
@@ -65,24 +69,18 @@ def test_a_goal_below_one_step_is_held_by_no_number_of_replicas() -> None:
 
 
 def test_throughput_alone_fills_replicas_further_than_a_limit_does() -> None:
-    full, limited = size(goal=make_goal("throughput")).best, size().best
-    assert full is not None
-    assert limited is not None
+    full, limited = find_best(size(goal=make_goal("throughput"))), find_best(size())
     assert full.replicas <= limited.replicas
     assert full.pools[0].busy_share < 0.85
 
 
 def test_the_simulation_corrects_the_count_and_fails_a_replica() -> None:
     sizing = size(make_speed(start_seconds=120.0), simulate=True, share=0.15)
-    best = sizing.best
-    assert best is not None
+    best = find_best(sizing)
     assert best.holds
     assert best.simulated is not None
-    assert best.simulated.ttft is not None
-    assert best.simulated.ttft.p95 <= 2
-    computed = size(share=0.15).best
-    assert computed is not None
-    assert best.replicas == pytest.approx(computed.replicas, rel=0.25)
+    assert (best.simulated.reached[0] or 9) <= 2
+    assert best.replicas == pytest.approx(find_best(size(share=0.15)).replicas, rel=0.25)
     assert sizing.outage is not None
     assert sizing.outage.figures.lost > 0
     assert sizing.outage.spares >= 1
@@ -90,10 +88,8 @@ def test_the_simulation_corrects_the_count_and_fails_a_replica() -> None:
 
 
 def test_a_million_tokens_cost_what_the_machines_do() -> None:
-    sizing = size(price=parse_price("2"))
-    assert sizing.best is not None
-    expected = sizing.best.replicas * 2.0 / (10 * 400 * 3600) * 1e6
-    assert sizing.best.cost_per_million == pytest.approx(expected)
+    best = find_best(size(price=parse_price("2")))
+    assert best.cost_per_million == pytest.approx(best.replicas * 2.0 / (10 * 400 * 3600) * 1e6)
 
 
 def test_a_kind_without_acceptance_is_sized_plain_and_said_so() -> None:
@@ -124,8 +120,7 @@ def test_pools_of_one_fleet_are_corrected_where_they_are_busiest() -> None:
 
 def test_the_record_has_the_arithmetic_that_the_report_shows() -> None:
     sizing = size()
-    assert sizing.best is not None
-    (pool,) = sizing.best.pools
+    (pool,) = find_best(sizing).pools
     load = PoolLoad(make_speed(), pool.draft_length, make_demand(), pool.replicas)
     assert (pool.arrivals, pool.steps) == (load.arrivals, load.steps)
     assert pool.step_seconds == load.step(pool.mean_batch)

@@ -10,6 +10,7 @@ from slipstream.steering.step_time import (
     PILOT_REQUESTS,
     ExpectedTime,
     StepCost,
+    StepFit,
     StepRow,
     fit_steps,
     t_quantile,
@@ -29,44 +30,46 @@ def take(cost: StepCost, noise: float = 0.0, seed: int = 0) -> list[StepRow]:
     return [StepRow(n, k, cost.predict(n, k) * (1 + chance.gauss(0, noise))) for n, k in CELLS]
 
 
+def fit(rows: list[StepRow]) -> StepFit:
+    found = fit_steps(rows)
+    assert found is not None
+    return found
+
+
 @given(costs)
 def test_costs_without_noise_are_found(cost: StepCost) -> None:
-    fit = fit_steps(take(cost))
-    assert fit is not None
-    found = (fit.cost.fixed, fit.cost.by_sequence, fit.cost.by_token)
-    assert found == pytest.approx((cost.fixed, cost.by_sequence, cost.by_token), rel=1e-6)
-    assert fit.residuals == pytest.approx([0] * len(CELLS), abs=1e-6)
-    assert fit.degrees_of_freedom == len(CELLS) - 3
-    assert (fit.cost.most_sequences, fit.cost.most_tokens) == (16, 256)
+    found = fit(take(cost))
+    values = (found.cost.fixed, found.cost.by_sequence, found.cost.by_token)
+    assert values == pytest.approx((cost.fixed, cost.by_sequence, cost.by_token), rel=1e-6)
+    assert found.residuals == pytest.approx([0] * len(CELLS), abs=1e-6)
+    assert found.degrees_of_freedom == len(CELLS) - 3
+    assert (found.cost.most_sequences, found.cost.most_tokens) == (16, 256)
 
 
 @given(costs, some.integers(0, len(CELLS) - 1), some.sampled_from((0.2, 0.6, 2.0, 9.0)))
 def test_one_wild_value_is_set_aside(cost: StepCost, wild: int, times: float) -> None:
     rows = take(cost, 0.005, wild)
     rows[wild] = rows[wild]._replace(seconds=rows[wild].seconds * times)
-    fit = fit_steps(rows)
-    assert fit is not None
-    assert (fit.cost.points, fit.cost.set_aside) == (len(rows) - 1, 1)
+    found = fit(rows)
+    assert (found.cost.points, found.cost.set_aside) == (len(rows) - 1, 1)
     for n, k in CELLS:
-        assert fit.cost.predict(n, k) == pytest.approx(cost.predict(n, k), rel=0.02)
+        assert found.cost.predict(n, k) == pytest.approx(cost.predict(n, k), rel=0.02)
 
 
 def test_where_a_third_is_wild_nothing_is_set_aside() -> None:
     rows = take(StepCost(fixed=1, by_token=0.01))
-    fit = fit_steps(
+    found = fit(
         [row._replace(seconds=row.seconds * (3 if n % 3 else 1)) for n, row in enumerate(rows)]
     )
-    assert fit is not None
-    assert fit.cost.set_aside == 0
-    assert max(map(abs, fit.residuals)) > 0.3
+    assert found.cost.set_aside == 0
+    assert max(map(abs, found.residuals)) > 0.3
 
 
 @given(some.lists(some.floats(0.5, 2), min_size=len(CELLS), max_size=len(CELLS)))
 def test_no_cost_is_negative_whatever_was_measured(values: list[float]) -> None:
-    fit = fit_steps([StepRow(n, k, time) for (n, k), time in zip(CELLS, values, strict=True)])
-    assert fit is not None
-    assert min(fit.cost.fixed, fit.cost.by_sequence, fit.cost.by_token) >= 0
-    assert min(fit.cost.covariance[place][place] for place in range(3)) > 0
+    found = fit([StepRow(n, k, time) for (n, k), time in zip(CELLS, values, strict=True)])
+    assert min(found.cost.fixed, found.cost.by_sequence, found.cost.by_token) >= 0
+    assert min(found.cost.covariance[place][place] for place in range(3)) > 0
 
 
 @pytest.mark.parametrize(
@@ -89,26 +92,22 @@ def test_the_costs_that_are_fitted_are_those_that_rows_tell_apart(
     lengths: tuple[float, ...], columns: list[int]
 ) -> None:
     rows = [StepRow(n, k, 0.1 + 0.01 * n * (k + 1)) for n in (1, 4, 9, 16) for k in lengths]
-    fit, alike = fit_steps(rows), fit_steps([row._replace(prompt_tokens=5) for row in rows])
-    assert fit is not None
-    assert alike is not None
-    assert fit.columns == alike.columns == columns
+    alike = fit([row._replace(prompt_tokens=5) for row in rows])
+    assert fit(rows).columns == alike.columns == columns
     read = [
         row._replace(prompt_tokens=tokens, seconds=row.seconds + 1e-3 * tokens)
         for row, tokens in zip(rows, (0, 50, 20, 90) * len(lengths), strict=True)
     ]
-    prompts = fit_steps(read)
-    assert prompts is not None
+    prompts = fit(read)
     assert prompts.columns == [*columns, 3]
     assert prompts.by_prompt_token == pytest.approx(1e-3)
 
 
 def test_a_value_far_from_the_rows_is_less_sure() -> None:
-    fit = fit_steps(take(StepCost(fixed=1, by_sequence=0.01, by_token=0.01)))
-    assert fit is not None
-    near, far = (fit.cost.find_error(n, 7) for n in (4, 64))
+    found = fit(take(StepCost(fixed=1, by_sequence=0.01, by_token=0.01)))
+    near, far = (found.cost.find_error(n, 7) for n in (4, 64))
     assert 0 < near < far / 2
-    assert [fit.cost.is_far(n, 15) for n in (16, 24, 25)] == [False, False, True]
+    assert [found.cost.is_far(n, 15) for n in (16, 24, 25)] == [False, False, True]
 
 
 @pytest.mark.parametrize(

@@ -56,19 +56,6 @@ def tune(seed: int = 0, load: int = LOAD) -> SpeedProfile:
     )
 
 
-def test_two_starts_of_a_served_engine_foretell_all_draft_lengths() -> None:
-    engine = SyntheticEngine(prompts_differ=0)
-    truth = {length: engine.token_seconds(SHARES, length, LOAD) for length in LENGTHS}
-    for seed in range(3):
-        profile = tune(seed)
-        model = profile.model
-        for length, exact in truth.items():
-            found = model.predict(length, LOAD)
-            assert found.seconds_per_token == pytest.approx(exact, rel=0.1)
-            assert abs(found.seconds_per_token / exact - 1) <= 1.3 * found.error
-        assert truth[profile.choice.draft_length] <= 1.04 * min(truth.values())
-
-
 def test_a_profile_loads_back_and_holds_every_length_at_the_loads_people_ask_for() -> None:
     profile = tune()
     assert SpeedProfile.model_validate_json(profile.to_json()) == profile
