@@ -105,7 +105,7 @@ def _fit_steps(points: Sequence[RatePoint], draft_length: int) -> RateFit:
         rows.append(StepRow(point.concurrency, draft_length, point.seconds * length))
         tokens[point.kind].append(length)
     fit = fit_steps(rows)
-    if fit is None:
+    if fit is None or not fit.cost.fixed:
         raise InvalidInputError("the published rates lie on no line", hint="slipstream tune")
     fixed = fit.cost.fixed
     by_kind = {kind: fixed / fmean(own) for kind, own in tokens.items()}

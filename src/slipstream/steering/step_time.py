@@ -31,6 +31,7 @@ FAR = 1.5
 ABSOLUTE_ROUNDS = 40
 SQUARE_ROUNDS = 4
 SMALLEST_RESIDUAL = 1e-4
+SMALLEST_SHARE = 1e-3
 SMALLEST_SINGULAR = 3e-4
 OUTLYING_SPREADS = 5.0
 OUTLYING_SHARE = 0.1
@@ -151,8 +152,7 @@ def _fit_columns(rows: Sequence[StepRow], table: "Array", columns: list[int]) ->
 
     times = numpy.array([row.seconds for row in rows])
     kept = _list_kept(table, times)
-    costs = _solve(table[kept], times[kept])
-    fitted = table[kept] @ costs
+    costs, fitted = _solve(table[kept], times[kept])
     shares = table[kept] / fitted[:, None]
     every, covariance = numpy.zeros(4), numpy.zeros((4, 4))
     every[columns] = costs
@@ -189,7 +189,7 @@ def _list_kept(table: "Array", times: "Array") -> list[int]:
     """
     import numpy
 
-    off = abs(times / (table @ _solve(table, times, absolute=True)) - 1)
+    off = abs(times / _solve(table, times, absolute=True)[1] - 1)
     free = numpy.sort(off)[table.shape[1] :]
     spread = MEDIAN_TO_SPREAD * numpy.median(free) if free.size else 0.0
     near = numpy.flatnonzero(off <= max(OUTLYING_SHARE, OUTLYING_SPREADS * spread))
@@ -197,8 +197,11 @@ def _list_kept(table: "Array", times: "Array") -> list[int]:
     return near.tolist() if enough else list(range(len(off)))
 
 
-def _solve(table: "Array", times: "Array", *, absolute: bool = False) -> "Array":
-    """Return the costs with the least squared or absolute errors, as shares of the fitted times."""
+def _solve(table: "Array", times: "Array", *, absolute: bool = False) -> tuple["Array", "Array"]:
+    """Return the costs with the least squared or absolute errors, and the fitted times.
+
+    Errors are shares of the fitted times, which are kept above nothing where the rows are wild.
+    """
     import numpy
     from scipy.optimize import nnls
 
@@ -209,9 +212,9 @@ def _solve(table: "Array", times: "Array", *, absolute: bool = False) -> "Array"
         if absolute:
             weights /= numpy.sqrt(numpy.maximum(off, SMALLEST_RESIDUAL))
         costs = nnls(table / lengths * weights[:, None], times * weights)[0] / lengths
-        fitted = table @ costs
+        fitted = numpy.maximum(table @ costs, SMALLEST_SHARE * times)
         off = abs(times / fitted - 1)
-    return costs
+    return costs, fitted
 
 
 @cache

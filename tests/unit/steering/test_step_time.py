@@ -65,10 +65,15 @@ def test_where_a_third_is_wild_nothing_is_set_aside() -> None:
     assert max(map(abs, found.residuals)) > 0.3
 
 
-@given(some.lists(some.floats(0.5, 2), min_size=len(CELLS), max_size=len(CELLS)))
-def test_no_cost_is_negative_whatever_was_measured(values: list[float]) -> None:
-    found = fit([StepRow(n, k, time) for (n, k), time in zip(CELLS, values, strict=True)])
+@given(
+    some.lists(some.floats(1e-4, 1e2), min_size=len(CELLS), max_size=len(CELLS)),
+    some.lists(some.sampled_from((0, 5, 5000)), min_size=len(CELLS), max_size=len(CELLS)),
+)
+def test_no_cost_is_negative_whatever_was_measured(times: list[float], prompts: list[int]) -> None:
+    cells = zip(CELLS, times, prompts, strict=True)
+    found = fit([StepRow(n, k, time, 1, tokens) for (n, k), time, tokens in cells])
     assert min(found.cost.fixed, found.cost.by_sequence, found.cost.by_token) >= 0
+    assert found.by_prompt_token >= 0
     assert min(found.cost.covariance[place][place] for place in range(3)) > 0
 
 
