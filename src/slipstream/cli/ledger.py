@@ -10,8 +10,7 @@ from slipstream.reporting.text.ledger import render_ledger
 from slipstream.serving.run import find_runs_root
 from slipstream.serving.selection import choose_run
 from slipstream.serving.spare_folder import find_engine_folder
-from slipstream.steering.ledger import read_ledger
-from slipstream.steering.ledger_summary import summarize
+from slipstream.steering.ledger import read_ledger, summarize
 
 EXAMPLES = """\
 # acceptance and time by kind of content

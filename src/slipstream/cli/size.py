@@ -8,19 +8,20 @@ from slipstream.cli.arguments import natural_number, positive_number, whole_numb
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.recipes.loading import load_recipes
-from slipstream.reporting.text.sizing import render_sizing_text
+from slipstream.reporting.pages.report import render_markdown, render_text
+from slipstream.reporting.tuning.sizing import describe_sizing, render_sizing_html
 from slipstream.sizing.demand import Arrival, Demand, KindDemand
 from slipstream.sizing.engine_speed import EngineSpeed
-from slipstream.sizing.money import MachinePrice, require_whole
 from slipstream.sizing.published_speed import take_recipe
 from slipstream.sizing.recording import read_recording
-from slipstream.sizing.service_goal import parse_service_goal
 from slipstream.sizing.sizer import Sizer
-from slipstream.sizing.sizing import Sizing
+from slipstream.sizing.sizing import MachinePrice, parse_price
+from slipstream.tuning.goal import parse_goal
 from slipstream.user_folders import recipe_overlay
 
 USUAL_PROMPT = 512
 USUAL_ANSWER = 256
+USUAL_KIND = "other"
 HOURS = 24
 
 
@@ -29,7 +30,7 @@ EXAMPLES = """\
 slipstream size --rate code=6 prose=4 --recipe qwen3.5-27b-nvfp4-gb10 --arithmetic
 # limits to keep, a price per machine and hour, and a page with pictures
 slipstream size --rate code=6 --profile tuning.json --goal 'ttft<1s@p95' 'tpot<30ms@p95' \\
-  --price 0.5 --currency EUR --html size.html
+  --price 0.5EUR --html size.html
 # three times the recorded traffic of a run, at the speed that its ledger shows
 slipstream size --trace ledger.jsonl --profile ledger.jsonl --growth 3
 """
@@ -39,7 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `size`."""
     _add_demand(parser)
     _add_speed(parser)
-    _add_price(parser)
     sizing = parser.add_argument_group("sizing")
     sizing.add_argument(
         "--goal",
@@ -50,15 +50,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "'tpot<30ms@p95', or throughput (default throughput)",
     )
     sizing.add_argument(
+        "--price",
+        metavar="AMOUNT",
+        help="price per hour of a replica's machines, such as 0.5EUR; or of bought ones over years "
+        "of use, with their power at a price per kilowatt-hour: '4000EUR/3y+240W*0.3'",
+    )
+    sizing.add_argument(
         "--routing",
         choices=("random", "power-of-two"),
         default="random",
         help="how the router chooses a replica: at random, as vllm-router does with streams, or "
         "the one with fewer requests of two (default random)",
     )
-    sizing.add_argument(
-        "--arithmetic", action="store_true", help="leave out the simulation: takes a second"
-    )
+    sizing.add_argument("--arithmetic", action="store_true", help="leave out the simulation")
     sizing.add_argument(
         "--day",
         action="store_true",
@@ -68,10 +72,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed", metavar="N", type=natural_number, default=0, help="random seed (default 0)"
     )
     reports = parser.add_argument_group("reports")
-    reports.add_argument("--html", metavar="FILE", type=Path, help="write an HTML page with charts")
-    reports.add_argument(
-        "--markdown", metavar="FILE", type=Path, help="write the tables as Markdown"
-    )
+    for name, text in (
+        ("html", "an HTML page with charts"),
+        ("markdown", "the tables as Markdown"),
+    ):
+        reports.add_argument(f"--{name}", metavar="FILE", type=Path, help=f"write {text}")
 
 
 def _add_demand(parser: argparse.ArgumentParser) -> None:
@@ -85,31 +90,16 @@ def _add_demand(parser: argparse.ArgumentParser) -> None:
     )
     demand.add_argument(
         "--trace",
-        metavar="FILE",
-        type=Path,
+        metavar="[KIND=]FILE",
         help="recorded requests instead of --rate: ledger.jsonl, access.jsonl, or a CSV in the "
-        "format of BurstGPT or of Azure's LLM inference traces",
+        "format of BurstGPT or of Azure's LLM inference traces; the kind is that of a file "
+        f"without kinds (default {USUAL_KIND})",
     )
-    demand.add_argument(
-        "--trace-kind",
-        metavar="KIND",
-        default="other",
-        help="kind of the requests of a trace without kinds (default other)",
-    )
-    demand.add_argument(
-        "--prompt-tokens",
-        metavar="N",
-        type=whole_number,
-        default=USUAL_PROMPT,
-        help=f"mean tokens per prompt (default {USUAL_PROMPT})",
-    )
-    demand.add_argument(
-        "--answer-tokens",
-        metavar="N",
-        type=whole_number,
-        default=USUAL_ANSWER,
-        help=f"mean tokens per answer (default {USUAL_ANSWER})",
-    )
+    for of, usual in (("prompt", USUAL_PROMPT), ("answer", USUAL_ANSWER)):
+        text = f"mean tokens per {of} (default {usual})"
+        demand.add_argument(
+            f"--{of}-tokens", metavar="N", type=whole_number, default=usual, help=text
+        )
     demand.add_argument(
         "--cached",
         metavar="SHARE",
@@ -128,9 +118,9 @@ def _add_demand(parser: argparse.ArgumentParser) -> None:
         "--hours",
         metavar="SHARE",
         type=_share,
-        nargs=HOURS,
+        nargs="+",
         default=(),
-        help="load of each hour of the day from midnight on, as a share of the busiest one",
+        help="load of each of the 24 hours from midnight on, as a share of the busiest one",
     )
 
 
@@ -141,45 +131,27 @@ def _add_speed(parser: argparse.ArgumentParser) -> None:
         "--profile",
         metavar="FILE",
         type=Path,
-        help="measured speed: the output of tune --json, or the ledger.jsonl or steering.json of "
-        "a run",
+        help="measured speed: the output of tune --json, or the ledger.jsonl of a run",
     )
     source.add_argument(
         "--recipe",
         metavar="NAME",
         help="published speed: the figures of a recipe, with wide intervals",
     )
-    speed.add_argument(
-        "--prompt-rate",
-        metavar="N",
-        type=positive_number,
-        help="prompt tokens per second of a replica (default: as measured, or derived)",
-    )
-    speed.add_argument(
-        "--max-sequences",
-        metavar="N",
-        type=whole_number,
-        help="concurrent sequences per replica (default: as measured)",
-    )
-    speed.add_argument(
-        "--start-seconds",
-        metavar="N",
-        type=positive_number,
-        help="seconds until a new replica serves (default: as measured)",
-    )
-
-
-def _add_price(parser: argparse.ArgumentParser) -> None:
-    price = parser.add_argument_group("price of a replica's machines")
-    for name, metavar, text in (
-        ("--price", "AMOUNT", "price per hour"),
-        ("--machine-price", "AMOUNT", "purchase price, with --years"),
-        ("--years", "N", "years of use, with --machine-price"),
-        ("--watts", "N", "power in watts, with --energy-price"),
-        ("--energy-price", "AMOUNT", "price per kilowatt-hour, with --watts"),
+    for name, read, text in (
+        (
+            "--prompt-rate",
+            positive_number,
+            "prompt tokens per second (default: as measured or derived)",
+        ),
+        ("--max-sequences", whole_number, "concurrent sequences (default: as measured)"),
+        (
+            "--start-seconds",
+            positive_number,
+            "seconds until a new one serves (default: as measured)",
+        ),
     ):
-        price.add_argument(name, metavar=metavar, type=positive_number, help=text)
-    price.add_argument("--currency", metavar="NAME", default="", help="currency of the prices")
+        speed.add_argument(name, metavar="N", type=read, help=text)
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
@@ -191,17 +163,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         require_writable(options.html, options.markdown)
     if options.day and options.arithmetic:
         raise UsageError("--day is a simulation", hint="leave out --arithmetic")
-    goal = parse_service_goal(options.goal)
-    price = require_whole(
-        MachinePrice(
-            currency=options.currency[:12],
-            per_hour=options.price,
-            purchase=options.machine_price,
-            years=options.years,
-            watts=options.watts,
-            per_kilowatt_hour=options.energy_price,
-        )
-    )
+    goal = parse_goal(options.goal, aims=("throughput",), figures=("ttft", "tpot"))
+    price = MachinePrice() if options.price is None else parse_price(options.price)
     demand, arrivals = _read_demand(options, screen)
     sizer = Sizer(
         demand,
@@ -214,18 +177,15 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         say=screen.show_progress,
     )
     sizing = sizer.size(simulate=not options.arithmetic, day=options.day)
-    screen.show_data(text=render_sizing_text(sizing), document=sizing.to_json())
+    report = describe_sizing(sizing)
+    screen.show_data(text=render_text(report), document=sizing.to_json())
     if options.html or options.markdown:
-        _write_pages(sizing, options, screen)
+        from slipstream.cli.measuring_options import write_reports
+
+        markdown = render_markdown(report)
+        write_reports(options, sizing, render_sizing_html, lambda _: markdown, screen)
     held = sizing.best is not None and sizing.best.holds is not False
     return ExitCode.DONE if held else ExitCode.GATE_MISSED
-
-
-def _write_pages(sizing: Sizing, options: argparse.Namespace, screen: Screen) -> None:
-    from slipstream.cli.measuring_options import write_reports
-    from slipstream.reporting.pages.sizing import render_sizing_html, render_sizing_markdown
-
-    write_reports(options, sizing, render_sizing_html, render_sizing_markdown, screen)
 
 
 def _read_demand(options: argparse.Namespace, screen: Screen) -> tuple[Demand, list[Arrival]]:
@@ -233,21 +193,28 @@ def _read_demand(options: argparse.Namespace, screen: Screen) -> tuple[Demand, l
         raise UsageError(
             "the demand is either given or recorded", hint="--rate code=6 prose=4, or --trace FILE"
         )
+    arrivals: list[Arrival] = []
     if options.trace:
-        recording = read_recording(options.trace, options.trace_kind)
+        kind, _, name = options.trace.rpartition("=")
+        if Path(options.trace).exists():
+            kind, name = "", options.trace
+        recording = read_recording(Path(name), kind or USUAL_KIND)
         if recording.left_out:
             screen.show_progress(f"{recording.left_out} lines are no served requests: left out")
-        growth = options.growth
-        arrivals = [one._replace(at=one.at / growth) for one in recording.arrivals]
+        arrivals = [one._replace(at=one.at / options.growth) for one in recording.arrivals]
         demand = recording.demand
-        if options.hours:
-            demand = demand.model_copy(update={"hours": tuple(options.hours)})
-        return demand.grow(growth), arrivals
-    kinds = [_read_rate(word, options) for word in options.rate]
-    if len({kind.kind for kind in kinds}) < len(kinds):
-        raise UsageError("a kind is given twice", hint="--rate code=6 prose=4")
-    demand = Demand(source="--rate", kinds=tuple(kinds), hours=tuple(options.hours))
-    return demand.grow(options.growth), []
+    else:
+        kinds = [_read_rate(word, options) for word in options.rate]
+        if len({kind.kind for kind in kinds}) < len(kinds):
+            raise UsageError("a kind is given twice", hint="--rate code=6 prose=4")
+        demand = Demand(source="--rate", kinds=tuple(kinds))
+    if options.hours:
+        if len(options.hours) != HOURS:
+            raise UsageError(
+                f"--hours has {len(options.hours)} shares", hint="--hours with 24 shares"
+            )
+        demand = demand.model_copy(update={"hours": tuple(options.hours)})
+    return demand.grow(options.growth), arrivals
 
 
 def _read_rate(word: str, options: argparse.Namespace) -> KindDemand:
@@ -269,27 +236,24 @@ def _read_rate(word: str, options: argparse.Namespace) -> KindDemand:
 
 def _read_speed(options: argparse.Namespace) -> EngineSpeed:
     if options.profile:
-        from slipstream.sizing.speed_file import read_speed
+        from slipstream.sizing.measured_speed import read_speed
 
         speed = read_speed(options.profile)
     else:
-        speed = _take_recipe(options.recipe)
+        recipes = load_recipes(overlay=recipe_overlay(os.environ))
+        found = next((one for one in recipes if one.name == options.recipe), None)
+        if found is None:
+            raise InvalidInputError(
+                f"there is no recipe {options.recipe}", hint="slipstream recipes"
+            )
+        speed = take_recipe(found)
     changes: dict[str, object] = {}
     if options.prompt_rate:
         changes |= {"by_prompt_token": 1 / options.prompt_rate, "prompt_source": "--prompt-rate"}
-    if options.max_sequences:
-        changes["max_sequences"] = options.max_sequences
-    if options.start_seconds:
-        changes["start_seconds"] = options.start_seconds
+    for name in ("max_sequences", "start_seconds"):
+        if value := getattr(options, name):
+            changes[name] = value
     return speed.model_copy(update=changes)
-
-
-def _take_recipe(name: str) -> EngineSpeed:
-    recipes = load_recipes(overlay=recipe_overlay(os.environ))
-    found = [one for one in recipes if one.name == name]
-    if not found:
-        raise InvalidInputError(f"there is no recipe {name}", hint="slipstream recipes")
-    return take_recipe(found[0])
 
 
 def _share(text: str) -> float:

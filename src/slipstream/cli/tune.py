@@ -29,9 +29,9 @@ from slipstream.hardware.machine_watch import make_watch
 from slipstream.measuring.bench import Bench
 from slipstream.measuring.workloads import names_tasks
 from slipstream.planning import LaunchPlan
-from slipstream.reporting.pages.tuning import render_tuning_html, render_tuning_markdown
+from slipstream.reporting.pages.report import render_markdown, render_text
 from slipstream.reporting.text.bench import render_cell_line
-from slipstream.reporting.text.tuning import render_tuning_text
+from slipstream.reporting.tuning.tuning import describe_tuning, render_tuning_html
 from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.tuning.goal import Goal, parse_goal
 from slipstream.tuning.tuner import LEAST_STARTS, Tuner
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     methods = read_methods(options.methods or ())
     starts = options.starts or LEAST_STARTS + len(methods)
     _check(options, starts)
-    goal = parse_goal(options.goal)
+    goal = parse_goal([options.goal])
     host = read_host(this_machine(os.environ, datetime.now(UTC)))
     require_engine(host)
     wishes = _read_wishes(options, goal)
@@ -138,10 +138,11 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
             concurrency=options.concurrency or (1 if goal.name == "latency" else sequences),
             starts=starts,
         )
-    screen.show_data(text=render_tuning_text(done), document=done.to_json())
+    report = describe_tuning(done)
+    screen.show_data(text=render_text(report), document=done.to_json())
     if options.save:
         write_report(options.save, done.plan.to_json(), screen)
-    write_reports(options, done, render_tuning_html, render_tuning_markdown, screen)
+    write_reports(options, done, render_tuning_html, lambda _: render_markdown(report), screen)
     return ExitCode.DONE if done.profile.choice.meets_goal else ExitCode.GATE_MISSED
 
 

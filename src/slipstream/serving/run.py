@@ -26,8 +26,7 @@ from slipstream.serving.access.gate_file import GateRecording, GateRules
 from slipstream.serving.kept_logs import LogPlace
 from slipstream.serving.supervision.ladder import Rung
 from slipstream.serving.swaps import ServedDrafter, Swap
-from slipstream.steering.drift import Drift
-from slipstream.steering.guardian import GuardianRules
+from slipstream.steering.guardian import Drift, GuardianRules
 from slipstream.units import show_bytes
 
 # For a run that begins: its logs take more than that within a day.

@@ -26,7 +26,7 @@ from slipstream.serving.spare_folder import find_engine_folder, read_latest
 from slipstream.serving.supervision.engine_session import list_session, measure_session
 from slipstream.serving.supervision.ladder import Rung
 from slipstream.serving.swaps import ServedDrafter, Swap
-from slipstream.steering.drift import Drift
+from slipstream.steering.guardian import Drift
 
 SHOWN_ENDED = 5
 _PROC = Path("/proc")

@@ -10,23 +10,33 @@ Replicas count as independent, as they are if requests are distributed at random
 takes the emptier of two keeps them more even.
 """
 
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
-from math import inf
+from math import ceil, inf, log
+from typing import TYPE_CHECKING, TypeVar
 
-from slipstream.sizing.demand import Demand, KindDemand, list_lengths
+from slipstream.sizing.demand import Demand, KindDemand, list_prompts
 from slipstream.sizing.engine_speed import EngineSpeed
-from slipstream.sizing.service_goal import THROUGHPUT_SHARE, Figure, ServiceGoal
+from slipstream.tuning.goal import Figure, Goal
+
+if TYPE_CHECKING:
+    from numpy import float64
+    from numpy.typing import NDArray
+
+    Array = NDArray[float64]
+
+Sequences = TypeVar("Sequences", float, "Array")
 
 _SAMPLED_LENGTHS = 40
+# Where in the step before it a request arrives that meets others.
 _PARTS_OF_A_STEP = (1 / 6, 1 / 2, 5 / 6)
 _SMALLEST = 1e-9
 _LONGEST_QUEUE = 20_000
 _LONGEST_SECONDS = 1e6
-_HALVINGS = 30
+# A replica that is busier than this has a queue that grows with every burst.
+THROUGHPUT_SHARE = 0.85
 # Fuller, and a queue that empties takes longer than a busy hour lasts.
 FULL_SHARE = 0.98
 MOST_REPLICAS = 1_000_000
@@ -40,6 +50,10 @@ class PoolLoad:
     draft_length: int
     demand: Demand
     replicas: int
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(kind.kind for kind in self.demand.kinds)
 
     @property
     def arrivals(self) -> float:
@@ -60,64 +74,64 @@ class PoolLoad:
     @property
     def busy_share(self) -> float:
         """The load over the largest that does not queue without end."""
-        most = self.speed.max_sequences
-        left = 1 - self.prompt_share
+        most, left = self.speed.max_sequences, 1 - self.prompt_share
         if left <= 0:
             return inf
-        return self.arrivals * self.steps * self._step(most) / most / left
+        return self.arrivals * self.steps * self.step(most) / most / left
 
     @cached_property
-    def chances(self) -> Sequence[float]:
+    def chances(self) -> "Array":
         """The chance of each number of requests in a replica; empty if they only grow."""
-        if self.busy_share >= 1:
-            return ()
-        most, left = self.speed.max_sequences, 1 - self.prompt_share
-        weights = [1.0]
-        while len(weights) < _LONGEST_QUEUE:
-            number = len(weights)
-            sharing = min(number, most)
-            weights.append(
-                weights[-1] * self.arrivals * self.steps * self._step(sharing) / sharing / left
-            )
-            if number > most and weights[-1] < _SMALLEST * max(weights):
-                break
-        whole = sum(weights)
-        return [weight / whole for weight in weights]
+        import numpy
 
-    @cached_property
+        busy, most = self.busy_share, self.speed.max_sequences
+        if busy >= 1:
+            return numpy.empty(0)
+        # Beyond the engine's limit each chance is the busy share of the one before.
+        waiting = min(_LONGEST_QUEUE, ceil(log(_SMALLEST) / log(busy)))
+        sharing = numpy.minimum(numpy.arange(1, most + waiting), most)
+        rate = self.arrivals * self.steps / (1 - self.prompt_share)
+        ratios = numpy.log(rate * self.step(sharing) / sharing)
+        logs = numpy.concatenate(([0.0], numpy.cumsum(ratios)))
+        chances: Array = numpy.exp(logs - numpy.logaddexp.reduce(logs))
+        return chances
+
+    @property
     def mean_sequences(self) -> float:
         """Requests in a replica, on average."""
-        return sum(number * chance for number, chance in enumerate(self.chances))
+        return float(self.chances @ range(len(self.chances)))
 
     def find_share(self, figure: Figure, seconds: float) -> float:
         """Return the share of requests whose time does not exceed these seconds."""
-        share_of = self._share_per_token if figure == "tpot" else self._share_first
-        share = 0.0
-        for number, chance in enumerate(self.chances):
-            within = share_of(number, seconds)
-            if not within:
-                break
-            share += chance * within
-        return share
+        import numpy
 
-    def find_time(self, figure: Figure, share: float) -> float:
-        """Return the time that this share of requests does not exceed."""
-        if not self.chances:
-            return inf
-        low, high = 0.0, 1.0
+        most, left = self.speed.max_sequences, 1 - self.prompt_share
+        number = numpy.arange(len(self.chances))
+        step = self.step(numpy.minimum(number + 1, most))
+        if figure == "tpot":
+            rates, weights = self._rates
+            within = (step[:, None] / left <= seconds * rates) @ weights
+        else:
+            waiting = numpy.maximum(0, number - most + 1) * self.steps * self.step(most)
+            rest = seconds - step - self.speed.overhead_seconds - waiting / most / left
+            parts = numpy.outer(step * (number > 0), _PARTS_OF_A_STEP)
+            prompts, up_to = self._prompts
+            read = (rest[:, None] - parts) / max(self.speed.by_prompt_token, 1e-12)
+            within = up_to[numpy.searchsorted(prompts, read, side="right")].mean(axis=1)
+        return float(within @ self.chances)
+
+    def find_time(self, figure: Figure, share: float) -> float | None:
+        """Return the time that this share of requests does not exceed, None without end."""
+        from scipy.optimize import brentq
+
+        high = 1.0
         while self.find_share(figure, high) < share:
-            low, high = high, 2 * high
+            high *= 2
             if high > _LONGEST_SECONDS:
-                return inf
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            if self.find_share(figure, middle) < share:
-                low = middle
-            else:
-                high = middle
-        return high
+                return None
+        return float(brentq(lambda time: self.find_share(figure, time) - share, 0.0, high))
 
-    def meets(self, goal: ServiceGoal) -> bool:
+    def meets(self, goal: Goal) -> bool:
         """Say whether all limits hold; without one, that queues stay short is enough."""
         if self.busy_share >= (FULL_SHARE if goal.limits else THROUGHPUT_SHARE):
             return False
@@ -125,60 +139,40 @@ class PoolLoad:
             self.find_share(limit.figure, limit.seconds) >= limit.share for limit in goal.limits
         )
 
-    def _share_per_token(self, number: int, seconds: float) -> float:
-        """Return the share of requests that meet so many others and are fast enough."""
-        step = self._step(min(number + 1, self.speed.max_sequences)) / (1 - self.prompt_share)
-        return sum(weight for rate, weight in self._rates if step <= seconds * rate)
-
-    def _share_first(self, number: int, seconds: float) -> float:
-        most = self.speed.max_sequences
-        step = self._step(min(number + 1, most))
-        waiting = max(0, number - most + 1) * self.steps * self._step(most)
-        left = seconds - step - self.speed.overhead_seconds
-        left -= waiting / most / (1 - self.prompt_share)
-        parts = _PARTS_OF_A_STEP if number else (0.0,)
-        return sum(self._count_prompts(left - part * step) for part in parts) / len(parts)
-
-    def _count_prompts(self, seconds: float) -> float:
-        """Return the share of prompts that are read in so many seconds."""
-        if seconds < 0:
-            return 0.0
-        by_token = self.speed.by_prompt_token
-        place = (
-            bisect_right(self._prompts[0], seconds / by_token)
-            if by_token
-            else len(self._prompts[0])
-        )
-        return self._prompts[1][place]
+    def step(self, sequences: Sequences) -> Sequences:
+        """Return the seconds of a step of so many sequences."""
+        cost = self.speed.find_cost(self.draft_length)
+        return cost.fixed + sequences * cost.marginal(self.draft_length)
 
     @cached_property
-    def _rates(self) -> list[tuple[float, float]]:
-        """Requests' tokens per step and how many have them."""
-        rates: list[tuple[float, float]] = []
+    def _rates(self) -> "tuple[Array, Array]":
+        """Requests' tokens per step, and the share of requests that have them."""
+        import numpy
+
+        pairs: list[tuple[float, float]] = []
         for kind in self.demand.kinds:
             drafts = self.speed.find_yield(kind.kind, self.draft_length)
-            weight = kind.requests_per_second / self.demand.requests_per_second
             factors = drafts.factors if drafts else (1.0,)
-            mean = self._tokens(kind)
-            rates += [(max(1.0, mean * one), weight / len(factors)) for one in factors]
-        return rates
+            weight = kind.requests_per_second / self.demand.requests_per_second / len(factors)
+            pairs += [(max(1.0, self._tokens(kind) * one), weight) for one in factors]
+        rates, weights = numpy.array(pairs).T
+        return rates, weights
 
     @cached_property
-    def _prompts(self) -> tuple[list[int], list[float]]:
+    def _prompts(self) -> "tuple[Array, Array]":
         """Prompts in the order of their length, and the share of those before each."""
+        import numpy
+
         prompts: list[tuple[int, float]] = []
         for kind in self.demand.kinds:
-            lengths = list_lengths(kind, self.demand.length_variation, _SAMPLED_LENGTHS)
-            weight = kind.requests_per_second / self.demand.requests_per_second / len(lengths)
-            prompts += [(length.prompt_tokens, weight) for length in lengths]
-        prompts.sort()
-        return [tokens for tokens, _ in prompts], [0.0, *accumulate(part for _, part in prompts)]
+            own = list_prompts(kind, _SAMPLED_LENGTHS)
+            weight = kind.requests_per_second / self.demand.requests_per_second / len(own)
+            prompts += [(tokens, weight) for tokens in own]
+        tokens, weights = numpy.array(sorted(prompts)).T
+        return tokens, numpy.concatenate(([0.0], numpy.cumsum(weights)))
 
     def _tokens(self, kind: KindDemand) -> float:
         return self.speed.count_tokens_per_step(kind.kind, self.draft_length)
-
-    def _step(self, sequences: float) -> float:
-        return self.speed.find_cost(self.draft_length).predict(sequences, self.draft_length)
 
     def _mean(self, read: Callable[[KindDemand], float]) -> float:
         kinds = self.demand.kinds
@@ -190,7 +184,7 @@ def count_replicas(
     speed: EngineSpeed,
     draft_length: int,
     demand: Demand,
-    goal: ServiceGoal,
+    goal: Goal,
     *,
     fewer_than: int = MOST_REPLICAS,
 ) -> int | None:
@@ -199,18 +193,7 @@ def count_replicas(
     def holds(replicas: int) -> bool:
         return PoolLoad(speed, draft_length, demand, replicas).meets(goal)
 
-    high = fewer_than - 1
-    if high < 1 or not holds(high):
+    most = fewer_than - 1
+    if most < 1 or not holds(most):
         return None
-    low, step = 0, 1
-    # From below by doubling: most fleets are far smaller than what is allowed.
-    while step < high and not holds(step):
-        low, step = step, 2 * step
-    high = min(high, step)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle
-    return high
+    return 1 + bisect_left(range(1, most), True, key=holds)

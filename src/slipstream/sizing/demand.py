@@ -4,8 +4,10 @@ Rates are those of the busiest hour; `hours` are every hour's share of it. Arriv
 process unless a recording is replayed.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from math import exp, log, sqrt
 from random import Random
 from typing import Annotated, Literal, NamedTuple
@@ -16,19 +18,23 @@ from slipstream.records import Record
 
 Share = Annotated[float, Field(ge=0, le=1)]
 HOUR = 3600.0
+# The spread of drawn lengths over their mean.
+LENGTH_VARIATION = 0.5
+_SPREAD = sqrt(log(1 + LENGTH_VARIATION**2))
 
 
 class Arrival(NamedTuple):
-    """One request: its second, its kind, the prompt's tokens to compute, the answer's tokens."""
+    """A request: its second, and the tokens of its prompt that are computed, and of its answer."""
 
     at: float
     kind: str
     prompt_tokens: int
     output_tokens: int
+    cached_tokens: int = 0
 
 
 class RequestLength(NamedTuple):
-    """A recorded request's tokens: the prompt's that were not cached, and the answer's."""
+    """A request's tokens: the prompt's that were not cached, and the answer's."""
 
     prompt_tokens: int
     output_tokens: int
@@ -38,7 +44,7 @@ class KindDemand(Record):
     """The requests of one kind in the busiest hour.
 
     `prompt_tokens` and `output_tokens` are means; `cached_share` of a prompt is in the prefix cache
-    already. `lengths` are recorded requests, without what was cached; drawn ones have none.
+    already. `lengths` are recorded requests, without what was cached; without any they are drawn.
     """
 
     kind: str
@@ -53,24 +59,32 @@ class KindDemand(Record):
         """The prompt's tokens that are computed, on average."""
         return self.prompt_tokens * (1 - self.cached_share)
 
+    def draw_length(self, random: Random) -> RequestLength:
+        """Draw one of the recorded lengths, or log-normal ones with these means."""
+        if self.lengths:
+            return self.lengths[int(random.random() * len(self.lengths))]
+        prompt, answer = (
+            max(1, round(mean * exp(_SPREAD * random.gauss(0, 1) - _SPREAD**2 / 2)))
+            for mean in (self.uncached_tokens, self.output_tokens)
+        )
+        return RequestLength(prompt, answer)
+
 
 class Demand(Record):
-    """All kinds of requests; `length_variation` is the spread of lengths over their mean."""
+    """All kinds of requests; rates are per second in the busiest hour."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     source: str
     kinds: tuple[KindDemand, ...]
-    length_variation: Annotated[float, Field(ge=0, le=3)] = 0.5
     hours: tuple[Share, ...] = ()
 
     @property
     def requests_per_second(self) -> float:
-        """All requests of the busiest hour, per second."""
         return sum(kind.requests_per_second for kind in self.kinds)
 
     @property
     def tokens_per_second(self) -> float:
-        """All answers' tokens of the busiest hour, per second."""
+        """All answers' tokens."""
         return sum(kind.requests_per_second * kind.output_tokens for kind in self.kinds)
 
     @property
@@ -86,59 +100,23 @@ class Demand(Record):
         )
         return self.model_copy(update={"kinds": tuple(kinds)})
 
-    def find_share(self, at: float) -> float:
-        """Return an instant's share of the busiest hour, on a line between the hours."""
-        if not self.hours:
-            return 1.0
-        hour, part = divmod(at / HOUR, 1)
-        count = len(self.hours)
-        here, beyond = self.hours[int(hour) % count], self.hours[(int(hour) + 1) % count]
-        return here + (beyond - here) * part
-
 
 def draw_requests(demand: Demand, seconds: float, seed: int) -> Iterator[Arrival]:
-    """Draw the arrivals of so many seconds; a day's course thins those of its busiest hour."""
-    random = Random(seed)
+    """Draw the arrivals of so many seconds; in each hour of a day its share of the busiest."""
+    random, hours = Random(seed), demand.hours
     total, at = demand.requests_per_second, 0.0
-    bounds: list[tuple[float, KindDemand]] = []
-    for kind in demand.kinds:
-        before = bounds[-1][0] if bounds else 0.0
-        bounds.append((before + kind.requests_per_second, kind))
-    varies = bool(demand.hours)
+    bounds = list(accumulate(kind.requests_per_second for kind in demand.kinds))
     while (at := at + random.expovariate(total)) < seconds:
-        if varies and random.random() > demand.find_share(at):
+        if hours and random.random() > hours[int(at // HOUR) % len(hours)]:
             continue
-        place = random.random() * total
-        kind = next((kind for bound, kind in bounds if place < bound), bounds[-1][1])
-        if kind.lengths:
-            length = kind.lengths[int(random.random() * len(kind.lengths))]
-            yield Arrival(at, kind.kind, length.prompt_tokens, length.output_tokens)
-        else:
-            variation = demand.length_variation
-            prompt = draw_length(kind.uncached_tokens, variation, random)
-            answer = draw_length(kind.output_tokens, variation, random)
-            yield Arrival(at, kind.kind, prompt, answer)
-
-
-def draw_length(mean: float, variation: float, random: Random) -> int:
-    """Draw a length from a log-normal distribution with this mean and relative spread."""
-    if not variation:
-        return max(1, round(mean))
-    spread = sqrt(log(1 + variation**2))
-    return max(1, round(mean * exp(spread * random.gauss(0, 1) - spread**2 / 2)))
+        place = bisect_right(bounds, random.random() * total)
+        kind = demand.kinds[min(place, len(bounds) - 1)]
+        yield Arrival(at, kind.kind, *kind.draw_length(random))
 
 
 @lru_cache(maxsize=64)
-def list_lengths(kind: KindDemand, variation: float, count: int) -> Sequence[RequestLength]:
-    """List lengths that stand for a kind's: recorded ones, or drawn ones, always the same."""
-    if kind.lengths:
-        step = max(1, len(kind.lengths) // count)
-        return kind.lengths[::step][:count]
-    random = Random(0)
-    return [
-        RequestLength(
-            draw_length(kind.uncached_tokens, variation, random),
-            draw_length(kind.output_tokens, variation, random),
-        )
-        for _ in range(count)
-    ]
+def list_prompts(kind: KindDemand, count: int) -> Sequence[int]:
+    """List prompts that stand for a kind's: recorded ones, or drawn ones, always the same."""
+    step, random = max(1, len(kind.lengths) // count), Random(0)
+    lengths = kind.lengths[::step][:count] or [kind.draw_length(random) for _ in range(count)]
+    return [length.prompt_tokens for length in lengths]

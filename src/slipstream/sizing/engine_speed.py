@@ -1,49 +1,34 @@
 """`EngineSpeed`: what one replica's steps cost and yield, with where each figure comes from.
 
 It is what `tuning.profile.SpeedProfile` knows, plus what a prompt costs, in one form for every
-source: a tuning, a ledger, a running controller, published figures.
+source: a tuning, a ledger, published figures.
 """
 
 from collections.abc import Sequence
 from functools import cached_property
 from math import ceil, sqrt
 from random import Random
-from statistics import fmean, pvariance
+from statistics import fmean, harmonic_mean, pvariance
 from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from slipstream.errors import InvalidInputError
 from slipstream.records import Record
+from slipstream.steering.drafts import Drafts, find_variance, solve_acceptance
+from slipstream.steering.step_time import StepCost
 
 USUAL_BATCHED_TOKENS = 2048
 DERIVED_PROMPTS = "derived: a prompt's token costs no more than a verified one (--prompt-rate)"
-FAR = 1.5
 MOST_FACTORS = 32
-
-
-class StepCost(Record):
-    """Seconds of a step: a fixed part, one per sequence and one per verified token."""
-
-    fixed: NonNegativeFloat
-    by_sequence: NonNegativeFloat
-    by_token: NonNegativeFloat
-    most_sequences: NonNegativeFloat | None = None
-
-    def predict(self, sequences: float, draft_length: int) -> float:
-        """Return the seconds of a step in which every sequence decodes."""
-        return self.fixed + sequences * self.marginal(draft_length)
-
-    def marginal(self, draft_length: int) -> float:
-        """Return what one more sequence adds to a step."""
-        return self.by_sequence + self.by_token * (draft_length + 1)
 
 
 class DraftYield(Record):
     """Drafts of one length for one kind of prompt.
 
     `by_position` is the share of drafts accepted up to each position. `factors` are requests'
-    tokens per step over their mean, since prompts of a kind differ.
+    tokens per step over their harmonic mean, since prompts of a kind differ: tokens over a factor
+    are then steps whose mean is right.
     """
 
     kind: str
@@ -58,17 +43,14 @@ class DraftYield(Record):
 
     @cached_property
     def variance(self) -> float:
-        """The variance of a step's tokens."""
-        squares = sum((2 * place + 1) * share for place, share in enumerate(self.by_position))
-        return max(0.0, squares - sum(self.by_position) ** 2)
+        return find_variance(self.by_position)
 
     def draw_steps(self, tokens: int, random: Random) -> int:
         """Draw how many steps give so many tokens: the normal limit of a renewal process."""
         if tokens <= 0:
             return 0
-        mean = self.tokens_per_step
         factor = self.factors[int(random.random() * len(self.factors))]
-        rate = min(max(1.0, mean * factor), self.draft_length + 1.0)
+        rate = min(max(1.0, self.tokens_per_step * factor), self.draft_length + 1.0)
         spread = sqrt(tokens * self.variance / rate**3)
         drawn = tokens / rate + 0.5 + spread * random.gauss(0, 1)
         return min(tokens, max(ceil(tokens / (self.draft_length + 1)), round(drawn)))
@@ -105,7 +87,6 @@ class EngineSpeed(Record):
         return (*((0,) if self.plain else ()), *sorted(common))
 
     def find_cost(self, draft_length: int) -> StepCost:
-        """Return the step cost of an engine with this draft length."""
         cost = self.drafting if draft_length else self.plain
         if cost is None:
             arm = "with" if draft_length else "without"
@@ -135,20 +116,20 @@ class EngineSpeed(Record):
 
     def slow_down(self, share: float) -> "EngineSpeed":
         """Return a replica whose every step takes longer by this share."""
+        changes = {
+            "drafting": self.drafting and self.drafting.stretch(1 + share),
+            "plain": self.plain and self.plain.stretch(1 + share),
+            "by_prompt_token": self.by_prompt_token * (1 + share),
+        }
+        return self.model_copy(update=changes)
 
-        def stretch(cost: StepCost | None) -> StepCost | None:
-            if cost is None:
-                return None
-            parts = {name: getattr(cost, name) * (1 + share) for name in _COSTS}
-            return cost.model_copy(update=parts)
-
-        return self.model_copy(
-            update={
-                "drafting": stretch(self.drafting),
-                "plain": stretch(self.plain),
-                "by_prompt_token": self.by_prompt_token * (1 + share),
-            }
-        )
+    def find_speed_up(self, kind: str, draft_length: int, sequences: float) -> float | None:
+        """Return how many times as fast drafts of this length make a step of so many sequences."""
+        if self.plain is None:
+            return None
+        drafted = self.find_cost(draft_length).predict(sequences, draft_length)
+        tokens = self.count_tokens_per_step(kind, draft_length)
+        return tokens * self.plain.predict(sequences, 0) / drafted
 
     def find_break_even(self, kind: str, draft_length: int) -> float | None:
         """Return the batch from which drafts of this length cost more than they bring.
@@ -165,42 +146,34 @@ class EngineSpeed(Record):
         return saved / lost if lost > 0 else None
 
 
-_COSTS = ("fixed", "by_sequence", "by_token")
-
-
-def scale_positions(by_position: tuple[float, ...], tokens_per_step: float) -> tuple[float, ...]:
-    """Scale the positions so that a step has so many tokens."""
-    whole = sum(by_position)
-    factor = (tokens_per_step - 1) / whole if whole else 0.0
-    return tuple(min(1.0, share * factor) for share in by_position)
-
-
 def make_geometric(tokens_per_step: float, draft_length: int) -> tuple[float, ...]:
     """Return positions that are each accepted as often after the last, with this mean."""
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        rate = (low + high) / 2
-        if 1 + sum(rate**place for place in range(1, draft_length + 1)) < tokens_per_step:
-            low = rate
-        else:
-            high = rate
-    return tuple(high**place for place in range(1, draft_length + 1))
+    rate = solve_acceptance(tokens_per_step - 1, draft_length)
+    return tuple(rate**place for place in range(1, draft_length + 1))
 
 
 def make_yield(
-    kind: str, length: int, by_position: tuple[float, ...], rates: Sequence[tuple[int, float]]
+    kind: str, length: int, requests: Sequence[Drafts], tokens_per_step: float | None = None
 ) -> DraftYield:
-    """Return the drafts of a kind, with how its requests differ beyond the chance of few drafts.
+    """Return the drafts of a kind cut to a length, with how requests differ beyond few drafts.
 
-    `rates` are requests' drafts and tokens per step.
+    What requests differ by is shrunk to what the chance of few drafts does not explain. Positions
+    are scaled to `tokens_per_step` where more is known than they say.
     """
-    pooled = DraftYield(kind=kind, draft_length=length, by_position=by_position)
-    values = [rate for _, rate in rates]
-    if len(values) < 2 or not (observed := pvariance(values)):
+    shares = (*Drafts.total(requests).by_position, *(0.0,) * length)[:length]
+    if tokens_per_step is not None and any(shares):
+        factor = (tokens_per_step - 1) / sum(shares)
+        shares = tuple(min(1.0, share * factor) for share in shares)
+    pooled = DraftYield(kind=kind, draft_length=length, by_position=shares)
+    drafted = [one for one in requests if one.drafts]
+    rates = [1 + sum(one.accepted[:length]) / one.drafts for one in drafted]
+    if len(rates) < 2 or not (observed := pvariance(rates)):
         return pooled
-    by_chance = fmean(pooled.variance / drafts for drafts, _ in rates)
+    by_chance = fmean(pooled.variance / one.drafts for one in drafted)
     shrink = sqrt(max(0.0, 1 - by_chance / observed))
-    mean = fmean(values)
-    factors = sorted(1 + shrink * (value / mean - 1) for value in values)
-    step = max(1, len(factors) // MOST_FACTORS)
-    return pooled.model_copy(update={"factors": tuple(factors[step // 2 :: step])})
+    mean = fmean(rates)
+    own = sorted(mean + shrink * (rate - mean) for rate in rates)
+    step = max(1, len(own) // MOST_FACTORS)
+    own = own[step // 2 :: step]
+    centre = harmonic_mean(own)
+    return pooled.model_copy(update={"factors": tuple(rate / centre for rate in own)})

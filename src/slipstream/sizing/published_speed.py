@@ -6,9 +6,11 @@ plain engine would do, comes from published acceptance lengths, or from how long
 read.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
+from statistics import fmean
 
 from slipstream.errors import InvalidInputError
 from slipstream.hardware.known_machines import list_machines, load_host
@@ -18,14 +20,12 @@ from slipstream.sizing.engine_speed import (
     USUAL_BATCHED_TOKENS,
     DraftYield,
     EngineSpeed,
-    StepCost,
     make_geometric,
 )
-from slipstream.tuning.least_squares import fit_shares
+from slipstream.steering.step_time import StepCost, StepRow, fit_steps
 
 PUBLISHED_ERROR = 0.15
-_GOLDEN = (sqrt(5) - 1) / 2
-_ROUNDS = 80
+STEEPEST = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,44 +76,40 @@ def fit_rates(points: Sequence[RatePoint], draft_length: int) -> RateFit:
             "rates of one concurrency do not show the cost of a larger batch",
             hint="slipstream recipes --json shows which recipes have several",
         )
-    lengths = {point.acceptance_length for point in points}
-    if None not in lengths:
+    if all(point.acceptance_length for point in points):
         return _fit_steps(points, draft_length)
+    from scipy.optimize import minimize_scalar
 
     def level(slope: float) -> tuple[dict[str, float], float]:
-        by_kind: dict[str, list[float]] = {}
+        by_kind = defaultdict[str, list[float]](list)
         for point in points:
             load = 1 + slope * point.concurrency * (draft_length + 1)
-            by_kind.setdefault(point.kind, []).append(point.seconds / load)
+            by_kind[point.kind].append(point.seconds / load)
         # Least squares of relative errors: the mean of squares over the mean.
         levels = {kind: sum(v * v for v in own) / sum(own) for kind, own in by_kind.items()}
         off = sum((v / levels[kind] - 1) ** 2 for kind, own in by_kind.items() for v in own)
         return levels, off
 
-    low, high = 0.0, 1.0
-    for _ in range(_ROUNDS):
-        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-        if level(left)[1] < level(right)[1]:
-            high = right
-        else:
-            low = left
-    slope = (low + high) / 2
-    return RateFit(draft_length, level(slope)[0], slope, None)
+    found = minimize_scalar(
+        lambda slope: level(slope)[1], bounds=(0.0, STEEPEST), options={"xatol": 1e-9}
+    )
+    return RateFit(draft_length, level(found.x)[0], float(found.x), None)
 
 
 def _fit_steps(points: Sequence[RatePoint], draft_length: int) -> RateFit:
     """Fit a step's time, where acceptance lengths are published."""
-    rows = [(1.0, float(point.concurrency * (draft_length + 1))) for point in points]
-    times = [point.seconds * (point.acceptance_length or 1.0) for point in points]
-    fit = fit_shares(rows, times)
-    if fit is None:
-        raise InvalidInputError("the published rates lie on no line", hint="slipstream tune")
-    fixed, by_token = fit.coefficients
-    tokens: dict[str, list[float]] = {}
+    tokens = defaultdict[str, list[float]](list)
+    rows: list[StepRow] = []
     for point in points:
-        tokens.setdefault(point.kind, []).append(point.acceptance_length or 1.0)
-    by_kind = {kind: fixed * len(own) / sum(own) for kind, own in tokens.items()}
-    return RateFit(draft_length, by_kind, by_token / fixed, fixed)
+        length = point.acceptance_length or 1.0
+        rows.append(StepRow(point.concurrency, draft_length, point.seconds * length))
+        tokens[point.kind].append(length)
+    fit = fit_steps(rows)
+    if fit is None or not fit.cost.fixed:
+        raise InvalidInputError("the published rates lie on no line", hint="slipstream tune")
+    fixed = fit.cost.fixed
+    by_kind = {kind: fixed / fmean(own) for kind, own in tokens.items()}
+    return RateFit(draft_length, by_kind, fit.cost.by_token / fixed, fixed)
 
 
 def take_recipe(recipe: Recipe) -> EngineSpeed:
@@ -133,21 +129,18 @@ def take_recipe(recipe: Recipe) -> EngineSpeed:
     plain, plain_why = _fit_plain(plain_points, fixed, by_token, reading)
     most = max(point.concurrency for point in points)
     sources = sorted({f"{one.by} ({one.source})" for one in recipe.evidence if one.concurrency})
+    yields: list[DraftYield] = []
+    for kind, level in fit.by_kind.items():
+        shares = make_geometric(min(max(1.0, fixed / level), length + 1.0), length)
+        yields += [
+            DraftYield(kind=kind, draft_length=short, by_position=shares[:short])
+            for short in range(1, length + 1)
+        ]
     return EngineSpeed(
         source=f"recipe {recipe.name}: {', '.join(sources)}",
-        drafting=StepCost(fixed=fixed, by_sequence=0.0, by_token=by_token, most_sequences=most),
+        drafting=StepCost(fixed=fixed, by_token=by_token, most_sequences=most),
         plain=plain,
-        yields=tuple(
-            DraftYield(
-                kind=kind,
-                draft_length=short,
-                by_position=make_geometric(min(max(1.0, fixed / level), length + 1.0), length)[
-                    :short
-                ],
-            )
-            for kind, level in fit.by_kind.items()
-            for short in range(1, length + 1)
-        ),
+        yields=tuple(yields),
         by_prompt_token=by_token,
         prompt_source=DERIVED_PROMPTS,
         error=max(PUBLISHED_ERROR, fit.find_error(points)),
@@ -208,21 +201,16 @@ def _find_fixed(
 
 def _fit_plain(
     evidence: Sequence[Evidence], fixed: float, by_token: float, reading: tuple[float, float] | None
-) -> tuple[StepCost | None, str]:
+) -> tuple[StepCost, str]:
     """Return the line of an engine without a drafter, and how it was found."""
     points = [(one.concurrency or 1, one.plain_tokens_per_s or 0.0) for one in evidence]
-    most = max((load for load, _ in points), default=1)
-    if len({load for load, _ in points}) > 1:
-        rows = [(1.0, float(load)) for load, _ in points]
-        fit = fit_shares(rows, [load / rate for load, rate in points])
-        if fit is not None:
-            alone, slope = fit.coefficients
-            cost = StepCost(fixed=alone, by_sequence=slope, by_token=0.0, most_sequences=most)
-            return cost, "plain rates are published"
+    fit = fit_steps([StepRow(load, 0, load / rate) for load, rate in points])
+    if fit is not None:
+        return fit.cost, "plain rates are published"
     if points:
         step = max(load / rate for load, rate in points)
-        cost = StepCost(fixed=max(0.0, step - by_token), by_sequence=by_token, by_token=0.0)
+        cost = StepCost(fixed=max(0.0, step - by_token), by_sequence=by_token)
         return cost, "plain is published at one concurrency: a sequence is taken to cost a token"
     share = reading[0] / sum(reading) if reading else 1.0
-    cost = StepCost(fixed=fixed * share, by_sequence=by_token, by_token=0.0)
+    cost = StepCost(fixed=fixed * share, by_sequence=by_token)
     return cost, "no plain rate is published: plain steps are drafted ones without the drafter"

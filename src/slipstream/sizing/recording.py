@@ -17,7 +17,7 @@ from typing import Any
 
 from slipstream.errors import InvalidInputError
 from slipstream.sizing.demand import HOUR, Arrival, Demand, KindDemand, RequestLength
-from slipstream.sizing.ledger_speed import SUPERVISOR
+from slipstream.steering.ledger import SUPERVISOR_KEY
 
 MOST_REQUESTS = 5_000_000
 MOST_LENGTHS = 500
@@ -28,24 +28,14 @@ LEAST_HOURS = 12
 DAY_HOURS = 24
 _HINT = "a ledger.jsonl or access.jsonl of a run, or a CSV with Timestamp and token columns"
 
+# As an access log names them.
 _COLUMNS = {
     "timestamp": "at",
-    "request tokens": "prompt",
-    "contexttokens": "prompt",
-    "response tokens": "output",
-    "generatedtokens": "output",
+    "request tokens": "prompt_tokens",
+    "contexttokens": "prompt_tokens",
+    "response tokens": "completion_tokens",
+    "generatedtokens": "completion_tokens",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedRequest:
-    """One line of a recording; the cached part of its prompt is None where it does not say."""
-
-    at: float
-    kind: str
-    prompt_tokens: int
-    cached_tokens: int | None
-    output_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +52,10 @@ def read_recording(path: Path, kind: str) -> Recording:
     try:
         with path.open(encoding="utf-8", errors="replace", newline="") as file:
             lines = (line.replace("\0", "") for line in file)
-            parse = _parse_csv if path.suffix == ".csv" else _parse_json
-            found = list(islice(parse(lines, kind), MOST_REQUESTS))
+            rows: Iterable[str | dict[str, str]] = (line for line in lines if line.strip())
+            if path.suffix == ".csv":
+                rows = _read_csv(lines)
+            found = [_read_row(row, kind) for row in islice(rows, MOST_REQUESTS)]
     except (OSError, csv.Error) as fault:
         raise InvalidInputError(f"cannot read {path}: {fault}", hint=_HINT) from fault
     requests = sorted((one for one in found if one is not None), key=lambda one: one.at)
@@ -72,63 +64,47 @@ def read_recording(path: Path, kind: str) -> Recording:
     return _describe(requests, path.name, len(found) - len(requests))
 
 
-def _parse_json(lines: Iterable[str], kind: str) -> Iterator[RecordedRequest | None]:
-    for line in lines:
-        if not line.strip():
-            continue
-        try:
-            fields = json.loads(line)
-            yield _read_fields(fields, kind)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
-            yield None
-
-
-def _read_fields(fields: dict[str, Any], kind: str) -> RecordedRequest | None:
-    """Read a line of a ledger or of an access log; what the engine never saw is left out."""
-    if fields.get("key") == SUPERVISOR or fields.get("refused"):
-        return None
-    ledger = isinstance(fields["at"], int | float)
-    at = float(fields["at"]) if ledger else _read_time(fields["at"])
-    tokens = fields["tokens"] if ledger else fields["completion_tokens"]
-    # A ledger's time is that of the end, an access log's that of the beginning.
-    began = at - float(fields["seconds"]) if ledger else at
-    return _make(
-        began,
-        str(fields.get("kind") or kind) if ledger else kind,
-        fields["prompt_tokens"],
-        fields.get("cached_tokens") if ledger else None,
-        tokens,
-    )
-
-
-def _parse_csv(lines: Iterable[str], kind: str) -> Iterator[RecordedRequest | None]:
+def _read_csv(lines: Iterable[str]) -> Iterator[dict[str, str]]:
     rows = csv.reader(lines)
-    header = [_COLUMNS.get(name.strip().lower()) for name in next(rows, [])]
-    if {"at", "prompt", "output"} - set(header):
+    header = [_COLUMNS.get(name.strip().lower(), "") for name in next(rows, [])]
+    if {*_COLUMNS.values()} - set(header):
         raise InvalidInputError("the CSV has no columns of times and tokens", hint=_HINT)
     for row in rows:
-        fields = {name: cell for name, cell in zip(header, row, strict=False) if name}
-        try:
-            at = _read_time(fields["at"])
-            yield _make(at, kind, int(fields["prompt"]), None, int(fields["output"]))
-        except (ValueError, KeyError, OverflowError):
-            yield None
+        yield dict(zip(header, row, strict=False))
 
 
-def _make(
-    at: float, kind: str, prompt: object, cached: object, output: object
-) -> RecordedRequest | None:
-    if not isinstance(prompt, int) or not isinstance(output, int) or not isfinite(at):
+def _read_row(row: str | dict[str, str], kind: str) -> Arrival | None:
+    """Read a line of a ledger, of an access log or of a CSV; None if it is no served request."""
+    try:
+        if isinstance(row, dict):
+            tokens = {name: int(row[name]) for name in ("prompt_tokens", "completion_tokens")}
+            return _read_fields({"at": row["at"], **tokens}, kind)
+        return _read_fields(json.loads(row), kind)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return None
-    if not 0 < prompt <= MOST_TOKENS or not 0 < output <= MOST_TOKENS:
+
+
+def _read_fields(fields: dict[str, Any], kind: str) -> Arrival | None:
+    if fields.get("key") == SUPERVISOR_KEY or fields.get("refused"):
         return None
-    own = min(cached, prompt) if isinstance(cached, int) and cached >= 0 else None
-    return RecordedRequest(at, kind[:64], prompt, own, output)
+    at, prompt = fields["at"], fields["prompt_tokens"]
+    if isinstance(at, int | float):
+        # A ledger's time is that of the end, an access log's that of the beginning.
+        began, output = float(at) - float(fields["seconds"]), fields["tokens"]
+        kind, cached = str(fields.get("kind") or kind), fields.get("cached_tokens")
+    else:
+        began, output, cached = _read_time(at), fields["completion_tokens"], None
+    if not isfinite(began) or not all(
+        isinstance(count, int) and 0 < count <= MOST_TOKENS for count in (prompt, output)
+    ):
+        return None
+    known = min(cached, prompt) if isinstance(cached, int) and cached >= 0 else 0
+    return Arrival(began, kind[:64], prompt - known, output, known)
 
 
-def _read_time(text: object) -> float:
+def _read_time(text: str) -> float:
     """Read seconds, or a date with a time; without a zone it is UTC."""
-    word = str(text).strip()
+    word = text.strip()
     try:
         return float(word)
     except ValueError:
@@ -139,64 +115,44 @@ def _read_time(text: object) -> float:
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
-def _describe(requests: Sequence[RecordedRequest], source: str, left_out: int) -> Recording:
-    begin, end = requests[0].at, requests[-1].at
-    span = end - begin
-    kinds = len({request.kind for request in requests})
-    if span > MOST_HOURS * HOUR or kinds > MOST_KINDS:
+def _describe(requests: Sequence[Arrival], source: str, left_out: int) -> Recording:
+    begin = requests[0].at
+    span = requests[-1].at - begin
+    kinds = sorted({request.kind for request in requests})
+    if span > MOST_HOURS * HOUR or len(kinds) > MOST_KINDS:
         raise InvalidInputError(
-            f"{source} has requests of {span / HOUR:.0f} hours and {kinds} kinds: its times or "
-            "kinds are not what they seem",
+            f"{source} has requests of {span / HOUR:.0f} hours and {len(kinds)} kinds: its times "
+            "or kinds are not what they seem",
             hint=f"at most {MOST_HOURS} hours and {MOST_KINDS} kinds; times are in seconds",
         )
-    hours: list[list[RecordedRequest]] = [[] for _ in range(int(span // HOUR) + 1)]
+    hours: list[list[Arrival]] = [[] for _ in range(int(span // HOUR) + 1)]
     for request in requests:
         hours[int((request.at - begin) // HOUR)].append(request)
     busiest = max(hours, key=len)
     seconds = HOUR if span > HOUR else span * len(requests) / (len(requests) - 1)
-    first = begin + hours.index(busiest) * HOUR
+    groups = {kind: [one for one in busiest if one.kind == kind] for kind in kinds}
+    last_day = hours[-DAY_HOURS:] if len(hours) >= LEAST_HOURS else []
     demand = Demand(
         source=source,
-        kinds=tuple(
-            _describe_kind(kind, own, seconds) for kind, own in sorted(_group(busiest).items())
-        ),
-        hours=_list_hours(hours, len(busiest)) if len(hours) >= LEAST_HOURS else (),
+        kinds=tuple(_describe_kind(kind, own, seconds) for kind, own in groups.items() if own),
+        hours=tuple(len(hour) / len(busiest) for hour in last_day),
     )
-    arrivals = [
-        Arrival(
-            one.at - first,
-            one.kind,
-            one.prompt_tokens - (one.cached_tokens or 0),
-            one.output_tokens,
-        )
-        for one in busiest
-    ]
+    first = begin + hours.index(busiest) * HOUR
+    arrivals = [one._replace(at=one.at - first) for one in busiest]
     return Recording(demand, arrivals, left_out)
 
 
-def _group(requests: Iterable[RecordedRequest]) -> dict[str, list[RecordedRequest]]:
-    groups: dict[str, list[RecordedRequest]] = {}
-    for request in requests:
-        groups.setdefault(request.kind, []).append(request)
-    return groups
-
-
-def _describe_kind(kind: str, requests: Sequence[RecordedRequest], seconds: float) -> KindDemand:
-    prompts = sum(one.prompt_tokens for one in requests)
+def _describe_kind(kind: str, requests: Sequence[Arrival], seconds: float) -> KindDemand:
+    cached = sum(one.cached_tokens for one in requests)
+    prompts = sum(one.prompt_tokens for one in requests) + cached
     step = max(1, len(requests) // MOST_LENGTHS)
     return KindDemand(
         kind=kind,
         requests_per_second=len(requests) / seconds,
         prompt_tokens=max(1, round(prompts / len(requests))),
         output_tokens=max(1, round(sum(one.output_tokens for one in requests) / len(requests))),
-        cached_share=sum(one.cached_tokens or 0 for one in requests) / prompts,
+        cached_share=cached / prompts,
         lengths=tuple(
-            RequestLength(one.prompt_tokens - (one.cached_tokens or 0), one.output_tokens)
-            for one in requests[::step]
+            RequestLength(one.prompt_tokens, one.output_tokens) for one in requests[::step]
         ),
     )
-
-
-def _list_hours(hours: Sequence[Sequence[RecordedRequest]], most: int) -> tuple[float, ...]:
-    """Return every hour's share of the busiest, of the last day that is there."""
-    return tuple(len(hour) / most for hour in hours[-DAY_HOURS:])

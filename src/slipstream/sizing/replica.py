@@ -6,6 +6,7 @@ middle of one waits for its end, and the step that reads a prompt is longer for 
 """
 
 from collections import deque
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import ceil
 
@@ -14,15 +15,16 @@ from slipstream.sizing.engine_speed import EngineSpeed
 _HAIR = 1e-9
 
 
+@dataclass(slots=True, eq=False)
 class SimulatedRequest:
     """A request under way; `steps` are those after the one that gives its first token."""
 
-    __slots__ = ("arrived", "first", "kind", "output", "prompt", "steps")
-
-    def __init__(self, arrived: float, kind: str, prompt: int, output: int, steps: int) -> None:
-        self.arrived, self.kind = arrived, kind
-        self.prompt, self.output, self.steps = prompt, output, steps
-        self.first = -1.0
+    arrived: float
+    kind: str
+    prompt: int
+    output: int
+    steps: int
+    first: float = -1.0
 
 
 class Replica:

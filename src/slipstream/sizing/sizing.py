@@ -1,23 +1,91 @@
-"""`Sizing`: how many replicas a demand takes, drafted, plain or mixed, with intervals."""
+"""`Sizing`: how many replicas a demand takes, drafted, plain or mixed, with intervals and costs."""
 
+import re
 from typing import Literal
 
+from slipstream.errors import UsageError
+from slipstream.measuring.percentiles import Percentiles
 from slipstream.records import Record
 from slipstream.sizing.demand import Demand
 from slipstream.sizing.engine_speed import EngineSpeed
-from slipstream.sizing.money import MachinePrice
-from slipstream.sizing.served_figures import ServedFigures, TimeQuantiles
-from slipstream.sizing.service_goal import ServiceGoal
-from slipstream.sizing.simulation import Routing
+from slipstream.tuning.goal import Goal
 
+HOURS_PER_YEAR = 8766.0
 Style = Literal["drafted", "plain", "mixed"]
+Routing = Literal["random", "power-of-two"]
+_NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
+_PRICE = re.compile(
+    rf"{_NUMBER}\s*([^\W\d_]{{1,12}}|[^\w\s/+*.]|)"
+    rf"(?:\s*/\s*{_NUMBER}\s*y)?(?:\s*\+\s*{_NUMBER}\s*w\s*\*\s*{_NUMBER})?",
+    re.IGNORECASE,
+)
+
+
+class MachinePrice(Record):
+    """What a replica's machines cost in an hour, None if that was not given."""
+
+    given: str = ""
+    currency: str = ""
+    hourly: float | None = None
+
+    def show(self, amount: float | None) -> str:
+        """Write an amount, with its currency if it has one."""
+        return "unknown" if amount is None else f"{amount:.2f} {self.currency}".rstrip()
+
+    def per_million(self, machine_hours: float, tokens: float) -> float | None:
+        """Return the cost of a million answers' tokens, None if it is not known."""
+        if self.hourly is None or not tokens:
+            return None
+        return self.hourly * machine_hours / tokens * 1e6
+
+
+def parse_price(text: str) -> MachinePrice:
+    """Read a price per hour such as `0.5EUR`, or a bought machine's: `4000EUR/3y+240W*0.3`."""
+    found = _PRICE.fullmatch(text.strip())
+    amounts = [float(part) for part in found.group(1, 3, 4, 5) if part] if found else []
+    if found is None or not all(amounts):
+        raise UsageError(
+            f"the price {text!r} is neither an amount per hour nor one over years",
+            hint="--price 0.5EUR, or --price '4000EUR/3y+240W*0.3' with power per kilowatt-hour",
+        )
+    amount, currency, years, watts, energy = found.groups()
+    hourly = float(amount) / (float(years) * HOURS_PER_YEAR if years else 1)
+    power = float(watts) / 1000 * float(energy) if watts else 0.0
+    return MachinePrice(given=text.strip(), currency=currency, hourly=hourly + power)
+
+
+class ServedFigures(Record):
+    """What the counted requests of a simulation got, and the fleet in all of it.
+
+    `seconds` is the time in which counted requests arrived; one without a second token has no
+    `tpot`. `reached` has the times at the shares of the goal's limits, in their order, and `holds`
+    says whether all of them are kept. `lost` were cut off by a failure, `busy_share` is how much
+    of the replicas' time was steps.
+    """
+
+    requests: int
+    lost: int
+    tokens: int
+    seconds: float
+    tokens_per_second: float
+    ttft: Percentiles | None
+    tpot: Percentiles | None
+    reached: tuple[float | None, ...]
+    holds: bool
+    busy_share: float
+    mean_in_flight: float
+    machine_hours: float
+    most_replicas: int
+    fewest_replicas: int
 
 
 class PoolSize(Record):
     """Replicas alike: the kinds that they serve, their draft length, how many there are.
 
     `low` and `high` are the counts if every step were faster or slower by the speed's error; `high`
-    is None if no count holds the goal then. `mean_batch` is by the arithmetic.
+    is None if no count holds the goal then. The rest is one replica by the arithmetic: its requests
+    per second, the steps of each, the share of its time that prompts take, the sequences in it, the
+    seconds of a step with so many, and its load over the largest that does not queue without end.
     """
 
     kinds: tuple[str, ...]
@@ -25,22 +93,29 @@ class PoolSize(Record):
     replicas: int
     low: int
     high: int | None
+    arrivals: float
+    steps: float
+    prompt_share: float
     mean_batch: float
+    step_seconds: float
     busy_share: float
 
 
 class SizeOption(Record):
-    """One way to serve the demand; `simulated` and `holds` are None without a simulation."""
+    """One way to serve the demand; `simulated` is None without a simulation."""
 
     style: Style
     pools: tuple[PoolSize, ...]
-    holds: bool | None = None
     simulated: ServedFigures | None = None
     cost_per_million: float | None = None
 
     @property
+    def holds(self) -> bool | None:
+        """Whether the simulation held the goal, None without one."""
+        return None if self.simulated is None else self.simulated.holds
+
+    @property
     def replicas(self) -> int:
-        """All replicas."""
         return sum(pool.replicas for pool in self.pools)
 
     @property
@@ -53,6 +128,13 @@ class SizeOption(Record):
         """All replicas, if it is as slow; None if no count would do."""
         highs = [pool.high for pool in self.pools]
         return None if None in highs else sum(one or 0 for one in highs)
+
+
+class CountTimes(Record):
+    """The times at the goal's limits with so many replicas, by the arithmetic; None without end."""
+
+    replicas: int
+    seconds: tuple[float | None, ...]
 
 
 class BreakEven(Record):
@@ -73,10 +155,8 @@ class Outage(Record):
     seconds: float | None
     replicas: int
     figures: ServedFigures
-    holds: bool
     spares: int
     with_spares: ServedFigures
-    spares_hold: bool
 
 
 class DayFigures(Record):
@@ -92,15 +172,16 @@ class DayFigures(Record):
 class Sizing(Record):
     """The answer, the options beside it and all that it rests on."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     demand: Demand
-    goal: ServiceGoal
+    goal: Goal
     speed: EngineSpeed
     price: MachinePrice
     seed: int
     routing: Routing
     options: tuple[SizeOption, ...]
     missed: tuple[str, ...]
+    by_count: tuple[CountTimes, ...]
     break_even: tuple[BreakEven, ...]
     outage: Outage | None
     day: DayFigures | None
@@ -110,20 +191,3 @@ class Sizing(Record):
     def best(self) -> SizeOption | None:
         """The option with the fewest machines, spares included; None if none holds the goal."""
         return self.options[0] if self.options else None
-
-
-def hold_goal(goal: ServiceGoal, figures: ServedFigures) -> bool:
-    """Say whether simulated requests held the goal."""
-    times = {"ttft": figures.ttft, "tpot": figures.tpot}
-    for limit in goal.limits:
-        name = _find_quantile(limit.share)
-        reached = getattr(times[limit.figure], name)
-        if reached is not None and reached > limit.seconds:
-            return False
-    return True
-
-
-def _find_quantile(share: float) -> str:
-    names = {float(name[1:]) / 100: name for name in TimeQuantiles.model_fields}
-    enough = [one for one in names if one >= share - 1e-9]
-    return names[min(enough)] if enough else names[max(names)]

@@ -113,7 +113,6 @@ class Baseline:
         self._log = log(len(_WEIGHTS) / error)
 
     def add(self, value: float) -> None:
-        """Add a value."""
         self._squares += (value - (self._sum + 0.5) / (self.count + 1)) ** 2
         self._sum += value
         self.count += 1

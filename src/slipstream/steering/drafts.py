@@ -1,12 +1,14 @@
 """`Drafts`: how many drafts were verified and what was accepted of them, whoever counted."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import Self
 
 from pydantic import NonNegativeInt
 
 from slipstream.records import Record
+
+_HALVINGS = 30
 
 
 class Drafts(Record):
@@ -41,3 +43,28 @@ class Drafts(Record):
             drafted=sum(one.drafted for one in listed),
             accepted=tuple(sum(row) for row in rows),
         )
+
+
+def find_variance(by_position: Sequence[float]) -> float:
+    """Return the variance of a step's tokens; `by_position` is the share accepted up to each."""
+    squares = sum((2 * place + 1) * share for place, share in enumerate(by_position))
+    return max(0.0, squares - sum(by_position) ** 2)
+
+
+def solve_acceptance(accepted: float, length: float) -> float:
+    """Return how often a token is accepted after an accepted one.
+
+    Drafts of `length` tokens then have so many accepted in the mean, whatever their length. By
+    bisection: a supervisor does this for each request, and has no other use for scipy.
+    """
+    low, high = 0.0, 1.0
+    whole = int(length)
+    for _ in range(_HALVINGS):
+        rate = (low + high) / 2
+        expected, reached = 0.0, 1.0
+        for _ in range(whole):
+            reached *= rate
+            expected += reached
+        expected += (length - whole) * reached * rate
+        low, high = (rate, high) if expected < accepted else (low, rate)
+    return (low + high) / 2

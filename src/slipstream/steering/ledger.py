@@ -1,12 +1,14 @@
-"""The ledger of a run: one line per request that ended, as the engine's core writes it.
+"""The ledger of a run: one line per request that ended, as the engine's core writes it, and sums.
 
 The file is rotated by its size. A reader holds on to the file it has open, so what was added to it
 before the rotation is still read.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, BinaryIO, Literal
@@ -14,16 +16,21 @@ from typing import Annotated, BinaryIO, Literal
 from pydantic import Field, ValidationError, field_validator
 
 from slipstream.records import Record
+from slipstream.steering.drafts import Drafts
 
 LONGEST_LINE_BYTES = 1 << 16
 LONGEST_DRAFT = 128  # vLLM's MAX_SPEC_LEN
+# Acceptance that collapses with the context does so by factors of it (vllm#50021: at 14.5k).
+CONTEXT_BOUNDS = (1 << 10, 1 << 12, 1 << 14, 1 << 16)
+SUPERVISOR_KEY = "supervisor"
+"""The key of the supervisor's own requests: the same few texts over and over."""
 
 Count = Annotated[int, Field(ge=0, lt=1 << 53)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 
 
-class LedgerLine(Record):
+class LedgerLine(Drafts):
     """One request: its drafts, accepted tokens by position, and times.
 
     `id`, `key` and `route` are None for a request without the gate's tag, `first_seconds` for one
@@ -87,7 +94,6 @@ class LedgerReader:
         return lines
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -154,3 +160,101 @@ def read_ledger(files: Iterable[Path]) -> Iterator[LedgerLine]:
             while (raw := reader.read_raw(file)) is not None:
                 if (line := reader.parse(raw)) is not None:
                     yield line
+
+
+Grouping = Literal["kind", "key", "route", "context"]
+
+
+class LedgerGroup(Drafts):
+    """The requests of one kind, key, route or context length, added up.
+
+    `seconds_per_token` is that of a token after the first, `first_seconds` the mean time to that
+    one.
+    """
+
+    name: str
+    requests: int
+    aborted: int
+    prompt_tokens: int
+    cached_tokens: int
+    tokens: int
+    token_share: float | None
+    steps: int
+    seconds: float
+    seconds_per_token: float | None
+    first_seconds: float | None
+
+
+class LedgerSummary(Record):
+    """All groups, the one with the most tokens first, and their sum."""
+
+    schema_version: Literal[2] = 2
+    by: Grouping
+    groups: tuple[LedgerGroup, ...]
+    total: LedgerGroup
+
+
+_COUNTED = ("prompt_tokens", "cached_tokens", "tokens", "steps", "drafts", "drafted")
+
+
+@dataclass(slots=True)
+class _Sums:
+    counts: Counter[str] = field(default_factory=Counter)
+    accepted: Counter[int] = field(default_factory=Counter)
+    seconds: float = 0.0
+    first_seconds: float = 0.0
+
+    def add(self, line: LedgerLine) -> None:
+        self.counts.update({name: getattr(line, name) for name in _COUNTED})
+        aborted, begun = line.ended == "aborted", line.first_seconds is not None
+        self.counts.update(requests=1, aborted=aborted, begun=begun)
+        self.accepted.update(dict(enumerate(line.accepted)))
+        self.seconds += line.seconds
+        self.first_seconds += line.first_seconds or 0.0
+
+    def describe(self, name: str, all_tokens: int) -> LedgerGroup:
+        counts, begun = self.counts, self.counts["begun"]
+        later = counts["tokens"] - begun
+        return LedgerGroup(
+            name=name,
+            **{name: counts[name] for name in ("requests", "aborted", *_COUNTED)},
+            accepted=tuple(self.accepted.values()),
+            token_share=_divide(counts["tokens"], all_tokens),
+            seconds=self.seconds,
+            seconds_per_token=_divide(self.seconds - self.first_seconds, later),
+            first_seconds=_divide(self.first_seconds, begun),
+        )
+
+
+def summarize(lines: Iterable[LedgerLine], by: Grouping) -> LedgerSummary:
+    """Add up requests by what they have in common."""
+    groups, total = dict[str, _Sums](), _Sums()
+    for line in lines:
+        groups.setdefault(_NAMES[by](line), _Sums()).add(line)
+        total.add(line)
+    tokens = total.counts["tokens"]
+    described = [sums.describe(name, tokens) for name, sums in groups.items()]
+    return LedgerSummary(
+        by=by,
+        groups=tuple(sorted(described, key=lambda group: (-group.tokens, group.name))),
+        total=total.describe("all", tokens),
+    )
+
+
+def name_context(tokens: int) -> str:
+    """Return the name of the range of context lengths that holds this one."""
+    names = ["0", *(f"{bound >> 10}k" for bound in CONTEXT_BOUNDS)]
+    place = sum(tokens >= bound for bound in CONTEXT_BOUNDS)
+    return f"{names[place]} to {names[place + 1]}" if place < len(CONTEXT_BOUNDS) else "64k on"
+
+
+def _divide(whole: float, parts: int) -> float | None:
+    return whole / parts if parts > 0 else None
+
+
+_NAMES: dict[Grouping, Callable[[LedgerLine], str]] = {
+    "kind": lambda line: line.kind,
+    "key": lambda line: line.key or "none",
+    "route": lambda line: line.route or "none",
+    "context": lambda line: name_context(line.context_tokens),
+}

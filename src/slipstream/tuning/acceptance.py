@@ -12,35 +12,43 @@ and their place in a draft does not matter. On simulated text the larger of the 
 looks at later places sees fewer: measure the length that is chosen.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import ceil, sqrt
+from typing import NamedTuple
 
 from slipstream.records import Record
-from slipstream.tuning.least_squares import t_quantile
-from slipstream.tuning.step_time import FigureWithError
+from slipstream.steering.drafts import Drafts, find_variance
+from slipstream.steering.step_time import t_quantile
 
 SHORTER_ERROR = 0.03
 NORMAL = 1.96
 
-Part = tuple[float, float]
-"""Tokens, and the steps that give them."""
+
+class FigureWithError(NamedTuple):
+    """A figure and one standard error."""
+
+    value: float
+    error: float
 
 
-class RequestDrafts(Record):
-    """One request: its drafts, and how many had their first, second, ... token accepted.
+class Part(NamedTuple):
+    """Tokens, and the steps that give them."""
 
-    `pace` is its time a step over that of its load.
-    """
+    tokens: float
+    steps: float
+
+
+class RequestDrafts(Drafts):
+    """One request's drafts; `pace` is its time per step over that of its load."""
 
     prompt_id: str
-    drafts: int
-    accepted: tuple[int, ...]
     pace: float = 1.0
 
     def count_by_place(self, draft_length: int) -> Part:
         """Count tokens and steps as if a draft ended early and the next began where it did."""
-        return self.drafts + sum(self.accepted[:draft_length]), self.drafts
+        return Part(self.drafts + sum(self.accepted[:draft_length]), self.drafts)
 
     def count_by_stretch(self, draft_length: int, longest: int) -> Part:
         """Count tokens and steps as if the same tokens were hit and missed by shorter drafts."""
@@ -52,7 +60,7 @@ class RequestDrafts(Record):
             tokens += (here - beyond) * (accepted + 1)
             # What was accepted to the end goes on with the next draft: no step is cut short.
             steps += (here - beyond) * (times if accepted == longest else ceil(times))
-        return tokens, steps
+        return Part(tokens, steps)
 
 
 class DraftAcceptance(Record):
@@ -63,59 +71,47 @@ class DraftAcceptance(Record):
     requests: tuple[RequestDrafts, ...]
 
     @property
-    def drafts(self) -> int:
-        """Count all drafts."""
-        return sum(request.drafts for request in self.requests)
-
-    @property
-    def by_position(self) -> tuple[float, ...]:
-        """Return the share of drafts whose first, second, ... token was accepted."""
-        rows = [request.accepted for request in self.requests]
-        return tuple(
-            sum(row[place] for row in rows if place < len(row)) / self.drafts
-            for place in range(self.draft_length)
-        )
+    def total(self) -> Drafts:
+        """The drafts of all requests; positions that none reached are at the end, with zeros."""
+        longest = Drafts(accepted=(0,) * self.draft_length)
+        return Drafts.total((*self.requests, longest))
 
     def expect(self, draft_length: int) -> FigureWithError:
         """Return the tokens of a step at this draft length, or at a shorter one."""
-        shares = self.by_position[:draft_length]
-        squares = sum((2 * place + 1) * share for place, share in enumerate(shares))
-        alone = sqrt(max(squares - sum(shares) ** 2, 0.0) / self.drafts)
+        total = self.total
+        alone = sqrt(find_variance(total.by_position[:draft_length]) / total.drafts)
         value, error = max(
             self._divide([one.count_by_place(draft_length) for one in self.requests]),
-            self._divide([self._count_by_stretch(one, draft_length) for one in self.requests]),
+            self._divide(
+                [one.count_by_stretch(draft_length, self.draft_length) for one in self.requests]
+            ),
         )
         shorter = SHORTER_ERROR * value * (1 - draft_length / self.draft_length)
-        return FigureWithError(value=value, error=sqrt(max(error, alone) ** 2 + shorter**2))
+        return FigureWithError(value, sqrt(max(error, alone) ** 2 + shorter**2))
 
     def pace_tokens(self, draft_length: int) -> list[float]:
         """Return each request's time per token, in steps of its load."""
-        parts = (
-            (request.pace, request.count_by_place(draft_length), stretch)
-            for request in self.requests
-            if (stretch := self._count_by_stretch(request, draft_length))[1]
-        )
-        return [
-            pace * min(place[1] / place[0], stretch[1] / stretch[0])
-            for pace, place, stretch in parts
-        ]
+        paces = []
+        for request in self.requests:
+            place = request.count_by_place(draft_length)
+            stretch = request.count_by_stretch(draft_length, self.draft_length)
+            if stretch.steps:
+                fewest = min(place.steps / place.tokens, stretch.steps / stretch.tokens)
+                paces.append(request.pace * fewest)
+        return paces
 
-    def _count_by_stretch(self, request: RequestDrafts, draft_length: int) -> Part:
-        return request.count_by_stretch(draft_length, self.draft_length)
-
-    def _divide(self, parts: Sequence[Part]) -> Part:
+    def _divide(self, parts: Sequence[Part]) -> FigureWithError:
         """Return tokens over steps and their error: prompts are drawn, not drafts."""
-        prompts: dict[str, Part] = {}
-        for request, (tokens, steps) in zip(self.requests, parts, strict=True):
-            before = prompts.get(request.prompt_id, (0.0, 0.0))
-            prompts[request.prompt_id] = before[0] + tokens, before[1] + steps
-        count, steps = len(prompts), sum(part[1] for part in parts)
-        mean = sum(part[0] for part in parts) / steps
+        steps = sum(part.steps for part in parts)
+        mean = sum(part.tokens for part in parts) / steps
+        off = defaultdict[str, float](float)
+        for request, part in zip(self.requests, parts, strict=True):
+            off[request.prompt_id] += part.tokens - mean * part.steps
+        count = len(off)
         if count == 1:
-            return mean, 0.0
-        squares = sum((tokens - mean * its_steps) ** 2 for tokens, its_steps in prompts.values())
-        widening = t_quantile(count - 1) / NORMAL
-        return mean, widening * sqrt(squares * count / (count - 1)) / steps
+            return FigureWithError(mean, 0.0)
+        squares = sum(one**2 for one in off.values()) * count / (count - 1)
+        return FigureWithError(mean, t_quantile(count - 1) / NORMAL * sqrt(squares) / steps)
 
 
 def find_drafts(

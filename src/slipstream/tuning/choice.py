@@ -61,14 +61,15 @@ def choose(model: SpeedModel, goal: Goal, concurrency: int) -> SpeedChoice:
 
 def settle(model: SpeedModel, goal: Goal, best: Prediction) -> SpeedChoice:
     """Return the complete choice for this draft length at this load."""
-    slow = None if goal.limit is None else _find_slow(model, goal.limit, best)
+    limit = goal.limit
+    slow = None if limit is None else _find_slow(model, limit, best)
     return SpeedChoice(
         draft_length=best.draft_length,
         concurrency=best.concurrency,
         prediction=best,
-        meets_goal=goal.limit is None or (slow or 0.0) <= goal.limit.seconds_per_token,
+        meets_goal=limit is None or slow is None or slow <= limit.seconds,
         slow_seconds_per_token=slow,
-        reasons=(*_explain(model, best), *_explain_limit(model, goal.limit, slow)),
+        reasons=(*_explain(model, best), *_explain_limit(model, limit, slow)),
         to_confirm=_list_neighbours(model, best),
         schedule=_make_schedule(model, best),
         overflow_above=_find_overflow(model, best),
@@ -82,24 +83,18 @@ def _find_slow(model: SpeedModel, limit: Limit, one: Prediction) -> float:
 
 
 def _find_best(model: SpeedModel, goal: Goal, concurrency: int) -> Prediction | None:
-    if goal.limit is not None:
-        return _find_held(model, goal.limit, concurrency)
+    """Return the fastest length; of a limit at the largest load that keeps it, or nearest to it."""
+    if (limit := goal.limit) is not None:
+        for load in range(concurrency, 0, -1):
+            near = _list_near(model, load)
+            if kept := [one for one in near if _find_slow(model, limit, one) <= limit.seconds]:
+                return _find_fastest(kept)
+        near = _list_near(model, 1)
+        return min(near, key=lambda one: _find_slow(model, limit, one), default=None)
     if goal.name == "throughput":
         loads = (_find_fastest(_list_near(model, load)) for load in range(1, concurrency + 1))
         return max(filter(None, loads), key=lambda one: one.tokens_per_second, default=None)
     return _find_fastest(_list_near(model, concurrency))
-
-
-def _find_held(model: SpeedModel, limit: Limit, concurrency: int) -> Prediction | None:
-    """Return the fastest length at the largest load that keeps the limit, or the nearest to it."""
-    for load in range(concurrency, 0, -1):
-        near = _list_near(model, load)
-        slow = [_find_slow(model, limit, one) for one in near]
-        pairs = zip(near, slow, strict=True)
-        if held := [one for one, time in pairs if time <= limit.seconds_per_token]:
-            return _find_fastest(held)
-    near = _list_near(model, 1)
-    return min(near, key=lambda one: _find_slow(model, limit, one), default=None)
 
 
 def _list_near(model: SpeedModel, concurrency: int) -> list[Prediction]:
@@ -120,15 +115,11 @@ def _list_neighbours(model: SpeedModel, best: Prediction) -> tuple[int, ...]:
     middle = drafting.draft_length
     step = max(1, middle // 4)
     lengths = {best.draft_length, middle - step, middle, middle + step} & near.keys() - {0}
-    plain = near.get(0)
-    if plain and _is_open(plain, drafting):
-        lengths.add(0)
+    if plain := near.get(0):
+        ratio = plain.seconds_per_token / drafting.seconds_per_token
+        if abs(log(ratio)) <= plain.error + drafting.error:
+            lengths.add(0)
     return tuple(sorted(lengths | {best.draft_length}))
-
-
-def _is_open(left: Prediction, right: Prediction) -> bool:
-    ratio = left.seconds_per_token / right.seconds_per_token
-    return abs(log(ratio)) <= left.error + right.error
 
 
 def _make_schedule(model: SpeedModel, best: Prediction) -> tuple[ScheduledLength, ...]:
@@ -172,7 +163,7 @@ def find_tax(batch: int) -> float:
 
 def _find_overflow(model: SpeedModel, best: Prediction) -> int | None:
     """Return the last concurrency at which these drafts are not slower than none."""
-    if not best.draft_length or 0 not in model.lengths:
+    if not best.draft_length:
         return None
     for load in range(best.concurrency + 1, model.max_sequences + 1):
         drafting, plain = (model.predict(length, load) for length in (best.draft_length, 0))

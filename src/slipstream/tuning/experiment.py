@@ -1,4 +1,4 @@
-"""Which loads of which engines to measure, when each start and each load costs minutes.
+"""Which loads of which engines to measure, when each costs minutes, and what they tell.
 
 The draft length is a setting of the start, unless `num_speculative_tokens_per_batch_size` changes
 it with the batch: then every concurrency can have its own, and one start tells all three costs of
@@ -12,20 +12,23 @@ The batch is counted with the requests that still prefill, and falls below the c
 moment between two requests. So a length holds from just above the next lower concurrency on.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from math import inf
 
 from slipstream.engines.vllm import Runner
-from slipstream.errors import UsageError
-from slipstream.tuning.least_squares import find_leverage, invert
+from slipstream.errors import EngineError, UsageError
+from slipstream.measuring.client.sample import Sample
+from slipstream.tuning.acceptance import DraftAcceptance, RequestDrafts
+from slipstream.tuning.speed_model import StepPoint
 
 TYPICAL_TOKEN = 0.01  # of a step's fixed time: fitted to the rates of AEON-7/vllm-dflash on a GB10
 SHORT_SHARE = 3
 APART = 8
-LEAST_DRAFTING = 3
-LEAST_PLAIN = 2
+LEAST_SIZES = 3
+DRAFTING_LOADS = 5
+ODD_SHARE = 0.1
 _BEGIN = 1e-3
 
 Cell = tuple[int, int]
@@ -47,37 +50,43 @@ class EngineStart:
     method: str | None = None
 
 
-def plan_starts(
-    longest: int, most_concurrency: int, *, loads: int, starts: int, runner: Runner
-) -> tuple[EngineStart, ...]:
-    """Choose the starts and loads that leave the least error over all draft lengths and loads."""
-    if starts < 1 or loads < LEAST_DRAFTING + LEAST_PLAIN * (starts > 1) or most_concurrency < 2:
+def plan_starts(longest: int, most_concurrency: int, *, runner: Runner) -> tuple[EngineStart, ...]:
+    """Choose the loads of a drafting start and of a plain one that leave the least error.
+
+    The error is that over all draft lengths and loads.
+    """
+    if most_concurrency < 2:
         raise UsageError(
-            f"{loads} loads on {starts} starts up to concurrency {most_concurrency} "
-            "do not determine the cost of a step",
-            hint="at least 5 loads on 2 starts, up to concurrency 2 or more",
+            "loads of one sequence do not determine the cost of a step", hint="--users 2 or more"
         )
-    plain = max(LEAST_PLAIN, loads // 3) if starts > 1 else 0
     short = max(1, longest // SHORT_SHARE)
-    sizes = _list_sizes(most_concurrency)
-    scheduled = starts < 3 and short < longest and len(sizes) >= LEAST_DRAFTING
-    lengths = {short, longest} if scheduled or starts > 2 else {longest}
+    powers = range((most_concurrency - 1).bit_length())
+    sizes = [*(1 << power for power in powers), most_concurrency]
+    scheduled = short < longest and len(sizes) >= LEAST_SIZES
     # A size has one length in a schedule: with one near the largest, short drafts are in large
     # steps, too. Nearer than this, the batch would change the length whenever an answer ends.
     between = {most_concurrency * 3 // 4} if scheduled and most_concurrency >= APART else set()
-    asked = sorted({*sizes, *between})
-    cells = [(size, length) for size in asked for length in sorted(lengths)]
+    lengths = [short, longest] if scheduled else [longest]
+    cells = [(size, length) for size in sorted({*sizes, *between}) for length in lengths]
     targets = [(size, length) for size in sizes for length in range(1, longest + 1)]
-    picked = _pick(cells, targets, loads - plain, one_length=scheduled)
-    if scheduled:
-        drafting = [_make_scheduled(picked, longest, runner)]
-    else:
-        drafting = [
-            _make_static([size for size, its in picked if its == length], length)
-            for length in sorted(lengths, reverse=True)
-        ]
-    rest = [_make_plain(sizes, plain)] if plain else []
-    return tuple(start for start in (*drafting, *rest) if start.concurrencies)
+    picked = _pick(cells, targets, one_length=scheduled)
+    why = f"{longest} drafted tokens at every load"
+    if scheduled and runner == "V1":
+        why = "a draft length per concurrency, in one start"
+    elif scheduled:
+        why = (
+            "each concurrency verifies a length of its own, but all are drafted at the longest: "
+            "confirm a short one before it is dismissed"
+        )
+    drafting = EngineStart(
+        draft_length=longest,
+        concurrencies=tuple(size for size, _ in picked),
+        schedule=tuple(_list_ranges(dict(picked))) if scheduled else (),
+        because=why,
+    )
+    # Between its ends a plain step's time is a line.
+    ends = (sizes[0], sizes[-1])
+    return drafting, EngineStart(0, ends, because="the baseline without drafts")
 
 
 def plan_confirmation(
@@ -106,71 +115,38 @@ def plan_confirmation(
     )
 
 
-def _list_sizes(most: int) -> list[int]:
-    doubled = [1 << power for power in range(most.bit_length()) if 1 << power < most]
-    return [*doubled, most]
-
-
-def _pick(
-    cells: Sequence[Cell], targets: Sequence[Cell], loads: int, *, one_length: bool
-) -> list[Cell]:
+def _pick(cells: Sequence[Cell], targets: Sequence[Cell], *, one_length: bool) -> list[Cell]:
     """Begin with the longest drafts at both ends, then add the load that leaves the least error.
 
     The largest step makes all others smaller than one that was measured, and a lone sequence is
     never drafted at another length. No load is repeated while there are others: those that lie
     apart also tell if the line is bent.
     """
-    longest = max(length for _, length in cells)
-    first = [max(cells), (1, longest)]
+    import numpy
+
+    def describe(chosen: Sequence[Cell]) -> "numpy.typing.NDArray[numpy.float64]":
+        """Return what costs count for, over a typical step's time: errors are shares."""
+        rows = numpy.array([(1.0, size, size * (length + 1)) for size, length in chosen])
+        return rows / (1 + TYPICAL_TOKEN * rows[:, 2:])
+
+    wanted = describe(targets)
+    information = _BEGIN * numpy.eye(3)
+
+    def find_error(cell: Cell) -> float:
+        row = describe([cell])
+        covariance = numpy.linalg.inv(information + row.T @ row)
+        return float(numpy.einsum("ni,ij,nj->", wanted, covariance, wanted))
+
+    first = [max(cells), (1, max(length for _, length in cells))]
     picked: list[Cell] = []
     left = list(cells)
-    information = [[_BEGIN * (i == j) for j in range(3)] for i in range(3)]
-    rows = [_describe(target) for target in targets]
-    for _ in range(loads):
-        errors = {cell: _find_error(_add(information, cell), rows) for cell in left}
-        best = first.pop(0) if first else min(left, key=errors.__getitem__)
-        information = _add(information, best)
+    for _ in range(DRAFTING_LOADS):
+        best = first.pop(0) if first else min(left, key=find_error)
+        information += describe([best]).T @ describe([best])
         picked.append(best)
-        again = list(dict.fromkeys(picked)) if one_length else cells
-        left = [
-            cell for cell in left if (cell[0] != best[0] if one_length else cell != best)
-        ] or list(again)
+        left = [cell for cell in left if (cell[0] != best[0] if one_length else cell != best)]
+        left = left or list(dict.fromkeys(picked) if one_length else cells)
     return sorted(picked)
-
-
-def _describe(cell: Cell) -> tuple[float, float, float]:
-    """Return what a step's costs count for, over a typical step's time: errors are shares."""
-    concurrency, length = cell
-    tokens = concurrency * (length + 1)
-    seconds = 1 + TYPICAL_TOKEN * tokens
-    return 1 / seconds, concurrency / seconds, tokens / seconds
-
-
-def _add(information: Sequence[Sequence[float]], cell: Cell) -> list[list[float]]:
-    row = _describe(cell)
-    return [[information[i][j] + row[i] * row[j] for j in range(len(row))] for i in range(len(row))]
-
-
-def _find_error(information: Sequence[Sequence[float]], rows: Sequence[Sequence[float]]) -> float:
-    covariance = invert(information)
-    if covariance is None:
-        return inf
-    return sum(find_leverage(row, covariance) for row in rows)
-
-
-def _make_scheduled(picked: Sequence[Cell], longest: int, runner: Runner) -> EngineStart:
-    because = (
-        "a draft length per concurrency, in one start"
-        if runner == "V1"
-        else "each concurrency verifies a length of its own, but all are drafted at the longest: "
-        "confirm a short one before it is dismissed"
-    )
-    return EngineStart(
-        draft_length=longest,
-        concurrencies=tuple(size for size, _ in picked),
-        schedule=tuple(_list_ranges(dict(picked))),
-        because=because,
-    )
 
 
 def _list_ranges(length_of: dict[int, int]) -> Iterator[tuple[int, int, int]]:
@@ -180,12 +156,64 @@ def _list_ranges(length_of: dict[int, int]) -> Iterator[tuple[int, int, int]]:
         yield first, last, length
 
 
-def _make_static(sizes: Sequence[int], length: int) -> EngineStart:
-    return EngineStart(length, tuple(sizes), because=f"{length} drafted tokens at every load")
+def read_point(samples: Sequence[Sample], *, drafts: bool) -> StepPoint:
+    """Return a load's time per step, and the sequences that shared one.
+
+    All places of a load are busy all through, but one that reads its prompt or waits does not
+    decode. `drafts` says whether the engine has a drafter.
+    """
+    good = _list_good(samples)
+    kind, concurrency = samples[0].kind, samples[0].concurrency
+    steps = sum(sample.drafts if drafts else sample.output_tokens - 1 for sample in good)
+    if not steps:
+        raise EngineError(
+            f"the load of {kind} at concurrency {concurrency} told "
+            + ("of no drafts" if good else "nothing: no request got two tokens"),
+            hint="start the server with --per-request-spec-decode-metrics summary"
+            if good
+            else "look into the server's log",
+        )
+    seconds = sum(map(_decode_seconds, good))
+    return StepPoint(
+        kind=kind,
+        concurrency=concurrency,
+        sequences=1 + (concurrency - 1) * seconds / sum(sample.seconds for sample in good),
+        draft_length=sum(sample.drafted for sample in good) / steps if drafts else 0.0,
+        seconds_per_step=seconds / steps,
+    )
 
 
-def _make_plain(sizes: Sequence[int], loads: int) -> EngineStart:
-    """Measure the ends first: between them a plain step's time is a line."""
-    ends = [sizes[-1], sizes[0]]
-    wanted = [*ends, sizes[len(sizes) // 2], *ends * loads][:loads]
-    return EngineStart(0, tuple(sorted(wanted)), because="the baseline without drafts")
+def read_acceptance(
+    loads: Sequence[Sequence[Sample]], lengths: Collection[int]
+) -> tuple[DraftAcceptance, ...]:
+    """Return the drafts of each kind at each of the engine's lengths.
+
+    Where a schedule changed the length for more than a few drafts, a request is left out.
+    """
+    requests = defaultdict[tuple[str, int], list[RequestDrafts]](list)
+    for samples in loads:
+        load = read_point(samples, drafts=True)
+        for sample in _list_good(samples):
+            length = round(sample.drafted / sample.drafts) if sample.drafts else 0
+            odd = abs(sample.drafted - length * sample.drafts)
+            if length in lengths and odd <= max(1, ODD_SHARE * sample.drafted):
+                drafts = RequestDrafts(
+                    prompt_id=sample.prompt_id,
+                    drafts=sample.drafts,
+                    drafted=sample.drafted,
+                    accepted=sample.accepted_by_position[:length],
+                    pace=_decode_seconds(sample) / sample.drafts / load.seconds_per_step,
+                )
+                requests[sample.kind, length].append(drafts)
+    return tuple(
+        DraftAcceptance(kind=kind, draft_length=length, requests=tuple(rows))
+        for (kind, length), rows in sorted(requests.items())
+    )
+
+
+def _list_good(samples: Sequence[Sample]) -> list[Sample]:
+    return [one for one in samples if one.error is None and one.seconds_per_token is not None]
+
+
+def _decode_seconds(sample: Sample) -> float:
+    return sample.seconds - (sample.first_token_seconds or 0.0)

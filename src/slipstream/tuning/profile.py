@@ -1,17 +1,24 @@
 """`SpeedProfile`: measured and fitted speeds, predictions, and the choice with its reasons."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Literal
 
 from slipstream.errors import InvalidInputError
 from slipstream.measuring.bench import Conditions
 from slipstream.records import Record
-from slipstream.tuning.acceptance import DraftAcceptance, find_drafts
+from slipstream.tuning.acceptance import DraftAcceptance
 from slipstream.tuning.choice import SpeedChoice, choose, settle
 from slipstream.tuning.goal import Goal
-from slipstream.tuning.speed_model import Prediction, SpeedModel
-from slipstream.tuning.step_time import StepPoint, StepTime, fit_step_time
+from slipstream.tuning.speed_model import (
+    Prediction,
+    SpeedModel,
+    StepPoint,
+    StepTime,
+    fit_step_time,
+    not_measured,
+)
 
 SHOWN_LOADS = (1, 2, 4, 8, 16, 32, 64)
 
@@ -21,7 +28,6 @@ class Confirmation(Record):
 
     draft_length: int
     predicted_seconds_per_token: float
-    error: float
     measured_seconds_per_token: float
 
     @property
@@ -33,7 +39,7 @@ class Confirmation(Record):
 class SpeedProfile(Record):
     """The speed of every draft length on one machine; `shares` are the kinds' shares of tokens."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     conditions: Conditions
     goal: Goal
     max_sequences: int
@@ -48,7 +54,6 @@ class SpeedProfile(Record):
 
     @property
     def model(self) -> SpeedModel:
-        """Return what predicts any other load."""
         return SpeedModel(self.step_time, self.acceptance, self.shares, self.max_sequences)
 
     @property
@@ -66,25 +71,22 @@ def make_profile(
     goal: Goal,
     concurrency: int,
     max_sequences: int,
-    shares: Mapping[str, float] | None = None,
 ) -> SpeedProfile:
-    """Fit, predict and choose; without shares, every kind has the same number of tokens."""
-    weights = shares or dict.fromkeys(sorted({one.kind for one in acceptance}), 1.0)
-    if not weights or min(weights.values()) < 0 or not sum(weights.values()):
+    """Fit, predict and choose; every kind has the same number of tokens."""
+    kinds = sorted({one.kind for one in acceptance})
+    if not kinds:
         raise InvalidInputError(
-            "no kind of prompt has drafts and a share of the tokens",
+            "no kind of prompt has drafts",
             hint="slipstream tune with a drafter that is accepted: see slipstream bench",
         )
-    whole = sum(weights.values())
-    kinds = {kind: weight / whole for kind, weight in weights.items() if weight}
-    steps = fit_step_time(points)
-    model = SpeedModel(steps, tuple(acceptance), kinds, max_sequences)
+    steps, shares = fit_step_time(points), dict.fromkeys(kinds, 1 / len(kinds))
+    model = SpeedModel(steps, tuple(acceptance), shares, max_sequences)
     loads = sorted({*SHOWN_LOADS, concurrency, max_sequences})
     return SpeedProfile(
         conditions=conditions,
         goal=goal,
         max_sequences=max_sequences,
-        shares=kinds,
+        shares=shares,
         points=tuple(points),
         step_time=steps,
         acceptance=tuple(acceptance),
@@ -104,17 +106,20 @@ def confirm(
     Each is compared at the batch that it had; the fastest is then found at one and the same.
     """
     model, load = profile.model, profile.choice.concurrency
-    served: dict[int, list[StepPoint]] = {}
+    served = defaultdict[int, list[StepPoint]](list)
     for point in points:
-        served.setdefault(find_served_length([point], acceptance), []).append(point)
-    whole = [
-        length for length, own in served.items() if {one.kind for one in own} >= {*model.shares}
-    ]
-    if not whole:
-        raise _not_measured("every kind", profile.choice.draft_length)
+        served[find_served_length([point], acceptance)].append(point)
     confirmations = tuple(
-        _compare(model, load, length, served[length], acceptance) for length in sorted(whole)
+        Confirmation(
+            draft_length=length,
+            predicted_seconds_per_token=predict_served(model, own, length),
+            measured_seconds_per_token=read_served(model, own, acceptance),
+        )
+        for length, own in sorted(served.items())
+        if {point.kind for point in own} >= {*model.shares}
     )
+    if not confirmations:
+        raise not_measured("every kind", profile.choice.draft_length)
 
     def take_seconds(one: Confirmation) -> float:
         return model.predict(one.draft_length, load).seconds_per_token * (1 + one.off_by)
@@ -130,25 +135,9 @@ def confirm(
     changes: dict[str, object] = {"reasons": (*choice.reasons, reason), "to_confirm": ()}
     if (limit := profile.goal.limit) is not None:
         slow = model.predict_slow(fastest.draft_length, load, limit.share) * (1 + fastest.off_by)
-        changes |= {"slow_seconds_per_token": slow, "meets_goal": slow <= limit.seconds_per_token}
+        changes |= {"slow_seconds_per_token": slow, "meets_goal": slow <= limit.seconds}
     return profile.model_copy(
         update={"choice": choice.model_copy(update=changes), "confirmations": confirmations}
-    )
-
-
-def _compare(
-    model: SpeedModel,
-    load: int,
-    length: int,
-    points: Sequence[StepPoint],
-    acceptance: Sequence[DraftAcceptance],
-) -> Confirmation:
-    """Compare loads of one draft length with what was predicted for their batches."""
-    return Confirmation(
-        draft_length=length,
-        predicted_seconds_per_token=predict_served(model, points, length),
-        error=model.predict(length, load).error,
-        measured_seconds_per_token=read_served(model, points, acceptance),
     )
 
 
@@ -169,46 +158,27 @@ def read_served(
     Its own drafts tell the tokens of a step, or the model's where a schedule mixed all of them.
     """
     length = find_served_length(points, acceptance)
-    seconds = 0.0
-    for point, share in _share_points(model, points):
-        own = [one for one in acceptance if (one.kind, one.draft_length) == (point.kind, length)]
-        tokens = _expect(own or model.acceptance, point.kind, length)
-        seconds += share * point.seconds_per_step / tokens
-    return seconds
+    own = {one.kind: one.expect(length).value for one in acceptance if one.draft_length == length}
+    return sum(
+        share * point.seconds_per_step / (own.get(kind) or model.count_tokens(kind, length))
+        for kind, point, share in _share_points(model, points)
+    )
 
 
 def predict_served(model: SpeedModel, points: Sequence[StepPoint], length: int) -> float:
     """Return the seconds per token that the model predicts for the same batches at this length."""
     return sum(
-        share
-        * model.steps.predict(point.sequences, length)[0]
-        / _expect(model.acceptance, point.kind, length)
-        for point, share in _share_points(model, points)
+        share * model.steps.predict(point.sequences, length)[0] / model.count_tokens(kind, length)
+        for kind, point, share in _share_points(model, points)
     )
 
 
 def _share_points(
     model: SpeedModel, points: Sequence[StepPoint]
-) -> Iterator[tuple[StepPoint, float]]:
+) -> Iterator[tuple[str, StepPoint, float]]:
     for kind, share in model.shares.items():
         own = [point for point in points if point.kind == kind]
         if not own:
-            raise _not_measured(kind, round(points[0].draft_length))
+            raise not_measured(kind, round(points[0].draft_length))
         for point in own:
-            yield point, share / len(own)
-
-
-def _expect(acceptance: Sequence[DraftAcceptance], kind: str, length: int) -> float:
-    if not length:
-        return 1.0
-    found = find_drafts(acceptance, kind, length)
-    if found is None:
-        raise _not_measured(kind, length)
-    return found.expect(length).value
-
-
-def _not_measured(kind: str, length: int) -> InvalidInputError:
-    return InvalidInputError(
-        f"{length} drafted tokens were not measured for {kind}",
-        hint="slipstream tune with the same --workload for all",
-    )
+            yield kind, point, share / len(own)

@@ -1,29 +1,86 @@
-"""Other settings that may matter, each tried in its own start at the chosen draft length.
+"""The tuned plan, and other settings that may matter, each tried in a start at the chosen load.
 
-A schedule of draft lengths is only worth trying where the model says so, dtype, processes and
-threads only on a CPU. What bounds a step's tokens (`--max-num-seqs`,
-`--max-num-batched-tokens`) follows from the model and needs no start.
+Every change of a plan has the source `measured` and its figures. A schedule of draft lengths is
+only worth trying where the model says so, dtype, processes and threads only on a CPU. What bounds
+a step's tokens (`--max-num-seqs`, `--max-num-batched-tokens`) follows from the model and needs no
+start.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import log
+from typing import TypeVar
 
+from pydantic import JsonValue
+
+from slipstream.errors import InvalidInputError
+from slipstream.hardware import Host
 from slipstream.hardware.cpu_lists import parse_cpu_list, show_cpu_list
 from slipstream.planning.plan import LaunchPlan
-from slipstream.planning.settings import Choice
+from slipstream.planning.settings import SCHEDULE, Choice
 from slipstream.records import Record
 from slipstream.tuning.acceptance import DraftAcceptance
-from slipstream.tuning.application import set_drafts, set_eager, set_variables
 from slipstream.tuning.experiment import EngineStart
 from slipstream.tuning.profile import SpeedProfile, predict_served, read_served
-from slipstream.tuning.step_time import StepPoint
+from slipstream.tuning.speed_model import StepPoint
 
 LEAST_GAIN = 0.05
 IN_ENGINE = "VLLM_ENABLE_V1_MULTIPROCESSING"
 THREADS = "OMP_NUM_THREADS"
 BINDING = "VLLM_CPU_OMP_THREADS_BIND"
+_ENDS = {
+    "limits": "the largest batch that keeps the time per token",
+    "throughput": "more sequences do not increase the throughput",
+}
+Value = TypeVar("Value")
+
+
+def apply_profile(plan: LaunchPlan, plain: LaunchPlan, profile: SpeedProfile) -> LaunchPlan:
+    """Return the plan with the chosen draft length, or the plain one if no drafts are best.
+
+    A limit that holds only up to some concurrency becomes the most sequences of a step, and so
+    does the concurrency beyond which there are no more tokens per second.
+    """
+    choice = profile.choice
+    because = "; ".join(choice.reasons)
+    if not choice.draft_length:
+        note = f"tuned: no drafts, because {because}"
+        return plain.model_copy(update={"notes": (*plain.notes, note)})
+    tuned = set_drafts(plan, choice.draft_length, (), because)
+    sequences, batched = plan.sequences or 0, plan.settings.batched_tokens
+    if profile.goal.name in _ENDS and sequences > choice.concurrency:
+        sequences = choice.concurrency
+        tuned = tuned.change(
+            sequences=_measure(sequences, f"{_ENDS[profile.goal.name]}; {because}")
+        )
+    least = sequences * (choice.draft_length + 1)
+    if batched is not None and batched.value < least:
+        why = f"{sequences} sequences x {choice.draft_length + 1} tokens to verify (vllm#53970)"
+        tuned = tuned.change(batched_tokens=_measure(least, why))
+    return tuned
+
+
+def set_drafts(
+    plan: LaunchPlan, length: int, schedule: Sequence[tuple[int, int, int]], because: str
+) -> LaunchPlan:
+    """Return the plan with this draft length, and this schedule of it by batch or none."""
+    speculation = plan.speculation
+    if speculation is None:
+        raise InvalidInputError(
+            f"the plan for {plan.target} does not draft",
+            hint=f"slipstream plan {plan.target} --drafter NAME",
+        )
+    rest = {key: choice for key, choice in speculation.rest.items() if key != SCHEDULE}
+    if schedule:
+        ranges: JsonValue = [list(one) for one in schedule]
+        rest[SCHEDULE] = _measure(ranges, because)
+    changed = speculation.model_copy(update={"length": _measure(length, because), "rest": rest})
+    return plan.change(speculation=changed)
+
+
+def _measure(value: Value, because: str) -> Choice[Value]:
+    return Choice(value, "measured", because)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +115,6 @@ class Trial(Record):
         return f"{self.what}: {much} at concurrency {self.concurrency}, {ending}"
 
 
-def list_variants(
-    plan: LaunchPlan, profile: SpeedProfile, others: Mapping[str, LaunchPlan]
-) -> list[Variant]:
-    """List what may be faster than the chosen plan, the likeliest first.
-
-    `others` are plans for the same target with another method each.
-    """
-    return [
-        *_vary_schedule(profile),
-        *_vary_method(profile, others),
-        *_vary_compilation(plan, profile),
-        *_vary_dtype(plan, profile),
-        *_vary_threads(plan, profile),
-    ]
-
-
 def judge_trial(
     variant: Variant,
     profile: SpeedProfile,
@@ -101,18 +142,30 @@ def judge_trial(
     )
 
 
+def list_variants(
+    plan: LaunchPlan, profile: SpeedProfile, others: Mapping[str, LaunchPlan]
+) -> list[Variant]:
+    """List what may be faster than the chosen plan, the likeliest first.
+
+    `others` are plans for the same target with another method each.
+    """
+    return [
+        *_vary_schedule(profile),
+        *_vary_method(profile, others),
+        *_vary_settings(plan, profile),
+    ]
+
+
 def _vary_schedule(profile: SpeedProfile) -> Iterator[Variant]:
-    ranges = profile.choice.schedule
-    if not ranges:
-        return
-    length = profile.choice.draft_length
-    schedule = tuple((one.first, one.last, one.draft_length) for one in ranges)
-    gains = ", ".join(f"{one.gain:.0%} from {one.first} on" for one in ranges[1:])
-    yield Variant(
-        f"shorter drafts in larger batches (predicted to win {gains})",
-        EngineStart(length, (ranges[-1].last,), schedule),
-        lambda plan, because: set_drafts(plan, length, schedule, because),
-    )
+    ranges, length = profile.choice.schedule, profile.choice.draft_length
+    if ranges:
+        schedule = tuple((one.first, one.last, one.draft_length) for one in ranges)
+        gains = ", ".join(f"{one.gain:.0%} from {one.first} on" for one in ranges[1:])
+        yield Variant(
+            f"shorter drafts in larger batches (predicted to win {gains})",
+            EngineStart(length, (ranges[-1].last,), schedule),
+            lambda plan, because: set_drafts(plan, length, schedule, because),
+        )
 
 
 def _vary_method(profile: SpeedProfile, others: Mapping[str, LaunchPlan]) -> Iterator[Variant]:
@@ -122,14 +175,12 @@ def _vary_method(profile: SpeedProfile, others: Mapping[str, LaunchPlan]) -> Ite
         for method, plan in others.items():
             planned = plan.speculation.length if plan.speculation else None
             length = planned.value // part if planned else 0
-            if part > 1 and not length:
-                continue
-            what = f"{method}, {length} drafted tokens" if length else method
-            yield Variant(
-                what,
-                EngineStart(length, load, method=method),
-                partial(_take_method, plan, length),
-            )
+            if part == 1 or length:
+                yield Variant(
+                    f"{method}, {length} drafted tokens" if length else method,
+                    EngineStart(length, load, method=method),
+                    partial(_take_method, plan, length),
+                )
 
 
 def _take_method(other: LaunchPlan, length: int, _: LaunchPlan, because: str) -> LaunchPlan:
@@ -138,57 +189,53 @@ def _take_method(other: LaunchPlan, length: int, _: LaunchPlan, because: str) ->
     return other.model_copy(update={"notes": (*other.notes, f"tuned: {because}")})
 
 
-def _vary_compilation(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]:
-    eager = plan.settings.eager is not None and plan.settings.eager.value
-    choice = profile.choice
+def _vary_settings(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]:
+    """Vary compilation and, on a CPU, the dtype and where it computes: its instructions decide."""
+    host, settings, choice = profile.conditions.host, plan.settings, profile.choice
+    start = EngineStart(choice.draft_length, (choice.concurrency,))
+    eager = settings.eager is not None and settings.eager.value
     yield Variant(
         "compiled" if eager else "without compilation",
-        EngineStart(choice.draft_length, (choice.concurrency,)),
-        lambda plan, because: set_eager(plan, not eager, because),
+        start,
+        lambda plan, because: plan.change(eager=None if eager else _measure(True, because)),
     )
+    if host is not None and not host.accelerators:
+        other = "bfloat16" if settings.dtype and settings.dtype.value == "float32" else "float32"
+        yield Variant(
+            f"in {other}",
+            start,
+            lambda plan, because: plan.change(dtype=_measure(other, because)),
+        )
+    if changes := _move_worker(plan, host):
+        yield Variant(
+            "no worker process" if changes[BINDING] is None else "a worker process",
+            start,
+            lambda plan, because: plan.change_variables(
+                {
+                    name: None if value is None else _measure(value, because)
+                    for name, value in changes.items()
+                }
+            ),
+        )
 
 
-def _vary_dtype(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]:
-    """Return the plan with the other dtype; on a CPU its instructions decide which is faster."""
-    host, dtype, choice = profile.conditions.host, plan.settings.dtype, profile.choice
-    if host is None or host.accelerators:
-        return
-    other = "bfloat16" if dtype is not None and dtype.value == "float32" else "float32"
-    yield Variant(
-        f"in {other}",
-        EngineStart(choice.draft_length, (choice.concurrency,)),
-        lambda plan, because: plan.change(dtype=Choice(other, "measured", because)),
-    )
+def _move_worker(plan: LaunchPlan, host: Host | None) -> dict[str, str | None]:
+    """Return the variables of the other place of computing: the engine's process, or a worker.
 
-
-def _vary_threads(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]:
-    """Return the plan with the other place of computing: the engine's process, or a worker."""
-    variables = plan.environment
-    alone, bound, threads = (variables.get(one) for one in (IN_ENGINE, BINDING, THREADS))
-    host = profile.conditions.host
-    cpus = (host.processor.cpus if host else None) or ()
-    changes: dict[str, str | None]
-    if alone and threads:
-        what = "a worker process"
-        binding = show_cpu_list(cpus[: int(threads.value)] or range(int(threads.value)))
-        changes = {IN_ENGINE: None, THREADS: None, BINDING: binding}
-    elif bound and (count := _count_threads(bound.value, cpus)):
-        what = "no worker process"
-        changes = {IN_ENGINE: "0", THREADS: str(count), BINDING: None}
-    else:
-        return
-    choice = profile.choice
-    yield Variant(
-        what,
-        EngineStart(choice.draft_length, (choice.concurrency,)),
-        lambda plan, because: set_variables(plan, changes, because),
-    )
-
-
-def _count_threads(binding: str, cpus: tuple[int, ...]) -> int | None:
-    """Count the machine's CPUs, or else those of a binding and the one that it leaves out.
-
-    None for a binding that is not a list, such as `auto`, or one list for each of several workers.
+    None is for a variable to take out. Nothing is changed for a binding that is not a list, such as
+    `auto`, or one list for each of several workers.
     """
-    bound = parse_cpu_list(binding)
-    return None if bound is None else len(cpus) or len(bound) + 1
+    alone, bound, threads = (plan.environment.get(name) for name in (IN_ENGINE, BINDING, THREADS))
+    cpus = (host.processor.cpus if host else None) or ()
+    if alone and threads:
+        count = int(threads.value)
+        return {
+            IN_ENGINE: None,
+            THREADS: None,
+            BINDING: show_cpu_list(cpus[:count] or range(count)),
+        }
+    listed = parse_cpu_list(bound.value) if bound else None
+    if listed is None:
+        return {}
+    # A binding leaves one CPU out.
+    return {IN_ENGINE: "0", THREADS: str(len(cpus) or len(listed) + 1), BINDING: None}

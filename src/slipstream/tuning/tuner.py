@@ -19,17 +19,19 @@ from slipstream.measuring.engine_start import measure_start
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
 from slipstream.tuning.acceptance import DraftAcceptance
-from slipstream.tuning.application import apply_profile, set_drafts
-from slipstream.tuning.experiment import EngineStart, plan_confirmation, plan_starts
+from slipstream.tuning.experiment import (
+    EngineStart,
+    plan_confirmation,
+    plan_starts,
+    read_acceptance,
+    read_point,
+)
 from slipstream.tuning.goal import Goal
 from slipstream.tuning.profile import SpeedProfile, confirm, make_profile
-from slipstream.tuning.reading import read_acceptance, read_point
-from slipstream.tuning.step_time import StepPoint
-from slipstream.tuning.trials import Trial, judge_trial, list_variants
+from slipstream.tuning.speed_model import StepPoint
+from slipstream.tuning.trials import Trial, apply_profile, judge_trial, list_variants, set_drafts
 
-MODEL_STARTS = 2
 LEAST_STARTS = 3
-LOADS = 7
 
 
 class StartReport(Record):
@@ -53,7 +55,7 @@ class StartReport(Record):
 class Tuning(Record):
     """Everything that was done, and the resulting plan."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     profile: SpeedProfile
     starts: tuple[StartReport, ...]
     trials: tuple[Trial, ...]
@@ -95,13 +97,7 @@ class Tuner:
         self._reports.clear()
         points: list[StepPoint] = []
         acceptance: list[DraftAcceptance] = []
-        for start in plan_starts(
-            self.longest,
-            self.max_sequences,
-            loads=LOADS,
-            starts=MODEL_STARTS,
-            runner=self.runner,
-        ):
+        for start in plan_starts(self.longest, self.max_sequences, runner=self.runner):
             found = self.measure(start)
             points += found[0]
             acceptance += found[1]

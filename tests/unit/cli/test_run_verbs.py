@@ -17,7 +17,7 @@ from slipstream.serving.access.access_lines import AccessLine
 from slipstream.serving.examination import Diagnosis, Examination
 from slipstream.serving.run import Event, Process, read_process
 from slipstream.serving.run_status import RunStatus, StatusList
-from slipstream.steering.ledger_summary import LedgerSummary
+from slipstream.steering.ledger import LedgerSummary
 from slipstream.vllm_plugin.steering.flight_recorder import FlightRecorder
 from tests.unit.serving.kept_runs import AT, access, happen, keep
 from tests.unit.serving.test_examination import EXCERPTS

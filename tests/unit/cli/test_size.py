@@ -27,23 +27,24 @@ def read(capsys: pytest.CaptureFixture[str], *words: str) -> Sizing:
 
 
 def test_a_recipe_and_a_rate_are_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    small, large = (read(capsys, *QUICK, "--growth", growth) for growth in ("1", "10"))
+    assert {option.style for option in small.options} >= {"drafted", "plain"}
+    assert small.best is not None
+    assert large.best is not None
+    assert large.best.replicas > 5 * small.best.replicas
+    assert (small.best.cost_per_million, small.outage) == (None, None)
     assert run(QUICK, {}) == 0
-    shown = capsys.readouterr().out
-    assert "hold throughput for 1 requests per second" in shown.replace("holds", "hold")
-    assert "Without speculation it takes" in shown
-    assert "steps per request" in shown
-    assert "unknown: give --price" in shown
+    assert "steps per request" in capsys.readouterr().out
 
 
 def test_all_is_simulated_and_drawn_unless_the_arithmetic_is_enough(
     capsys: pytest.CaptureFixture[str], here: Path
 ) -> None:
-    words = ("size", *RATES, *SPARK, "--goal", "ttft<3s@p95", "--price", "0.5", "--currency", "EUR")
+    words = ("size", *RATES, *SPARK, "--goal", "ttft<3s@p95", "--price", "0.5EUR")
     pages = ("--html", "size.html", "--markdown", "size.md", "--start-seconds", "60")
     assert run([*words, *pages], {}) == 0
     shown = capsys.readouterr().out
     assert "one replica fails for 60 s" in shown
-    assert "A million tokens cost" in shown
     page = (here / "size.html").read_text()
     assert page.count("<svg") >= 4
     assert "EUR" in page
@@ -55,13 +56,6 @@ def test_the_same_seed_prints_the_same(capsys: pytest.CaptureFixture[str]) -> No
     one, again = (read(capsys, *words, "--seed", "4") for _ in range(2))
     assert one == again
     assert one != read(capsys, *words, "--seed", "5")
-
-
-def test_growth_takes_more_replicas(capsys: pytest.CaptureFixture[str]) -> None:
-    small, large = (read(capsys, *QUICK, "--growth", growth).best for growth in ("1", "10"))
-    assert small is not None
-    assert large is not None
-    assert large.replicas > 5 * small.replicas
 
 
 def test_a_day_has_a_fleet_of_one_size_and_a_scaled_one(
@@ -126,9 +120,10 @@ def test_a_goal_that_nothing_holds_leaves_with_4(capsys: pytest.CaptureFixture[s
         (("--rate", "code=-1", *SPARK), "is not a number above zero"),
         (("--rate", "code=1", "code=2", *SPARK), "a kind is given twice"),
         (("--rate", "code=1", *SPARK, "--cached", "2"), "is not a share"),
-        (("--rate", "code=1", *SPARK, "--watts", "240"), "--watts and --energy-price go together"),
+        (("--rate", "code=1", *SPARK, "--hours", "1", "0.5"), "--hours has 2 shares"),
+        (("--rate", "code=1", *SPARK, "--price", "5/y"), "neither an amount per hour"),
         (("--rate", "code=1", *SPARK, "--day", "--arithmetic"), "--day is a simulation"),
-        (("--rate", "code=1", *SPARK, "--goal", "fast"), "none that a fleet can be sized for"),
+        (("--rate", "code=1", *SPARK, "--goal", "fast"), "is not known here"),
     ],
 )
 def test_what_cannot_be_sized_is_refused(

@@ -18,7 +18,7 @@ from slipstream.serving.advisories import KnownAdvisory, Lookup, load_advisories
 from slipstream.serving.examination import Examination, diagnose_log, diagnose_run, examine
 from slipstream.serving.run import Process, RunFolder, Terms
 from slipstream.serving.site import Check, Site
-from slipstream.steering.drift import Drift
+from slipstream.steering.guardian import Drift
 from tests.unit.planning.bare_plans import bare_plan
 from tests.unit.serving.access.certificates import make_pair
 from tests.unit.serving.access.test_listeners import HEAD, LINE

@@ -18,7 +18,7 @@ from slipstream.serving.run_status import (
     list_statuses,
     read_status,
 )
-from slipstream.steering.drift import Drift
+from slipstream.steering.guardian import Drift
 from tests.unit.planning.bare_plans import bare_plan
 from tests.unit.serving.access.certificates import make_pair
 from tests.unit.serving.kept_runs import (

@@ -1,7 +1,9 @@
 """An engine of known costs and a demand, for tests."""
 
 from slipstream.sizing.demand import Demand, KindDemand
-from slipstream.sizing.engine_speed import DraftYield, EngineSpeed, StepCost, make_geometric
+from slipstream.sizing.engine_speed import DraftYield, EngineSpeed, make_geometric
+from slipstream.steering.step_time import StepCost
+from slipstream.tuning.goal import Goal, parse_goal
 
 TOKENS = {"code": 5.67, "prose": 2.63}
 
@@ -19,8 +21,8 @@ def make_speed(
     """Return the engine that matches the published rates of a 27B model on a GB10."""
     return EngineSpeed(
         source="test",
-        drafting=StepCost(fixed=fixed, by_sequence=0, by_token=by_token),
-        plain=StepCost(fixed=fixed, by_sequence=by_token, by_token=0),
+        drafting=StepCost(fixed=fixed, by_token=by_token),
+        plain=StepCost(fixed=fixed, by_sequence=by_token),
         yields=tuple(
             DraftYield(
                 kind=kind,
@@ -36,6 +38,10 @@ def make_speed(
         max_sequences=max_sequences,
         start_seconds=start_seconds,
     )
+
+
+def make_goal(*words: str) -> Goal:
+    return parse_goal(words, aims=("throughput",), figures=("ttft", "tpot"))
 
 
 def make_demand(

@@ -14,7 +14,7 @@ import numpy as np
 
 from slipstream.sizing.demand import Arrival
 from slipstream.sizing.engine_speed import EngineSpeed
-from slipstream.sizing.ledger_speed import take_ledger
+from slipstream.sizing.measured_speed import take_ledger
 from slipstream.sizing.simulation import ServedRequest, SimulatedPool, Simulation
 from slipstream.steering.ledger import LedgerLine
 

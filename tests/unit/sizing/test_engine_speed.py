@@ -6,7 +6,8 @@ from statistics import fmean
 import pytest
 
 from slipstream.errors import InvalidInputError
-from slipstream.sizing.engine_speed import DraftYield, make_geometric, scale_positions
+from slipstream.sizing.engine_speed import DraftYield, make_geometric, make_yield
+from slipstream.steering.drafts import Drafts
 from tests.unit.sizing.pieces import make_speed
 
 
@@ -59,8 +60,35 @@ def test_geometric_positions_have_the_mean_asked_for(mean: float) -> None:
     assert 1 + sum(make_geometric(mean, 15)) == pytest.approx(mean, abs=1e-6)
 
 
-def test_scaled_positions_have_the_mean_asked_for() -> None:
-    assert 1 + sum(scale_positions((0.5, 0.25), 1.9)) == pytest.approx(1.9)
+def test_positions_are_scaled_to_the_mean_that_is_known() -> None:
+    drafts = make_yield("code", 2, [Drafts(drafts=100, accepted=(50, 25, 9))], 1.9)
+    assert drafts.tokens_per_step == pytest.approx(1.9)
+    assert len(drafts.by_position) == 2
+
+
+def accept(drafts: int, tokens_per_step: float, length: int = 7) -> Drafts:
+    """Return so many drafts with this mean, as evenly as counts allow."""
+    shares = make_geometric(tokens_per_step, length)
+    return Drafts(drafts=drafts, accepted=tuple(round(drafts * share) for share in shares))
+
+
+def test_requests_differ_no_more_than_chance_leaves_over() -> None:
+    few = make_yield("code", 2, [accept(8, rate, 2) for rate in (1.6, 1.9, 1.75)])
+    many = make_yield("code", 2, [accept(900, rate, 2) for rate in (1.4, 2.1, 1.75)])
+    assert max(few.factors) - min(few.factors) < 0.02
+    assert max(many.factors) - min(many.factors) > 0.35
+
+
+@pytest.mark.parametrize("rates", [(1.5, 3.0, 4.5), (2.9, 3.1), (1.2, 6.0), (2.0,)])
+def test_drawn_requests_take_as_many_steps_as_those_they_were_made_of(
+    rates: tuple[float, ...],
+) -> None:
+    """Answers of 4,000 tokens each: a mean of steps is a harmonic mean of tokens per step."""
+    tokens = 4000
+    requests = [accept(round(tokens / rate), rate) for rate in rates for _ in range(20)]
+    drafts, random = make_yield("code", 7, requests), Random(1)
+    drawn = fmean(drafts.draw_steps(tokens, random) for _ in range(4000))
+    assert drawn == pytest.approx(fmean(one.drafts for one in requests), rel=0.01)
 
 
 def test_drafts_stop_paying_at_the_batch_of_the_published_rates() -> None:

@@ -115,15 +115,16 @@ def test_lines_that_are_json_but_no_requests_are_left_out(tmp_path: Path) -> Non
     assert (len(recording.arrivals), recording.left_out) == (2, 8)
 
 
-def test_times_that_are_no_seconds_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "trace.csv"
-    file.write_text("Timestamp,Request tokens,Response tokens\n1,10,20\n1e15,10,20\n")
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("trace.csv", b"Timestamp,Request tokens,Response tokens\n1,10,20\n1e15,10,20\n"),
+        ("l.jsonl", b"".join(write(at=10.0 + n, kind=f"kind {n}") for n in range(40))),
+    ],
+)
+def test_times_that_are_no_seconds_and_a_kind_per_request_are_refused(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(InvalidInputError, match="not what they seem"):
-        read_recording(file, "code")
-
-
-def test_a_kind_for_every_request_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "ledger.jsonl"
-    file.write_bytes(b"".join(write(at=10.0 + n, kind=f"kind {n}") for n in range(40)))
-    with pytest.raises(InvalidInputError, match="40 kinds"):
-        read_recording(file, "code")
+        read_recording(tmp_path / name, "code")

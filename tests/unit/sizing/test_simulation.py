@@ -1,23 +1,26 @@
 """The simulated fleet does what an engine of those costs would: by hand, and by the arithmetic."""
 
+from collections import Counter
 from itertools import count
 
 import pytest
 
+from slipstream.measuring.percentiles import Percentiles
 from slipstream.sizing.arithmetic import PoolLoad
 from slipstream.sizing.demand import HOUR, Arrival, draw_requests
-from slipstream.sizing.engine_speed import EngineSpeed, StepCost
-from slipstream.sizing.served_figures import Histogram, TimeQuantiles
-from slipstream.sizing.service_goal import Figure
+from slipstream.sizing.engine_speed import EngineSpeed
 from slipstream.sizing.simulation import (
     Failure,
-    Routing,
+    Histogram,
     Scaling,
     ServedRequest,
     SimulatedPool,
     Simulation,
 )
-from tests.unit.sizing.pieces import make_demand, make_speed
+from slipstream.sizing.sizing import Routing
+from slipstream.steering.step_time import StepCost
+from slipstream.tuning.goal import Figure
+from tests.unit.sizing.pieces import make_demand, make_goal, make_speed
 
 KINDS = ("code", "prose")
 
@@ -28,7 +31,7 @@ def make_plain(**changes: object) -> EngineSpeed:
         {
             "source": "test",
             "drafting": None,
-            "plain": StepCost(fixed=0.01, by_sequence=0.001, by_token=0),
+            "plain": StepCost(fixed=0.01, by_sequence=0.001),
             "yields": (),
             "by_prompt_token": 0.001,
             "prompt_source": "test",
@@ -103,8 +106,9 @@ def test_arithmetic_and_simulation_agree_on_one_replica(length: int) -> None:
     pool = SimulatedPool(make_speed(), length, 1, KINDS)
     figures = Simulation([pool]).run(draw_requests(demand, 12_000, seed=2))
     assert figures.mean_in_flight == pytest.approx(load.mean_sequences, rel=0.1)
-    times: dict[Figure, TimeQuantiles] = {"ttft": figures.ttft, "tpot": figures.tpot}
+    times: dict[Figure, Percentiles | None] = {"ttft": figures.ttft, "tpot": figures.tpot}
     for figure, served in times.items():
+        assert served is not None
         for share, value in ((0.5, served.p50), (0.95, served.p95)):
             found = load.find_time(figure, share)
             # A request sees many batches: its mean time is less extreme than one batch's.
@@ -126,9 +130,10 @@ def test_the_emptier_of_two_keeps_replicas_more_even_than_chance() -> None:
 def test_a_failure_asks_again_what_had_no_token_and_cuts_off_the_rest() -> None:
     speed = make_plain(max_sequences=1)
     arrivals = [Arrival(0.0, "code", 1, 100), Arrival(0.01, "code", 1, 100)]
-    simulation = Simulation([SimulatedPool(speed, 0, 1, KINDS)], failures=[Failure(0.2, 30.0)])
+    simulation = Simulation([SimulatedPool(speed, 0, 1, KINDS)], failure=Failure(0.2, 30.0))
     figures = simulation.run(arrivals)
     assert (figures.requests, figures.lost) == (1, 1)
+    assert figures.ttft is not None
     assert figures.ttft.p50 == pytest.approx(30.2, rel=0.02)
 
 
@@ -144,8 +149,8 @@ def test_a_scaler_follows_the_load_as_fast_as_a_replica_starts() -> None:
     )
     assert quick.most_replicas >= 4
     assert quick.machine_hours < 0.8 * 4 * quick.most_replicas
-    assert slow.ttft.p99 is not None
-    assert quick.ttft.p99 is not None
+    assert slow.ttft is not None
+    assert quick.ttft is not None
     assert slow.ttft.p99 > 3 * quick.ttft.p99
 
 
@@ -169,3 +174,36 @@ def test_a_histogram_is_within_one_percent() -> None:
         histogram.add(number / 1000)
     assert histogram.find_quantile(0.95) == pytest.approx(0.95, rel=0.011)
     assert Histogram().find_quantile(0.5) is None
+
+
+@pytest.mark.parametrize("share", [0.5, 0.97, 0.999])
+def test_a_goal_is_judged_at_its_own_percentile(share: float) -> None:
+    arrivals = list(draw_requests(make_demand(0.15, 0.05), 4000, seed=2))
+    pool = SimulatedPool(make_speed(), 4, 1, KINDS)
+    simulation = Simulation([pool])
+    simulation.run(arrivals)
+    reached = simulation.tpot.find_quantile(share)
+    assert reached is not None
+    for seconds, holds in ((0.98 * reached, False), (1.02 * reached, True)):
+        goal = make_goal(f"tpot<{1000 * seconds:.6f}ms@p{100 * share:g}")
+        figures = Simulation([pool], goal=goal).run(arrivals)
+        assert figures.holds == holds
+        assert figures.reached == pytest.approx([reached])
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, 1000), (200, 1000), (400, 520)])
+def test_tokens_per_second_are_those_of_the_time_that_counts(begin: float, end: float) -> None:
+    demand = make_demand(2.0, 0.0, prompt=100, answer=100)
+    pool = SimulatedPool(make_plain(max_sequences=64, by_prompt_token=1e-4), 0, 2, ("code",))
+    simulation = Simulation([pool], begin=begin, end=end)
+    figures = simulation.run(draw_requests(demand, 1000, seed=0))
+    assert figures.seconds == pytest.approx(end - begin, abs=5)
+    assert figures.tokens_per_second == pytest.approx(demand.tokens_per_second, rel=0.1)
+
+
+def test_every_hour_of_a_day_gets_its_share_of_the_busiest() -> None:
+    hours = (0.1,) * 11 + (1.0,) + (0.1,) * 12
+    demand = make_demand(0.5, 0.5).model_copy(update={"hours": hours})
+    counts = Counter(int(one.at // HOUR) for one in draw_requests(demand, 24 * HOUR, seed=0))
+    for hour, share in enumerate(hours):
+        assert counts[hour] == pytest.approx(3600 * share, rel=0.17 if share < 1 else 0.05)

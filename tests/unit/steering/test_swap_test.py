@@ -51,8 +51,9 @@ def test_of_500_swaps_for_an_equal_drafter_at_most_one_in_a_hundred_is_called_wo
 def test_a_noise_drafter_is_seen_within_25_requests() -> None:
     tests = [swap(seed, 0.0, 100) for seed in range(50)]
     assert {test.verdict for test in tests} == {"worse"}
-    needed = sorted(test.requests for test in tests)
-    assert needed[-1] <= 25
+    assert max(test.requests for test in tests) <= 25
+    old, new = tests[0].accepted_per_step or (0.0, 1.0)
+    assert (old > 0.5, new) == (True, 0)
 
 
 def test_a_drafter_with_two_thirds_of_the_acceptance_is_seen() -> None:
@@ -94,27 +95,14 @@ def test_a_drafter_for_which_the_controller_stopped_drafting_is_worse() -> None:
     assert test.verdict == "worse"
 
 
-def test_what_was_compared_is_reported() -> None:
-    test = swap(3, 0.0, 100)
-    assert test.accepted_per_step is not None
-    old, new = test.accepted_per_step
-    assert old > 0.5
-    assert new == 0
-
-
 @pytest.mark.parametrize("before", [0, 5])
 def test_without_enough_requests_before_nothing_is_decided(before: int) -> None:
     test = swap(1, 0.0, 100, before=before)
     assert not test.can_decide
     assert test.verdict is None
     assert test.accepted_per_step is None
-
-
-def test_an_old_drafter_of_which_nothing_was_accepted_is_no_measure() -> None:
-    chance = Random(1)
-    test = SwapTest([draw(chance, "code", 0.0) for _ in range(50)])
-    test.add(draw(chance, "code", 1.0))
-    assert not test.can_decide
+    nothing_accepted = SwapTest([draw(Random(1), "code", 0.0) for _ in range(50)])
+    assert not nothing_accepted.can_decide
 
 
 @pytest.mark.parametrize("change", [{"steps": 0}, {"cached_tokens": 200}, {"kind": "tools"}])

@@ -4,25 +4,9 @@ from datetime import UTC, datetime
 
 from slipstream.measuring.bench import Conditions
 from slipstream.planning.plan import LaunchPlan
+from slipstream.steering.step_time import COSTS, StepCost
 from slipstream.tuning.acceptance import DraftAcceptance, RequestDrafts
-from slipstream.tuning.speed_model import SpeedModel
-from slipstream.tuning.step_time import FigureWithError, StepLine, StepTime
-
-NO_ERRORS = ((0.0,) * 3,) * 3
-
-
-def make_line(*costs: float, most_sequences: float = 64, most_tokens: float = 1024) -> StepLine:
-    fixed, by_sequence, by_token = (FigureWithError(value=cost, error=0) for cost in costs)
-    return StepLine(
-        fixed=fixed,
-        by_sequence=by_sequence,
-        by_token=by_token,
-        covariance=NO_ERRORS,
-        points=9,
-        set_aside=0,
-        most_sequences=most_sequences,
-        most_tokens=most_tokens,
-    )
+from slipstream.tuning.speed_model import SpeedModel, StepTime
 
 
 def make_acceptance(kind: str, likely: float, length: int = 15) -> DraftAcceptance:
@@ -40,17 +24,20 @@ def make_acceptance(kind: str, likely: float, length: int = 15) -> DraftAcceptan
 
 def make_model(
     drafting: tuple[float, float, float] = (0.076, 0.0, 0.00077),
-    plain: tuple[float, float] | None = (0.073, 0.0008),
+    plain: tuple[float, float] = (0.073, 0.0008),
     likely: float = 0.7,
     *,
     length: int = 15,
     sequences: int = 64,
     measured: float = 64,
 ) -> SpeedModel:
-    reach = {"most_sequences": measured, "most_tokens": measured * (length + 1)}
+    def take(*costs: float) -> StepCost:
+        reach = {"most_sequences": measured, "most_tokens": measured * (length + 1)}
+        return StepCost.model_validate(dict(zip(COSTS, costs, strict=False)) | reach)
+
     steps = StepTime(
-        drafting=make_line(*drafting, **reach),
-        plain=None if plain is None else make_line(*plain, 0.0, **reach),
+        drafting=take(*drafting),
+        plain=take(*plain),
         spread=0.01,
         degrees_of_freedom=10,
     )

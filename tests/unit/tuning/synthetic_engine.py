@@ -7,7 +7,7 @@ from random import Random
 from slipstream.measuring.client.sample import Sample
 from slipstream.tuning.acceptance import DraftAcceptance, RequestDrafts
 from slipstream.tuning.experiment import EngineStart
-from slipstream.tuning.step_time import StepPoint
+from slipstream.tuning.speed_model import StepPoint
 
 KINDS = {"code": 0.85, "prose": 0.6}
 
@@ -89,7 +89,7 @@ def find_length(start: EngineStart, load: int) -> int:
 
 def average(acceptance: DraftAcceptance, length: int) -> float:
     accepted = sum(sum(request.accepted[:length]) for request in acceptance.requests)
-    return 1 + accepted / acceptance.drafts
+    return 1 + accepted / acceptance.total.drafts
 
 
 def serve(

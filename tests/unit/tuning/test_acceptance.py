@@ -52,21 +52,16 @@ def walk(text: list[float], length: int, fading: float, chance: Random) -> Draft
 
 @pytest.mark.parametrize("stay", [0.5, 0.8, 0.95])
 @pytest.mark.parametrize("fading", [1.0, 0.96])
-def test_shorter_drafts_are_foretold_a_little_low_at_worst(stay: float, fading: float) -> None:
+def test_shorter_drafts_are_predicted_a_little_low_at_worst(stay: float, fading: float) -> None:
     chance = Random(5)
     text = write_text(30000, stay, chance)
     long = walk(text, 15, fading, chance)
     for length in (1, 3, 6, 10):
         truth = average(walk(text, length, fading, chance), length)
         assert -0.045 < long.expect(length).value / truth - 1 < 0.015
-
-
-def test_the_first_places_alone_would_be_far_too_low_where_tokens_come_in_runs() -> None:
-    chance = Random(5)
-    text = write_text(30000, 0.95, chance)
-    long, short = walk(text, 15, 1, chance), walk(text, 3, 1, chance)
-    assert average(long, 3) < 0.9 * average(short, 3)
-    assert long.expect(3).value == pytest.approx(average(short, 3), rel=0.03)
+        if (stay, fading, length) == (0.95, 1.0, 3):
+            # Where tokens come in runs, the first places alone would be far too low.
+            assert average(long, length) < 0.9 * truth
 
 
 @given(rows, some.integers(1, 6))
@@ -84,15 +79,15 @@ def test_longer_drafts_never_give_less_and_never_more_than_they_hold(
 def test_the_measured_length_is_as_measured(stretches: list[list[int]]) -> None:
     acceptance = accept(stretches)
     drafts = [one for own in stretches for one in own]
-    assert acceptance.drafts == len(drafts)
+    assert acceptance.total.drafts == len(drafts)
     assert acceptance.expect(7).value == pytest.approx(1 + sum(drafts) / len(drafts))
-    assert sum(acceptance.by_position) == pytest.approx(sum(drafts) / len(drafts))
+    assert sum(acceptance.total.by_position) == pytest.approx(sum(drafts) / len(drafts))
 
 
 def test_positions_that_no_draft_reached_may_be_missing() -> None:
     request = RequestDrafts(prompt_id="a", drafts=10, accepted=(6, 2))
     acceptance = DraftAcceptance(kind="code", draft_length=7, requests=(request,))
-    assert acceptance.by_position == (0.6, 0.2, 0, 0, 0, 0, 0)
+    assert acceptance.total.by_position == (0.6, 0.2, 0, 0, 0, 0, 0)
     assert acceptance.expect(7).value == pytest.approx(1.8)
 
 

@@ -10,7 +10,7 @@ from slipstream.errors import ExitCode
 from slipstream.fleet.canary.ledgers import MOST_LINES, read_group_ledger
 from slipstream.reporting.text.ledger import render_ledger
 from slipstream.serving.run import find_runs_root
-from slipstream.steering.ledger_summary import summarize
+from slipstream.steering.ledger import summarize
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

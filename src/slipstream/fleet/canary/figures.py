@@ -14,9 +14,10 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from slipstream.serving.supervision.steering_watch import OWN_KEY
-from slipstream.steering.expected_time import PILOT_REQUESTS, ExpectedTime
+from slipstream.steering.drafts import solve_acceptance
 from slipstream.steering.ledger import LedgerLine
-from slipstream.steering.streams import FEATURES, LEAST_DRAFTS, solve_acceptance
+from slipstream.steering.ledger_watch import FEATURES, LEAST_DRAFTS
+from slipstream.steering.step_time import PILOT_REQUESTS, ExpectedTime
 from slipstream.steering.swap_test import MOST_CACHED_SHARE
 
 # By tokens and not by steps: a better drafter answers the same text in fewer of those.

@@ -1,7 +1,7 @@
 """A `LedgerSummary` as a table: one group per line, with the acceptance by position."""
 
 from slipstream.reporting.text.tables import align
-from slipstream.steering.ledger_summary import LedgerGroup, LedgerSummary
+from slipstream.steering.ledger import LedgerGroup, LedgerSummary
 from slipstream.units import UNKNOWN
 
 SHOWN_POSITIONS = 8
@@ -33,11 +33,11 @@ def _describe(group: LedgerGroup) -> tuple[str, ...]:
         str(group.aborted),
         str(group.tokens),
         _show(group.token_share, "{:.0%}"),
-        _show(group.tokens_per_step, "{:.2f}"),
+        _show(group.tokens_per_step or 1.0, "{:.2f}"),
         _show(None if seconds is None else 1000 * seconds, "{:.1f}"),
         _show(group.first_seconds, "{:.2f} s"),
         _show(cached, "{:.0%}"),
-        _show_positions(group.acceptance),
+        _show_positions(group.by_position),
     )
 
 

@@ -16,8 +16,7 @@ from slipstream.planning.plan import LaunchPlan
 from slipstream.records import read_record
 from slipstream.serving.access.gate_file import read_counts
 from slipstream.serving.supervision.chronicle import Chronicle
-from slipstream.steering.drift import Drift
-from slipstream.steering.guardian import DrafterSwap, Guardian, Levers, Step
+from slipstream.steering.guardian import DrafterSwap, Drift, Guardian, Levers, Step
 from slipstream.steering.ledger import LedgerLine, LedgerReader
 from slipstream.steering.ledger_watch import LedgerWatch
 from slipstream.steering.order import SteeringOrder

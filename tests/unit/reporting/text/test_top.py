@@ -18,7 +18,7 @@ from slipstream.measuring.percentiles import Percentiles
 from slipstream.reporting.text.top import SHOWN_KEYS, Terminal, render_top
 from slipstream.serving.run import Event
 from slipstream.serving.run_status import RunStatus
-from slipstream.steering.drift import Drift
+from slipstream.steering.guardian import Drift
 from tests.snapshots import read_snapshot
 from tests.unit.serving.kept_runs import AT
 from tests.unit.steering.states import make_state

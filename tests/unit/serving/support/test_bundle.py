@@ -12,7 +12,7 @@ import pytest
 from slipstream.cli.main import run
 from slipstream.serving.run import RunFolder, Terms
 from slipstream.serving.support.bundle import BundleList
-from slipstream.steering.drift import Drift
+from slipstream.steering.guardian import Drift
 from tests.unit.planning.bare_plans import bare_plan
 from tests.unit.serving.kept_runs import PLAN, access, count, happen, keep
 from tests.unit.serving.test_examination import EXCERPTS

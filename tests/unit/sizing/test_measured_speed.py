@@ -1,17 +1,19 @@
-"""The speed of an engine is recovered from the ledger that it wrote."""
+"""The speed of an engine is recovered from its ledger or its tuning."""
 
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 
 from slipstream.errors import InvalidInputError
 from slipstream.sizing.demand import draw_requests
 from slipstream.sizing.engine_speed import EngineSpeed
-from slipstream.sizing.ledger_speed import take_ledger
+from slipstream.sizing.measured_speed import take_ledger, take_profile
 from slipstream.sizing.simulation import ServedRequest, SimulatedPool, Simulation
 from slipstream.steering.ledger import LedgerLine
 from tests.unit.sizing.pieces import make_demand, make_speed
 from tests.unit.steering.lines import make
+from tests.unit.tuning.test_profile import tune
 
 KINDS = ("code", "prose")
 
@@ -74,6 +76,30 @@ def test_what_wrote_a_ledger_is_found_in_it(length: int) -> None:
             )
 
 
+def write_noisy(requests: int, seed: int) -> list[LedgerLine]:
+    """Write requests far apart whose steps take 30 ms and 1 ms per token, 10 % off each."""
+    chance, lines = Random(seed), []
+    for number in range(requests):
+        batch = 1.0 + number % 8
+        off, also = (1 + chance.gauss(0, 0.1) for _ in range(2))
+        first, step = (0.038 + 44 * 0.0005) * off, (0.03 + batch * 8 * 0.001) * also
+        seconds = first + 29 * step
+        times = {"at": 1000.0 + 20 * number, "seconds": seconds, "first_seconds": first}
+        lines.append(make(batch=batch, **times))
+    return lines
+
+
+def test_the_error_of_a_ledger_is_that_of_its_mean_and_not_of_one_request() -> None:
+    few, many = (take_ledger(write_noisy(count, 1), "ledger").error for count in (60, 960))
+    assert 0 < many < 0.35 * few < 0.05
+    held = 0
+    for seed in range(60):
+        found = take_ledger(write_noisy(120, seed), "ledger")
+        mean = found.find_cost(7).predict(4.5, 7)
+        held += abs(mean / (0.03 + 4.5 * 8 * 0.001) - 1) <= found.error
+    assert held >= 54
+
+
 def test_a_ledger_of_one_batch_does_not_tell_what_a_sequence_costs() -> None:
     lines = [make(at=1000.0 + 10 * number, batch=1.0, id=str(number)) for number in range(40)]
     with pytest.raises(InvalidInputError, match="about the same batch"):
@@ -83,3 +109,21 @@ def test_a_ledger_of_one_batch_does_not_tell_what_a_sequence_costs() -> None:
 def test_too_few_requests_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="too few requests"):
         take_ledger([make()], "ledger")
+
+
+def test_a_profile_predicts_the_same_speeds_as_the_model_it_came_from() -> None:
+    profile = tune()
+    speed = take_profile(profile, (40.0, 60.0, 50.0), "tuning.json")
+    assert speed.lengths == tuple(profile.model.lengths)
+    assert speed.start_seconds == 50.0
+    assert speed.error == profile.choice.prediction.error
+    for length in (0, 3, 15):
+        for load in (1, 8):
+            predicted = profile.model.predict(length, load)
+            seconds = speed.find_cost(length).predict(load, length)
+            assert seconds == pytest.approx(predicted.seconds_per_step)
+            tokens = 1 / sum(
+                share / speed.count_tokens_per_step(kind, length)
+                for kind, share in profile.shares.items()
+            )
+            assert tokens == pytest.approx(predicted.tokens_per_step, rel=0.01)

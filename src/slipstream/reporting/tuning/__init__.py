@@ -1,0 +1,1 @@
+"""Tunings and sizings as text and as pages."""

@@ -1,0 +1,264 @@
+"""A `Tuning` as a report and as a page: the choice and its reasons, the predictions, the starts."""
+
+from slipstream.reporting.pages.drawing import Scale, draw, frame, round_up, rule, write
+from slipstream.reporting.pages.html_page import Figure, render_page
+from slipstream.reporting.pages.report import Report, Section, Table
+from slipstream.reporting.text.conditions import describe_conditions, describe_plan
+from slipstream.reporting.text.machine import describe_machine_loads
+from slipstream.reporting.tuning.panels import BASE, HEIGHT, RIGHT, draw_axes, join, make_scales
+from slipstream.tuning.profile import SpeedProfile
+from slipstream.tuning.speed_model import Prediction
+from slipstream.tuning.tuner import Tuning
+
+_PLUS_MINUS = "\N{PLUS-MINUS SIGN}"
+
+
+def render_tuning_html(tuning: Tuning) -> str:
+    profile = tuning.profile
+    speeds = Figure(
+        "tokens per second by draft length",
+        "One panel per load. The line is predicted, with its 95 % band; the dashed line is an "
+        "engine without drafts; the ring is the best; a diamond was served to confirm it.",
+        [_draw_load(profile, load) for load in _list_loads(profile)],
+    )
+    steps = Figure(
+        "time of a step by its tokens, ms",
+        "Dots are loads that were measured, filled with drafts and hollow without; the bar beside "
+        "each is what was fitted. A step's tokens are those that it verifies, of all sequences.",
+        [_draw_steps(profile)],
+        layout="broad",
+    )
+    return render_page(describe_tuning(tuning), [speeds, steps])
+
+
+def describe_tuning(tuning: Tuning) -> Report:
+    """Return the report, the choice first and then its evidence."""
+    profile = tuning.profile
+    choice = profile.choice
+    best = choice.prediction
+    load = f"concurrency {choice.concurrency}"
+    drafts = f"k = {choice.draft_length}" if choice.draft_length else "no drafts"
+    held = "" if choice.meets_goal else "; no load keeps the limit"
+    sentence = f"{drafts} for {load}: {choice.reasons[0]}{held}"
+    answer = "tuned" if choice.meets_goal else "failed"
+    if (machine := tuning.disturbance) is not None:
+        answer = "cannot tell"
+        sentence = (
+            f"Tune again when the machine is quiet: it was busy, {machine.describe()}. "
+            f"By these times alone, {sentence}"
+        )
+    return Report(
+        title=f"tuned: {profile.conditions.model}",
+        answer=answer,
+        figure=f"k = {choice.draft_length}" if choice.draft_length else "plain",
+        interval=f"{1000 * best.seconds_per_token:.1f} ms per token, within {best.error:.0%}",
+        figure_note=load,
+        sentence=sentence,
+        sections=_list_sections(tuning),
+    )
+
+
+def _list_sections(tuning: Tuning) -> list[Section]:
+    profile = tuning.profile
+    return [
+        Section("reasons", lines=profile.choice.reasons[1:]),
+        *_describe_advice(profile),
+        Section(
+            "predicted tokens per second",
+            _tabulate(profile),
+            lines=[
+                "* the best of a load; 95 % interval",
+                f"beyond concurrency {profile.max_sequences} requests wait (--users)",
+            ],
+        ),
+        Section("acceptance", _tabulate_acceptance(profile)),
+        Section("what a step costs", _tabulate_steps(profile), lines=profile.cautions),
+        Section("predicted and served", _tabulate_confirmations(profile)),
+        Section("starts", _tabulate_starts(tuning)),
+        *describe_machine_loads(
+            [
+                (f"start {number}{', again' * start.repeated}", start.machine)
+                for number, start in enumerate(tuning.starts, 1)
+            ]
+        ),
+        *_describe_trials(tuning),
+        *describe_conditions(profile.conditions),
+        describe_plan("the tuned engine", tuning.plan),
+    ]
+
+
+def _list_loads(profile: SpeedProfile) -> list[int]:
+    """List the loads that share steps and can be predicted; beyond them requests wait."""
+    believed = {one.concurrency for one in profile.predictions if not one.far}
+    return sorted(load for load in believed if load <= profile.max_sequences)
+
+
+def _list_near(profile: SpeedProfile, load: int) -> list[Prediction]:
+    return [one for one in profile.predictions if one.concurrency == load and not one.far]
+
+
+def _describe_advice(profile: SpeedProfile) -> list[Section]:
+    choice, lines = profile.choice, []
+    if choice.overflow_above is not None:
+        lines.append(
+            f"above concurrency {choice.overflow_above} a plain engine is faster: "
+            "send what comes on top to a plain replica"
+        )
+    if choice.schedule:
+        ranges = ", ".join(f"{one.first}-{one.last}: {one.draft_length}" for one in choice.schedule)
+        lines.append(f"a schedule of drafts by batch may win ({ranges}); only a start can show it")
+    return [Section("advice", lines=lines)] if lines else []
+
+
+def _tabulate(profile: SpeedProfile) -> Table:
+    columns: list[dict[int, str]] = []
+    loads = _list_loads(profile)
+    for load in loads:
+        near = _list_near(profile, load)
+        best = max(near, key=lambda one: one.tokens_per_second)
+        columns.append(
+            {
+                one.draft_length: f"{one.tokens_per_second:.1f} {_PLUS_MINUS}{one.error:.0%}"
+                + ("*" if one is best else " ")
+                for one in near
+            }
+        )
+    rows = [
+        (str(length) if length else "plain", *(column.get(length, "-") for column in columns))
+        for length in sorted({one.draft_length for one in profile.predictions})
+    ]
+    return Table(("drafted", *(f"concurrency {load}" for load in loads)), rows)
+
+
+def _tabulate_acceptance(profile: SpeedProfile) -> Table:
+    rows = [
+        (
+            one.kind,
+            str(one.draft_length),
+            str(one.total.drafts),
+            f"{one.expect(one.draft_length).value:.2f}",
+            " ".join(f"{share:.2f}" for share in one.total.by_position),
+        )
+        for one in profile.acceptance
+    ]
+    return Table(
+        ("kind", "drafted", "drafts", "tokens per step", "accepted up to a position"), rows, (0, 4)
+    )
+
+
+def _tabulate_steps(profile: SpeedProfile) -> Table:
+    steps = profile.step_time
+    rows = [
+        (
+            name,
+            *(
+                f"{1000 * value:.2f} {_PLUS_MINUS}{1000 * error:.2f}"
+                for value, error in cost.list_costs(steps.spread)
+            ),
+            str(cost.points),
+        )
+        for name, cost in (("with drafts", steps.drafting), ("plain", steps.plain))
+        if cost is not None
+    ]
+    return Table(("ms of a step", "fixed", "a sequence", "a verified token", "loads"), rows)
+
+
+def _tabulate_confirmations(profile: SpeedProfile) -> Table:
+    rows = [
+        (
+            str(one.draft_length),
+            f"{1000 * one.predicted_seconds_per_token:.1f}",
+            f"{1000 * one.measured_seconds_per_token:.1f}",
+            f"{one.off_by:+.1%}",
+        )
+        for one in profile.confirmations
+    ]
+    return Table(("drafted", "predicted ms per token", "served ms per token", "off by"), rows)
+
+
+def _tabulate_starts(tuning: Tuning) -> Table:
+    rows = [
+        (
+            start.because,
+            " ".join(map(str, start.concurrencies)),
+            f"{start.start_seconds:.0f}",
+            f"{start.seconds:.0f}",
+        )
+        for start in tuning.starts
+    ]
+    return Table(("what for", "concurrency", "seconds to start", "total seconds"), rows, (0, 1))
+
+
+def _describe_trials(tuning: Tuning) -> list[Section]:
+    lines = [trial.verdict for trial in tuning.trials]
+    more = len(tuning.starts) + len(tuning.untried)
+    lines += [f"not tried: {what} (--starts {more} would)" for what in tuning.untried]
+    return [Section("other settings", lines=lines)] if lines else []
+
+
+def _draw_load(profile: SpeedProfile, load: int) -> str:
+    own = _list_near(profile, load)
+    drafting = [one for one in own if one.draft_length]
+    best = max(own, key=lambda one: one.tokens_per_second)
+    top = round_up(max(one.tokens_per_second * (1 + one.error) for one in own))
+    lengths = [one.draft_length for one in drafting]
+    x, y = make_scales((min(lengths), max(lengths)), top)
+
+    def place(side: int) -> list[tuple[float, float]]:
+        """Return the line, or an edge of its band."""
+        return [
+            (x(one.draft_length), y(max(0.0, one.tokens_per_second * (1 + side * one.error))))
+            for one in drafting
+        ]
+
+    parts = [
+        draw("path", d=f"{join([*place(1), *reversed(place(-1))])}Z", kind="band"),
+        *draw_axes(f"concurrency {load}", "", lengths, x, y),
+        draw("path", d=join(place(0)), kind="line b"),
+    ]
+    for plain in own:
+        if not plain.draft_length:
+            height = y(plain.tokens_per_second)
+            parts.append(draw("path", d=join([(0, height), (RIGHT, height)]), kind="line a"))
+    if best.draft_length:
+        ring = {"cx": x(best.draft_length), "cy": y(best.tokens_per_second)}
+        parts.append(draw("circle", r=5.0, kind="dot a", **ring))
+    if load == profile.choice.concurrency:
+        parts += _draw_served(profile, x, y)
+    speeds = ", ".join(f"{one.draft_length or 'plain'} {one.tokens_per_second:.1f}" for one in own)
+    return frame(230, HEIGHT, f"concurrency {load}: tokens per second", speeds, *parts)
+
+
+def _draw_served(profile: SpeedProfile, x: Scale, y: Scale) -> list[str]:
+    parts: list[str] = []
+    for one in profile.confirmations:
+        if one.draft_length:
+            predicted = profile.model.predict(one.draft_length, profile.choice.concurrency)
+            height = y.clip(predicted.tokens_per_second / (1 + one.off_by))
+            place = f"translate({x(one.draft_length):.1f} {height:.1f})"
+            parts.append(draw("path", d="M0 -5L5 0L0 5L-5 0Z", transform=place, kind="dot b"))
+    return parts
+
+
+def _draw_steps(profile: SpeedProfile) -> str:
+    tokens = [point.sequences * (point.draft_length + 1) for point in profile.points]
+    top = round_up(1000 * max(point.seconds_per_step for point in profile.points))
+    last = max(tokens)
+    x, y = Scale(0, last, 30, 345), Scale(0, top, BASE + 58, 26)
+    parts = [
+        *(rule(30, y(top * part), 350, y(top * part), "grid") for part in (0.5, 1)),
+        *(write(24, y(top * part) + 4, f"{top * part:g}", "soft", "end") for part in (0.5, 1)),
+        rule(30, y(0), 350, y(0), "axis"),
+        *(write(x(last * at), 197, f"{last * at:.0f}", "soft", "middle") for at in (0.5, 1)),
+    ]
+    for size, point in zip(tokens, profile.points, strict=True):
+        fitted = 1000 * profile.step_time.predict(point.sequences, round(point.draft_length))[0]
+        kind, across = "b" if point.draft_length else "a", x(size)
+        height, line = y(1000 * point.seconds_per_step), y.clip(fitted)
+        parts += [
+            rule(across, line, across, height, f"tick {kind}"),
+            rule(across - 5, line, across + 5, line, f"tick {kind}"),
+            draw("circle", cx=across, cy=height, r=3.4, kind=f"dot {kind}"),
+        ]
+    description = f"{len(tokens)} loads, off the fit by {profile.step_time.spread:.1%}"
+    return frame(360, 204, "time of a step, ms", description, *parts)
