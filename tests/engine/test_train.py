@@ -11,7 +11,7 @@ import pytest
 
 from slipstream.checkpoints import read_checkpoint
 from slipstream.hardware import read_host, this_machine
-from slipstream.planning import Wishes, make_plan
+from slipstream.planning import make_options, make_plan
 from slipstream.proving_ground import DrafterShape, make_untrained_drafter
 from slipstream.records import read_record
 from slipstream.serving.supervision.engine_process import run_engine
@@ -116,10 +116,10 @@ def test_a_minute_of_training_beats_an_untrained_drafter_in_the_real_engine(
         read_checkpoint(str(target)),
         read_checkpoint(str(untrained), tokenizer=False),
         None,
-        Wishes(
+        make_options(
             users=1,
             context=512,
-            raw=("--enforce-eager", "--per-request-spec-decode-metrics", "summary"),
+            engine=("--enforce-eager", "--per-request-spec-decode-metrics", "summary"),
         ),
     )
     rows = [row for row in read_conversations(folder / "prompts.jsonl") if row.held_out][:JUDGED]

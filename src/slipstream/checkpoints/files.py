@@ -7,13 +7,18 @@ JSON that they announce.
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slipstream.checkpoints.hub import asking_hub, find_snapshot, require_hub_name
-from slipstream.checkpoints.model_card import keep_names, parse_base_models
+from slipstream.checkpoints.hub import (
+    asking_hub,
+    find_snapshot,
+    keep_names,
+    parse_base_models,
+    require_hub_name,
+)
 from slipstream.errors import InvalidInputError, MissingPartError
 
 INDEX = "model.safetensors.index.json"
@@ -185,10 +190,6 @@ class HubFiles(CheckpointFiles):
         )
 
 
-def _list_sizes(siblings: Iterable[Any] | None) -> dict[str, int | None]:
-    return {sibling.rfilename: sibling.size for sibling in siblings or ()}
-
-
 def open_files(name: str, revision: str | None = None) -> CheckpointFiles:
     """Open a folder if there is one of this name, else a repository of the hub."""
     folder = Path(name).expanduser()
@@ -227,6 +228,6 @@ def _open_hub(name: str, revision: str | None) -> CheckpointFiles:
         origin="hub",
         licence=getattr(info.card_data, "license", None),
         gated=None if info.gated is None else bool(info.gated),
-        present=_list_sizes(info.siblings),
+        present={one.rfilename: one.size for one in info.siblings or ()},
         base_models=keep_names(getattr(info.card_data, "base_model", None)),
     )

@@ -6,7 +6,8 @@ targets) is in `slipstream.engines`.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Literal
+from math import isclose
+from typing import Any, Literal
 
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
 from slipstream.records import Record
@@ -19,6 +20,25 @@ class Fault(Record):
     verdict: Literal["refuse", "warn"]
     message: str
     hint: str
+
+
+def refuse(code: str, message: str, hint: str) -> Fault:
+    """Return a fault with which nothing starts."""
+    return Fault(code=code, verdict="refuse", message=message, hint=hint)
+
+
+def warn(code: str, message: str, hint: str) -> Fault:
+    """Return a fault that may be lived with."""
+    return Fault(code=code, verdict="warn", message=message, hint=hint)
+
+
+def differ(ours: Any, theirs: Any) -> bool:
+    """Return whether two facts are known and not the same."""
+    if ours is None or theirs is None:
+        return False
+    if isinstance(ours, float) and isinstance(theirs, float):
+        return not isclose(ours, theirs, rel_tol=1e-6)
+    return bool(ours != theirs)
 
 
 # EAGLE's and vLLM's own examples pair 8B with 70B and 0.6B with 8B.
@@ -34,6 +54,11 @@ class Pairing(Record):
     draft_length: int | None
     context: int | None
     faults: tuple[Fault, ...]
+
+    @property
+    def refusals(self) -> tuple[Fault, ...]:
+        """Return the faults with which the pair cannot start."""
+        return tuple(fault for fault in self.faults if fault.verdict == "refuse")
 
 
 def pair(
@@ -54,7 +79,9 @@ def pair(
         faults += find_model_faults(target, drafter)
         faults += find_short_context(target, drafter, context)
     elif draft is None:
-        faults.append(_not_a_drafter(target, drafter))
+        kind = drafter.architecture or "model"
+        hint = f"slipstream models {target.name}, or --method draft_model for a smaller model"
+        faults.append(refuse("not-a-drafter", f"{drafter.name} is a {kind}, not a drafter", hint))
     else:
         length = draft_length if draft_length is not None else draft.longest_draft
         for check in SHAPE_CHECKS:
@@ -71,25 +98,12 @@ def pair(
     )
 
 
-def _not_a_drafter(target: Checkpoint, drafter: Checkpoint) -> Fault:
-    return Fault(
-        code="not-a-drafter",
-        verdict="refuse",
-        message=f"{drafter.name} is a {drafter.architecture or 'model'}, not a drafter",
-        hint=f"slipstream drafters {target.name}, or --method draft_model for a smaller model",
-    )
-
-
 def find_model_faults(target: Checkpoint, drafter: Checkpoint) -> Iterator[Fault]:
     """A model drafts for another if both mean the same by every token, and if it is smaller."""
     if drafter.draft is not None:
         family = drafter.draft.family
-        yield Fault(
-            code="not-a-model",
-            verdict="refuse",
-            message=f"{drafter.name} is a drafter ({family}), not a language model of its own",
-            hint=f"--method {family}",
-        )
+        message = f"{drafter.name} is a drafter ({family}), not a language model of its own"
+        yield refuse("not-a-model", message, f"--method {family}")
         return
     yield from find_vocabulary(target, drafter, None)
     yield from find_tokenizer(target, drafter, None)
@@ -97,7 +111,7 @@ def find_model_faults(target: Checkpoint, drafter: Checkpoint) -> Iterator[Fault
         return
     share = drafter.weights.total_bytes / target.weights.total_bytes
     if share * LEAST_TIMES_SMALLER > 1:
-        yield _warn(
+        yield warn(
             "draft-model-size",
             f"{drafter.name} has {share:.0%} of the weights of {target.name}, "
             "and each drafted token is a pass over them",
@@ -114,12 +128,11 @@ def find_long_draft(drafter: Checkpoint, draft: DraftPart, length: int | None) -
     """vLLM drafts past the trained block without a word; those positions are noise."""
     longest = draft.longest_draft
     if length is not None and longest is not None and length > longest:
-        yield Fault(
-            code="draft-length",
-            verdict="refuse",
-            message=f"{length} draft tokens were asked for, but {drafter.name} was trained on "
+        yield refuse(
+            "draft-length",
+            f"{length} draft tokens were asked for, but {drafter.name} was trained on "
             f"blocks of {draft.block_size} and drafts at most {longest}",
-            hint=f"--k {longest}",
+            f"--k {longest}",
         )
 
 
@@ -130,19 +143,16 @@ def find_short_context(
     wanted = context if context is not None else target.context
     if wanted is None or drafter.context is None or drafter.context >= wanted:
         return
-    yield Fault(
-        code="drafter-context",
-        verdict="warn" if context is None else "refuse",
-        message=f"{drafter.name} knows {drafter.context} positions, but {wanted} would be served",
-        hint=f"--context {drafter.context}",
-    )
+    message = f"{drafter.name} knows {drafter.context} positions, but {wanted} would be served"
+    hint = f"--context {drafter.context}"
+    yield (warn if context is None else refuse)("drafter-context", message, hint)
 
 
 def find_hidden_size(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
     """The drafter reads the target's hidden states and shares its embedding."""
     made_for = draft.target_hidden_size or drafter.hidden_size
-    if _differ(made_for, target.hidden_size):
-        yield _refuse(
+    if differ(made_for, target.hidden_size):
+        yield _misfit(
             "hidden-size",
             f"drafter {drafter.name} was made for hidden size {made_for}, "
             f"but {target.name} has {target.hidden_size}",
@@ -155,8 +165,8 @@ def find_vocabulary(
 ) -> Iterator[Fault]:
     """Sizes must agree: vLLM compares them for no DFlash drafter."""
     sizes = (drafter.vocabulary_size, target.vocabulary_size)
-    if _differ(*sizes):
-        yield _refuse(
+    if differ(*sizes):
+        yield _misfit(
             "vocabulary-size",
             f"{drafter.name} has {sizes[0]} tokens in its vocabulary, {target.name} {sizes[1]}",
             target,
@@ -171,7 +181,7 @@ def find_vocabulary_map(
     if reduced is None or target.vocabulary_size is None or reduced >= target.vocabulary_size:
         return
     if draft.has_vocabulary_map is False:
-        yield _refuse(
+        yield _misfit(
             "vocabulary-map",
             f"{drafter.name} drafts from {reduced} of {target.vocabulary_size} tokens, "
             "but has no tensor d2t that says which",
@@ -184,8 +194,8 @@ def find_tokenizer(
 ) -> Iterator[Fault]:
     """Equal sizes can hide different tokens."""
     hashes = (drafter.tokenizer_sha256, target.tokenizer_sha256)
-    if _differ(*hashes):
-        yield _refuse(
+    if differ(*hashes):
+        yield _misfit(
             "tokenizer",
             f"the tokenizers differ: {drafter.name} has {str(hashes[0])[:12]}, "
             f"{target.name} has {str(hashes[1])[:12]}",
@@ -199,11 +209,11 @@ def find_mask_token(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -
         return
     mask, size = draft.mask_token_id, target.vocabulary_size
     if mask is None and drafter.complete:
-        yield _refuse(
+        yield _misfit(
             "mask-missing", f"{drafter.name} names no mask_token_id, so it cannot draft", target
         )
     if mask is not None and size is not None and not 0 <= mask < size:
-        yield _refuse(
+        yield _misfit(
             "mask-outside",
             f"{drafter.name} masks with token {mask}, "
             f"but {target.name} has only tokens 0 to {size - 1}",
@@ -216,8 +226,8 @@ def find_target_layers(
 ) -> Iterator[Fault]:
     """A drafter that says how many layers its target has must be right."""
     counts = (draft.target_layers, target.layer_count)
-    if _differ(*counts):
-        yield _refuse(
+    if differ(*counts):
+        yield _misfit(
             "target-layers",
             f"{drafter.name} was made for a target of {counts[0]} layers, "
             f"{target.name} has {counts[1]}",
@@ -229,7 +239,7 @@ def find_layer_order(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) 
     """vLLM sorts and dedups the ids, so the drafter's fc would see permuted features."""
     ids = draft.target_layer_ids
     if ids is not None and list(ids) != sorted(set(ids)):
-        yield _refuse(
+        yield _misfit(
             "layer-order",
             f"{drafter.name} lists its target layers as {_show(ids)}, "
             f"and vLLM would feed them as {_show(tuple(sorted(set(ids))))}",
@@ -245,21 +255,21 @@ def find_layer_convention(
     if ids is None:
         return
     if draft.auxiliary_ids is not None and draft.auxiliary_ids != tuple(at + 1 for at in ids):
-        yield _refuse(
+        yield _misfit(
             "layer-convention",
             f"{drafter.name} lists layer outputs {_show(ids)} and hidden states "
             f"{_show(draft.auxiliary_ids)}, which would have to be one higher each",
             target,
         )
     if draft.layer_id_convention == "layer-output" and count is not None and max(ids) == count:
-        yield _refuse(
+        yield _misfit(
             "layer-convention",
             f"{drafter.name} counts up to layer {count} of a target with layers 0 to "
             f"{count - 1}: its ids {_show(ids)} are hidden states, one too high",
             target,
         )
     if draft.layer_id_convention == "hidden-state" and min(ids) == 0:
-        yield _refuse(
+        yield _misfit(
             "layer-convention",
             f"{drafter.name} reads hidden state 0, the embedding: its ids {_show(ids)} "
             "are layer outputs, one too low",
@@ -276,7 +286,7 @@ def find_layer_range(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) 
     excused = -1 if draft.layer_id_convention == "hidden-state" else count
     outside = tuple(at for at in outputs if not 0 <= at < count and at != excused)
     if outside:
-        yield _refuse(
+        yield _misfit(
             "layer-range",
             f"{drafter.name} reads target layers {_show(outside)}, "
             f"but {target.name} has layers 0 to {count - 1}",
@@ -289,8 +299,8 @@ def find_rope(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iter
     ours, theirs = drafter.rope, target.rope
     if ours is None or theirs is None:
         return
-    if _differ(ours.theta, theirs.theta):
-        yield _warn(
+    if differ(ours.theta, theirs.theta):
+        yield warn(
             "rope-theta",
             f"rope theta is {ours.theta:g} in {drafter.name} and {theirs.theta:g} in {target.name}",
             "watch vllm:spec_decode_num_accepted_tokens on /metrics: it shows if this is right",
@@ -298,7 +308,7 @@ def find_rope(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iter
     scalings = ((ours.scaling, ours.factor), (theirs.scaling, theirs.factor))
     if None not in (ours.scaling, theirs.scaling) and scalings[0] != scalings[1]:
         shown = [f"{kind}{f' x{factor:g}' if factor else ''}" for kind, factor in scalings]
-        yield _warn(
+        yield warn(
             "rope-scaling",
             f"rope scaling is {shown[0]} in {drafter.name} and {shown[1]} in {target.name}",
             "keep --context within what both know unscaled",
@@ -310,7 +320,7 @@ def find_causality(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) ->
     statements = draft.causal_statements
     if len(set(statements.values())) > 1:
         said = ", ".join(f"{key} means {_causal(value)}" for key, value in statements.items())
-        yield _refuse("causality", f"{drafter.name} contradicts itself: {said}", target)
+        yield _misfit("causality", f"{drafter.name} contradicts itself: {said}", target)
         return
     if draft.layout == "speculators" and statements.get("sliding_window_non_causal"):
         yield from _find_full_layers(drafter)
@@ -318,7 +328,7 @@ def find_causality(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) ->
     if not sliding or statements or not drafter.complete:
         return
     if draft.layout == "speculators":
-        yield _warn(
+        yield warn(
             "causality",
             f"{drafter.name} has sliding layers and no sliding_window_non_causal: vLLM takes "
             "them as non-causal, speculators trains them causal",
@@ -326,7 +336,7 @@ def find_causality(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) ->
         )
     elif draft.layout == "native":
         taken = draft.forced_sliding and not drafter.has_sliding_windows
-        yield _warn(
+        yield warn(
             "causality",
             f"{drafter.name} has sliding layers and does not state causality: "
             f"vLLM takes them as {_causal(not taken)}",
@@ -337,7 +347,7 @@ def find_causality(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) ->
 def _find_full_layers(drafter: Checkpoint) -> Iterator[Fault]:
     """https://github.com/vllm-project/vllm/pull/56692"""
     if any(part.kind == "full" for part in drafter.layers or ()):
-        yield _warn(
+        yield warn(
             "causality",
             f"{drafter.name} has full attention layers, which speculators trains non-causal, and "
             "sliding_window_non_causal false: vLLM 0.32 serves them causal",
@@ -349,7 +359,7 @@ def find_verifier(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> 
     """A speculators drafter names its verifier; another checkpoint of that shape is a guess."""
     if draft.verifier is None or _stem(draft.verifier) in _stem(target.name):
         return
-    yield _warn(
+    yield warn(
         "verifier",
         f"{drafter.name} was trained for {draft.verifier}, not for {target.name}",
         "watch vllm:spec_decode_num_accepted_tokens on /metrics: it may be lower than published",
@@ -373,18 +383,8 @@ SHAPE_CHECKS: tuple[Check, ...] = (
 )
 
 
-def _differ(ours: object, theirs: object) -> bool:
-    """Return whether two facts are known and not the same."""
-    return ours is not None and theirs is not None and ours != theirs
-
-
-def _refuse(code: str, message: str, target: Checkpoint) -> Fault:
-    hint = f"slipstream drafters {target.name}"
-    return Fault(code=code, verdict="refuse", message=message, hint=hint)
-
-
-def _warn(code: str, message: str, hint: str) -> Fault:
-    return Fault(code=code, verdict="warn", message=message, hint=hint)
+def _misfit(code: str, message: str, target: Checkpoint) -> Fault:
+    return refuse(code, message, f"slipstream models {target.name}")
 
 
 def _show(ids: tuple[int, ...]) -> str:

@@ -21,9 +21,7 @@ VERB_GROUPS = {
     "look before you start": {
         "demo": "decode the same prompts with and without drafts, side by side, on this machine",
         "probe": "describe this machine: accelerators, memory, software",
-        "inspect": "read a checkpoint without its weights, and check whether a drafter fits it",
-        "recipes": "list known pairs of target and drafter, with published measurements",
-        "drafters": "list the drafters for a target, and which of them `plan` would choose",
+        "models": "list known pairs, or what is known of a model: facts, drafters, does one fit",
         "plan": "choose every engine setting for a target, with reasons and memory use",
     },
     "run a server": {
@@ -86,7 +84,11 @@ FAR_VERBS = {
     "reach": "try which ports of other machines are open to this one",
 }
 # Verbs of an earlier version, and what to type now; each is kept for one version.
-REPLACED_VERBS: dict[str, str] = {}
+REPLACED_VERBS: dict[str, str] = {
+    "inspect": "models TARGET [--drafter DRAFTER]",
+    "recipes": "models [--host NAME], or models --recipe RECIPE",
+    "drafters": "models TARGET",
+}
 VERBS = {name: summary for group in VERB_GROUPS.values() for name, summary in group.items()}
 ONE_WORD_VERBS = {name: summary for name, summary in VERBS.items() if name != "fleet"}
 PEOPLES_VERBS = ONE_WORD_VERBS | {f"fleet {name}": text for name, text in FLEET_VERBS.items()}
@@ -175,7 +177,7 @@ def _parse_verb(
     # `slipstream --help` does not pay for these.
     from pathlib import Path
 
-    from slipstream.cli.defaults import PLAN_OPTIONS, apply, find_configured, read_config
+    from slipstream.cli.defaults import apply, find_configured, read_config
 
     parser = make_verb_parser(name, verb)
     configured = {}
@@ -186,9 +188,12 @@ def _parse_verb(
     apply(parser, configured)
     options = parser.parse_args(words)
     target = getattr(options, "target", None)
-    if target and PLAN_OPTIONS & configured.keys() and Path(target).is_file():
+    if target and configured and Path(target).is_file():
+        from slipstream.cli.plan import list_plan_options
+
+        # A saved plan is taken as it is: defaults for making plans do not apply to it.
         parser = make_verb_parser(name, verb)
-        apply(parser, {one: configured[one] for one in configured.keys() - PLAN_OPTIONS})
+        apply(parser, {one: configured[one] for one in configured.keys() - list_plan_options()})
         options = parser.parse_args(words)
     return options
 

@@ -21,11 +21,6 @@ CONFIG_HINT = "slipstream config VERB"
 MOST_BYTES = 1 << 16
 # What is of the moment and never a habit.
 NOT_CONFIGURABLE = frozenset({"help", "json", "verbose", "dry_run", "from_env"})
-# A saved plan is taken as it is: defaults for making plans do not apply to it.
-PLAN_OPTIONS = frozenset(
-    {"drafter", "method", "context", "users", "goal", "k", "no_speculation"}
-    | {"default_thinking", "pictures"}
-)
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 

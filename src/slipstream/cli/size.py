@@ -288,7 +288,7 @@ def _take_recipe(name: str) -> EngineSpeed:
     recipes = load_recipes(overlay=recipe_overlay(os.environ))
     found = [one for one in recipes if one.name == name]
     if not found:
-        raise InvalidInputError(f"there is no recipe {name}", hint="slipstream recipes")
+        raise InvalidInputError(f"there is no recipe {name}", hint="slipstream models")
     return take_recipe(found[0])
 
 

@@ -16,9 +16,14 @@ from typing import Any
 
 from slipstream import __version__
 from slipstream.hardware.host import Host, Memory, Platform, Processor, Software
-from slipstream.hardware.memory import parse_cgroup_limit, parse_meminfo
 from slipstream.hardware.nvml import NvidiaPart, read_nvidia
-from slipstream.hardware.processor import count_numa_nodes, parse_cpuinfo, parse_sysctl
+from slipstream.hardware.processor import (
+    parse_cgroup_limit,
+    parse_cpu_list,
+    parse_cpuinfo,
+    parse_meminfo,
+    parse_sysctl,
+)
 from slipstream.hardware.software import (
     RunProgram,
     find_openmp,
@@ -33,8 +38,8 @@ from slipstream.hardware.surroundings import (
     read_disk,
     read_fabric,
     read_product,
+    read_text,
 )
-from slipstream.hardware.text_files import read_text
 from slipstream.user_folders import model_cache
 
 _PLATFORMS: dict[str, Platform] = {"linux": "linux", "darwin": "darwin", "windows": "windows"}
@@ -122,13 +127,12 @@ def _read_software(surface: Surface, nvidia: NvidiaPart) -> Software:
 
 
 def _read_linux(surface: Surface) -> tuple[Processor, Memory]:
+    nodes = parse_cpu_list(read_text(surface.root / "sys/devices/system/node/online") or "")
     processor = parse_cpuinfo(
         read_text(surface.root / "proc/cpuinfo") or "",
         architecture=surface.architecture,
         usable_threads=surface.usable_threads,
-        numa_nodes=count_numa_nodes(
-            read_text(surface.root / "sys/devices/system/node/online") or ""
-        ),
+        numa_nodes=None if nodes is None else len(nodes),
         usable_cpus=surface.usable_cpus,
     )
     limit = read_text(surface.root / "sys/fs/cgroup/memory.max") or read_text(

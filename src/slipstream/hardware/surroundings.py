@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slipstream.hardware.host import Container, Disk, FabricPort
-from slipstream.hardware.text_files import read_text
+
+
+def read_text(path: Path) -> str | None:
+    """Return the text of a file of the kernel, None where it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return None
 
 
 def read_product(root: Path) -> str | None:

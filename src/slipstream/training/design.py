@@ -119,7 +119,7 @@ def design_of(drafter: Checkpoint, inner_size: int) -> DrafterDesign:
     if draft is None or draft.layer_outputs is None or draft.mask_token_id is None:
         raise InvalidInputError(
             f"{drafter.name} is not a DFlash drafter that states its layers and mask token",
-            hint=f"slipstream inspect {drafter.name}",
+            hint=f"slipstream models {drafter.name}",
         )
     return DrafterDesign(
         layers=drafter.layer_count or 0,

@@ -52,7 +52,7 @@ def require_target(target: Checkpoint) -> None:
         raise InvalidInputError(
             f"vLLM {VERSION} runs neither DFlash nor EAGLE-3 on {target.architecture}: "
             "that class hands out no auxiliary hidden states",
-            hint=f"slipstream inspect {target.name}",
+            hint=f"slipstream models {target.name}",
         )
 
 
@@ -63,7 +63,7 @@ def require_fit(target: Checkpoint, drafter: Checkpoint) -> None:
         raise InvalidInputError(
             f"{drafter.name} cannot be trained further for {target.name}",
             details=tuple(fault.message for fault in faults),
-            hint=f"slipstream inspect {target.name} --drafter {drafter.name}",
+            hint=f"slipstream models {target.name} --drafter {drafter.name}",
         )
 
 

@@ -43,7 +43,7 @@ def require_trainable(drafter: Checkpoint, target: Checkpoint) -> DraftPart:
     if draft is None or draft.family != "dflash":
         raise InvalidInputError(
             f"{drafter.name} is not a DFlash drafter and cannot be trained further",
-            hint=f"slipstream inspect {drafter.name}",
+            hint=f"slipstream models {drafter.name}",
         )
     if faults := tuple(_find_faults(drafter, draft, target)):
         raise InvalidInputError(
@@ -121,7 +121,7 @@ def _convert(source: Path, target: Path, draft: DraftPart, folder: Path) -> None
             raise InvalidInputError(
                 f"speculators cannot convert {source}",
                 details=tuple(str(fault).splitlines()),
-                hint=f"slipstream inspect {source}",
+                hint=f"slipstream models {source}",
             ) from fault
         finally:
             logger.enable("speculators")

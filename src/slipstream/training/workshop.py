@@ -6,7 +6,7 @@ from pathlib import Path
 
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.hardware import Host
-from slipstream.planning import LaunchPlan, Wishes, make_plan
+from slipstream.planning import LaunchPlan, make_options, make_plan
 from slipstream.training.prompts import Conversation
 from slipstream.training.run import TrainFolder, TrainSettings
 
@@ -56,12 +56,12 @@ def plan_engine(
         *(("--enforce-eager",) if on_cpu else ()),
         *(("--per-request-spec-decode-metrics", "summary") if drafter else ()),
     )
-    wishes = Wishes(
-        speculation=drafter is not None,
+    options = make_options(
+        method=None if drafter else "plain",
         draft_length=settings.design.draft_tokens if drafter else None,
         users=users,
         context=context,
-        raw=raw,
+        engine=raw,
     )
     here = {"name": str(shop.target_folder), "revision": None}
-    return make_plan(shop.host, shop.target.model_copy(update=here), drafter, None, wishes)
+    return make_plan(shop.host, shop.target.model_copy(update=here), drafter, None, options)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import log
 
-from slipstream.hardware.cpu_lists import parse_cpu_list, show_cpu_list
+from slipstream.hardware.processor import parse_cpu_list, show_cpu_list
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
 from slipstream.records import Record

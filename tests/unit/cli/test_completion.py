@@ -46,7 +46,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         (("plan", "--goal", "cap"), ["capacity"]),
         (("keys", "rot"), ["rotate"]),
         (("status", "listed"), ["listed-runs"]),
-        (("recipes", "--show", ""), ["listed-recipes"]),
+        (("models", "--recipe", ""), ["listed-recipes"]),
         (("plan", "--host", "listed"), ["listed-machines"]),
         (("plan", "listed"), ["listed-targets"]),
         (("serve", "--gate", "ne"), ["net"]),

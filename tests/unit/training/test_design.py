@@ -212,7 +212,7 @@ def test_a_warm_start_from_what_says_too_little_is_refused(missing: str) -> None
     assert caught.value.message == (
         "z-lab/Qwen3-8B-DFlash-b16 is not a DFlash drafter that states its layers and mask token"
     )
-    assert caught.value.hint == "slipstream inspect z-lab/Qwen3-8B-DFlash-b16"
+    assert caught.value.hint == "slipstream models z-lab/Qwen3-8B-DFlash-b16"
 
 
 @pytest.mark.parametrize(

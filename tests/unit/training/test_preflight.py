@@ -54,7 +54,7 @@ def test_a_target_that_the_engine_cannot_draft_for_is_refused() -> None:
         "vLLM 0.32.0 runs neither DFlash nor EAGLE-3 on AbacusForCausalLM: "
         "that class hands out no auxiliary hidden states"
     )
-    assert caught.value.hint == "slipstream inspect Qwen/Qwen3-8B"
+    assert caught.value.hint == "slipstream models Qwen/Qwen3-8B"
 
 
 def test_a_drafter_that_fits_may_be_trained_further() -> None:
@@ -79,7 +79,7 @@ def test_a_drafter_of_another_target_is_refused_with_every_fault() -> None:
         "z-lab/Qwen3-8B-DFlash-b16 has 32000 tokens in its vocabulary, Qwen/Qwen3-8B 151936",
     )
     assert (
-        caught.value.hint == "slipstream inspect Qwen/Qwen3-8B --drafter z-lab/Qwen3-8B-DFlash-b16"
+        caught.value.hint == "slipstream models Qwen/Qwen3-8B --drafter z-lab/Qwen3-8B-DFlash-b16"
     )
 
 

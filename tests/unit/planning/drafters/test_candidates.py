@@ -1,0 +1,280 @@
+"""Candidates are found in three places, compared with the target, and ranked by evidence."""
+
+from collections.abc import Callable
+
+import pytest
+
+from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart, Weights
+from slipstream.checkpoints.hub_search import HubDrafter
+from slipstream.errors import InvalidInputError, MissingPartError
+from slipstream.planning.drafters.candidates import (
+    Candidate,
+    DrafterList,
+    list_candidates,
+    match_target,
+)
+from slipstream.planning.drafters.library import Library
+from slipstream.recipes.published import PublishedDrafter
+from slipstream.recipes.recipe import Evidence, Recipe
+from tests.unit.planning.pieces import DRAFTER, TARGET, make_recipe
+
+EVIDENCE = Evidence(
+    by="a", source="b", hardware="c", engine_version="0.32.0", workload="code", tokens_per_s=1.0
+)
+
+
+def publish(drafter: str | None, method: str = "dflash", **changes: object) -> PublishedDrafter:
+    fields = {"target": TARGET.name, "maker": (drafter or "maker/x").split("/")[0], **changes}
+    return PublishedDrafter.model_validate(
+        {"drafter": drafter, "method": method, "sources": ("somewhere public",), **fields}
+    )
+
+
+def read_from(*checkpoints: Checkpoint) -> Callable[..., Checkpoint]:
+    known = {checkpoint.name: checkpoint for checkpoint in checkpoints}
+
+    def read(name: str, *, tokenizer: bool) -> Checkpoint:
+        if name not in known:
+            raise MissingPartError(f"{name} is not here", hint="fetch it")
+        return known[name]
+
+    return read
+
+
+def rename(drafter: str, **changes: object) -> Checkpoint:
+    return DRAFTER.model_copy(update={"name": drafter, **changes})
+
+
+def find(
+    *published: PublishedDrafter,
+    target: Checkpoint = TARGET,
+    files: tuple[Checkpoint, ...] = (),
+    recipes: tuple[Recipe, ...] = (),
+    listed: tuple[HubDrafter, ...] | None = None,
+    machine: str = "gb10",
+) -> DrafterList:
+    return list_candidates(
+        target,
+        machine=machine,
+        library=Library(lambda: published, tuple, lambda name: recipes),
+        read=read_from(*files),
+        search=None if listed is None else lambda names: listed,
+    )
+
+
+def names(found: DrafterList) -> list[str | None]:
+    return [candidate.drafter for candidate in found.candidates]
+
+
+def only(found: DrafterList) -> Candidate:
+    (candidate,) = found.candidates
+    return candidate
+
+
+@pytest.mark.parametrize(
+    ("made_for", "target", "bases", "match"),
+    [
+        ("Qwen/Qwen3-8B", "qwen/qwen3-8b", (), "exact"),
+        ("Qwen/Qwen3-8B", "a/tuned", ("Qwen/Qwen3-8B",), "base"),
+        ("Qwen/Qwen3-8B", "a/Qwen3-8B-FP8", (), "name"),
+        ("Qwen/Qwen3-8B", "a/tuned", ("unsloth/Qwen3-8B",), "name"),
+        ("Qwen/Qwen3-8B", "a/tuned", (), None),
+        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B-Base", (), None),
+    ],
+)
+def test_a_target_is_matched_by_name_base_and_build(
+    made_for: str, target: str, bases: tuple[str, ...], match: str | None
+) -> None:
+    assert match_target(made_for, target, bases) == match
+
+
+def test_evidence_here_goes_before_evidence_elsewhere_before_fit_before_maker() -> None:
+    here = make_recipe(name="here", drafter="a/here", evidence=(EVIDENCE,))
+    elsewhere = make_recipe(
+        name="there", drafter="b/there", machines=("h100",), evidence=(EVIDENCE,), target="x/y"
+    )
+    unmeasured = make_recipe(name="idle", drafter="e/idle", target="x/y")
+    drafters = ("e/idle", "d/plain", "c/fits", "b/there", "a/here", "Qwen/own")
+    found = find(
+        *map(publish, drafters),
+        files=(rename("c/fits"),),
+        recipes=(here, elsewhere, unmeasured),
+    )
+    assert names(found) == ["a/here", "b/there", "c/fits", "Qwen/own", "d/plain", "e/idle"]
+    assert found.chosen == "a/here"
+    assert found.candidates[0].why.endswith("measured on gb10 (recipe here)")
+    assert found.candidates[1].why.endswith("measured elsewhere (recipe there)")
+    assert found.candidates[-1].why.endswith("not measured in the catalogue")
+
+
+def test_the_verdict_is_the_pair_checks() -> None:
+    narrow = rename("a/narrow", hidden_size=2048)
+    found = find(
+        publish("a/narrow"),
+        publish("a/fits"),
+        publish("a/absent"),
+        files=(narrow, rename("a/fits")),
+    )
+    verdicts = {one.drafter: (one.verdict, one.because) for one in found.candidates}
+    assert verdicts["a/fits"][0] == "fits"
+    assert verdicts["a/absent"] == ("cannot tell", "no local files")
+    assert verdicts["a/narrow"][0] == "does not fit"
+    assert "made for hidden size 2048" in verdicts["a/narrow"][1]
+    assert names(found)[-1] == "a/narrow"
+
+
+def test_facts_can_rule_a_drafter_out_but_not_in() -> None:
+    facts = {"source": "a card", "draft": {"family": "dflash"}}
+    good = publish("a/good", facts={"name": "a/good", "hidden_size": 4096, **facts})
+    bad = publish("a/bad", facts={"name": "a/bad", "hidden_size": 64, **facts})
+    found = find(publish("a/a"), good, bad)
+    verdicts = [(one.drafter, one.verdict) for one in found.candidates]
+    assert verdicts == [
+        ("a/good", "cannot tell"),
+        ("a/a", "cannot tell"),
+        ("a/bad", "does not fit"),
+    ]
+    assert found.candidates[0].because == "no local files; its published facts agree"
+
+
+def test_without_the_targets_files_nothing_fits_for_certain() -> None:
+    target = TARGET.model_copy(update={"complete": False})
+    candidate = only(find(publish("a/b"), target=target, files=(rename("a/b"),)))
+    assert (candidate.verdict, candidate.because) == (
+        "cannot tell",
+        "the target's files are not available",
+    )
+
+
+def test_a_drafter_without_safetensors_or_with_broken_files_does_not_fit() -> None:
+    def read(name: str, *, tokenizer: bool) -> Checkpoint:
+        if name == "a/broken":
+            raise InvalidInputError("config.json is not JSON", hint="fetch it again")
+        return rename(name, weights=None)
+
+    entries = (publish("a/pickled"), publish("a/broken"))
+    library = Library(lambda: entries)
+    found = list_candidates(TARGET, machine="gb10", library=library, read=read)
+    assert {one.verdict for one in found.candidates} == {"does not fit"}
+    assert found.chosen is None
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("eagle", "--method eagle --drafter a/b"),
+        ("mtp", "--method mtp --drafter a/b"),
+        (
+            "peagle",
+            '-- --speculative-config \'{"method": "eagle3", "parallel_drafting": true, '
+            '"model": "a/b", "num_speculative_tokens": 5}\'',
+        ),
+    ],
+)
+def test_a_method_that_plan_does_not_choose_is_named_with_its_command(
+    method: str, words: str
+) -> None:
+    found = find(publish("a/b", method, draft_length=5))
+    assert found.chosen is None
+    assert only(found).obstacle == f"its method, {method}, is used only on request"
+    assert only(found).command == f"slipstream plan Qwen/Qwen3-8B {words}"
+
+
+def test_heads_in_the_target_are_named_without_a_drafter() -> None:
+    candidate = only(find(publish(None, "mtp")))
+    assert candidate.drafter is None
+    assert candidate.command == "slipstream plan Qwen/Qwen3-8B --method mtp"
+    assert candidate.obstacle == "part of the target; `plan` uses it if no drafter fits"
+
+
+def test_a_smaller_model_is_taken_only_if_that_method_is_asked_for() -> None:
+    model = publish("a/small", "draft_model")
+    assert find(model).chosen is None
+    assert only(find(model)).command == (
+        "slipstream plan Qwen/Qwen3-8B --method draft_model --drafter a/small"
+    )
+
+
+def test_a_block_in_one_pass_goes_before_a_token_in_each_and_dflash2_needs_a_gpu() -> None:
+    both = (publish("a/eagle", "eagle3"), publish("z/flash2", "dflash2"))
+    two = rename("z/flash2", draft=DraftPart(family="dflash2", mask_token_id=1, block_size=8))
+    on_gpu = find(*both, files=(two,))
+    assert on_gpu.chosen == "z/flash2"
+    on_cpu = find(*both, files=(two,), machine="cpu")
+    assert on_cpu.chosen == "a/eagle"
+    assert "needs vLLM's V2 runner" in str(on_cpu.candidates[0].obstacle)
+
+
+def test_a_drafter_for_another_build_is_named_behind_one_for_this_target() -> None:
+    here = make_recipe(name="here", drafter="a/for-fp8", evidence=(EVIDENCE,))
+    for_fp8 = publish("a/for-fp8", target=f"{TARGET.name}-FP8")
+    found = find(for_fp8, publish("b/for-all"), recipes=(here,))
+    assert names(found) == ["b/for-all", "a/for-fp8"]
+    assert found.candidates[1].obstacle == "trained for another build, Qwen/Qwen3-8B-FP8"
+    build = TARGET.model_copy(update={"name": "Qwen/Qwen3-8B-FP8"})
+    assert find(for_fp8, publish("b/for-all"), target=build).chosen == "a/for-fp8"
+
+
+def test_a_base_model_is_followed_to_its_own_base_and_not_in_circles() -> None:
+    build = TARGET.model_copy(update={"name": "c/build", "base_models": ("b/tuned",)})
+    tuned = TARGET.model_copy(update={"name": "b/tuned", "base_models": (TARGET.name,)})
+    found = find(publish("a/b"), target=build, files=(tuned,))
+    assert found.base_models == ("b/tuned", TARGET.name)
+    assert only(found).match == "base"
+    circle = tuned.model_copy(update={"base_models": ("c/build",)})
+    assert find(target=build, files=(circle,)).base_models == ("b/tuned",)
+
+
+def test_a_users_own_recipe_is_a_candidate_without_an_index_entry() -> None:
+    own = make_recipe(drafter="./mine", drafter_facts=DRAFTER, evidence=(EVIDENCE,))
+    found = find(recipes=(own,), files=(rename("./mine"),))
+    assert (only(found).found, only(found).verdict) == ("recipe", "fits")
+    assert found.chosen == "./mine"
+
+
+def hub(name: str, **changes: object) -> HubDrafter:
+    fields = {"method": "dflash", "base_models": (TARGET.name,), "licence": None, "has_code": False}
+    return HubDrafter(name=name, **{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_the_index_goes_before_the_hub_and_a_drafter_is_listed_once() -> None:
+    files = (rename("a/indexed"), rename("b/listed"))
+    found = find(publish("a/indexed"), files=files, listed=(hub("b/listed"), hub("A/Indexed")))
+    assert names(found) == ["a/indexed", "b/listed"]
+    assert found.hub == "searched: 2 drafters listed"
+
+
+@pytest.mark.parametrize(
+    ("listed", "obstacle"),
+    [
+        (hub("b/x"), "known from the hub only"),
+        (hub("b/fits", has_code=True), "its repository contains code"),
+        (hub("b/fits", base_models=("other/model",)), "it does not name this target as its base"),
+        (hub("b/fits", base_models=()), "it does not name this target as its base"),
+    ],
+)
+def test_a_stranger_on_the_hub_is_taken_only_if_it_names_the_target_and_fits(
+    listed: HubDrafter, obstacle: str
+) -> None:
+    found = find(files=(rename("b/fits"),), listed=(listed,))
+    assert str(only(found).obstacle).startswith(obstacle)
+    assert find(files=(rename("b/fits"),), listed=(hub("b/fits"),)).chosen == "b/fits"
+
+
+def test_what_a_stranger_wrote_does_not_reach_the_terminal_as_it_is() -> None:
+    hostile = rename("b/fits", draft=None, architecture="\x1b[2J" + "x" * 5000)
+    because = only(find(files=(hostile,), listed=(hub("b/fits"),))).because
+    assert "\x1b" not in because
+    assert because.isprintable()
+    assert len(because) < 500
+
+
+def test_few_of_the_hubs_answers_are_read() -> None:
+    found = find(listed=tuple(hub(f"b/{at}") for at in range(100)))
+    assert len(found.candidates) == 8
+
+
+def test_a_larger_drafter_is_no_better_by_itself() -> None:
+    big = rename("b/big", weights=Weights(total_bytes=1 << 40))
+    found = find(publish("a/small"), publish("b/big"), files=(rename("a/small"), big))
+    assert names(found) == ["a/small", "b/big"]
