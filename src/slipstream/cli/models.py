@@ -4,7 +4,6 @@ import argparse
 import os
 
 from slipstream.checkpoints import Checkpoint, read_checkpoint
-from slipstream.checkpoints.hub_search import search_drafters
 from slipstream.checkpoints.pairing import pair
 from slipstream.cli.arguments import whole_number
 from slipstream.cli.plan import TARGET_HELP, add_host, find_folder, find_host, load_library
@@ -89,14 +88,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         return read_checkpoint(name, revision, tokenizer=tokenizer)
 
     with screen.busy(f"reading {target} and searching drafters"):
-        report = report_model(
-            target,
-            recipes=find_recipes(recipes, target=target),
-            machine=name_kind(find_host(options.host)),
-            read=read,
-            library=load_library(),
-            search=search_drafters,
-        )
+        report = report_model(target, name_kind(find_host(options.host)), load_library(read))
     screen.show_data(text=render_model(report), document=report.to_json())
     return ExitCode.DONE
 

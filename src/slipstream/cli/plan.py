@@ -16,7 +16,7 @@ from slipstream.engines.vllm_methods import METHOD_NAMES
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, load_host, read_host, this_machine
 from slipstream.planning import LaunchPlan, PlanOptions, make_options
-from slipstream.planning.drafters.library import Library
+from slipstream.planning.drafters.library import Library, ReadCheckpoint
 from slipstream.planning.drafters.resolution import plan_target
 from slipstream.planning.plan import DifferenceList, diff_plans
 from slipstream.planning.settings.container_variables import read_container_variables
@@ -235,16 +235,12 @@ def plan_for(
     host: Host, target: str, options: PlanOptions, *, notes: tuple[str, ...] = ()
 ) -> LaunchPlan:
     """Plan a target on a machine, with recipes and checkpoints as every verb finds them."""
-    target = find_folder(target)
     return plan_target(
         host,
-        target,
+        find_folder(target),
         options.rename_drafter(find_folder),
-        recipes=load_recipes_for(target, overlay=recipe_overlay(os.environ)),
+        load_library(),
         known_bad=load_known_bad(),
-        read=read_checkpoint,
-        library=load_library(),
-        search=search_drafters,
         notes=notes,
     )
 
@@ -255,10 +251,10 @@ def find_folder(name: str) -> str:
     return str(folder.resolve()) if folder.is_dir() else name
 
 
-def load_library() -> Library:
-    """Return what is known without the models' files, with the user's recipes as evidence."""
-    overlay = recipe_overlay(os.environ)
-    return Library(load_drafters, load_models, partial(load_recipes_for, overlay=overlay))
+def load_library(read: ReadCheckpoint = read_checkpoint) -> Library:
+    """Return the sources of facts: files, the catalogue with the user's recipes, and the hub."""
+    find_recipes = partial(load_recipes_for, overlay=recipe_overlay(os.environ))
+    return Library(read, find_recipes, load_drafters, load_models, search_drafters)
 
 
 def find_host(name: str | None) -> Host:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream.reporting.text.model import render_recipes
 
 from slipstream.cli import compare, contribute, verify
 from slipstream.cli.contribute import add_time_left
@@ -20,6 +19,7 @@ from slipstream.hardware.host import Engine
 from slipstream.measuring.contribution import Contribution
 from slipstream.recipes import find_recipes, load_recipes
 from slipstream.recipes.recipe import Recipe
+from slipstream.reporting.text.model import render_recipes
 from tests.unit.reporting.pages.test_certificate import certify
 from tests.unit.reporting.records import make_comparison
 from tests.unit.serving.test_examination import EXCERPTS

@@ -4,6 +4,7 @@ from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.errors import MissingPartError
 from slipstream.hardware import load_host
 from slipstream.planning import LaunchPlan, PlanOptions
+from slipstream.planning.drafters.library import Library
 from slipstream.planning.drafters.resolution import plan_target
 from slipstream.recipes import Recipe, load_known_bad
 
@@ -19,7 +20,6 @@ def plan_cell(recipe: Recipe, machine: str, options: PlanOptions | None = None) 
         load_host(machine),
         recipe.target,
         options or PlanOptions(),
-        recipes=(recipe,),
+        Library(read_nothing, lambda name: (recipe,)),
         known_bad=load_known_bad(),
-        read=read_nothing,
     )

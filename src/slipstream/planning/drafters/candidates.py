@@ -7,11 +7,11 @@ the target, or a model that it was made from, is listed and never chosen.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from shlex import quote
-from typing import Literal, Protocol
+from typing import Literal
 
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.checkpoints.hub import name_stem
@@ -28,7 +28,6 @@ from slipstream.records import Record
 Match = Literal["exact", "base", "name"]
 Origin = Literal["index", "recipe", "hub"]
 Verdict = Literal["fits", "does not fit", "cannot tell"]
-SearchHub = Callable[[tuple[str, ...]], tuple[HubDrafter, ...]]
 
 MATCHES: tuple[Match, ...] = ("exact", "base", "name")
 MOST_FROM_HUB = 8  # each is read, and anybody can be listed
@@ -45,13 +44,7 @@ _ENGINE_KEYS: dict[str, dict[str, object]] = {
 _BY_PASSES = ("dflash", "dflash2", "dspark"), ("eagle3", "peagle"), ("mtp", "draft_model")
 _USUAL_LENGTH = 3
 _AGREES = "its published facts agree"
-
-
-class ReadCheckpoint(Protocol):
-    """Reads a checkpoint by name, with or without its tokenizer."""
-
-    def __call__(self, name: str, *, tokenizer: bool) -> Checkpoint:
-        """Read it."""
+_SHARED = ("drafter", "method", "maker", "draft_length", "licence", "note", "sources")
 
 
 class Candidate(Record):
@@ -99,28 +92,22 @@ class Find:
 
 
 def list_candidates(
-    target: Checkpoint,
-    *,
-    machine: str | None,
-    library: Library,
-    read: ReadCheckpoint,
-    search: SearchHub | None = None,
-    method: str | None = None,
+    target: Checkpoint, machine: str | None, library: Library, method: str | None = None
 ) -> DrafterList:
     """Find, check and rank the drafters for a target on a kind of machine, by one method or all."""
-    bases = _trace_bases(target, read)
+    bases = _trace_bases(target, library)
     finds = [*_find_in_recipes(target, library), *_find_in_index(target, bases, library)]
     hub = "not searched"
-    if search is not None:
+    if library.search is not None:
         try:
-            listed = search((target.name, *bases))
+            listed = library.search((target.name, *bases))
             finds += islice(_find_on_hub(target, bases, listed), MOST_FROM_HUB)
             hub = f"searched: {len(listed)} drafters listed"
         except MissingPartError as fault:
             hub = f"not searched: {fault.message}"
     makers = Counter(entry.maker for entry in library.drafters)
     evaluated = [
-        _evaluate(target, find, machine=machine, library=library, read=read, method=method)
+        _evaluate(target, find, machine, library, method)
         for find in _drop_repeated(finds)
         if method in (None, find.entry.method)
     ]
@@ -135,13 +122,13 @@ def list_candidates(
     )
 
 
-def _trace_bases(target: Checkpoint, read: ReadCheckpoint) -> tuple[str, ...]:
+def _trace_bases(target: Checkpoint, library: Library) -> tuple[str, ...]:
     """Return what a target was made from, what that was made from, and so on as far as it reads."""
     bases = [base for base in target.base_models or () if base != target.name]
     further = bases[:1]
     for _ in range(MOST_HOPS):
         try:
-            read_bases = read(further[0], tokenizer=False).base_models if further else None
+            read_bases = library.read(further[0], tokenizer=False).base_models if further else None
         except (MissingPartError, InvalidInputError):
             break
         further = list(read_bases or ())[:1]
@@ -154,17 +141,26 @@ def _trace_bases(target: Checkpoint, read: ReadCheckpoint) -> tuple[str, ...]:
 def _find_in_recipes(target: Checkpoint, library: Library) -> Iterator[Find]:
     """Yield the drafters of recipes for this target, the user's own recipes included."""
     for recipe in library.find_recipes(target.name):
-        draft = recipe.drafter_facts.draft if recipe.drafter_facts else None
-        if recipe.target.lower() == target.name.lower() and draft is not None:
-            entry = PublishedDrafter.model_construct(
-                target=recipe.target,
-                drafter=recipe.drafter,
-                method=draft.family,
-                maker=_name_owner(recipe.drafter),
-                sources=(f"recipe {recipe.name}",),
-                facts=recipe.drafter_facts,
+        facts = recipe.drafter_facts
+        if recipe.target.lower() == target.name.lower() and facts and facts.draft:
+            entry = _publish(
+                recipe.target, recipe.drafter, facts.draft.family, f"recipe {recipe.name}"
             )
-            yield Find(entry, "exact", "recipe")
+            yield Find(entry.model_copy(update={"facts": facts}), "exact", "recipe")
+
+
+def _publish(
+    target: str, drafter: str, method: str, source: str, licence: str | None = None
+) -> PublishedDrafter:
+    """Return a drafter that is not in the index as an entry of it; folders have names, too."""
+    return PublishedDrafter.model_construct(
+        target=target,
+        drafter=drafter,
+        method=method,
+        maker=_name_owner(drafter),
+        sources=(source,),
+        licence=licence,
+    )
 
 
 def _find_in_index(target: Checkpoint, bases: tuple[str, ...], library: Library) -> Iterator[Find]:
@@ -198,14 +194,8 @@ def _find_on_hub(
         match, made_for = min(
             known, key=lambda one: MATCHES.index(one[0]), default=("name", target.name)
         )
-        entry = PublishedDrafter.model_construct(
-            target=made_for,
-            drafter=drafter.name,
-            method=drafter.method,
-            maker=_name_owner(drafter.name),
-            sources=(f"https://huggingface.co/{drafter.name}",),
-            licence=drafter.licence,
-        )
+        source = f"https://huggingface.co/{drafter.name}"
+        entry = _publish(made_for, drafter.name, drafter.method, source, drafter.licence)
         obstacle = "its repository contains code, which is never run" if drafter.has_code else None
         if match == "name":
             obstacle = "it does not name this target as its base"
@@ -226,25 +216,17 @@ def _name_owner(name: str) -> str:
 
 
 def _evaluate(
-    target: Checkpoint,
-    find: Find,
-    *,
-    machine: str | None,
-    library: Library,
-    read: ReadCheckpoint,
-    method: str | None,
+    target: Checkpoint, find: Find, machine: str | None, library: Library, method: str | None
 ) -> Candidate:
     entry = find.entry
-    verdict, stated, drafter = _check_pair(target, entry, read)
+    verdict, stated, drafter = _check_pair(target, entry, library)
     because = _clean(stated)
     here, elsewhere = _list_evidence(entry.drafter, machine, library)
     obstacle = _find_obstacle(find, verdict, because, method) or _find_engine_obstacle(
         target, drafter, on_cpu=machine == "cpu"
     )
     return Candidate(
-        drafter=entry.drafter,
-        method=entry.method,
-        maker=entry.maker,
+        **{name: getattr(entry, name) for name in _SHARED},
         made_for=entry.target,
         match=find.match,
         found=find.found,
@@ -254,16 +236,12 @@ def _evaluate(
         measured_elsewhere=elsewhere,
         obstacle=obstacle,
         why=_explain(find, machine, here, elsewhere),
-        draft_length=entry.draft_length,
-        licence=entry.licence,
-        note=entry.note,
-        sources=entry.sources,
         command=_write_command(target.name, entry),
     )
 
 
 def _check_pair(
-    target: Checkpoint, entry: PublishedDrafter, read: ReadCheckpoint
+    target: Checkpoint, entry: PublishedDrafter, library: Library
 ) -> tuple[Verdict, str, Checkpoint | None]:
     if entry.drafter is None:
         return "cannot tell", "its weights are part of the target's checkpoint", None
@@ -271,7 +249,7 @@ def _check_pair(
         return "cannot tell", f"pairs of method {entry.method} are not checked yet", None
     drafter = entry.facts
     try:
-        drafter = read(entry.drafter, tokenizer=False)
+        drafter = library.read(entry.drafter, tokenizer=False)
     except MissingPartError:
         pass
     except InvalidInputError as fault:

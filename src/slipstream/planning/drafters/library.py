@@ -1,11 +1,12 @@
-"""What is known without the files: published drafters, base models, recipes as evidence."""
+"""The sources of facts, and what is known without the files: published drafters, base models."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Protocol, get_args
 
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart, Family
 from slipstream.checkpoints.hub import name_stem
+from slipstream.checkpoints.hub_search import HubDrafter
 from slipstream.checkpoints.pairing import differ
 from slipstream.recipes.published import KnownModel, PublishedDrafter
 from slipstream.recipes.recipe import Recipe
@@ -16,13 +17,25 @@ _DRAFT_IDENTITY = ("family", "block_size", "target_layer_ids")
 _COMPLETED = ("hidden_size", "attention_heads", "vocabulary_size", "context", "dtype", "weights")
 
 
+SearchHub = Callable[[tuple[str, ...]], tuple[HubDrafter, ...]]
+
+
+class ReadCheckpoint(Protocol):
+    """Reads a checkpoint by name, with or without its tokenizer."""
+
+    def __call__(self, name: str, *, tokenizer: bool) -> Checkpoint:
+        """Read it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Library:
-    """Lazy access to the index, the known models and the recipes."""
+    """Where facts come from: files, recipes, the index, known models, and the hub's listing."""
 
+    read: ReadCheckpoint
+    find_recipes: Callable[[str], tuple[Recipe, ...]] = lambda name: ()
     load_drafters: Callable[[], tuple[PublishedDrafter, ...]] = tuple
     load_models: Callable[[], tuple[KnownModel, ...]] = tuple
-    find_recipes: Callable[[str], tuple[Recipe, ...]] = lambda name: ()
+    search: SearchHub | None = None
 
     @property
     def drafters(self) -> tuple[PublishedDrafter, ...]:
@@ -50,9 +63,6 @@ class Library:
             (entry.drafter or "").lower() == lower or name_stem(entry.target) == stem
             for entry in self.drafters
         )
-
-
-NO_LIBRARY = Library()
 
 
 def _describe_bare(entry: PublishedDrafter) -> Checkpoint | None:

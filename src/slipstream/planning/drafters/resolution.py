@@ -8,19 +8,14 @@ from slipstream.checkpoints.draft_part import guess_family
 from slipstream.engines.vllm_methods import METHODS
 from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.hardware import Host, name_kind
-from slipstream.planning.drafters.candidates import (
-    DrafterList,
-    ReadCheckpoint,
-    SearchHub,
-    list_candidates,
-)
-from slipstream.planning.drafters.library import NO_LIBRARY, Library, complete_facts
+from slipstream.planning.drafters.candidates import DrafterList, list_candidates
+from slipstream.planning.drafters.library import Library, complete_facts
 from slipstream.planning.inputs import CHECKED_METHODS, FoundDrafter
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.planner import make_plan
 from slipstream.planning.settings import Choice
 from slipstream.planning.settings.options import PLAIN, Goal, PlanOptions
-from slipstream.recipes.recipe import KnownBad, Recipe
+from slipstream.recipes import KnownBad, Recipe, find_recipes
 from slipstream.records import Record
 
 NO_DRAFTER = "no drafter is known"
@@ -52,26 +47,16 @@ def plan_target(
     host: Host,
     target: str,
     options: PlanOptions,
+    library: Library,
     *,
-    recipes: tuple[Recipe, ...],
-    known_bad: tuple[KnownBad, ...],
-    read: ReadCheckpoint,
-    library: Library = NO_LIBRARY,
-    search: SearchHub | None = None,
+    known_bad: tuple[KnownBad, ...] = (),
     notes: tuple[str, ...] = (),
 ) -> LaunchPlan:
     """Find the recipe and drafter for a target on a machine, and return the plan."""
-    resolved = resolve(
-        target,
-        options,
-        recipes=recipes,
-        machine=name_kind(host),
-        read=read,
-        library=library,
-        search=search,
-    )
+    resolved = resolve(target, options, name_kind(host), library)
     method = resolved.method
-    fallback = method is not None and method != options.method
+    if method is not None and method != options.method:
+        notes = (f"method {method.value}: {method.because}", *notes)
     return make_plan(
         host,
         resolved.target,
@@ -81,45 +66,28 @@ def plan_target(
         known_bad=known_bad,
         found=resolved.found,
         method=method,
-        notes=(
-            *resolved.notes,
-            *((f"method {method.value}: {method.because}",) if fallback and method else ()),
-            *notes,
-        ),
+        notes=(*resolved.notes, *notes),
     )
 
 
-def report_model(
-    target: str,
-    *,
-    recipes: tuple[Recipe, ...],
-    machine: str | None,
-    read: ReadCheckpoint,
-    library: Library,
-    search: SearchHub | None = None,
-) -> ModelReport:
+def report_model(target: str, machine: str | None, library: Library) -> ModelReport:
     """Read a target, or what is known of it, and list its drafters."""
-    facts = _Facts(None, library, read)
+    facts = _Facts(None, library)
     known = facts.find_target(target)
-    drafters = list_candidates(known, machine=machine, library=library, read=read, search=search)
-    return ModelReport(target=known, notes=tuple(facts.notes), recipes=recipes, drafters=drafters)
+    return ModelReport(
+        target=known,
+        notes=tuple(facts.notes),
+        recipes=find_recipes(library.find_recipes(target), target=target),
+        drafters=list_candidates(known, machine, library),
+    )
 
 
-def resolve(
-    target: str,
-    options: PlanOptions,
-    *,
-    recipes: tuple[Recipe, ...],
-    machine: str | None,
-    read: ReadCheckpoint,
-    library: Library = NO_LIBRARY,
-    search: SearchHub | None = None,
-) -> Resolved:
+def resolve(target: str, options: PlanOptions, machine: str | None, library: Library) -> Resolved:
     """Find recipe and drafter, then read both checkpoints, or use what is known about them."""
     drafting = options.engine.drafting
     named = drafting.drafter.value if drafting.drafter else None
-    recipe = choose_recipe(recipes, target, named, machine)
-    facts = _Facts(recipe, library, read)
+    recipe = choose_recipe(library.find_recipes(target), target, named, machine)
+    facts = _Facts(recipe, library)
     method: Choice[str] | None = options.method
     requested = drafting.method.value if drafting.method else None
     if requested not in CHECKED_METHODS or _needs_none(method, named):
@@ -128,9 +96,7 @@ def resolve(
     if (name := named or _take_recipes_drafter(recipe, method)) is None:
         wanted = method.value if method else requested
         known = facts.find_target(target)
-        listed = list_candidates(
-            known, machine=machine, library=library, read=read, search=search, method=wanted
-        )
+        listed = list_candidates(known, machine, library, wanted)
         facts.notes.append(f"hub {listed.hub}")
         found = _take_best(listed)
         if found is None and wanted is not None:
@@ -237,7 +203,6 @@ class _Facts:
 
     recipe: Recipe | None
     library: Library
-    read: ReadCheckpoint
     notes: list[str] = field(default_factory=list)
     target: Checkpoint | None = None
 
@@ -262,7 +227,7 @@ class _Facts:
 
     def _find(self, name: str, facts: Checkpoint | None, *, tokenizer: bool) -> Checkpoint:
         try:
-            return self.read(name, tokenizer=tokenizer)
+            return self.library.read(name, tokenizer=tokenizer)
         except MissingPartError:
             known = self.library.describe(name)
             recipe = f"recipe {self.recipe.name}" if self.recipe else "the index"

@@ -53,13 +53,13 @@ def find(
     listed: tuple[HubDrafter, ...] | None = None,
     machine: str = "gb10",
 ) -> DrafterList:
-    return list_candidates(
-        target,
-        machine=machine,
-        library=Library(lambda: published, tuple, lambda name: recipes),
-        read=read_from(*files),
+    library = Library(
+        read_from(*files),
+        lambda name: recipes,
+        lambda: published,
         search=None if listed is None else lambda names: listed,
     )
+    return list_candidates(target, machine, library)
 
 
 def names(found: DrafterList) -> list[str | None]:
@@ -153,8 +153,8 @@ def test_a_drafter_without_safetensors_or_with_broken_files_does_not_fit() -> No
         return rename(name, weights=None)
 
     entries = (publish("a/pickled"), publish("a/broken"))
-    library = Library(lambda: entries)
-    found = list_candidates(TARGET, machine="gb10", library=library, read=read)
+    library = Library(read, load_drafters=lambda: entries)
+    found = list_candidates(TARGET, "gb10", library)
     assert {one.verdict for one in found.candidates} == {"does not fit"}
     assert found.chosen is None
 

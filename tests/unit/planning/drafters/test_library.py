@@ -1,11 +1,12 @@
 """What is known without the files: found by name, completed, never mixed up."""
 
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart, Layers, Weights
-from slipstream.planning.drafters.library import NO_LIBRARY, Library, complete_facts
+from slipstream.planning.drafters.library import Library, complete_facts
 from slipstream.recipes import load_drafters, load_models
+from tests.unit.planning.cells import read_nothing
 from tests.unit.planning.pieces import DRAFTER
 
-LIBRARY = Library(load_drafters, load_models)
+LIBRARY = Library(read_nothing, load_drafters=load_drafters, load_models=load_models)
 BARE = Checkpoint(name=DRAFTER.name, source="a recipe", draft=DraftPart(family="dflash"))
 KNOWN = DRAFTER.model_copy(update={"complete": False})
 
@@ -46,7 +47,7 @@ def test_a_name_is_known_with_or_without_facts() -> None:
     assert LIBRARY.knows("google/gemma-4-12B-it")
     assert LIBRARY.knows("AngelSlim/Qwen3-8B_eagle3")
     assert not LIBRARY.knows("nobody/nothing")
-    assert not NO_LIBRARY.knows("google/gemma-4-12B-it")
+    assert not Library(read_nothing).knows("google/gemma-4-12B-it")
 
 
 def test_what_a_recipe_leaves_open_is_filled() -> None:

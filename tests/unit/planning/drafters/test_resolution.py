@@ -6,7 +6,7 @@ import pytest
 
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.errors import InvalidInputError, MissingPartError
-from slipstream.planning.drafters.library import NO_LIBRARY, Library
+from slipstream.planning.drafters.library import Library
 from slipstream.planning.drafters.resolution import Resolved, choose_recipe, resolve
 from slipstream.planning.settings.options import Goal, make_options
 from slipstream.recipes import Recipe, load_drafters, load_models
@@ -14,7 +14,7 @@ from tests.unit.planning.cells import read_nothing
 from tests.unit.planning.drafters.test_candidates import publish
 from tests.unit.planning.pieces import DRAFTER, TARGET, make_recipe
 
-LIBRARY = Library(load_drafters, load_models)
+INDEX: dict[str, Any] = {"load_drafters": load_drafters, "load_models": load_models}
 
 
 def read_both(name: str, *, tokenizer: bool) -> Checkpoint:
@@ -27,17 +27,12 @@ def read_both(name: str, *, tokenizer: bool) -> Checkpoint:
 def find(
     *recipes: Recipe,
     offline: bool = False,
-    library: Library = NO_LIBRARY,
+    index: dict[str, Any] | None = None,
     **options: Any,
 ) -> Resolved:
-    return resolve(
-        TARGET.name,
-        make_options(**options),
-        recipes=recipes,
-        machine="gb10",
-        read=read_nothing if offline else read_both,
-        library=library,
-    )
+    read = read_nothing if offline else read_both
+    library = Library(read, lambda name: recipes, **(index or {}))
+    return resolve(TARGET.name, make_options(**options), "gb10", library)
 
 
 def test_a_recipe_of_this_machine_goes_before_others() -> None:
@@ -112,13 +107,8 @@ def test_without_any_drafter_the_heads_draft_or_the_text_or_nothing(
     goal: Goal, layers: int | None, method: str
 ) -> None:
     target = TARGET.model_copy(update={"predicting_layers": layers})
-    found = resolve(
-        TARGET.name,
-        make_options(goal=goal),
-        recipes=(),
-        machine="gb10",
-        read=lambda name, *, tokenizer: target,
-    )
+    library = Library(lambda name, *, tokenizer: target)
+    found = resolve(TARGET.name, make_options(goal=goal), "gb10", library)
     assert found.drafter is None
     assert found.method is not None
     assert found.method.value == method
@@ -133,12 +123,12 @@ def test_a_method_without_a_known_drafter_is_refused_with_what_to_type() -> None
 
 
 def test_a_method_takes_its_own_drafter_and_not_the_recipes() -> None:
-    found = find(make_recipe(), library=LIBRARY, method="eagle3", offline=True)
+    found = find(make_recipe(), index=INDEX, method="eagle3", offline=True)
     assert found.drafter is not None
     assert found.drafter.draft is not None
     assert found.drafter.draft.family == "eagle3"
     assert found.recipe is not None
-    same = find(make_recipe(), library=LIBRARY, method="dflash")
+    same = find(make_recipe(), index=INDEX, method="dflash")
     assert same.drafter is not None
     assert same.drafter.name == DRAFTER.name
 
@@ -152,7 +142,7 @@ def test_a_method_that_needs_no_drafter_takes_none_from_a_recipe(method: str) ->
 
 
 def test_without_a_recipe_the_index_names_the_drafter_and_says_why() -> None:
-    found = find(library=LIBRARY)
+    found = find(index=INDEX)
     assert found.drafter is not None
     assert found.drafter.name == DRAFTER.name
     assert found.found is not None
@@ -167,19 +157,19 @@ def test_a_target_is_read_once_for_its_candidates_and_its_plan() -> None:
         read.append(name)
         return read_both(name, tokenizer=False)
 
-    resolve(TARGET.name, make_options(), recipes=(), machine="gb10", read=count, library=LIBRARY)
+    resolve(TARGET.name, make_options(), "gb10", Library(count, **INDEX))
     assert read.count(TARGET.name) == 1
 
 
 def test_a_recipe_goes_before_the_index() -> None:
-    found = find(make_recipe(drafter="Qwen/Qwen3-8B"), library=LIBRARY)
+    found = find(make_recipe(drafter="Qwen/Qwen3-8B"), index=INDEX)
     assert found.drafter is not None
     assert found.drafter.name == "Qwen/Qwen3-8B"
     assert found.found is None
 
 
 def test_offline_the_index_knows_both_and_says_so() -> None:
-    found = find(library=LIBRARY, offline=True)
+    found = find(index=INDEX, offline=True)
     assert found.drafter is not None
     assert found.drafter.draft is not None
     assert found.drafter.draft.block_size == 16
@@ -190,7 +180,7 @@ def test_offline_the_index_knows_both_and_says_so() -> None:
 
 def test_candidates_that_may_not_be_taken_are_counted() -> None:
     parallel = publish("a/peagle", "peagle")
-    found = find(library=Library(lambda: (parallel,)))
+    found = find(index={"load_drafters": lambda: (parallel,)})
     assert found.method is not None
     assert found.method.value == "ngram"
     assert "of 1 (slipstream models" in found.method.because
