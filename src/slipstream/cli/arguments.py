@@ -284,6 +284,16 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=28)
 
 
+def add_host(parser: argparse._ActionsContainer, what: str) -> None:
+    """Add the option that names a machine."""
+    parser.add_argument(
+        "--host",
+        metavar="NAME|FILE",
+        help=f"{what}, a known name such as gb10 or a file written by `slipstream probe --json` "
+        "(default: this machine)",
+    )
+
+
 def whole_number(text: str) -> int:
     """Return a count above zero; argparse names the option in its error message."""
     if not text.isdigit() or int(text) == 0:

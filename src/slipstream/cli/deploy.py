@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from slipstream.atomic_files import write_atomically
-from slipstream.cli.arguments import natural_number, whole_number
+from slipstream.cli.arguments import add_host, natural_number, whole_number
 from slipstream.cli.plan import PLAN_HINT, add_plan_options, find_host, plan_for, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights
@@ -73,12 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_file_options(written: argparse._ArgumentGroup) -> None:
-    written.add_argument(
-        "--host",
-        metavar="NAME|FILE",
-        help="machine to plan for, a known name such as gb10 or a file written by "
-        "`slipstream probe --json` (default: this machine)",
-    )
+    add_host(written, "machine to plan for")
     written.add_argument(
         "--for",
         dest="stack",

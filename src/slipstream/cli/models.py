@@ -5,14 +5,14 @@ import os
 
 from slipstream.checkpoints import Checkpoint, read_checkpoint
 from slipstream.checkpoints.pairing import pair
-from slipstream.cli.arguments import whole_number
-from slipstream.cli.plan import TARGET_HELP, add_host, find_folder, find_host, load_library
+from slipstream.cli.arguments import add_host, whole_number
+from slipstream.cli.plan import TARGET_HELP, find_folder, find_host, load_library
 from slipstream.cli.screen import Screen
 from slipstream.engines.vllm import find_engine_faults
 from slipstream.errors import ExitCode, InvalidInputError
 from slipstream.hardware import name_kind
 from slipstream.planning.drafters.resolution import report_model
-from slipstream.recipes import Recipe, find_recipes, load_recipes
+from slipstream.recipes import find_recipes, load_recipes
 from slipstream.recipes.recipe import RecipeList
 from slipstream.reporting.text.model import (
     render_model,
@@ -44,43 +44,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--recipe", metavar="RECIPE", help="print one known pair with its settings and evidence"
     )
     add_host(parser, "machine to list pairs, rank drafters and check a pair for")
+    parser.add_argument(
+        "--revision",
+        metavar="REVISION",
+        help="branch, tag or commit of the target on the hub (default: the main branch)",
+    )
     check = parser.add_argument_group("pair check")
     check.add_argument(
         "--drafter",
         metavar="DRAFTER",
         help="local folder or hub name of a drafter to check against the target",
     )
-    check.add_argument(
-        "--revision",
-        metavar="REVISION",
-        help="branch, tag or commit of the target on the hub (default: the main branch)",
-    )
-    check.add_argument(
-        "--k",
-        metavar="TOKENS",
-        type=whole_number,
-        help="draft length to check the pair for, in tokens per step",
-    )
-    check.add_argument(
-        "--context",
-        metavar="TOKENS",
-        type=whole_number,
-        help="context length to check the pair for",
-    )
+    for name, what in (
+        ("--k", "draft length, in tokens per step,"),
+        ("--context", "context length"),
+    ):
+        text = f"{what} to check the pair for"
+        check.add_argument(name, metavar="TOKENS", type=whole_number, help=text)
     parser.usage = "slipstream models [TARGET] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Print known pairs, one of them, a target with its drafters, or a pair with its faults."""
-    recipes = load_recipes(overlay=recipe_overlay(os.environ))
-    if options.recipe is not None:
-        recipe = _find(recipes, options.recipe)
-        screen.show_data(text=render_recipe(recipe), document=recipe.to_json())
-        return ExitCode.DONE
     if options.target is not None and options.drafter is not None:
         return _check_pair(options, screen)
-    if options.target is None or set(options.target) & set("*?["):
-        return _list_pairs(options, recipes, screen)
+    if options.recipe or options.target is None or set(options.target) & set("*?["):
+        return _list_pairs(options, screen)
     target = find_folder(options.target)
 
     def read(name: str, *, tokenizer: bool) -> Checkpoint:
@@ -93,38 +82,34 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     return ExitCode.DONE
 
 
-def _list_pairs(
-    options: argparse.Namespace, recipes: tuple[Recipe, ...], screen: Screen
-) -> ExitCode:
+def _list_pairs(options: argparse.Namespace, screen: Screen) -> ExitCode:
     machine = None if options.host is None else name_kind(find_host(options.host))
-    found = find_recipes(recipes, target=options.target, machine=machine)
+    known = load_recipes(overlay=recipe_overlay(os.environ))
+    found = find_recipes(known, target=options.target, machine=machine)
+    if options.recipe:
+        found = tuple(recipe for recipe in found if recipe.name == options.recipe)
     if not found:
         raise InvalidInputError("no known pair matches", hint="slipstream models")
-    screen.show_data(text=render_recipes(found), document=RecipeList(recipes=found).to_json())
+    if options.recipe:
+        screen.show_data(text=render_recipe(found[0]), document=found[0].to_json())
+    else:
+        screen.show_data(text=render_recipes(found), document=RecipeList(recipes=found).to_json())
     return ExitCode.DONE
 
 
 def _check_pair(options: argparse.Namespace, screen: Screen) -> ExitCode:
     with screen.busy(f"reading {options.target} and {options.drafter}"):
-        host = find_host(options.host)
         target = read_checkpoint(options.target, options.revision)
         drafter = read_checkpoint(options.drafter)
     pairing = pair(target, drafter, draft_length=options.k, context=options.context)
-    accelerator = host.accelerators[0] if host.accelerators else None
+    first = next(iter(find_host(options.host).accelerators), None)
     engine = find_engine_faults(
         target,
         drafter,
-        runner="V2" if accelerator else "V1",
-        on_cpu=accelerator is None,
-        capability=accelerator.compute_capability if accelerator else None,
+        runner="V2" if first else "V1",
+        on_cpu=first is None,
+        capability=first.compute_capability if first else None,
     )
     pairing = pairing.model_copy(update={"faults": (*pairing.faults, *engine)})
     screen.show_data(text=render_pairing(pairing), document=pairing.to_json())
     return ExitCode.EXPECTED_FAILURE if pairing.refusals else ExitCode.DONE
-
-
-def _find(recipes: tuple[Recipe, ...], name: str) -> Recipe:
-    for recipe in recipes:
-        if recipe.name == name:
-            return recipe
-    raise InvalidInputError(f"unknown recipe {name}", hint="slipstream models")

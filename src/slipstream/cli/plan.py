@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slipstream.checkpoints import read_checkpoint
 from slipstream.checkpoints.hub_search import search_drafters
-from slipstream.cli.arguments import ENGINE_ARGUMENTS, whole_number
+from slipstream.cli.arguments import ENGINE_ARGUMENTS, add_host, whole_number
 from slipstream.cli.screen import Screen
 from slipstream.engines import sglang
 from slipstream.engines.vllm_methods import METHOD_NAMES
@@ -59,16 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print the differences between two saved plans instead of planning",
     )
     parser.usage = f"slipstream plan TARGET [options] {ENGINE_ARGUMENTS}"
-
-
-def add_host(parser: argparse._ActionsContainer, what: str) -> None:
-    """Add the option that names a machine."""
-    parser.add_argument(
-        "--host",
-        metavar="NAME|FILE",
-        help=f"{what}, a known name such as gb10 or a file written by `slipstream probe --json` "
-        "(default: this machine)",
-    )
 
 
 def add_plan_options(parser: argparse.ArgumentParser, *, goals: bool = True) -> None:
@@ -180,20 +170,15 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     with screen.busy("reading checkpoints and planning"):
         host = find_host(options.host)
         plan = make_plan(options, host)
-    if options.sglang:
-        _require_sglang(plan, host)
-    text = render_sglang(plan) if options.sglang else render_plan(plan, explain=options.explain)
-    screen.show_data(text=text, document=plan.to_json())
-    return ExitCode.EXPECTED_FAILURE if plan.refusals else ExitCode.DONE
-
-
-def _require_sglang(plan: LaunchPlan, host: Host) -> None:
     method = plan.speculation.method.value if plan.speculation else None
-    if method in sglang.GPU_METHODS and not host.accelerators:
+    if options.sglang and method in sglang.GPU_METHODS and not host.accelerators:
         raise InvalidInputError(
             f"SGLang {sglang.VERSION} has {method} on GPUs only, and this plan is for a CPU",
             hint="name a machine with a GPU: --host gb10",
         )
+    text = render_sglang(plan) if options.sglang else render_plan(plan, explain=options.explain)
+    screen.show_data(text=text, document=plan.to_json())
+    return ExitCode.EXPECTED_FAILURE if plan.refusals else ExitCode.DONE
 
 
 def take_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:

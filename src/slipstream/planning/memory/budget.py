@@ -5,7 +5,7 @@ from math import ceil
 
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.planning.inputs import PlanInputs
-from slipstream.planning.memory.cache import head_token_bytes, sequence_bytes, token_bytes
+from slipstream.planning.memory.cache import add_up, head_token_bytes, sequence_bytes, token_bytes
 from slipstream.planning.plan import MemoryBudget, MemoryItem
 from slipstream.planning.settings import EngineSettings
 from slipstream.planning.settings.placement import (
@@ -32,11 +32,11 @@ def make_budget(inputs: PlanInputs, settings: EngineSettings) -> MemoryBudget:
     """Add everything up; a sum with an unknown part is unknown."""
     items = _list_items(inputs, settings)
     usable = _find_usable(inputs, settings)
-    per_token = _sum(_list_token_bytes(inputs, settings))
-    per_sequence = _sum(_list_sequence_bytes(inputs, settings))
+    per_token = add_up(_list_token_bytes(inputs, settings))
+    per_sequence = add_up(_list_sequence_bytes(inputs, settings))
     # One block is never given out (v1/core/block_pool.py, null_block).
     null_block = (per_token or 0) * inputs.block_tokens
-    fixed = _sum([item.size_bytes for item in items])
+    fixed = add_up([item.size_bytes for item in items])
     pool = None if usable is None or fixed is None else max(0, usable - fixed)
     if pool is not None and inputs.on_cpu:
         wanted = int(pool * CPU_CACHE_SHARE)
@@ -188,8 +188,3 @@ def _find_usable(inputs: PlanInputs, settings: EngineSettings) -> int | None:
         return max(0, min(limits) - CPU_HEADROOM_BYTES) if limits else None
     device, share = _find_device(inputs), settings.memory_utilization
     return None if device is None or share is None else int(device * share.value)
-
-
-def _sum(sizes: list[int | None]) -> int | None:
-    known = [size for size in sizes if size is not None]
-    return sum(known) if len(known) == len(sizes) else None

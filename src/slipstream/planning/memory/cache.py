@@ -4,6 +4,7 @@ Cache sizes follow vLLM's own specs (v1/kv_cache_interface.py), so they agree to
 figure that depends on an unknown fact is unknown.
 """
 
+from collections.abc import Iterable
 from math import ceil
 
 from slipstream.checkpoints.checkpoint import Checkpoint, Layers
@@ -42,21 +43,33 @@ def layer_token_bytes(part: Layers, kv_dtype: str) -> int | None:
     return part.key_value_heads * slot_bytes(part.head_size, kv_dtype)
 
 
+def _part_token_bytes(checkpoint: Checkpoint, part: Layers, kv_dtype: str) -> int | None:
+    """Return the bytes that all layers of one kind keep of one token."""
+    one, plain = layer_token_bytes(part, kv_dtype), layer_token_bytes(part, "bfloat16")
+    if one is None or plain is None:
+        return None
+    packed = kv_dtype in TURBOQUANT_BITS and not checkpoint.is_hybrid
+    kept = 2 * min(TURBOQUANT_PLAIN_ENDS, part.count // 2) if packed else 0
+    return one * (part.count - kept) + plain * kept
+
+
 def token_bytes(checkpoint: Checkpoint, kv_dtype: str) -> int | None:
     """Return the bytes that all attention layers keep of one token while it is in their windows."""
     if checkpoint.layers is None:
         return None
-    total = 0
-    for part in checkpoint.layers:
-        if part.kind in ("recurrent", "shared"):
-            continue
-        one = layer_token_bytes(part, kv_dtype)
-        plain = layer_token_bytes(part, "bfloat16")
-        if one is None or plain is None:
-            return None
-        kept = _count_plain_layers(checkpoint, part, kv_dtype)
-        total += one * (part.count - kept) + plain * kept
-    return total
+    return add_up(
+        _part_token_bytes(checkpoint, part, kv_dtype) for part in _list_attention(checkpoint.layers)
+    )
+
+
+def add_up(sizes: Iterable[int | None]) -> int | None:
+    """Return a sum, which is unknown if a part of it is."""
+    known = list(sizes)
+    return None if None in known else sum(size for size in known if size is not None)
+
+
+def _list_attention(layers: tuple[Layers, ...]) -> list[Layers]:
+    return [part for part in layers if part.kind not in ("recurrent", "shared")]
 
 
 def head_token_bytes(target: Checkpoint, kv_dtype: str) -> int | None:
@@ -68,22 +81,14 @@ def head_token_bytes(target: Checkpoint, kv_dtype: str) -> int | None:
     return layer_token_bytes(alike[-1], kv_dtype) if alike else None
 
 
-def _count_plain_layers(checkpoint: Checkpoint, part: Layers, kv_dtype: str) -> int:
-    if kv_dtype not in TURBOQUANT_BITS or checkpoint.is_hybrid:
-        return 0
-    return 2 * min(TURBOQUANT_PLAIN_ENDS, part.count // 2)
-
-
 def state_bytes(part: Layers, draft_length: int) -> int | None:
     """Return a recurrent layer's state for one sequence: one copy more for each draft token."""
-    if None in (part.convolution_channels, part.convolution_width, part.state_elements):
+    channels, width = part.convolution_channels, part.convolution_width
+    if channels is None or width is None or part.state_elements is None:
         return None
-    assert part.convolution_channels is not None
-    assert part.convolution_width is not None
-    assert part.state_elements is not None
-    convolution = part.convolution_channels * (part.convolution_width - 1 + draft_length)
-    element = part.state_element_bytes or 2
-    return (convolution * 2 + part.state_elements * element) * (1 + draft_length)
+    convolution = channels * (width - 1 + draft_length) * 2
+    state = part.state_elements * (part.state_element_bytes or 2)
+    return (convolution + state) * (1 + draft_length)
 
 
 def _share_pages(
@@ -94,15 +99,11 @@ def _share_pages(
     platforms/interface.py, _align_hybrid_block_size.
     """
     states = [state_bytes(part, draft_length) for part in layers if part.kind == "recurrent"]
-    tokens = [
-        layer_token_bytes(part, kv_dtype)
-        for part in layers
-        if part.kind not in ("recurrent", "shared")
-    ]
-    largest = max((size for size in states if size is not None), default=0) // (1 + draft_length)
-    widest = max((size for size in tokens if size is not None), default=0)
+    tokens = [layer_token_bytes(part, kv_dtype) for part in _list_attention(layers)]
     if None in (*states, *tokens):
         return None
+    largest = max((size or 0 for size in states), default=0) // (1 + draft_length)
+    widest = max((size or 0 for size in tokens), default=0)
     if widest == 0:
         return block_tokens, largest
     block = block_tokens * ceil(largest / (block_tokens * widest))
@@ -119,28 +120,22 @@ def sequence_bytes(
     block_tokens: int,
 ) -> int | None:
     """Return what one sequence of full length keeps, in whole blocks."""
-    if checkpoint.layers is None:
+    layers = checkpoint.layers
+    if layers is None:
         return None
-    state_page = 0
+    states = 0
     if checkpoint.is_hybrid:
-        shared = _share_pages(checkpoint.layers, kv_dtype, draft_length, block_tokens)
+        shared = _share_pages(layers, kv_dtype, draft_length, block_tokens)
         if shared is None:
             return None
-        block_tokens, state_page = shared
-    total = 0
-    for part in checkpoint.layers:
-        if part.kind == "shared":
-            continue
-        if part.kind == "recurrent":
-            total += state_page * (1 + draft_length) * part.count
-            continue
-        per_token = layer_token_bytes(part, kv_dtype)
-        if per_token is None:
-            return None
-        plain = layer_token_bytes(part, "bfloat16") or 0
-        kept = _count_plain_layers(checkpoint, part, kv_dtype)
+        block_tokens, page = shared
+        recurrent = sum(part.count for part in layers if part.kind == "recurrent")
+        states = page * (1 + draft_length) * recurrent
+    sizes: list[int | None] = [states]
+    for part in _list_attention(layers):
         blocks = ceil(context / block_tokens)
         if part.kind == "sliding" and part.window is not None:
             blocks = ceil(min(part.window - 1 + in_flight_tokens, context) / block_tokens) + 1
-        total += blocks * block_tokens * (per_token * (part.count - kept) + plain * kept)
-    return total
+        per_token = _part_token_bytes(checkpoint, part, kv_dtype)
+        sizes.append(None if per_token is None else blocks * block_tokens * per_token)
+    return add_up(sizes)

@@ -4,6 +4,8 @@ The patches themselves are in `slipstream.vllm_plugin.patches`, which nothing im
 is told their names by a variable.
 """
 
+from collections.abc import Iterator
+
 from slipstream.planning.inputs import PlanInputs
 from slipstream.planning.memory.cache import TURBOQUANT_BITS
 from slipstream.planning.settings import Choice, EngineSettings
@@ -19,14 +21,8 @@ _ONE_SPECULATOR = ("dflash", "dflash2", "dspark")
 
 
 def decide_patches(inputs: PlanInputs, settings: EngineSettings) -> list[Choice[str]]:
-    """Return every patch whose fault this plan would otherwise meet."""
-    found = (
-        *_decide_cpu_patches(inputs, settings),
-        _decide_no_drafts(inputs, settings),
-        _decide_drafter_positions(inputs, settings),
-        _decide_turboquant_graphs(inputs, settings),
-    )
-    return [choice for choice in found if choice is not None]
+    """Return every patch whose fault this plan would otherwise meet: all are about drafts."""
+    return [] if settings.speculation is None else list(_find_patches(inputs, settings))
 
 
 def name_patches(patches: list[Choice[str]]) -> dict[str, Choice[str]]:
@@ -58,60 +54,32 @@ def drafts_past_its_context(inputs: PlanInputs, context: int) -> bool:
     )
 
 
-def _decide_cpu_patches(inputs: PlanInputs, settings: EngineSettings) -> list[Choice[str]]:
-    if not inputs.on_cpu or settings.speculation is None:
-        return []
-    return [
-        Choice(
+def _find_patches(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Choice[str]]:
+    if inputs.on_cpu:
+        yield Choice(
             CPU_SAMPLING,
             "hardware",
             "on a CPU, drafted requests with a temperature are sampled at uninitialised memory "
             "(vllm#55005)",
-        ),
-        Choice(
-            CPU_TOP_K, "hardware", "on a CPU with drafts, top_k without top_p crashes the engine"
-        ),
-    ]
-
-
-def _decide_no_drafts(inputs: PlanInputs, settings: EngineSettings) -> Choice[str] | None:
-    if settings.speculation is None or inputs.runner != "V1" or inputs.draft is None:
-        return None
-    if inputs.draft.family != "dflash":
-        return None
-    return Choice(
-        DFLASH_NO_DRAFTS,
-        "default",
-        "under load the draft length falls to zero, and the drafter's pass is skipped",
-    )
-
-
-def _decide_drafter_positions(inputs: PlanInputs, settings: EngineSettings) -> Choice[str] | None:
-    context = settings.context
-    if context is None or not drafts_past_its_context(inputs, context.value):
-        return None
-    return Choice(
-        DRAFTER_POSITIONS,
-        "checkpoint",
-        "past the drafter's context vLLM reads beyond its rotary table (vllm#57941, PR #57964)",
-    )
-
-
-def _decide_turboquant_graphs(inputs: PlanInputs, settings: EngineSettings) -> Choice[str] | None:
-    """Patch TurboQuant's graphs if the user chose them; our own plans split the graphs."""
-    compiled = settings.eager is None or not settings.eager.value
-    packed = settings.kv_dtype is not None and settings.kv_dtype.value in TURBOQUANT_BITS
+        )
+        why = "on a CPU with drafts, top_k without top_p crashes the engine"
+        yield Choice(CPU_TOP_K, "hardware", why)
+    if inputs.runner == "V1" and inputs.draft is not None and inputs.draft.family == "dflash":
+        why = "under load the draft length falls to zero, and the drafter's pass is skipped"
+        yield Choice(DFLASH_NO_DRAFTS, "default", why)
+    if settings.context and drafts_past_its_context(inputs, settings.context.value):
+        yield Choice(
+            DRAFTER_POSITIONS,
+            "checkpoint",
+            "past the drafter's context vLLM reads beyond its rotary table (vllm#57941, PR #57964)",
+        )
+    # Only if the user chose whole graphs: our own plans split them.
     mode = settings.compilation.value.get("cudagraph_mode") if settings.compilation else None
-    if (
-        inputs.on_cpu
-        or settings.speculation is None
-        or not (compiled and packed)
-        or mode in ("PIECEWISE", "NONE")
-    ):
-        return None
-    return Choice(
-        TURBOQUANT_GRAPHS,
-        "user",
-        "TurboQuant with speculation gives degenerate text under whole graphs "
-        "(vllm#53180, PR #53406)",
-    )
+    whole = not settings.is_eager and mode not in ("PIECEWISE", "NONE")
+    if not inputs.on_cpu and whole and settings.cache_dtype in TURBOQUANT_BITS:
+        yield Choice(
+            TURBOQUANT_GRAPHS,
+            "user",
+            "TurboQuant with speculation gives degenerate text under whole graphs "
+            "(vllm#53180, PR #53406)",
+        )

@@ -1,6 +1,6 @@
 """What is known of a model as text: checkpoint, recipes with their evidence, drafters, a pair."""
 
-from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart, Layers
+from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart, Layers, Rope, Weights
 from slipstream.checkpoints.pairing import Fault, Pairing
 from slipstream.planning.drafters.candidates import Candidate, DrafterList
 from slipstream.planning.drafters.resolution import ModelReport
@@ -13,66 +13,52 @@ NOT_MEASURED = "not measured"
 
 def render_model(report: ModelReport) -> str:
     """Return the target's facts, the recipes for it and its drafters."""
-    parts = [render_checkpoint(report.target)]
-    if report.recipes:
-        parts.append(render_recipes(report.recipes))
-    parts.append(_render_drafters(report.drafters))
-    parts += [f"note: {note}" for note in report.notes]
-    return "\n\n".join(parts)
+    recipes = [render_recipes(report.recipes)] if report.recipes else []
+    notes = [f"note: {note}" for note in report.notes]
+    drafters = _render_drafters(report.drafters)
+    return "\n\n".join([render_checkpoint(report.target), *recipes, drafters, *notes])
 
 
 def render_checkpoint(checkpoint: Checkpoint) -> str:
     """Return the facts of a checkpoint, unknown ones named as such."""
-    quantization = checkpoint.quantization
-    stored = f"{quantization.scheme} ({quantization.method})" if quantization else None
+    quantization, experts, rope = checkpoint.quantization, checkpoint.experts, checkpoint.rope
     plain = checkpoint.dtype or UNKNOWN if checkpoint.quantized is False else UNKNOWN
+    active = f"{experts.total}, {show_number(experts.active)} per token" if experts else ""
     rows = [
         ("model", checkpoint.name),
         ("revision", checkpoint.revision or UNKNOWN),
         ("facts from", checkpoint.source),
         ("class", checkpoint.architecture or UNKNOWN),
         ("layers", ", ".join(map(_describe_part, checkpoint.layers or ())) or UNKNOWN),
+        *([("experts", active)] if active else []),
         ("hidden size", show_number(checkpoint.hidden_size)),
         ("vocabulary", show_number(checkpoint.vocabulary_size)),
         ("context", show_number(checkpoint.context, "tokens")),
-        ("rope", _describe_rope(checkpoint)),
-        ("stored as", stored or plain),
-        ("weights", _describe_weights(checkpoint)),
+        ("rope", _describe_rope(rope) if rope else UNKNOWN),
+        ("stored as", f"{quantization.scheme} ({quantization.method})" if quantization else plain),
+        ("weights", _describe_weights(checkpoint.weights)),
         ("modalities", ", ".join(("text", *(checkpoint.modalities or ())))),
         ("licence", checkpoint.licence or UNKNOWN),
         ("gated", {True: "yes", False: "no", None: UNKNOWN}[checkpoint.gated]),
+        *(_describe_draft(checkpoint.draft) if checkpoint.draft else []),
     ]
-    if checkpoint.experts is not None:
-        active = show_number(checkpoint.experts.active)
-        rows.insert(5, ("experts", f"{checkpoint.experts.total}, {active} per token"))
-    if checkpoint.draft is not None:
-        rows += _describe_draft(checkpoint.draft)
     return "\n".join(align(rows))
 
 
 def render_pairing(pairing: Pairing) -> str:
     """Return both checkpoints and every fault between them."""
     codes = ", ".join(fault.code for fault in pairing.refusals)
-    verdict = f"do not fit: {codes}" if codes else "fit"
-    return "\n\n".join(
-        [
-            render_checkpoint(pairing.target),
-            render_checkpoint(pairing.drafter),
-            "\n".join([f"they {verdict}", *render_faults(pairing.faults)]),
-        ]
-    )
+    verdict = f"they do not fit: {codes}" if codes else "they fit"
+    checkpoints = [render_checkpoint(one) for one in (pairing.target, pairing.drafter)]
+    return "\n\n".join([*checkpoints, "\n".join([verdict, *render_faults(pairing.faults)])])
 
 
 def render_faults(faults: tuple[Fault, ...]) -> list[str]:
     """Write each fault with its way out."""
     words = {"refuse": "refused", "warn": "warning"}
     return [
-        line
+        f"{words[fault.verdict]} ({fault.code}): {fault.message}\n  hint: {fault.hint}"
         for fault in faults
-        for line in (
-            f"{words[fault.verdict]} ({fault.code}): {fault.message}",
-            f"  hint: {fault.hint}",
-        )
     ]
 
 
@@ -84,17 +70,13 @@ def _describe_part(part: Layers) -> str:
     return f"{part.count} {part.kind} ({heads} KV heads of {size}{window})"
 
 
-def _describe_rope(checkpoint: Checkpoint) -> str:
-    rope = checkpoint.rope
-    if rope is None:
-        return UNKNOWN
+def _describe_rope(rope: Rope) -> str:
     theta = UNKNOWN if rope.theta is None else f"{rope.theta:g}"
     factor = f" x{rope.factor:g}" if rope.factor else ""
     return f"theta {theta}, scaling {rope.scaling or UNKNOWN}{factor}"
 
 
-def _describe_weights(checkpoint: Checkpoint) -> str:
-    weights = checkpoint.weights
+def _describe_weights(weights: Weights | None) -> str:
     if weights is None:
         return UNKNOWN
     kinds = ", ".join(f"{kind} {show_bytes(size)}" for kind, size in weights.bytes_by_dtype.items())
@@ -102,10 +84,11 @@ def _describe_weights(checkpoint: Checkpoint) -> str:
 
 
 def _describe_draft(draft: DraftPart) -> list[tuple[str, str]]:
-    ids = draft.target_layer_ids
-    listed = UNKNOWN if ids is None else ", ".join(map(str, ids))
-    outputs = draft.layer_outputs
-    counted = "" if outputs is None else f" (outputs of layers {', '.join(map(str, outputs))})"
+    listed, outputs = (
+        UNKNOWN if ids is None else ", ".join(map(str, ids))
+        for ids in (draft.target_layer_ids, draft.layer_outputs)
+    )
+    counted = "" if outputs == UNKNOWN else f" (outputs of layers {outputs})"
     return [
         ("drafts as", f"{draft.family}, {draft.layout or UNKNOWN} layout"),
         ("block", f"{show_number(draft.block_size)}, drafts {show_number(draft.longest_draft)}"),
@@ -124,76 +107,60 @@ def _render_drafters(listed: DrafterList) -> str:
         hint = f"slipstream train {listed.target}, or slipstream plan {listed.target}"
         return "\n".join(align([*head, ("drafters", f"none known ({hint})")]))
     head.append(("plan takes", listed.chosen or "none of them (use --drafter)"))
+    named = [
+        (str(rank), one.drafter or "(in the target)", one)
+        for rank, one in enumerate(listed.candidates, start=1)
+    ]
     table = [("RANK", "DRAFTER", "METHOD", "LICENCE", "PAIR")]
-    numbered = list(enumerate(listed.candidates, start=1))
-    table += [_describe_candidate(rank, one) for rank, one in numbered]
-    parts = [align(head), align(table), *(_explain_candidate(rank, one) for rank, one in numbered)]
-    return "\n\n".join("\n".join(part) for part in parts)
+    table += [
+        (rank, name, one.method, one.licence or UNKNOWN, _describe_verdict(one))
+        for rank, name, one in named
+    ]
+    details = [_explain_candidate(f"{rank}. {name}", one) for rank, name, one in named]
+    return "\n\n".join("\n".join(part) for part in (align(head), align(table), *details))
 
 
-def _describe_candidate(rank: int, candidate: Candidate) -> tuple[str, str, str, str, str]:
+def _describe_verdict(candidate: Candidate) -> str:
+    if candidate.verdict == "fits":
+        return candidate.verdict
     joint = " because " if candidate.verdict == "does not fit" else ": "
-    reason = "" if candidate.verdict == "fits" else f"{joint}{candidate.because}"
-    return (
-        str(rank),
-        _name_candidate(candidate),
-        candidate.method,
-        candidate.licence or UNKNOWN,
-        f"{candidate.verdict}{reason}",
-    )
+    return f"{candidate.verdict}{joint}{candidate.because}"
 
 
-def _explain_candidate(rank: int, candidate: Candidate) -> list[str]:
-    lines = [f"{rank}. {_name_candidate(candidate)}: {candidate.why}"]
-    if candidate.note:
-        lines.append(f"   {candidate.note}")
-    if candidate.obstacle:
-        lines.append(f"   not chosen automatically: {candidate.obstacle}")
-    lines.append(f"   source: {'; '.join(candidate.sources)}")
-    lines.append(f"   {candidate.command}")
-    return lines
-
-
-def _name_candidate(candidate: Candidate) -> str:
-    return candidate.drafter or "(in the target)"
+def _explain_candidate(name: str, candidate: Candidate) -> list[str]:
+    obstacle = candidate.obstacle and f"not chosen automatically: {candidate.obstacle}"
+    source = f"source: {'; '.join(candidate.sources)}"
+    details = (candidate.note, obstacle, source, candidate.command)
+    return [f"{name}: {candidate.why}", *(f"   {line}" for line in details if line)]
 
 
 def render_recipes(recipes: tuple[Recipe, ...]) -> str:
     """List recipes, one a line, with the best of their evidence."""
-    header = ("RECIPE", "MACHINES", "ENGINE", "DRAFTER", "BEST FIGURE")
-    rows = [
-        (
-            recipe.name,
-            _describe_machines(recipe),
-            f"{recipe.engine} {recipe.engine_version}"[:24],
-            recipe.drafter,
-            _describe_best(recipe),
-        )
-        for recipe in recipes
-    ]
-    return "\n".join(align([header, *rows]))
+    rows = [("RECIPE", "MACHINES", "ENGINE", "DRAFTER", "BEST FIGURE")]
+    for recipe in recipes:
+        engine = f"{recipe.engine} {recipe.engine_version}"[:24]
+        machines, best = _describe_machines(recipe), _describe_best(recipe)
+        rows.append((recipe.name, machines, engine, recipe.drafter, best))
+    return "\n".join(align(rows))
 
 
 def render_recipe(recipe: Recipe) -> str:
     """Return one recipe in full."""
     settings = recipe.settings.model_dump(exclude_none=True, exclude_defaults=True)
-    lines = align(
-        [
-            ("recipe", f"{recipe.name}: {recipe.title}"),
-            ("target", recipe.target),
-            ("drafter", recipe.drafter),
-            ("machines", _describe_machines(recipe)),
-            ("engine", f"{recipe.engine} {recipe.engine_version}"),
-            *(("setting", f"{key} = {value}") for key, value in settings.items()),
-            *(("obsolete", f"{old.what}: {old.why}") for old in recipe.obsolete),
-        ]
-    )
-    lines += ["", "evidence:" if recipe.evidence else f"evidence: {NOT_MEASURED}"]
-    lines += [f"  {describe_evidence(evidence)}" for evidence in recipe.evidence]
-    return "\n".join(lines)
+    rows = [
+        ("recipe", f"{recipe.name}: {recipe.title}"),
+        ("target", recipe.target),
+        ("drafter", recipe.drafter),
+        ("machines", _describe_machines(recipe)),
+        ("engine", f"{recipe.engine} {recipe.engine_version}"),
+        *(("setting", f"{key} = {value}") for key, value in settings.items()),
+        *(("obsolete", f"{old.what}: {old.why}") for old in recipe.obsolete),
+    ]
+    title = "evidence:" if recipe.evidence else f"evidence: {NOT_MEASURED}"
+    return "\n".join([*align(rows), "", title, *map(_describe_evidence, recipe.evidence)])
 
 
-def describe_evidence(evidence: Evidence) -> str:
+def _describe_evidence(evidence: Evidence) -> str:
     """Write a figure with who measured it, on what, with what."""
     figures = [
         f"{value:g} {unit}"
@@ -207,14 +174,18 @@ def describe_evidence(evidence: Evidence) -> str:
     ]
     if evidence.acceptance_rate is not None:
         figures.append(f"{100 * evidence.acceptance_rate:.0f} % accepted")
-    load = f" at {evidence.concurrency} users" if evidence.concurrency else ""
     measured = ", ".join(figures) or evidence.note or "no figure"
     note = f"; {evidence.note}" if figures and evidence.note else ""
     where = [evidence.hardware, evidence.engine_version, evidence.settings, evidence.date]
     return (
-        f"{evidence.workload}{load}: {measured}{note} "
+        f"  {_describe_load(evidence)}: {measured}{note} "
         f"[{evidence.by}, {', '.join(part for part in where if part)}; {evidence.source}]"
     )
+
+
+def _describe_load(evidence: Evidence) -> str:
+    load = f" at {evidence.concurrency} users" if evidence.concurrency else ""
+    return f"{evidence.workload}{load}"
 
 
 def _describe_machines(recipe: Recipe) -> str:
@@ -223,12 +194,8 @@ def _describe_machines(recipe: Recipe) -> str:
 
 
 def _describe_best(recipe: Recipe) -> str:
-    best = max(
-        (evidence for evidence in recipe.evidence if evidence.tokens_per_s is not None),
-        key=lambda evidence: evidence.tokens_per_s or 0,
-        default=None,
-    )
+    rates = [one for one in recipe.evidence if one.tokens_per_s is not None]
+    best = max(rates, key=lambda one: one.tokens_per_s or 0, default=None)
     if best is None:
-        return NOT_MEASURED if not recipe.evidence else "see --recipe"
-    load = f" at {best.concurrency} users" if best.concurrency else ""
-    return f"{best.tokens_per_s:g} tok/s, {best.workload}{load} ({best.by})"
+        return "see --recipe" if recipe.evidence else NOT_MEASURED
+    return f"{best.tokens_per_s:g} tok/s, {_describe_load(best)} ({best.by})"
