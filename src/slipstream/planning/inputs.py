@@ -8,7 +8,7 @@ from slipstream.engines.vllm import CPU_BLOCK_TOKENS, GPU_BLOCK_TOKENS, Runner
 from slipstream.engines.vllm_methods import METHODS, Method, find_method
 from slipstream.hardware import Host, name_kind
 from slipstream.hardware.host import Accelerator
-from slipstream.planning.settings import Choice, EngineOptions, SpeculationOptions
+from slipstream.planning.settings import Choice, EngineOptions
 from slipstream.planning.settings.options import PlanOptions
 from slipstream.recipes.recipe import Recipe, Settings
 from slipstream.units import version_tuple
@@ -92,16 +92,11 @@ class PlanInputs:
         return CPU_BLOCK_TOKENS if self.on_cpu else GPU_BLOCK_TOKENS
 
     @property
-    def drafting(self) -> SpeculationOptions:
-        """Return the parts of the speculation that were specified."""
-        return self.given.drafting
-
-    @property
     def method(self) -> Method | None:
         """Return how tokens are drafted, None if they are not or if the engine alone knows how."""
         if self.method_choice is not None:
             return METHODS.get(self.method_choice.value)
-        if (requested := self.drafting.method) is not None:
+        if (requested := self.given.drafting.method) is not None:
             checked = requested.value in CHECKED_METHODS
             return find_method(requested.value) if checked else None
         draft = self.drafter.draft if self.drafter else None
@@ -127,7 +122,13 @@ class PlanInputs:
         """Return whether the recipe was made on this kind of machine."""
         return self.recipe is not None and self.machine in self.recipe.machines
 
-    def from_recipe(self, value: Value) -> Choice[Value]:
-        """Return a recipe's value as a choice that names the recipe."""
-        assert self.recipe is not None
+    @property
+    def local_advice(self) -> Settings:
+        """Return the recipe's settings if it was made on this kind of machine, or none."""
+        return self.advice if self.recipe_fits_machine else Settings()
+
+    def from_recipe(self, value: Value | None) -> Choice[Value] | None:
+        """Return a recipe's value as a choice that names the recipe, None without one."""
+        if value is None or self.recipe is None:
+            return None
         return Choice(value, "recipe", f"recipe {self.recipe.name} runs with it")

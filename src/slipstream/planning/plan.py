@@ -12,13 +12,7 @@ from slipstream.engines import sglang, vllm
 from slipstream.engines.arguments import render_argument, render_arguments
 from slipstream.engines.vllm_methods import find_method
 from slipstream.planning.group import Group
-from slipstream.planning.settings import (
-    SPECULATION,
-    Choice,
-    EngineSettings,
-    Source,
-    Speculation,
-)
+from slipstream.planning.settings import SPECULATION, Choice, EngineSettings, Source, Speculation
 from slipstream.planning.settings.options import PlanOptions
 from slipstream.records import Record
 
@@ -151,10 +145,8 @@ class LaunchPlan(Record):
 
     def find(self, flag: str) -> Decision | None:
         """Return the decision about a flag or variable."""
-        for decision in (*self.decisions, *self.variables):
-            if decision.flag == flag:
-                return decision
-        return None
+        shown = (*self.decisions, *self.variables)
+        return next((decision for decision in shown if decision.flag == flag), None)
 
     def change(self, **settings: Any) -> Self:
         """Return the plan with other settings; None leaves one to the engine."""
@@ -177,15 +169,11 @@ class LaunchPlan(Record):
 
     def _list_decisions(self) -> Iterator[Decision]:
         for flag, choice in self.settings.list_choices():
-            words = render_argument(flag, choice.value)
-            if not words:
-                continue
-            name, equals, joined = words[0].partition("=")
-            text = joined if equals else " ".join(words[1:]) or None
-            yield Decision(flag=name, value=text, source=choice.source, because=choice.because)
-        if self.speculation is None:
-            return
-        for key, part in self.speculation.list_choices():
+            if words := render_argument(flag, choice.value):
+                name, equals, joined = words[0].partition("=")
+                text = joined if equals else " ".join(words[1:]) or None
+                yield Decision(flag=name, value=text, source=choice.source, because=choice.because)
+        for key, part in self.speculation.list_choices() if self.speculation else ():
             text = part.value if isinstance(part.value, str) else json.dumps(part.value)
             yield Decision(
                 flag=f"{SPECULATION}.{key}", value=text, source=part.source, because=part.because

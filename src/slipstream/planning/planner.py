@@ -14,42 +14,17 @@ from slipstream.planning.faults import find_faults
 from slipstream.planning.inputs import FoundDrafter, PlanInputs
 from slipstream.planning.memory.budget import make_budget
 from slipstream.planning.plan import LaunchPlan, MemoryBudget
-from slipstream.planning.settings import Choice, EngineOptions, EngineSettings
-from slipstream.planning.settings.attention import (
-    decide_drafter_backend,
-    decide_drafter_kv_dtype,
-    decide_graph_mode,
-    decide_kv_dtype,
-    decide_prefix_caching,
-    decide_target_backend,
-    drafts_without_cache,
-)
-from slipstream.planning.settings.conversation import (
-    decide_conversation,
-    decide_served_names,
-    list_conversation_notes,
+from slipstream.planning.settings import (
+    Choice,
+    EngineOptions,
+    EngineSettings,
+    attention,
+    conversation,
+    patches,
+    placement,
+    scheduling,
 )
 from slipstream.planning.settings.options import PlanOptions, read_engine_arguments
-from slipstream.planning.settings.patches import decide_patches, name_patches
-from slipstream.planning.settings.placement import (
-    decide_dtype,
-    decide_eager,
-    decide_environment,
-    decide_executor,
-    decide_loader,
-    decide_modalities,
-    decide_parallel,
-    decide_utilization,
-    note_compilation,
-)
-from slipstream.planning.settings.scheduling import (
-    DEFAULT_CONTEXT,
-    MANY_CONVERSATIONS,
-    decide_batched_tokens,
-    decide_context,
-    decide_draft_length,
-    decide_sequences,
-)
 from slipstream.recipes.recipe import KnownBad, Recipe
 
 
@@ -69,13 +44,13 @@ def make_plan(
     inputs = PlanInputs(host, target, drafter, recipe, options, options.engine, found)
     inputs = replace(inputs, method_choice=method or options.method)
     inputs = replace(inputs, given=_lay_down(inputs))
-    inputs = replace(inputs, given=inputs.given.override(decide_parallel(inputs)))
+    inputs = replace(inputs, given=inputs.given.override(placement.decide_parallel(inputs)))
     inputs = _prefer_cache(inputs)
     settings = _fit_context(inputs, _decide_load(inputs))
     settings = _decide_cache(inputs, settings)
     memory = make_budget(inputs, settings)
     settings = _decide_rest(inputs, settings, memory)
-    patches = decide_patches(inputs, settings)
+    patched = patches.decide_patches(inputs, settings)
     faults = find_faults(inputs, settings, memory, known_bad)
     dropped = inputs.method_choice if inputs.drafter is None else None
     return LaunchPlan(
@@ -85,15 +60,15 @@ def make_plan(
         capability=inputs.capability,
         recipe=recipe.name if recipe else None,
         settings=settings,
-        environment={**decide_environment(inputs), **name_patches(patches)},
-        patches=tuple(choice.value for choice in patches),
+        environment={**placement.decide_environment(inputs), **patches.name_patches(patched)},
+        patches=tuple(choice.value for choice in patched),
         memory=memory,
         notes=(
             *notes,
-            *(() if settings.is_eager else (note_compilation(inputs),)),
+            *(() if settings.is_eager else (placement.note_compilation(inputs),)),
             *_note_obsolete(recipe),
             *((f"{drafter.name} is not used: {dropped.because}",) if drafter and dropped else ()),
-            *list_conversation_notes(inputs, settings),
+            *conversation.list_conversation_notes(inputs, settings),
         ),
         warnings=tuple(fault for fault in faults if fault.verdict == "warn"),
         refusals=tuple(fault for fault in faults if fault.verdict == "refuse"),
@@ -119,7 +94,7 @@ def _prefer_cache(inputs: PlanInputs) -> PlanInputs:
     options, caching = inputs.options, inputs.given.prefix_caching
     refused = caching is not None and not caching.value
     named = options.method or options.engine.speculation
-    if options.goal != "agent" or not drafts_without_cache(inputs) or refused or named:
+    if options.goal != "agent" or not attention.drafts_without_cache(inputs) or refused or named:
         return inputs
     name = "mtp" if inputs.target.predicting_layers else "plain"
     because = "an agent repeats its conversation in every turn, and the drafter would disable the "
@@ -130,19 +105,19 @@ def _prefer_cache(inputs: PlanInputs) -> PlanInputs:
 def _decide_load(inputs: PlanInputs) -> EngineSettings:
     """Decide the settings that the memory depends on, but for the type of the cache."""
     given = inputs.given
-    length = inputs.drafting.length or decide_draft_length(inputs)
-    sequences = given.sequences or decide_sequences(inputs)
+    length = inputs.given.drafting.length or scheduling.decide_draft_length(inputs)
+    sequences = given.sequences or scheduling.decide_sequences(inputs)
     drafted = length.value if length else 0
     return EngineSettings.model_validate(
         {
             **dict(given),
             "model": given.model or Choice(inputs.target.name, "user", "requested"),
-            "context": given.context or decide_context(inputs),
+            "context": given.context or scheduling.decide_context(inputs),
             "sequences": sequences,
-            "batched_tokens": decide_batched_tokens(inputs, sequences.value, drafted),
-            "memory_utilization": given.memory_utilization or decide_utilization(inputs),
-            "dtype": given.dtype or decide_dtype(inputs),
-            "eager": given.eager or decide_eager(inputs),
+            "batched_tokens": scheduling.decide_batched_tokens(inputs, sequences.value, drafted),
+            "memory_utilization": given.memory_utilization or placement.decide_utilization(inputs),
+            "dtype": given.dtype or placement.decide_dtype(inputs),
+            "eager": given.eager or placement.decide_eager(inputs),
             "quantization": given.quantization or _decide_quantization(inputs),
             "speculation": _decide_speculation(inputs, length),
         }
@@ -156,9 +131,9 @@ def _fit_context(inputs: PlanInputs, settings: EngineSettings) -> EngineSettings
         return settings
     because = f"two conversations of {longest.value} tokens do not fit"
     tokens = longest.value
-    while tokens > DEFAULT_CONTEXT:
+    while tokens > scheduling.DEFAULT_CONTEXT:
         fit = make_budget(inputs, _decide_cache(inputs, settings)).sequences_that_fit
-        if fit is None or fit >= MANY_CONVERSATIONS:
+        if fit is None or fit >= scheduling.MANY_CONVERSATIONS:
             break
         tokens //= 2
         settings = settings.change(context=Choice(tokens, "hardware", because))
@@ -173,7 +148,7 @@ def _decide_cache(inputs: PlanInputs, settings: EngineSettings) -> EngineSetting
         speculation = stored.speculation
         if speculation is None or speculation.kv_dtype is not None or inputs.method is None:
             return stored
-        own = decide_drafter_kv_dtype(inputs, stored.cache_dtype)
+        own = attention.decide_drafter_kv_dtype(inputs, stored.cache_dtype)
         return stored.change(speculation=speculation.change(kv_dtype=own))
 
     def count_fitting(kv_dtype: str) -> int | None:
@@ -182,7 +157,9 @@ def _decide_cache(inputs: PlanInputs, settings: EngineSettings) -> EngineSetting
 
     wanted = settings.sequences.value if settings.sequences else 1
     given = inputs.given.kv_dtype
-    return store(given or decide_kv_dtype(inputs, wanted=wanted, count_fitting=count_fitting))
+    return store(
+        given or attention.decide_kv_dtype(inputs, wanted=wanted, count_fitting=count_fitting)
+    )
 
 
 def _decide_rest(
@@ -192,16 +169,16 @@ def _decide_rest(
     loopback: Choice[str] = Choice("127.0.0.1", "default", "vLLM would listen everywhere")
     return settings.change(
         revision=given.revision or _pin(inputs.target),
-        served_names=given.served_names or decide_served_names(inputs),
+        served_names=given.served_names or conversation.decide_served_names(inputs),
         host=given.host or loopback,
         kv_cache_bytes=given.kv_cache_bytes or _decide_cache_bytes(inputs, memory),
-        attention_backend=given.attention_backend or decide_target_backend(inputs),
-        compilation=given.compilation or decide_graph_mode(inputs, settings.cache_dtype),
-        prefix_caching=given.prefix_caching or decide_prefix_caching(inputs),
-        media_limits=given.media_limits or decide_modalities(inputs),
-        executor=given.executor or decide_executor(inputs),
-        load_format=given.load_format or decide_loader(inputs),
-        **decide_conversation(inputs),
+        attention_backend=given.attention_backend or attention.decide_target_backend(inputs),
+        compilation=given.compilation or attention.decide_graph_mode(inputs, settings.cache_dtype),
+        prefix_caching=given.prefix_caching or attention.decide_prefix_caching(inputs),
+        media_limits=given.media_limits or placement.decide_modalities(inputs),
+        executor=given.executor or placement.decide_executor(inputs),
+        load_format=given.load_format or placement.decide_loader(inputs),
+        **conversation.decide_conversation(inputs),
     )
 
 
@@ -219,15 +196,14 @@ def _decide_cache_bytes(inputs: PlanInputs, memory: MemoryBudget) -> Choice[int]
 
 
 def _decide_quantization(inputs: PlanInputs) -> Choice[str] | None:
-    advised = inputs.advice.quantization
-    if advised is None or inputs.target.quantized or inputs.on_cpu:
+    if inputs.target.quantized or inputs.on_cpu:
         return None
-    return inputs.from_recipe(advised)
+    return inputs.from_recipe(inputs.advice.quantization)
 
 
 def _decide_speculation(inputs: PlanInputs, length: Choice[int] | None) -> dict[str, Any] | None:
     """Decide how to draft; a method that only the engine knows is passed on as it is."""
-    method, drafter, given = inputs.method, inputs.draft_model, inputs.drafting
+    method, drafter, given = inputs.method, inputs.draft_model, inputs.given.drafting
     if method is None:
         return None if given.method is None else dict(given)
     name = method.name_for(on_cpu=inputs.on_cpu)
@@ -241,18 +217,17 @@ def _decide_speculation(inputs: PlanInputs, length: Choice[int] | None) -> dict[
         "drafter": given.drafter or (_name_drafter(inputs, drafter) if drafter else None),
         "length": length,
         "revision": given.revision or (_pin(drafter) if drafter else None),
-        "attention_backend": given.attention_backend or decide_drafter_backend(inputs),
+        "attention_backend": given.attention_backend or attention.decide_drafter_backend(inputs),
         "kv_dtype": given.kv_dtype,
         "rest": {**keys, **given.rest},
     }
 
 
 def _name_drafter(inputs: PlanInputs, drafter: Checkpoint) -> Choice[str]:
-    if inputs.recipe is not None and inputs.recipe.drafter == drafter.name:
-        return inputs.from_recipe(drafter.name)
-    if inputs.found is not None:
-        return inputs.found.drafter
-    return Choice(drafter.name, "user", "requested")
+    named = inputs.recipe is not None and inputs.recipe.drafter == drafter.name
+    advised = inputs.from_recipe(drafter.name if named else None)
+    found = inputs.found.drafter if inputs.found else None
+    return advised or found or Choice(drafter.name, "user", "requested")
 
 
 def _note_obsolete(recipe: Recipe | None) -> tuple[str, ...]:

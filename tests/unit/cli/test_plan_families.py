@@ -296,25 +296,6 @@ def test_thinking_is_switched_as_the_template_has_it(
     assert "thinking" not in [fault["code"] for fault in made["warnings"]]
 
 
-@pytest.mark.parametrize(
-    ("family", "default"),
-    [
-        ("Qwen3.5", "; thinking is on, --thinking off changes that"),
-        ("Gemma 4", "; thinking is off, --thinking on changes that"),
-        ("GLM 5.3", ""),
-    ],
-)
-def test_the_reason_says_whether_the_model_thinks_by_itself(
-    family: str, default: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = make_target(*FAMILIES[family][:2])
-    made = plan(capsys, target)["settings"]
-    assert made["reasoning_parser"]["because"].rpartition(")")[2] == default
-    assert "--thinking" not in made["tool_parser"]["because"]
-    asked = plan(capsys, target, "--thinking", "on")["settings"]
-    assert "--thinking" not in asked["reasoning_parser"]["because"]
-
-
 def test_the_users_template_arguments_are_kept_beside_thinking(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -105,7 +105,7 @@ def list_candidates(
             hub = f"searched: {len(listed)} drafters listed"
         except MissingPartError as fault:
             hub = f"not searched: {fault.message}"
-    makers = Counter(entry.maker for entry in library.drafters)
+    makers = Counter(entry.maker for entry in library.load_drafters())
     evaluated = [
         _evaluate(target, find, machine, library, method)
         for find in _drop_repeated(finds)
@@ -165,7 +165,7 @@ def _publish(
 
 def _find_in_index(target: Checkpoint, bases: tuple[str, ...], library: Library) -> Iterator[Find]:
     """Yield the index's drafters for this target, its base models, or models of its name."""
-    for entry in library.drafters:
+    for entry in library.load_drafters():
         if (match := match_target(entry.target, target.name, bases)) is not None:
             stem = entry.target.rpartition("/")[2].lower()
             other_build = match == "name" and stem != name_stem(entry.target)

@@ -37,22 +37,14 @@ class Library:
     load_models: Callable[[], tuple[KnownModel, ...]] = tuple
     search: SearchHub | None = None
 
-    @property
-    def drafters(self) -> tuple[PublishedDrafter, ...]:
-        """Return the index of published drafters."""
-        return self.load_drafters()
-
-    @property
-    def models(self) -> tuple[KnownModel, ...]:
-        """Return the base models whose shape is known."""
-        return self.load_models()
-
     def describe(self, name: str) -> Checkpoint | None:
         """Return what is known of a target or drafter by its name, None if that is nothing."""
-        for entry in self.drafters:
+        for entry in self.load_drafters():
             if (entry.drafter or "").lower() == name.lower():
                 return entry.facts or _describe_bare(entry)
-        by_stem = (model for model in self.models if name_stem(model.facts.name) == name_stem(name))
+        by_stem = (
+            model for model in self.load_models() if name_stem(model.facts.name) == name_stem(name)
+        )
         known = next(by_stem, None)
         return None if known is None else known.describe(name)
 
@@ -61,7 +53,7 @@ class Library:
         stem, lower = name_stem(name), name.lower()
         return any(
             (entry.drafter or "").lower() == lower or name_stem(entry.target) == stem
-            for entry in self.drafters
+            for entry in self.load_drafters()
         )
 
 

@@ -159,20 +159,14 @@ def _fall_back(listed: DrafterList, target: Checkpoint, goal: Goal) -> Choice[st
 
 
 def _refuse_method(listed: DrafterList, method: str) -> InvalidInputError:
-    target = listed.target
-    if not listed.candidates:
-        return InvalidInputError(
-            f"no drafter of method {method} is known for {target} (hub {listed.hub})",
-            hint=f"slipstream plan {target} --method {method} --drafter NAME, "
-            f"or slipstream plan {target}",
-        )
+    named = f"slipstream plan {listed.target} --method {method} --drafter NAME"
     return InvalidInputError(
-        f"no known drafter of method {method} for {target} can be chosen automatically",
+        f"no drafter of method {method} can be chosen for {listed.target} (hub {listed.hub})",
         details=tuple(
             f"{one.drafter or 'in the target'} ({one.method}): {one.obstacle}"
             for one in listed.candidates
         ),
-        hint=listed.candidates[0].command,
+        hint=listed.candidates[0].command if listed.candidates else named,
     )
 
 

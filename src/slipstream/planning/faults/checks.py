@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from slipstream.checkpoints.pairing import Fault, pair, refuse, warn
 from slipstream.engines import vllm
-from slipstream.engines.vllm_methods import METHODS, Method
+from slipstream.engines.vllm_methods import METHODS
 from slipstream.hardware import Host, find_obstacle
 from slipstream.planning.inputs import PlanInputs
 from slipstream.planning.memory.cache import TURBOQUANT_BITS
@@ -42,7 +42,7 @@ def find_layout_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterator
 def find_pair_faults(inputs: PlanInputs, settings: EngineSettings) -> list[Fault]:
     """Return the faults of the pair, and of the engine with this pair."""
     method, drafter = inputs.method, inputs.drafter
-    if method is None and (inputs.method_choice or inputs.drafting.method):
+    if method is None and (inputs.method_choice or inputs.given.drafting.method):
         drafter = None
     engine = vllm.find_engine_faults(
         inputs.target,
@@ -98,15 +98,8 @@ def find_method_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterator
             "vLLM drafts over pipeline stages on its V2 runner only, and this machine runs V1",
             f"slipstream plan {target.name} --method plain",
         )
-    yield from _find_asynchronous(inputs, settings, method)
-
-
-def _find_asynchronous(
-    inputs: PlanInputs, settings: EngineSettings, method: Method
-) -> Iterator[Fault]:
-    """Refuse asynchronous scheduling with a method that proposes on the CPU (config/vllm.py)."""
-    wanted = settings.rest.get("--async-scheduling")
-    name = method.name_for(on_cpu=inputs.on_cpu)
+    # These propose on the CPU (config/vllm.py).
+    wanted, name = settings.rest.get("--async-scheduling"), method.name_for(on_cpu=inputs.on_cpu)
     if wanted is not None and wanted.value and name in ("ngram", "suffix"):
         message = f"vLLM has no asynchronous scheduling with {name}"
         yield refuse("async-scheduling", message, "leave out --async-scheduling")

@@ -34,11 +34,8 @@ def decide_target_backend(inputs: PlanInputs) -> Choice[str] | None:
     drafter has its own.
     """
     if not inputs.on_cpu and is_gemma4(inputs):
-        return Choice(
-            "TRITON_ATTN",
-            "checkpoint",
-            "Gemma 4's 512-wide heads run on Triton only (NVIDIA forum 367271)",
-        )
+        why = "Gemma 4's 512-wide heads run on Triton only (NVIDIA forum 367271)"
+        return Choice("TRITON_ATTN", "checkpoint", why)
     return None
 
 
@@ -46,22 +43,15 @@ def decide_drafter_backend(inputs: PlanInputs) -> Choice[str] | None:
     """Choose the drafter's backend: it must support non-causal attention and is not inherited."""
     if not _drafts_in_one_pass(inputs) or inputs.on_cpu:
         return None
-    advised = inputs.advice.drafter_backend
-    if inputs.recipe_fits_machine and advised is not None:
-        return inputs.from_recipe(advised)
+    if (advised := inputs.from_recipe(inputs.local_advice.drafter_backend)) is not None:
+        return advised
     if inputs.capability == "12.1":
-        return Choice(
-            "TRITON_ATTN",
-            "hardware",
-            "FlashAttention 2 fails a device assert in non-causal drafts on sm_121 (vllm#50707)",
-        )
+        why = "FlashAttention 2 fails a device assert in non-causal drafts on sm_121 (vllm#50707)"
+        return Choice("TRITON_ATTN", "hardware", why)
+    why = "the engine's first choice for non-causal drafts"
     if inputs.capability_major == 10:
-        return Choice(
-            "FLASH_ATTN",
-            "hardware",
-            "FlashInfer's non-causal path is known to be faulty on sm_100 (platforms/cuda.py)",
-        )
-    return Choice("FLASH_ATTN", "hardware", "the engine's first choice for non-causal drafts")
+        why = "FlashInfer's non-causal path is known to be faulty on sm_100 (platforms/cuda.py)"
+    return Choice("FLASH_ATTN", "hardware", why)
 
 
 def _drafts_in_one_pass(inputs: PlanInputs) -> bool:
@@ -107,9 +97,8 @@ def decide_kv_dtype(
     """
     if inputs.on_cpu:
         return None
-    advised = inputs.advice.kv_dtype
-    if advised is not None and inputs.recipe_fits_machine:
-        return inputs.from_recipe(advised)
+    if (advised := inputs.from_recipe(inputs.local_advice.kv_dtype)) is not None:
+        return advised
     if inputs.options.goal != "capacity":
         return None
     plain = count_fitting("auto")
@@ -137,18 +126,14 @@ def decide_drafter_kv_dtype(inputs: PlanInputs, kv_dtype: str) -> Choice[str] | 
     """Choose the type of the drafter's cache, which would otherwise inherit the target's."""
     if not _drafts_in_one_pass(inputs):
         return None
-    if inputs.recipe_fits_machine and inputs.advice.drafter_kv_dtype:
-        return inputs.from_recipe(inputs.advice.drafter_kv_dtype)
+    if (advised := inputs.from_recipe(inputs.local_advice.drafter_kv_dtype)) is not None:
+        return advised
     if kv_dtype in TURBOQUANT_BITS:
-        return Choice(
-            "bfloat16", "checkpoint", "no non-causal backend supports TurboQuant for the drafter"
-        )
+        why = "no non-causal backend supports TurboQuant for the drafter"
+        return Choice("bfloat16", "checkpoint", why)
     if kv_dtype.startswith("fp8") and inputs.capability_major != 9:
-        return Choice(
-            "bfloat16",
-            "hardware",
-            "FlashAttention reads an fp8 cache on sm_90 only, and the drafter's is small",
-        )
+        why = "FlashAttention reads an fp8 cache on sm_90 only, and the drafter's is small"
+        return Choice("bfloat16", "hardware", why)
     return None
 
 
@@ -156,25 +141,20 @@ def decide_graph_mode(inputs: PlanInputs, kv_dtype: str) -> Choice[dict[str, Jso
     """Choose piecewise graphs where a full one gives wrong text (vllm#53180)."""
     if inputs.method is None or kv_dtype not in TURBOQUANT_BITS:
         return None
-    return Choice(
-        {"cudagraph_mode": "PIECEWISE"},
-        "checkpoint",
-        "TurboQuant with speculation gives degenerate text under full graphs (vllm#53180)",
-    )
+    why = "TurboQuant with speculation gives degenerate text under full graphs (vllm#53180)"
+    return Choice({"cudagraph_mode": "PIECEWISE"}, "checkpoint", why)
 
 
 def decide_prefix_caching(inputs: PlanInputs) -> Choice[bool] | None:
     """Turn prefix caching off where speculation breaks it, and on for an agent elsewhere."""
     if drafts_without_cache(inputs):
-        return Choice(
-            False,
-            "checkpoint",
-            "on a hybrid target drafts drop the trailing block: no hits, only cost "
-            "(vllm#54360, #51250)",
-        )
-    if is_cache_refused(inputs):
+        why = "on a hybrid target drafts drop the trailing block: no hits, only cost "
+        return Choice(False, "checkpoint", f"{why}(vllm#54360, #51250)")
+    needed = inputs.options.goal == "agent"
+    # On a hybrid target a recipe does without it for its drafts, which an agent does not have.
+    if not (needed and inputs.target.is_hybrid) and inputs.local_advice.prefix_caching is False:
         return inputs.from_recipe(False)
-    if inputs.options.goal == "agent":
+    if needed:
         why = "every turn of an agent repeats the conversation so far"
         return Choice(True, "default", f"{why}: only what is new is computed")
     return None
@@ -187,12 +167,3 @@ def drafts_without_cache(inputs: PlanInputs) -> bool:
     """
     draft = inputs.draft
     return draft is not None and draft.family != "mtp" and inputs.target.is_hybrid
-
-
-def is_cache_refused(inputs: PlanInputs) -> bool:
-    """Return whether the recipe for this kind of machine runs without the prefix cache.
-
-    On a hybrid target that was for its drafts, without which an agent is served.
-    """
-    needed = inputs.options.goal == "agent" and inputs.target.is_hybrid
-    return inputs.recipe_fits_machine and inputs.advice.prefix_caching is False and not needed

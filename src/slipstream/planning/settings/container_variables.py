@@ -30,8 +30,13 @@ _WORDS = {"ATTENTION_BACKEND": "attention_backend", "KV_CACHE_DTYPE": "kv_dtype"
 _LENGTH = "DFLASH_NUM_SPEC_TOKENS"
 _NAMES = {field: name for name, field in (_NUMBERS | _WORDS | {_LENGTH: "length"}).items()}
 _WITHOUT_COUNTERPART = ("TQ_MODE", "TQ_RING_CAPACITY", "TQ_INITIAL_LAYERS")
+_BITS = {"TQ_KEY_BITS": "4", "TQ_VALUE_BITS": "3"}
 _ON = ("1", "true", "yes", "on")
 _OFF = ("", "off")
+_KEY_NOTE = (
+    "VLLM_API_KEY opens the server if no key file does; docker shows it to whoever may ask, "
+)
+_KEY_NOTE += "so slipstream keys new is the better way"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +79,14 @@ def read_container_variables(environment: Mapping[str, str]) -> ContainerOptions
             details=tuple(faults),
             hint="slipstream plan --from-env --explain, once they are corrected",
         )
+    if "VLLM_API_KEY" in given:
+        notes.append(_KEY_NOTE)
     options = PlanOptions(engine=engine.override(extra))
     if drafter in _OFF:
         notes.append(f"DFLASH_DRAFTER={drafter}: plain decoding, as requested")
         method = Choice(PLAIN, "environment", "requested")
         options = options.model_copy(update={"method": method}).without_speculation()
-    return ContainerOptions(given.get("MODEL_PATH"), options, (*notes, *_note_key(given)))
+    return ContainerOptions(given.get("MODEL_PATH"), options, tuple(notes))
 
 
 def _read_extra(given: Mapping[str, str], faults: list[str]) -> EngineOptions:
@@ -107,14 +114,9 @@ def _read_turboquant(given: Mapping[str, str], faults: list[str], notes: list[st
     on = given.get("ENABLE_TURBOQUANT", "0").lower() in _ON
     if not on or mode in ("off", "capture_only"):
         return None
-    texts = {"TQ_KEY_BITS": given.get("TQ_KEY_BITS", "4")}
-    texts["TQ_VALUE_BITS"] = given.get("TQ_VALUE_BITS", "3")
-    if wrong := [
-        f"{name}: '{text}' is not a whole number"
-        for name, text in texts.items()
-        if not text.isdigit()
-    ]:
-        faults += wrong
+    texts = {name: given.get(name, usual) for name, usual in _BITS.items()}
+    if wrong := [name for name, text in texts.items() if not text.isdigit()]:
+        faults += [f"{name}: '{texts[name]}' is not a whole number" for name in wrong]
         return None
     keys, values = map(int, texts.values())
     enough = [
@@ -125,12 +127,3 @@ def _read_turboquant(given: Mapping[str, str], faults: list[str], notes: list[st
     variant = min(enough)[1] if enough else "turboquant_k8v4"
     notes.append(f"{keys} bits per key and {values} per value: vLLM's {variant}")
     return variant
-
-
-def _note_key(given: Mapping[str, str]) -> tuple[str, ...]:
-    if "VLLM_API_KEY" not in given:
-        return ()
-    return (
-        "VLLM_API_KEY opens the server if no key file does; docker shows it to whoever may ask, so "
-        "slipstream keys new is the better way",
-    )

@@ -166,11 +166,7 @@ def _explain(inputs: PlanInputs, family: Family, kind: Kind) -> str:
         how = f"by its class {inputs.target.architecture}, as no template was read"
     else:
         how = f"its template has {' and '.join(own)}" if own else "by its class"
-    because = f"{family.name}: {how} (vLLM's {family.source})"
-    if kind == "tool_parser" or inputs.options.thinking or _find_switch(inputs) is None:
-        return because
-    default = "on, --thinking off" if family.thinks_by_default else "off, --thinking on"
-    return f"{because}; thinking is {default} changes that"
+    return f"{family.name}: {how} (vLLM's {family.source})"
 
 
 def _find_switch(inputs: PlanInputs) -> Thinking | None:
@@ -198,16 +194,15 @@ def _decide_generation(inputs: PlanInputs) -> Choice[str] | None:
         return None
     shown = ", ".join(f"{name} {value:g}" for name, value in conversation.sampling.items())
     because = f"requests without them use the checkpoint's: {shown}"
-    return Choice(
-        "auto", "checkpoint", f"{because}; --generation-config vllm after -- ignores them"
-    )
+    ignored = "--generation-config vllm after -- ignores them"
+    return Choice("auto", "checkpoint", f"{because}; {ignored}")
 
 
 def _decide_overrides(inputs: PlanInputs) -> Choice[dict[str, JsonValue]] | None:
     """Remove a default for which vLLM refuses every request while it drafts; a given one wins."""
     conversation, given = inputs.target.conversation, inputs.given
     min_p = conversation.sampling.get("min_p", 0) if conversation else 0
-    drafts = inputs.method is not None or inputs.drafting.method is not None
+    drafts = inputs.method is not None or inputs.given.drafting.method is not None
     source = given.generation_config
     if not min_p or not drafts or (source is not None and source.value != "auto"):
         return None

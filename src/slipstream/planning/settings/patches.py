@@ -56,30 +56,19 @@ def drafts_past_its_context(inputs: PlanInputs, context: int) -> bool:
 
 def _find_patches(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Choice[str]]:
     if inputs.on_cpu:
-        yield Choice(
-            CPU_SAMPLING,
-            "hardware",
-            "on a CPU, drafted requests with a temperature are sampled at uninitialised memory "
-            "(vllm#55005)",
-        )
+        why = "on a CPU, drafted requests with a temperature are sampled at uninitialised memory"
+        yield Choice(CPU_SAMPLING, "hardware", f"{why} (vllm#55005)")
         why = "on a CPU with drafts, top_k without top_p crashes the engine"
         yield Choice(CPU_TOP_K, "hardware", why)
     if inputs.runner == "V1" and inputs.draft is not None and inputs.draft.family == "dflash":
         why = "under load the draft length falls to zero, and the drafter's pass is skipped"
         yield Choice(DFLASH_NO_DRAFTS, "default", why)
     if settings.context and drafts_past_its_context(inputs, settings.context.value):
-        yield Choice(
-            DRAFTER_POSITIONS,
-            "checkpoint",
-            "past the drafter's context vLLM reads beyond its rotary table (vllm#57941, PR #57964)",
-        )
+        why = "past the drafter's context vLLM reads beyond its rotary table"
+        yield Choice(DRAFTER_POSITIONS, "checkpoint", f"{why} (vllm#57941, PR #57964)")
     # Only if the user chose whole graphs: our own plans split them.
     mode = settings.compilation.value.get("cudagraph_mode") if settings.compilation else None
     whole = not settings.is_eager and mode not in ("PIECEWISE", "NONE")
     if not inputs.on_cpu and whole and settings.cache_dtype in TURBOQUANT_BITS:
-        yield Choice(
-            TURBOQUANT_GRAPHS,
-            "user",
-            "TurboQuant with speculation gives degenerate text under whole graphs "
-            "(vllm#53180, PR #53406)",
-        )
+        why = "TurboQuant with speculation gives degenerate text under whole graphs"
+        yield Choice(TURBOQUANT_GRAPHS, "user", f"{why} (vllm#53180, PR #53406)")

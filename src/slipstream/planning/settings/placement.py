@@ -45,22 +45,17 @@ def decide_executor(inputs: PlanInputs) -> Choice[str] | None:
     """Run the worker as a process: only then does the engine notice a hang."""
     if inputs.on_cpu:
         return None
-    return Choice(
-        "mp", "default", "only a worker process has a time limit per step, which detects a hang"
-    )
+    why = "only a worker process has a time limit per step, which detects a hang"
+    return Choice("mp", "default", why)
 
 
 def decide_eager(inputs: PlanInputs) -> Choice[bool] | None:
     """Skip compilation where it is not worth its minutes."""
-    if inputs.recipe_fits_machine and inputs.advice.eager:
+    if inputs.local_advice.eager:
         return inputs.from_recipe(True)
     if inputs.machine == "gb10" and inputs.options.goal in ("latency", "agent"):
-        return Choice(
-            True,
-            "hardware",
-            "on GB10 compiling took 18 instead of 9.5 minutes to start and gave nothing once "
-            "warm (NVIDIA forum, DFlash on DGX Spark)",
-        )
+        why = "on GB10 compiling took 18 instead of 9.5 minutes to start and gave nothing once "
+        return Choice(True, "hardware", f"{why}warm (NVIDIA forum, DFlash on DGX Spark)")
     return None
 
 
@@ -110,9 +105,8 @@ def decide_dtype(inputs: PlanInputs) -> Choice[str] | None:
 
 def decide_loader(inputs: PlanInputs) -> Choice[str]:
     """Load safetensors and nothing that could run code; a recipe may name a faster loader."""
-    if inputs.recipe_fits_machine and inputs.advice.loader:
-        return inputs.from_recipe(inputs.advice.loader)
-    return Choice("safetensors", "default", "the engine would fall back to pickled weights")
+    why = "the engine would fall back to pickled weights"
+    return inputs.from_recipe(inputs.local_advice.loader) or Choice("safetensors", "default", why)
 
 
 def takes_pictures(inputs: PlanInputs) -> bool:
@@ -129,81 +123,56 @@ def decide_modalities(inputs: PlanInputs) -> Choice[dict[str, JsonValue]] | None
         return None
     limits: dict[str, JsonValue] = {"image": 0, "video": 0, "audio": 0}
     if inputs.options.pictures and takes_pictures(inputs):
-        return Choice(
-            limits | {"image": MOST_PICTURES},
-            "user",
-            f"up to {MOST_PICTURES} per request, as clients resend earlier ones with every turn; "
-            "drafters are trained on text, so fewer drafts are accepted after pictures",
-        )
+        why = f"up to {MOST_PICTURES} per request, as clients resend earlier ones with every turn; "
+        why += "drafters are trained on text, so fewer drafts are accepted after pictures"
+        return Choice(limits | {"image": MOST_PICTURES}, "user", why)
     how = "--pictures" if takes_pictures(inputs) else f"{FLAGS['media_limits']} after --"
-    return Choice(
-        limits,
-        "checkpoint",
-        f"drafts are made for text only, and fetching media on request is a risk; {how} allows it",
-    )
+    why = "drafts are made for text only, and fetching media on request is a risk"
+    return Choice(limits, "checkpoint", f"{why}; {how} allows it")
 
 
 def decide_environment(inputs: PlanInputs) -> dict[str, Choice[str]]:
     """Return the environment variables that the engine reads."""
     if inputs.on_cpu:
         return _decide_cpu_environment(inputs)
-    variables = {}
+    variables: dict[str, Choice[str]] = {}
     if inputs.draft is not None:
-        variables["VLLM_USE_V2_MODEL_RUNNER"] = Choice(
-            "1",
-            "default",
-            "a drafter that needs V2 must not fall back to V1 and lose its acceptance",
-        )
-    recipe = inputs.recipe
-    if recipe is not None and inputs.recipe_fits_machine:
-        variables |= {
-            name: inputs.from_recipe(value)
-            for name, value in inputs.advice.environment.items()
-            if not any(name in old.what for old in recipe.obsolete)
-        }
+        why = "a drafter that needs V2 must not fall back to V1 and lose its acceptance"
+        variables["VLLM_USE_V2_MODEL_RUNNER"] = Choice("1", "default", why)
+    obsolete = inputs.recipe.obsolete if inputs.recipe else ()
+    for name, value in inputs.local_advice.environment.items():
+        advised = inputs.from_recipe(value)
+        if advised and not any(name in old.what for old in obsolete):
+            variables[name] = advised
     return variables
 
 
 def _decide_cpu_environment(inputs: PlanInputs) -> dict[str, Choice[str]]:
     cpus = inputs.host.processor.cpus
-    variables = {}
+    variables: dict[str, Choice[str]] = {}
     if (library := inputs.host.software.openmp_library) is not None:
-        variables["LD_PRELOAD"] = Choice(
-            library,
-            "hardware",
-            "drafts ran twice as fast on Intel's OpenMP as on GNU's (vllm#44191); on two "
-            "threads the same",
-        )
+        why = "drafts ran twice as fast on Intel's OpenMP as on GNU's (vllm#44191); on two "
+        variables["LD_PRELOAD"] = Choice(library, "hardware", f"{why}threads the same")
     if not cpus:
         return variables
     if shares_one_process(inputs):
-        return {**variables, **_share_one_process(len(cpus))}
-    bound = Choice(
-        show_cpu_list(cpus[:-1] or cpus),
-        "hardware",
-        f"{len(cpus)} threads: the last is left to the scheduler, which keeps it busy",
-    )
-    return {**variables, "VLLM_CPU_OMP_THREADS_BIND": bound}
+        why = "the model runs in the engine's own process, so no core spins for a queue: a step "
+        why += "takes 0.6 to 0.75 of the time on two threads (scripts/measure-cpu-settings)"
+        variables["VLLM_ENABLE_V1_MULTIPROCESSING"] = Choice("0", "hardware", why)
+        why = "every thread computes while the scheduler waits"
+        variables["OMP_NUM_THREADS"] = Choice(str(len(cpus)), "hardware", why)
+        return variables
+    why = f"{len(cpus)} threads: the last is left to the scheduler, which keeps it busy"
+    bound = show_cpu_list(cpus[:-1] or cpus)
+    return {**variables, "VLLM_CPU_OMP_THREADS_BIND": Choice(bound, "hardware", why)}
 
 
 def shares_one_process(inputs: PlanInputs) -> bool:
-    """Return whether the model runs in the engine's own process: on few threads of one node."""
+    """Return whether the model runs in the engine's own process: on few threads of one node.
+
+    On a small machine the queue of a worker process would keep a core busy.
+    """
     processor = inputs.host.processor
     few = processor.usable_threads is not None and processor.usable_threads <= FEW_THREADS
     alone = inputs.given.nodes is None or inputs.given.nodes.value == 1
     return inputs.on_cpu and few and alone and (processor.numa_nodes or 1) == 1
-
-
-def _share_one_process(threads: int) -> dict[str, Choice[str]]:
-    """Run without a worker process on a small machine, where its queue would keep a core busy."""
-    return {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": Choice(
-            "0",
-            "hardware",
-            "the model runs in the engine's own process, so no core spins for a queue: a step "
-            "takes 0.6 to 0.75 of the time on two threads (scripts/measure-cpu-settings)",
-        ),
-        "OMP_NUM_THREADS": Choice(
-            str(threads), "hardware", "every thread computes while the scheduler waits"
-        ),
-    }

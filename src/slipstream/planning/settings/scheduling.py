@@ -74,12 +74,12 @@ def decide_context(inputs: PlanInputs) -> Choice[int]:
     least = 0
     if inputs.options.goal == "agent":
         least = DEFAULT_CONTEXT if inputs.on_cpu else AGENT_CONTEXT
-    if (inputs.advice.context or 0) > least:
-        choice = inputs.from_recipe(inputs.advice.context or 0)
+    advised = inputs.from_recipe(inputs.advice.context)
+    if advised is not None and advised.value > least:
+        choice = advised
     elif least:
-        choice = Choice(
-            least, "default", "an agent's conversation grows with every file that it reads"
-        )
+        why = "an agent's conversation grows with every file that it reads"
+        choice = Choice(least, "default", why)
     elif inputs.on_cpu:
         choice = Choice(CPU_CONTEXT, "default", "prefill is slow on a CPU; --context raises it")
     else:
@@ -92,8 +92,8 @@ def decide_context(inputs: PlanInputs) -> Choice[int]:
 
 def decide_sequences(inputs: PlanInputs) -> Choice[int]:
     """Choose how many sequences run concurrently."""
-    if inputs.advice.sequences is not None:
-        return inputs.from_recipe(inputs.advice.sequences)
+    if (advised := inputs.from_recipe(inputs.advice.sequences)) is not None:
+        return advised
     if inputs.on_cpu:
         return Choice(CPU_SEQUENCES, "hardware", "on a CPU more sequences would only wait")
     goal = inputs.options.goal
@@ -105,20 +105,13 @@ def decide_batched_tokens(inputs: PlanInputs, sequences: int, draft_length: int)
 
     This holds for a given value, too, which is raised.
     """
-    if inputs.given.batched_tokens is not None:
-        choice = inputs.given.batched_tokens
-    elif inputs.advice.batched_tokens is not None:
-        choice = inputs.from_recipe(inputs.advice.batched_tokens)
-    elif inputs.on_cpu:
-        choice = Choice(CPU_BATCHED_TOKENS, "hardware", "keeps a prefill step short on a CPU")
-    else:
-        choice = Choice(GPU_BATCHED_TOKENS, "default", "long prompts prefill in few steps")
+    usual: Choice[int] = Choice(GPU_BATCHED_TOKENS, "default", "long prompts prefill in few steps")
+    if inputs.on_cpu:
+        usual = Choice(CPU_BATCHED_TOKENS, "hardware", "keeps a prefill step short on a CPU")
+    advised = inputs.from_recipe(inputs.advice.batched_tokens)
+    choice = inputs.given.batched_tokens or advised or usual
     least = sequences * (draft_length + 1)
-    if choice.value < least:
-        return Choice(
-            least,
-            choice.source,
-            f"{choice.value} is raised to {sequences} sequences x {draft_length + 1} tokens "
-            "to verify (vllm#53970)",
-        )
-    return choice
+    if choice.value >= least:
+        return choice
+    needed = f"{sequences} sequences x {draft_length + 1} tokens to verify (vllm#53970)"
+    return Choice(least, choice.source, f"{choice.value} is raised to {needed}")

@@ -117,7 +117,7 @@ def test_without_any_drafter_the_heads_draft_or_the_text_or_nothing(
 
 
 def test_a_method_without_a_known_drafter_is_refused_with_what_to_type() -> None:
-    with pytest.raises(InvalidInputError, match="no drafter of method dspark is known") as caught:
+    with pytest.raises(InvalidInputError, match="no drafter of method dspark") as caught:
         find(method="dspark")
     assert "--method dspark --drafter NAME" in caught.value.hint
 
