@@ -9,11 +9,15 @@ from typing import Any
 
 from slipstream.checkpoints.checkpoint import DraftPart, Family
 
-_BY_ARCHITECTURE: dict[str, Family] = {
-    "DFlashDraftModel": "dflash",
+# Parts of a class's name, the first that is found.
+_BY_CLASS: dict[str, Family] = {
     "DFlash2DraftModel": "dflash2",
+    "DFlashDraftModel": "dflash",
     "DFlashLagunaForCausalLM": "dflash",
     "MuseGlimmerAssistantModel": "dflash",
+    "DSpark": "dspark",
+    "Eagle3": "eagle3",
+    "MTP": "mtp",
 }
 _BY_SPECULATORS_TYPE: dict[str, Family] = {
     "dflash": "dflash",
@@ -64,17 +68,10 @@ def guess_method(name: str, tags: frozenset[str], classes: list[str]) -> str | N
 
 def _find_family(config: dict[str, Any]) -> Family | None:
     architecture = next(iter(config.get("architectures") or ()), "")
-    if (family := _BY_ARCHITECTURE.get(architecture)) is not None:
-        return family
-    if "DSpark" in architecture:
-        return "dspark"
-    if "Eagle3" in architecture:
-        return "eagle3"
-    if architecture.startswith("Eagle"):
+    named = next((family for part, family in _BY_CLASS.items() if part in architecture), None)
+    if named is None and architecture.startswith("Eagle"):
         return "eagle"
-    if "MTP" in architecture:
-        return "mtp"
-    return "dflash" if config.get("dflash_config") else None
+    return named or ("dflash" if config.get("dflash_config") else None)
 
 
 def _from_native(

@@ -35,15 +35,15 @@ class Tensor:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFiles(ABC):
     """Access to the files of a checkpoint."""
 
     name: str
-    revision: str | None
     origin: str
-    licence: str | None
-    gated: bool | None
+    revision: str | None = None
+    licence: str | None = None
+    gated: bool | None = None
 
     @abstractmethod
     def read(self, file: str) -> bytes | None:
@@ -58,7 +58,7 @@ class CheckpointFiles(ABC):
         """Return every tensor's header, or None if there are no safetensors."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LocalFiles(CheckpointFiles):
     """A checkpoint in a folder."""
 
@@ -131,7 +131,7 @@ def _parse_header(content: bytes) -> tuple[tuple[Tensor, ...], int]:
     return tuple(tensors), last
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HubFiles(CheckpointFiles):
     """A checkpoint on the hub, read at one revision through metadata calls only."""
 
@@ -179,14 +179,10 @@ class HubFiles(CheckpointFiles):
                 return None
             raise
         return tuple(
-            Tensor(
-                name=name,
-                dtype=str(info.dtype),
-                shape=tuple(info.shape),
-                size_bytes=info.data_offsets[1] - info.data_offsets[0],
-            )
+            Tensor(name, str(info.dtype), tuple(info.shape), end - start)
             for shard in metadata.files_metadata.values()
             for name, info in shard.tensors.items()
+            for start, end in [info.data_offsets]
         )
 
 
@@ -194,9 +190,7 @@ def open_files(name: str, revision: str | None = None) -> CheckpointFiles:
     """Open a folder if there is one of this name, else a repository of the hub."""
     folder = Path(name).expanduser()
     if folder.is_dir():
-        return LocalFiles(
-            name=name, revision=None, origin="folder", licence=None, gated=False, folder=folder
-        )
+        return LocalFiles(name=name, origin="folder", gated=False, folder=folder)
     require_hub_name(name)
     return _open_hub(name, revision)
 
@@ -214,14 +208,7 @@ def _open_hub(name: str, revision: str | None) -> CheckpointFiles:
         folder = find_snapshot(name, revision)
         if folder is None:
             raise
-        return LocalFiles(
-            name=name,
-            revision=folder.name,
-            origin="hub",
-            licence=None,
-            gated=None,
-            folder=folder,
-        )
+        return LocalFiles(name=name, revision=folder.name, origin="hub", folder=folder)
     return HubFiles(
         name=name,
         revision=info.sha,

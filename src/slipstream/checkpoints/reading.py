@@ -109,19 +109,15 @@ def parse_checkpoint(files: CheckpointFiles, *, tokenizer: bool = True) -> Check
 
 
 def _read_json(files: CheckpointFiles, file: str) -> dict[str, Any] | None:
-    content = files.read(file)
-    if content is None:
+    if (content := files.read(file)) is None:
         return None
+    called, hint = f"{file} of {files.name}", f"fetch {file} again"
     try:
         table = json.loads(content)
     except ValueError as fault:
-        raise InvalidInputError(
-            f"{file} of {files.name} is not JSON: {fault}", hint=f"fetch {file} again"
-        ) from fault
+        raise InvalidInputError(f"{called} is not JSON: {fault}", hint=hint) from fault
     if not isinstance(table, dict):
-        raise InvalidInputError(
-            f"{file} of {files.name} is not a JSON object", hint=f"fetch {file} again"
-        )
+        raise InvalidInputError(f"{called} is not a JSON object", hint=hint)
     return table
 
 
