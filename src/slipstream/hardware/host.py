@@ -78,9 +78,9 @@ class Memory(Record):
     """System memory, or a container's limit if that is smaller."""
 
     total_bytes: int | None
-    available_bytes: int | None
-    swap_bytes: int | None
-    limit_bytes: int | None
+    available_bytes: int | None = None
+    swap_bytes: int | None = None
+    limit_bytes: int | None = None
 
 
 class Disk(Record):

@@ -75,7 +75,9 @@ def this_machine(environment: Mapping[str, str], now: datetime) -> Surface:
     """Return the surface of the machine that this process runs on."""
     import pynvml
 
-    cpus = _list_usable_cpus()
+    # Only Linux reports the hardware threads that this process may run on.
+    affinity = getattr(os, "sched_getaffinity", None)
+    cpus = tuple(sorted(affinity(0))) if affinity else None
     return Surface(
         environment=environment,
         now=now,
@@ -107,22 +109,18 @@ def read_host(surface: Surface) -> Host:
         memory=memory,
         model_disk=read_disk(model_cache(surface.environment), home=Path.home()),
         fabric=read_fabric(surface.root),
-        software=_read_software(surface, nvidia),
+        software=Software(
+            system=parse_os_release(read_text(surface.root / "etc/os-release")),
+            kernel=surface.kernel,
+            python=platform.python_version(),
+            torch=read_version("torch"),
+            engine=read_engine(),
+            nvidia_driver=nvidia.driver,
+            cuda_driver=nvidia.cuda_driver,
+            docker=read_docker(surface.run),
+            openmp_library=find_openmp(surface.prefix),
+        ),
         remarks=(*nvidia.remarks, *list_unread_accelerators(surface.root)),
-    )
-
-
-def _read_software(surface: Surface, nvidia: NvidiaPart) -> Software:
-    return Software(
-        system=parse_os_release(read_text(surface.root / "etc/os-release")),
-        kernel=surface.kernel,
-        python=platform.python_version(),
-        torch=read_version("torch"),
-        engine=read_engine(),
-        nvidia_driver=nvidia.driver,
-        cuda_driver=nvidia.cuda_driver,
-        docker=read_docker(surface.run),
-        openmp_library=find_openmp(surface.prefix),
     )
 
 
@@ -147,12 +145,4 @@ def _read_mac(surface: Surface) -> tuple[Processor, Memory]:
     processor = parse_sysctl(text, architecture=surface.architecture)
     size = surface.run(("sysctl", "-n", "hw.memsize"))
     total = int(size) if size and size.strip().isdigit() else None
-    memory = Memory(total_bytes=total, available_bytes=None, swap_bytes=None, limit_bytes=None)
-    return processor, memory
-
-
-def _list_usable_cpus() -> tuple[int, ...] | None:
-    """List the hardware threads that this process may run on; only Linux reports them."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return None
+    return processor, Memory(total_bytes=total)

@@ -110,18 +110,12 @@ def show_cpu_list(cpus: Iterable[int]) -> str:
 
 def parse_meminfo(text: str, *, limit_bytes: int | None) -> Memory:
     """Read the kernel's figures, which it gives in KiB and calls kB."""
-    kilobytes = {
-        match["key"]: int(match["value"])
-        for match in re.finditer(r"^(?P<key>\w+):\s+(?P<value>\d+) kB$", text, re.MULTILINE)
-    }
-
-    def in_bytes(key: str) -> int | None:
-        return kilobytes[key] * 1024 if key in kilobytes else None
-
+    found = re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)
+    sizes = {key: int(kilobytes) * 1024 for key, kilobytes in found}
     return Memory(
-        total_bytes=in_bytes("MemTotal"),
-        available_bytes=in_bytes("MemAvailable"),
-        swap_bytes=in_bytes("SwapTotal"),
+        total_bytes=sizes.get("MemTotal"),
+        available_bytes=sizes.get("MemAvailable"),
+        swap_bytes=sizes.get("SwapTotal"),
         limit_bytes=limit_bytes,
     )
 
