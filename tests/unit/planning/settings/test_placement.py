@@ -100,11 +100,25 @@ def test_only_safetensors_are_loaded_unless_the_recipe_has_a_faster_loader() -> 
     assert decide_loader(make_inputs("h100", recipe=recipe)).value == "safetensors"
 
 
-def test_a_multimodal_target_serves_text_only() -> None:
-    choice = decide_modalities(make_inputs(target={"modalities": ("vision",)}))
-    assert pick(choice) == ({"image": 0, "video": 0, "audio": 0}, "checkpoint")
-    assert decide_modalities(make_inputs()) is None
-    assert decide_modalities(make_inputs(target={"modalities": None})) is None
+@pytest.mark.parametrize(
+    ("target", "pictures", "images"),
+    [
+        ({"modalities": ("vision",)}, False, 0),
+        ({"modalities": ("vision",)}, True, 16),
+        # A class of vLLM's multimodal registry sees without a vision config.
+        ({"architecture": "Phi4MMForCausalLM"}, False, 0),
+        ({"architecture": "Phi4MMForCausalLM"}, True, 16),
+        ({"modalities": ("audio",)}, True, 0),
+        ({"modalities": None}, True, None),
+        ({}, True, None),
+    ],
+)
+def test_a_multimodal_target_serves_text_only_unless_pictures_are_requested(
+    target: dict[str, Any], pictures: bool, images: int | None
+) -> None:
+    choice = decide_modalities(make_inputs(target=target, pictures=pictures))
+    limits = None if images is None else {"image": images, "video": 0, "audio": 0}
+    assert (choice and choice.value) == limits
 
 
 def environment_of(inputs: PlanInputs) -> dict[str, str]:
