@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart, Weights
+from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
 from slipstream.checkpoints.hub_search import HubDrafter
 from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.planning.drafters.candidates import (
@@ -107,56 +107,53 @@ def test_evidence_here_goes_before_evidence_elsewhere_before_fit_before_maker() 
     assert found.candidates[-1].why.endswith("not measured in the catalogue")
 
 
-def test_the_verdict_is_the_pair_checks() -> None:
-    narrow = rename("a/narrow", hidden_size=2048)
-    found = find(
-        publish("a/narrow"),
-        publish("a/fits"),
-        publish("a/absent"),
-        files=(narrow, rename("a/fits")),
+def facts(drafter: str, **changes: object) -> dict[str, object]:
+    return {"name": drafter, "source": "a card", "draft": {"family": "dflash"}, **changes}
+
+
+INCOMPLETE = TARGET.model_copy(update={"complete": False})
+
+
+@pytest.mark.parametrize(
+    ("entry", "files", "target", "verdict", "because"),
+    [
+        (publish("a/b"), (rename("a/b"),), TARGET, "fits", "agree"),
+        (publish("a/b"), (rename("a/b", hidden_size=2048),), TARGET, "does not fit", "2048"),
+        (publish("a/b"), (rename("a/b", weights=None),), TARGET, "does not fit", "safetensors"),
+        (publish("a/b"), (), TARGET, "cannot tell", "no local files"),
+        (publish("a/b"), (rename("a/b"),), INCOMPLETE, "cannot tell", "the target's files"),
+        # Facts can rule a drafter out, but not in.
+        (publish("a/b", facts=facts("a/b", hidden_size=64)), (), TARGET, "does not fit", "64"),
+        (publish("a/b", facts=facts("a/b")), (), TARGET, "cannot tell", "published facts agree"),
+    ],
+)
+def test_the_verdict_is_the_pair_checks(
+    entry: PublishedDrafter,
+    files: tuple[Checkpoint, ...],
+    target: Checkpoint,
+    verdict: str,
+    because: str,
+) -> None:
+    candidate = only(find(entry, files=files, target=target))
+    assert candidate.verdict == verdict
+    assert because in candidate.because
+
+
+def test_what_does_not_fit_stands_last_and_what_agrees_first() -> None:
+    good, bad = (
+        publish(name, facts=facts(name, hidden_size=size))
+        for name, size in (("a/good", 4096), ("a/bad", 64))
     )
-    verdicts = {one.drafter: (one.verdict, one.because) for one in found.candidates}
-    assert verdicts["a/fits"][0] == "fits"
-    assert verdicts["a/absent"] == ("cannot tell", "no local files")
-    assert verdicts["a/narrow"][0] == "does not fit"
-    assert "made for hidden size 2048" in verdicts["a/narrow"][1]
-    assert names(found)[-1] == "a/narrow"
+    assert names(find(publish("a/a"), bad, good)) == ["a/good", "a/a", "a/bad"]
 
 
-def test_facts_can_rule_a_drafter_out_but_not_in() -> None:
-    facts = {"source": "a card", "draft": {"family": "dflash"}}
-    good = publish("a/good", facts={"name": "a/good", "hidden_size": 4096, **facts})
-    bad = publish("a/bad", facts={"name": "a/bad", "hidden_size": 64, **facts})
-    found = find(publish("a/a"), good, bad)
-    verdicts = [(one.drafter, one.verdict) for one in found.candidates]
-    assert verdicts == [
-        ("a/good", "cannot tell"),
-        ("a/a", "cannot tell"),
-        ("a/bad", "does not fit"),
-    ]
-    assert found.candidates[0].because == "no local files; its published facts agree"
-
-
-def test_without_the_targets_files_nothing_fits_for_certain() -> None:
-    target = TARGET.model_copy(update={"complete": False})
-    candidate = only(find(publish("a/b"), target=target, files=(rename("a/b"),)))
-    assert (candidate.verdict, candidate.because) == (
-        "cannot tell",
-        "the target's files are not available",
-    )
-
-
-def test_a_drafter_without_safetensors_or_with_broken_files_does_not_fit() -> None:
+def test_a_drafter_with_broken_files_does_not_fit() -> None:
     def read(name: str, *, tokenizer: bool) -> Checkpoint:
-        if name == "a/broken":
-            raise InvalidInputError("config.json is not JSON", hint="fetch it again")
-        return rename(name, weights=None)
+        raise InvalidInputError("config.json is not JSON", hint="fetch it again")
 
-    entries = (publish("a/pickled"), publish("a/broken"))
-    library = Library(read, load_drafters=lambda: entries)
+    library = Library(read, load_drafters=lambda: (publish("a/broken"),))
     found = list_candidates(TARGET, "gb10", library)
-    assert {one.verdict for one in found.candidates} == {"does not fit"}
-    assert found.chosen is None
+    assert (only(found).verdict, found.chosen) == ("does not fit", None)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +161,7 @@ def test_a_drafter_without_safetensors_or_with_broken_files_does_not_fit() -> No
     [
         ("eagle", "--method eagle --drafter a/b"),
         ("mtp", "--method mtp --drafter a/b"),
+        ("draft_model", "--method draft_model --drafter a/b"),
         (
             "peagle",
             '-- --speculative-config \'{"method": "eagle3", "parallel_drafting": true, '
@@ -184,15 +182,7 @@ def test_heads_in_the_target_are_named_without_a_drafter() -> None:
     candidate = only(find(publish(None, "mtp")))
     assert candidate.drafter is None
     assert candidate.command == "slipstream plan Qwen/Qwen3-8B --method mtp"
-    assert candidate.obstacle == "part of the target; `plan` uses it if no drafter fits"
-
-
-def test_a_smaller_model_is_taken_only_if_that_method_is_asked_for() -> None:
-    model = publish("a/small", "draft_model")
-    assert find(model).chosen is None
-    assert only(find(model)).command == (
-        "slipstream plan Qwen/Qwen3-8B --method draft_model --drafter a/small"
-    )
+    assert candidate.obstacle is not None
 
 
 def test_a_block_in_one_pass_goes_before_a_token_in_each_and_dflash2_needs_a_gpu() -> None:
@@ -272,9 +262,3 @@ def test_what_a_stranger_wrote_does_not_reach_the_terminal_as_it_is() -> None:
 def test_few_of_the_hubs_answers_are_read() -> None:
     found = find(listed=tuple(hub(f"b/{at}") for at in range(100)))
     assert len(found.candidates) == 8
-
-
-def test_a_larger_drafter_is_no_better_by_itself() -> None:
-    big = rename("b/big", weights=Weights(total_bytes=1 << 40))
-    found = find(publish("a/small"), publish("b/big"), files=(rename("a/small"), big))
-    assert names(found) == ["a/small", "b/big"]
