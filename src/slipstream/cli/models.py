@@ -103,13 +103,8 @@ def _check_pair(options: argparse.Namespace, screen: Screen) -> ExitCode:
         drafter = read_checkpoint(options.drafter)
     pairing = pair(target, drafter, draft_length=options.k, context=options.context)
     first = next(iter(find_host(options.host).accelerators), None)
-    engine = find_engine_faults(
-        target,
-        drafter,
-        runner="V2" if first else "V1",
-        on_cpu=first is None,
-        capability=first.compute_capability if first else None,
-    )
+    capability = first.compute_capability if first else None
+    engine = find_engine_faults(target, drafter, on_cpu=first is None, capability=capability)
     pairing = pairing.model_copy(update={"faults": (*pairing.faults, *engine)})
     screen.show_data(text=render_pairing(pairing), document=pairing.to_json())
     return ExitCode.EXPECTED_FAILURE if pairing.refusals else ExitCode.DONE

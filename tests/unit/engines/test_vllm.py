@@ -14,7 +14,6 @@ from slipstream.checkpoints.checkpoint import (
 )
 from slipstream.cli.main import run
 from slipstream.engines.vllm import (
-    Runner,
     find_engine_faults,
     read_auxiliary_targets,
     require_engine,
@@ -41,14 +40,11 @@ def find(
     target: Checkpoint = TARGET,
     drafter: Checkpoint | None = DRAFTER,
     *,
-    runner: Runner = "V2",
     on_cpu: bool = False,
     capability: str | None = None,
 ) -> list[str]:
     """Return the codes of the faults, with "!" for a refusal."""
-    faults = find_engine_faults(
-        target, drafter, runner=runner, on_cpu=on_cpu, capability=capability
-    )
+    faults = find_engine_faults(target, drafter, on_cpu=on_cpu, capability=capability)
     return [fault.code + ("!" if fault.verdict == "refuse" else "") for fault in faults]
 
 
@@ -62,10 +58,9 @@ def of_family(family: Family) -> Checkpoint:
     return DRAFTER.model_copy(update={"draft": DraftPart(family=family)})
 
 
-@pytest.mark.parametrize("runner", ["V1", "V2"])
 @pytest.mark.parametrize("on_cpu", [True, False])
-def test_a_plain_pair_has_no_faults_anywhere(runner: Runner, on_cpu: bool) -> None:
-    assert find(runner=runner, on_cpu=on_cpu, capability="12.1") == []
+def test_a_plain_pair_has_no_faults_anywhere(on_cpu: bool) -> None:
+    assert find(on_cpu=on_cpu, capability="12.1") == []
 
 
 @pytest.mark.parametrize(
@@ -75,10 +70,10 @@ def test_a_plain_pair_has_no_faults_anywhere(runner: Runner, on_cpu: bool) -> No
         (GEMMA, None, {}, []),
         (GEMMA, DRAFTER.model_copy(update={"draft": None}), {}, []),
         (TARGET.model_copy(update={"architecture": None}), DRAFTER, {}, []),
-        (TARGET, of_family("dflash2"), {"runner": "V1"}, ["runner!"]),
-        (TARGET, of_family("dspark"), {"runner": "V1"}, ["runner!"]),
-        (TARGET, MIXED, {"runner": "V1"}, ["runner!"]),
-        (TARGET, ONLY_SLIDING, {"runner": "V1"}, []),
+        (TARGET, of_family("dflash2"), {"on_cpu": True}, ["runner!"]),
+        (TARGET, of_family("dspark"), {"on_cpu": True}, ["runner!"]),
+        (TARGET, MIXED, {"on_cpu": True}, ["runner!"]),
+        (TARGET, ONLY_SLIDING, {"on_cpu": True}, []),
         (TARGET, of_family("dflash2"), {}, []),
         (TARGET, of_family("dspark"), {}, []),
         (TARGET, MIXED, {}, []),

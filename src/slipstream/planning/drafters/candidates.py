@@ -17,7 +17,7 @@ from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.checkpoints.hub import name_stem
 from slipstream.checkpoints.hub_search import HubDrafter
 from slipstream.checkpoints.pairing import pair
-from slipstream.engines.vllm import VERSION, Runner, find_engine_faults
+from slipstream.engines.vllm import VERSION, find_engine_faults
 from slipstream.engines.vllm_methods import METHODS
 from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.planning.drafters.library import Library
@@ -307,9 +307,8 @@ def _find_engine_obstacle(
 ) -> str | None:
     if drafter is None:
         return None
-    runner: Runner = "V1" if on_cpu else "V2"
-    plain = set(find_engine_faults(target, None, runner=runner, on_cpu=on_cpu))
-    drafting = find_engine_faults(target, drafter, runner=runner, on_cpu=on_cpu)
+    plain = set(find_engine_faults(target, None, on_cpu=on_cpu))
+    drafting = find_engine_faults(target, drafter, on_cpu=on_cpu)
     refused = (fault for fault in drafting if fault.verdict == "refuse" and fault not in plain)
     return next((f"vLLM {VERSION}: {fault.message}" for fault in refused), None)
 

@@ -45,11 +45,7 @@ def find_pair_faults(inputs: PlanInputs, settings: EngineSettings) -> list[Fault
     if method is None and (inputs.method_choice or inputs.given.drafting.method):
         drafter = None
     engine = vllm.find_engine_faults(
-        inputs.target,
-        drafter,
-        runner=inputs.runner,
-        on_cpu=inputs.on_cpu,
-        capability=inputs.capability,
+        inputs.target, drafter, on_cpu=inputs.on_cpu, capability=inputs.capability
     )
     if drafter is None:
         return list(engine)
