@@ -21,3 +21,8 @@ def show_time(seconds: float) -> str:
 def show_number(value: float | None, unit: str = "") -> str:
     """Write a rounded figure, with its unit if it has one."""
     return UNKNOWN if value is None else f"{value:.0f} {unit}".rstrip()
+
+
+def version_tuple(text: str) -> tuple[int, ...]:
+    """Return a version or a compute capability as numbers that compare; suffixes are left out."""
+    return tuple(int(part) for part in text.split(".") if part.isdigit())

@@ -23,7 +23,7 @@ import pytest
 from slipstream.proving_ground import SHIPPED_DRAFTER
 from slipstream.serving.run import Run, RunFolder, find_runs_root, list_runs
 from tests.unit.deploy.test_container import REPOSITORY, find, read_environment, read_stages
-from tests.unit.planning.test_container_variables import CONTAINER
+from tests.unit.planning.settings.test_container_variables import CONTAINER
 
 pytestmark = [pytest.mark.engine, pytest.mark.beside]
 

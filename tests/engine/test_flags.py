@@ -8,28 +8,29 @@ import pytest
 
 from slipstream.engines.vllm import COMMAND
 from slipstream.hardware import list_machines
-from slipstream.planning import LaunchPlan, Wishes
-from slipstream.planning.memory import TURBOQUANT_BITS
+from slipstream.planning import LaunchPlan, make_options
+from slipstream.planning.memory.cache import TURBOQUANT_BITS
 from slipstream.recipes import load_recipes
 from tests.engine.arms.launch import run_script
 from tests.unit.planning.cells import plan_cell
 
 pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
-WISHES = (
-    Wishes(),
-    Wishes(speculation=False),
-    Wishes(goal="throughput", users=48),
-    Wishes(
+OPTIONS = (
+    make_options(),
+    make_options(method="plain"),
+    make_options(goal="throughput", users=48),
+    make_options(
         goal="capacity",
         context=131072,
         draft_length=3,
-        batched_tokens=16384,
-        memory_utilization=0.6,
         served_name="served",
-        attention_backend="flashinfer",
+        engine=(
+            *("--max-num-batched-tokens", "16384", "--gpu-memory-utilization", "0.6"),
+            *("--attention-backend", "flashinfer"),
+        ),
     ),
-    *(Wishes(kv_dtype=variant) for variant in (*TURBOQUANT_BITS, "fp8")),
+    *(make_options(engine=("--kv-cache-dtype", variant)) for variant in (*TURBOQUANT_BITS, "fp8")),
 )
 
 
@@ -50,10 +51,10 @@ def arguments_of(plan: LaunchPlan) -> list[str]:
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     plans = [
-        plan_cell(recipe, machine, wishes)
+        plan_cell(recipe, machine, options)
         for recipe in load_recipes()
         for machine in list_machines()
-        for wishes in WISHES
+        for options in OPTIONS
     ]
     distinct = {tuple(arguments_of(plan)) for plan in plans}
     arguments = [list(words) for words in sorted(distinct)]
@@ -71,7 +72,7 @@ def test_no_plan_names_a_flag_or_value_that_vllm_rejects(judged: Judged) -> None
         f"\n{len(judged.plans)} plans, {len(judged.arguments)} distinct commands, "
         f"{len(flags)} flags: {' '.join(sorted(flags))}\n"
     )
-    assert len(judged.plans) == len(load_recipes()) * len(list_machines()) * len(WISHES)
+    assert len(judged.plans) == len(load_recipes()) * len(list_machines()) * len(OPTIONS)
     rejected = {
         fault: " ".join(words)
         for words, fault in zip(judged.arguments, judged.faults, strict=True)

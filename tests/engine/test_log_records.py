@@ -5,7 +5,7 @@ from importlib.metadata import files
 
 import pytest
 
-from slipstream.engines.installed import find_versions
+from slipstream.engines.vllm import find_versions
 
 pytestmark = [pytest.mark.engine, pytest.mark.beside]
 

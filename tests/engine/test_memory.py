@@ -15,8 +15,8 @@ import pytest
 from slipstream.checkpoints import read_checkpoint
 from slipstream.engines.vllm import CPU_BLOCK_TOKENS, GPU_BLOCK_TOKENS
 from slipstream.hardware import load_host, read_host, this_machine
-from slipstream.planning import LaunchPlan, Wishes, make_plan
-from slipstream.planning.memory import (
+from slipstream.planning import LaunchPlan, make_options, make_plan
+from slipstream.planning.memory.cache import (
     TURBOQUANT_BITS,
     sequence_bytes,
     slot_bytes,
@@ -102,7 +102,7 @@ def plan(target: Path, drafter: Path, dtype: str) -> LaunchPlan:
         read_checkpoint(str(target)),
         read_checkpoint(str(drafter)),
         None,
-        Wishes(raw=("--enforce-eager", "--dtype", dtype)),
+        make_options(engine=("--enforce-eager", "--dtype", dtype)),
     )
 
 
@@ -243,9 +243,10 @@ def test_without_weights_a_sequence_takes_what_vllm_would_reserve_for_it(
 def test_on_a_gpu_a_window_is_planned_with_the_step_that_is_scheduled_ahead(
     name: str, synthetic: dict[str, Path], account: Any
 ) -> None:
-    wishes = Wishes(speculation=False, context=CONTEXT, batched_tokens=BATCHED_TOKENS)
+    words = ("--max-num-batched-tokens", str(BATCHED_TOKENS))
+    options = make_options(method="plain", context=CONTEXT, engine=words)
     target = read_checkpoint(str(synthetic[name]))
-    planned = make_plan(load_host("h100"), target, None, None, wishes).memory.bytes_per_sequence
+    planned = make_plan(load_host("h100"), target, None, None, options).memory.bytes_per_sequence
     found = account["cases"][f"{name} on a GPU"]
     sys.stdout.write(f"\n{name} on a GPU: ours {planned}, vLLM's {found['grouped_bytes']}\n")
     assert planned == found["grouped_bytes"]

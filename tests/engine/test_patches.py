@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from slipstream.planning.patches import (
+from slipstream.planning.settings.patches import (
     CPU_SAMPLING,
     CPU_TOP_K,
     DRAFTER_POSITIONS,

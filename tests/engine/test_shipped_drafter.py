@@ -12,7 +12,7 @@ from slipstream.checkpoints import read_checkpoint
 from slipstream.checkpoints.pairing import pair
 from slipstream.hardware import read_host, this_machine
 from slipstream.measuring.client.completions import Answer, Request, ask_all
-from slipstream.planning import Wishes, make_plan
+from slipstream.planning import make_options, make_plan
 from slipstream.proving_ground import SHIPPED_DRAFTER
 from slipstream.serving.supervision.engine_process import run_engine
 from tests.engine.prompts import CHAT_PROMPTS
@@ -30,10 +30,10 @@ def answer(target: Path, drafter: Path, log: Path) -> dict[str, list[Answer]]:
         read_checkpoint(str(target)),
         read_checkpoint(str(drafter), tokenizer=False),
         None,
-        Wishes(
+        make_options(
             users=1,
             context=512,
-            raw=("--enforce-eager", "--per-request-spec-decode-metrics", "summary"),
+            engine=("--enforce-eager", "--per-request-spec-decode-metrics", "summary"),
         ),
     )
     answers: dict[str, list[Answer]] = {}

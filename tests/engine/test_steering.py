@@ -13,8 +13,8 @@ import pytest
 from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.client.engine_metrics import read_engine_counts
 from slipstream.measuring.live_view import LiveView
-from slipstream.planning.patches import CPU_SAMPLING, CPU_TOP_K, DFLASH_NO_DRAFTS
-from slipstream.planning.patches import VARIABLE as PATCHES
+from slipstream.planning.settings.patches import CPU_SAMPLING, CPU_TOP_K, DFLASH_NO_DRAFTS
+from slipstream.planning.settings.patches import VARIABLE as PATCHES
 from slipstream.proving_ground import SHIPPED_DRAFTER
 from tests.engine.arms.launch import run_engine_script
 from tests.engine.prometheus import needs_prometheus, run_prometheus

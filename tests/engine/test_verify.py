@@ -17,7 +17,7 @@ from slipstream.measuring.verifying.certificate import Certificate
 from slipstream.measuring.verifying.conformance import suite
 from slipstream.measuring.verifying.conformance.cases import CASES
 from slipstream.planning import LaunchPlan
-from slipstream.planning.patches import CPU_SAMPLING, VARIABLE
+from slipstream.planning.settings.patches import CPU_SAMPLING, VARIABLE
 from slipstream.proving_ground import SHIPPED_DRAFTER
 
 pytestmark = [pytest.mark.engine, pytest.mark.beside]

@@ -6,7 +6,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[2]
 # What weakens a measurement is a caution, and told with its verdict.
 ELSEWHERE = ("measuring",)
-RAISED = re.compile(r'(?:code=f?|_refuse\(\s*|_warn\(\s*)"([a-z{}-]+)"')
+RAISED = re.compile(r'(?:code ?= ?f?|(?:refuse|warn|misfit)\)?\(\s*)"([a-z{}-]+)"')
 
 
 def list_raised() -> set[str]:

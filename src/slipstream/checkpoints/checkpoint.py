@@ -8,9 +8,9 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from slipstream.checkpoints.conversation import Conversation
 from slipstream.records import Record
 
+THINKING = "<think>"
 # A shared layer reads the cache of an earlier one and keeps none of its own.
 LayerKind = Literal["full", "sliding", "latent", "recurrent", "shared"]
 Family = Literal["dflash", "dflash2", "dspark", "eagle3", "eagle", "mtp"]
@@ -100,6 +100,18 @@ class DraftPart(Record):
             return None
         shift = 1 if self.layer_id_convention == "hidden-state" else 0
         return tuple(layer - shift for layer in self.target_layer_ids)
+
+
+class Conversation(Record):
+    """How messages become a prompt, and how an answer becomes messages again."""
+
+    # None: there is no template.
+    template: str | None = None
+    # Fields of the tokenizer's response_template, by which vLLM's `hf` parsers read an answer.
+    response_fields: tuple[str, ...] = ()
+    # Whether `<think>` is one token; None if the tokenizer's configuration lists no tokens.
+    has_thinking_token: bool | None = None
+    sampling: dict[str, float] = Field(default_factory=dict)
 
 
 class Checkpoint(Record):

@@ -9,11 +9,15 @@ from typing import Any
 
 from slipstream.checkpoints.checkpoint import DraftPart, Family
 
-_BY_ARCHITECTURE: dict[str, Family] = {
-    "DFlashDraftModel": "dflash",
+# Parts of a class's name, the first that is found.
+_BY_CLASS: dict[str, Family] = {
     "DFlash2DraftModel": "dflash2",
+    "DFlashDraftModel": "dflash",
     "DFlashLagunaForCausalLM": "dflash",
     "MuseGlimmerAssistantModel": "dflash",
+    "DSpark": "dspark",
+    "Eagle3": "eagle3",
+    "MTP": "mtp",
 }
 _BY_SPECULATORS_TYPE: dict[str, Family] = {
     "dflash": "dflash",
@@ -64,17 +68,10 @@ def guess_method(name: str, tags: frozenset[str], classes: list[str]) -> str | N
 
 def _find_family(config: dict[str, Any]) -> Family | None:
     architecture = next(iter(config.get("architectures") or ()), "")
-    if (family := _BY_ARCHITECTURE.get(architecture)) is not None:
-        return family
-    if "DSpark" in architecture:
-        return "dspark"
-    if "Eagle3" in architecture:
-        return "eagle3"
-    if architecture.startswith("Eagle"):
+    named = next((family for part, family in _BY_CLASS.items() if part in architecture), None)
+    if named is None and architecture.startswith("Eagle"):
         return "eagle"
-    if "MTP" in architecture:
-        return "mtp"
-    return "dflash" if config.get("dflash_config") else None
+    return named or ("dflash" if config.get("dflash_config") else None)
 
 
 def _from_native(
@@ -83,24 +80,20 @@ def _from_native(
     own = config.get("dflash_config") or {}
     ids = own.get("target_layer_ids") or config.get("target_layer_ids")
     aux = config.get("eagle_aux_hidden_state_layer_ids")
+    stated = {"is_causal": config.get("is_causal"), "dflash_config.causal": own.get("causal")}
     return DraftPart(
         family=family,
         layout="native",
         block_size=config.get("block_size") or own.get("block_size"),
-        target_layer_ids=None if ids is None else tuple(ids),
+        target_layer_ids=ids,
         layer_id_convention=None if ids is None else "layer-output",
-        auxiliary_ids=None if aux is None else tuple(aux),
+        auxiliary_ids=aux,
         target_layers=config.get("num_target_layers"),
-        target_hidden_size=config.get("target_hidden_size"),
         mask_token_id=own.get("mask_token_id", config.get("mask_token_id")),
         drafts_from_anchor=bool(own.get("sample_from_anchor", family == "dspark")),
-        own_head=_has_own_head(config, tensors),
-        draft_vocabulary=config.get("draft_vocab_size"),
-        has_vocabulary_map=_has(tensors, "d2t"),
-        causal_statements=_list_causal_statements(
-            {"is_causal": config.get("is_causal"), "dflash_config.causal": own.get("causal")}
-        ),
+        causal_statements={key: bool(one) for key, one in stated.items() if one is not None},
         forced_sliding=bool(own.get("use_swa", False)),
+        **_list_shared(config, tensors),
     )
 
 
@@ -108,36 +101,28 @@ def _from_speculators(
     config: dict[str, Any], family: Family, tensors: frozenset[str] | None
 ) -> DraftPart:
     ids = config.get("aux_hidden_state_layer_ids") or config.get("eagle_aux_hidden_state_layer_ids")
-    non_causal = config.get("sliding_window_non_causal")
+    key = "sliding_window_non_causal"
     verifier = (config.get("speculators_config") or {}).get("verifier") or {}
     return DraftPart(
         family=family,
         layout="speculators",
         block_size=config.get("block_size"),
-        target_layer_ids=None if ids is None else tuple(ids),
+        target_layer_ids=ids,
         layer_id_convention=None if ids is None else "hidden-state",
-        target_hidden_size=config.get("target_hidden_size"),
         mask_token_id=config.get("mask_token_id"),
         drafts_from_anchor=bool(config.get("sample_from_anchor", family == "dspark")),
-        own_head=_has_own_head(config, tensors),
-        draft_vocabulary=config.get("draft_vocab_size"),
-        has_vocabulary_map=_has(tensors, "d2t"),
-        causal_statements=_list_causal_statements(
-            {"sliding_window_non_causal": None if non_causal is None else not non_causal}
-        ),
+        causal_statements={} if config.get(key) is None else {key: not config[key]},
         verifier=verifier.get("name_or_path"),
+        **_list_shared(config, tensors),
     )
 
 
-def _has_own_head(config: dict[str, Any], tensors: frozenset[str] | None) -> bool | None:
-    if "has_own_lm_head" in config:
-        return bool(config["has_own_lm_head"])
-    return _has(tensors, "lm_head.weight")
-
-
-def _has(tensors: frozenset[str] | None, name: str) -> bool | None:
-    return None if tensors is None else name in tensors
-
-
-def _list_causal_statements(statements: dict[str, Any]) -> dict[str, bool]:
-    return {key: bool(value) for key, value in statements.items() if value is not None}
+def _list_shared(config: dict[str, Any], tensors: frozenset[str] | None) -> dict[str, Any]:
+    """Return what both layouts state alike."""
+    head = None if tensors is None else "lm_head.weight" in tensors
+    return {
+        "target_hidden_size": config.get("target_hidden_size"),
+        "own_head": bool(config["has_own_lm_head"]) if "has_own_lm_head" in config else head,
+        "draft_vocabulary": config.get("draft_vocab_size"),
+        "has_vocabulary_map": None if tensors is None else "d2t" in tensors,
+    }

@@ -7,13 +7,18 @@ JSON that they announce.
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slipstream.checkpoints.hub import asking_hub, find_snapshot, require_hub_name
-from slipstream.checkpoints.model_card import keep_names, parse_base_models
+from slipstream.checkpoints.hub import (
+    asking_hub,
+    find_snapshot,
+    keep_names,
+    parse_base_models,
+    require_hub_name,
+)
 from slipstream.errors import InvalidInputError, MissingPartError
 
 INDEX = "model.safetensors.index.json"
@@ -30,15 +35,15 @@ class Tensor:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFiles(ABC):
     """Access to the files of a checkpoint."""
 
     name: str
-    revision: str | None
     origin: str
-    licence: str | None
-    gated: bool | None
+    revision: str | None = None
+    licence: str | None = None
+    gated: bool | None = None
 
     @abstractmethod
     def read(self, file: str) -> bytes | None:
@@ -53,7 +58,7 @@ class CheckpointFiles(ABC):
         """Return every tensor's header, or None if there are no safetensors."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LocalFiles(CheckpointFiles):
     """A checkpoint in a folder."""
 
@@ -126,7 +131,7 @@ def _parse_header(content: bytes) -> tuple[tuple[Tensor, ...], int]:
     return tuple(tensors), last
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HubFiles(CheckpointFiles):
     """A checkpoint on the hub, read at one revision through metadata calls only."""
 
@@ -174,28 +179,18 @@ class HubFiles(CheckpointFiles):
                 return None
             raise
         return tuple(
-            Tensor(
-                name=name,
-                dtype=str(info.dtype),
-                shape=tuple(info.shape),
-                size_bytes=info.data_offsets[1] - info.data_offsets[0],
-            )
+            Tensor(name, str(info.dtype), tuple(info.shape), end - start)
             for shard in metadata.files_metadata.values()
             for name, info in shard.tensors.items()
+            for start, end in [info.data_offsets]
         )
-
-
-def _list_sizes(siblings: Iterable[Any] | None) -> dict[str, int | None]:
-    return {sibling.rfilename: sibling.size for sibling in siblings or ()}
 
 
 def open_files(name: str, revision: str | None = None) -> CheckpointFiles:
     """Open a folder if there is one of this name, else a repository of the hub."""
     folder = Path(name).expanduser()
     if folder.is_dir():
-        return LocalFiles(
-            name=name, revision=None, origin="folder", licence=None, gated=False, folder=folder
-        )
+        return LocalFiles(name=name, origin="folder", gated=False, folder=folder)
     require_hub_name(name)
     return _open_hub(name, revision)
 
@@ -213,20 +208,13 @@ def _open_hub(name: str, revision: str | None) -> CheckpointFiles:
         folder = find_snapshot(name, revision)
         if folder is None:
             raise
-        return LocalFiles(
-            name=name,
-            revision=folder.name,
-            origin="hub",
-            licence=None,
-            gated=None,
-            folder=folder,
-        )
+        return LocalFiles(name=name, revision=folder.name, origin="hub", folder=folder)
     return HubFiles(
         name=name,
         revision=info.sha,
         origin="hub",
         licence=getattr(info.card_data, "license", None),
         gated=None if info.gated is None else bool(info.gated),
-        present=_list_sizes(info.siblings),
+        present={one.rfilename: one.size for one in info.siblings or ()},
         base_models=keep_names(getattr(info.card_data, "base_model", None)),
     )

@@ -1,7 +1,9 @@
-"""The hub's names, and what it means when the hub does not answer.
+"""The hub's names and cards, and what it means when the hub does not answer.
 
-huggingface_hub lets many exceptions through. Each becomes an error of ours here: a
-MissingPartError if the model may be there later or for another user, else an InvalidInputError.
+A card is somebody's text: only names of repositories are taken from it, and few of them. Names are
+a weak sign, too: a match by name alone is reported as such. huggingface_hub lets many exceptions
+through. Each becomes an error of ours here: a MissingPartError if the model may be there later or
+for another user, else an InvalidInputError.
 """
 
 import errno
@@ -17,6 +19,14 @@ _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 _LONGEST_NAME = 96  # as huggingface_hub's validate_repo_id
 _TRUE = ("1", "ON", "YES", "TRUE")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# How builds of a model are called: the format and its bits, the tool, the machine.
+_BUILD_WORD = re.compile(
+    r"[-_.](?:(?:nv|mx)?fp(?:4|8|16)|bf16|int[48](?:mix)?|w\d+a\d+(?:fp8)?|\d+(?:\.\d+)?(?:bits?|bpw)|"
+    r"awq|gptq|autoround|exl[23]|bnb|modelopt|quantized|dynamic|static|block|lmhead|gb10|unsloth|qat)$"
+)
+_FRONT_MATTER = re.compile(rb"---\r?\n(.*?)\r?\n---\s", re.DOTALL)
+_MOST_CARD_BYTES = 1 << 16
+_MOST_NAMES = 4
 
 
 def is_commit(revision: str | None) -> bool:
@@ -41,6 +51,37 @@ def require_hub_name(name: str) -> None:
             f"there is no folder {name}, and it is not the name of a model on the hub",
             hint="name a folder with a config.json, or OWNER/MODEL",
         )
+
+
+def name_stem(name: str) -> str:
+    """Return a model's name without its owner and without the words that name a build of it."""
+    stem = name.rstrip("/").rpartition("/")[2].lower()
+    # Meta's repositories lost this prefix; the builds of others keep it.
+    stem = stem.removeprefix("meta-") if stem.startswith("meta-llama") else stem
+    while match := _BUILD_WORD.search(stem):
+        stem = stem[: match.start()]
+    return stem
+
+
+def parse_base_models(card: bytes | None) -> tuple[str, ...] | None:
+    """Return the `base_model` of a card, None if there is no card or it names none."""
+    matter = _FRONT_MATTER.match((card or b"")[:_MOST_CARD_BYTES])
+    if matter is None:
+        return None
+    import yaml
+
+    try:
+        fields = yaml.safe_load(matter.group(1))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+    return keep_names(fields.get("base_model") if isinstance(fields, dict) else None)
+
+
+def keep_names(stated: object) -> tuple[str, ...] | None:
+    """Return what is the name of a repository, of one value or a list of them."""
+    listed = stated if isinstance(stated, list) else [stated]
+    names = [name for name in listed[:_MOST_NAMES] if isinstance(name, str) and is_hub_name(name)]
+    return tuple(dict.fromkeys(names)) or None
 
 
 def find_snapshot(name: str, revision: str | None, cache: Path | None = None) -> Path | None:
@@ -92,12 +133,15 @@ def explain(fault: Exception, name: str, revision: str | None) -> SlipstreamErro
             f"cannot use {fault.filename}: {fault.strerror}",
             hint="check its permissions and its disk, or name another folder with HF_HUB_CACHE",
         )
-    answers = (getattr(cause, "response", None) for cause in _list_causes(fault))
+    causes: list[BaseException] = [fault]
+    while (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
+    answers = (getattr(cause, "response", None) for cause in causes)
     answer = next((answer for answer in answers if answer is not None), None)
     if answer is not None:
         code = str(answer.headers.get("X-Error-Code", ""))
         return _explain_status(int(answer.status_code), code, name, revision)
-    root = _list_causes(fault)[-1]
+    root = causes[-1]
     if isinstance(root, (OfflineModeIsEnabled, LocalEntryNotFoundError, RevisionResolutionError)):
         return explain_absence(name)
     lines = str(root).strip().splitlines() or [""]
@@ -135,11 +179,3 @@ def _explain_status(status: int, code: str, name: str, revision: str | None) -> 
         f"the hub has no {name}, or does not show it to this user: {answered}",
         hint="check the name; for a private or gated model set HF_TOKEN",
     )
-
-
-def _list_causes(fault: BaseException) -> list[BaseException]:
-    """List an exception and what it was raised from, down to the first."""
-    causes = [fault]
-    while (cause := causes[-1].__cause__) is not None:
-        causes.append(cause)
-    return causes

@@ -58,21 +58,15 @@ def _list_models(names: list[str]) -> Iterator[Any]:
     """Yield what names a model as its base, and what carries a drafter's tag and its name."""
     from huggingface_hub import HfApi
 
-    api = HfApi()
-    for name in names:
-        with asking_hub(name):
-            yield from api.list_models(
-                filter=f"{_BASE_TAG}{name}",
-                sort="downloads",
-                limit=MOST_LISTED,
-                full=True,
-                fetch_config=True,
-            )
-    for tag in TAGS if names else ():
-        stem = names[-1].rpartition("/")[2]
+    stem = names[-1].rpartition("/")[2] if names else ""
+    questions: list[dict[str, Any]] = [
+        *({"filter": f"{_BASE_TAG}{name}", "sort": "downloads"} for name in names),
+        *({"filter": tag, "search": stem} for tag in TAGS if names),
+    ]
+    for question in questions:
         with asking_hub(stem):
-            yield from api.list_models(
-                filter=tag, search=stem, limit=MOST_LISTED, full=True, fetch_config=True
+            yield from HfApi().list_models(
+                limit=MOST_LISTED, full=True, fetch_config=True, **question
             )
 
 

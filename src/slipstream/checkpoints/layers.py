@@ -51,22 +51,15 @@ def _describe(kind: str, count: int, config: dict[str, Any]) -> Layers:
         width = config["kv_lora_rank"] + config.get("qk_rope_head_dim", 0)
         return Layers(kind="latent", count=count, key_value_heads=1, head_size=width)
     heads = config.get("num_key_value_heads") or config.get("num_attention_heads")
-    head_size = config.get("head_dim") or _divide(
-        config.get("hidden_size"), config.get("num_attention_heads")
-    )
-    if kind == "sliding":
-        return Layers(
-            kind="sliding",
-            count=count,
-            key_value_heads=heads,
-            head_size=head_size,
-            window=config.get("sliding_window"),
-        )
+    hidden, parts = config.get("hidden_size"), config.get("num_attention_heads")
+    head_size = config.get("head_dim") or (hidden // parts if hidden and parts else None)
+    sliding = kind == "sliding"
     return Layers(
-        kind="full",
+        kind="sliding" if sliding else "full",
         count=count,
-        key_value_heads=config.get("num_global_key_value_heads") or heads,
-        head_size=config.get("global_head_dim") or head_size,
+        key_value_heads=(None if sliding else config.get("num_global_key_value_heads")) or heads,
+        head_size=(None if sliding else config.get("global_head_dim")) or head_size,
+        window=config.get("sliding_window") if sliding else None,
     )
 
 
@@ -85,7 +78,3 @@ def _describe_recurrent(count: int, config: dict[str, Any]) -> Layers:
         state_elements=value_heads * value_size * key_size,
         state_element_bytes=4 if config.get("mamba_ssm_dtype") == "float32" else 2,
     )
-
-
-def _divide(whole: int | None, parts: int | None) -> int | None:
-    return whole // parts if whole and parts else None

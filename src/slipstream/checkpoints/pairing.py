@@ -6,7 +6,9 @@ targets) is in `slipstream.engines`.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Literal
+from dataclasses import dataclass
+from math import isclose
+from typing import Any, Literal
 
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
 from slipstream.records import Record
@@ -19,6 +21,25 @@ class Fault(Record):
     verdict: Literal["refuse", "warn"]
     message: str
     hint: str
+
+
+def refuse(code: str, message: str, hint: str) -> Fault:
+    """Return a fault with which nothing starts."""
+    return Fault(code=code, verdict="refuse", message=message, hint=hint)
+
+
+def warn(code: str, message: str, hint: str) -> Fault:
+    """Return a fault that may be lived with."""
+    return Fault(code=code, verdict="warn", message=message, hint=hint)
+
+
+def differ(ours: Any, theirs: Any) -> bool:
+    """Return whether two facts are known and not the same."""
+    if ours is None or theirs is None:
+        return False
+    if isinstance(ours, float) and isinstance(theirs, float):
+        return not isclose(ours, theirs, rel_tol=1e-6)
+    return bool(ours != theirs)
 
 
 # EAGLE's and vLLM's own examples pair 8B with 70B and 0.6B with 8B.
@@ -34,6 +55,11 @@ class Pairing(Record):
     draft_length: int | None
     context: int | None
     faults: tuple[Fault, ...]
+
+    @property
+    def refusals(self) -> tuple[Fault, ...]:
+        """Return the faults with which the pair cannot start."""
+        return tuple(fault for fault in self.faults if fault.verdict == "refuse")
 
 
 def pair(
@@ -54,11 +80,14 @@ def pair(
         faults += find_model_faults(target, drafter)
         faults += find_short_context(target, drafter, context)
     elif draft is None:
-        faults.append(_not_a_drafter(target, drafter))
+        kind = drafter.architecture or "model"
+        hint = f"slipstream models {target.name}, or --method draft_model for a smaller model"
+        faults.append(refuse("not-a-drafter", f"{drafter.name} is a {kind}, not a drafter", hint))
     else:
         length = draft_length if draft_length is not None else draft.longest_draft
+        faults += find_vocabulary(target, drafter)
         for check in SHAPE_CHECKS:
-            faults += check(target, drafter, draft)
+            faults += check(_Pair(target, drafter, draft))
         faults += find_long_draft(drafter, draft, length)
         if not is_stretched(draft):
             faults += find_short_context(target, drafter, context)
@@ -71,33 +100,19 @@ def pair(
     )
 
 
-def _not_a_drafter(target: Checkpoint, drafter: Checkpoint) -> Fault:
-    return Fault(
-        code="not-a-drafter",
-        verdict="refuse",
-        message=f"{drafter.name} is a {drafter.architecture or 'model'}, not a drafter",
-        hint=f"slipstream drafters {target.name}, or --method draft_model for a smaller model",
-    )
-
-
 def find_model_faults(target: Checkpoint, drafter: Checkpoint) -> Iterator[Fault]:
     """A model drafts for another if both mean the same by every token, and if it is smaller."""
     if drafter.draft is not None:
         family = drafter.draft.family
-        yield Fault(
-            code="not-a-model",
-            verdict="refuse",
-            message=f"{drafter.name} is a drafter ({family}), not a language model of its own",
-            hint=f"--method {family}",
-        )
+        message = f"{drafter.name} is a drafter ({family}), not a language model of its own"
+        yield refuse("not-a-model", message, f"--method {family}")
         return
-    yield from find_vocabulary(target, drafter, None)
-    yield from find_tokenizer(target, drafter, None)
+    yield from find_vocabulary(target, drafter)
     if drafter.weights is None or target.weights is None:
         return
     share = drafter.weights.total_bytes / target.weights.total_bytes
     if share * LEAST_TIMES_SMALLER > 1:
-        yield _warn(
+        yield warn(
             "draft-model-size",
             f"{drafter.name} has {share:.0%} of the weights of {target.name}, "
             "and each drafted token is a pass over them",
@@ -110,17 +125,26 @@ def is_stretched(draft: DraftPart | None) -> bool:
     return draft is not None and draft.family in ("eagle", "eagle3")
 
 
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """What a check looks at."""
+
+    target: Checkpoint
+    drafter: Checkpoint
+    draft: DraftPart
+
+    def misfit(self, code: str, message: str) -> Fault:
+        """Return a fault that another drafter would not have."""
+        return refuse(code, message, f"slipstream models {self.target.name}")
+
+
 def find_long_draft(drafter: Checkpoint, draft: DraftPart, length: int | None) -> Iterator[Fault]:
     """vLLM drafts past the trained block without a word; those positions are noise."""
     longest = draft.longest_draft
     if length is not None and longest is not None and length > longest:
-        yield Fault(
-            code="draft-length",
-            verdict="refuse",
-            message=f"{length} draft tokens were asked for, but {drafter.name} was trained on "
-            f"blocks of {draft.block_size} and drafts at most {longest}",
-            hint=f"--k {longest}",
-        )
+        message = f"{length} draft tokens were asked for, but {drafter.name} was trained on "
+        message += f"blocks of {draft.block_size} and drafts at most {longest}"
+        yield refuse("draft-length", message, f"--k {longest}")
 
 
 def find_short_context(
@@ -130,195 +154,152 @@ def find_short_context(
     wanted = context if context is not None else target.context
     if wanted is None or drafter.context is None or drafter.context >= wanted:
         return
-    yield Fault(
-        code="drafter-context",
-        verdict="warn" if context is None else "refuse",
-        message=f"{drafter.name} knows {drafter.context} positions, but {wanted} would be served",
-        hint=f"--context {drafter.context}",
-    )
+    message = f"{drafter.name} knows {drafter.context} positions, but {wanted} would be served"
+    hint = f"--context {drafter.context}"
+    yield (warn if context is None else refuse)("drafter-context", message, hint)
 
 
-def find_hidden_size(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
+def find_hidden_size(pair: _Pair) -> Iterator[Fault]:
     """The drafter reads the target's hidden states and shares its embedding."""
-    made_for = draft.target_hidden_size or drafter.hidden_size
-    if _differ(made_for, target.hidden_size):
-        yield _refuse(
-            "hidden-size",
-            f"drafter {drafter.name} was made for hidden size {made_for}, "
-            f"but {target.name} has {target.hidden_size}",
-            target,
-        )
+    target, drafter = pair.target, pair.drafter
+    made_for = pair.draft.target_hidden_size or drafter.hidden_size
+    if differ(made_for, target.hidden_size):
+        message = f"drafter {drafter.name} was made for hidden size {made_for}, "
+        yield pair.misfit("hidden-size", f"{message}but {target.name} has {target.hidden_size}")
 
 
-def find_vocabulary(
-    target: Checkpoint, drafter: Checkpoint, draft: DraftPart | None
-) -> Iterator[Fault]:
-    """Sizes must agree: vLLM compares them for no DFlash drafter."""
+def find_vocabulary(target: Checkpoint, drafter: Checkpoint) -> Iterator[Fault]:
+    """Sizes must agree, which vLLM compares for no DFlash drafter, and can hide other tokens."""
+    hint = f"slipstream models {target.name}"
     sizes = (drafter.vocabulary_size, target.vocabulary_size)
-    if _differ(*sizes):
-        yield _refuse(
-            "vocabulary-size",
-            f"{drafter.name} has {sizes[0]} tokens in its vocabulary, {target.name} {sizes[1]}",
-            target,
+    if differ(*sizes):
+        message = (
+            f"{drafter.name} has {sizes[0]} tokens in its vocabulary, {target.name} {sizes[1]}"
         )
-
-
-def find_vocabulary_map(
-    target: Checkpoint, drafter: Checkpoint, draft: DraftPart
-) -> Iterator[Fault]:
-    """Without d2t a reduced vocabulary is read as the target's first tokens."""
-    reduced = draft.draft_vocabulary
-    if reduced is None or target.vocabulary_size is None or reduced >= target.vocabulary_size:
-        return
-    if draft.has_vocabulary_map is False:
-        yield _refuse(
-            "vocabulary-map",
-            f"{drafter.name} drafts from {reduced} of {target.vocabulary_size} tokens, "
-            "but has no tensor d2t that says which",
-            target,
-        )
-
-
-def find_tokenizer(
-    target: Checkpoint, drafter: Checkpoint, draft: DraftPart | None
-) -> Iterator[Fault]:
-    """Equal sizes can hide different tokens."""
+        yield refuse("vocabulary-size", message, hint)
     hashes = (drafter.tokenizer_sha256, target.tokenizer_sha256)
-    if _differ(*hashes):
-        yield _refuse(
-            "tokenizer",
-            f"the tokenizers differ: {drafter.name} has {str(hashes[0])[:12]}, "
-            f"{target.name} has {str(hashes[1])[:12]}",
-            target,
-        )
+    if differ(*hashes):
+        message = f"the tokenizers differ: {drafter.name} has {str(hashes[0])[:12]}, "
+        yield refuse("tokenizer", f"{message}{target.name} has {str(hashes[1])[:12]}", hint)
 
 
-def find_mask_token(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
-    """The mask must be a row of the target's embedding."""
-    if draft.family not in ("dflash", "dflash2", "dspark"):
+def find_vocabulary_map(pair: _Pair) -> Iterator[Fault]:
+    """Without d2t a reduced vocabulary is read as the target's first tokens."""
+    reduced, whole = pair.draft.draft_vocabulary, pair.target.vocabulary_size
+    if reduced is None or whole is None or reduced >= whole:
         return
-    mask, size = draft.mask_token_id, target.vocabulary_size
-    if mask is None and drafter.complete:
-        yield _refuse(
-            "mask-missing", f"{drafter.name} names no mask_token_id, so it cannot draft", target
-        )
+    if pair.draft.has_vocabulary_map is False:
+        message = f"{pair.drafter.name} drafts from {reduced} of {whole} tokens, "
+        yield pair.misfit("vocabulary-map", f"{message}but has no tensor d2t that says which")
+
+
+def find_mask_token(pair: _Pair) -> Iterator[Fault]:
+    """The mask must be a row of the target's embedding."""
+    if pair.draft.family not in ("dflash", "dflash2", "dspark"):
+        return
+    mask, size, name = pair.draft.mask_token_id, pair.target.vocabulary_size, pair.drafter.name
+    if mask is None and pair.drafter.complete:
+        yield pair.misfit("mask-missing", f"{name} names no mask_token_id, so it cannot draft")
     if mask is not None and size is not None and not 0 <= mask < size:
-        yield _refuse(
-            "mask-outside",
-            f"{drafter.name} masks with token {mask}, "
-            f"but {target.name} has only tokens 0 to {size - 1}",
-            target,
-        )
+        message = f"{name} masks with token {mask}, "
+        message += f"but {pair.target.name} has only tokens 0 to {size - 1}"
+        yield pair.misfit("mask-outside", message)
 
 
-def find_target_layers(
-    target: Checkpoint, drafter: Checkpoint, draft: DraftPart
-) -> Iterator[Fault]:
+def find_target_layers(pair: _Pair) -> Iterator[Fault]:
     """A drafter that says how many layers its target has must be right."""
-    counts = (draft.target_layers, target.layer_count)
-    if _differ(*counts):
-        yield _refuse(
-            "target-layers",
-            f"{drafter.name} was made for a target of {counts[0]} layers, "
-            f"{target.name} has {counts[1]}",
-            target,
-        )
+    counts = (pair.draft.target_layers, pair.target.layer_count)
+    if differ(*counts):
+        message = f"{pair.drafter.name} was made for a target of {counts[0]} layers, "
+        yield pair.misfit("target-layers", f"{message}{pair.target.name} has {counts[1]}")
 
 
-def find_layer_order(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
+def find_layer_order(pair: _Pair) -> Iterator[Fault]:
     """vLLM sorts and dedups the ids, so the drafter's fc would see permuted features."""
-    ids = draft.target_layer_ids
+    ids = pair.draft.target_layer_ids
     if ids is not None and list(ids) != sorted(set(ids)):
-        yield _refuse(
-            "layer-order",
-            f"{drafter.name} lists its target layers as {_show(ids)}, "
-            f"and vLLM would feed them as {_show(tuple(sorted(set(ids))))}",
-            target,
-        )
+        message = f"{pair.drafter.name} lists its target layers as {_show(ids)}, "
+        message += f"and vLLM would feed them as {_show(tuple(sorted(set(ids))))}"
+        yield pair.misfit("layer-order", message)
 
 
-def find_layer_convention(
-    target: Checkpoint, drafter: Checkpoint, draft: DraftPart
-) -> Iterator[Fault]:
+def find_layer_convention(pair: _Pair) -> Iterator[Fault]:
     """Ids that fit only if counted the other way are off by one: half the acceptance is lost."""
-    ids, count = draft.target_layer_ids, target.layer_count
+    draft, name, count = pair.draft, pair.drafter.name, pair.target.layer_count
+    ids = draft.target_layer_ids
     if ids is None:
         return
     if draft.auxiliary_ids is not None and draft.auxiliary_ids != tuple(at + 1 for at in ids):
-        yield _refuse(
+        yield pair.misfit(
             "layer-convention",
-            f"{drafter.name} lists layer outputs {_show(ids)} and hidden states "
+            f"{name} lists layer outputs {_show(ids)} and hidden states "
             f"{_show(draft.auxiliary_ids)}, which would have to be one higher each",
-            target,
         )
     if draft.layer_id_convention == "layer-output" and count is not None and max(ids) == count:
-        yield _refuse(
+        yield pair.misfit(
             "layer-convention",
-            f"{drafter.name} counts up to layer {count} of a target with layers 0 to "
+            f"{name} counts up to layer {count} of a target with layers 0 to "
             f"{count - 1}: its ids {_show(ids)} are hidden states, one too high",
-            target,
         )
     if draft.layer_id_convention == "hidden-state" and min(ids) == 0:
-        yield _refuse(
-            "layer-convention",
-            f"{drafter.name} reads hidden state 0, the embedding: its ids {_show(ids)} "
-            "are layer outputs, one too low",
-            target,
-        )
+        message = f"{name} reads hidden state 0, the embedding: its ids {_show(ids)} "
+        yield pair.misfit("layer-convention", f"{message}are layer outputs, one too low")
 
 
-def find_layer_range(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
+def find_layer_range(pair: _Pair) -> Iterator[Fault]:
     """Out of range, vLLM on a CPU dies at the first request."""
-    outputs, count = draft.layer_outputs, target.layer_count
+    outputs, count = pair.draft.layer_outputs, pair.target.layer_count
     if outputs is None or count is None:
         return
     # One past either end is the other convention, which has a fault of its own.
-    excused = -1 if draft.layer_id_convention == "hidden-state" else count
+    excused = -1 if pair.draft.layer_id_convention == "hidden-state" else count
     outside = tuple(at for at in outputs if not 0 <= at < count and at != excused)
     if outside:
-        yield _refuse(
-            "layer-range",
-            f"{drafter.name} reads target layers {_show(outside)}, "
-            f"but {target.name} has layers 0 to {count - 1}",
-            target,
-        )
+        message = f"{pair.drafter.name} reads target layers {_show(outside)}, "
+        message += f"but {pair.target.name} has layers 0 to {count - 1}"
+        yield pair.misfit("layer-range", message)
 
 
-def find_rope(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
+def find_rope(pair: _Pair) -> Iterator[Fault]:
     """A drafter keeps its own positions, but one trained beside its target shares the base."""
-    ours, theirs = drafter.rope, target.rope
+    ours, theirs = pair.drafter.rope, pair.target.rope
     if ours is None or theirs is None:
         return
-    if _differ(ours.theta, theirs.theta):
-        yield _warn(
+    names = (pair.drafter.name, pair.target.name)
+    if differ(ours.theta, theirs.theta):
+        yield warn(
             "rope-theta",
-            f"rope theta is {ours.theta:g} in {drafter.name} and {theirs.theta:g} in {target.name}",
+            f"rope theta is {ours.theta:g} in {names[0]} and {theirs.theta:g} in {names[1]}",
             "watch vllm:spec_decode_num_accepted_tokens on /metrics: it shows if this is right",
         )
     scalings = ((ours.scaling, ours.factor), (theirs.scaling, theirs.factor))
     if None not in (ours.scaling, theirs.scaling) and scalings[0] != scalings[1]:
         shown = [f"{kind}{f' x{factor:g}' if factor else ''}" for kind, factor in scalings]
-        yield _warn(
-            "rope-scaling",
-            f"rope scaling is {shown[0]} in {drafter.name} and {shown[1]} in {target.name}",
-            "keep --context within what both know unscaled",
-        )
+        message = f"rope scaling is {shown[0]} in {names[0]} and {shown[1]} in {names[1]}"
+        yield warn("rope-scaling", message, "keep --context within what both know unscaled")
 
 
-def find_causality(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
+def find_causality(pair: _Pair) -> Iterator[Fault]:
     """Sliding layers without a word on causality are read differently by trainer and engine."""
-    statements = draft.causal_statements
+    drafter, draft, statements = pair.drafter, pair.draft, pair.draft.causal_statements
     if len(set(statements.values())) > 1:
         said = ", ".join(f"{key} means {_causal(value)}" for key, value in statements.items())
-        yield _refuse("causality", f"{drafter.name} contradicts itself: {said}", target)
+        yield pair.misfit("causality", f"{drafter.name} contradicts itself: {said}")
         return
-    if draft.layout == "speculators" and statements.get("sliding_window_non_causal"):
-        yield from _find_full_layers(drafter)
+    full = any(part.kind == "full" for part in drafter.layers or ())
+    if draft.layout == "speculators" and statements.get("sliding_window_non_causal") and full:
+        # https://github.com/vllm-project/vllm/pull/56692
+        yield warn(
+            "causality",
+            f"{drafter.name} has full attention layers, which speculators trains non-causal, and "
+            "sliding_window_non_causal false: vLLM 0.32 serves them causal",
+            "set sliding_window_non_causal to true in the drafter's config.json",
+        )
     sliding = drafter.has_sliding_windows or draft.forced_sliding
     if not sliding or statements or not drafter.complete:
         return
     if draft.layout == "speculators":
-        yield _warn(
+        yield warn(
             "causality",
             f"{drafter.name} has sliding layers and no sliding_window_non_causal: vLLM takes "
             "them as non-causal, speculators trains them causal",
@@ -326,7 +307,7 @@ def find_causality(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) ->
         )
     elif draft.layout == "native":
         taken = draft.forced_sliding and not drafter.has_sliding_windows
-        yield _warn(
+        yield warn(
             "causality",
             f"{drafter.name} has sliding layers and does not state causality: "
             f"vLLM takes them as {_causal(not taken)}",
@@ -334,34 +315,21 @@ def find_causality(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) ->
         )
 
 
-def _find_full_layers(drafter: Checkpoint) -> Iterator[Fault]:
-    """https://github.com/vllm-project/vllm/pull/56692"""
-    if any(part.kind == "full" for part in drafter.layers or ()):
-        yield _warn(
-            "causality",
-            f"{drafter.name} has full attention layers, which speculators trains non-causal, and "
-            "sliding_window_non_causal false: vLLM 0.32 serves them causal",
-            "set sliding_window_non_causal to true in the drafter's config.json",
-        )
-
-
-def find_verifier(target: Checkpoint, drafter: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
+def find_verifier(pair: _Pair) -> Iterator[Fault]:
     """A speculators drafter names its verifier; another checkpoint of that shape is a guess."""
-    if draft.verifier is None or _stem(draft.verifier) in _stem(target.name):
+    verifier, target = pair.draft.verifier, pair.target.name
+    if verifier is None or _stem(verifier) in _stem(target):
         return
-    yield _warn(
+    yield warn(
         "verifier",
-        f"{drafter.name} was trained for {draft.verifier}, not for {target.name}",
+        f"{pair.drafter.name} was trained for {verifier}, not for {target}",
         "watch vllm:spec_decode_num_accepted_tokens on /metrics: it may be lower than published",
     )
 
 
-Check = Callable[[Checkpoint, Checkpoint, DraftPart], Iterator[Fault]]
-SHAPE_CHECKS: tuple[Check, ...] = (
+SHAPE_CHECKS: tuple[Callable[[_Pair], Iterator[Fault]], ...] = (
     find_hidden_size,
-    find_vocabulary,
     find_vocabulary_map,
-    find_tokenizer,
     find_mask_token,
     find_target_layers,
     find_layer_order,
@@ -371,20 +339,6 @@ SHAPE_CHECKS: tuple[Check, ...] = (
     find_causality,
     find_verifier,
 )
-
-
-def _differ(ours: object, theirs: object) -> bool:
-    """Return whether two facts are known and not the same."""
-    return ours is not None and theirs is not None and ours != theirs
-
-
-def _refuse(code: str, message: str, target: Checkpoint) -> Fault:
-    hint = f"slipstream drafters {target.name}"
-    return Fault(code=code, verdict="refuse", message=message, hint=hint)
-
-
-def _warn(code: str, message: str, hint: str) -> Fault:
-    return Fault(code=code, verdict="warn", message=message, hint=hint)
 
 
 def _show(ids: tuple[int, ...]) -> str:

@@ -3,20 +3,41 @@
 import hashlib
 import json
 from collections import Counter
+from math import isfinite
 from typing import Any
 
 from pydantic import ValidationError
 
-from slipstream.checkpoints.checkpoint import Checkpoint, Experts, Rope, Weights
-from slipstream.checkpoints.conversation import parse_conversation
+from slipstream.checkpoints.checkpoint import (
+    THINKING,
+    Checkpoint,
+    Conversation,
+    Experts,
+    Quantization,
+    Rope,
+    Scheme,
+    Weights,
+)
 from slipstream.checkpoints.draft_part import parse_draft_part
 from slipstream.checkpoints.files import CheckpointFiles, Tensor, open_files
 from slipstream.checkpoints.layers import parse_layers
-from slipstream.checkpoints.quantization import parse_quantization
 from slipstream.errors import InvalidInputError
 from slipstream.records import describe_faults
 
 _PREDICTING_LAYERS = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
+# vLLM takes these of generation_config.json for requests that do not name them.
+_SAMPLING = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"]
+_SAMPLING += ["presence_penalty", "frequency_penalty", "max_new_tokens"]
+_BY_METHOD: dict[str, Scheme] = {"fp8": "fp8", "fbgemm_fp8": "fp8", "deepseek_v4_fp8": "fp8"}
+_BY_METHOD |= {"mxfp4": "mxfp4", "gpt_oss_mxfp4": "mxfp4", "nvfp4": "nvfp4"}
+_INTEGERS = {"gptq", "gptq_marlin", "auto_gptq", "awq", "awq_marlin", "auto_awq"}
+_INTEGERS |= {"auto-round", "auto_round", "autoround"}
+_BY_BITS: dict[tuple[Any, Any], Scheme] = {
+    (4, "float"): "nvfp4",
+    (8, "float"): "fp8",
+    (4, "int"): "int4",
+    (8, "int"): "int8",
+}
 
 
 def read_checkpoint(
@@ -49,7 +70,7 @@ def parse_checkpoint(files: CheckpointFiles, *, tokenizer: bool = True) -> Check
     if config is None:
         raise InvalidInputError(
             f"{files.name} has no config.json",
-            hint="slipstream inspect takes a folder or repository that transformers can load",
+            hint="name a folder or repository that transformers can load",
         )
     text = config.get("text_config") or config.get("transformer_layer_config") or config
     tensors = files.read_tensors()
@@ -78,7 +99,7 @@ def parse_checkpoint(files: CheckpointFiles, *, tokenizer: bool = True) -> Check
             kind for kind in ("vision", "audio") if config.get(f"{kind}_config") is not None
         ),
         predicting_layers=_count_predicting_layers(config, text, names),
-        conversation=parse_conversation(files.read, lambda file: _read_json(files, file)),
+        conversation=_parse_conversation(files),
         tokenizer_sha256=_hash_tokenizer(files) if tokenizer else None,
         base_models=files.read_base_models(),
         licence=files.licence,
@@ -88,19 +109,15 @@ def parse_checkpoint(files: CheckpointFiles, *, tokenizer: bool = True) -> Check
 
 
 def _read_json(files: CheckpointFiles, file: str) -> dict[str, Any] | None:
-    content = files.read(file)
-    if content is None:
+    if (content := files.read(file)) is None:
         return None
+    called, hint = f"{file} of {files.name}", f"fetch {file} again"
     try:
         table = json.loads(content)
     except ValueError as fault:
-        raise InvalidInputError(
-            f"{file} of {files.name} is not JSON: {fault}", hint=f"fetch {file} again"
-        ) from fault
+        raise InvalidInputError(f"{called} is not JSON: {fault}", hint=hint) from fault
     if not isinstance(table, dict):
-        raise InvalidInputError(
-            f"{file} of {files.name} is not a JSON object", hint=f"fetch {file} again"
-        )
+        raise InvalidInputError(f"{called} is not a JSON object", hint=hint)
     return table
 
 
@@ -159,3 +176,95 @@ def _hash_tokenizer(files: CheckpointFiles) -> str | None:
     numbered = sorted((number, word) for word, number in (vocabulary | added).items())
     content = "\0".join(f"{number} {word}" for number, word in numbered)
     return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _parse_conversation(files: CheckpointFiles) -> Conversation:
+    """Read template, response template and sampling defaults."""
+    tokenizer = _read_json(files, "tokenizer_config.json") or {}
+    response, added = tokenizer.get("response_template"), tokenizer.get("added_tokens_decoder")
+    fields = response.get("fields") if isinstance(response, dict) else None
+    tokens = added.values() if isinstance(added, dict) else None
+    config = _read_json(files, "generation_config.json") or {}
+    return Conversation(
+        template=_read_template(files, tokenizer),
+        response_fields=tuple(fields) if isinstance(fields, dict) else (),
+        has_thinking_token=None
+        if tokens is None
+        else any(isinstance(one, dict) and one.get("content") == THINKING for one in tokens),
+        sampling={
+            name: value
+            for name in _SAMPLING
+            if isinstance(value := config.get(name), int | float)
+            and not isinstance(value, bool)
+            and isfinite(value)
+        },
+    )
+
+
+def _read_template(files: CheckpointFiles, tokenizer: dict[str, Any]) -> str | None:
+    """Read the chat template where transformers looks for it; of named ones, that for tools."""
+    file = files.read("chat_template.jinja")
+    if file is not None:
+        return file.decode(errors="replace")
+    processor = _read_json(files, "chat_template.json") or {}
+    for stated in (processor.get("chat_template"), tokenizer.get("chat_template")):
+        if isinstance(stated, list):
+            named = {
+                one.get("name"): one.get("template") for one in stated if isinstance(one, dict)
+            }
+            stated = named.get("tool_use") or named.get("default")
+        if isinstance(stated, str) and stated:
+            return stated
+    return None
+
+
+def parse_quantization(config: dict[str, Any], extra: dict[str, Any]) -> Quantization | None:
+    """Read `quantization_config` of config.json, or modelopt's hf_quant_config.json."""
+    text = config.get("text_config") or {}
+    stated = next(
+        (
+            part[key]
+            for part in (config, text)
+            for key in ("quantization_config", "compression_config")
+            if part.get(key)
+        ),
+        None,
+    )
+    if stated is None and extra:
+        stated = {"quant_method": "modelopt", **(extra.get("quantization") or extra)}
+    if stated is None:
+        return None
+    method = str(stated.get("quant_method") or "unnamed").lower()
+    return Quantization(scheme=_find_scheme(method, stated), method=method)
+
+
+def _find_scheme(method: str, stated: dict[str, Any]) -> Scheme:
+    if method.startswith("modelopt"):
+        return _from_algorithm(str(stated.get("quant_algo") or ""))
+    if method in ("compressed-tensors", "compressed_tensors"):
+        return _from_groups(stated)
+    if method in _INTEGERS:
+        return "int8" if stated.get("bits") == 8 else "int4"
+    return _BY_METHOD.get(method, "other")
+
+
+def _from_algorithm(algorithm: str) -> Scheme:
+    upper = algorithm.upper()
+    if "NVFP4" in upper or "W4A4" in upper:
+        return "nvfp4"
+    if "FP8" in upper:
+        return "fp8"
+    return "int4" if "W4" in upper or "INT4" in upper else "other"
+
+
+def _from_groups(stated: dict[str, Any]) -> Scheme:
+    """Read the first group of compressed-tensors: float or int, and how many bits."""
+    layout = str(stated.get("format") or "")
+    if layout.startswith(("nvfp4", "mxfp4")):
+        return "nvfp4" if layout.startswith("nvfp4") else "mxfp4"
+    groups = stated.get("config_groups") or {}
+    weights = next((group.get("weights") or {} for group in groups.values()), {})
+    bits, kind = weights.get("num_bits"), weights.get("type")
+    if (bits, kind, weights.get("group_size")) == (4, "float", 32):
+        return "mxfp4"
+    return _BY_BITS.get((bits, kind), "other")

@@ -6,12 +6,10 @@ that it started with. What differs there would go unnoticed, and draft worse.
 
 import json
 from collections.abc import Iterator
-from math import isclose
 from typing import Any
 
-from slipstream.checkpoints.checkpoint import Checkpoint
-from slipstream.checkpoints.files import CheckpointFiles, Tensor, open_files
-from slipstream.checkpoints.pairing import Fault
+from slipstream.checkpoints.files import CheckpointFiles, open_files
+from slipstream.checkpoints.pairing import Fault, differ, refuse
 from slipstream.checkpoints.reading import read_checkpoint
 
 SHOWN = 3
@@ -20,59 +18,37 @@ MASK_EMBEDDING = "mask_embedding.pt"
 # What vLLM's DFlash model reads from a config beside what a `Checkpoint` has.
 _KEYS = ("hidden_act", "rms_norm_eps", "attention_bias", "is_neox_style", "logit_scale")
 _OWN_KEYS = ("attention_sink_bias", "attention_value_scale", "use_aux_hidden_state")
-_HINT = "slipstream stop RUN, then slipstream serve TARGET --drafter {name}"
 
 
 def find_replacement_faults(loaded: str, drafter: str) -> Iterator[Fault]:
     """Yield the reasons why one drafter cannot replace another."""
     files, others = open_files(loaded), open_files(drafter)
+    hint = f"slipstream stop RUN, then slipstream serve TARGET --drafter {drafter}"
     if files.read(MASK_EMBEDDING) is not None or others.read(MASK_EMBEDDING) is not None:
-        yield Fault(
-            code="swap-mask",
-            verdict="refuse",
-            message=f"{MASK_EMBEDDING} is read when an engine starts, and only then",
-            hint=_HINT.format(name=drafter),
-        )
-    yield from _find_tensors(files, others)
-    yield from _find_settings(files, others)
-
-
-def _find_tensors(files: CheckpointFiles, others: CheckpointFiles) -> Iterator[Fault]:
+        message = f"{MASK_EMBEDDING} is read when an engine starts, and only then"
+        yield refuse("swap-mask", message, hint)
     held, given = (_describe_tensors(one) for one in (files, others))
     if wrong := sorted(name for name in held | given if held.get(name) != given.get(name)):
         shown = "; ".join(
             f"{name} is {given.get(name, 'missing')}, not {held.get(name, 'there')}"
             for name in wrong[:SHOWN]
         )
-        yield Fault(
-            code="swap-tensors",
-            verdict="refuse",
-            message=f"{len(wrong)} tensors of {others.name} do not match those that run: {shown}",
-            hint=_HINT.format(name=others.name),
-        )
-
-
-def _find_settings(files: CheckpointFiles, others: CheckpointFiles) -> Iterator[Fault]:
-    held, given = (_describe_settings(one) for one in (files, others))
-    wrong = [name for name in held if _differ(held[name], given[name])]
-    if wrong:
-        shown = "; ".join(f"{name} is {given[name]}, not {held[name]}" for name in wrong[:SHOWN])
-        yield Fault(
-            code="swap-settings",
-            verdict="refuse",
-            message=f"{others.name} was made for other settings than those that run: {shown}",
-            hint=_HINT.format(name=others.name),
-        )
+        message = f"{len(wrong)} tensors of {drafter} do not match those that run: {shown}"
+        yield refuse("swap-tensors", message, hint)
+    ours, theirs = (_describe_settings(one) for one in (files, others))
+    if wrong := [name for name in ours if differ(ours[name], theirs[name])]:
+        shown = "; ".join(f"{name} is {theirs[name]}, not {ours[name]}" for name in wrong[:SHOWN])
+        message = f"{drafter} was made for other settings than those that run: {shown}"
+        yield refuse("swap-settings", message, hint)
 
 
 def _describe_tensors(files: CheckpointFiles) -> dict[str, str]:
-    tensors: tuple[Tensor, ...] = files.read_tensors() or ()
-    return {one.name: f"{one.dtype} {list(one.shape)}" for one in tensors}
+    return {one.name: f"{one.dtype} {list(one.shape)}" for one in files.read_tensors() or ()}
 
 
 def _describe_settings(files: CheckpointFiles) -> dict[str, Any]:
     """Return what the engine took from the config, whichever layout that has."""
-    checkpoint: Checkpoint = read_checkpoint(files.name, tokenizer=False)
+    checkpoint = read_checkpoint(files.name, tokenizer=False)
     draft, rope = checkpoint.draft, checkpoint.rope
     config: dict[str, Any] = json.loads(files.read("config.json") or b"{}")
     layers, own = config.get("transformer_layer_config") or config, config.get("dflash_config")
@@ -93,12 +69,3 @@ def _describe_settings(files: CheckpointFiles) -> dict[str, Any]:
         **{key: layers.get(key, config.get(key)) for key in _KEYS},
         **{key: (own or {}).get(key) for key in _OWN_KEYS},
     }
-
-
-def _differ(ours: Any, theirs: Any) -> bool:
-    """Return whether two settings are known and not the same."""
-    if ours is None or theirs is None:
-        return False
-    if isinstance(ours, float) and isinstance(theirs, float):
-        return not isclose(ours, theirs, rel_tol=1e-6)
-    return bool(ours != theirs)

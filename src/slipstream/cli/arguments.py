@@ -22,9 +22,7 @@ VERB_GROUPS = {
     "look before you start": {
         "demo": "decode the same prompts with and without drafts, side by side, on this machine",
         "probe": "describe this machine: accelerators, memory, software",
-        "inspect": "read a checkpoint without its weights, and check whether a drafter fits it",
-        "recipes": "list known pairs of target and drafter, with published measurements",
-        "drafters": "list the drafters for a target, and which of them `plan` would choose",
+        "models": "list known pairs, or what is known of a model: facts, drafters, does one fit",
         "plan": "choose every engine setting for a target, with reasons and memory use",
     },
     "run a server": {
@@ -90,7 +88,11 @@ FAR_VERBS = {
     "reach": "try which ports of other machines are open to this one",
 }
 # Verbs of an earlier version, and what to type now; each is kept for one version.
-REPLACED_VERBS: dict[str, str] = {}
+REPLACED_VERBS: dict[str, str] = {
+    "inspect": "models TARGET [--drafter DRAFTER]",
+    "recipes": "models [--host NAME], or models --recipe RECIPE",
+    "drafters": "models TARGET",
+}
 VERBS = {
     name: text for group in (*VERB_GROUPS.values(), SHELL_VERBS) for name, text in group.items()
 }
@@ -185,7 +187,7 @@ def _parse_verb(
     # `slipstream --help` does not pay for these.
     from pathlib import Path
 
-    from slipstream.cli.defaults import PLAN_OPTIONS, apply_defaults, read_config
+    from slipstream.cli.defaults import apply_defaults, read_config
 
     parser = make_verb_parser(name, verb)
     if name == "config" or {"-h", "--help"} & {*words}:
@@ -194,9 +196,12 @@ def _parse_verb(
     configured = apply_defaults(name, parser, table)
     options = parser.parse_args(words)
     target = getattr(options, "target", None)
-    if target and PLAN_OPTIONS & configured and Path(target).is_file():
+    if target and configured and Path(target).is_file():
+        from slipstream.cli.plan import list_plan_options
+
+        # A saved plan is taken as it is: defaults for making plans do not apply to it.
         parser = make_verb_parser(name, verb)
-        apply_defaults(name, parser, table, without=PLAN_OPTIONS)
+        apply_defaults(name, parser, table, without=list_plan_options().keys())
         options = parser.parse_args(words)
     return options
 
@@ -274,6 +279,16 @@ def add_verb_arguments(parser: argparse.ArgumentParser, verb: Verb) -> None:
 
 def _add_help(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("-h", "--help", action="help", help="print this help and exit")
+
+
+def add_host(parser: argparse._ActionsContainer, what: str) -> None:
+    """Add the option that names a machine."""
+    parser.add_argument(
+        "--host",
+        metavar="NAME|FILE",
+        help=f"{what}, a known name such as gb10 or a file written by `slipstream probe --json` "
+        "(default: this machine)",
+    )
 
 
 def whole_number(text: str) -> int:

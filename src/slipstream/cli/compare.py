@@ -22,13 +22,13 @@ from slipstream.cli.method_plans import plan_methods
 from slipstream.cli.plan import (
     PLAN_HINT,
     TARGET_OR_PLAN_HELP,
-    add_wishes,
+    add_plan_options,
     plan_plain,
     take_plan,
 )
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
-from slipstream.engines.installed import find_versions, require_engine
+from slipstream.engines.vllm import find_versions, require_engine
 from slipstream.engines.vllm_methods import METHOD_NAMES
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_accept_changes(design)
     add_workload(parser, prompts=8)
-    add_wishes(parser)
+    add_plan_options(parser)
     add_reports(parser)
     parser.usage = (
         "slipstream compare TARGET [--against PLAN ... | --methods NAME ...] [options] "

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from slipstream.cli import compare, verify
 from slipstream.cli.arguments import make_verb_parser
-from slipstream.cli.plan import add_wishes, find_host, plan_plain, take_plan
+from slipstream.cli.plan import add_plan_options, find_host, plan_plain, take_plan
 from slipstream.cli.screen import Screen
-from slipstream.engines.installed import require_engine
+from slipstream.engines.vllm import require_engine
 from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host
 from slipstream.measuring.comparing.comparison import ComparedArm, Comparison
@@ -59,7 +59,7 @@ slipstream contribute Qwen/Qwen3-8B --by jane
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `contribute`."""
     parser.add_argument("target", metavar="TARGET", help="model folder, or model on the hub")
-    add_wishes(parser)
+    add_plan_options(parser)
     parser.add_argument("--by", default="anonymous", help="name that the catalogue shows")
     parser.add_argument(
         "--target-name", metavar="OWNER/NAME", help="hub name of a target in a local folder"

@@ -8,7 +8,7 @@ import argparse
 import difflib
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,6 @@ from slipstream.user_folders import config_folder
 
 # What is of the moment and never a habit.
 NOT_CONFIGURABLE = frozenset({"help", "json", "verbose", "dry_run", "from_env"})
-# A saved plan is taken as it is: defaults for making plans do not apply to it.
-PLAN_OPTIONS = frozenset(
-    {"drafter", "method", "context", "users", "goal", "k", "no_speculation"}
-    | {"default_thinking", "pictures"}
-)
 
 
 def find_config_file(environment: Mapping[str, str]) -> Path | None:
@@ -72,7 +67,7 @@ def apply_defaults(
     verb: str,
     parser: argparse.ArgumentParser,
     table: Mapping[str, Any],
-    without: frozenset[str] = frozenset(),
+    without: Collection[str] = (),
 ) -> set[str]:
     """Put a verb's table in the place of built-in defaults, and return the names that it sets."""
     options, values, faults = list_options(parser), dict[str, Any](), list[str]()
@@ -92,7 +87,7 @@ def apply_defaults(
         )
     parser.set_defaults(**{name: one for name, one in values.items() if name not in without})
     for action in parser._actions:
-        action.required &= action.dest not in values.keys() - without
+        action.required &= action.dest in without or action.dest not in values
     return {*values}
 
 

@@ -23,13 +23,13 @@ from slipstream.demo.performance import (
     make_workload,
     stay_up,
 )
-from slipstream.engines.installed import find_versions, require_engine
+from slipstream.engines.vllm import find_versions, require_engine
 from slipstream.errors import ExitCode
 from slipstream.hardware import Host, read_host, this_machine
 from slipstream.hardware.machine_watch import make_watch
 from slipstream.measuring.bench import Conditions
 from slipstream.measuring.engine_start import report_usage
-from slipstream.planning import LaunchPlan, Wishes, make_plan
+from slipstream.planning import LaunchPlan, make_options, make_plan
 from slipstream.proving_ground import SHIPPED_DRAFTER, make_smollm2
 from slipstream.proving_ground.smollm2 import CHECKPOINT
 from slipstream.reporting.pages.demo import render_demo_html
@@ -128,7 +128,9 @@ def _make_plan(target: Path, host: Host, raw: list[str], *, drafts: bool) -> Lau
         read_checkpoint(str(target)),
         read_checkpoint(str(SHIPPED_DRAFTER), tokenizer=False) if drafts else None,
         None,
-        Wishes(served_name=target.name, speculation=drafts, raw=tuple(raw) or ENGINE),
+        make_options(
+            served_name=target.name, method=None if drafts else "plain", engine=raw or ENGINE
+        ),
     )
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from slipstream.atomic_files import write_atomically
-from slipstream.cli.arguments import natural_number, whole_number
-from slipstream.cli.plan import PLAN_HINT, add_wishes, find_host, plan_for, take_plan
+from slipstream.cli.arguments import add_host, natural_number, whole_number
+from slipstream.cli.plan import PLAN_HINT, add_plan_options, find_host, plan_for, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights
 from slipstream.deployment.deployment import Deployment, DeploymentList, DeploymentWishes
@@ -22,7 +22,7 @@ from slipstream.deployment.pod_group import make_rank_plan
 from slipstream.deployment.rules import make_deployment
 from slipstream.deployment.values import render_values
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
-from slipstream.fleet.planning import spread_wishes
+from slipstream.fleet.planning import spread_options
 from slipstream.fleet.record import Fleet, read_fleet
 from slipstream.hardware import Host
 from slipstream.planning import LaunchPlan
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="file of a saved plan, hub name of a model, or fleet.toml; for check a file of "
         "manifests (- is stdin)",
     )
-    add_wishes(parser)
+    add_plan_options(parser)
     _add_file_options(parser.add_argument_group("kubernetes: files"))
     _add_pod_options(parser.add_argument_group("kubernetes: pods"))
     prepared = parser.add_argument_group("prepare, for one machine of several")
@@ -73,12 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_file_options(written: argparse._ArgumentGroup) -> None:
-    written.add_argument(
-        "--host",
-        metavar="NAME|FILE",
-        help="machine to plan for, a known name such as gb10 or a file written by "
-        "`slipstream probe --json` (default: this machine)",
-    )
+    add_host(written, "machine to plan for")
     written.add_argument(
         "--for",
         dest="stack",
@@ -202,7 +197,7 @@ def _write_fleet(options: argparse.Namespace, host: Host, screen: Screen) -> Exi
 
 def _plan_groups(fleet: Fleet, host: Host) -> Iterator[_PlannedGroup]:
     for name, group in fleet.groups.items():
-        wishes = spread_wishes(fleet.find_wishes(name), group.machines, host)
+        wishes = spread_options(fleet.find_options(name), group.machines, host)
         yield _PlannedGroup(name, plan_for(host, fleet.model.target, wishes))
 
 

@@ -76,7 +76,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 
 def _run_bundle(options: argparse.Namespace, root: Path, screen: Screen) -> ExitCode:
     """List what an archive for a bug report holds, then write it."""
-    from slipstream.engines.installed import find_versions
+    from slipstream.engines.vllm import find_versions
     from slipstream.reporting.text.bundle import render_bundle
     from slipstream.serving.support.bundle import MOST_RUNS, make_bundle
 

@@ -60,7 +60,6 @@ def plan_other_methods(
 def _require_no_other_choice(options: argparse.Namespace) -> None:
     others = {
         "--against": options.against,
-        "--no-speculation": options.no_speculation,
         "--method": options.method != "auto",
         "--drafter": options.drafter,
         "a saved plan": Path(options.target).is_file(),

@@ -9,27 +9,19 @@ from pathlib import Path
 
 from slipstream.checkpoints import read_checkpoint
 from slipstream.checkpoints.hub_search import search_drafters
-from slipstream.cli.arguments import ENGINE_ARGUMENTS, whole_number
+from slipstream.cli.arguments import ENGINE_ARGUMENTS, add_host, whole_number
 from slipstream.cli.screen import Screen
 from slipstream.engines import sglang
 from slipstream.engines.vllm_methods import METHOD_NAMES
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, load_host, read_host, this_machine
-from slipstream.planning import LaunchPlan, Wishes
-from slipstream.planning.asked import read_asked
-from slipstream.planning.container_variables import ContainerWishes, read_container_variables
-from slipstream.planning.difference import DifferenceList, diff_plans
-from slipstream.planning.library import Library
-from slipstream.planning.resolution import plan_target
-from slipstream.planning.scheduling import AGENT_CONTEXT, CPU_CONTEXT, DEFAULT_CONTEXT
-from slipstream.planning.settings import Choice
-from slipstream.recipes import (
-    Recipe,
-    load_drafters,
-    load_known_bad,
-    load_models,
-    load_recipes_for,
-)
+from slipstream.planning import LaunchPlan, PlanOptions, make_options
+from slipstream.planning.drafters.library import Library, ReadCheckpoint
+from slipstream.planning.drafters.resolution import plan_target
+from slipstream.planning.plan import DifferenceList, diff_plans
+from slipstream.planning.settings.container_variables import read_container_variables
+from slipstream.planning.settings.scheduling import AGENT_CONTEXT, CPU_CONTEXT, DEFAULT_CONTEXT
+from slipstream.recipes import load_drafters, load_known_bad, load_models, load_recipes_for
 from slipstream.records import read_record
 from slipstream.reporting.text.plan import render_difference, render_plan, render_sglang
 from slipstream.user_folders import recipe_overlay
@@ -37,7 +29,6 @@ from slipstream.user_folders import recipe_overlay
 PLAN_HINT = "slipstream plan TARGET --json > FILE"
 TARGET_HELP = "local folder or hub name of a model"
 TARGET_OR_PLAN_HELP = "local folder or hub name of a model, or the file of a saved plan"
-
 
 EXAMPLES = """\
 # show the settings for this machine, with reasons
@@ -50,15 +41,10 @@ slipstream plan AEON-7/DFlash-Qwen3.5-27B-Uncensored-NVFP4 --host gb10 --json > 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `plan`."""
     parser.add_argument("target", metavar="TARGET", nargs="?", help=TARGET_HELP)
-    add_wishes(parser)
-    add_chat_wishes(parser)
+    add_plan_options(parser)
+    add_chat_options(parser)
     output = parser.add_argument_group("machine and output")
-    output.add_argument(
-        "--host",
-        metavar="NAME|FILE",
-        help="machine to plan for, a known name such as gb10 or a file written by "
-        "`slipstream probe --json` (default: this machine)",
-    )
+    add_host(output, "machine to plan for")
     output.add_argument(
         "--explain", action="store_true", help="print the source and reason of every setting"
     )
@@ -75,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = f"slipstream plan TARGET [options] {ENGINE_ARGUMENTS}"
 
 
-def add_wishes(parser: argparse.ArgumentParser, *, goals: bool = True) -> None:
+def add_plan_options(parser: argparse.ArgumentParser, *, goals: bool = True) -> None:
     """Add the options that a plan is made from."""
     speculation = parser.add_argument_group("speculation")
     speculation.add_argument(
@@ -84,7 +70,8 @@ def add_wishes(parser: argparse.ArgumentParser, *, goals: bool = True) -> None:
         help="local folder or hub name of the drafter (default: the recipe's, else the best one "
         "that fits)",
     )
-    speculation.add_argument(
+    method = speculation.add_mutually_exclusive_group()
+    method.add_argument(
         "--method",
         choices=("auto", *METHOD_NAMES),
         default="auto",
@@ -98,8 +85,12 @@ def add_wishes(parser: argparse.ArgumentParser, *, goals: bool = True) -> None:
         type=whole_number,
         help="draft length, in tokens per step (default: by recipe, drafter and --users)",
     )
-    speculation.add_argument(
-        "--no-speculation", action="store_true", help="plan plain decoding, without drafts"
+    method.add_argument(
+        "--no-speculation",
+        dest="method",
+        action="store_const",
+        const="plain",
+        help="plan plain decoding, without drafts; the same as --method plain",
     )
     capacity = parser.add_argument_group("capacity")
     capacity.add_argument(
@@ -107,10 +98,7 @@ def add_wishes(parser: argparse.ArgumentParser, *, goals: bool = True) -> None:
         metavar="TOKENS",
         type=whole_number,
         help="longest sequence, prompt and answer together (default: the recipe's, else "
-        f"{DEFAULT_CONTEXT}, on a CPU {CPU_CONTEXT}, for --goal agent {AGENT_CONTEXT})"
-        if goals
-        else "longest sequence, prompt and answer together (default: the recipe's, else "
-        f"{DEFAULT_CONTEXT}, on a CPU {CPU_CONTEXT})",
+        f"{DEFAULT_CONTEXT}, on a CPU {CPU_CONTEXT}, for agents {AGENT_CONTEXT})",
     )
     capacity.add_argument(
         "--users",
@@ -135,7 +123,7 @@ def add_wishes(parser: argparse.ArgumentParser, *, goals: bool = True) -> None:
     parser.set_defaults(default_thinking=None, pictures=False)
 
 
-def add_chat_wishes(parser: argparse.ArgumentParser) -> None:
+def add_chat_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for how a server holds conversations."""
     chat = parser.add_argument_group("conversations")
     chat.add_argument(
@@ -151,35 +139,46 @@ def add_chat_wishes(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def list_plan_options() -> dict[str, object]:
+    """Return every option that a plan is made from, by its name in a namespace, and its default."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_plan_options(parser)
+    add_chat_options(parser)
+    return vars(parser.parse_args([]))
+
+
+def require_no_plan_options(options: argparse.Namespace, why: str, hint: str) -> None:
+    """Raise if an option would change a plan that is already made."""
+    changed = [
+        f"--{name.removeprefix('default_').replace('_', '-')}"
+        for name, default in list_plan_options().items()
+        if getattr(options, name, default) != default
+    ]
+    if options.raw:
+        changed.append("--")
+    if changed:
+        raise UsageError(f"{why}, without {', '.join(changed)}", hint=f"{hint} [options]")
+
+
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Make a plan and print it; the exit code is 1 if it is refused."""
     if options.diff is not None:
-        return _run_diff(options.diff, screen)
+        left, right = (read_record(file, LaunchPlan, hint=PLAN_HINT) for file in options.diff)
+        found = DifferenceList(differences=diff_plans(left, right))
+        screen.show_data(text=render_difference(found.differences), document=found.to_json())
+        return ExitCode.DONE
     with screen.busy("reading checkpoints and planning"):
         host = find_host(options.host)
         plan = make_plan(options, host)
-    if options.sglang:
-        _require_sglang(plan, host)
-    text = render_sglang(plan) if options.sglang else render_plan(plan, explain=options.explain)
-    screen.show_data(text=text, document=plan.to_json())
-    return ExitCode.EXPECTED_FAILURE if plan.refusals else ExitCode.DONE
-
-
-def _require_sglang(plan: LaunchPlan, host: Host) -> None:
     method = plan.speculation.method.value if plan.speculation else None
-    if method in sglang.GPU_METHODS and not host.accelerators:
+    if options.sglang and method in sglang.GPU_METHODS and not host.accelerators:
         raise InvalidInputError(
             f"SGLang {sglang.VERSION} has {method} on GPUs only, and this plan is for a CPU",
             hint="name a machine with a GPU: --host gb10",
         )
-
-
-def _run_diff(files: list[Path], screen: Screen) -> ExitCode:
-    left, right = (read_record(file, LaunchPlan, hint=PLAN_HINT) for file in files)
-    differences = diff_plans(left, right)
-    document = DifferenceList(differences=differences)
-    screen.show_data(text=render_difference(differences), document=document.to_json())
-    return ExitCode.DONE
+    text = render_sglang(plan) if options.sglang else render_plan(plan, explain=options.explain)
+    screen.show_data(text=text, document=plan.to_json())
+    return ExitCode.EXPECTED_FAILURE if plan.refusals else ExitCode.DONE
 
 
 def take_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
@@ -187,115 +186,60 @@ def take_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
     saved = Path(options.target)
     if not saved.is_file():
         return make_plan(options, host)
-    wishes = (options.drafter, options.context, options.users, options.k, options.no_speculation)
-    if (
-        any(wishes)
-        or options.method != "auto"
-        or options.default_thinking
-        or options.pictures
-        or options.raw
-    ):
-        raise UsageError("a saved plan cannot be changed", hint=f"{PLAN_HINT} [options]")
+    require_no_plan_options(options, "a saved plan cannot be changed", PLAN_HINT)
     return read_record(saved, LaunchPlan, hint=PLAN_HINT)
 
 
 def make_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
-    """Return the plan for the options."""
-    asked = read_container_variables(os.environ) if options.from_env else None
-    target = options.target or (asked.target if asked else None)
+    """Return the plan for the options; a flag wins over a container's variable."""
+    container = read_container_variables(os.environ) if options.from_env else None
+    target = options.target or (container.target if container else None)
     if target is None:
         raise UsageError("TARGET is missing", hint="slipstream plan TARGET")
-    return plan_for(host, target, _read_wishes(options, asked), notes=asked.notes if asked else ())
+    specified = make_options(
+        goal=options.goal,
+        method=None if options.method == "auto" else options.method,
+        thinking=options.default_thinking,
+        pictures=options.pictures,
+        drafter=options.drafter,
+        draft_length=options.k,
+        context=options.context,
+        users=options.users,
+        engine=options.raw,
+        variables=container.options if container else None,
+    )
+    return plan_for(host, target, specified, notes=container.notes if container else ())
 
 
 def plan_plain(plan: LaunchPlan, host: Host) -> LaunchPlan:
-    """Return the plan for the same target and wishes without speculation, as a baseline."""
-    return plan_for(host, plan.target, plan.wishes.model_copy(update={"speculation": False}))
+    """Return the plan for the same target and options without speculation, as a baseline."""
+    return plan_for(host, plan.target, plan.options.without_speculation())
 
 
-def plan_for(host: Host, target: str, wishes: Wishes, *, notes: tuple[str, ...] = ()) -> LaunchPlan:
+def plan_for(
+    host: Host, target: str, options: PlanOptions, *, notes: tuple[str, ...] = ()
+) -> LaunchPlan:
     """Plan a target on a machine, with recipes and checkpoints as every verb finds them."""
-    target, recipes = _find_recipes(target)
-    plan = plan_target(
+    return plan_target(
         host,
-        target,
-        wishes,
-        recipes=recipes,
+        find_folder(target),
+        options.rename_drafter(find_folder),
+        load_library(),
         known_bad=load_known_bad(),
-        read=read_checkpoint,
-        library=load_library(),
-        search=search_drafters,
         notes=notes,
     )
-    return _name_whole_paths(plan)
 
 
-def load_library() -> Library:
-    """Return what is known without the models' files, with the user's recipes as evidence."""
-    overlay = recipe_overlay(os.environ)
-    return Library(load_drafters, load_models, partial(load_recipes_for, overlay=overlay))
+def find_folder(name: str) -> str:
+    """Return a local folder by its absolute path, so that a saved plan works from any folder."""
+    folder = Path(name).expanduser()
+    return str(folder.resolve()) if folder.is_dir() else name
 
 
-def _name_whole_paths(plan: LaunchPlan) -> LaunchPlan:
-    """Make the paths of local folders absolute, so that a saved plan serves from any folder."""
-    plan = plan.change(model=_name_whole_path(plan.settings.model))
-    if (speculation := plan.speculation) is None or speculation.drafter is None:
-        return plan
-    drafter = _name_whole_path(speculation.drafter)
-    return plan.change(speculation=speculation.model_copy(update={"drafter": drafter}))
-
-
-def _name_whole_path(name: Choice[str]) -> Choice[str]:
-    folder = Path(name.value)
-    return replace(name, value=str(folder.resolve())) if folder.is_dir() else name
-
-
-def _read_wishes(options: argparse.Namespace, asked: ContainerWishes | None) -> Wishes:
-    """Return the wishes of flags and variables; a flag wins over a variable."""
-    wishes = asked.wishes if asked else Wishes()
-    flags = {
-        "drafter": options.drafter,
-        "method": None if options.method == "auto" else options.method,
-        "context": options.context,
-        "users": options.users,
-        "draft_length": options.k,
-        "thinking": options.default_thinking,
-    }
-    flagged = {name: value for name, value in flags.items() if value is not None}
-    wishes = wishes.model_copy(
-        update={
-            **flagged,
-            "goal": options.goal,
-            "pictures": options.pictures,
-            "raw": tuple(options.raw),
-            "from_environment": tuple(
-                name for name in wishes.from_environment if name not in flagged
-            ),
-        }
-    )
-    plain = options.no_speculation or options.method == "plain"
-    given = read_asked(wishes)
-    said = ["--no-speculation"] if options.no_speculation else []
-    if options.method != "auto":
-        said.append(f"--method {options.method}")
-    if given.method is not None or (plain and (given.speculation or given.speculation_rest)):
-        said.append("the engine's arguments for speculation")
-    if options.drafter is not None and options.method in ("ngram", "suffix", "plain"):
-        said.append("--drafter")
-    if len(said) > 1:
-        raise UsageError(f"{' and '.join(said)} exclude each other", hint="leave out all but one")
-    return wishes.model_copy(update={"speculation": not plain})
-
-
-def _find_recipes(target: str) -> tuple[str, tuple[Recipe, ...]]:
-    """Return a target's name and recipes; the user's own recipes name folders by absolute path."""
-    overlay = recipe_overlay(os.environ)
-    if Path(target).is_dir():
-        whole = str(Path(target).resolve())
-        own = load_recipes_for(whole, folder=overlay, overlay=overlay)
-        if any(recipe.target == whole for recipe in own):
-            return whole, own
-    return target, load_recipes_for(target, overlay=overlay)
+def load_library(read: ReadCheckpoint = read_checkpoint) -> Library:
+    """Return the sources of facts: files, the catalogue with the user's recipes, and the hub."""
+    find_recipes = partial(load_recipes_for, overlay=recipe_overlay(os.environ))
+    return Library(read, find_recipes, load_drafters, load_models, search_drafters)
 
 
 def find_host(name: str | None) -> Host:

@@ -4,6 +4,7 @@ import argparse
 import os
 from datetime import UTC, datetime
 
+from slipstream.cli.arguments import add_host
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
 from slipstream.hardware import find_obstacle, load_host, read_host, this_machine
@@ -19,21 +20,14 @@ slipstream probe --json > machine.json
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `probe`."""
-    parser.add_argument(
-        "--host",
-        metavar="NAME|FILE",
-        help="machine to describe, a known name such as gb10 or a file written by "
-        "`slipstream probe --json` (default: this machine)",
-    )
+    add_host(parser, "machine to describe")
     parser.usage = "slipstream probe [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Print the host, with a warning if DFlash cannot be served on it."""
-    if options.host is None:
-        host = read_host(this_machine(os.environ, datetime.now(UTC)))
-    else:
-        host = load_host(options.host)
+    here = this_machine(os.environ, datetime.now(UTC)) if options.host is None else None
+    host = read_host(here) if here else load_host(options.host)
     screen.show_data(text=render_host(host), document=host.to_json())
     if (obstacle := find_obstacle(host)) is not None:
         screen.warn(obstacle)

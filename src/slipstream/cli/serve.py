@@ -12,19 +12,20 @@ from pathlib import Path
 from slipstream.cli.arguments import ENGINE_ARGUMENTS
 from slipstream.cli.plan import (
     PLAN_HINT,
-    add_chat_wishes,
-    add_wishes,
+    add_chat_options,
+    add_plan_options,
     make_plan,
+    require_no_plan_options,
     take_plan,
 )
 from slipstream.cli.screen import Screen
 from slipstream.cli.serve_options import add_access_options, add_running_options, read_terms
 from slipstream.cli.service_unit import show_unit
 from slipstream.cli.weights import Weights
-from slipstream.engines.installed import find_versions, require_engine
+from slipstream.engines.vllm import find_versions, require_engine
 from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
-from slipstream.planning import LaunchPlan, Wishes
+from slipstream.planning import LaunchPlan
 from slipstream.reporting.text.plan import render_plan
 from slipstream.reporting.text.run import render_event
 from slipstream.serving.access.addresses import Address
@@ -82,8 +83,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="local folder or hub name of a model, file of a saved plan, or folder of an earlier "
         "run",
     )
-    add_wishes(parser)
-    add_chat_wishes(parser)
+    add_plan_options(parser)
+    add_chat_options(parser)
     add_access_options(parser)
     add_running_options(parser)
     parser.usage = f"slipstream serve TARGET [options] {ENGINE_ARGUMENTS}"
@@ -209,13 +210,13 @@ def _find_plan(options: argparse.Namespace, host: Host) -> tuple[LaunchPlan, Ter
         return make_plan(options, host), terms
     target = Path(options.target)
     if (target / "run.json").is_file():
-        _refuse_wishes(
+        require_no_plan_options(
             options, "a run is served again with its own plan", "slipstream serve TARGET"
         )
         earlier = RunFolder(target).read()
         return earlier.plan, read_terms(options, earlier.terms)
     if target.is_file():
-        _refuse_wishes(options, "a saved plan cannot be changed", PLAN_HINT)
+        require_no_plan_options(options, "a saved plan cannot be changed", PLAN_HINT)
         terms = terms.model_copy(update={"plan_file": target.resolve()})
     terms = read_terms(options, terms)
     return take_plan(options, host), terms
@@ -245,24 +246,6 @@ def _list_rungs(options: argparse.Namespace) -> tuple[Rung, ...]:
     """Return the rungs that a run which is served again had stepped down."""
     folder = RunFolder(Path(options.target or ""))
     return folder.read().rungs if folder.record.is_file() else ()
-
-
-def _refuse_wishes(options: argparse.Namespace, why: str, hint: str) -> None:
-    """Raise if an option would change a plan that is already made."""
-    wishes = {
-        "--drafter": options.drafter,
-        "--context": options.context,
-        "--users": options.users,
-        "--goal": options.goal != Wishes().goal,
-        "--k": options.k,
-        "--no-speculation": options.no_speculation,
-        "--thinking": options.default_thinking,
-        "--pictures": options.pictures,
-        "--from-env": options.from_env,
-        "--": options.raw,
-    }
-    if refused := [flag for flag, value in wishes.items() if value]:
-        raise UsageError(f"{why}, without {', '.join(refused)}", hint=f"{hint} [options]")
 
 
 def _find_bind(

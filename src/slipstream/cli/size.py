@@ -244,7 +244,7 @@ def _read_speed(options: argparse.Namespace) -> EngineSpeed:
         found = next((one for one in recipes if one.name == options.recipe), None)
         if found is None:
             raise InvalidInputError(
-                f"there is no recipe {options.recipe}", hint="slipstream recipes"
+                f"there is no recipe {options.recipe}", hint="slipstream models"
             )
         speed = take_recipe(found)
     changes: dict[str, object] = {}

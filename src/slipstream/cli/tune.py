@@ -19,10 +19,10 @@ from slipstream.cli.measuring_options import (
     write_reports,
 )
 from slipstream.cli.method_plans import plan_other_methods, read_methods
-from slipstream.cli.plan import TARGET_OR_PLAN_HELP, add_wishes, plan_plain, take_plan
+from slipstream.cli.plan import TARGET_OR_PLAN_HELP, add_plan_options, plan_plain, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
-from slipstream.engines.installed import find_versions, require_engine
+from slipstream.engines.vllm import find_versions, require_engine
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
 from slipstream.hardware.machine_watch import make_watch
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_accept_changes(tuning)
     add_workload(parser, prompts=8, loads=False)
-    add_wishes(parser, goals=False)
+    add_plan_options(parser, goals=False)
     add_reports(parser)
     parser.usage = f"slipstream tune TARGET [options] {ENGINE_ARGUMENTS}"
 
@@ -163,8 +163,12 @@ def _check(options: argparse.Namespace, starts: int) -> None:
 
 def _read_wishes(options: argparse.Namespace, goal: Goal) -> argparse.Namespace:
     wishes = argparse.Namespace(**vars(options))
-    wishes.goal = "throughput" if goal.name == "throughput" else "latency"
-    if options.users is None and not Path(options.target).is_file():
+    wishes.goal = "latency"
+    if Path(options.target).is_file():
+        return wishes
+    if goal.name == "throughput":
+        wishes.goal = "throughput"
+    if options.users is None:
         wishes.users = max(USUAL_SEQUENCES, options.concurrency or 0)
     return wishes
 
@@ -186,6 +190,6 @@ def _find_longest(plan: LaunchPlan) -> int:
     if longest is None:
         raise InvalidInputError(
             f"{plan.drafter} does not state its block size",
-            hint=f"slipstream inspect {plan.target} --drafter {plan.drafter}",
+            hint=f"slipstream models {plan.target} --drafter {plan.drafter}",
         )
     return longest

@@ -17,10 +17,10 @@ from slipstream.cli.measuring_options import (
     require_writable,
     write_reports,
 )
-from slipstream.cli.plan import TARGET_OR_PLAN_HELP, add_wishes, take_plan
+from slipstream.cli.plan import TARGET_OR_PLAN_HELP, add_plan_options, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
-from slipstream.engines.installed import find_versions, require_engine
+from slipstream.engines.vllm import find_versions, require_engine
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
 from slipstream.measuring.client.endpoint import Endpoint
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_thinking(prompts)
     add_seed(prompts)
     add_accept_changes(prompts)
-    add_wishes(parser)
+    add_plan_options(parser)
     add_reports(parser)
     parser.usage = f"slipstream verify TARGET [options] {ENGINE_ARGUMENTS}"
 

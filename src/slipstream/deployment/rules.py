@@ -2,15 +2,14 @@
 
 import os
 import re
-from math import ceil
+from math import ceil, prod
 from pathlib import PurePosixPath
 from typing import Literal
 
 from slipstream.checkpoints.hub import is_commit
 from slipstream.deployment.deployment import Deployment, DeploymentWishes
 from slipstream.errors import InvalidInputError
-from slipstream.hardware.cpu_lists import parse_cpu_list
-from slipstream.planning.placement import count_shards
+from slipstream.hardware.processor import parse_cpu_list
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
 from slipstream.serving.run import Terms
@@ -151,7 +150,7 @@ def decide_gpus(plan: LaunchPlan) -> Choice[int]:
     sizes = [size for size in parallel if size is not None]
     because = " x ".join(f"{size.value} ({size.because})" for size in sizes)
     return Choice(
-        ceil(count_shards(*parallel) / machines),
+        ceil(prod(size.value for size in sizes) / machines),
         sizes[0].source if sizes else "default",
         f"ranks {because}, over {machines} pods" if sizes else "the model is on one",
     )
@@ -230,9 +229,7 @@ def decide_storage(plan: LaunchPlan) -> Choice[int]:
     if not sizes or len(known) < len(sizes):
         return Choice(512 * GIB, "default", "the weights' size is unknown")
     # The budget is one shard's.
-    settings = plan.settings
-    shards = count_shards(settings.tensor_parallel, settings.pipeline_parallel)
-    size, storage = sum(known) * shards, 64 * GIB
+    size, storage = sum(known) * plan.settings.shards, 64 * GIB
     while storage < 2.2 * size:
         storage *= 2
     because = f"{size / GIB:.1f} GiB of weights, twice; doubled from 64, as claims cannot shrink"

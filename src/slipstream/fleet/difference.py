@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from slipstream.fleet.plan import FleetPlan
-from slipstream.planning.difference import Difference, diff_plans
+from slipstream.planning.plan import Difference, diff_plans
 
 
 def diff_fleet_plans(left: FleetPlan, right: FleetPlan) -> tuple[Difference, ...]:

@@ -76,7 +76,7 @@ def find_network_faults(
                 "fleet-ranks",
                 f"group {group}: {size} machines; tensor parallel needs a number of heads that "
                 f"{size} divides",
-                f"slipstream inspect {fleet.model.target}; groups of 2, 4 or 8 machines",
+                f"slipstream models {fleet.model.target}; groups of 2, 4 or 8 machines",
             )
         )
     return faults
@@ -138,7 +138,7 @@ def _find_weight_faults(fleet: Fleet, views: Mapping[str, MachineView]) -> Itera
                 views,
                 partial(_read_weights, model),
                 code="fleet-weights",
-                hint=f"slipstream inspect {model}, then remove the wrong copy",
+                hint=f"slipstream models {model}, then remove the wrong copy",
             )
 
 

@@ -25,16 +25,14 @@ from slipstream.fleet.plan import (
 )
 from slipstream.fleet.record import Fleet
 from slipstream.hardware import Host
-from slipstream.planning.asked import read_asked
 from slipstream.planning.group import Member
 from slipstream.planning.plan import LaunchPlan
-from slipstream.planning.settings import FLAGS, Choice
+from slipstream.planning.settings import Choice, EngineOptions
+from slipstream.planning.settings.options import PlanOptions
 from slipstream.planning.spreading import spread_plan
-from slipstream.planning.wishes import Wishes
 
-PlanMachine = Callable[[Host, str, Wishes], LaunchPlan]
+PlanMachine = Callable[[Host, str, PlanOptions], LaunchPlan]
 LOOPBACK = "127.0.0.1"
-TENSOR_PARALLEL = FLAGS["tensor_parallel"]
 
 
 def make_fleet_plan(fleet: Fleet, probe: FleetProbe, plan_machine: PlanMachine) -> FleetPlan:
@@ -76,9 +74,9 @@ def _plan_group(
 ) -> GroupPlan:
     group = fleet.groups[name]
     hosts = {machine: views[machine].host for machine in group.machines}
-    wishes = spread_wishes(fleet.find_wishes(name), group.machines, hosts[group.machines[0]])
+    options = spread_options(fleet.find_options(name), group.machines, hosts[group.machines[0]])
     plans = {
-        machine: plan_machine(host, fleet.model.target, wishes) for machine, host in hosts.items()
+        machine: plan_machine(host, fleet.model.target, options) for machine, host in hosts.items()
     }
     # One engine has the same settings on every rank: those that the machine with the least free
     # memory can hold. Variables are each machine's own.
@@ -101,16 +99,23 @@ def _plan_group(
     )
 
 
-def spread_wishes(wishes: Wishes, machines: tuple[str, ...], host: Host) -> Wishes:
-    """Add what makes the planner count shards over all machines, unless it was asked for."""
-    if len(machines) == 1:
-        return wishes
-    words = ["--nnodes", str(len(machines)), "--node-rank", "0"]
-    asked = read_asked(wishes).settings
-    if not {"tensor_parallel", "pipeline_parallel", "data_parallel"} & asked.keys():
-        size = len(machines) * max(1, len(host.accelerators))
-        words += [TENSOR_PARALLEL, str(size)]
-    return wishes.model_copy(update={"raw": (*wishes.raw, *words)})
+def spread_options(options: PlanOptions, machines: tuple[str, ...], host: Host) -> PlanOptions:
+    """Add what makes the planner count shards over all machines, unless it was specified."""
+    count, given = len(machines), options.engine
+    if count == 1:
+        return options
+    size = None
+    if not any((given.tensor_parallel, given.pipeline_parallel, given.data_parallel)):
+        why = f"every accelerator of {count} machines holds a part of each layer"
+        size = Choice(count * max(1, len(host.accelerators)), "hardware", why)
+    shared = f"one engine over {count} machines"
+    return options.specify(
+        EngineOptions(
+            tensor_parallel=size,
+            nodes=Choice(count, "hardware", shared),
+            node_rank=Choice(0, "hardware", shared),
+        )
+    )
 
 
 def _place(fleet: Fleet, group: str, plan: LaunchPlan, address: str | None) -> LaunchPlan:
@@ -134,11 +139,6 @@ def _join(
 ) -> tuple[LaunchPlan, ...]:
     """Make one machine's plan that of every rank, each with its own variables."""
     machines = fleet.groups[name].machines
-    tensor = plan.settings.tensor_parallel
-    # The planner was given the size by us, unless the user's own words named another.
-    if tensor is not None and plan.wishes.raw[-2:-1] == (TENSOR_PARALLEL,):
-        why = f"every accelerator of {len(machines)} machines holds a part of each layer"
-        plan = plan.change(tensor_parallel=Choice(tensor.value, "hardware", why))
     return spread_plan(
         plan.model_copy(update={"environment": {}}),
         name,

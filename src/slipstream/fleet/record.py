@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, PositiveInt, field_validator, model_validator
 
 from slipstream.engines.vllm_methods import MethodName
-from slipstream.planning.wishes import Goal, Wishes
+from slipstream.planning.settings.options import Goal, PlanOptions, make_options
 from slipstream.records import Record, read_toml
 
 FLEET_HINT = "docs/fleet.md has every key; slipstream fleet init writes a file to begin with"
@@ -88,21 +88,21 @@ class FleetWishes(Record):
         changed = other.model_dump(exclude_none=True) if other else {}
         return self.model_copy(update=changed)
 
-    def to_wishes(self, *, drafter: str | None, speculation: bool) -> Wishes:
+    def to_options(self, *, drafter: str | None, speculation: bool) -> PlanOptions:
         """Return them as a planner reads them."""
         drafted = speculation and self.method != "plain"
-        return Wishes(
+        options = make_options(
             drafter=drafter if drafted else None,
             method=self.method if drafted else None,
             context=self.context,
             users=self.users,
-            goal=self.goal or Wishes().goal,
+            goal=self.goal or "latency",
             draft_length=self.k if drafted else None,
-            speculation=drafted,
             thinking=self.thinking,
             pictures=bool(self.pictures),
-            raw=self.engine or (),
+            engine=self.engine or (),
         )
+        return options if drafted else options.without_speculation()
 
 
 class Group(Record):
@@ -176,11 +176,11 @@ class Fleet(Record):
         found = (name for name, group in self.groups.items() if machine in group.machines)
         return next(found, None)
 
-    def find_wishes(self, group: str) -> Wishes:
+    def find_options(self, group: str) -> PlanOptions:
         """Return what a group's plan is made from."""
         chosen = self.groups[group]
         wishes = self.wishes.override(chosen.wishes)
-        return wishes.to_wishes(drafter=self.model.drafter, speculation=chosen.speculation)
+        return wishes.to_options(drafter=self.model.drafter, speculation=chosen.speculation)
 
 
 def find_folder(name: str) -> str:

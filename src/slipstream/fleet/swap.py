@@ -115,7 +115,7 @@ def place_drafter(
         file for file in folder.iterdir() if file.suffix in (".json", ".safetensors", ".txt")
     )
     if not any(file.suffix == ".safetensors" for file in files):
-        raise InvalidInputError(f"{folder} has no safetensors", hint=f"slipstream inspect {folder}")
+        raise InvalidInputError(f"{folder} has no safetensors", hint=f"slipstream models {folder}")
     digest = hashlib.sha256()
     for file in files:
         with file.open("rb") as content:

@@ -117,7 +117,7 @@ class _Spreading:
         if answer.code:
             raise MissingPartError(
                 f"{machine}: {self.model.name} is not there: {answer.last_words}",
-                hint=f"slipstream inspect {self.model.name}, on {machine}",
+                hint=f"slipstream models {self.model.name}, on {machine}",
             )
         return read_answer(machine, answer, HeldModel)
 

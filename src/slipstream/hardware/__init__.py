@@ -1,10 +1,8 @@
 """The machine: `read_host` probes it, `Host` is what later stages plan from."""
 
-from slipstream.hardware.host import Host
-from slipstream.hardware.kinds import name_kind
-from slipstream.hardware.known_machines import list_machines, load_host
+from slipstream.hardware.host import Host, find_obstacle, list_machines, load_host, name_kind
 from slipstream.hardware.probe import Surface, read_host, this_machine
-from slipstream.hardware.support import find_obstacle, require_supported
+from slipstream.hardware.surroundings import read_text
 
 __all__ = [
     "Host",
@@ -14,6 +12,6 @@ __all__ = [
     "load_host",
     "name_kind",
     "read_host",
-    "require_supported",
+    "read_text",
     "this_machine",
 ]

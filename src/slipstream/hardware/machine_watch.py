@@ -17,8 +17,8 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
+from slipstream.hardware import read_text
 from slipstream.hardware.host import Host
-from slipstream.hardware.text_files import read_text
 from slipstream.records import Record
 
 # The daemons of a quiet machine stay below a tenth; an engine that uses every core loses at least

@@ -5,10 +5,9 @@ memory query, and some drivers answer with a number that means nothing, so there
 figures come from the system's memory. https://github.com/XuehaiPan/nvitop/pull/208
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from slipstream.hardware.host import Accelerator, Memory, MemoryKind
 from slipstream.hardware.visible_devices import VARIABLE, remark_on_order, select_visible
@@ -18,8 +17,6 @@ UNIFIED_MEMORY_BANDWIDTH_BYTES_PER_S = {
     "NVIDIA GB10": 273_000_000_000,
     "NVIDIA Thor": 273_000_000_000,
 }
-
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +39,18 @@ def read_nvidia(nvml: Any, memory: Memory, environment: Mapping[str, str]) -> Nv
     except nvml.NVMLError as fault:
         return NvidiaPart(remarks=(f"no NVIDIA accelerator seen: NVML says '{fault}'",))
     try:
-        devices = [nvml.nvmlDeviceGetHandleByIndex(index) for index in _indices(nvml)]
-        uuids = [_ask(nvml, partial(nvml.nvmlDeviceGetUUID, device)) for device in devices]
-        names = [_ask(nvml, partial(nvml.nvmlDeviceGetName, device)) for device in devices]
+        count = _ask(nvml, "DeviceGetCount") or 0
+        devices = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+        uuids = [_ask(nvml, "DeviceGetUUID", device) for device in devices]
+        names = [_ask(nvml, "DeviceGetName", device) for device in devices]
         visible = select_visible(environment.get(VARIABLE), uuids)
         readings = [_read_accelerator(nvml, index, memory) for index in visible.indices]
         if visible.is_slice:
             readings = [(_forget_size(accelerator), []) for accelerator, _ in readings]
-        cuda = _ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
+        cuda = _ask(nvml, "SystemGetCudaDriverVersion_v2")
         return NvidiaPart(
             accelerators=tuple(accelerator for accelerator, _ in readings),
-            driver=_ask(nvml, nvml.nvmlSystemGetDriverVersion),
+            driver=_ask(nvml, "SystemGetDriverVersion"),
             cuda_driver=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
             remarks=(
                 *visible.remarks,
@@ -64,28 +62,19 @@ def read_nvidia(nvml: Any, memory: Memory, environment: Mapping[str, str]) -> Nv
         nvml.nvmlShutdown()
 
 
-def _indices(nvml: Any) -> range:
-    return range(_ask(nvml, nvml.nvmlDeviceGetCount) or 0)
-
-
 def _forget_size(accelerator: Accelerator) -> Accelerator:
     """Return the accelerator without figures of the whole device, for a MIG slice."""
-    return accelerator.model_copy(
-        update={
-            "memory_total_bytes": None,
-            "memory_available_bytes": None,
-            "memory_bandwidth_bytes_per_s": None,
-        }
-    )
+    kinds = ("total_bytes", "available_bytes", "bandwidth_bytes_per_s")
+    return accelerator.model_copy(update=dict.fromkeys(f"memory_{kind}" for kind in kinds))
 
 
 def _read_accelerator(nvml: Any, index: int, memory: Memory) -> tuple[Accelerator, list[str]]:
     device = nvml.nvmlDeviceGetHandleByIndex(index)
-    name = _ask(nvml, lambda: nvml.nvmlDeviceGetName(device)) or "unnamed NVIDIA accelerator"
+    name = _ask(nvml, "DeviceGetName", device) or "unnamed NVIDIA accelerator"
     kind, total, available, remarks = _read_memory(nvml, device, index, name, memory)
-    capability = _ask(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(device))
-    power = _ask(nvml, lambda: nvml.nvmlDeviceGetPowerUsage(device))
-    power_limit = _ask(nvml, lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(device))
+    capability = _ask(nvml, "DeviceGetCudaComputeCapability", device)
+    power = _ask(nvml, "DeviceGetPowerUsage", device)
+    power_limit = _ask(nvml, "DeviceGetEnforcedPowerLimit", device)
     accelerator = Accelerator(
         index=index,
         name=name,
@@ -96,10 +85,8 @@ def _read_accelerator(nvml: Any, index: int, memory: Memory) -> tuple[Accelerato
         memory_bandwidth_bytes_per_s=_read_bandwidth(nvml, device, name),
         power_watts=None if power is None else power / 1000,
         power_limit_watts=None if power_limit is None else power_limit / 1000,
-        clock_mhz=_ask(nvml, lambda: nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM)),
-        clock_limit_mhz=_ask(
-            nvml, lambda: nvml.nvmlDeviceGetMaxClockInfo(device, nvml.NVML_CLOCK_SM)
-        ),
+        clock_mhz=_ask(nvml, "DeviceGetClockInfo", device, nvml.NVML_CLOCK_SM),
+        clock_limit_mhz=_ask(nvml, "DeviceGetMaxClockInfo", device, nvml.NVML_CLOCK_SM),
     )
     return accelerator, remarks
 
@@ -126,16 +113,16 @@ def _read_bandwidth(nvml: Any, device: Any, name: str) -> int | None:
     """Return the bandwidth: bus width times the highest memory clock, two transfers per clock."""
     if (published := UNIFIED_MEMORY_BANDWIDTH_BYTES_PER_S.get(name)) is not None:
         return published
-    bus_bits = _ask(nvml, lambda: nvml.nvmlDeviceGetMemoryBusWidth(device))
-    clock_mhz = _ask(nvml, lambda: nvml.nvmlDeviceGetMaxClockInfo(device, nvml.NVML_CLOCK_MEM))
+    bus_bits = _ask(nvml, "DeviceGetMemoryBusWidth", device)
+    clock_mhz = _ask(nvml, "DeviceGetMaxClockInfo", device, nvml.NVML_CLOCK_MEM)
     if not bus_bits or not clock_mhz:
         return None
     return int(bus_bits) // 8 * int(clock_mhz) * 1_000_000 * 2
 
 
-def _ask(nvml: Any, question: Callable[[], Answer]) -> Answer | None:
+def _ask(nvml: Any, question: str, *about: Any) -> Any:
     """Return an answer of NVML, None if it refuses."""
     try:
-        return question()
+        return getattr(nvml, f"nvml{question}")(*about)
     except nvml.NVMLError:
         return None

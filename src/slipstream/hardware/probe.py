@@ -16,9 +16,14 @@ from typing import Any
 
 from slipstream import __version__
 from slipstream.hardware.host import Host, Memory, Platform, Processor, Software
-from slipstream.hardware.memory import parse_cgroup_limit, parse_meminfo
 from slipstream.hardware.nvml import NvidiaPart, read_nvidia
-from slipstream.hardware.processor import count_numa_nodes, parse_cpuinfo, parse_sysctl
+from slipstream.hardware.processor import (
+    parse_cgroup_limit,
+    parse_cpu_list,
+    parse_cpuinfo,
+    parse_meminfo,
+    parse_sysctl,
+)
 from slipstream.hardware.software import (
     RunProgram,
     find_openmp,
@@ -33,8 +38,8 @@ from slipstream.hardware.surroundings import (
     read_disk,
     read_fabric,
     read_product,
+    read_text,
 )
-from slipstream.hardware.text_files import read_text
 from slipstream.user_folders import model_cache
 
 _PLATFORMS: dict[str, Platform] = {"linux": "linux", "darwin": "darwin", "windows": "windows"}
@@ -70,7 +75,9 @@ def this_machine(environment: Mapping[str, str], now: datetime) -> Surface:
     """Return the surface of the machine that this process runs on."""
     import pynvml
 
-    cpus = _list_usable_cpus()
+    # Only Linux reports the hardware threads that this process may run on.
+    affinity = getattr(os, "sched_getaffinity", None)
+    cpus = tuple(sorted(affinity(0))) if affinity else None
     return Surface(
         environment=environment,
         now=now,
@@ -102,33 +109,28 @@ def read_host(surface: Surface) -> Host:
         memory=memory,
         model_disk=read_disk(model_cache(surface.environment), home=Path.home()),
         fabric=read_fabric(surface.root),
-        software=_read_software(surface, nvidia),
+        software=Software(
+            system=parse_os_release(read_text(surface.root / "etc/os-release")),
+            kernel=surface.kernel,
+            python=platform.python_version(),
+            torch=read_version("torch"),
+            engine=read_engine(),
+            nvidia_driver=nvidia.driver,
+            cuda_driver=nvidia.cuda_driver,
+            docker=read_docker(surface.run),
+            openmp_library=find_openmp(surface.prefix),
+        ),
         remarks=(*nvidia.remarks, *list_unread_accelerators(surface.root)),
     )
 
 
-def _read_software(surface: Surface, nvidia: NvidiaPart) -> Software:
-    return Software(
-        system=parse_os_release(read_text(surface.root / "etc/os-release")),
-        kernel=surface.kernel,
-        python=platform.python_version(),
-        torch=read_version("torch"),
-        engine=read_engine(),
-        nvidia_driver=nvidia.driver,
-        cuda_driver=nvidia.cuda_driver,
-        docker=read_docker(surface.run),
-        openmp_library=find_openmp(surface.prefix),
-    )
-
-
 def _read_linux(surface: Surface) -> tuple[Processor, Memory]:
+    nodes = parse_cpu_list(read_text(surface.root / "sys/devices/system/node/online") or "")
     processor = parse_cpuinfo(
         read_text(surface.root / "proc/cpuinfo") or "",
         architecture=surface.architecture,
         usable_threads=surface.usable_threads,
-        numa_nodes=count_numa_nodes(
-            read_text(surface.root / "sys/devices/system/node/online") or ""
-        ),
+        numa_nodes=None if nodes is None else len(nodes),
         usable_cpus=surface.usable_cpus,
     )
     limit = read_text(surface.root / "sys/fs/cgroup/memory.max") or read_text(
@@ -143,12 +145,4 @@ def _read_mac(surface: Surface) -> tuple[Processor, Memory]:
     processor = parse_sysctl(text, architecture=surface.architecture)
     size = surface.run(("sysctl", "-n", "hw.memsize"))
     total = int(size) if size and size.strip().isdigit() else None
-    memory = Memory(total_bytes=total, available_bytes=None, swap_bytes=None, limit_bytes=None)
-    return processor, memory
-
-
-def _list_usable_cpus() -> tuple[int, ...] | None:
-    """List the hardware threads that this process may run on; only Linux reports them."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return None
+    return processor, Memory(total_bytes=total)

@@ -1,7 +1,16 @@
-"""The CPU from /proc/cpuinfo, or from sysctl on a Mac."""
+"""The CPU from /proc/cpuinfo, or from sysctl on a Mac; system memory and a container's limit of it.
 
-from slipstream.hardware.cpu_lists import parse_cpu_list
-from slipstream.hardware.host import Processor
+Lists of CPUs are in the kernel's notation, such as `0-3,8`.
+"""
+
+import re
+from collections.abc import Iterable
+
+from slipstream.hardware.host import Memory, Processor
+
+_CPU_LIST = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+# A cgroup of version 1 without a limit reports one just below 2**63.
+_NO_LIMIT_BYTES = 1 << 60
 
 INTERESTING_X86 = {"avx2", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16"}
 INTERESTING_X86 |= {"avx512_fp16", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8"}
@@ -78,7 +87,42 @@ def _name_arm(processors: list[dict[str, str]]) -> str | None:
     return " + ".join(f"{names.count(name)}x {name}" for name in dict.fromkeys(names))
 
 
-def count_numa_nodes(online: str) -> int | None:
-    """Count the nodes of a kernel list such as `0-1,4`."""
-    nodes = parse_cpu_list(online)
-    return None if nodes is None else len(nodes)
+def parse_cpu_list(text: str) -> tuple[int, ...] | None:
+    """Read a list such as `0-3,8`; None if it is not one."""
+    if not _CPU_LIST.fullmatch(text.strip()):
+        return None
+    ranges = (part.partition("-") for part in text.strip().split(","))
+    return tuple(
+        cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)
+    )
+
+
+def show_cpu_list(cpus: Iterable[int]) -> str:
+    """Write CPUs as ranges, in ascending order."""
+    ranges: list[list[int]] = []
+    for cpu in sorted(set(cpus)):
+        if ranges and cpu == ranges[-1][-1] + 1:
+            ranges[-1][1:] = [cpu]
+        else:
+            ranges.append([cpu])
+    return ",".join("-".join(map(str, ends)) for ends in ranges)
+
+
+def parse_meminfo(text: str, *, limit_bytes: int | None) -> Memory:
+    """Read the kernel's figures, which it gives in KiB and calls kB."""
+    found = re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)
+    sizes = {key: int(kilobytes) * 1024 for key, kilobytes in found}
+    return Memory(
+        total_bytes=sizes.get("MemTotal"),
+        available_bytes=sizes.get("MemAvailable"),
+        swap_bytes=sizes.get("SwapTotal"),
+        limit_bytes=limit_bytes,
+    )
+
+
+def parse_cgroup_limit(text: str | None) -> int | None:
+    """Read memory.max (version 2) or memory.limit_in_bytes (version 1); None is no limit."""
+    if text is None or not text.strip().isdigit():
+        return None
+    limit = int(text)
+    return None if limit >= _NO_LIMIT_BYTES else limit

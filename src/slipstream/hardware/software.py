@@ -44,24 +44,16 @@ def parse_os_release(text: str | None) -> str | None:
 
 def read_docker(run: RunProgram) -> Docker | None:
     """Return Docker's version and, if its server answers, its runtimes."""
-    client = run(("docker", "--version"))
-    if client is None:
+    if (client := run(("docker", "--version"))) is None:
         return None
-    return parse_docker(client, run(("docker", "info", "--format", "{{json .}}")))
-
-
-def parse_docker(client: str, info: str | None) -> Docker:
-    """Read `docker --version`, and `docker info` in JSON where there is a server."""
     match = re.search(r"version ([^\s,]+)", client)
-    client_version = match[1] if match else None
     try:
-        server = json.loads(info or "")
+        server = json.loads(run(("docker", "info", "--format", "{{json .}}")) or "")
     except json.JSONDecodeError:
         server = {}
-    server_version = server.get("ServerVersion") or None
-    runtimes = server.get("Runtimes") or {}
+    answered = server.get("ServerVersion") or None
     return Docker(
-        client_version=client_version,
-        server_version=server_version,
-        nvidia_runtime="nvidia" in runtimes if server_version else None,
+        client_version=match[1] if match else None,
+        server_version=answered,
+        nvidia_runtime="nvidia" in (server.get("Runtimes") or {}) if answered else None,
     )

@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slipstream.hardware.host import Container, Disk, FabricPort
-from slipstream.hardware.text_files import read_text
+
+
+def read_text(path: Path) -> str | None:
+    """Return the text of a file of the kernel, None where it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return None
 
 
 def read_product(root: Path) -> str | None:
@@ -51,24 +58,20 @@ def read_disk(path: Path, *, home: Path) -> Disk:
 
 def read_fabric(root: Path) -> tuple[FabricPort, ...]:
     """List the RDMA ports that the kernel knows, with their state and rate."""
-    ports = sorted(root.glob("sys/class/infiniband/*/ports/*"))
-    return tuple(
-        FabricPort(
-            device=port.parent.parent.name,
-            port=int(port.name),
-            active=parse_port_state(read_text(port / "state")),
-            rate_gbit_per_s=parse_port_rate(read_text(port / "rate")),
+    ports = []
+    for port in sorted(root.glob("sys/class/infiniband/*/ports/*")):
+        rate = re.match(r"(\d+)(\.\d+)? Gb/sec", read_text(port / "rate") or "")
+        ports.append(
+            FabricPort(
+                device=port.parent.parent.name,
+                port=int(port.name),
+                active=parse_port_state(read_text(port / "state")),
+                rate_gbit_per_s=int(rate[1]) if rate else None,
+            )
         )
-        for port in ports
-    )
+    return tuple(ports)
 
 
 def parse_port_state(text: str | None) -> bool | None:
     """Read a line such as `4: ACTIVE`."""
     return None if text is None else text.strip().endswith("ACTIVE")
-
-
-def parse_port_rate(text: str | None) -> int | None:
-    """Read a line such as `200 Gb/sec (4X HDR)`."""
-    match = re.match(r"(\d+)(\.\d+)? Gb/sec", text or "")
-    return int(match[1]) if match else None

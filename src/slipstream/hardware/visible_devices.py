@@ -17,7 +17,7 @@ _HIDDEN = "-1"
 class Visible:
     """The visible devices by NVML's index, in CUDA's order, with remarks.
 
-    `is_slice` says that CUDA shows a part of a device, and nobody knows of which one.
+    `is_slice`: a MIG instance is selected, and its parent GPU is unknown.
     """
 
     indices: tuple[int, ...]

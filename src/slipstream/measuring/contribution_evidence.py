@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from slipstream.engines.installed import find_versions
+from slipstream.engines.vllm import find_versions
 from slipstream.hardware import Host
 from slipstream.measuring.comparing.comparison import Comparison
 from slipstream.measuring.contribution import Contribution

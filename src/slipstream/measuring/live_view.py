@@ -18,7 +18,7 @@ from pydantic import AwareDatetime
 
 from slipstream.engines.prometheus import parse_metrics
 from slipstream.errors import InvalidInputError
-from slipstream.hardware.text_files import read_text
+from slipstream.hardware import read_text
 from slipstream.measuring.client.engine_metrics import EngineCounts, parse_engine_counts
 from slipstream.measuring.percentiles import Percentiles, rank
 from slipstream.records import Record

@@ -70,6 +70,6 @@ class Group(Record):
         return self.rank > 0
 
     def describe(self, rank: int) -> str:
-        """Return a rank as people are told of it."""
+        """Return the display name of a rank."""
         member = self.members[rank]
         return f"rank {rank} ({member.name}, {member.address})"

@@ -12,14 +12,8 @@ from slipstream.engines import sglang, vllm
 from slipstream.engines.arguments import render_argument, render_arguments
 from slipstream.engines.vllm_methods import find_method
 from slipstream.planning.group import Group
-from slipstream.planning.settings import (
-    SPECULATION,
-    Choice,
-    EngineSettings,
-    Source,
-    Speculation,
-)
-from slipstream.planning.wishes import Wishes
+from slipstream.planning.settings import SPECULATION, Choice, EngineSettings, Source, Speculation
+from slipstream.planning.settings.options import PlanOptions
 from slipstream.records import Record
 
 
@@ -30,6 +24,22 @@ class Decision(Record):
     value: str | None
     source: Source
     because: str
+
+
+class Difference(Record):
+    """One setting on which two plans disagree; None is not set."""
+
+    flag: str
+    left: str | None
+    right: str | None
+    because: str
+
+
+class DifferenceList(Record):
+    """All disagreements of two plans as one document."""
+
+    schema_version: Literal[1] = 1
+    differences: tuple[Difference, ...]
 
 
 class MemoryItem(Record):
@@ -56,11 +66,11 @@ class MemoryBudget(Record):
 class LaunchPlan(Record):
     """How to start an engine for a target on a machine, or why not to."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     engine: Literal["vllm"] = "vllm"
     engine_version: str = vllm.VERSION
     target: str
-    wishes: Wishes
+    options: PlanOptions
     machine: str | None
     capability: str | None
     recipe: str | None
@@ -135,14 +145,12 @@ class LaunchPlan(Record):
 
     def find(self, flag: str) -> Decision | None:
         """Return the decision about a flag or variable."""
-        for decision in (*self.decisions, *self.variables):
-            if decision.flag == flag:
-                return decision
-        return None
+        shown = (*self.decisions, *self.variables)
+        return next((decision for decision in shown if decision.flag == flag), None)
 
     def change(self, **settings: Any) -> Self:
         """Return the plan with other settings; None leaves one to the engine."""
-        return self.model_copy(update={"settings": self.settings.model_copy(update=settings)})
+        return self.model_copy(update={"settings": self.settings.change(**settings)})
 
     def change_variables(self, variables: Mapping[str, Choice[str] | None]) -> Self:
         """Return the plan with other variables; None takes one out."""
@@ -161,16 +169,29 @@ class LaunchPlan(Record):
 
     def _list_decisions(self) -> Iterator[Decision]:
         for flag, choice in self.settings.list_choices():
-            words = render_argument(flag, choice.value)
-            if not words:
-                continue
-            name, equals, joined = words[0].partition("=")
-            text = joined if equals else " ".join(words[1:]) or None
-            yield Decision(flag=name, value=text, source=choice.source, because=choice.because)
-        if self.speculation is None:
-            return
-        for key, part in self.speculation.list_choices():
+            if words := render_argument(flag, choice.value):
+                name, equals, joined = words[0].partition("=")
+                text = joined if equals else " ".join(words[1:]) or None
+                yield Decision(flag=name, value=text, source=choice.source, because=choice.because)
+        for key, part in self.speculation.list_choices() if self.speculation else ():
             text = part.value if isinstance(part.value, str) else json.dumps(part.value)
             yield Decision(
                 flag=f"{SPECULATION}.{key}", value=text, source=part.source, because=part.because
             )
+
+
+def diff_plans(left: LaunchPlan, right: LaunchPlan) -> tuple[Difference, ...]:
+    """List the disagreements in the order of the plans, with the right side's reason."""
+    ours, theirs = (
+        {one.flag: one for one in (*plan.decisions, *plan.variables)} for plan in (left, right)
+    )
+    differences = []
+    for flag in {**ours, **theirs}:
+        sides = [side.get(flag) for side in (ours, theirs)]
+        shown = [None if one is None else one.value or "set" for one in sides]
+        if shown[0] != shown[1]:
+            because = next(one.because for one in reversed(sides) if one)
+            differences.append(
+                Difference(flag=flag, left=shown[0], right=shown[1], because=because)
+            )
+    return tuple(differences)

@@ -1,72 +1,31 @@
-"""The planner: host, checkpoints, recipe and wishes in, a `LaunchPlan` out. Pure."""
+"""The planner: host, checkpoints, recipe and options in, a `LaunchPlan` out. Pure.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+What the user specified is laid down first, and each rule fills what is left, in the order of their
+dependencies: layout over accelerators, load, cache, and then what depends on nothing else.
+"""
+
+from dataclasses import replace
 from typing import Any
 
 from slipstream.checkpoints.checkpoint import Checkpoint
-from slipstream.engines import vllm
 from slipstream.errors import UsageError
 from slipstream.hardware import Host
-from slipstream.planning.agent import decide_agent_drafts, find_agent_fault, note_dropped_drafter
-from slipstream.planning.asked import AskedSettings, read_advised, read_asked
-from slipstream.planning.attention import (
-    decide_drafter_backend,
-    decide_drafter_kv_dtype,
-    decide_graph_mode,
-    decide_kv_dtype,
-    decide_prefix_caching,
-    decide_target_backend,
-)
-from slipstream.planning.budget import Load, make_budget
-from slipstream.planning.conversation import (
-    decide_conversation,
-    decide_served_names,
-    find_conversation_faults,
-    list_conversation_notes,
-)
-from slipstream.planning.faults import (
-    find_headroom_fault,
-    find_host_fault,
-    find_layout_faults,
-    find_memory_faults,
-    find_pair_faults,
-    find_pictures_fault,
-    find_turboquant_fault,
-)
-from slipstream.planning.known_bad import Facts, find_known_bad
-from slipstream.planning.method_faults import find_method_faults
-from slipstream.planning.patches import decide_patches, name_patches
-from slipstream.planning.placement import (
-    count_shards,
-    decide_dtype,
-    decide_eager,
-    decide_environment,
-    decide_executor,
-    decide_loader,
-    decide_modalities,
-    decide_parallel,
-    decide_utilization,
-    note_compilation,
-)
+from slipstream.planning.faults import find_faults
+from slipstream.planning.inputs import FoundDrafter, PlanInputs
+from slipstream.planning.memory.budget import make_budget
 from slipstream.planning.plan import LaunchPlan, MemoryBudget
-from slipstream.planning.scheduling import (
-    DEFAULT_CONTEXT,
-    MANY_CONVERSATIONS,
-    decide_batched_tokens,
-    decide_context,
-    decide_draft_length,
-    decide_sequences,
+from slipstream.planning.settings import (
+    Choice,
+    EngineOptions,
+    EngineSettings,
+    attention,
+    conversation,
+    patches,
+    placement,
+    scheduling,
 )
-from slipstream.planning.settings import Choice, EngineSettings, Speculation
-from slipstream.planning.situation import FoundDrafter, Situation
-from slipstream.planning.wishes import Wishes
+from slipstream.planning.settings.options import PlanOptions, read_engine_arguments
 from slipstream.recipes.recipe import KnownBad, Recipe
-
-_WIDE = ("float32", "float")
-# Asked for, and put right by their rules: too few tokens are raised, names are in capitals,
-# objects are merged with what a rule adds.
-_ADAPTED = ("batched_tokens", "attention_backend", "template_arguments", "generation_overrides")
 
 
 def make_plan(
@@ -74,201 +33,153 @@ def make_plan(
     target: Checkpoint,
     drafter: Checkpoint | None,
     recipe: Recipe | None,
-    wishes: Wishes,
+    options: PlanOptions,
     *,
     known_bad: tuple[KnownBad, ...] = (),
     found: FoundDrafter | None = None,
-    chosen: Choice[str] | None = None,
+    method: Choice[str] | None = None,
     notes: tuple[str, ...] = (),
 ) -> LaunchPlan:
-    """Decide every setting once, in the order of their dependencies."""
-    asked = read_asked(wishes)
-    situation = Situation(host, target, drafter, recipe, wishes, asked, found, chosen)
-    situation, caching = decide_agent_drafts(situation)
-    figures = _fit_context(situation, _decide_figures(situation))
-    kv, load, memory = _decide_cache(situation, figures)
-    decided = _decide_settings(situation, figures, kv, load, memory)
-    if caching is not None:
-        decided = decided.model_copy(update={"prefix_caching": caching})
-    settings = _overlay(decided, situation)
-    patches = decide_patches(situation, settings)
-    facts = _gather_facts(situation, settings, load)
-    faults = find_host_fault(host) or [
-        *find_layout_faults(situation, settings),
-        *find_pair_faults(situation, draft_length=load.draft_length, context=load.context),
-        *find_method_faults(situation, settings),
-        *find_headroom_fault(situation),
-        *find_memory_faults(memory, load.sequences),
-        *find_turboquant_fault(situation, load.kv_dtype),
-        *find_agent_fault(situation),
-        *find_pictures_fault(situation),
-        *find_conversation_faults(situation, settings),
-        *find_known_bad(known_bad, facts),
-    ]
+    """Decide every setting once."""
+    inputs = PlanInputs(host, target, drafter, recipe, options, options.engine, found)
+    inputs = replace(inputs, method_choice=method or options.method)
+    inputs = replace(inputs, given=_lay_down(inputs))
+    inputs = replace(inputs, given=inputs.given.override(placement.decide_parallel(inputs)))
+    inputs = _prefer_cache(inputs)
+    settings = _fit_context(inputs, _decide_load(inputs))
+    settings = _decide_cache(inputs, settings)
+    memory = make_budget(inputs, settings)
+    settings = _decide_rest(inputs, settings, memory)
+    patched = patches.decide_patches(inputs, settings)
+    faults = find_faults(inputs, settings, memory, known_bad)
+    dropped = inputs.method_choice if inputs.drafter is None else None
     return LaunchPlan(
         target=target.name,
-        wishes=wishes,
-        machine=situation.machine,
-        capability=situation.capability,
+        options=options,
+        machine=inputs.machine,
+        capability=inputs.capability,
         recipe=recipe.name if recipe else None,
         settings=settings,
-        environment={**decide_environment(situation), **name_patches(patches)},
-        patches=tuple(choice.value for choice in patches),
+        environment={**placement.decide_environment(inputs), **patches.name_patches(patched)},
+        patches=tuple(choice.value for choice in patched),
         memory=memory,
         notes=(
             *notes,
-            *(() if load.eager else (note_compilation(situation),)),
-            *_obsolete_notes(recipe),
-            *note_dropped_drafter(drafter, situation, caching),
-            *list_conversation_notes(situation, settings),
+            *(() if settings.is_eager else (placement.note_compilation(inputs),)),
+            *_note_obsolete(recipe),
+            *((f"{drafter.name} is not used: {dropped.because}",) if drafter and dropped else ()),
+            *conversation.list_conversation_notes(inputs, settings),
         ),
         warnings=tuple(fault for fault in faults if fault.verdict == "warn"),
         refusals=tuple(fault for fault in faults if fault.verdict == "refuse"),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Figures:
-    """The settings that other settings and the memory depend on."""
-
-    draft_length: Choice[int] | None
-    context: Choice[int]
-    sequences: Choice[int]
-    batched_tokens: Choice[int]
-    memory_utilization: Choice[float] | None
-    dtype: Choice[str] | None
-    eager: Choice[bool] | None
-    parallel: Mapping[str, Choice[int]]
-
-    @property
-    def drafted(self) -> int:
-        return self.draft_length.value if self.draft_length else 0
+def _lay_down(inputs: PlanInputs) -> EngineOptions:
+    """Return what is specified: the recipe's engine arguments, and the user's over them."""
+    recipe, user = inputs.recipe, inputs.options.engine
+    if user.model is not None and user.model.value != inputs.target.name:
+        raise UsageError(
+            f"--model {user.model.value} after -- is another model than {inputs.target.name}",
+            hint=f"slipstream plan {user.model.value}",
+        )
+    if recipe is None or not inputs.recipe_fits_machine or recipe.engine != "vllm":
+        return user
+    words, because = recipe.settings.extra_arguments, f"recipe {recipe.name} runs with it"
+    return read_engine_arguments(words, "recipe", because).override(user)
 
 
-def _decide_figures(situation: Situation) -> _Figures:
-    draft_length = decide_draft_length(situation) or situation.asked.speculation.get("length")
-    sequences = decide_sequences(situation)
-    drafted = draft_length.value if draft_length else 0
-    return _Figures(
-        draft_length=draft_length,
-        context=decide_context(situation),
-        sequences=sequences,
-        batched_tokens=decide_batched_tokens(situation, sequences.value, drafted),
-        memory_utilization=decide_utilization(situation),
-        dtype=decide_dtype(situation),
-        eager=decide_eager(situation),
-        parallel=decide_parallel(situation),
+def _prefer_cache(inputs: PlanInputs) -> PlanInputs:
+    """Leave out a drafter that no user named where it would cost an agent the prefix cache."""
+    options, caching = inputs.options, inputs.given.prefix_caching
+    refused = caching is not None and not caching.value
+    named = options.method or options.engine.speculation
+    if options.goal != "agent" or not attention.drafts_without_cache(inputs) or refused or named:
+        return inputs
+    name = "mtp" if inputs.target.predicting_layers else "plain"
+    because = "an agent repeats its conversation in every turn, and the drafter would disable the "
+    because += "prefix cache on this hybrid target (vllm#54360)"
+    return replace(inputs, drafter=None, method_choice=Choice(name, "checkpoint", because))
+
+
+def _decide_load(inputs: PlanInputs) -> EngineSettings:
+    """Decide the settings that the memory depends on, but for the type of the cache."""
+    given = inputs.given
+    length = inputs.given.drafting.length or scheduling.decide_draft_length(inputs)
+    sequences = given.sequences or scheduling.decide_sequences(inputs)
+    drafted = length.value if length else 0
+    return EngineSettings.model_validate(
+        {
+            **dict(given),
+            "model": given.model or Choice(inputs.target.name, "user", "requested"),
+            "context": given.context or scheduling.decide_context(inputs),
+            "sequences": sequences,
+            "batched_tokens": scheduling.decide_batched_tokens(inputs, sequences.value, drafted),
+            "memory_utilization": given.memory_utilization or placement.decide_utilization(inputs),
+            "dtype": given.dtype or placement.decide_dtype(inputs),
+            "eager": given.eager or placement.decide_eager(inputs),
+            "quantization": given.quantization or _decide_quantization(inputs),
+            "speculation": _decide_speculation(inputs, length),
+        }
     )
 
 
-def _fit_context(situation: Situation, figures: _Figures) -> _Figures:
+def _fit_context(inputs: PlanInputs, settings: EngineSettings) -> EngineSettings:
     """Halve a context that no user chose for an agent until two conversations fit."""
-    longest = figures.context
-    if situation.wishes.goal != "agent" or longest.source in ("user", "environment"):
-        return figures
+    longest = settings.context
+    if inputs.options.goal != "agent" or longest is None or inputs.given.context is not None:
+        return settings
     because = f"two conversations of {longest.value} tokens do not fit"
-    while figures.context.value > DEFAULT_CONTEXT:
-        fit = _decide_cache(situation, figures)[2].sequences_that_fit
-        if fit is None or fit >= MANY_CONVERSATIONS:
+    tokens = longest.value
+    while tokens > scheduling.DEFAULT_CONTEXT:
+        fit = make_budget(inputs, _decide_cache(inputs, settings)).sequences_that_fit
+        if fit is None or fit >= scheduling.MANY_CONVERSATIONS:
             break
-        shorter = Choice(figures.context.value // 2, "hardware", because)
-        figures = replace(figures, context=shorter)
-    return figures
+        tokens //= 2
+        settings = settings.change(context=Choice(tokens, "hardware", because))
+    return settings
 
 
-def _decide_cache(
-    situation: Situation, figures: _Figures
-) -> tuple[Choice[str] | None, Load, MemoryBudget]:
-    """Choose the cache type, and the budget that goes with it."""
+def _decide_cache(inputs: PlanInputs, settings: EngineSettings) -> EngineSettings:
+    """Choose the types of the target's and the drafter's cache."""
+
+    def store(kv_dtype: Choice[str] | None) -> EngineSettings:
+        stored = settings.change(kv_dtype=kv_dtype)
+        speculation = stored.speculation
+        if speculation is None or speculation.kv_dtype is not None or inputs.method is None:
+            return stored
+        own = attention.decide_drafter_kv_dtype(inputs, stored.cache_dtype)
+        return stored.change(speculation=speculation.change(kv_dtype=own))
 
     def count_fitting(kv_dtype: str) -> int | None:
-        return make_budget(situation, _make_load(situation, figures, kv_dtype)).sequences_that_fit
+        tried = store(Choice(kv_dtype, "hardware", "tried"))
+        return make_budget(inputs, tried).sequences_that_fit
 
-    wanted = figures.sequences.value
-    kv = decide_kv_dtype(situation, wanted=wanted, count_fitting=count_fitting)
-    load = _make_load(situation, figures, kv.value if kv else "auto")
-    return kv, load, make_budget(situation, load)
-
-
-def _make_load(situation: Situation, figures: _Figures, kv_dtype: str) -> Load:
-    wide = figures.dtype is not None and figures.dtype.value in _WIDE
-    if wide and kv_dtype == "auto":
-        kv_dtype = "float32"
-    drafter_kv = decide_drafter_kv_dtype(situation, kv_dtype)
-    context = figures.context.value
-    return Load(
-        context=context if context > 0 else situation.target.context or 0,
-        sequences=figures.sequences.value,
-        batched_tokens=figures.batched_tokens.value,
-        draft_length=figures.drafted,
-        kv_dtype=kv_dtype,
-        drafter_kv_dtype=drafter_kv.value if drafter_kv else kv_dtype,
-        utilization=figures.memory_utilization.value if figures.memory_utilization else None,
-        element_bytes=4 if wide else 2,
-        eager=figures.eager is not None and figures.eager.value,
-        shards=count_shards(
-            figures.parallel.get("tensor_parallel"), figures.parallel.get("pipeline_parallel")
-        ),
+    wanted = settings.sequences.value if settings.sequences else 1
+    given = inputs.given.kv_dtype
+    return store(
+        given or attention.decide_kv_dtype(inputs, wanted=wanted, count_fitting=count_fitting)
     )
 
 
-def _decide_settings(
-    situation: Situation,
-    figures: _Figures,
-    kv: Choice[str] | None,
-    load: Load,
-    memory: MemoryBudget,
+def _decide_rest(
+    inputs: PlanInputs, settings: EngineSettings, memory: MemoryBudget
 ) -> EngineSettings:
-    target = situation.target
-    return EngineSettings(
-        model=Choice(target.name, "user", "requested"),
-        revision=_pin(target),
-        served_names=decide_served_names(situation),
-        host=Choice("127.0.0.1", "default", "vLLM would listen everywhere"),
-        context=figures.context,
-        sequences=figures.sequences,
-        batched_tokens=figures.batched_tokens,
-        memory_utilization=figures.memory_utilization,
-        kv_cache_bytes=_decide_cache_bytes(situation, memory),
-        attention_backend=decide_target_backend(situation),
-        kv_dtype=kv,
-        compilation=decide_graph_mode(situation, load.kv_dtype),
-        prefix_caching=decide_prefix_caching(situation),
-        dtype=figures.dtype,
-        eager=figures.eager,
-        quantization=_decide_quantization(situation),
-        media_limits=decide_modalities(situation),
-        executor=decide_executor(situation),
-        load_format=decide_loader(situation),
-        speculation=_decide_speculation(situation, figures, load),
-    ).model_copy(update=dict(figures.parallel))
-
-
-def _overlay(settings: EngineSettings, situation: Situation) -> EngineSettings:
-    """Apply a recipe's extra arguments where nothing is decided, and the user's over everything."""
-    advised = _read_advised(situation)
-    settings = settings.model_copy(update=decide_conversation(situation, advised))
-    open_fields = {
-        name: choice for name, choice in advised.settings.items() if getattr(settings, name) is None
-    }
-    asked: dict[str, Any] = {**open_fields, **situation.asked.settings}
-    for name in _ADAPTED:
-        if getattr(settings, name) is not None:
-            asked.pop(name, None)
-    if (model := asked.get("model", settings.model).value) != settings.model.value:
-        raise UsageError(
-            f"--model {model} after -- is another model than {settings.model.value}",
-            hint=f"slipstream plan {model}",
-        )
-    rest = {**advised.rest, **situation.asked.rest}
-    return settings.model_copy(update={**asked, "rest": rest})
-
-
-def _read_advised(situation: Situation) -> AskedSettings:
-    recipe = situation.recipe
-    if recipe is None or not situation.recipe_fits_machine or recipe.engine != "vllm":
-        return AskedSettings()
-    return read_advised(recipe.settings.extra_arguments, recipe.name)
+    given = inputs.given
+    loopback: Choice[str] = Choice("127.0.0.1", "default", "vLLM would listen everywhere")
+    return settings.change(
+        revision=given.revision or _pin(inputs.target),
+        served_names=given.served_names or conversation.decide_served_names(inputs),
+        host=given.host or loopback,
+        kv_cache_bytes=given.kv_cache_bytes or _decide_cache_bytes(inputs, memory),
+        attention_backend=given.attention_backend or attention.decide_target_backend(inputs),
+        compilation=given.compilation or attention.decide_graph_mode(inputs, settings.cache_dtype),
+        prefix_caching=given.prefix_caching or attention.decide_prefix_caching(inputs),
+        media_limits=given.media_limits or placement.decide_modalities(inputs),
+        executor=given.executor or placement.decide_executor(inputs),
+        load_format=given.load_format or placement.decide_loader(inputs),
+        **conversation.decide_conversation(inputs),
+    )
 
 
 def _pin(checkpoint: Checkpoint) -> Choice[str] | None:
@@ -277,68 +188,49 @@ def _pin(checkpoint: Checkpoint) -> Choice[str] | None:
     return Choice(checkpoint.revision, "checkpoint", "pinned to the commit that was read")
 
 
-def _decide_cache_bytes(situation: Situation, memory: MemoryBudget) -> Choice[int] | None:
-    if not situation.on_cpu or not memory.kv_pool_bytes:
+def _decide_cache_bytes(inputs: PlanInputs, memory: MemoryBudget) -> Choice[int] | None:
+    if not inputs.on_cpu or not memory.kv_pool_bytes:
         return None
     why = "on a CPU the cache is sized in bytes: the wanted sequences at full length, if they fit"
     return Choice(memory.kv_pool_bytes, "hardware", why)
 
 
-def _decide_quantization(situation: Situation) -> Choice[str] | None:
-    advised = situation.advice.quantization
-    if advised is None or situation.target.quantized or situation.on_cpu:
+def _decide_quantization(inputs: PlanInputs) -> Choice[str] | None:
+    if inputs.target.quantized or inputs.on_cpu:
         return None
-    return situation.from_recipe(advised)
+    return inputs.from_recipe(inputs.advice.quantization)
 
 
-def _decide_speculation(situation: Situation, figures: _Figures, load: Load) -> Speculation | None:
-    asked, method, drafter = situation.asked, situation.method, situation.assistant
+def _decide_speculation(inputs: PlanInputs, length: Choice[int] | None) -> dict[str, Any] | None:
+    """Decide how to draft; a method that only the engine knows is passed on as it is."""
+    method, drafter, given = inputs.method, inputs.draft_model, inputs.given.drafting
     if method is None:
-        if asked.method is None:
-            return None
-        return Speculation.model_validate({**asked.speculation, "rest": asked.speculation_rest})
-    name = method.name_for(on_cpu=situation.on_cpu)
+        return None if given.method is None else dict(given)
+    name = method.name_for(on_cpu=inputs.on_cpu)
     by_path = Choice(name, "checkpoint", "set explicitly: the engine would guess it from the path")
-    decided: dict[str, Any] = {
-        "method": replace(situation.chosen, value=name) if situation.chosen else by_path,
-        "drafter": _name_drafter(situation, drafter) if drafter else None,
-        "length": figures.draft_length,
-        "revision": _pin(drafter) if drafter else None,
-        "attention_backend": decide_drafter_backend(situation),
-        "kv_dtype": decide_drafter_kv_dtype(situation, load.kv_dtype),
-    }
+    chosen = replace(inputs.method_choice, value=name) if inputs.method_choice else by_path
     keys = {
         key: Choice(value, "default", method.keys_because) for key, value in method.keys.items()
     }
-    rest = {**keys, **asked.speculation_rest}
-    return Speculation(**{**decided, **asked.speculation}, rest=rest)
+    return {
+        "method": given.method or chosen,
+        "drafter": given.drafter or (_name_drafter(inputs, drafter) if drafter else None),
+        "length": length,
+        "revision": given.revision or (_pin(drafter) if drafter else None),
+        "attention_backend": given.attention_backend or attention.decide_drafter_backend(inputs),
+        "kv_dtype": given.kv_dtype,
+        "rest": {**keys, **given.rest},
+    }
 
 
-def _name_drafter(situation: Situation, drafter: Checkpoint) -> Choice[str]:
-    if situation.recipe is not None and situation.recipe.drafter == drafter.name:
-        return situation.from_recipe(drafter.name)
-    if situation.found is not None:
-        return situation.found.drafter
-    return Choice(drafter.name, "user", "requested")
+def _name_drafter(inputs: PlanInputs, drafter: Checkpoint) -> Choice[str]:
+    named = inputs.recipe is not None and inputs.recipe.drafter == drafter.name
+    advised = inputs.from_recipe(drafter.name if named else None)
+    found = inputs.found.drafter if inputs.found else None
+    return advised or found or Choice(drafter.name, "user", "requested")
 
 
-def _gather_facts(situation: Situation, settings: EngineSettings, load: Load) -> Facts:
-    speculation, caching = settings.speculation, settings.prefix_caching
-    backend, recipe = speculation.attention_backend if speculation else None, situation.recipe
-    return Facts(
-        situation=situation,
-        draft_length=load.draft_length,
-        sequences=load.sequences,
-        kv_dtype=load.kv_dtype,
-        drafter_backend=backend.value if backend else None,
-        prefix_caching=caching is None or caching.value,
-        nodes=settings.nodes.value if settings.nodes else recipe.nodes if recipe else 1,
-        engine="vllm",
-        engine_version=vllm.VERSION,
-    )
-
-
-def _obsolete_notes(recipe: Recipe | None) -> tuple[str, ...]:
+def _note_obsolete(recipe: Recipe | None) -> tuple[str, ...]:
     if recipe is None:
         return ()
     return tuple(f"not used from {recipe.name}: {old.what}: {old.why}" for old in recipe.obsolete)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from slipstream.checkpoints.pairing import Fault
 from slipstream.planning.group import Group, Member
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
@@ -29,7 +28,10 @@ def spread_plan(
     memory is a shard's. `variables` are added to those of each member, in the same order.
     """
     plan = plan.model_copy(
-        update={"warnings": _drop(plan.warnings), "refusals": _drop(plan.refusals)}
+        update={
+            name: tuple(fault for fault in getattr(plan, name) if fault.code != _SEEN_NOW)
+            for name in ("warnings", "refusals")
+        }
     )
     count, head = len(members), members[0]
     shared = f"one engine over {count} machines"
@@ -44,19 +46,17 @@ def spread_plan(
         master_port=Choice(master_port, "default", "where the ranks meet; only they may reach it"),
         executor=Choice("mp", "default", "vLLM's own executor over machines, without Ray"),
     )
+    group = Group(
+        name=name,
+        rank=0,
+        members=tuple(members),
+        watch_port=watch_port,
+        secret_file=secret_file,
+    )
+    ranks = (group.model_copy(update={"rank": rank}) for rank in range(count))
     added = variables or [{} for _ in members]
     return tuple(
-        _make_rank(
-            plan,
-            Group(
-                name=name,
-                rank=rank,
-                members=tuple(members),
-                watch_port=watch_port,
-                secret_file=secret_file,
-            ),
-        ).change_variables(one)
-        for rank, one in zip(range(count), added, strict=True)
+        _make_rank(plan, rank).change_variables(one) for rank, one in zip(ranks, added, strict=True)
     )
 
 
@@ -73,7 +73,3 @@ def _make_rank(plan: LaunchPlan, group: Group) -> LaunchPlan:
         because = "the link; otherwise the ranks look for each other on loopback"
         named["GLOO_SOCKET_IFNAME"] = Choice(own.interface, "hardware", because)
     return plan.model_copy(update={"group": group}).change_variables(named)
-
-
-def _drop(faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    return tuple(fault for fault in faults if fault.code != _SEEN_NOW)

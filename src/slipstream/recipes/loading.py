@@ -66,21 +66,15 @@ def find_recipes(
 @cache
 def load_drafters(folder: Path = SHIPPED) -> tuple[PublishedDrafter, ...]:
     """Read the index of published drafters, in the order of its files."""
-    return tuple(
-        drafter
-        for path in sorted(folder.glob("drafters/*.toml"))
-        for drafter in _parse(path, DrafterFile).drafters
-    )
+    files = (_parse(path, DrafterFile) for path in sorted(folder.glob("drafters/*.toml")))
+    return tuple(drafter for file in files for drafter in file.drafters)
 
 
 @cache
 def load_models(folder: Path = SHIPPED) -> tuple[KnownModel, ...]:
     """Read what is known of base models, in the order of their files."""
-    return tuple(
-        model
-        for path in sorted(folder.glob("models/*.toml"))
-        for model in _parse(path, ModelFile).models
-    )
+    files = (_parse(path, ModelFile) for path in sorted(folder.glob("models/*.toml")))
+    return tuple(model for file in files for model in file.models)
 
 
 def _load(path: Path, kind: type[AnyEntry]) -> AnyEntry:
@@ -100,17 +94,12 @@ def _parse(path: Path, kind: type[AnyFile]) -> AnyFile:
         if isinstance(table, dict):
             _complete(table)
         return kind.model_validate(table)
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
-        form = path.suffix.removeprefix(".").upper()
-        raise InvalidInputError(
-            f"{path.name} is not {form}: {fault}", hint=f"correct {path}"
-        ) from fault
     except ValidationError as fault:
-        raise InvalidInputError(
-            f"{path.name} is not a {kind.__name__}",
-            details=describe_faults(fault),
-            hint=f"correct {path}",
-        ) from fault
+        what, details = f"{path.name} is not a {kind.__name__}", describe_faults(fault)
+        raise InvalidInputError(what, details=details, hint=f"correct {path}") from fault
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
+        what = f"{path.name} is not {path.suffix.removeprefix('.').upper()}: {fault}"
+        raise InvalidInputError(what, hint=f"correct {path}") from fault
 
 
 def _complete(table: dict[str, Any]) -> None:

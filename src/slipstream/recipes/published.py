@@ -4,7 +4,7 @@ Recipes say what somebody ran; these files only say that a drafter exists, for w
 that is written, and which shape and size a target has while its own files cannot be read.
 """
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -14,7 +14,6 @@ from slipstream.records import Record
 Method = Literal[
     "dflash", "dflash2", "dspark", "eagle3", "eagle", "peagle", "mtp", "draft_model", "medusa"
 ]
-METHODS: tuple[str, ...] = get_args(Method)
 HUB_NAME = r"^\w[\w.-]*/\w[\w.-]*$"
 
 

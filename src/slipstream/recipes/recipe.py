@@ -4,21 +4,24 @@ A recipe is one TOML file of the catalogue. Its settings are what its author use
 engine of that day; the planner takes from them what still holds and says why not the rest.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.records import Record
 
+Text = Annotated[str, Field(min_length=1)]
+Count = Annotated[int, Field(ge=1)]
+
 
 class Evidence(Record):
     """One measurement with its conditions and who made it."""
 
-    by: str
-    source: str
-    hardware: str
-    engine_version: str
+    by: Text
+    source: Text
+    hardware: Text
+    engine_version: Text
     date: str | None = None
     settings: str = ""
     workload: str
@@ -34,12 +37,12 @@ class Evidence(Record):
 class Settings(Record):
     """The settings of a recipe's author; None was left to the engine."""
 
-    draft_length: int | None = None
-    context: int | None = None
-    sequences: int | None = None
-    batched_tokens: int | None = None
-    memory_utilization: float | None = None
-    tensor_parallel: int | None = None
+    draft_length: Count | None = None
+    context: Count | None = None
+    sequences: Count | None = None
+    batched_tokens: Count | None = None
+    memory_utilization: Annotated[float, Field(gt=0, lt=1)] | None = None
+    tensor_parallel: Count | None = None
     target_backend: str | None = None
     drafter_backend: str | None = None
     kv_dtype: str | None = None
@@ -56,8 +59,8 @@ class Settings(Record):
 class Obsolete(Record):
     """Something that a recipe needed once and that today's engine does not."""
 
-    what: str
-    why: str
+    what: Text
+    why: Text
 
 
 class Recipe(Record):
@@ -65,11 +68,11 @@ class Recipe(Record):
 
     schema_version: Literal[1] = 1
     name: str
-    title: str
+    title: Text
     target: str
     drafter: str
     machines: tuple[str, ...]
-    nodes: int = 1
+    nodes: Count = 1
     engine: Literal["vllm", "sglang", "other"]
     engine_version: str
     settings: Settings = Field(default_factory=Settings)
@@ -89,7 +92,7 @@ class RecipeList(Record):
 class Condition(Record):
     """When a known-bad combination is met: every field that is given must hold.
 
-    Values are alternatives; names of models are shell patterns (`poolside/Laguna-*`).
+    Texts are shell patterns (`poolside/Laguna-*`), of which one must match.
     """
 
     targets: tuple[str, ...] = ()
@@ -100,14 +103,13 @@ class Condition(Record):
     kv_dtypes: tuple[str, ...] = ()
     drafter_backends: tuple[str, ...] = ()
     prefix_caching: bool | None = None
-    schemes: tuple[str, ...] = ()
     runners: tuple[str, ...] = ()
     drafter_quantized: bool | None = None
     hybrid: bool | None = None
     sequences_over: int | None = None
     draft_length_under_block: bool | None = None
     memory_under_bytes: int | None = None
-    driver_prefixes: tuple[str, ...] = ()
+    drivers: tuple[str, ...] = ()
     nodes_over: int | None = None
     engine: str | None = None
     engine_below: str | None = None
@@ -120,7 +122,7 @@ class KnownBad(Record):
     schema_version: Literal[1] = 1
     name: str
     verdict: Literal["refuse", "warn"]
-    message: str
-    hint: str
-    sources: tuple[str, ...]
+    message: Text
+    hint: Text
+    sources: Annotated[tuple[Text, ...], Field(min_length=1)]
     when: Condition

@@ -13,7 +13,7 @@ from math import sqrt
 from statistics import fmean
 
 from slipstream.errors import InvalidInputError
-from slipstream.hardware.known_machines import list_machines, load_host
+from slipstream.hardware import list_machines, load_host
 from slipstream.recipes.recipe import Evidence, Recipe
 from slipstream.sizing.engine_speed import (
     DERIVED_PROMPTS,
@@ -74,7 +74,7 @@ def fit_rates(points: Sequence[RatePoint], draft_length: int) -> RateFit:
     if len({point.concurrency for point in points}) < 2:
         raise InvalidInputError(
             "rates of one concurrency do not show the cost of a larger batch",
-            hint="slipstream recipes --json shows which recipes have several",
+            hint="slipstream models --json shows which recipes have several",
         )
     if all(point.acceptance_length for point in points):
         return _fit_steps(points, draft_length)
@@ -119,7 +119,7 @@ def take_recipe(recipe: Recipe) -> EngineSpeed:
     if not length or not points:
         raise InvalidInputError(
             f"the recipe {recipe.name} has no published rates of several concurrencies",
-            hint="slipstream recipes --json shows which have",
+            hint="slipstream models --json shows which have",
         )
     fit = fit_rates(points, length)
     reading = _find_reading(recipe)

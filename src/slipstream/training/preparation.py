@@ -100,7 +100,7 @@ def require_target(target: Checkpoint) -> None:
         raise InvalidInputError(
             f"vLLM {VERSION} runs neither DFlash nor EAGLE-3 on {target.architecture}: "
             "that class hands out no auxiliary hidden states",
-            hint=f"slipstream inspect {target.name}",
+            hint=f"slipstream models {target.name}",
         )
 
 

@@ -45,7 +45,7 @@ def require_trainable(drafter: Checkpoint, target: Checkpoint) -> DraftPart:
     if draft is None or draft.family != "dflash":
         raise InvalidInputError(
             f"{drafter.name} is not a DFlash drafter and cannot be trained further",
-            hint=f"slipstream inspect {drafter.name}",
+            hint=f"slipstream models {drafter.name}",
         )
     misfits = [fault for fault in pair(target, drafter).faults if fault.verdict == "refuse"]
     if faults := (*(fault.message for fault in misfits), *_find_faults(drafter, draft, target)):
@@ -112,7 +112,7 @@ def _convert(source: Path, target: Path, draft: DraftPart, folder: Path) -> None
             raise InvalidInputError(
                 f"speculators cannot convert {source}",
                 details=tuple(str(fault).splitlines()),
-                hint=f"slipstream inspect {source}",
+                hint=f"slipstream models {source}",
             ) from fault
 
 

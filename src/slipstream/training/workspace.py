@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.hardware import Host
-from slipstream.planning import LaunchPlan, Wishes, make_plan
+from slipstream.planning import LaunchPlan, make_options, make_plan
 from slipstream.training.prompts import Conversation
 from slipstream.training.run import TrainFolder, TrainSettings
 from slipstream.units import show_time
@@ -50,15 +50,15 @@ class Workspace:
         longest = max(row.characters for row in conversations) // 2
         eager = () if self.host.accelerators else ("--enforce-eager",)
         counted = ("--per-request-spec-decode-metrics", "summary") if drafter else ()
-        wishes = Wishes(
-            speculation=drafter is not None,
+        options = make_options(
+            method=None if drafter else "plain",
             draft_length=settings.design.draft_tokens if drafter else None,
             users=users,
             context=min(self.target.context or 1 << 30, settings.max_tokens + 256 + longest),
-            raw=(*raw, *eager, *counted),
+            engine=(*raw, *eager, *counted),
         )
         here = {"name": str(self.target_folder), "revision": None}
-        return make_plan(self.host, self.target.model_copy(update=here), drafter, None, wishes)
+        return make_plan(self.host, self.target.model_copy(update=here), drafter, None, options)
 
 
 class Ticker:

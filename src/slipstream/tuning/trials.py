@@ -16,7 +16,7 @@ from pydantic import JsonValue
 
 from slipstream.errors import InvalidInputError
 from slipstream.hardware import Host
-from slipstream.hardware.cpu_lists import parse_cpu_list, show_cpu_list
+from slipstream.hardware.processor import parse_cpu_list, show_cpu_list
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import SCHEDULE, Choice
 from slipstream.records import Record

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from slipstream.checkpoints import read_checkpoint
 from slipstream.hardware import read_host, this_machine
-from slipstream.planning import LaunchPlan, Wishes, make_plan
+from slipstream.planning import LaunchPlan, make_options, make_plan
 from slipstream.proving_ground import SHIPPED_DRAFTER
 from slipstream.serving.access.gate_file import (
     GATE_CLASS,
@@ -125,12 +125,12 @@ def _make_plan(target: Path) -> LaunchPlan:
         read_checkpoint(str(target)),
         read_checkpoint(str(SHIPPED_DRAFTER), tokenizer=False),
         None,
-        Wishes(
+        make_options(
             users=SEATS,
             context=CONTEXT,
             draft_length=7,
             served_name="target",
-            raw=(
+            engine=(
                 *("--enforce-eager", "--middleware", GATE_CLASS),
                 *("--structured-outputs-config", '{"backend": "xgrammar"}'),
             ),

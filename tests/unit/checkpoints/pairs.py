@@ -16,7 +16,6 @@ from tests.unit.checkpoints.folders import (
 )
 
 TARGET, DRAFTER = "maker/target", "maker/drafter"
-DRAFTERS = "slipstream drafters maker/target"
 NATIVE = drafter_config(LLAMA, DrafterShape())
 LAYER_KEYS = ("block_size", "num_target_layers", "dflash_config")
 SPECULATORS: Table = {
@@ -58,14 +57,6 @@ class Bench:
     ) -> Checkpoint:
         folder = write_checkpoint(self.root / name, config, tensors=tensors, tokenizer=tokenizer)
         return read_checkpoint(str(folder)).model_copy(update={"name": name})
-
-
-def refusal(code: str, message: str, hint: str = DRAFTERS) -> Fault:
-    return Fault(code=code, verdict="refuse", message=message, hint=hint)
-
-
-def warning(code: str, message: str, hint: str) -> Fault:
-    return Fault(code=code, verdict="warn", message=message, hint=hint)
 
 
 def with_own(**keys: object) -> Table:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from slipstream.checkpoints import read_checkpoint
-from slipstream.checkpoints.conversation import Conversation
+from slipstream.checkpoints.checkpoint import Conversation
 from slipstream.errors import InvalidInputError
 from tests.unit.checkpoints.folders import write_checkpoint
 

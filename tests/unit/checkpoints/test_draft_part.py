@@ -2,6 +2,7 @@
 
 import pytest
 
+from slipstream.checkpoints.checkpoint import DraftPart
 from slipstream.checkpoints.draft_part import guess_family, parse_draft_part
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from tests.unit.checkpoints.folders import LLAMA, Table
@@ -29,98 +30,114 @@ def without(config: Table, *keys: str) -> Table:
     return {key: value for key, value in config.items() if key not in keys}
 
 
-def test_a_native_drafter_counts_layer_outputs() -> None:
-    draft = parse_draft_part(NATIVE, None)
+def read(config: Table, tensors: frozenset[str] | None = None) -> DraftPart:
+    draft = parse_draft_part(config, tensors)
     assert draft is not None
-    assert (draft.family, draft.layout) == ("dflash", "native")
-    assert draft.target_layer_ids == (1, 3, 5, 7, 9)
-    assert draft.layer_id_convention == "layer-output"
-    assert draft.layer_outputs == (1, 3, 5, 7, 9)
-    assert (draft.block_size, draft.mask_token_id, draft.target_layers) == (16, 3, 12)
+    return draft
 
 
-def test_a_speculators_drafter_counts_one_higher_and_means_the_same() -> None:
-    draft = parse_draft_part(SPECULATORS, None)
-    assert draft is not None
-    assert (draft.family, draft.layout) == ("dflash", "speculators")
-    assert draft.target_layer_ids == (2, 4, 6, 8, 10)
-    assert draft.layer_id_convention == "hidden-state"
-    assert draft.layer_outputs == (1, 3, 5, 7, 9)
-    assert (draft.block_size, draft.mask_token_id) == (16, 3)
-    assert (draft.draft_vocabulary, draft.target_hidden_size) == (100, 64)
-    assert draft.verifier == "maker/target"
-
-
-def test_a_second_list_of_a_native_config_is_kept() -> None:
-    draft = parse_draft_part(NATIVE | {"eagle_aux_hidden_state_layer_ids": [2, 4]}, None)
-    assert draft is not None
-    assert draft.auxiliary_ids == (2, 4)
-
-
-def test_ids_and_mask_may_stand_at_the_top_of_a_native_config() -> None:
-    config = without(NATIVE, "dflash_config") | {"target_layer_ids": [1, 9], "mask_token_id": 7}
-    draft = parse_draft_part(config, None)
-    assert draft is not None
-    assert (draft.target_layer_ids, draft.mask_token_id) == ((1, 9), 7)
+def test_both_layouts_are_read_and_mean_the_same_layers() -> None:
+    assert read(NATIVE) == DraftPart(
+        family="dflash",
+        layout="native",
+        block_size=16,
+        target_layer_ids=(1, 3, 5, 7, 9),
+        layer_id_convention="layer-output",
+        target_layers=12,
+        mask_token_id=3,
+        drafts_from_anchor=False,
+    )
+    assert read(SPECULATORS) == DraftPart(
+        family="dflash",
+        layout="speculators",
+        block_size=16,
+        target_layer_ids=(2, 4, 6, 8, 10),
+        layer_id_convention="hidden-state",
+        target_hidden_size=64,
+        mask_token_id=3,
+        drafts_from_anchor=False,
+        draft_vocabulary=100,
+        causal_statements={"sliding_window_non_causal": False},
+        verifier="maker/target",
+    )
+    assert read(NATIVE).layer_outputs == read(SPECULATORS).layer_outputs == (1, 3, 5, 7, 9)
 
 
 def test_what_a_config_does_not_say_is_unknown() -> None:
-    draft = parse_draft_part({"architectures": ["DFlashDraftModel"]}, None)
-    assert draft is not None
-    assert draft.block_size is None
-    assert draft.longest_draft is None
-    assert draft.target_layer_ids is None
-    assert draft.layer_id_convention is None
-    assert draft.layer_outputs is None
-    assert draft.mask_token_id is None
-    assert draft.own_head is None
-    assert draft.has_vocabulary_map is None
-    assert draft.causal_statements == {}
+    draft = read({"architectures": ["DFlashDraftModel"]})
+    assert draft == DraftPart(family="dflash", layout="native", drafts_from_anchor=False)
+    assert (draft.longest_draft, draft.layer_outputs) == (None, None)
+
+
+BARE = without(NATIVE, "dflash_config")
 
 
 @pytest.mark.parametrize(
-    ("architecture", "family"),
+    ("config", "field", "value"),
     [
-        ("DFlashDraftModel", "dflash"),
-        ("DFlashLagunaForCausalLM", "dflash"),
-        ("DFlash2DraftModel", "dflash2"),
-        ("DSparkDraftModel", "dspark"),
-        ("Qwen3DSparkModel", "dspark"),
-        ("Gemma4DSparkModel", "dspark"),
-        ("LlamaForCausalLMEagle3", "eagle3"),
-        ("Eagle3Qwen3ForCausalLM", "eagle3"),
-        ("DeepSeekMTPModel", "mtp"),
-        ("Qwen3NextMTP", "mtp"),
+        (NATIVE | {"eagle_aux_hidden_state_layer_ids": [2, 4]}, "auxiliary_ids", (2, 4)),
+        (BARE | {"target_layer_ids": [1, 9]}, "target_layer_ids", (1, 9)),
+        (BARE | {"mask_token_id": 7}, "mask_token_id", 7),
+        (with_own(use_swa=True), "forced_sliding", True),
+        (with_own(use_swa=False), "forced_sliding", False),
+        (NATIVE, "longest_draft", 15),
+        (with_own(sample_from_anchor=True), "longest_draft", 16),
+        (NATIVE | {"architectures": ["Qwen3DSparkModel"]}, "longest_draft", 16),
+        (
+            with_own(sample_from_anchor=False) | {"architectures": ["Qwen3DSparkModel"]},
+            "longest_draft",
+            15,
+        ),
+        (SPECULATORS, "longest_draft", 15),
+        (SPECULATORS | {"sample_from_anchor": True}, "longest_draft", 16),
+        (SPECULATORS | {"speculators_model_type": "dspark"}, "longest_draft", 16),
+        (NATIVE, "causal_statements", {}),
+        (NATIVE | {"is_causal": False}, "causal_statements", {"is_causal": False}),
+        (
+            with_own(causal=True) | {"is_causal": False},
+            "causal_statements",
+            {"is_causal": False, "dflash_config.causal": True},
+        ),
+        (
+            SPECULATORS | {"sliding_window_non_causal": False},
+            "causal_statements",
+            {"sliding_window_non_causal": True},
+        ),
+        (without(SPECULATORS, "sliding_window_non_causal"), "causal_statements", {}),
     ],
 )
-def test_a_family_is_told_by_the_architecture(architecture: str, family: str) -> None:
-    draft = parse_draft_part({"architectures": [architecture]}, None)
-    assert draft is not None
-    assert draft.family == family
+def test_a_key_of_a_config_is_read(config: Table, field: str, value: object) -> None:
+    assert getattr(read(config), field) == value
 
 
-@pytest.mark.parametrize("kind", ["dflash", "dflash2", "dspark", "eagle3", "mtp"])
-def test_a_family_is_told_by_the_type_that_speculators_names(kind: str) -> None:
-    draft = parse_draft_part(SPECULATORS | {"speculators_model_type": kind}, None)
-    assert draft is not None
-    assert draft.family == kind
-
-
-def test_a_parallel_eagle_is_an_eagle() -> None:
-    draft = parse_draft_part(SPECULATORS | {"speculators_model_type": "peagle"}, None)
-    assert draft is not None
-    assert draft.family == "eagle3"
-
-
-def test_a_class_of_any_name_with_a_dflash_config_is_a_dflash_drafter() -> None:
-    draft = parse_draft_part(NATIVE | {"architectures": ["Qwen3ForCausalLM"]}, None)
-    assert draft is not None
-    assert draft.family == "dflash"
-
-
-@pytest.mark.parametrize("config", [LLAMA, {}, {"architectures": []}, {"architectures": None}])
-def test_a_model_that_drafts_nothing_has_no_draft_part(config: Table) -> None:
-    assert parse_draft_part(config, None) is None
+@pytest.mark.parametrize(
+    ("config", "family"),
+    [
+        ({"architectures": ["DFlashDraftModel"]}, "dflash"),
+        ({"architectures": ["DFlashLagunaForCausalLM"]}, "dflash"),
+        ({"architectures": ["DFlash2DraftModel"]}, "dflash2"),
+        ({"architectures": ["DSparkDraftModel"]}, "dspark"),
+        ({"architectures": ["Gemma4DSparkModel"]}, "dspark"),
+        ({"architectures": ["LlamaForCausalLMEagle3"]}, "eagle3"),
+        ({"architectures": ["Eagle3Qwen3ForCausalLM"]}, "eagle3"),
+        ({"architectures": ["EagleLlamaForCausalLM"]}, "eagle"),
+        ({"architectures": ["DeepSeekMTPModel"]}, "mtp"),
+        ({"architectures": ["Qwen3NextMTP"]}, "mtp"),
+        (NATIVE | {"architectures": ["Qwen3ForCausalLM"]}, "dflash"),
+        (SPECULATORS | {"speculators_model_type": "dflash2"}, "dflash2"),
+        (SPECULATORS | {"speculators_model_type": "eagle3"}, "eagle3"),
+        (SPECULATORS | {"speculators_model_type": "peagle"}, "eagle3"),
+        (SPECULATORS | {"speculators_model_type": "mtp"}, "mtp"),
+        (SPECULATORS | {"speculators_model_type": "another"}, None),
+        (LLAMA, None),
+        ({}, None),
+        ({"architectures": []}, None),
+        ({"architectures": None}, None),
+    ],
+)
+def test_a_family_is_told_by_class_type_or_config(config: Table, family: str | None) -> None:
+    draft = parse_draft_part(config, None)
+    assert (draft and draft.family) == family
 
 
 @pytest.mark.parametrize(
@@ -139,63 +156,12 @@ def test_of_a_drafter_known_by_name_only_the_name_tells_the_family(name: str, fa
 
 
 @pytest.mark.parametrize("config", [NATIVE, SPECULATORS])
-def test_the_tensors_tell_of_a_map_and_a_head(config: Table) -> None:
-    both = parse_draft_part(config, frozenset({"d2t", "lm_head.weight"}))
-    neither = parse_draft_part(config, frozenset({"fc.weight"}))
-    assert both is not None
-    assert neither is not None
-    assert (both.has_vocabulary_map, both.own_head) == (True, True)
-    assert (neither.has_vocabulary_map, neither.own_head) == (False, False)
-
-
-def test_a_config_that_speaks_of_its_head_goes_before_the_tensors() -> None:
-    config = NATIVE | {"has_own_lm_head": False}
-    draft = parse_draft_part(config, frozenset({"lm_head.weight"}))
-    assert draft is not None
-    assert draft.own_head is False
-
-
-@pytest.mark.parametrize(
-    ("config", "longest"),
-    [
-        (NATIVE, 15),
-        (with_own(sample_from_anchor=True), 16),
-        (NATIVE | {"architectures": ["Qwen3DSparkModel"]}, 16),
-        (with_own(sample_from_anchor=False) | {"architectures": ["Qwen3DSparkModel"]}, 15),
-        (SPECULATORS, 15),
-        (SPECULATORS | {"sample_from_anchor": True}, 16),
-        (SPECULATORS | {"speculators_model_type": "dspark"}, 16),
-    ],
-)
-def test_the_anchor_is_drafted_only_where_it_is_sampled_from(config: Table, longest: int) -> None:
-    draft = parse_draft_part(config, None)
-    assert draft is not None
-    assert draft.longest_draft == longest
-
-
-@pytest.mark.parametrize(
-    ("config", "statements"),
-    [
-        (NATIVE, {}),
-        (NATIVE | {"is_causal": False}, {"is_causal": False}),
-        (with_own(causal=True), {"dflash_config.causal": True}),
-        (
-            with_own(causal=True) | {"is_causal": False},
-            {"is_causal": False, "dflash_config.causal": True},
-        ),
-        (SPECULATORS, {"sliding_window_non_causal": False}),
-        (SPECULATORS | {"sliding_window_non_causal": False}, {"sliding_window_non_causal": True}),
-        (without(SPECULATORS, "sliding_window_non_causal"), {}),
-    ],
-)
-def test_every_word_on_causality_is_kept(config: Table, statements: dict[str, bool]) -> None:
-    draft = parse_draft_part(config, None)
-    assert draft is not None
-    assert draft.causal_statements == statements
-
-
-@pytest.mark.parametrize("forced", [True, False])
-def test_use_swa_forces_a_window_on_every_layer(forced: bool) -> None:
-    draft = parse_draft_part(with_own(use_swa=forced), None)
-    assert draft is not None
-    assert draft.forced_sliding is forced
+def test_the_tensors_tell_of_a_map_and_a_head_unless_the_config_does(config: Table) -> None:
+    whole = frozenset({"d2t", "lm_head.weight"})
+    drafts = (
+        read(config, whole),
+        read(config, frozenset({"fc.weight"})),
+        read(config | {"has_own_lm_head": False}, whole),
+    )
+    told = [(draft.has_vocabulary_map, draft.own_head) for draft in drafts]
+    assert told == [(True, True), (False, False), (True, False)]

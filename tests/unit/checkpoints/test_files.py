@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,9 +12,8 @@ from tests.unit.checkpoints.folders import LLAMA, write_checkpoint, write_safete
 TENSORS = {"embed.weight": ("BF16", (6, 4)), "packed.weight": ("F4", (3, 8))}
 
 
-def write_header(path: Path, header: bytes, weights: bytes = b"") -> Path:
-    path.write_bytes(len(header).to_bytes(8, "little") + header + weights)
-    return path
+def headed(header: bytes) -> bytes:
+    return len(header).to_bytes(8, "little") + header
 
 
 def write_index(folder: Path, shards: dict[str, str]) -> None:
@@ -40,56 +38,40 @@ def test_a_file_without_tensors_is_whole(tmp_path: Path) -> None:
     assert read_header(write_safetensors(tmp_path / "model.safetensors", {})) == ()
 
 
-def test_a_file_that_was_cut_short_is_refused_with_both_lengths(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_file_of_another_length_is_refused_with_both_lengths(tmp_path: Path, change: int) -> None:
     path = write_safetensors(tmp_path / "model.safetensors", TENSORS)
-    whole = path.stat().st_size
-    path.write_bytes(path.read_bytes()[:-1])
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] if change < 0 else content + b"\0")
     fault = refuse(path)
-    assert fault.message == (
-        f"model.safetensors has {whole - 1} bytes, but its header needs {whole}"
-    )
-    assert fault.hint == "download model.safetensors again"
-
-
-def test_a_file_with_bytes_left_over_is_refused_too(tmp_path: Path) -> None:
-    path = write_safetensors(tmp_path / "model.safetensors", TENSORS)
-    whole = path.stat().st_size
-    path.write_bytes(path.read_bytes() + b"\0")
-    assert refuse(path).message == (
-        f"model.safetensors has {whole + 1} bytes, but its header needs {whole}"
-    )
-
-
-def test_a_header_longer_than_its_file_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    path.write_bytes((1 << 62).to_bytes(8, "little") + b"{}")
-    fault = refuse(path)
-    assert fault.message == (
-        f"model.safetensors is not a complete safetensors file: the header claims {1 << 62} bytes"
-    )
-    assert fault.hint == "download model.safetensors again"
-
-
-@pytest.mark.parametrize("content", [b"", b"\x02\0\0", b"\0" * 8])
-def test_a_file_without_a_header_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(content)
-    assert "is not a complete safetensors file" in refuse(path).message
-
-
-@pytest.mark.parametrize("header", [b"version https://git-lfs", b"\xff\xfe{}", b'{"a": '])
-def test_a_header_that_is_no_json_is_refused(tmp_path: Path, header: bytes) -> None:
-    fault = refuse(write_header(tmp_path / "model.safetensors", header))
-    assert fault.message.startswith("model.safetensors is not a complete safetensors file: ")
+    assert str(len(content)) in fault.message
+    assert str(len(content) + change) in fault.message
     assert fault.hint == "download model.safetensors again"
 
 
 @pytest.mark.parametrize(
-    "header", [[], "text", {"a": 1}, {"a": {"dtype": "BF16"}}, {"a": {"data_offsets": [0]}}]
+    "content",
+    [
+        b"",
+        b"\x02\0\0",
+        b"\0" * 8,
+        (1 << 62).to_bytes(8, "little") + b"{}",
+        headed(b"version https://git-lfs"),
+        headed(b"\xff\xfe{}"),
+        headed(b'{"a": '),
+        headed(b"[]"),
+        headed(b'"text"'),
+        headed(b'{"a": 1}'),
+        headed(b'{"a": {"dtype": "BF16"}}'),
+        headed(b'{"a": {"data_offsets": [0]}}'),
+    ],
 )
-def test_a_header_that_is_json_of_another_kind_is_refused(tmp_path: Path, header: Any) -> None:
-    path = write_header(tmp_path / "model.safetensors", json.dumps(header).encode())
-    assert "is not a complete safetensors file" in refuse(path).message
+def test_a_file_without_a_header_of_tensors_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    fault = refuse(path)
+    assert "is not a complete safetensors file" in fault.message
+    assert fault.hint == "download model.safetensors again"
 
 
 def test_a_folder_gives_its_small_files_and_the_tensors_of_every_shard(tmp_path: Path) -> None:
@@ -131,21 +113,13 @@ def test_a_shard_that_the_index_names_and_that_is_not_there_is_missed(tmp_path: 
 def test_neither_a_folder_nor_a_hub_name_is_refused_without_asking_the_hub(name: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         open_files(name)
-    assert caught.value.message == (
-        f"there is no folder {name}, and it is not the name of a model on the hub"
-    )
-    assert caught.value.hint == "name a folder with a config.json, or OWNER/MODEL"
+    assert name in caught.value.message
+    assert "OWNER/MODEL" in caught.value.hint
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors.index.json"])
 def test_a_huge_file_under_a_small_ones_name_is_not_fetched(file: str) -> None:
-    files = HubFiles(
-        name="somebody/model",
-        revision="main",
-        origin="hub",
-        licence=None,
-        gated=False,
-        present={"config.json": 2, "model.safetensors": 2, file: 1 << 40},
-    )
+    present = {"config.json": 2, "model.safetensors": 2, file: 1 << 40}
+    files = HubFiles(name="somebody/model", origin="hub", present=present)
     with pytest.raises(InvalidInputError, match=f"{file} of somebody/model has 1099511627776"):
         files.read_tensors() if "index" in file else files.read(file)

@@ -41,66 +41,50 @@ DELTA_NET = Layers(
 FULL = Layers(kind="full", count=12, key_value_heads=2, head_size=256)
 
 
-def test_a_dense_models_head_size_follows_from_its_width() -> None:
-    assert parse_layers(LLAMA) == (Layers(kind="full", count=12, key_value_heads=2, head_size=16),)
+DENSE = Layers(kind="full", count=12, key_value_heads=2, head_size=16)
+WITHOUT_GROUPS = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
+TYPES = [*["linear_attention"] * 3, "full_attention"] * 12
+SLIDING = Layers(kind="sliding", count=10, key_value_heads=8, head_size=256, window=1024)
+WIDE = Layers(kind="full", count=2, key_value_heads=2, head_size=512)
 
 
-def test_a_stated_head_size_goes_before_the_computed_one() -> None:
-    (layers,) = parse_layers(LLAMA | {"head_dim": 128}) or ()
-    assert layers.head_size == 128
+def count(part: Layers, layers: int) -> Layers:
+    return part.model_copy(update={"count": layers})
 
 
-def test_without_key_value_heads_every_head_keeps_its_own() -> None:
-    config = {key: value for key, value in LLAMA.items() if key != "num_key_value_heads"}
-    (layers,) = parse_layers(config) or ()
-    assert layers.key_value_heads == 4
-
-
-def test_gemmas_full_layers_have_their_own_heads() -> None:
-    assert parse_layers(GEMMA) == (
-        Layers(kind="sliding", count=10, key_value_heads=8, head_size=256, window=1024),
-        Layers(kind="full", count=2, key_value_heads=2, head_size=512),
-    )
-
-
-def test_layers_that_share_a_cache_keep_nothing_of_their_own() -> None:
-    sliding, full = (parse_layers(GEMMA | {"num_kv_shared_layers": 6}) or ())[:2]
-    assert (sliding.count, full.count) == (5, 1)
-
-
-def test_layers_that_share_a_cache_are_layers_all_the_same() -> None:
-    layers = parse_layers(GEMMA | {"num_kv_shared_layers": 6}) or ()
-    assert sum(part.count for part in layers) == 12
-
-
-def test_a_hybrid_is_read_from_its_layer_types() -> None:
-    types = [*["linear_attention"] * 3, "full_attention"] * 12
-    assert parse_layers(QWEN3_NEXT | {"layer_types": types}) == (DELTA_NET, FULL)
-
-
-def test_a_hybrid_is_read_from_its_interval_too() -> None:
-    assert parse_layers(QWEN3_NEXT | {"full_attention_interval": 4}) == (DELTA_NET, FULL)
-
-
-def test_a_state_that_is_not_float32_takes_two_bytes_an_element() -> None:
-    config = QWEN3_NEXT | {"full_attention_interval": 4, "mamba_ssm_dtype": "bfloat16"}
-    (recurrent, _) = parse_layers(config) or ()
-    assert recurrent.state_element_bytes == 2
-
-
-def test_of_an_unfamiliar_recurrence_only_the_count_is_known() -> None:
-    config = LLAMA | {"layer_types": ["mamba", "attention"] * 6}
-    assert parse_layers(config) == (
-        Layers(kind="recurrent", count=6),
-        Layers(kind="full", count=6, key_value_heads=2, head_size=16),
-    )
-
-
-def test_latent_attention_keeps_one_compressed_vector() -> None:
-    config = LLAMA | {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
-    assert parse_layers(config) == (
-        Layers(kind="latent", count=12, key_value_heads=1, head_size=576),
-    )
+@pytest.mark.parametrize(
+    ("config", "layers"),
+    [
+        (LLAMA, (DENSE,)),
+        (LLAMA | {"head_dim": 128}, (DENSE.model_copy(update={"head_size": 128}),)),
+        (WITHOUT_GROUPS, (DENSE.model_copy(update={"key_value_heads": 4}),)),
+        (GEMMA, (SLIDING, WIDE)),
+        (
+            GEMMA | {"num_kv_shared_layers": 6},
+            (count(SLIDING, 5), count(WIDE, 1), Layers(kind="shared", count=6)),
+        ),
+        (QWEN3_NEXT | {"layer_types": TYPES}, (DELTA_NET, FULL)),
+        (QWEN3_NEXT | {"full_attention_interval": 4}, (DELTA_NET, FULL)),
+        (
+            QWEN3_NEXT | {"full_attention_interval": 4, "mamba_ssm_dtype": "bfloat16"},
+            (DELTA_NET.model_copy(update={"state_element_bytes": 2}), FULL),
+        ),
+        # Of an unfamiliar recurrence only the count is known.
+        (
+            LLAMA | {"layer_types": ["mamba", "attention"] * 6},
+            (Layers(kind="recurrent", count=6), count(DENSE, 6)),
+        ),
+        (
+            LLAMA | {"kv_lora_rank": 512, "qk_rope_head_dim": 64},
+            (Layers(kind="latent", count=12, key_value_heads=1, head_size=576),),
+        ),
+        ({"hidden_size": 64}, None),
+    ],
+)
+def test_layers_are_read_by_what_they_keep(
+    config: Table, layers: tuple[Layers, ...] | None
+) -> None:
+    assert parse_layers(config) == layers
 
 
 @pytest.mark.parametrize(
@@ -109,13 +93,10 @@ def test_latent_attention_keeps_one_compressed_vector() -> None:
         ({"sliding_window": 512}, "sliding"),
         ({"sliding_window": 512, "use_sliding_window": True}, "sliding"),
         ({"sliding_window": 512, "use_sliding_window": False}, "full"),
+        ({"sliding_window": 512, "model_type": "qwen3"}, "full"),
         ({"sliding_window": None, "use_sliding_window": True}, "full"),
     ],
 )
 def test_a_window_counts_only_where_it_is_used(keys: Table, kind: str) -> None:
     (layers,) = parse_layers(LLAMA | keys) or ()
     assert layers.kind == kind
-
-
-def test_a_config_without_a_count_tells_nothing() -> None:
-    assert parse_layers({"hidden_size": 64}) is None

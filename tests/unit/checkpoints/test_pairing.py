@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,240 +21,166 @@ from tests.unit.checkpoints.folders import (
 )
 from tests.unit.checkpoints.pairs import (
     DRAFTER,
-    DRAFTERS,
     NATIVE,
     SLIDING,
     SPECULATORS,
     Bench,
-    refusal,
-    warning,
+    with_layers,
     with_own,
     with_rope,
 )
 
-OR_A_MODEL = f"{DRAFTERS}, or --method draft_model for a smaller model"
+AUX = "aux_hidden_state_layer_ids"
+SHORT = NATIVE | {"max_position_embeddings": 2048}
+FULL_AND_SLIDING = {"layer_types": ["full_attention", "sliding_attention"], "num_hidden_layers": 2}
+ONLY_SLIDING = SLIDING | {"layer_types": ["sliding_attention"], "num_hidden_layers": 1}
+SERVED_CAUSAL = {"sliding_window_non_causal": False}
+SWA = with_own(use_swa=True, swa_window_size=512)
+EAGLE = {"architectures": ["LlamaForCausalLMEagle3"]}
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def verify(name: str) -> Table:
+    return SPECULATORS | {"speculators_config": {"verifier": {"name_or_path": name}}}
+
+
+def silent(config: Table) -> Table:
+    return {key: value for key, value in config.items() if key != "sliding_window_non_causal"}
 
 
 def test_a_drafter_made_for_its_target_has_no_faults(bench: Bench) -> None:
     drafter = bench.drafter()
     pairing = pair(bench.target, drafter, draft_length=7, context=4096)
-    assert pairing.faults == ()
+    assert (pairing.faults, pairing.refusals) == ((), ())
     assert (pairing.target, pairing.drafter) == (bench.target, drafter)
     assert (pairing.draft_length, pairing.context) == (7, 4096)
 
 
-def test_the_same_drafter_in_the_layout_of_speculators_has_none_either(bench: Bench) -> None:
-    assert bench.faults(bench.drafter(SPECULATORS), k=7, context=4096) == ()
+# A config, the load, the code with "!" for a refusal, and values that its message names.
+@pytest.mark.parametrize(
+    ("config", "load", "code", "values"),
+    [
+        (LLAMA, {}, "not-a-drafter!", ("LlamaForCausalLM",)),
+        (NATIVE, {"k": 8}, "draft-length!", ("8", "at most 7")),
+        (with_own(sample_from_anchor=True), {"k": 9}, "draft-length!", ("at most 8",)),
+        (NATIVE | {"hidden_size": 80}, {}, "hidden-size!", ("80", "64")),
+        (NATIVE | {"vocab_size": 320}, {}, "vocabulary-size!", ("320", "300")),
+        (NATIVE | {"draft_vocab_size": 100}, {}, "vocabulary-map!", ("100 of 300", "d2t")),
+        (with_own(target_layer_ids=[1, 5, 13]), {}, "layer-range!", (" 13,", "0 to 11")),
+        (with_own(target_layer_ids=[1, 13, 40]), {}, "layer-range!", (" 13, 40,",)),
+        (SPECULATORS | {AUX: [2, 14]}, {}, "layer-range!", (" 13,",)),
+        (SPECULATORS | {AUX: [2, 13]}, {}, "layer-range!", (" 12,",)),
+        (with_own(target_layer_ids=[9, 1, 5]), {}, "layer-order!", ("9, 1, 5", "1, 5, 9")),
+        (with_own(target_layer_ids=[1, 5, 5, 9]), {}, "layer-order!", ("as 1, 5, 9",)),
+        (
+            NATIVE | {f"eagle_{AUX}": [1, 3, 5, 7, 9]},
+            {},
+            "layer-convention!",
+            ("outputs 1, 3, 5, 7, 9", "states 1, 3, 5, 7, 9"),
+        ),
+        (with_own(target_layer_ids=[2, 7, 12]), {}, "layer-convention!", ("layer 12", "0 to 11")),
+        (SPECULATORS | {AUX: [0, 5, 9]}, {}, "layer-convention!", ("hidden state 0", "0, 5, 9")),
+        (with_own(mask_token_id=None), {}, "mask-missing!", ("mask_token_id",)),
+        (with_own(mask_token_id=300), {}, "mask-outside!", ("300", "0 to 299")),
+        (with_own(mask_token_id=-1), {}, "mask-outside!", ("-1", "0 to 299")),
+        (SHORT, {"context": 2049}, "drafter-context!", ("2048", "2049")),
+        (SHORT, {}, "drafter-context", ("2048", "4096")),
+        (with_rope(rope_theta=1e6), {}, "rope-theta", ("1e+06", "10000")),
+        (with_rope(rope_type="yarn", factor=4.0), {}, "rope-scaling", ("yarn x4", "default")),
+        (NATIVE | {"num_target_layers": 36}, {}, "target-layers!", ("36", "12")),
+        (verify("other/model-8B"), {}, "verifier", ("other/model-8B", "maker/target")),
+        (
+            with_own(causal=True) | {"is_causal": False},
+            {},
+            "causality!",
+            ("is_causal means non-causal", "dflash_config.causal means causal"),
+        ),
+        (silent(with_layers(**SLIDING)), {}, "causality", ("takes them as non-causal",)),
+        (NATIVE | SLIDING, {}, "causality", ("takes them as causal",)),
+        (SWA, {}, "causality", ("takes them as non-causal",)),
+        (SWA | SLIDING, {}, "causality", ("takes them as causal",)),
+        (SPECULATORS | SERVED_CAUSAL, {}, "causality", ("serves them causal",)),
+        (
+            with_layers(**SLIDING | FULL_AND_SLIDING) | SERVED_CAUSAL,
+            {},
+            "causality",
+            ("serves them causal",),
+        ),
+    ],
+)
+def test_each_fault_has_its_code_and_names_its_values(
+    bench: Bench, config: Table, load: dict[str, int], code: str, values: tuple[str, ...]
+) -> None:
+    (fault,) = bench.faults(bench.drafter(config), **load)
+    assert fault.code + ("!" if fault.verdict == "refuse" else "") == code
+    assert [value for value in (DRAFTER, *values) if value not in fault.message] == []
+    assert fault.hint
 
 
-def test_a_model_that_drafts_nothing_is_not_a_drafter(bench: Bench) -> None:
-    message = "maker/drafter is a LlamaForCausalLM, not a drafter"
-    assert bench.faults(bench.drafter(LLAMA)) == (refusal("not-a-drafter", message, OR_A_MODEL),)
+@pytest.mark.parametrize(
+    ("config", "load"),
+    [
+        (SPECULATORS, {"k": 7, "context": 4096}),
+        (with_own(sample_from_anchor=True), {"k": 8}),
+        (NATIVE | {"hidden_size": 32, "target_hidden_size": 64}, {}),
+        (NATIVE | {f"eagle_{AUX}": [2, 4, 6, 8, 10]}, {}),
+        (with_own(target_layer_ids=[0, 11]), {}),
+        (SPECULATORS | {AUX: [1, 12]}, {}),
+        (with_own(mask_token_id=None) | EAGLE, {}),
+        (SHORT, {"context": 2048}),
+        (NATIVE | {"draft_vocab_size": 300}, {}),
+        (verify("/models/Target/"), {}),
+        (verify("other/TARGET"), {}),
+        (with_own(causal=True) | SLIDING, {}),
+        (with_own(causal=False) | SLIDING, {}),
+        (NATIVE | SLIDING | {"is_causal": True}, {}),
+        (with_own(causal=True) | {"is_causal": True}, {}),
+        (with_layers(**SLIDING), {}),
+        (with_layers(**ONLY_SLIDING) | SERVED_CAUSAL, {}),
+    ],
+)
+def test_what_is_close_to_a_fault_is_none(
+    bench: Bench, config: Table, load: dict[str, Any]
+) -> None:
+    assert bench.faults(bench.drafter(config), **load) == ()
+
+
+@pytest.mark.parametrize(
+    ("config", "load", "hint"),
+    [
+        (NATIVE, {"k": 8}, "--k 7"),
+        (SHORT, {"context": 2049}, "--context 2048"),
+        (NATIVE | {"hidden_size": 80}, {}, "slipstream models maker/target"),
+    ],
+)
+def test_the_hint_is_what_to_type(
+    bench: Bench, config: Table, load: dict[str, int], hint: str
+) -> None:
+    (fault,) = bench.faults(bench.drafter(config), **load)
+    assert fault.hint == hint
 
 
 def test_a_model_without_an_architecture_is_not_a_drafter_either(bench: Bench) -> None:
-    nameless = Checkpoint(name=DRAFTER, source="test")
-    message = "maker/drafter is a model, not a drafter"
-    assert bench.faults(nameless) == (refusal("not-a-drafter", message, OR_A_MODEL),)
-
-
-def test_a_draft_longer_than_the_block_is_refused(bench: Bench) -> None:
-    message = (
-        "8 draft tokens were asked for, but maker/drafter was trained on "
-        "blocks of 8 and drafts at most 7"
-    )
-    assert bench.faults(bench.drafter(), k=8) == (refusal("draft-length", message, "--k 7"),)
-
-
-def test_a_drafter_that_samples_from_the_anchor_drafts_one_more(bench: Bench) -> None:
-    drafter = bench.drafter(with_own(sample_from_anchor=True))
-    assert bench.faults(drafter, k=8) == ()
-    (fault,) = bench.faults(drafter, k=9)
-    assert (fault.code, fault.hint) == ("draft-length", "--k 8")
-
-
-def test_another_hidden_size_is_refused(bench: Bench) -> None:
-    message = "drafter maker/drafter was made for hidden size 80, but maker/target has 64"
-    drafter = bench.drafter(NATIVE | {"hidden_size": 80})
-    assert bench.faults(drafter) == (refusal("hidden-size", message),)
-
-
-def test_a_narrow_drafter_that_names_its_targets_size_fits(bench: Bench) -> None:
-    assert bench.faults(bench.drafter(NATIVE | {"hidden_size": 32, "target_hidden_size": 64})) == ()
-
-
-def test_another_vocabulary_size_is_refused(bench: Bench) -> None:
-    message = "maker/drafter has 320 tokens in its vocabulary, maker/target 300"
-    drafter = bench.drafter(NATIVE | {"vocab_size": 320})
-    assert bench.faults(drafter) == (refusal("vocabulary-size", message),)
+    (fault,) = bench.faults(Checkpoint(name=DRAFTER, source="test"))
+    assert (fault.code, fault.verdict) == ("not-a-drafter", "refuse")
 
 
 def test_equal_sizes_do_not_hide_another_tokenizer(bench: Bench) -> None:
     swapped = TOKENIZER | {"model": {"type": "BPE", "vocab": {"b": 0, "a": 1, "c": 2}}}
     drafter = bench.drafter(tokenizer=swapped)
-    ours, theirs = drafter.tokenizer_sha256, bench.target.tokenizer_sha256
-    assert ours is not None
-    assert theirs is not None
-    message = (
-        f"the tokenizers differ: maker/drafter has {ours[:12]}, maker/target has {theirs[:12]}"
-    )
-    assert bench.faults(drafter) == (refusal("tokenizer", message),)
+    (fault,) = bench.faults(drafter)
+    assert (fault.code, fault.verdict) == ("tokenizer", "refuse")
+    hashes = (drafter.tokenizer_sha256, bench.target.tokenizer_sha256)
+    assert all(str(one)[:12] in fault.message for one in hashes)
 
 
-@pytest.mark.parametrize(
-    ("config", "shown"),
-    [
-        (with_own(target_layer_ids=[1, 5, 13]), "13"),
-        (with_own(target_layer_ids=[1, 13, 40]), "13, 40"),
-        (SPECULATORS | {"aux_hidden_state_layer_ids": [2, 14]}, "13"),
-        pytest.param(SPECULATORS | {"aux_hidden_state_layer_ids": [2, 13]}, "12"),
-    ],
-)
-def test_layers_that_the_target_does_not_have_are_refused(
-    bench: Bench, config: Table, shown: str
-) -> None:
-    message = f"maker/drafter reads target layers {shown}, but maker/target has layers 0 to 11"
-    assert bench.faults(bench.drafter(config)) == (refusal("layer-range", message),)
-
-
-@pytest.mark.parametrize(
-    ("ids", "shown", "fed"),
-    [([9, 1, 5], "9, 1, 5", "1, 5, 9"), ([1, 5, 5, 9], "1, 5, 5, 9", "1, 5, 9")],
-)
-def test_layers_that_vllm_would_permute_are_refused(
-    bench: Bench, ids: list[int], shown: str, fed: str
-) -> None:
-    message = f"maker/drafter lists its target layers as {shown}, and vLLM would feed them as {fed}"
-    drafter = bench.drafter(with_own(target_layer_ids=ids))
-    assert bench.faults(drafter) == (refusal("layer-order", message),)
-
-
-def test_two_lists_that_are_not_one_apart_are_refused(bench: Bench) -> None:
-    message = (
-        "maker/drafter lists layer outputs 1, 3, 5, 7, 9 and hidden states "
-        "1, 3, 5, 7, 9, which would have to be one higher each"
-    )
-    drafter = bench.drafter(NATIVE | {"eagle_aux_hidden_state_layer_ids": [1, 3, 5, 7, 9]})
-    assert bench.faults(drafter) == (refusal("layer-convention", message),)
-
-
-def test_two_lists_that_are_one_apart_fit(bench: Bench) -> None:
-    drafter = bench.drafter(NATIVE | {"eagle_aux_hidden_state_layer_ids": [2, 4, 6, 8, 10]})
-    assert bench.faults(drafter) == ()
-
-
-def test_layer_outputs_up_to_the_count_are_hidden_states_in_disguise(bench: Bench) -> None:
-    message = (
-        "maker/drafter counts up to layer 12 of a target with layers 0 to 11: "
-        "its ids 2, 7, 12 are hidden states, one too high"
-    )
-    drafter = bench.drafter(with_own(target_layer_ids=[2, 7, 12]))
-    assert bench.faults(drafter) == (refusal("layer-convention", message),)
-
-
-def test_a_hidden_state_zero_is_a_layer_output_in_disguise(bench: Bench) -> None:
-    message = (
-        "maker/drafter reads hidden state 0, the embedding: "
-        "its ids 0, 5, 9 are layer outputs, one too low"
-    )
-    drafter = bench.drafter(SPECULATORS | {"aux_hidden_state_layer_ids": [0, 5, 9]})
-    assert bench.faults(drafter) == (refusal("layer-convention", message),)
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        with_own(target_layer_ids=[0, 11]),
-        SPECULATORS | {"aux_hidden_state_layer_ids": [1, 12]},
-    ],
-)
-def test_the_first_and_the_last_layer_may_be_read(bench: Bench, config: Table) -> None:
-    assert bench.faults(bench.drafter(config)) == ()
-
-
-def test_a_drafter_without_a_mask_is_refused(bench: Bench) -> None:
-    message = "maker/drafter names no mask_token_id, so it cannot draft"
-    drafter = bench.drafter(with_own(mask_token_id=None))
-    assert bench.faults(drafter) == (refusal("mask-missing", message),)
-
-
-def test_an_eagle_needs_no_mask(bench: Bench) -> None:
-    config = with_own(mask_token_id=None) | {"architectures": ["LlamaForCausalLMEagle3"]}
-    assert bench.faults(bench.drafter(config)) == ()
-
-
-@pytest.mark.parametrize("mask", [300, 151669, -1])
-def test_a_mask_that_the_embedding_has_no_row_for_is_refused(bench: Bench, mask: int) -> None:
-    message = f"maker/drafter masks with token {mask}, but maker/target has only tokens 0 to 299"
-    drafter = bench.drafter(with_own(mask_token_id=mask))
-    assert bench.faults(drafter) == (refusal("mask-outside", message),)
-
-
-def test_a_context_that_was_asked_for_and_the_drafter_does_not_know_is_refused(
-    bench: Bench,
-) -> None:
-    message = "maker/drafter knows 2048 positions, but 2049 would be served"
-    drafter = bench.drafter(NATIVE | {"max_position_embeddings": 2048})
-    assert bench.faults(drafter, context=2049) == (
-        refusal("drafter-context", message, "--context 2048"),
-    )
-    assert bench.faults(drafter, context=2048) == ()
-
-
-def test_a_target_that_could_serve_more_than_the_drafter_knows_only_warns(bench: Bench) -> None:
-    message = "maker/drafter knows 2048 positions, but 4096 would be served"
-    drafter = bench.drafter(NATIVE | {"max_position_embeddings": 2048})
-    assert bench.faults(drafter) == (warning("drafter-context", message, "--context 2048"),)
-
-
-def test_another_rope_base_warns(bench: Bench) -> None:
-    message = "rope theta is 1e+06 in maker/drafter and 10000 in maker/target"
-    hint = "watch vllm:spec_decode_num_accepted_tokens on /metrics: it shows if this is right"
-    drafter = bench.drafter(with_rope(rope_theta=1e6))
-    assert bench.faults(drafter) == (warning("rope-theta", message, hint),)
-
-
-def test_another_rope_scaling_warns(bench: Bench) -> None:
-    message = "rope scaling is yarn x4 in maker/drafter and default in maker/target"
-    hint = "keep --context within what both know unscaled"
-    drafter = bench.drafter(with_rope(rope_type="yarn", factor=4.0))
-    assert bench.faults(drafter) == (warning("rope-scaling", message, hint),)
-
-
-def test_a_reduced_vocabulary_without_its_map_is_refused(bench: Bench) -> None:
-    message = "maker/drafter drafts from 100 of 300 tokens, but has no tensor d2t that says which"
-    drafter = bench.drafter(NATIVE | {"draft_vocab_size": 100})
-    assert bench.faults(drafter) == (refusal("vocabulary-map", message),)
-
-
-@pytest.mark.parametrize("reduced", [100, 300])
-def test_a_vocabulary_with_its_map_or_of_full_size_fits(bench: Bench, reduced: int) -> None:
-    tensors = dict(drafter_tensors(NATIVE))
-    if reduced == 100:
-        tensors["d2t"] = ("I64", (100,))
-    drafter = bench.drafter(NATIVE | {"draft_vocab_size": reduced}, tensors=tensors)
-    assert bench.faults(drafter) == ()
-
-
-def test_a_drafter_for_another_depth_is_refused(bench: Bench) -> None:
-    message = "maker/drafter was made for a target of 36 layers, maker/target has 12"
-    drafter = bench.drafter(NATIVE | {"num_target_layers": 36})
-    assert bench.faults(drafter) == (refusal("target-layers", message),)
-
-
-def test_a_drafter_for_another_verifier_warns(bench: Bench) -> None:
-    verifier = {"verifier": {"name_or_path": "other/model-8B"}}
-    message = "maker/drafter was trained for other/model-8B, not for maker/target"
-    hint = "watch vllm:spec_decode_num_accepted_tokens on /metrics: it may be lower than published"
-    drafter = bench.drafter(SPECULATORS | {"speculators_config": verifier})
-    assert bench.faults(drafter) == (warning("verifier", message, hint),)
-
-
-@pytest.mark.parametrize("name", ["maker/target", "/models/Target/", "other/TARGET"])
-def test_a_verifier_of_the_same_name_is_the_target(bench: Bench, name: str) -> None:
-    drafter = bench.drafter(
-        SPECULATORS | {"speculators_config": {"verifier": {"name_or_path": name}}}
-    )
+def test_a_reduced_vocabulary_with_its_map_fits(bench: Bench) -> None:
+    tensors = dict(drafter_tensors(NATIVE)) | {"d2t": ("I64", (100,))}
+    drafter = bench.drafter(NATIVE | {"draft_vocab_size": 100}, tensors=tensors)
     assert bench.faults(drafter) == ()
 
 

@@ -15,7 +15,7 @@ from slipstream.measuring.comparing.comparison import Arena, Comparison
 from slipstream.measuring.engine_start import StartFigures
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.planner import make_plan
-from slipstream.planning.wishes import Wishes
+from slipstream.planning.settings.options import make_options
 from tests.unit.cli.test_plan_methods import write_models
 from tests.unit.measuring.comparing.simulated_server import Server, measure
 from tests.unit.planning.pieces import TARGET
@@ -49,7 +49,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 def plan_method(method: str, *refusals: Fault) -> LaunchPlan:
     words = () if method == "plain" else ("--speculative-config.method", method)
-    plan = make_plan(load_host("gb10"), TARGET, None, None, Wishes(raw=words))
+    plan = make_plan(load_host("gb10"), TARGET, None, None, make_options(engine=words))
     return plan.model_copy(update={"refusals": refusals})
 
 
@@ -122,7 +122,7 @@ def test_saved_plans_are_held_against_the_first_of_them(capsys: pytest.CaptureFi
         (["dflash", "ngram=mine"], "'ngram=mine' names no drafter that ngram could use"),
         (["dflash=", "ngram"], "'dflash=' names no drafter that dflash could use"),
         (["dflash", "plain", "--against", "a.json"], "--methods and --against exclude"),
-        (["dflash", "plain", "--no-speculation"], "--methods and --no-speculation exclude"),
+        (["dflash", "plain", "--no-speculation"], "--methods and --method exclude"),
         (["dflash", "plain", "--drafter", "mine"], "--methods and --drafter exclude"),
         (["dflash", "plain", "--method", "ngram"], "--methods and --method exclude"),
     ],

@@ -45,6 +45,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         (("plan", "--goal", "cap"), ["capacity"]),
         (("keys", "rot"), ["rotate"]),
         (("status", "listed"), ["listed-runs"]),
+        (("models", "--recipe", "listed"), ["listed-recipes"]),
         (("plan", "--host", "listed"), ["listed-machines"]),
         (("plan", "listed"), ["listed-targets"]),
         (("serve", "--gate", "ne"), ["net"]),

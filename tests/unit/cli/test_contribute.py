@@ -19,7 +19,7 @@ from slipstream.hardware.host import Engine
 from slipstream.measuring.contribution import Contribution
 from slipstream.recipes import find_recipes, load_recipes
 from slipstream.recipes.recipe import Recipe
-from slipstream.reporting.text.recipe import render_recipes
+from slipstream.reporting.text.model import render_recipes
 from tests.unit.reporting.pages.test_certificate import certify
 from tests.unit.reporting.records import make_comparison
 from tests.unit.serving.test_examination import EXCERPTS

@@ -83,7 +83,7 @@ def test_a_method_without_a_drafter_is_planned_without_one(
 ) -> None:
     made = planned(capsys, "--spec-method", "ngram", "--spec-tokens", "3")
     speculation = made["settings"]["speculation"]
-    assert (speculation["method"]["value"], speculation["drafter"]) == ("ngram", None)
+    assert (speculation["method"]["value"], "drafter" in speculation) == ("ngram", False)
     assert speculation["length"]["value"] == 3
     assert [item["name"] for item in made["memory"]["items"]][:2] != [
         "target weights",
@@ -99,22 +99,59 @@ def test_a_method_without_a_drafter_is_planned_without_one(
         (("--model", "another/model"), "hint: slipstream plan another/model"),
         (("--spec-tokens", "3", "--speculative-config.num_speculative_tokens=4"), "exclude"),
         (("stray",), "'stray' is no value"),
-        (("--speculative-config", "[9]"), "is not a JSON object"),
+        (("--speculative-config", "[9]"), "--speculative-config [9]"),
+        (("--speculative-config.num_speculative_tokens", "[7]"), "num_speculative_tokens"),
+        (("--compilation-config", "3"), "--compilation-config"),
+        (("--tensor-parallel-size", "0"), "--tensor-parallel-size"),
+        (("--gpu-memory-utilization", "1.5"), "--gpu-memory-utilization"),
+        (("--max-num-seqs", "0"), "--max-num-seqs"),
+        (("--max-model-len", "-5"), "--max-model-len"),
     ],
 )
-def test_what_vllm_would_not_understand_is_refused_before_anything_is_planned(
+def test_what_vllm_would_refuse_is_refused_before_anything_is_planned(
     words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["plan", QWEN, "--host", "gb10", "--", *words], {}) == 2
     assert said in capsys.readouterr().err
 
 
-def test_no_speculation_and_speculation_exclude_each_other(
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"method": "dflash", "model": None, "num_speculative_tokens": 7},
+        {"method": "dflash", "num_speculative_tokens": "7"},
+        {"num_speculative_tokens": None},
+    ],
+)
+def test_null_and_numbers_in_quotes_are_taken_as_vllm_takes_them(
+    config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = planned(capsys, "--speculative-config", json.dumps(config))
+    speculation = made["settings"]["speculation"]
+    assert speculation["drafter"]["source"] == "recipe"
+    assert isinstance(speculation["length"]["value"], int)
+
+
+@pytest.mark.parametrize(
+    ("words", "share"), [(("--quantization", "fp8"), 2), (("-q", "fp8_per_block"), 2)]
+)
+def test_weights_that_the_user_has_quantized_at_load_are_counted_so(
+    words: tuple[str, ...], share: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = ("Qwen/Qwen3-8B", "--host", "rtx-3090", "--context", "4096", "--users", "1", "--json")
+    code, made = plan(capsys, *target, "--", *words)
+    _, plain = plan(capsys, *target)
+    assert _weights(made)[0] == -(-_weights(plain)[0] // share)
+    assert code == 0
+
+
+def test_what_is_offloaded_takes_no_memory_of_the_accelerator(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = ["plan", QWEN, "--host", "gb10", "--no-speculation", "--", "--spec-tokens", "3"]
-    assert run(words, {}) == 2
-    assert "exclude each other" in capsys.readouterr().err
+    target = ("Qwen/Qwen3-32B", "--host", "rtx-5090", "--no-speculation", "--json")
+    code, made = plan(capsys, *target, "--", "--cpu-offload-gb", "40", "--max-model-len", "4096")
+    assert (code, made["refusals"]) == (0, [])
+    assert _weights(plan(capsys, *target)[1])[0] - _weights(made)[0] == 40 << 30
 
 
 @pytest.fixture
@@ -143,6 +180,19 @@ def _weights(made: dict[str, Any]) -> list[int]:
     return [item["size_bytes"] for item in made["memory"]["items"][:2]]
 
 
+@pytest.mark.parametrize("order", [("rtx-5090", "rtx-3090"), ("rtx-3090", "rtx-5090")])
+def test_unequal_cards_are_planned_for_the_smaller(
+    order: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cards = tuple(load_host(name).accelerators[0] for name in order)
+    host = load_host(order[0]).model_copy(update={"accelerators": cards})
+    (tmp_path / "mixed.json").write_text(host.to_json())
+    words = ("Qwen/Qwen3-8B", "--host", str(tmp_path / "mixed.json"), "--json", "--", "-tp", "2")
+    _, made = plan(capsys, *words)
+    smaller = load_host("rtx-3090").accelerators[0].memory_total_bytes
+    assert made["memory"]["device_bytes"] == smaller
+
+
 def test_three_shards_on_two_cards_are_refused(
     two_cards: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,17 +207,6 @@ def test_two_linked_sparks_are_planned_as_one_group(capsys: pytest.CaptureFixtur
     assert (code, made["warnings"][0]["code"]) == (0, "nodes")
     _, alone = plan(capsys, CODER, "--host", "gb10-linked-1", "--json")
     assert _weights(made) == [(size + 1) // 2 for size in _weights(alone)]
-
-
-def test_a_saved_plan_names_local_folders_by_their_whole_paths(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "config.json").write_text('{"architectures": ["Qwen3ForCausalLM"]}')
-    monkeypatch.chdir(tmp_path)
-    _, made = plan(capsys, "mine", "--host", "h100", "--no-speculation", "--json")
-    assert made["target"] == "mine"
-    assert made["settings"]["model"]["value"] == str(tmp_path / "mine")
 
 
 def test_a_recipes_extra_arguments_are_planned_with_their_source(

@@ -11,7 +11,7 @@ from slipstream.errors import InvalidInputError
 ERROR = InvalidInputError(
     "recipe.toml has two faults",
     details=("target: missing", "evidence[0].date: not a date"),
-    hint="slipstream recipes --show recipe.toml",
+    hint="slipstream models --recipe recipe.toml",
 )
 
 
@@ -28,7 +28,7 @@ def test_an_error_is_a_fact_its_details_and_a_hint() -> None:
         "  - target: missing\n"
         "  - evidence[0].date: not a date\n"
         "\n"
-        "hint: slipstream recipes --show recipe.toml\n"
+        "hint: slipstream models --recipe recipe.toml\n"
     )
 
 
@@ -48,7 +48,7 @@ def test_a_machine_gets_the_error_as_one_document() -> None:
             "kind": "InvalidInputError",
             "message": "recipe.toml has two faults",
             "details": ["target: missing", "evidence[0].date: not a date"],
-            "hint": "slipstream recipes --show recipe.toml",
+            "hint": "slipstream models --recipe recipe.toml",
             "exit_code": 1,
         }
     }

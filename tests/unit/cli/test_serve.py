@@ -147,7 +147,8 @@ WISHES = (
     (["--users", "2"], "--users"),
     (["--goal", "capacity"], "--goal"),
     (["--k", "3"], "--k"),
-    (["--no-speculation"], "--no-speculation"),
+    (["--no-speculation"], "--method"),
+    (["--method", "ngram"], "--method"),
     (["--from-env"], "--from-env"),
     (["--", "--enforce-eager"], "--"),
 )

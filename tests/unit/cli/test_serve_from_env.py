@@ -20,7 +20,7 @@ from tests.unit.cli.test_serve import (
     pair,  # noqa: F401 a fixture that every test here uses
     serve_until_ready,
 )
-from tests.unit.planning.test_container_variables import CONTAINER
+from tests.unit.planning.settings.test_container_variables import CONTAINER
 from tests.unit.serving.supervision.fake_engine import PROGRAM
 
 SECRET = "5e" * 32

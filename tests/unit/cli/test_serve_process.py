@@ -127,7 +127,7 @@ def test_the_module_run_by_name_imports_nothing_from_the_working_directory(
 ) -> None:
     for name in ("pydantic", "httpx", "argparse", "tomllib"):
         (tmp_path / f"{name}.py").write_text(PLANTED)
-    command = [sys.executable, "-m", "slipstream", "recipes"]
+    command = [sys.executable, "-m", "slipstream", "models"]
     done = subprocess.run(command, env=environment, capture_output=True, timeout=30)
     assert done.returncode == 0, done.stderr.decode()
     assert not (tmp_path / "planted-code-ran").exists()

@@ -269,7 +269,7 @@ def test_a_promoted_pair_is_among_the_recipes(
     assert run([*TRAIN, "--run", "one", "--promote"], {}) == 0
     (file,) = overlay.iterdir()
     assert capsys.readouterr().err.endswith(f"\npromoted: {file}\n")
-    assert run(["recipes", "--target", str(tmp_path / "target"), "--json"], {}) == 0
+    assert run(["models", str(tmp_path / "target"), "--json"], {}) == 0
     (listed,) = json.loads(capsys.readouterr().out)["recipes"]
     assert listed["drafter"] == str(tmp_path / "one" / "drafter")
     assert [recipe.name for recipe in load_recipes(tmp_path, overlay)] == [file.stem]

@@ -21,7 +21,7 @@ from slipstream.cli.main import run
 from slipstream.serving.container import STATE_FOLDER
 from slipstream.serving.run import Terms
 from slipstream.serving.systemd import count_stop_seconds
-from tests.unit.planning.test_container_variables import CONTAINER
+from tests.unit.planning.settings.test_container_variables import CONTAINER
 
 REPOSITORY = Path(__file__).parents[3]
 FOLDER = REPOSITORY / "deploy" / "container"
@@ -225,8 +225,8 @@ def test_the_published_lines_plan_on_a_spark(
     settings = plan["settings"]
     assert settings["context"]["value"] == 65536
     assert settings["context"]["source"] == "environment"
-    assert (settings["kv_dtype"] is not None) == bool(extra)
-    assert (settings["attention_backend"] is None) == bool(extra)
+    assert ("kv_dtype" in settings) == bool(extra)
+    assert ("attention_backend" in settings) != bool(extra)
 
 
 def test_the_documented_line_has_the_published_variables() -> None:

@@ -11,7 +11,7 @@ from slipstream.fleet.plan import FleetPlan, FleetProbe, Link, MachineView
 from slipstream.fleet.planning import make_fleet_plan
 from slipstream.fleet.record import Fleet, read_fleet
 from slipstream.hardware import Host
-from slipstream.planning import LaunchPlan, Wishes
+from slipstream.planning import LaunchPlan, PlanOptions
 from slipstream.records import read_record
 from tests.unit.fleet.far_machines import view
 from tests.unit.planning.bare_plans import bare_plan
@@ -19,10 +19,11 @@ from tests.unit.planning.bare_plans import bare_plan
 DOCS = Path(__file__).parents[3] / "docs" / "fleet"
 
 
-def plan_machine(host: Host, target: str, wishes: Wishes) -> LaunchPlan:
+def plan_machine(host: Host, target: str, options: PlanOptions) -> LaunchPlan:
     environment = {"CORES": str(host.processor.cores)}
-    plan = bare_plan(*wishes.raw, environment=environment)
-    changes = {"target": target, "wishes": wishes, "machine": host.product}
+    given = {name: choice for name, choice in options.engine if choice is not None}
+    plan = bare_plan(environment=environment).change(**given)
+    changes = {"target": target, "options": options, "machine": host.product}
     return plan.model_copy(update=changes)
 
 

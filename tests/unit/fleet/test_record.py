@@ -56,18 +56,24 @@ def test_a_groups_wishes_override_the_fleets_and_a_plain_group_has_no_drafter(
     tmp_path: Path,
 ) -> None:
     fleet = read(tmp_path, LAB)
-    drafted, plain = fleet.find_wishes("a"), fleet.find_wishes("b")
-    assert (drafted.drafter, drafted.users) == ("z-lab/Qwen3.5-27B-DFlash", 4)
-    assert drafted.raw == ("--enforce-eager",)
-    assert (plain.drafter, plain.speculation) == (None, False)
-    assert (plain.users, plain.context) == (16, 32768)
+    drafted, plain = fleet.find_options("a"), fleet.find_options("b")
+    values = [
+        {flag: choice.value for flag, choice in options.engine.list_choices()}
+        for options in (drafted, plain)
+    ]
+    drafter = drafted.engine.drafting.drafter
+    assert drafter is not None
+    assert drafter.value == "z-lab/Qwen3.5-27B-DFlash"
+    assert (values[0]["--max-num-seqs"], values[0]["--enforce-eager"]) == (4, True)
+    assert (plain.engine.speculation, plain.speculates) == (None, False)
+    assert (values[1]["--max-num-seqs"], values[1]["--max-model-len"]) == (16, 32768)
 
 
 def test_a_fleet_loads_back_from_its_json(tmp_path: Path) -> None:
     fleet = read(tmp_path, LAB)
     again = Fleet.model_validate_json(fleet.to_json())
     assert again == fleet
-    assert again.find_wishes("b") == fleet.find_wishes("b")
+    assert again.find_options("b") == fleet.find_options("b")
 
 
 def test_misspelt_keys_are_all_named_with_those_that_were_meant(tmp_path: Path) -> None:

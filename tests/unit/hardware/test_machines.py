@@ -1,9 +1,11 @@
-"""The machines under tests/machines/ are whole, sourced, and what they claim to be."""
+"""The machines that ship are whole, sourced, what they claim to be, and can serve or not."""
+
+from typing import Any
 
 import pytest
 
-from slipstream.hardware import list_machines, load_host
-from slipstream.hardware.known_machines import FOLDER
+from slipstream.hardware import find_obstacle, list_machines, load_host
+from slipstream.hardware.host import MACHINES
 
 CAPABILITIES = {
     "b200": "10.0",
@@ -24,7 +26,7 @@ def test_every_kind_of_machine_is_there() -> None:
 
 @pytest.mark.parametrize("name", list_machines())
 def test_a_machine_is_stored_as_its_own_json(name: str) -> None:
-    assert (FOLDER / f"{name}.json").read_text() == load_host(name).to_json() + "\n"
+    assert (MACHINES / f"{name}.json").read_text() == load_host(name).to_json() + "\n"
 
 
 @pytest.mark.parametrize("name", list_machines())
@@ -49,3 +51,23 @@ def test_linked_sparks_have_an_active_link_and_a_lone_one_has_none() -> None:
     linked = load_host("gb10-linked-1").fabric
     assert [port.rate_gbit_per_s for port in linked if port.active] == [200, 200]
     assert load_host("gb10").fabric == ()
+
+
+@pytest.mark.parametrize("name", list_machines())
+def test_every_machine_but_a_mac_can_serve(name: str) -> None:
+    assert (find_obstacle(load_host(name)) is None) is (name != "apple-laptop")
+
+
+@pytest.mark.parametrize(
+    ("changes", "lack"),
+    [
+        ({"features": ()}, "lacks avx2"),
+        ({"architecture": "riscv64", "model": None}, "no CPU build for riscv64"),
+    ],
+)
+def test_a_cpu_that_vllm_cannot_use_is_refused(changes: dict[str, Any], lack: str) -> None:
+    host = load_host("cpu-server")
+    processor = host.processor.model_copy(update=changes)
+    obstacle = find_obstacle(host.model_copy(update={"processor": processor}))
+    assert obstacle is not None
+    assert lack in obstacle.message

@@ -1,8 +1,17 @@
-"""The CPU is read from the kernel's text, on x86, on ARM and on a Mac."""
+"""CPUs and memory are read from the kernel's text, on x86, on ARM and on a Mac."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
-from slipstream.hardware.processor import count_numa_nodes, parse_cpuinfo, parse_sysctl
+from slipstream.hardware.processor import (
+    parse_cgroup_limit,
+    parse_cpu_list,
+    parse_cpuinfo,
+    parse_meminfo,
+    parse_sysctl,
+    show_cpu_list,
+)
 
 XEON = "\n\n".join(
     f"processor\t: {thread}\n"
@@ -47,26 +56,53 @@ def test_an_arm_core_without_a_name_keeps_its_numbers() -> None:
 
 def test_a_text_that_says_nothing_leaves_everything_unknown() -> None:
     processor = parse_cpuinfo("", architecture="riscv64", usable_threads=None, numa_nodes=None)
-    assert processor.model is None
-    assert processor.cores is None
-    assert processor.features == ()
+    assert (processor.model, processor.cores, processor.features) == (None, None, ())
+    mac = parse_sysctl("", architecture="arm64")
+    assert (mac.model, mac.cores) == (None, None)
 
 
 def test_a_mac_answers_through_sysctl() -> None:
     text = "machdep.cpu.brand_string: Apple M4 Max\nhw.physicalcpu: 16\nhw.logicalcpu: 16\n"
     processor = parse_sysctl(text, architecture="arm64")
-    assert processor.model == "Apple M4 Max"
-    assert processor.cores == 16
-
-
-def test_a_mac_that_says_nothing_stays_unknown() -> None:
-    processor = parse_sysctl("", architecture="arm64")
-    assert processor.model is None
-    assert processor.cores is None
+    assert (processor.model, processor.cores) == ("Apple M4 Max", 16)
 
 
 @pytest.mark.parametrize(
-    ("online", "count"), [("0\n", 1), ("0-1\n", 2), ("0-1,4,6-7", 5), ("", None), ("none", None)]
+    ("cpus", "text"),
+    [((0,), "0"), (range(8, 15), "8-14"), ((4, 5, 6, 8), "4-6,8"), ((9, 1, 2), "1-2,9")],
 )
-def test_numa_nodes_are_counted_from_the_kernels_list(online: str, count: int | None) -> None:
-    assert count_numa_nodes(online) == count
+def test_cpus_are_written_as_ranges(cpus: tuple[int, ...], text: str) -> None:
+    assert show_cpu_list(cpus) == text
+
+
+@given(some.sets(some.integers(0, 300), min_size=1))
+def test_a_list_that_was_written_is_read_back(cpus: set[int]) -> None:
+    assert parse_cpu_list(show_cpu_list(cpus)) == tuple(sorted(cpus))
+
+
+@pytest.mark.parametrize("text", ["", "auto", "nobind", "0-3|4-7", "1-", "0,,1"])
+def test_what_is_not_a_list_is_none(text: str) -> None:
+    assert parse_cpu_list(text) is None
+
+
+@given(some.integers(min_value=0, max_value=2**50))
+def test_memory_is_read_in_the_kernels_units_and_unknown_where_it_says_nothing(
+    kilobytes: int,
+) -> None:
+    text = f"MemTotal:       {kilobytes} kB\nSwapTotal: 16777212 kB\nHugePages_Total:       0\n"
+    memory = parse_meminfo(text, limit_bytes=7)
+    assert (memory.total_bytes, memory.swap_bytes) == (kilobytes * 1024, 16777212 * 1024)
+    assert (memory.available_bytes, memory.limit_bytes) == (None, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("4294967296\n", 4294967296),
+        ("max\n", None),
+        ("9223372036854771712\n", None),
+        (None, None),
+    ],
+)
+def test_a_limit_is_read_from_both_kinds_of_cgroup(text: str | None, limit: int | None) -> None:
+    assert parse_cgroup_limit(text) == limit

@@ -7,14 +7,11 @@ import pytest
 
 from slipstream.hardware import software
 from slipstream.hardware.software import (
-    parse_docker,
     parse_os_release,
     read_docker,
     read_engine,
     read_version,
 )
-
-CLIENT = "Docker version 28.2.2, build e6534b4\n"
 
 
 def test_an_installed_distribution_has_its_version_and_another_has_none() -> None:
@@ -40,21 +37,24 @@ def test_the_system_calls_itself_by_its_pretty_name() -> None:
     assert parse_os_release(None) is None
 
 
-def test_a_docker_server_tells_its_runtimes() -> None:
-    info = json.dumps({"ServerVersion": "28.3.3", "Runtimes": {"runc": {}, "nvidia": {}}})
-    docker = parse_docker(CLIENT, info)
-    assert (docker.client_version, docker.server_version) == ("28.2.2", "28.3.3")
-    assert docker.nvidia_runtime is True
-    without = parse_docker(CLIENT, json.dumps({"ServerVersion": "28.3.3", "Runtimes": {}}))
-    assert without.nvidia_runtime is False
-
-
-@pytest.mark.parametrize("info", [None, "", "garbage", '{"ServerErrors": ["no daemon"]}'])
-def test_without_a_docker_server_its_runtime_is_unknown(info: str | None) -> None:
-    docker = parse_docker(CLIENT, info)
-    assert docker.server_version is None
-    assert docker.nvidia_runtime is None
-
-
-def test_without_a_docker_client_there_is_no_docker() -> None:
+@pytest.mark.parametrize(
+    ("info", "server", "nvidia"),
+    [
+        ({"ServerVersion": "28.3.3", "Runtimes": {"runc": {}, "nvidia": {}}}, "28.3.3", True),
+        ({"ServerVersion": "28.3.3", "Runtimes": {}}, "28.3.3", False),
+        ({"ServerErrors": ["no daemon"]}, None, None),
+        ("garbage", None, None),
+        ("", None, None),
+        (None, None, None),
+    ],
+)
+def test_a_docker_server_tells_its_runtimes_and_without_one_they_are_unknown(
+    info: dict[str, object] | str | None, server: str | None, nvidia: bool | None
+) -> None:
+    text = json.dumps(info) if isinstance(info, dict) else info
+    answers = {"--version": "Docker version 28.2.2, build e6534b4\n", "info": text}
+    docker = read_docker(lambda command: answers[command[1]])
+    assert docker is not None
+    assert (docker.client_version, docker.server_version) == ("28.2.2", server)
+    assert docker.nvidia_runtime is nvidia
     assert read_docker(lambda _: None) is None

@@ -5,8 +5,6 @@ from pathlib import Path
 import pytest
 
 from slipstream.hardware.surroundings import (
-    parse_port_rate,
-    parse_port_state,
     read_container,
     read_disk,
     read_fabric,
@@ -63,16 +61,19 @@ def test_the_disk_of_a_folder_that_is_not_there_yet_is_its_parents(tmp_path: Pat
     assert 0 < disk.free_bytes <= disk.total_bytes
 
 
-def test_a_linked_sparks_ports_are_listed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("files", "active", "rate"),
+    [
+        ({"state": "4: ACTIVE\n", "rate": "200 Gb/sec (4X HDR)\n"}, True, 200),
+        ({"state": "1: DOWN\n", "rate": "2.5 Gb/sec (1X SDR)\n"}, False, 2),
+        ({"other": ""}, None, None),
+    ],
+)
+def test_ports_are_listed_with_what_they_say(
+    tmp_path: Path, files: dict[str, str], active: bool | None, rate: int | None
+) -> None:
     ports = "sys/class/infiniband/rocep1s0f1/ports/1"
-    files = {f"{ports}/state": "4: ACTIVE\n", f"{ports}/rate": "200 Gb/sec (4X HDR)\n"}
-    (port,) = read_fabric(lay_out(tmp_path, files))
-    assert (port.device, port.port, port.active) == ("rocep1s0f1", 1, True)
-    assert port.rate_gbit_per_s == 200
-
-
-def test_a_port_that_says_nothing_stays_unknown() -> None:
-    assert parse_port_state(None) is None
-    assert parse_port_state("1: DOWN\n") is False
-    assert parse_port_rate(None) is None
-    assert parse_port_rate("2.5 Gb/sec (1X SDR)") == 2
+    laid = lay_out(tmp_path, {f"{ports}/{name}": text for name, text in files.items()})
+    (port,) = read_fabric(laid)
+    assert (port.device, port.port) == ("rocep1s0f1", 1)
+    assert (port.active, port.rate_gbit_per_s) == (active, rate)

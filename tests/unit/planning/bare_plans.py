@@ -1,10 +1,9 @@
 """A plan of nothing but what a test names, in the engine's own words."""
 
 from slipstream.checkpoints.pairing import Fault
-from slipstream.planning.asked import read_asked
 from slipstream.planning.plan import LaunchPlan, MemoryBudget
-from slipstream.planning.settings import Choice, EngineSettings, Speculation
-from slipstream.planning.wishes import Wishes
+from slipstream.planning.settings import Choice, EngineSettings
+from slipstream.planning.settings.options import make_options
 
 UNKNOWN = MemoryBudget(
     device_bytes=None,
@@ -25,21 +24,21 @@ def bare_plan(
     environment: dict[str, str] | None = None,
     refusals: tuple[Fault, ...] = (),
 ) -> LaunchPlan:
-    asked = read_asked(Wishes(raw=words))
-    parts = dict(asked.speculation)
-    if drafter is not None:
-        parts.setdefault("drafter", choose(drafter))
-        parts.setdefault("method", choose("dflash"))
+    options = make_options(drafter=drafter, engine=words)
+    given = options.engine
+    speculation = given.drafting.change(method=given.drafting.method or choose("dflash"))
     return LaunchPlan(
         target=target,
-        wishes=Wishes(raw=words),
+        options=options,
         machine=None,
         capability=None,
         recipe=None,
-        settings=EngineSettings(
-            **{"model": choose(target), **asked.settings},
-            rest=dict(asked.rest),
-            speculation=Speculation(**parts, rest=dict(asked.speculation_rest)) if parts else None,
+        settings=EngineSettings.model_validate(
+            {
+                **dict(given),
+                "model": given.model or choose(target),
+                "speculation": dict(speculation) if given.speculation else None,
+            }
         ),
         environment={name: choose(value) for name, value in (environment or {}).items()},
         memory=UNKNOWN,

@@ -3,8 +3,9 @@
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.errors import MissingPartError
 from slipstream.hardware import load_host
-from slipstream.planning import LaunchPlan, Wishes
-from slipstream.planning.resolution import plan_target
+from slipstream.planning import LaunchPlan, PlanOptions
+from slipstream.planning.drafters.library import Library
+from slipstream.planning.drafters.resolution import plan_target
 from slipstream.recipes import Recipe, load_known_bad
 
 
@@ -13,13 +14,12 @@ def read_nothing(name: str, *, tokenizer: bool) -> Checkpoint:
     raise MissingPartError(f"the hub does not tell about {name}", hint="none")
 
 
-def plan_cell(recipe: Recipe, machine: str, wishes: Wishes | None = None) -> LaunchPlan:
+def plan_cell(recipe: Recipe, machine: str, options: PlanOptions | None = None) -> LaunchPlan:
     """Plan one recipe on one machine."""
     return plan_target(
         load_host(machine),
         recipe.target,
-        (wishes or Wishes()).model_copy(update={"drafter": recipe.drafter}),
-        recipes=(recipe,),
+        options or PlanOptions(),
+        Library(read_nothing, lambda name: (recipe,)),
         known_bad=load_known_bad(),
-        read=read_nothing,
     )

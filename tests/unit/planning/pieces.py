@@ -1,14 +1,19 @@
-"""A good pair, a recipe and a situation, from which each test changes one thing."""
+"""A good pair, a recipe and the inputs of a rule, from which each test changes one thing."""
 
-from dataclasses import replace
 from typing import Any
 
-from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart, Layers, Rope, Weights
-from slipstream.checkpoints.conversation import Conversation
+from slipstream.checkpoints.checkpoint import (
+    Checkpoint,
+    Conversation,
+    DraftPart,
+    Layers,
+    Rope,
+    Weights,
+)
 from slipstream.hardware import load_host
-from slipstream.planning.asked import read_asked
-from slipstream.planning.situation import Situation
-from slipstream.planning.wishes import Wishes
+from slipstream.planning.inputs import PlanInputs
+from slipstream.planning.settings import Choice
+from slipstream.planning.settings.options import make_options
 from slipstream.recipes.recipe import Recipe, Settings
 
 GIB = 1 << 30
@@ -87,22 +92,28 @@ def make_recipe(**changes: Any) -> Recipe:
     )
 
 
-def situate(
+def make_inputs(
     machine: str = "h100",
     *,
     target: dict[str, Any] | None = None,
     drafter: dict[str, Any] | None = None,
     recipe: Recipe | None = None,
     plain: bool = False,
-    **wishes: Any,
-) -> Situation:
-    """Make a situation on a known machine, with fields of the pair changed."""
-    situation = Situation(
+    **options: Any,
+) -> PlanInputs:
+    """Make the inputs of a rule on a known machine, with fields of the pair changed."""
+    made = make_options(**options)
+    return PlanInputs(
         host=load_host(machine),
         target=TARGET.model_copy(update=target or {}),
-        drafter=DRAFTER.model_copy(update=drafter or {}),
+        drafter=None if plain else DRAFTER.model_copy(update=drafter or {}),
         recipe=recipe,
-        wishes=Wishes(**wishes),
-        asked=read_asked(Wishes(**wishes)),
+        options=made,
+        given=made.engine,
+        method_choice=made.method,
     )
-    return replace(situation, drafter=None) if plain else situation
+
+
+def pick(choice: Choice[Any] | None) -> tuple[Any, str] | None:
+    """Return a choice's value and source."""
+    return (choice.value, choice.source) if choice else None

@@ -3,7 +3,7 @@
 import pytest
 
 from slipstream.hardware import list_machines
-from slipstream.planning import LaunchPlan, Wishes
+from slipstream.planning import LaunchPlan, PlanOptions, make_options
 from slipstream.recipes import load_recipes
 from slipstream.reporting.text.plan import render_plan
 from tests.snapshots import read_snapshot
@@ -43,26 +43,26 @@ def test_every_recipe_is_planned_or_refused_for_a_reason_on_its_own_machine() ->
 
 
 @pytest.mark.parametrize(
-    ("name", "machine", "wishes"),
+    ("name", "machine", "options"),
     [
-        ("gemma-4-31b-it-fp8-gb10", "gb10", Wishes()),
-        ("gemma-4-31b-it-b300", "b300", Wishes()),
-        ("gemma-4-26b-a4b-h100", "h100", Wishes()),
-        ("gemma-4-26b-a4b-awq-rtx-5090", "rtx-5090", Wishes()),
-        ("qwen3.5-27b-nvfp4-gb10", "gb10", Wishes()),
-        ("qwen3.5-27b-nvfp4-gb10", "gb10", Wishes(goal="capacity", users=64, context=131072)),
-        ("qwen3.5-35b-a3b-int4-gb10", "gb10", Wishes()),
-        ("qwen3-coder-next-nvfp4-gb10", "jetson-thor", Wishes()),
-        ("qwen3.8-27b-nvfp4-gb10", "b200", Wishes(goal="throughput")),
-        ("glm-5.3-flash-nvfp4-2x-gb10", "gb10-linked-1", Wishes()),
-        ("laguna-s-2.1-nvfp4-gb10", "gb10", Wishes()),
-        ("qwen3-8b-vllm-ci", "rtx-3090", Wishes(users=4)),
-        ("qwen3-4b-rtx-4090", "cpu-server", Wishes(speculation=False)),
-        ("qwen3-8b-vllm-ci", "apple-laptop", Wishes()),
+        ("gemma-4-31b-it-fp8-gb10", "gb10", make_options()),
+        ("gemma-4-31b-it-b300", "b300", make_options()),
+        ("gemma-4-26b-a4b-h100", "h100", make_options()),
+        ("gemma-4-26b-a4b-awq-rtx-5090", "rtx-5090", make_options()),
+        ("qwen3.5-27b-nvfp4-gb10", "gb10", make_options()),
+        ("qwen3.5-27b-nvfp4-gb10", "gb10", make_options(goal="capacity", users=64, context=131072)),
+        ("qwen3.5-35b-a3b-int4-gb10", "gb10", make_options()),
+        ("qwen3-coder-next-nvfp4-gb10", "jetson-thor", make_options()),
+        ("qwen3.8-27b-nvfp4-gb10", "b200", make_options(goal="throughput")),
+        ("glm-5.3-flash-nvfp4-2x-gb10", "gb10-linked-1", make_options()),
+        ("laguna-s-2.1-nvfp4-gb10", "gb10", make_options()),
+        ("qwen3-8b-vllm-ci", "rtx-3090", make_options(users=4)),
+        ("qwen3-4b-rtx-4090", "cpu-server", make_options(method="plain")),
+        ("qwen3-8b-vllm-ci", "apple-laptop", make_options()),
     ],
 )
-def test_a_plan_is_shown_as_reviewed(name: str, machine: str, wishes: Wishes) -> None:
-    plan = plan_cell(RECIPES[name], machine, wishes)
+def test_a_plan_is_shown_as_reviewed(name: str, machine: str, options: PlanOptions) -> None:
+    plan = plan_cell(RECIPES[name], machine, options)
     shown = render_plan(plan, explain=True) + "\n"
-    wish = "" if wishes == Wishes() else f"-{wishes.goal}"
-    assert shown == read_snapshot(f"plan-{name}-{machine}{wish}.txt", shown)
+    goal = "" if options == PlanOptions() else f"-{options.goal}"
+    assert shown == read_snapshot(f"plan-{name}-{machine}{goal}.txt", shown)

@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from slipstream.planning import Wishes
-from slipstream.planning.container_variables import read_container_variables
+from slipstream.planning.settings.container_variables import read_container_variables
 from slipstream.recipes import load_recipes
 from tests.snapshots import read_snapshot
 from tests.unit.planning.cells import plan_cell
-from tests.unit.planning.test_container_variables import CONTAINER
+from tests.unit.planning.settings.test_container_variables import CONTAINER
 
 DOCS = Path(__file__).parents[3] / "docs"
 RECIPES = {recipe.name: recipe for recipe in load_recipes()}
@@ -92,8 +91,9 @@ NOT_SET = {
 
 
 def compare(name: str, machine: str, published: dict[str, str]) -> list[str]:
-    wishes = read_container_variables(CONTAINER).wishes if "qwen3.5-27b" in name else Wishes()
-    plan = plan_cell(RECIPES[name], machine, wishes)
+    variables = CONTAINER if "qwen3.5-27b" in name else {}
+    options = read_container_variables(variables).options
+    plan = plan_cell(RECIPES[name], machine, options)
     ours = {entry.flag: entry for entry in (*plan.variables, *plan.decisions)}
     lines = ["| setting | published | plan | why |", "| --- | --- | --- | --- |"]
     for flag in dict.fromkeys([*published, *ours]):

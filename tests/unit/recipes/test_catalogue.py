@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from slipstream.checkpoints.checkpoint import Family, Scheme
+from slipstream.checkpoints.checkpoint import Family
 from slipstream.hardware import list_machines, load_host, name_kind
 from slipstream.recipes import KnownBad, Recipe, load_known_bad, load_recipes
 from slipstream.recipes.loading import SHIPPED
@@ -37,11 +37,6 @@ def has_figure(evidence: Evidence) -> bool:
     )
 
 
-def test_there_are_recipes_enough() -> None:
-    assert len(RECIPES) >= 40
-    assert len(KNOWN_BAD) >= 20
-
-
 def test_every_file_is_loaded_and_named_as_its_entry() -> None:
     assert {recipe.name for recipe in RECIPES} == {path.stem for path in SHIPPED.glob("*.toml")}
     assert {entry.name for entry in KNOWN_BAD} == {
@@ -51,27 +46,19 @@ def test_every_file_is_loaded_and_named_as_its_entry() -> None:
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 def test_a_recipe_names_models_of_the_hub_and_machines_that_are_known(recipe: Recipe) -> None:
-    assert recipe.title
     assert recipe.target.count("/") == 1
     assert set(recipe.machines) <= KINDS
-    assert recipe.nodes >= 1
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
-def test_every_piece_of_evidence_says_who_saw_what_on_what(recipe: Recipe) -> None:
-    for evidence in recipe.evidence:
-        assert evidence.by
-        assert evidence.source
-        assert evidence.hardware
-        assert evidence.engine_version
-        assert has_figure(evidence) or evidence.note
+def test_every_piece_of_evidence_has_a_figure_or_a_note() -> None:
+    evidence = [one for recipe in RECIPES for one in recipe.evidence]
+    assert [one for one in evidence if not (has_figure(one) or one.note)] == []
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 def test_a_recipe_of_an_older_engine_says_what_of_it_is_obsolete(recipe: Recipe) -> None:
     older = recipe.engine == "vllm" and is_older(recipe.engine_version)
     assert recipe.obsolete or not older
-    assert all(entry.what and entry.why for entry in recipe.obsolete)
 
 
 def test_versions_are_told_apart() -> None:
@@ -98,28 +85,10 @@ def test_the_facts_of_a_recipe_are_about_its_models_and_say_where_they_come_from
     assert recipe.drafter_facts is None or recipe.drafter_facts.draft is not None
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
-def test_settings_are_within_what_an_engine_takes(recipe: Recipe) -> None:
-    settings = recipe.settings
-    assert settings.draft_length is None or 1 <= settings.draft_length <= 128
-    assert settings.memory_utilization is None or 0 < settings.memory_utilization < 1
-    assert settings.context is None or settings.context > 0
-    assert settings.sequences is None or settings.sequences > 0
-
-
-@pytest.mark.parametrize("entry", KNOWN_BAD, ids=lambda entry: entry.name)
-def test_a_known_bad_combination_has_sources_a_way_out_and_a_condition(entry: KnownBad) -> None:
-    assert entry.message
-    assert entry.hint
-    assert entry.sources
-    assert all(entry.sources)
-    assert entry.when.model_dump(exclude_defaults=True)
-
-
 @pytest.mark.parametrize("entry", KNOWN_BAD, ids=lambda entry: entry.name)
 def test_the_condition_of_a_known_bad_combination_can_be_met(entry: KnownBad) -> None:
+    assert entry.when.model_dump(exclude_defaults=True)
     assert set(entry.when.machines) <= KINDS
     assert set(entry.when.families) <= set(get_args(Family))
-    assert set(entry.when.schemes) <= set(get_args(Scheme))
     assert set(entry.when.runners) <= {"V1", "V2"}
     assert all(re.fullmatch(r"\d+\.\d", capability) for capability in entry.when.capabilities)

@@ -4,11 +4,10 @@ from collections import Counter
 
 import pytest
 
-from slipstream.checkpoints.hub import is_hub_name
-from slipstream.checkpoints.model_names import name_stem
+from slipstream.checkpoints.hub import name_stem
 from slipstream.checkpoints.pairing import pair
 from slipstream.engines.vllm import read_auxiliary_targets
-from slipstream.planning.memory import token_bytes
+from slipstream.planning.memory.cache import token_bytes
 from slipstream.recipes import (
     KnownModel,
     PublishedDrafter,
@@ -16,7 +15,6 @@ from slipstream.recipes import (
     load_models,
     load_recipes,
 )
-from slipstream.recipes.published import METHODS
 
 DRAFTERS = load_drafters()
 MODELS = load_models()
@@ -26,14 +24,6 @@ def name(entry: PublishedDrafter) -> str:
     return entry.drafter or f"{entry.method} of {entry.target}"
 
 
-def test_there_are_drafters_enough_of_every_usual_method() -> None:
-    assert len(DRAFTERS) >= 190
-    counts = Counter(entry.method for entry in DRAFTERS)
-    assert counts["dflash"] >= 40
-    assert all(counts[method] >= 8 for method in ("dflash2", "dspark", "eagle3", "eagle", "mtp"))
-    assert set(counts) <= set(METHODS)
-
-
 def test_every_drafter_stands_in_the_index_once() -> None:
     named = [entry.drafter.lower() for entry in DRAFTERS if entry.drafter]
     assert [one for one, count in Counter(named).items() if count > 1] == []
@@ -41,13 +31,9 @@ def test_every_drafter_stands_in_the_index_once() -> None:
     assert [one for one, count in Counter(native).items() if count > 1] == []
 
 
-@pytest.mark.parametrize("entry", DRAFTERS, ids=name)
-def test_a_drafter_has_names_of_the_hub_a_maker_and_sources(entry: PublishedDrafter) -> None:
-    assert is_hub_name(entry.target)
-    assert entry.drafter is None or is_hub_name(entry.drafter)
-    assert entry.maker
-    assert all(len(source) > 10 for source in entry.sources)
-    assert entry.licence is None or entry.licence.strip()
+def test_every_source_can_be_followed() -> None:
+    short = [one for entry in DRAFTERS for one in entry.sources if len(one) <= 10]
+    assert short == []
 
 
 def test_only_heads_that_engines_find_in_the_target_have_no_name() -> None:
@@ -75,8 +61,7 @@ def test_the_facts_of_a_drafter_fit_those_of_its_target(entry: PublishedDrafter)
     assert entry.facts.complete is False
     assert entry.facts.weights is not None
     targets = [model.facts for model in MODELS if model.facts.name == entry.target]
-    faults = [fault for target in targets for fault in pair(target, entry.facts).faults]
-    assert [fault for fault in faults if fault.verdict == "refuse"] == []
+    assert [pair(target, entry.facts).refusals for target in targets] == [()] * len(targets)
     assert targets or entry.target == "moonshotai/Kimi-K2.5"
 
 

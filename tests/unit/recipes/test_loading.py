@@ -67,46 +67,48 @@ def test_facts_take_their_name_from_the_recipe(tmp_path: Path) -> None:
     assert (recipe.target_facts.name, recipe.drafter_facts.name) == ("maker/target", "b")
 
 
-def test_a_recipe_under_another_name_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, "other", RECIPE)
+@pytest.mark.parametrize(
+    ("name", "content", "message", "details"),
+    [
+        ("other", RECIPE, "calls itself pair", set()),
+        (
+            "pair",
+            RECIPE + 'colour = "red"\n[settings]\nk = 7\n',
+            "is not a Recipe",
+            {"colour", "settings.k"},
+        ),
+        ("pair", RECIPE + "[settings]\nsequences = 0\n", "a Recipe", {"settings.sequences"}),
+        ("pair", "name = \n", "is not TOML", set()),
+        ("pair", b'name = "\xff"\n', "is not TOML", set()),
+    ],
+)
+def test_a_faulty_recipe_is_refused_with_all_its_faults(
+    tmp_path: Path, name: str, content: str | bytes, message: str, details: set[str]
+) -> None:
+    written = content.encode() if isinstance(content, str) else content
+    (tmp_path / f"{name}.toml").write_bytes(written)
     with pytest.raises(InvalidInputError) as caught:
         load_recipes(tmp_path)
-    assert caught.value.message == "other.toml calls itself pair"
-    assert caught.value.hint == "name it other, or move the file"
+    assert caught.value.message.startswith(f"{name}.toml ")
+    assert message in caught.value.message
+    assert {detail.partition(":")[0] for detail in caught.value.details} == details
 
 
-def test_a_recipe_with_unknown_keys_is_refused_with_all_of_them(tmp_path: Path) -> None:
-    path = write(tmp_path, "pair", RECIPE + 'colour = "red"\n[settings]\nk = 7\n')
-    with pytest.raises(InvalidInputError) as caught:
-        load_recipes(tmp_path)
-    assert caught.value.message == "pair.toml is not a Recipe"
-    assert {detail.partition(":")[0] for detail in caught.value.details} == {
-        "colour",
-        "settings.k",
-    }
-    assert caught.value.hint == f"correct {path}"
-
-
-def test_a_known_bad_combination_with_an_unknown_condition_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, "known-bad/bad", KNOWN_BAD + 'weather = "rain"\n')
-    with pytest.raises(InvalidInputError) as caught:
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (("[when]", '[when]\nweather = "rain"'), "when.weather"),
+        (('["vLLM #1"]', "[]"), "sources"),
+        (('"It fails."', '""'), "message"),
+    ],
+)
+def test_a_faulty_known_bad_combination_is_refused(
+    tmp_path: Path, change: tuple[str, str], fault: str
+) -> None:
+    write(tmp_path, "known-bad/bad", KNOWN_BAD.replace(*change))
+    with pytest.raises(InvalidInputError, match=r"bad\.toml is not a KnownBad") as caught:
         load_known_bad(tmp_path)
-    assert caught.value.message == "bad.toml is not a KnownBad"
-    assert caught.value.details == ("when.weather: Extra inputs are not permitted",)
-
-
-def test_a_recipe_that_is_no_toml_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path, "pair", "name = \n")
-    with pytest.raises(InvalidInputError) as caught:
-        load_recipes(tmp_path)
-    assert caught.value.message.startswith("pair.toml is not TOML: Invalid value")
-    assert caught.value.hint == f"correct {path}"
-
-
-def test_a_recipe_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "pair.toml").write_bytes(b'name = "\xff"\n')
-    with pytest.raises(InvalidInputError, match=r"pair\.toml is not TOML"):
-        load_recipes(tmp_path)
+    assert [detail.partition(":")[0] for detail in caught.value.details] == [fault]
 
 
 def write_own(folder: Path, name: str, **changes: object) -> Path:
@@ -130,38 +132,27 @@ def test_the_users_own_recipes_come_before_the_shipped_ones(tmp_path: Path) -> N
     ]
 
 
-def test_a_user_need_not_have_recipes(tmp_path: Path) -> None:
-    write(tmp_path, "pair", RECIPE)
-    assert len(load_recipes(tmp_path, tmp_path / "nowhere")) == 1
-    assert len(load_recipes(tmp_path, None)) == 1
-
-
 def test_toml_is_for_shipped_recipes_and_json_for_the_users_own(tmp_path: Path) -> None:
     shipped, own = tmp_path / "shipped", tmp_path / "own"
     write(own, "pair", RECIPE)
     write_own(shipped, "pair")
-    assert load_recipes(shipped, own) == ()
+    assert load_recipes(shipped, own) == load_recipes(shipped, tmp_path / "nowhere") == ()
 
 
 def test_both_forms_say_the_same(tmp_path: Path) -> None:
-    write(tmp_path / "shipped", "pair", RECIPE)
-    write_own(tmp_path / "own", "pair")
+    write(tmp_path / "shipped", "pair", RECIPE + '[target_facts]\nsource = "its files"\n')
+    write_own(tmp_path / "own", "pair", target_facts={"source": "its files"})
     own, shipped = load_recipes(tmp_path / "shipped", tmp_path / "own")
     assert own == shipped
-
-
-def test_the_facts_of_an_own_recipe_take_their_name_from_it(tmp_path: Path) -> None:
-    write_own(tmp_path / "own", "pair", target_facts={"source": "its files"})
-    (recipe,) = load_recipes(tmp_path, tmp_path / "own")
-    assert recipe.target_facts is not None
-    assert recipe.target_facts.name == "maker/target"
+    assert own.target_facts is not None
+    assert own.target_facts.name == "maker/target"
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"name": ', "pair.json is not JSON: Expecting value: line 1 column 10 (char 9)"),
-        ("", "pair.json is not JSON: Expecting value: line 1 column 1 (char 0)"),
+        ('{"name": ', "pair.json is not JSON"),
+        ("", "pair.json is not JSON"),
         ("[]", "pair.json is not a Recipe"),
         ("null", "pair.json is not a Recipe"),
         ('{"name": "pair", "target_facts": 5}', "pair.json is not a Recipe"),
@@ -173,27 +164,8 @@ def test_an_own_recipe_that_cannot_be_read_is_refused(
     (tmp_path / "pair.json").write_text(content)
     with pytest.raises(InvalidInputError) as caught:
         load_recipes(tmp_path, tmp_path)
-    assert caught.value.message == message
+    assert caught.value.message.startswith(message)
     assert caught.value.hint == f"correct {tmp_path / 'pair.json'}"
-
-
-def test_an_own_recipe_is_refused_with_all_its_faults(tmp_path: Path) -> None:
-    write_own(tmp_path, "pair", colour="red", settings={"k": 7})
-    with pytest.raises(InvalidInputError) as caught:
-        load_recipes(tmp_path, tmp_path)
-    assert caught.value.message == "pair.json is not a Recipe"
-    assert set(caught.value.details) == {
-        "settings.k: Extra inputs are not permitted",
-        "colour: Extra inputs are not permitted",
-    }
-
-
-def test_an_own_recipe_under_another_name_is_refused(tmp_path: Path) -> None:
-    write_own(tmp_path, "pair").rename(tmp_path / "other.json")
-    with pytest.raises(InvalidInputError) as caught:
-        load_recipes(tmp_path, tmp_path)
-    assert caught.value.message == "other.json calls itself pair"
-    assert caught.value.hint == "name it other, or move the file"
 
 
 def test_the_quick_way_finds_the_users_own_first(tmp_path: Path) -> None:
@@ -204,32 +176,20 @@ def test_the_quick_way_finds_the_users_own_first(tmp_path: Path) -> None:
     assert [recipe.name for recipe in found] == ["mine", "pair"]
 
 
-def test_without_a_wish_every_recipe_is_found() -> None:
+def test_recipes_are_found_by_a_pattern_for_the_target_and_by_the_machine() -> None:
     assert find_recipes(RECIPES) == RECIPES
-
-
-def test_a_pattern_finds_targets_in_either_case() -> None:
-    found = find_recipes(RECIPES, target="qwen/qwen3-8b")
-    assert found
-    assert {recipe.target for recipe in found} == {"Qwen/Qwen3-8B"}
+    assert {one.target for one in find_recipes(RECIPES, target="qwen/qwen3-8b")} == {
+        "Qwen/Qwen3-8B"
+    }
     gemmas = find_recipes(RECIPES, target="*gemma-4*")
-    assert gemmas == tuple(r for r in RECIPES if "gemma-4" in r.target.lower())
-    assert 0 < len(gemmas) < len(RECIPES)
-    assert find_recipes(RECIPES, target="qwen/qwen3-8") == ()
-
-
-def test_a_machine_finds_the_recipes_that_ran_on_it() -> None:
+    assert gemmas == tuple(one for one in RECIPES if "gemma-4" in one.target.lower())
     sparks = find_recipes(RECIPES, machine="gb10")
-    assert 0 < len(sparks) < len(RECIPES)
-    assert sparks == tuple(recipe for recipe in RECIPES if "gb10" in recipe.machines)
-    assert find_recipes(RECIPES, machine="abacus") == ()
-
-
-def test_a_target_and_a_machine_must_both_hold() -> None:
+    assert sparks == tuple(one for one in RECIPES if "gb10" in one.machines)
     both = find_recipes(RECIPES, target="*gemma-4*", machine="gb10")
-    gemmas = find_recipes(RECIPES, target="*gemma-4*")
-    assert both == find_recipes(gemmas, machine="gb10")
-    assert 0 < len(both) < len(gemmas)
+    assert both == tuple(one for one in gemmas if one in sparks)
+    assert 0 < len(both) < len(gemmas) < len(RECIPES)
+    assert find_recipes(RECIPES, target="qwen/qwen3-8") == ()
+    assert find_recipes(RECIPES, machine="abacus") == ()
 
 
 @pytest.mark.parametrize("target", sorted({recipe.target for recipe in RECIPES}))
@@ -238,10 +198,6 @@ def test_the_quick_way_finds_every_recipe_of_a_target(target: str) -> None:
     assert quick
     assert quick == find_recipes(RECIPES, target=target)
     assert find_recipes(load_recipes_for(target.upper()), target=target) == quick
-
-
-def test_the_quick_way_finds_nothing_for_a_target_that_nobody_ran() -> None:
-    assert load_recipes_for("maker/nothing") == ()
 
 
 DRAFTERS = """\

@@ -22,7 +22,7 @@ from slipstream.measuring.comparing.judging import judge
 from slipstream.measuring.comparing.ranking import rank
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.planner import make_plan
-from slipstream.planning.wishes import Wishes
+from slipstream.planning.settings.options import make_options
 from tests.unit.planning.pieces import DRAFTER, TARGET
 
 KINDS = {"code": 0.86, "dialogue": 0.66, "prose": 0.58, "json": 0.9}
@@ -41,8 +41,8 @@ PLAIN_SPEED = 14.2
 def make_plans(machine: str = "gb10") -> tuple[LaunchPlan, LaunchPlan]:
     """Plan the pair with and without its drafter."""
     host = load_host(machine)
-    plain = make_plan(host, TARGET, None, None, Wishes())
-    return plain, make_plan(host, TARGET, DRAFTER, None, Wishes())
+    plain = make_plan(host, TARGET, None, None, make_options())
+    return plain, make_plan(host, TARGET, DRAFTER, None, make_options())
 
 
 def make_conditions(**more: Any) -> Conditions:

@@ -10,14 +10,14 @@ from typing import Any
 
 from slipstream.hardware import load_host
 from slipstream.planning.planner import make_plan
-from slipstream.planning.wishes import Wishes
+from slipstream.planning.settings.options import make_options
 from slipstream.serving.run import Event, Process, Run, RunFolder, State
 from slipstream.serving.supervision.engine_session import ProcessTools
 from tests.unit.planning.pieces import DRAFTER, TARGET
 
 AT = datetime(2026, 11, 15, 6, 17, 12, tzinfo=UTC)
 HOST = load_host("gb10")
-PLAN = make_plan(HOST, TARGET, DRAFTER, None, Wishes())
+PLAN = make_plan(HOST, TARGET, DRAFTER, None, make_options())
 SUPERVISOR = Process(pid=4711, start_ticks=900)
 ENGINE = Process(pid=4720, start_ticks=1000)
 RUN = Run(

@@ -14,7 +14,7 @@ from slipstream.engines.vllm_log import Phase
 from slipstream.errors import InvalidInputError
 from slipstream.hardware import load_host
 from slipstream.planning.planner import make_plan
-from slipstream.planning.wishes import Wishes
+from slipstream.planning.settings.options import make_options
 from slipstream.serving import run as run_module
 from slipstream.serving.run import (
     TRANSITIONS,
@@ -36,8 +36,8 @@ from tests.unit.planning.pieces import DRAFTER, TARGET
 AT = datetime(2026, 11, 15, 6, 17, 12, tzinfo=UTC)
 STATES: tuple[State, ...] = get_args(State)
 HOST = load_host("gb10")
-PLAN = make_plan(HOST, TARGET, DRAFTER, None, Wishes())
-OTHER_PLAN = make_plan(HOST, TARGET, DRAFTER, None, Wishes(context=8192))
+PLAN = make_plan(HOST, TARGET, DRAFTER, None, make_options())
+OTHER_PLAN = make_plan(HOST, TARGET, DRAFTER, None, make_options(context=8192))
 NOBODY = Process(pid=1 << 30, start_ticks=1)
 RUN = Run(
     id="one",

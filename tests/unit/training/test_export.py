@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.hardware import load_host
-from slipstream.planning.resolution import choose_recipe
+from slipstream.planning.drafters.resolution import choose_recipe
 from slipstream.recipes import find_recipes, load_recipes, load_recipes_for
 from slipstream.training.export import make_recipe, promote, render_card
 from slipstream.training.run import Judged, TrainRun

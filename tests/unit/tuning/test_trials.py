@@ -11,7 +11,7 @@ from slipstream.hardware import Host, load_host
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.planner import make_plan
 from slipstream.planning.settings import Choice
-from slipstream.planning.wishes import Wishes
+from slipstream.planning.settings.options import make_options
 from slipstream.tuning import trials
 from slipstream.tuning.choice import settle
 from slipstream.tuning.goal import Goal, parse_goal
@@ -29,8 +29,9 @@ STEEP = make_model((0.05, 0.0, 0.002), (0.05, 0.001), likely=0.85)
 
 
 def plan_for(*raw: str, host: str = "gb10", drafts: bool = True) -> LaunchPlan:
-    wishes = Wishes(raw=raw, speculation=drafts, users=16)
-    return make_plan(load_host(host), *PAIR, None, wishes)
+    options = make_options(engine=raw, users=16)
+    options = options if drafts else options.without_speculation()
+    return make_plan(load_host(host), *PAIR, None, options)
 
 
 def apply_profile(plan: LaunchPlan, profile: SpeedProfile) -> LaunchPlan:

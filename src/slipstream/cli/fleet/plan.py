@@ -16,7 +16,7 @@ from slipstream.errors import ExitCode
 from slipstream.fleet.difference import diff_fleet_plans
 from slipstream.fleet.openssh import open_ssh
 from slipstream.fleet.plan import FleetPlan
-from slipstream.planning.difference import DifferenceList
+from slipstream.planning.plan import DifferenceList
 from slipstream.records import read_record
 from slipstream.reporting.text.fleet import render_fleet_plan
 from slipstream.reporting.text.plan import render_difference

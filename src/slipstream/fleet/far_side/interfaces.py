@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.fleet.plan import MOST_INTERFACES, Interface
+from slipstream.hardware import read_text
 from slipstream.hardware.surroundings import parse_port_state
-from slipstream.hardware.text_files import read_text
 
 RunProgram = Callable[[tuple[str, ...]], str | None]
 MOST_GIDS = 256

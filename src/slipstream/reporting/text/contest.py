@@ -7,8 +7,7 @@ from slipstream.measuring.comparing.comparison import Arena, Comparison
 from slipstream.measuring.comparing.design import LETTERS
 from slipstream.measuring.comparing.verdict import SpeedRatio
 from slipstream.measuring.engine_start import report_usage
-from slipstream.planning.difference import diff_plans
-from slipstream.planning.plan import LaunchPlan
+from slipstream.planning.plan import LaunchPlan, diff_plans
 from slipstream.reporting.pages.report import Row, Section, Table
 from slipstream.reporting.pages.sides import Side, list_concurrencies, list_kinds, take_sides
 from slipstream.reporting.text.conditions import describe_conditions, describe_plan

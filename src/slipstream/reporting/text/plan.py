@@ -2,9 +2,8 @@
 
 from shlex import quote
 
-from slipstream.planning.difference import Difference
-from slipstream.planning.plan import Decision, LaunchPlan, MemoryBudget
-from slipstream.reporting.text.checkpoint import render_faults
+from slipstream.planning.plan import Decision, Difference, LaunchPlan, MemoryBudget
+from slipstream.reporting.text.model import render_faults
 from slipstream.reporting.text.tables import align
 from slipstream.units import UNKNOWN, show_bytes, show_number
 
@@ -21,8 +20,9 @@ def render_plan(plan: LaunchPlan, *, explain: bool) -> str:
         ]
     )
     body = _explain(plan) if explain else [render_command(plan.argv(), plan.variables)]
-    parts = [head, render_memory(plan.memory), body, [*_notes(plan)]]
-    parts.append(render_faults((*plan.refusals, *plan.warnings)))
+    notes = [f"note: {note}" for note in plan.notes]
+    faults = render_faults((*plan.refusals, *plan.warnings))
+    parts = [head, render_memory(plan.memory), body, notes, faults]
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
@@ -35,23 +35,16 @@ def _name_drafter(plan: LaunchPlan) -> str:
 def render_sglang(plan: LaunchPlan) -> str:
     """Return the plan as SGLang's command, and the settings without a counterpart."""
     command, left_out = plan.sglang_argv()
-    lines = [render_command(command, ())]
-    if left_out:
-        lines += ["", f"no counterpart in SGLang: {', '.join(left_out)}"]
-    return "\n".join(lines)
+    missing = f"\n\nno counterpart in SGLang: {', '.join(left_out)}" if left_out else ""
+    return render_command(command, ()) + missing
 
 
 def render_memory(memory: MemoryBudget) -> list[str]:
     """Return the memory use and how many sequences fit."""
     rows = [(item.name, show_bytes(item.size_bytes), item.because) for item in memory.items]
-    rows += [
-        ("cache", show_bytes(memory.kv_pool_bytes), "what is left of the usable memory"),
-        (
-            "usable",
-            show_bytes(memory.usable_bytes),
-            f"of {show_bytes(memory.device_bytes)}",
-        ),
-    ]
+    rows.append(("cache", show_bytes(memory.kv_pool_bytes), "what is left of the usable memory"))
+    total = f"of {show_bytes(memory.device_bytes)}"
+    rows.append(("usable", show_bytes(memory.usable_bytes), total))
     per_token = show_number(memory.kv_bytes_per_token, "bytes")
     lines = ["memory", *align(rows, indent="  ")]
     lines.append(
@@ -93,14 +86,8 @@ def render_command(argv: list[str], environment: tuple[Decision, ...]) -> str:
 
 def _explain(plan: LaunchPlan) -> list[str]:
     rows = [("SETTING", "VALUE", "SOURCE", "BECAUSE")]
-    rows += [_describe(decision) for decision in (*plan.variables, *plan.decisions)]
+    rows += [
+        (one.flag, "set" if one.value is None else one.value, one.source, one.because)
+        for one in (*plan.variables, *plan.decisions)
+    ]
     return align(rows)
-
-
-def _describe(decision: Decision) -> tuple[str, str, str, str]:
-    value = "set" if decision.value is None else decision.value
-    return decision.flag, value, decision.source, decision.because
-
-
-def _notes(plan: LaunchPlan) -> list[str]:
-    return [f"note: {note}" for note in plan.notes]

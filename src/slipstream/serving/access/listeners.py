@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
-from slipstream.hardware.text_files import read_text
+from slipstream.hardware import read_text
 
 IPAddress = IPv4Address | IPv6Address
 

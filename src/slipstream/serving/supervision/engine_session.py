@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.errors import EngineError
-from slipstream.hardware.text_files import read_text
+from slipstream.hardware import read_text
 from slipstream.serving.run import Process
 
 GRACE_SECONDS = 5.0

@@ -7,7 +7,7 @@ the machine hangs until the power is cut (vllm#46307, vllm#56824). Looked at onc
 from dataclasses import dataclass, field
 
 from slipstream.hardware.host import Host
-from slipstream.hardware.memory import parse_meminfo
+from slipstream.hardware.processor import parse_meminfo
 from slipstream.units import show_bytes
 
 LEAST_AVAILABLE_BYTES = 6 << 30

@@ -117,7 +117,7 @@ class Swapping:
         if result.outcome != "swapped":
             outcome = "refused" if result.outcome == "refused" else "failed"
             message = f"the engine refused {order.name}: {result.error}"
-            self._tell(order, outcome, message, hint=f"slipstream inspect {order.folder}")
+            self._tell(order, outcome, message, hint=f"slipstream models {order.folder}")
             return
         self._change_drafter(order.name, order.folder)
         try:
@@ -163,7 +163,7 @@ class Swapping:
         back = await self._load(previous.folder, life, is_return=True)
         if back.outcome != "swapped":
             message = f"{left.name} stays in use, although {reason}: {back.error}"
-            self._tell(order, "failed", message, hint=f"slipstream inspect {previous.folder}")
+            self._tell(order, "failed", message, hint=f"slipstream models {previous.folder}")
             return
         self._change_drafter(previous.name, previous.folder)
         message = f"swapped back to {previous.name}: {reason}"

@@ -1,13 +1,13 @@
-"""What `slipstream probe` shows of every machine we know, word for word."""
+"""What `slipstream probe` shows: a linked Spark, a CPU, and a machine that knows little."""
 
 import pytest
 
-from slipstream.hardware import list_machines, load_host
+from slipstream.hardware import load_host
 from slipstream.reporting.text.host import render_host
 from tests.snapshots import read_snapshot
 
 
-@pytest.mark.parametrize("name", list_machines())
+@pytest.mark.parametrize("name", ["gb10-linked-1", "cpu-server", "apple-laptop"])
 def test_a_machine_is_shown_as_reviewed(name: str) -> None:
     shown = render_host(load_host(name)) + "\n"
     assert shown == read_snapshot(f"probe-{name}.txt", shown)

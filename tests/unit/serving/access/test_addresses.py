@@ -35,10 +35,9 @@ def test_a_free_port_is_free_and_a_taken_one_is_told() -> None:
             address.require_free()
 
 
-@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", "70000"), ("192.0.2.1", "8000")])
-def test_an_address_that_is_none_of_this_machine_is_refused(host: str, port: str) -> None:
+def test_an_address_that_is_none_of_this_machine_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="cannot listen"):
-        Address.of(bare_plan("--host", host, "--port", port)).require_free()
+        Address.of(bare_plan("--host", "192.0.2.1", "--port", "8000")).require_free()
 
 
 def test_a_stale_socket_is_removed_and_a_served_one_is_not(tmp_path: Path) -> None:

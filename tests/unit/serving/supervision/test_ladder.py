@@ -13,7 +13,7 @@ from slipstream.checkpoints.checkpoint import Weights
 from slipstream.hardware import load_host
 from slipstream.planning.plan import Decision, LaunchPlan
 from slipstream.planning.planner import make_plan
-from slipstream.planning.wishes import Wishes
+from slipstream.planning.settings.options import make_options
 from slipstream.serving.supervision.ladder import (
     Cause,
     Crash,
@@ -36,8 +36,9 @@ PAIR = TARGET.model_copy(update=SMALL), DRAFTER.model_copy(update=SMALL)
 def plan_for(
     host: str = "h100", *raw: str, drafts: bool = True, context: int = 32768
 ) -> LaunchPlan:
-    wishes = Wishes(raw=raw, speculation=drafts, context=context)
-    return make_plan(load_host(host), *PAIR, None, wishes)
+    options = make_options(engine=raw, context=context)
+    options = options if drafts else options.without_speculation()
+    return make_plan(load_host(host), *PAIR, None, options)
 
 
 def value_of(plan: LaunchPlan, flag: str) -> str | None:

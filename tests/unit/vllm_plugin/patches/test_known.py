@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.planning import patches as rules
+from slipstream.planning.settings import patches as rules
 from slipstream.vllm_plugin.patches import VARIABLE, apply_named
 from slipstream.vllm_plugin.patches.known import PATCHES
 from slipstream.vllm_plugin.patches.patch import Patch

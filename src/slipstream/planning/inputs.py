@@ -1,0 +1,134 @@
+"""`PlanInputs`: what a planning rule may look at."""
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
+from slipstream.engines.vllm import CPU_BLOCK_TOKENS, GPU_BLOCK_TOKENS, Runner
+from slipstream.engines.vllm_methods import METHODS, Method, find_method
+from slipstream.hardware import Host, name_kind
+from slipstream.hardware.host import Accelerator
+from slipstream.planning.settings import Choice, EngineOptions
+from slipstream.planning.settings.options import PlanOptions
+from slipstream.recipes.recipe import Recipe, Settings
+from slipstream.units import version_tuple
+
+Value = TypeVar("Value")
+# Drafters of these are read and checked; other methods, given as arguments, are passed on.
+CHECKED_METHODS = (None, "dflash", "dspark", "eagle3", "draft_model")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDrafter:
+    """A drafter that neither the user nor a recipe named, with its published draft length."""
+
+    drafter: Choice[str]
+    length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInputs:
+    """A machine, a target, perhaps a drafter and a recipe, and what was specified.
+
+    `given` has the settings that are no longer to be chosen: the user's, the engine arguments of a
+    recipe for this kind of machine, and the parallel sizes, on which all others depend. `found` is
+    set for a drafter from the index or the hub. `method_choice` is the requested method, or the
+    fallback when no drafter was found.
+    """
+
+    host: Host
+    target: Checkpoint
+    drafter: Checkpoint | None
+    recipe: Recipe | None
+    options: PlanOptions
+    given: EngineOptions
+    found: FoundDrafter | None = None
+    method_choice: Choice[str] | None = None
+
+    @property
+    def accelerators(self) -> tuple[Accelerator, ...]:
+        """Return the accelerators that would hold the model: as many as it has shards here."""
+        return self.host.accelerators[: self.given.shards]
+
+    @property
+    def accelerator(self) -> Accelerator | None:
+        """Return the accelerator with the least memory, unknown being the least, of those used."""
+        return min(self.accelerators, key=lambda one: one.memory_total_bytes or 0, default=None)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Return whether the CPU itself would serve."""
+        return not self.host.accelerators
+
+    @property
+    def capability(self) -> str | None:
+        """Return the lowest compute capability of the accelerators used, such as 12.1."""
+        known = [one.compute_capability for one in self.accelerators if one.compute_capability]
+        return min(known, key=version_tuple, default=None)
+
+    @property
+    def capability_major(self) -> int | None:
+        """Return the generation of the accelerator."""
+        return None if self.capability is None else version_tuple(self.capability)[0]
+
+    @property
+    def is_unified(self) -> bool:
+        """Return whether accelerator and system share one memory."""
+        return self.accelerator is not None and self.accelerator.memory_kind == "unified"
+
+    @property
+    def machine(self) -> str | None:
+        """Return the kind of machine."""
+        return name_kind(self.host)
+
+    @property
+    def runner(self) -> Runner:
+        """Return the runner that the engine would use here."""
+        return "V1" if self.on_cpu else "V2"
+
+    @property
+    def block_tokens(self) -> int:
+        """Return the tokens of one cache block."""
+        return CPU_BLOCK_TOKENS if self.on_cpu else GPU_BLOCK_TOKENS
+
+    @property
+    def method(self) -> Method | None:
+        """Return how tokens are drafted, None if they are not or if the engine alone knows how."""
+        if self.method_choice is not None:
+            return METHODS.get(self.method_choice.value)
+        if (requested := self.given.drafting.method) is not None:
+            checked = requested.value in CHECKED_METHODS
+            return find_method(requested.value) if checked else None
+        draft = self.drafter.draft if self.drafter else None
+        return METHODS[draft.family] if draft else None
+
+    @property
+    def draft(self) -> DraftPart | None:
+        """Return the drafter's side, None without one that was trained for its target."""
+        return self.drafter.draft if self.drafter is not None and self.method else None
+
+    @property
+    def draft_model(self) -> Checkpoint | None:
+        """Return the checkpoint that drafts, None without one."""
+        return self.drafter if self.method is not None else None
+
+    @property
+    def advice(self) -> Settings:
+        """Return the recipe's settings, or none."""
+        return self.recipe.settings if self.recipe is not None else Settings()
+
+    @property
+    def recipe_fits_machine(self) -> bool:
+        """Return whether the recipe was made on this kind of machine."""
+        return self.recipe is not None and self.machine in self.recipe.machines
+
+    @property
+    def local_advice(self) -> Settings:
+        """Return the recipe's settings if it was made on this kind of machine, or none."""
+        return self.advice if self.recipe_fits_machine else Settings()
+
+    def from_recipe(self, value: Value | None) -> Choice[Value] | None:
+        """Return a recipe's value as a choice that names the recipe, None without one."""
+        if value is None or self.recipe is None:
+            return None
+        return Choice(value, "recipe", f"recipe {self.recipe.name} runs with it")

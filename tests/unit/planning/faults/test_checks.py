@@ -1,0 +1,85 @@
+"""What speaks against a plan, by the code of each fault."""
+
+from typing import Any
+
+import pytest
+
+from slipstream.checkpoints.checkpoint import Quantization, Weights
+from tests.unit.planning.pieces import GIB, make_recipe
+from tests.unit.planning.test_planner import plan
+
+NVFP4 = {
+    "quantized": True,
+    "quantization": Quantization(scheme="nvfp4", method="modelopt"),
+    "weights": Weights(total_bytes=5 * GIB),
+}
+OTHER = {"hidden_size": 5376}
+PACKED = ("--kv-cache-dtype", "turboquant_k8v4")
+SHARE = "--gpu-memory-utilization"
+CPU = make_recipe(machines=("cpu",))
+SMALL = {"weights": Weights(total_bytes=GIB)}
+SHARDED = make_recipe(machines=("cpu",), tensor_parallel=2)
+
+
+def weigh(size: int | None) -> dict[str, Any]:
+    return {"weights": size and Weights(total_bytes=size * GIB)}
+
+
+@pytest.mark.parametrize(
+    ("machine", "inputs", "codes"),
+    [
+        ("h100", {"target": weigh(None)}, ["memory-unknown"]),
+        ("rtx-3090", {"target": weigh(40)}, ["memory!"]),
+        ("rtx-3090", {"target": weigh(15)}, ["cache!"]),
+        ("h100", {"users": 64}, ["cache"]),
+        ("gb10", {"engine": (SHARE, "0.85")}, ["headroom"]),
+        ("gb10", {"engine": (SHARE, "0.72")}, []),
+        ("h100", {"engine": (SHARE, "0.95")}, []),
+        ("h100", {"target": {"attention_sinks": True}, "engine": PACKED}, ["turboquant!"]),
+        ("h100", {"engine": (*PACKED, "--attention-backend", "flash_attn")}, ["turboquant!"]),
+        ("h100", {"engine": (*PACKED, "--attention-backend", "TURBOQUANT")}, []),
+        ("h100", {"drafter": OTHER}, ["hidden-size!"]),
+        ("h100", {"drafter": OTHER, "method": "plain"}, []),
+        ("h100", {"draft_length": 16}, ["draft-length!"]),
+        ("h100", {"context": 65536, "users": 1}, ["drafter-context!"]),
+        ("h100", {"target": {"architecture": "Gemma3ForCausalLM"}}, ["target-class!"]),
+        ("cpu-server", {"target": NVFP4}, ["target-quantization!"]),
+        ("h100", {"target": NVFP4}, ["emulated"]),
+        ("apple-laptop", {"drafter": OTHER}, ["host!"]),
+        ("gb10", {"recipe": make_recipe(tensor_parallel=2)}, ["accelerators!"]),
+        ("gb10", {"recipe": make_recipe(nodes=2)}, ["nodes!"]),
+        ("gb10-linked-1", {"recipe": make_recipe(nodes=2)}, ["nodes"]),
+        ("h100", {"recipe": make_recipe(nodes=2)}, []),
+        ("cpu-server", {"target": SMALL, "recipe": CPU}, []),
+        ("cpu-server", {"target": SMALL, "recipe": SHARDED}, ["accelerators!"]),
+        ("h100", {"pictures": True}, ["pictures!"]),
+        ("h100", {"target": {"modalities": ("vision",)}, "pictures": True}, []),
+        ("cpu-server", {"target": SMALL, "engine": ("-pp", "2")}, ["accelerators!", "pipeline!"]),
+    ],
+)
+def test_each_fault_has_its_code(machine: str, inputs: dict[str, Any], codes: list[str]) -> None:
+    """A refusal is marked with "!"."""
+    made = plan(machine, **inputs)
+    refused = [f"{fault.code}!" for fault in made.refusals]
+    assert refused + [fault.code for fault in made.warnings] == codes
+    assert all(fault.hint for fault in (*made.refusals, *made.warnings))
+
+
+def test_an_unknown_size_leaves_the_cache_unknown() -> None:
+    memory = plan(target=weigh(None)).memory
+    assert (memory.kv_pool_bytes, memory.sequences_that_fit) == (None, None)
+    assert memory.unknown == ("target weights",)
+
+
+def test_a_cache_without_room_for_one_sequence_is_refused_with_a_context_that_fits() -> None:
+    made = plan("rtx-3090", target=weigh(15))
+    flag, tokens = made.refusals[0].hint.split()
+    assert made.memory.kv_pool_bytes is not None
+    assert made.memory.kv_bytes_per_token is not None
+    longest = made.memory.kv_pool_bytes // made.memory.kv_bytes_per_token
+    assert (flag, int(tokens)) == ("--context", longest // 1024 * 1024)
+    assert plan("rtx-3090", target=weigh(15), context=int(tokens)).refusals == ()
+
+
+def test_a_share_that_can_freeze_a_unified_machine_names_ours() -> None:
+    assert plan("gb10", engine=(SHARE, "0.85")).warnings[0].hint.startswith(f"{SHARE} 0.72")

@@ -1,0 +1,204 @@
+"""Memory share, executor, graphs, loader and environment follow the machine."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from slipstream.planning.inputs import PlanInputs
+from slipstream.planning.settings.placement import (
+    decide_dtype,
+    decide_eager,
+    decide_environment,
+    decide_executor,
+    decide_loader,
+    decide_modalities,
+    decide_parallel,
+    decide_utilization,
+)
+from slipstream.recipes.recipe import Obsolete
+from tests.unit.planning.pieces import make_inputs, make_recipe, pick
+
+
+@pytest.mark.parametrize(
+    ("machine", "total", "available", "chosen"),
+    [
+        ("gb10", 100 << 30, 90 << 30, (0.70, "hardware")),
+        ("gb10", 100 << 30, 5 << 30, (0.05, "hardware")),
+        ("rtx-5090", 32 << 30, 30 << 30, (0.87, "hardware")),
+        ("b300", 1000 << 30, 1000 << 30, (0.92, "hardware")),
+        ("gb10", None, 5, (0.7, "default")),
+        ("gb10", 5, None, (0.7, "default")),
+    ],
+)
+def test_the_share_leaves_a_fifth_of_unified_memory_or_two_gibibytes(
+    machine: str, total: int | None, available: int | None, chosen: tuple[float, str]
+) -> None:
+    inputs = make_inputs(machine)
+    accelerator = inputs.host.accelerators[0].model_copy(
+        update={"memory_total_bytes": total, "memory_available_bytes": available}
+    )
+    host = inputs.host.model_copy(update={"accelerators": (accelerator,)})
+    assert pick(decide_utilization(replace(inputs, host=host))) == chosen
+
+
+def test_a_recipes_utilization_is_never_copied_and_a_cpu_has_none() -> None:
+    recipe = make_recipe(memory_utilization=0.85)
+    assert pick(decide_utilization(make_inputs("gb10", recipe=recipe))) == (0.72, "hardware")
+    assert decide_utilization(make_inputs("cpu-server")) is None
+
+
+def test_an_accelerators_worker_is_a_process() -> None:
+    assert pick(decide_executor(make_inputs())) == ("mp", "default")
+    assert decide_executor(make_inputs("cpu-server")) is None
+
+
+@pytest.mark.parametrize(
+    ("machine", "inputs", "chosen"),
+    [
+        ("gb10", {}, (True, "hardware")),
+        ("gb10", {"goal": "agent"}, (True, "hardware")),
+        ("gb10", {"goal": "throughput"}, None),
+        ("h100", {}, None),
+        ("gb10", {"goal": "throughput", "recipe": make_recipe(eager=True)}, (True, "recipe")),
+        ("h100", {"recipe": make_recipe(eager=True)}, None),
+    ],
+)
+def test_a_spark_starts_eager_for_latency_and_where_its_recipe_does(
+    machine: str, inputs: dict[str, Any], chosen: tuple[bool, str] | None
+) -> None:
+    assert pick(decide_eager(make_inputs(machine, **inputs))) == chosen
+
+
+@pytest.mark.parametrize(
+    ("machine", "inputs", "sizes"),
+    [
+        (
+            "gb10",
+            {"recipe": make_recipe(nodes=2)},
+            {"--tensor-parallel-size": 2, "--nnodes": 2, "--node-rank": 0},
+        ),
+        ("h100", {"recipe": make_recipe(nodes=2)}, {}),
+        ("gb10", {"recipe": make_recipe(tensor_parallel=4)}, {"--tensor-parallel-size": 4}),
+        ("h100", {"recipe": make_recipe(tensor_parallel=4)}, {}),
+        ("gb10", {"recipe": make_recipe(tensor_parallel=4), "engine": ("-pp", "2")}, {}),
+        ("gb10", {"recipe": make_recipe()}, {}),
+        ("h100", {}, {}),
+    ],
+)
+def test_a_recipe_spreads_on_its_machine_unless_sizes_are_given(
+    machine: str, inputs: dict[str, Any], sizes: dict[str, int]
+) -> None:
+    chosen = decide_parallel(make_inputs(machine, **inputs)).list_choices()
+    assert {flag: choice.value for flag, choice in chosen} == sizes
+
+
+def test_only_safetensors_are_loaded_unless_the_recipe_has_a_faster_loader() -> None:
+    assert decide_loader(make_inputs()).value == "safetensors"
+    recipe = make_recipe(loader="instanttensor")
+    assert decide_loader(make_inputs("gb10", recipe=recipe)).value == "instanttensor"
+    assert decide_loader(make_inputs("h100", recipe=recipe)).value == "safetensors"
+
+
+@pytest.mark.parametrize(
+    ("target", "pictures", "images"),
+    [
+        ({"modalities": ("vision",)}, False, 0),
+        ({"modalities": ("vision",)}, True, 16),
+        # A class of vLLM's multimodal registry sees without a vision config.
+        ({"architecture": "Phi4MMForCausalLM"}, False, 0),
+        ({"architecture": "Phi4MMForCausalLM"}, True, 16),
+        ({"modalities": ("audio",)}, True, 0),
+        ({"modalities": None}, True, None),
+        ({}, True, None),
+    ],
+)
+def test_a_multimodal_target_serves_text_only_unless_pictures_are_requested(
+    target: dict[str, Any], pictures: bool, images: int | None
+) -> None:
+    choice = decide_modalities(make_inputs(target=target, pictures=pictures))
+    limits = None if images is None else {"image": images, "video": 0, "audio": 0}
+    assert (choice and choice.value) == limits
+
+
+def environment_of(inputs: PlanInputs) -> dict[str, str]:
+    return {name: choice.value for name, choice in decide_environment(inputs).items()}
+
+
+def test_a_drafter_on_an_accelerator_gets_the_v2_runner() -> None:
+    assert environment_of(make_inputs()) == {"VLLM_USE_V2_MODEL_RUNNER": "1"}
+    assert environment_of(make_inputs(method="plain")) == {}
+
+
+def test_a_recipes_variables_are_taken_but_for_obsolete_ones() -> None:
+    recipe = make_recipe(
+        environment={"A": "1", "B": "2"}, obsolete=(Obsolete(what="B=2", why="gone"),)
+    )
+    taken = environment_of(make_inputs("gb10", recipe=recipe))
+    assert taken == {"VLLM_USE_V2_MODEL_RUNNER": "1", "A": "1"}
+    assert "A" not in environment_of(make_inputs("h100", recipe=recipe))
+
+
+def change_processor(library: str | None = None, **changes: Any) -> PlanInputs:
+    inputs = make_inputs("cpu-server")
+    host = inputs.host.model_copy(
+        update={
+            "processor": inputs.host.processor.model_copy(update=changes),
+            "software": inputs.host.software.model_copy(update={"openmp_library": library}),
+        }
+    )
+    return replace(inputs, host=host)
+
+
+@pytest.mark.parametrize(
+    ("threads", "nodes", "bound"), [(5, 1, "0-3"), (16, 1, "0-14"), (1, 2, "0"), (4, 2, "0-2")]
+)
+def test_a_cpu_leaves_its_last_thread_to_the_scheduler(
+    threads: int, nodes: int, bound: str
+) -> None:
+    inputs = change_processor(usable_threads=threads, numa_nodes=nodes)
+    assert environment_of(inputs) == {"VLLM_CPU_OMP_THREADS_BIND": bound}
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_a_small_cpu_has_no_worker_process_and_computes_with_every_thread(threads: int) -> None:
+    assert environment_of(change_processor(usable_threads=threads)) == {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "OMP_NUM_THREADS": str(threads),
+    }
+
+
+def test_a_cpu_preloads_intels_openmp_where_it_is() -> None:
+    assert environment_of(change_processor("/venv/lib/libiomp5.so", usable_threads=8)) == {
+        "LD_PRELOAD": "/venv/lib/libiomp5.so",
+        "VLLM_CPU_OMP_THREADS_BIND": "0-6",
+    }
+    assert environment_of(change_processor(usable_threads=None)) == {}
+
+
+@pytest.mark.parametrize(
+    ("features", "chosen"),
+    [
+        (("avx2", "avx512f", "avx512_vnni"), ("float32", "hardware")),
+        (("avx2", "amx_bf16"), None),
+        (("avx2", "avx512_bf16"), None),
+        (("bf16",), None),
+        (("svebf16",), None),
+        ((), None),
+    ],
+)
+def test_drafts_are_verified_in_float32_where_bfloat16_is_emulated(
+    features: tuple[str, ...], chosen: tuple[str, str] | None
+) -> None:
+    assert pick(decide_dtype(change_processor(features=features))) == chosen
+
+
+@pytest.mark.parametrize(
+    ("users", "dtype"), [(None, None), (1, None), (2, None), (3, "float32"), (8, "float32")]
+)
+def test_plain_decoding_gets_the_dtype_that_is_best_for_its_batch(
+    users: int | None, dtype: str | None
+) -> None:
+    host = change_processor(features=("avx2",)).host
+    choice = decide_dtype(replace(make_inputs(method="plain", users=users), host=host))
+    assert (choice.value if choice else None) == dtype
