@@ -22,12 +22,12 @@ from slipstream.deployment.pod_group import make_rank_plan
 from slipstream.deployment.rules import make_deployment
 from slipstream.deployment.values import render_values
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
-from slipstream.fleet.planning import spread_wishes
+from slipstream.fleet.planning.planner import spread_wishes
 from slipstream.fleet.record import Fleet, read_fleet
 from slipstream.hardware import Host
 from slipstream.planning import LaunchPlan
 from slipstream.records import describe_faults, read_record
-from slipstream.reporting.text.deployment import render_hazards
+from slipstream.reporting.deployment import render_hazards
 from slipstream.serving.group.secret import MOST_BYTES, read_secret
 
 ACTIONS = ("kubernetes", "check", "prepare")

@@ -96,8 +96,8 @@ def test_a_drafter_for_which_the_controller_stopped_drafting_is_worse() -> None:
 
 def test_what_was_compared_is_reported() -> None:
     test = swap(3, 0.0, 100)
-    assert test.accepted_per_step is not None
-    old, new = test.accepted_per_step
+    assert test.means is not None
+    old, new = test.means
     assert old > 0.5
     assert new == 0
 
@@ -107,7 +107,7 @@ def test_without_enough_requests_before_nothing_is_decided(before: int) -> None:
     test = swap(1, 0.0, 100, before=before)
     assert not test.can_decide
     assert test.verdict is None
-    assert test.accepted_per_step is None
+    assert test.means is None
 
 
 def test_an_old_drafter_of_which_nothing_was_accepted_is_no_measure() -> None:

@@ -3,14 +3,15 @@
 import argparse
 from datetime import UTC, datetime
 
-from slipstream.cli.fleet.options import add_fleet, load_fleet, plan_fleet
+from slipstream.cli.fleet import add_fleet, load_fleet
+from slipstream.cli.fleet.plan import plan_fleet
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
-from slipstream.fleet.examination import examine_fleet
-from slipstream.fleet.openssh import open_ssh
-from slipstream.fleet.probing import probe_fleet
-from slipstream.fleet.status import read_fleet_status
-from slipstream.reporting.text.fleet_examination import render_fleet_examination
+from slipstream.fleet.machines.openssh import open_ssh
+from slipstream.fleet.planning.probing import probe_fleet
+from slipstream.fleet.running.examination import examine_fleet
+from slipstream.fleet.running.status import read_fleet_status
+from slipstream.reporting.fleet.examination import render_fleet_examination
 
 EXAMPLES = """\
 # check machines, links, ports and runs

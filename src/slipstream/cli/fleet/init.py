@@ -4,14 +4,13 @@ import argparse
 import json
 from datetime import UTC, datetime
 
-from slipstream.cli.fleet.deliveries import show_deliveries
-from slipstream.cli.fleet.options import add_fleet, add_force, load_fleet
+from slipstream.cli.fleet import add_fleet, add_force, load_fleet
+from slipstream.cli.fleet.keys import show_deliveries
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
-from slipstream.fleet.lease import holding
-from slipstream.fleet.openssh import open_ssh
-from slipstream.fleet.record import read_fleet
-from slipstream.fleet.skeleton import render_skeleton
+from slipstream.fleet.machines.lease import holding
+from slipstream.fleet.machines.openssh import open_ssh
+from slipstream.fleet.record import read_fleet, render_skeleton
 from slipstream.fleet.trust.authority import make_authority, read_authority
 from slipstream.fleet.trust.distribution import deliver
 
@@ -49,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST",
         action="append",
         default=[],
-        help="another host name of the front, for its certificate; may be repeated",
+        help="another host name of the load balancer, for its certificate; may be repeated",
     )
     add_force(parser)
 

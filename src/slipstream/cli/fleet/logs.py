@@ -5,12 +5,12 @@ import json
 from contextlib import closing
 from datetime import UTC, datetime
 
-from slipstream.cli.fleet.options import add_fleet, load_fleet
+from slipstream.cli.fleet import add_fleet, load_fleet
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
-from slipstream.fleet.logs import follow_logs
-from slipstream.fleet.openssh import open_ssh
-from slipstream.fleet.status import read_fleet_status
+from slipstream.fleet.machines.openssh import open_ssh
+from slipstream.fleet.running.logs import follow_logs
+from slipstream.fleet.running.status import read_fleet_status
 
 EXAMPLES = """\
 # follow the engine logs of all machines

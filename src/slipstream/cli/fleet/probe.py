@@ -2,11 +2,12 @@
 
 import argparse
 
-from slipstream.cli.fleet.options import add_fleet, add_probing, load_fleet, look_at
+from slipstream.cli.fleet import add_fleet, load_fleet
+from slipstream.cli.fleet.plan import add_probing, look_at
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
-from slipstream.fleet.openssh import open_ssh
-from slipstream.reporting.text.fleet import render_probe
+from slipstream.fleet.machines.openssh import open_ssh
+from slipstream.reporting.fleet.plan import render_probe
 
 EXAMPLES = """\
 # look at every machine of fleet.toml

@@ -3,12 +3,12 @@
 import argparse
 from datetime import UTC, datetime
 
-from slipstream.cli.fleet.options import add_fleet, load_fleet
+from slipstream.cli.fleet import add_fleet, load_fleet
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
-from slipstream.fleet.openssh import open_ssh
-from slipstream.fleet.status import read_fleet_status
-from slipstream.reporting.text.fleet_status import render_fleet_status
+from slipstream.fleet.machines.openssh import open_ssh
+from slipstream.fleet.running.status import read_fleet_status
+from slipstream.reporting.fleet.status import render_fleet_status
 
 EXAMPLES = """\
 # the state of every machine and group

@@ -4,16 +4,15 @@ import argparse
 import shutil
 from datetime import UTC, datetime
 
-from slipstream.cli.fleet.options import add_fleet, load_fleet
+from slipstream.cli.fleet import add_fleet, load_fleet
 from slipstream.cli.screen import Screen
 from slipstream.cli.top import FOOTER, HOME, REST, REST_OF_LINE, full_screen, is_live, wait_for_quit
 from slipstream.errors import ExitCode
-from slipstream.fleet.live import FleetView, read_fleet_view
-from slipstream.fleet.openssh import open_ssh
+from slipstream.fleet.machines.openssh import open_ssh
+from slipstream.fleet.machines.transport import Transport
 from slipstream.fleet.record import Fleet
-from slipstream.fleet.status import read_fleet_status
-from slipstream.fleet.transport import Transport
-from slipstream.reporting.text.fleet_top import render_fleet_view
+from slipstream.fleet.running.status import FleetView, read_fleet_status, read_fleet_view
+from slipstream.reporting.fleet.status import render_fleet_view
 
 # Every look is a login on each machine.
 REDRAW_SECONDS = 3.0
@@ -22,7 +21,7 @@ REDRAW_SECONDS = 3.0
 EXAMPLES = """\
 # watch the fleet
 slipstream fleet top
-# print one picture
+# print one snapshot
 slipstream fleet top --once
 """
 
@@ -33,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--once",
         action="store_true",
-        help="print one picture and exit, as is done without a terminal",
+        help="print one snapshot and exit, as is done without a terminal",
     )
 
 

@@ -15,16 +15,21 @@ WATCH_SECONDS = 600.0
 MOST_BEFORE = 1000
 LINES_A_LOOK = 1000
 # The supervisor's own requests: the same few texts over and over.
-_OWN_KEY = "supervisor"
+OWN_KEY = "supervisor"
 
 
 class SwapWatch:
-    """Compares the current drafter with the previous one for ten minutes."""
+    """Compares the current drafter with the previous one for ten minutes, or as long as is said."""
 
-    def __init__(self, folder: RunFolder, drafters: Sequence[ServedDrafter]) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        drafters: Sequence[ServedDrafter],
+        seconds: float = WATCH_SECONDS,
+    ) -> None:
         self._folder, self._swapped_at = folder, drafters[-1].since.timestamp()
         self._served = _list_times(drafters)
-        self._until = time.monotonic() + WATCH_SECONDS
+        self._until = time.monotonic() + seconds
         self._bounds = self._read_bounds()
         self._reader = LedgerReader()
         self.test = SwapTest(())
@@ -39,7 +44,7 @@ class SwapWatch:
                 after.append(line)
             elif any(begin <= began and line.at <= end for begin, end in self._served):
                 before.append(line)
-        self.test = SwapTest(line for line in before if line.key != _OWN_KEY)
+        self.test = SwapTest(line for line in before if line.key != OWN_KEY)
         self._add(after)
 
     def look(self) -> Verdict | Literal["undecided"] | None:
@@ -69,7 +74,7 @@ class SwapWatch:
 
     def _add(self, lines: list[LedgerLine]) -> None:
         for line in lines:
-            if line.at - line.seconds >= self._swapped_at and line.key != _OWN_KEY:
+            if line.at - line.seconds >= self._swapped_at and line.key != OWN_KEY:
                 self.test.add(line)
 
 

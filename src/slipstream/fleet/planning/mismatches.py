@@ -1,0 +1,211 @@
+"""What does not match between the machines of a fleet, each with what to type about it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Literal
+
+from slipstream import __version__
+from slipstream.checkpoints.pairing import Fault
+from slipstream.engines import vllm
+from slipstream.fleet.machines.commands import VENV
+from slipstream.fleet.machines.transport import escape
+from slipstream.fleet.plan import Link, MachineView
+from slipstream.fleet.planning.topology import GroupNetwork, order_ring
+from slipstream.fleet.record import Fleet
+from slipstream.hardware import name_kind
+
+# Certificates and logs compare times of different machines.
+MOST_CLOCK_SECONDS = 1.0
+JUMBO_MTU = 9000
+# A step of tensor parallel waits for two exchanges a layer; below this the link decides.
+LEAST_GIGABITS = 10.0
+
+
+def find_mismatches(
+    fleet: Fleet, views: Mapping[str, MachineView], links: tuple[Link, ...]
+) -> list[Fault]:
+    """Hold the machines against each other and against what runs here."""
+    return [
+        *_find_version_faults(fleet, views),
+        *_find_weight_faults(fleet, views),
+        *_find_clock_faults(fleet, views),
+        *(fault for link in links for fault in _find_mtu_faults(fleet, link)),
+        *(fault for name in fleet.groups for fault in _find_group_faults(fleet, name, views)),
+    ]
+
+
+def find_network_faults(
+    fleet: Fleet, group: str, network: GroupNetwork | None, links: tuple[Link, ...]
+) -> list[Fault]:
+    """Say what is wrong with the links of a group of several machines."""
+    members = fleet.groups[group].machines
+    if network is None:
+        return [
+            _refuse(
+                "fleet-group-link",
+                f"group {group}: no network has a measured link between every two of "
+                f"{', '.join(members)}",
+                "slipstream fleet doctor; ip address, on each of them",
+            )
+        ]
+    faults = []
+    cables = [link for link in links if link.kind == "roce" and {link.a, link.b} <= {*members}]
+    if network.shape == "tcp" and cables:
+        order = order_ring(members, cables)
+        hint = (
+            f"machines = [{', '.join(map(repr, order))}] in [groups.{group}]".replace("'", '"')
+            if order
+            else "cable every machine to the next one, or all to a switch"
+        )
+        what = f"group {group}: RDMA links do not join its machines in the order of their ranks"
+        faults.append(_warn("fleet-ring", what, hint))
+    slowest = network.slowest_gigabits
+    if network.shape == "tcp" and slowest is not None and slowest < LEAST_GIGABITS:
+        faults.append(
+            _warn(
+                "fleet-slow-link",
+                f"group {group}: its slowest link carries {slowest:g} Gbit/s, and every layer "
+                "of every step waits for it",
+                "one machine per group, if the model fits; slipstream fleet probe shows the links",
+            )
+        )
+    size = len(members)
+    if size & (size - 1):
+        faults.append(
+            _warn(
+                "fleet-ranks",
+                f"group {group}: {size} machines; tensor parallel needs a number of heads that "
+                f"{size} divides",
+                f"slipstream inspect {fleet.model.target}; groups of 2, 4 or 8 machines",
+            )
+        )
+    return faults
+
+
+def _find_version_faults(fleet: Fleet, views: Mapping[str, MachineView]) -> Iterator[Fault]:
+    for name, view in views.items():
+        if view.slipstream != __version__:
+            yield _refuse(
+                "fleet-slipstream",
+                f"{name} has slipstream {view.slipstream or 'unknown'}, and this is {__version__}",
+                "slipstream fleet probe --install",
+            )
+        if view.engine is None and fleet.find_group(name):
+            python = fleet.machines[name].python or f"{VENV}/bin/python"
+            yield _refuse(
+                "fleet-engine",
+                f"{name} has no engine",
+                fleet.hint_ssh(name, python, "-m pip install", f"vllm=={vllm.VERSION}"),
+            )
+    served = {name: view for name, view in views.items() if fleet.find_group(name)}
+    yield from _compare(
+        "engine", served, lambda view: view.engine, code="fleet-engine-version", verdict="warn"
+    )
+
+
+def _find_group_faults(
+    fleet: Fleet, group: str, views: Mapping[str, MachineView]
+) -> Iterator[Fault]:
+    """Find what ranks of one engine may not differ in."""
+    members = {name: views[name] for name in fleet.groups[group].machines if name in views}
+    where = f"group {group}: "
+    yield from _compare(
+        f"{where}engine", members, lambda view: view.engine, code="fleet-rank-engine"
+    )
+    yield from _compare(
+        f"{where}torch", members, lambda view: view.host.software.torch, code="fleet-rank-torch"
+    )
+    yield from _compare(
+        f"{where}NVIDIA driver",
+        members,
+        lambda view: view.host.software.nvidia_driver,
+        code="fleet-rank-driver",
+        verdict="warn",
+    )
+    yield from _compare(
+        f"{where}kind and number of accelerators",
+        members,
+        lambda view: f"{len(view.host.accelerators)} x {name_kind(view.host) or 'unknown'}",
+        code="fleet-rank-machine",
+    )
+
+
+def _find_weight_faults(fleet: Fleet, views: Mapping[str, MachineView]) -> Iterator[Fault]:
+    for model in (fleet.model.target, fleet.model.drafter):
+        if model is not None:
+            yield from _compare(
+                f"weights of {model}, sha256",
+                views,
+                partial(_read_weights, model),
+                code="fleet-weights",
+                hint=f"slipstream inspect {model}, then remove the wrong copy",
+            )
+
+
+def _read_weights(model: str, view: MachineView) -> str | None:
+    return (view.weights or {}).get(model, "")[:12] or None
+
+
+def _find_clock_faults(fleet: Fleet, views: Mapping[str, MachineView]) -> Iterator[Fault]:
+    offsets = {
+        name: view.clock_offset_seconds
+        for name, view in views.items()
+        if view.clock_offset_seconds is not None
+    }
+    off = {name: offset for name, offset in offsets.items() if abs(offset) > MOST_CLOCK_SECONDS}
+    if off:
+        shown = ", ".join(f"{name} {offset:+.1f} s" for name, offset in off.items())
+        hint = fleet.hint_ssh(next(iter(off)), "timedatectl set-ntp true")
+        yield _warn("fleet-clock", f"clocks differ from the one here: {shown}", hint)
+
+
+def _find_mtu_faults(fleet: Fleet, link: Link) -> Iterator[Fault]:
+    ends = ((link.a, link.interface_a, link.mtu_a), (link.b, link.interface_b, link.mtu_b))
+    if link.mtu_a is None or link.mtu_b is None:
+        return
+    largest = max(link.mtu_a, link.mtu_b, JUMBO_MTU if link.kind == "roce" else 0)
+    if low := [end for end in ends if end[2] != largest]:
+        shown = ", ".join(f"{name} {interface} {mtu}" for name, interface, mtu in ends)
+        machine, interface, _ = low[0]
+        why = "differ" if link.mtu_a != link.mtu_b else f"are below {JUMBO_MTU}"
+        yield _warn(
+            "fleet-mtu",
+            f"MTUs of a link {why}: {shown}",
+            fleet.hint_ssh(machine, "sudo ip link set dev", interface, f"mtu {largest}"),
+        )
+
+
+def _compare(
+    what: str,
+    views: Mapping[str, MachineView],
+    read: Callable[[MachineView], str | None],
+    *,
+    code: str,
+    verdict: Literal["refuse", "warn"] = "refuse",
+    hint: str = "install the same on each; slipstream fleet probe --json shows them",
+) -> Iterator[Fault]:
+    """Name those that differ from most; what is unknown differs from nothing."""
+    values = {
+        name: escape(value, 80) for name, view in views.items() if (value := read(view)) is not None
+    }
+    counted = sorted(set(values.values()), key=[*values.values()].count, reverse=True)
+    if len(counted) < 2:
+        return
+    parts = [
+        f"{value} on {_shorten([name for name in values if values[name] == value])}"
+        for value in counted[:4]
+    ]
+    message = f"{what} differs: {'; '.join(parts)}"
+    yield Fault(code=code, verdict=verdict, message=message, hint=hint)
+
+
+def _shorten(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} others"
+
+
+def _refuse(code: str, message: str, hint: str) -> Fault:
+    return Fault(code=code, verdict="refuse", message=message, hint=hint)
+
+
+def _warn(code: str, message: str, hint: str) -> Fault:
+    return Fault(code=code, verdict="warn", message=message, hint=hint)
