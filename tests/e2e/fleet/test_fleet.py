@@ -57,8 +57,8 @@ from slipstream.fleet.plan import FleetPlan
 from slipstream.fleet.machines.openssh import open_ssh
 from slipstream.fleet.machines.weights import spread_weights
 plan = FleetPlan.model_validate_json(Path(sys.argv[1]).read_text())
-with open_ssh(plan.fleet) as transport:
-    spread_weights(plan, ["a"], transport, lambda *words: print(*words))
+with open_ssh(plan.fleet) as far:
+    spread_weights(plan, ["a"], far, lambda *words: print(*words))
 """
 HOLD = """
 import sys, time
@@ -67,7 +67,7 @@ from slipstream.fleet.machines.lease import holding
 from slipstream.fleet.machines.openssh import open_ssh
 from slipstream.fleet.record import read_fleet
 fleet = read_fleet(Path(sys.argv[1]))
-with open_ssh(fleet) as transport, holding(fleet, transport, "roll"):
+with open_ssh(fleet) as far, holding(far, "roll"):
     print("held", flush=True)
     sys.stdin.readline()
 """

@@ -14,6 +14,7 @@ import pytest
 from slipstream import __version__
 from slipstream.cli.arguments import FLEET_VERBS
 from slipstream.errors import UnreachableError
+from slipstream.fleet.machines.commands import Machines
 from slipstream.fleet.machines.transport import Answer
 from slipstream.fleet.plan import Interface, MachineView
 from slipstream.fleet.record import Fleet
@@ -199,8 +200,8 @@ def connect(monkeypatch: pytest.MonkeyPatch, machines: FarMachines) -> None:
     """Have the commands reach these machines in the place of SSH."""
 
     @contextmanager
-    def open_fake(_: Fleet, *, shared: bool = True) -> Iterator[FarMachines]:
-        yield machines
+    def open_fake(fleet: Fleet, *, shared: bool = True) -> Iterator[Machines]:
+        yield Machines(fleet, machines)
 
     for verb in FLEET_VERBS:
         monkeypatch.setattr(f"slipstream.cli.fleet.{verb}.open_ssh", open_fake)

@@ -29,10 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Examine the fleet; a fault leaves with 1."""
     fleet = load_fleet(options)
-    with open_ssh(fleet) as transport:
-        probe = probe_fleet(fleet, transport, screen.show_progress)
-        plan = plan_fleet(fleet, probe)
-        status = read_fleet_status(fleet, transport, datetime.now(UTC))
-        examination = examine_fleet(plan, status, transport)
+    with open_ssh(fleet) as far:
+        plan = plan_fleet(fleet, probe_fleet(far, screen.show_progress))
+        status = read_fleet_status(far, datetime.now(UTC))
+        examination = examine_fleet(plan, status, far)
     screen.show_data(text=render_fleet_examination(examination), document=examination.to_json())
     return ExitCode.EXPECTED_FAILURE if examination.count("fault") else ExitCode.DONE

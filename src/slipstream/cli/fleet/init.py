@@ -62,16 +62,12 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         raise UsageError(f"there is a {options.fleet} already", hint="--fleet OTHER.toml")
     fleet, now = load_fleet(options), datetime.now(UTC)
     folder = options.fleet.absolute().parent / f"{fleet.name}-authority"
-    with (
-        open_ssh(fleet) as transport,
-        holding(fleet, transport, "init", force=options.force),
-    ):
+    with open_ssh(fleet) as far, holding(far, "init", force=options.force):
         authority = read_authority(folder)
         if authority is None:
             authority = make_authority(folder, fleet.name, now)
             screen.show_progress(f"made an authority; its key stays in {folder}")
-        names = options.front_name
-        answers = deliver(fleet, transport, authority, now=now, names=names)
+        answers = deliver(far, authority, now=now, names=options.front_name)
     show_deliveries(answers, screen)
     return ExitCode.DONE
 

@@ -54,8 +54,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         )
     flags = ("follow", "events", "access")
     words = [f"--{flag}" for flag in flags if getattr(options, flag)]
-    with open_ssh(fleet) as transport:
-        status = read_fleet_status(fleet, transport, datetime.now(UTC))
+    with open_ssh(fleet) as far:
+        status = read_fleet_status(far, datetime.now(UTC))
         found = {name: status.find_machine(name).run for name in dict.fromkeys(chosen)}
         runs = {name: one.id for name, one in found.items() if one is not None}
         if not runs:
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
                 hint="slipstream fleet status",
             )
         width = max(map(len, runs))
-        with closing(follow_logs(fleet, transport, runs, words)) as lines:
+        with closing(follow_logs(far, runs, words)) as lines:
             for machine, line in lines:
                 document = json.dumps({"machine": machine, "line": line})
                 screen.show_data(text=f"{machine:<{width}} | {line}", document=document)

@@ -7,8 +7,8 @@ from slipstream.cli.fleet import add_fleet, load_fleet
 from slipstream.cli.plan import plan_for
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
+from slipstream.fleet.machines.commands import Machines
 from slipstream.fleet.machines.openssh import open_ssh
-from slipstream.fleet.machines.transport import Transport
 from slipstream.fleet.plan import FleetPlan, FleetProbe, diff_fleet_plans
 from slipstream.fleet.planning.planner import make_fleet_plan
 from slipstream.fleet.planning.probing import probe_fleet
@@ -55,8 +55,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     if options.probe is not None:
         probe = read_record(options.probe, FleetProbe, hint=PROBE_HINT)
     else:
-        with open_ssh(fleet) as transport:
-            probe = look_at(options, fleet, transport, screen)
+        with open_ssh(fleet) as far:
+            probe = look_at(options, far, screen)
     plan = plan_fleet(fleet, probe)
     text = render_fleet_plan(plan, explain=options.explain, firewall=options.firewall)
     screen.show_data(text=text, document=plan.to_json())
@@ -88,21 +88,14 @@ def add_saved_plan(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def look_at(
-    options: argparse.Namespace, fleet: Fleet, transport: Transport, screen: Screen
-) -> FleetProbe:
+def look_at(options: argparse.Namespace, far: Machines, screen: Screen) -> FleetProbe:
     """Look at every machine now."""
     if options.wheels is not None and not options.wheels.is_dir():
         raise InvalidInputError(
             f"{options.wheels} is no folder", hint="pip download -d FOLDER slipstream"
         )
-    return probe_fleet(
-        fleet,
-        transport,
-        screen.show_progress,
-        installing=options.install,
-        wheels=options.wheels,
-    )
+    say = screen.show_progress
+    return probe_fleet(far, say, installing=options.install, wheels=options.wheels)
 
 
 def plan_fleet(fleet: Fleet, probe: FleetProbe) -> FleetPlan:
@@ -110,14 +103,12 @@ def plan_fleet(fleet: Fleet, probe: FleetProbe) -> FleetPlan:
     return make_fleet_plan(fleet, probe, plan_for)
 
 
-def take_fleet_plan(
-    options: argparse.Namespace, fleet: Fleet, transport: Transport, screen: Screen
-) -> FleetPlan:
+def take_fleet_plan(options: argparse.Namespace, far: Machines, screen: Screen) -> FleetPlan:
     """Return the plan that `--plan` names, or one that is made now."""
     if options.plan is None:
-        return plan_fleet(fleet, look_at(options, fleet, transport, screen))
+        return plan_fleet(far.fleet, look_at(options, far, screen))
     saved = read_record(options.plan, FleetPlan, hint=PLAN_HINT)
-    if saved.fleet != fleet:
+    if saved.fleet != far.fleet:
         raise UsageError(
             f"{options.plan} was made from another fleet file than {options.fleet}", hint=PLAN_HINT
         )

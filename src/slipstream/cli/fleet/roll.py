@@ -10,9 +10,9 @@ from slipstream.cli.fleet.plan import add_probing, add_saved_plan, take_fleet_pl
 from slipstream.cli.screen import Screen
 from slipstream.errors import EngineError, ExitCode, InvalidInputError, UnreachableError, UsageError
 from slipstream.fleet.balancer.deploying import deploy_balancer, require_balancer
+from slipstream.fleet.machines.commands import Machines
 from slipstream.fleet.machines.lease import HeldLease, holding
 from slipstream.fleet.machines.openssh import open_ssh
-from slipstream.fleet.machines.transport import Transport
 from slipstream.fleet.machines.weights import spread_weights
 from slipstream.fleet.plan import FleetPlan
 from slipstream.fleet.record import Fleet
@@ -93,26 +93,22 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     if options.resume and (options.group or options.plan or options.canary):
         raise UsageError("a rollout goes on as it was begun", hint="slipstream fleet roll --resume")
     require_canary(tuple(fleet.groups), options.canary)
-    with (
-        open_ssh(fleet) as transport,
-        holding(fleet, transport, "roll", force=options.force) as lease,
-    ):
+    with open_ssh(fleet) as far, holding(far, "roll", force=options.force) as lease:
         show = Board(screen, fleet.machines).show
         plans: dict[Version, FleetPlan] = {}
         if options.resume:
-            rollout = find_left(fleet, transport)
+            rollout = find_left(far)
         else:
-            require_none_left(fleet, transport)
-            plans["old"] = read_served_plan(fleet, transport)
-            plans["new"] = take_fleet_plan(options, fleet, transport, screen)
+            require_none_left(far)
+            plans["old"] = read_served_plan(far)
+            plans["new"] = take_fleet_plan(options, far, screen)
             names = tuple(choose_groups(fleet, options.group))
             require_startable(plans["new"], names)
             # Before a group is closed: the rest takes minutes, a model may take hours.
-            spread_weights(plans["new"], [*names], transport, show)
-            save_plans(fleet, transport, plans)
+            spread_weights(plans["new"], [*names], far, show)
+            save_plans(far, plans)
             rollout = begin_now(fleet, names, options)
-        drain = options.drain
-        return finish(fleet, rollout, plans, transport, lease, screen, drain_seconds=drain)
+        return finish(far, rollout, plans, lease, screen, drain_seconds=options.drain)
 
 
 def begin_now(
@@ -132,10 +128,9 @@ def begin_now(
 
 
 def finish(
-    fleet: Fleet,
+    far: Machines,
     rollout: Rollout,
     plans: dict[Version, FleetPlan],
-    transport: Transport,
     lease: HeldLease,
     screen: Screen,
     *,
@@ -143,13 +138,13 @@ def finish(
 ) -> ExitCode:
     """Carry a rollout out to its end, and show its record."""
     if not plans and rollout.drafter is None:
-        plans = read_plans(fleet, transport)
-    show = Board(screen, fleet.machines).show
+        plans = read_plans(far)
+    show = Board(screen, far.fleet.machines).show
     try:
         rollout = carry_out(
             rollout,
-            FleetPerformer(fleet, rollout, plans, transport, show, drain_seconds),
-            save=lambda one: save_rollout(fleet, transport, one),
+            FleetPerformer(far, rollout, plans, show, drain_seconds),
+            save=lambda one: save_rollout(far, one),
             check=lease.require,
         )
     except UnreachableError as fault:
@@ -159,15 +154,15 @@ def finish(
             hint=f"{fault.hint}; then {name_resume(rollout)}",
         ) from fault
     if rollout.state == "done" and plans:
-        deploy_balancer(plans["new"], transport)
+        deploy_balancer(plans["new"], far)
     screen.show_data(text=render_rollout(rollout), document=rollout.to_json())
     codes = {"done": ExitCode.DONE, "rolled back": ExitCode.GATE_MISSED}
     return codes.get(rollout.state, ExitCode.ENGINE)
 
 
-def find_left(fleet: Fleet, transport: Transport) -> Rollout:
+def find_left(far: Machines) -> Rollout:
     """Return the rollout that was left before its end."""
-    rollout = read_rollout(fleet, transport)
+    rollout = read_rollout(far)
     if rollout is None or rollout.state in ("done", "rolled back"):
         raise InvalidInputError("no rollout was left", hint="slipstream fleet roll")
     if rollout.state == "rollback failed":
@@ -176,9 +171,9 @@ def find_left(fleet: Fleet, transport: Transport) -> Rollout:
     return rollout
 
 
-def require_none_left(fleet: Fleet, transport: Transport) -> None:
+def require_none_left(far: Machines) -> None:
     """Refuse to begin a rollout before the last one is over."""
-    rollout = read_rollout(fleet, transport)
+    rollout = read_rollout(far)
     if rollout is not None and rollout.state not in ("done", "rolled back"):
         raise InvalidInputError(
             f"the rollout {rollout.id} was left while it was {rollout.state}",

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Ask every machine; unless every group is ready, leave with 1."""
     fleet = load_fleet(options)
-    with open_ssh(fleet, shared=False) as transport:
-        status = read_fleet_status(fleet, transport, datetime.now(UTC))
+    with open_ssh(fleet, shared=False) as far:
+        status = read_fleet_status(far, datetime.now(UTC))
     screen.show_data(text=render_fleet_status(status), document=status.to_json())
     return ExitCode.DONE if status.is_ready else ExitCode.EXPECTED_FAILURE

@@ -13,7 +13,7 @@ from slipstream.cli.fleet import (
 )
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
-from slipstream.fleet.balancer.deploying import closed_to, stop_balancer
+from slipstream.fleet.balancer.deploying import ask_balancer, closed_to
 from slipstream.fleet.machines.lease import holding
 from slipstream.fleet.machines.openssh import open_ssh
 from slipstream.fleet.running.starting import stop_groups
@@ -41,14 +41,14 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     fleet = load_fleet(options)
     names = choose_groups(fleet, options.group)
     machines = [machine for name in names for machine in fleet.groups[name].machines]
-    with open_ssh(fleet) as transport, holding(fleet, transport, "stop", force=options.force):
-        before = read_fleet_status(fleet, transport, datetime.now(UTC))
+    with open_ssh(fleet) as far, holding(far, "stop", force=options.force):
+        before = read_fleet_status(far, datetime.now(UTC))
         show = Board(screen, machines).show
-        with closed_to(fleet, transport, names):
-            faults = stop_groups(fleet, names, before, transport, now=options.now, show=show)
-        if not options.group:
-            stop_balancer(fleet, transport)
-        status = read_fleet_status(fleet, transport, datetime.now(UTC))
+        with closed_to(far, names):
+            faults = stop_groups(far, names, before, now=options.now, show=show)
+        if not options.group and fleet.balancer is not None:
+            ask_balancer(far, "stop")
+        status = read_fleet_status(far, datetime.now(UTC))
     screen.show_data(text=render_fleet_status(status), document=status.to_json())
     raise_first(faults, screen)
     return ExitCode.DONE

@@ -14,10 +14,9 @@ from slipstream.cli.fleet.roll import (
 )
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
+from slipstream.fleet.machines.commands import Machines
 from slipstream.fleet.machines.lease import holding
 from slipstream.fleet.machines.openssh import open_ssh
-from slipstream.fleet.machines.transport import Transport
-from slipstream.fleet.record import Fleet
 from slipstream.fleet.rolling.rollout import Rollout, turn_back
 from slipstream.fleet.rolling.steps import read_rollout
 from slipstream.fleet.rolling.swap import list_swapping_groups, place_drafter
@@ -57,28 +56,24 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     fleet = load_fleet(options)
     groups = list_swapping_groups(fleet)
     require_canary(groups, options.canary)
-    with (
-        open_ssh(fleet) as transport,
-        holding(fleet, transport, "swap", force=options.force) as lease,
-    ):
+    with open_ssh(fleet) as far, holding(far, "swap", force=options.force) as lease:
         if options.resume:
-            rollout = find_left(fleet, transport)
+            rollout = find_left(far)
         elif options.back:
-            rollout = _find_swap(fleet, transport)
+            rollout = _find_swap(far)
         else:
-            require_none_left(fleet, transport)
-            say = screen.show_progress
-            name = place_drafter(fleet, transport, groups, options.drafter, say)
+            require_none_left(far)
+            name = place_drafter(far, groups, options.drafter, screen.show_progress)
             # The first groups of the file go on as before.
             first = len(groups) - options.canary
             rollout = begin_now(fleet, (*groups[first:], *groups[:first]), options, name)
-        code = finish(fleet, rollout, {}, transport, lease, screen)
+        code = finish(far, rollout, {}, lease, screen)
     return ExitCode.DONE if options.back and code == ExitCode.GATE_MISSED else code
 
 
-def _find_swap(fleet: Fleet, transport: Transport) -> Rollout:
+def _find_swap(far: Machines) -> Rollout:
     """Return the fleet's last swap, to be rolled back."""
-    rollout = read_rollout(fleet, transport)
+    rollout = read_rollout(far)
     if rollout is None or rollout.drafter is None or rollout.state == "rolled back":
         raise InvalidInputError(
             "no drafter was swapped in that could be taken back",

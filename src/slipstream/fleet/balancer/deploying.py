@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from slipstream.errors import EngineError, InvalidInputError, SlipstreamError
+from slipstream.errors import EngineError, InvalidInputError, SlipstreamError, UnreachableError
 from slipstream.fleet.balancer.control import (
     BalancerStatus,
     is_running,
@@ -15,17 +15,16 @@ from slipstream.fleet.balancer.control import (
     take_keys,
 )
 from slipstream.fleet.balancer.haproxy import CONFIGURATION, render_balancer
-from slipstream.fleet.balancer.keeper import find_keeper, start, stop
-from slipstream.fleet.machines.commands import ask
-from slipstream.fleet.machines.transport import Transport
+from slipstream.fleet.balancer.keeper import LOG, find_keeper, start, stop
+from slipstream.fleet.machines.commands import Machines
 from slipstream.fleet.plan import FleetPlan
 from slipstream.fleet.record import Balancer, Fleet, Name
 from slipstream.records import Record
 
 FOLDER = "balancer"
 _OLD_FOLDER = "front"
-START_SECONDS = 60.0
-STOP_SECONDS = 90.0
+# A stop waits for requests for ten seconds.
+WITHIN_SECONDS = 90.0
 Action = Literal["start", "reload", "stop", "state", "open", "close", "keys"]
 
 
@@ -58,69 +57,48 @@ def carry_out(request: BalancerRequest, fleet: Path, path: str, now: datetime) -
     return read_state(folder) if is_running(folder) else BalancerStatus()
 
 
-def deploy_balancer(plan: FleetPlan, transport: Transport) -> None:
+def deploy_balancer(plan: FleetPlan, far: Machines) -> None:
     """Start the load balancer as planned; one that runs takes the new plan without a pause."""
     if plan.balancer is not None:
         content = render_balancer(plan.balancer).encode()
-        place = f"{plan.fleet.folder}/{FOLDER}/{CONFIGURATION}"
-        transport.send(plan.balancer.machine, content, place)
-        tell_balancer(plan.fleet, transport, "start", timeout=START_SECONDS)
+        far.send(plan.balancer.machine, content, f"{FOLDER}/{CONFIGURATION}")
+        ask_balancer(far, "start")
 
 
-def stop_balancer(fleet: Fleet, transport: Transport) -> None:
-    """End the load balancer; requests under way have half a minute."""
-    if fleet.balancer is not None:
-        tell_balancer(fleet, transport, "stop", timeout=STOP_SECONDS)
-
-
-def tell_balancer(
-    fleet: Fleet, transport: Transport, action: Action, *, timeout: float = START_SECONDS
-) -> None:
-    """Have the load balancer's machine do something that may fail there."""
-    machine = require_balancer(fleet).machine
-    request = BalancerRequest(fleet=fleet.name, action=action)
-    try:
-        ask(fleet, transport, machine, request, BalancerStatus, timeout=timeout, fault=EngineError)
-    except EngineError as fault:
-        raise EngineError(
-            f"{machine}: cannot {action} the load balancer: {fault.message}",
-            hint=fleet.hint_ssh(machine, f"tail {fleet.folder}/{FOLDER}/haproxy.log"),
-        ) from fault
-
-
-def read_balancer(
-    fleet: Fleet, transport: Transport, action: Action = "state", group: str | None = None
+def ask_balancer(
+    far: Machines, action: Action = "state", group: str | None = None
 ) -> BalancerStatus:
-    """Ask the load balancer which groups take requests, after one was opened or closed to them."""
-    machine = require_balancer(fleet).machine
-    request = BalancerRequest(fleet=fleet.name, action=action, group=group)
-    return ask(
-        *(fleet, transport, machine, request, BalancerStatus),
-        timeout=START_SECONDS,
-        hint="slipstream fleet up",
+    """Have the load balancer's machine do something, and return which groups take requests."""
+    machine = require_balancer(far.fleet).machine
+    request = BalancerRequest(fleet=far.fleet.name, action=action, group=group)
+    is_change = action in ("start", "reload", "stop", "keys")
+    return far.ask(
+        machine,
+        request,
+        BalancerStatus,
+        timeout=WITHIN_SECONDS,
+        # What does not answer leaves a rollout as it stands; what cannot be done is a failure.
+        fault=EngineError if is_change else UnreachableError,
+        hint=far.fleet.hint_ssh(machine, f"tail {far.fleet.folder}/{FOLDER}/{LOG}")
+        if is_change
+        else "slipstream fleet up",
     )
 
 
 @contextmanager
-def closed_to(fleet: Fleet, transport: Transport, groups: Iterable[str]) -> Iterator[None]:
+def closed_to(far: Machines, groups: Iterable[str]) -> Iterator[None]:
     """Keep new requests from groups that are stopped meanwhile; afterwards their health decides."""
-    names = list(groups) if _is_there(fleet, transport) else []
-    for name in names:
-        read_balancer(fleet, transport, "close", name)
+    names = list(groups) if far.fleet.balancer is not None else []
+    try:
+        for name in names:
+            ask_balancer(far, "close", name)
+    except SlipstreamError:  # Nobody balances now.
+        names = []
     try:
         yield
     finally:
         for name in names:
-            read_balancer(fleet, transport, "open", name)
-
-
-def _is_there(fleet: Fleet, transport: Transport) -> bool:
-    if fleet.balancer is None:
-        return False
-    try:
-        return bool(read_balancer(fleet, transport))
-    except SlipstreamError:
-        return False
+            ask_balancer(far, "open", name)
 
 
 def require_balancer(fleet: Fleet) -> Balancer:

@@ -51,6 +51,8 @@ defaults
     option dontlognull
     # Whoever leaves before the first token leaves a seat in the engine.
     option abortonclose
+    # While another file is taken over, no client finds its idle connection closed.
+    option idle-close-on-response
     option clitcpka
     option srvtcpka
     srvtcpka-idle 30s

@@ -1,14 +1,13 @@
 """HAProxy on this machine: started, reloaded and stopped, and kept running by a process of ours.
 
 The keeper needs no root and no other program. It runs in a session of its own, starts HAProxy again
-when that dies, and writes its log. TERM ends HAProxy softly: requests under way have half a minute.
+when that dies, and writes its log. TERM ends HAProxy softly: requests under way have ten seconds.
 USR2 has it take a changed configuration without a pause.
 """
 
 import ctypes
 import fcntl
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -26,7 +25,7 @@ LOG = "haproxy.log"
 LOG_BYTES = 16 << 20
 LOCK = "keeper.pid"
 STARTED_WITHIN_SECONDS = 30.0
-SOFT_STOP_SECONDS = 30.0
+SOFT_STOP_SECONDS = 10
 LONGEST_PAUSE_SECONDS = 30.0
 # HAProxy that lived so long was not started in vain.
 LASTING_SECONDS = 60.0
@@ -109,6 +108,7 @@ class _Keeper:
         self._child: subprocess.Popen[bytes] | None = None
         self._stop = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: self._end())
+        signal.signal(signal.SIGALRM, lambda *_: self._signal(signal.SIGTERM))
         signal.signal(signal.SIGUSR2, lambda *_: self._signal(signal.SIGUSR2))
 
     def keep(self) -> None:
@@ -123,7 +123,6 @@ class _Keeper:
 
     def _run(self) -> None:
         output, written = os.pipe()
-        os.set_blocking(output, False)
         self._child = subprocess.Popen(
             self._command,
             stdin=subprocess.DEVNULL,
@@ -133,21 +132,16 @@ class _Keeper:
             preexec_fn=lambda: ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
         )
         os.close(written)
-        stop_until: float | None = None
-        while self._child.poll() is None:
-            if select.select([output], [], [], 0.5)[0]:
-                self._log.take(output)
-            if self._stop.is_set():
-                stop_until = stop_until or time.monotonic() + SOFT_STOP_SECONDS
-                if time.monotonic() > stop_until:
-                    self._child.terminate()
+        # The last of its processes closes the pipe.
         while self._log.take(output):
             pass
         os.close(output)
+        self._child.wait()
 
     def _end(self) -> None:
         self._stop.set()
         self._signal(signal.SIGUSR1)
+        signal.alarm(SOFT_STOP_SECONDS)
 
     def _signal(self, number: signal.Signals) -> None:
         if self._child is not None:

@@ -23,8 +23,7 @@ from slipstream.records import Record
 
 SECRET_BYTES = 32
 STREAMS = 4
-ROUND_TRIPS = 100
-_PING, _SINK = b"p", b"s"
+ROUND_TRIPS = 20
 _BLOCK = 1 << 20
 _ACCEPT_SECONDS = 2.0
 CONNECT_SECONDS = 1.5
@@ -115,21 +114,20 @@ def serve_link(request: ServeLink, announce: Callable[[Listening], None]) -> Non
     until = time.monotonic() + request.seconds
     with socket.socket(family) as listener:
         listener.bind((request.address, 0))
-        listener.listen(STREAMS + 1)
+        listener.listen(STREAMS + ROUND_TRIPS)
         announce(Listening(port=listener.getsockname()[1]))
         threads: list[threading.Thread] = []
-        while len(threads) < 1 + STREAMS and (left := until - time.monotonic()) > 0:
+        while len(threads) < STREAMS and (left := until - time.monotonic()) > 0:
             listener.settimeout(left)
             try:
                 connection = listener.accept()[0]
             except TimeoutError:
                 break
-            if (mode := _admit(connection, bytes.fromhex(request.secret))) is None:
+            if not _is_known(connection, bytes.fromhex(request.secret)):
                 connection.close()
                 continue
             connection.settimeout(max(0.1, until - time.monotonic()))
-            answer = _echo if mode == _PING else _count
-            threads.append(threading.Thread(target=answer, args=(connection,), daemon=True))
+            threads.append(threading.Thread(target=_count, args=(connection,), daemon=True))
             threads[-1].start()
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
@@ -149,71 +147,48 @@ def measure_link(request: MeasureLink) -> LinkFigures:
 
 
 def _measure_round_trip(request: MeasureLink) -> float:
-    with _connect(request, _PING) as connection:
-        times = []
-        for _ in range(ROUND_TRIPS):
-            begun = time.perf_counter()
-            connection.sendall(b"x")
-            if not connection.recv(1):
-                raise ConnectionResetError("the other end left")
-            times.append(time.perf_counter() - begun)
+    """Return what it takes to connect: one message there and one back, in milliseconds."""
+    times = []
+    for _ in range(ROUND_TRIPS):
+        begun = time.perf_counter()
+        _connect(request).close()
+        times.append(time.perf_counter() - begun)
     return statistics.median(times) * 1000
 
 
 def _measure_throughput(request: MeasureLink) -> float:
     """Send over a few connections at a time, and believe the receiver's count."""
-    counts, faults = [0] * STREAMS, list[OSError]()
     begun = time.perf_counter()
 
-    def send(index: int) -> None:
-        try:
-            with _connect(request, _SINK) as connection:
-                block, until = memoryview(bytearray(_BLOCK)), begun + request.seconds
-                while time.perf_counter() < until:
-                    connection.sendall(block)
-                connection.shutdown(socket.SHUT_WR)
-                counts[index] = int.from_bytes(connection.recv(8), "big")
-        except OSError as fault:
-            faults.append(fault)
+    def send(_: int) -> int:
+        with _connect(request) as connection:
+            connection.sendall(bytes.fromhex(request.secret))
+            block, until = memoryview(bytearray(_BLOCK)), begun + request.seconds
+            while time.perf_counter() < until:
+                connection.sendall(block)
+            connection.shutdown(socket.SHUT_WR)
+            return int.from_bytes(connection.recv(8), "big")
 
-    threads = [threading.Thread(target=send, args=(index,)) for index in range(STREAMS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if faults:
-        raise faults[0]
+    with ThreadPoolExecutor(STREAMS) as pool:
+        counts = list(pool.map(send, range(STREAMS)))
     return sum(counts) * 8 / (time.perf_counter() - begun) / 1e9
 
 
-def _connect(request: MeasureLink, mode: bytes) -> socket.socket:
-    place = (request.address, request.port)
-    connection = socket.create_connection(place, 5, (request.source, 0))
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.sendall(bytes.fromhex(request.secret) + mode)
+def _connect(request: MeasureLink) -> socket.socket:
+    place, source = (request.address, request.port), (request.source, 0)
+    connection = socket.create_connection(place, 5, source)
     connection.settimeout(10)
     return connection
 
 
-def _admit(connection: socket.socket, secret: bytes) -> bytes | None:
-    """Read the secret and what is to be measured; None for a stranger."""
+def _is_known(connection: socket.socket, secret: bytes) -> bool:
+    """Say whether whoever connects begins with the secret."""
     connection.settimeout(_ACCEPT_SECONDS)
     greeting = b""
     with suppress(OSError):
-        while len(greeting) < len(secret) + 1 and (
-            part := connection.recv(len(secret) + 1 - len(greeting))
-        ):
+        while part := connection.recv(len(secret) - len(greeting)):
             greeting += part
-    mode = greeting[-1:]
-    known = hmac.compare_digest(greeting[:-1], secret) and mode in (_PING, _SINK)
-    return mode if known else None
-
-
-def _echo(connection: socket.socket) -> None:
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    with suppress(OSError), connection:
-        while byte := connection.recv(1):
-            connection.sendall(byte)
+    return hmac.compare_digest(greeting, secret)
 
 
 def _count(connection: socket.socket) -> None:

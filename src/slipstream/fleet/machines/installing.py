@@ -16,9 +16,7 @@ from pathlib import Path
 
 import slipstream
 from slipstream.errors import MissingPartError
-from slipstream.fleet.machines.commands import VENV, name_program
-from slipstream.fleet.machines.transport import Transport
-from slipstream.fleet.record import Fleet
+from slipstream.fleet.machines.commands import VENV, Machines, name_program
 
 WHEELS = ".local/share/slipstream/fleet/wheels"
 _SKIPPED = ("__pycache__",)
@@ -48,30 +46,28 @@ def make_wheel() -> tuple[str, bytes]:
     return f"{stem}-{_TAG}.whl", content.getvalue()
 
 
-def install(
-    fleet: Fleet, transport: Transport, machine: str, wheel: tuple[str, bytes], extra: Path | None
-) -> None:
+def install(far: Machines, machine: str, wheel: tuple[str, bytes], extra: Path | None) -> None:
     """Put the wheel into a machine's interpreter; `extra` has the wheels that it depends on."""
     name, content = wheel
-    transport.send(machine, content, f"{WHEELS}/{name}")
+    far.transport.send(machine, content, f"{WHEELS}/{name}")
     for file in sorted(extra.glob("*.whl")) if extra else ():
-        transport.send(machine, file, f"{WHEELS}/{file.name}")
-    python = fleet.machines[machine].python
+        far.transport.send(machine, file, f"{WHEELS}/{file.name}")
+    python = far.fleet.machines[machine].python
     if python is None:
-        _run(fleet, transport, machine, ["sh", "-c", _MAKE_VENV], "make a venv")
+        _run(far, machine, ["sh", "-c", _MAKE_VENV], "make a venv")
         python = f"{VENV}/bin/python"
     command = [name_program(python), "-m", "pip", "--disable-pip-version-check", "install"]
     command += ["--no-index", "--force-reinstall", "--find-links", WHEELS]
     command += ["--no-deps"] if extra is None else []
-    _run(fleet, transport, machine, [*command, f"{WHEELS}/{name}"], "install the wheel")
+    _run(far, machine, [*command, f"{WHEELS}/{name}"], "install the wheel")
 
 
-def _run(fleet: Fleet, transport: Transport, machine: str, argv: list[str], what: str) -> None:
-    answer = transport.run(machine, argv, timeout=INSTALL_SECONDS)
+def _run(far: Machines, machine: str, argv: list[str], what: str) -> None:
+    answer = far.transport.run(machine, argv, timeout=INSTALL_SECONDS)
     if answer.code:
         raise MissingPartError(
             f"{machine}: cannot {what}: {answer.complaint}",
-            hint=fleet.hint_ssh(machine, shlex.quote(shlex.join(argv))),
+            hint=far.fleet.hint_ssh(machine, shlex.quote(shlex.join(argv))),
         )
 
 

@@ -19,9 +19,9 @@ from pydantic import AwareDatetime, Field
 
 from slipstream.atomic_files import write_atomically
 from slipstream.errors import InvalidInputError, SlipstreamError, UnreachableError
-from slipstream.fleet.machines.commands import ask
-from slipstream.fleet.machines.transport import Transport, escape
-from slipstream.fleet.record import Fleet, Name
+from slipstream.fleet.machines.commands import Machines
+from slipstream.fleet.machines.transport import escape
+from slipstream.fleet.record import Name
 from slipstream.records import Record, read_record
 
 LEASE_SECONDS = 60
@@ -82,9 +82,8 @@ def _read(file: Path) -> Lease | None:
 class HeldLease:
     """A lease of this process, renewed in the background; `require` says whether it still is."""
 
-    def __init__(self, fleet: Fleet, transport: Transport, purpose: str) -> None:
-        self._fleet, self._transport, self._purpose = fleet, transport, purpose
-        self._owner = secrets.token_hex(16)
+    def __init__(self, far: Machines, purpose: str) -> None:
+        self._far, self._purpose, self._owner = far, purpose, secrets.token_hex(16)
         self._over, self._lost = threading.Event(), list[SlipstreamError]()
         self._renewing = threading.Thread(target=self._renew, daemon=True)
 
@@ -98,22 +97,22 @@ class HeldLease:
                 hint="wait until it is over, or take it over with --force",
             )
 
-    def begin(self) -> None:
-        """Renew the lease from now on."""
-        self._renewing.start()
-
     def require(self) -> None:
         """Fail if the lease has been lost: another control machine may change the fleet now."""
         if self._lost:
             raise self._lost[0]
 
-    def give_back(self) -> None:
-        """Let others have the fleet."""
-        self._over.set()
-        if self._renewing.is_alive():
+    @contextmanager
+    def renewed(self) -> Iterator[None]:
+        """Renew the lease while something is done, and give it back."""
+        self._renewing.start()
+        try:
+            yield
+        finally:
+            self._over.set()
             self._renewing.join(10)
-        with suppress(SlipstreamError):
-            self._ask("release")
+            with suppress(SlipstreamError):
+                self._ask("release")
 
     def _renew(self) -> None:
         failures = 0
@@ -129,25 +128,23 @@ class HeldLease:
 
     def _ask(self, action: Literal["take", "release"], *, force: bool = False) -> Lease:
         request = LeaseRequest(
-            fleet=self._fleet.name,
+            fleet=self._far.fleet.name,
             action=action,
             owner=self._owner,
             who=_name_self(),
             purpose=self._purpose,
             force=force,
         )
-        return ask(self._fleet, self._transport, self._fleet.first_machine, request, Lease)
+        return self._far.ask(self._far.fleet.first_machine, request, Lease)
 
 
 @contextmanager
-def holding(
-    fleet: Fleet, transport: Transport, purpose: str, *, force: bool = False
-) -> Iterator[HeldLease]:
+def holding(far: Machines, purpose: str, *, force: bool = False) -> Iterator[HeldLease]:
     """Hold a fleet while something is changed.
 
     With `force` it is taken from whoever holds it, and a first machine that is down is no obstacle.
     """
-    held = HeldLease(fleet, transport, purpose)
+    held = HeldLease(far, purpose)
     try:
         held.take(force=force)
     except UnreachableError:
@@ -155,11 +152,8 @@ def holding(
             raise
         yield held
         return
-    held.begin()
-    try:
+    with held.renewed():
         yield held
-    finally:
-        held.give_back()
 
 
 def _name_self() -> str:

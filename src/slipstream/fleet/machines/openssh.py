@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from slipstream.errors import MissingPartError, UnreachableError
+from slipstream.fleet.machines.commands import Machines
 from slipstream.fleet.machines.transport import Answer, Stream, ask_all
 from slipstream.fleet.record import Fleet
 
@@ -272,8 +273,8 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 @contextmanager
-def open_ssh(fleet: Fleet, *, shared: bool = True) -> Iterator[OpenSsh]:
-    """Open the real transport; its connections end with it.
+def open_ssh(fleet: Fleet, *, shared: bool = True) -> Iterator[Machines]:
+    """Open the way to a fleet's machines; connections end with it.
 
     Where every machine is asked once only, sharing connections would cost more than it saves.
     """
@@ -283,6 +284,6 @@ def open_ssh(fleet: Fleet, *, shared: bool = True) -> Iterator[OpenSsh]:
     sockets = Path(tempfile.mkdtemp(prefix="slipstream-"))
     transport = OpenSsh(fleet, sockets, program, shared)
     try:
-        yield transport
+        yield Machines(fleet, transport)
     finally:
         transport.close()

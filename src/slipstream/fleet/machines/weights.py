@@ -12,8 +12,8 @@ from shlex import join
 
 from slipstream.errors import InvalidInputError, MissingPartError, SlipstreamError, UnreachableError
 from slipstream.fleet.far_side.this_machine import HeldModel, LocateModel, ModelPlace, ModelRequest
-from slipstream.fleet.machines.commands import ask
-from slipstream.fleet.machines.transport import Show, Transport, ask_all
+from slipstream.fleet.machines.commands import Machines
+from slipstream.fleet.machines.transport import Show, ask_all
 from slipstream.fleet.plan import FleetPlan
 from slipstream.planning.plan import LaunchPlan
 from slipstream.units import show_bytes
@@ -36,7 +36,7 @@ def list_models(plan: LaunchPlan) -> Iterator[ModelRequest]:
         yield ModelRequest(model=speculation.drafter.value, revision=revision, with_code=code)
 
 
-def spread_weights(plan: FleetPlan, groups: list[str], transport: Transport, show: Show) -> None:
+def spread_weights(plan: FleetPlan, groups: list[str], far: Machines, show: Show) -> None:
     """Have every model of these groups on every machine of them, with the same hash."""
     wanted: dict[ModelRequest, list[str]] = {}
     for group in plan.groups:
@@ -44,7 +44,7 @@ def spread_weights(plan: FleetPlan, groups: list[str], transport: Transport, sho
             for model in list_models(rank.plan):
                 wanted.setdefault(model, []).append(rank.machine)
     for model, machines in wanted.items():
-        _Spreading(plan, model, transport, show).spread(machines)
+        _Spreading(plan, model, far, show).spread(machines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _Spreading:
 
     plan: FleetPlan
     model: ModelRequest
-    transport: Transport
+    far: Machines
     show: Show
 
     def spread(self, machines: list[str]) -> None:
@@ -88,9 +88,7 @@ class _Spreading:
         return held
 
     def _ask(self, machine: str, *, timeout: float, variables: list[str]) -> HeldModel:
-        return ask(
-            self.plan.fleet,
-            self.transport,
+        return self.far.ask(
             machine,
             self.model,
             HeldModel,
@@ -102,26 +100,24 @@ class _Spreading:
 
     def _copy(self, source: str, held: HeldModel, machine: str) -> HeldModel:
         """Copy a model's tree to a machine, and have it hashed there."""
-        fleet, model = self.plan.fleet, self.model.model
+        transport, model = self.far.transport, self.model.model
         size = show_bytes(held.size_bytes)
         self.show(machine, "copying", f"{model}, {size}, from {source}")
-        there = ask(fleet, self.transport, machine, LocateModel(model=model), ModelPlace)
+        there = self.far.ask(machine, LocateModel(model=model), ModelPlace)
         tree, target = PurePosixPath(held.tree), PurePosixPath(there.tree)
         packing = ["tar", "-C", str(tree.parent), "-cf", "-", "--", tree.name]
         unpacking = ["sh", "-c", _UNPACK, "sh", str(target.parent), target.name]
         for name in self._list_names(source, machine):
-            if self.transport.run(source, [*_SSH, name, "true"], timeout=30).code == 0:
+            if transport.run(source, [*_SSH, name, "true"], timeout=30).code == 0:
                 line = f"{join(packing)} | {join([*_SSH, name, join(unpacking)])}"
-                answer = self.transport.run(source, ["sh", "-c", line], timeout=TRANSFER_SECONDS)
+                answer = transport.run(source, ["sh", "-c", line], timeout=TRANSFER_SECONDS)
                 break
         else:
-            answer = self.transport.relay(
-                source, packing, machine, unpacking, timeout=TRANSFER_SECONDS
-            )
+            answer = transport.relay(source, packing, machine, unpacking, timeout=TRANSFER_SECONDS)
         if answer.code:
             raise UnreachableError(
                 f"{machine}: {model} could not be copied from {source}: {answer.complaint}",
-                hint=fleet.hint_ssh(machine, "df -h", str(target.parent)),
+                hint=self.far.fleet.hint_ssh(machine, "df -h", str(target.parent)),
             )
         checked = self._check(machine)
         self.show(machine, "checked", model)
@@ -129,7 +125,7 @@ class _Spreading:
 
     def _list_names(self, source: str, machine: str) -> Iterator[str]:
         """Yield how a machine may reach another: over their link, by its address, by its name."""
-        user = self.plan.fleet.find_login(machine)[0].rpartition("@")[0]
+        user = self.far.fleet.find_login(machine)[0].rpartition("@")[0]
         addresses = [
             link.address_b if link.a == source else link.address_a
             for link in self.plan.links

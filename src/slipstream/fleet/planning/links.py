@@ -21,8 +21,8 @@ from slipstream.fleet.far_side.connections import (
     MeasureLink,
     ServeLink,
 )
-from slipstream.fleet.machines.commands import ask, name_command, name_request
-from slipstream.fleet.machines.transport import Stream, Transport, ask_all
+from slipstream.fleet.machines.commands import Machines, name_request
+from slipstream.fleet.machines.transport import Stream, ask_all
 from slipstream.fleet.plan import Interface, Link, MachineView
 from slipstream.fleet.record import Fleet
 
@@ -67,18 +67,18 @@ def list_ways(a: str, view_a: MachineView, b: str, view_b: MachineView) -> list[
 
 
 def measure_links(
-    fleet: Fleet, views: Mapping[str, MachineView], transport: Transport
+    far: Machines, views: Mapping[str, MachineView]
 ) -> tuple[tuple[Link, ...], tuple[SlipstreamError, ...]]:
     """Measure every way between pairs that were seen, no machine twice at a time."""
-    pairs = [pair for pair in list_pairs(fleet) if pair[0] in views and pair[1] in views]
+    pairs = [pair for pair in list_pairs(far.fleet) if pair[0] in views and pair[1] in views]
     links, faults = list[Link](), list[SlipstreamError]()
-    for rank in _group_disjoint(pairs):
-        by_name = {f"{a} {b}": list_ways(a, views[a], b, views[b]) for a, b in rank}
+    for chosen in _group_disjoint(pairs):
+        ways = {f"{a} and {b}": list_ways(a, views[a], b, views[b]) for a, b in chosen}
 
-        def measure(name: str, by_name: dict[str, list[Way]] = by_name) -> list[Link]:
-            return _measure_pair(fleet, transport, name, by_name[name])
+        def measure(name: str, ways: dict[str, list[Way]] = ways) -> list[Link]:
+            return _measure_pair(far, name, ways[name])
 
-        for outcome in ask_all(by_name, measure).values():
+        for outcome in ask_all(ways, measure).values():
             if isinstance(outcome, SlipstreamError):
                 faults.append(outcome)
             else:
@@ -107,34 +107,30 @@ def _group_disjoint(pairs: list[tuple[str, str]]) -> Iterator[list[tuple[str, st
         yield chosen
 
 
-def _measure_pair(fleet: Fleet, transport: Transport, name: str, ways: list[Way]) -> list[Link]:
+def _measure_pair(far: Machines, name: str, ways: list[Way]) -> list[Link]:
     """Measure all ways between two machines; one that carries nothing is no link."""
-    links, faults = [], list[SlipstreamError]()
+    links, faults = list[Link](), list[SlipstreamError]()
     for way in ways:
         try:
-            links.append(_measure_way(fleet, transport, way))
+            links.append(_measure_way(far, way))
         except SlipstreamError as fault:
             faults.append(fault)
-    if links:
-        return links
-    raise (
-        faults[0]
-        if faults
-        else UnreachableError(
-            f"{name.replace(' ', ' and ')} have no network in common", hint="ip address, on both"
-        )
-    )
+    if not ways:
+        faults = [UnreachableError(f"{name} have no network in common", hint="ip address, on both")]
+    if not links:
+        raise faults[0]
+    return links
 
 
-def _measure_way(fleet: Fleet, transport: Transport, way: Way) -> Link:
+def _measure_way(far: Machines, way: Way) -> Link:
     secret = secrets.token_hex(SECRET_BYTES)
     serving = ServeLink(address=way.address_b, secret=secret, seconds=LISTEN_SECONDS)
-    command = name_command(fleet.machines[way.b], name_request(serving))
-    stream = transport.start(way.b, command, stdin=serving.model_dump_json().encode())
+    content = serving.model_dump_json().encode()
+    stream = far.start(way.b, name_request(serving), stdin=content)
     try:
         port = _read_port(way.b, stream)
-        asked = MeasureLink(source=way.address_a, address=way.address_b, port=port, secret=secret)
-        figures = ask(fleet, transport, way.a, asked, LinkFigures)
+        ends = {"source": way.address_a, "address": way.address_b}
+        figures = far.ask(way.a, MeasureLink(**ends, port=port, secret=secret), LinkFigures)
     finally:
         stream.close()
     one, other = way.interface_a, way.interface_b

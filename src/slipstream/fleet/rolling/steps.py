@@ -7,12 +7,11 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from slipstream.errors import EngineError, InvalidInputError, SlipstreamError, UnreachableError
-from slipstream.fleet.balancer.deploying import read_balancer
+from slipstream.fleet.balancer.deploying import ask_balancer
 from slipstream.fleet.far_side.judging import JudgeRun, RunVerdict
-from slipstream.fleet.machines.commands import ask, call, read_answer, read_record_file
-from slipstream.fleet.machines.transport import Show, Transport, escape
+from slipstream.fleet.machines.commands import Machines, read_answer
+from slipstream.fleet.machines.transport import Show, escape
 from slipstream.fleet.plan import FleetPlan
-from slipstream.fleet.record import Fleet
 from slipstream.fleet.rolling.rollout import Action, Rollout, Version, fail, find_next, succeed
 from slipstream.fleet.running.starting import FLEET_PLAN_NAME, start_groups, stop_groups
 from slipstream.fleet.running.status import describe_trial, read_fleet_status, read_run
@@ -86,10 +85,9 @@ def _try(performer: Performer, action: Action, wait: Callable[[float], None]) ->
 class FleetPerformer:
     """The real one; a rollout of a drafter has no plans."""
 
-    fleet: Fleet
+    far: Machines
     rollout: Rollout
     plans: dict[Version, FleetPlan]
-    transport: Transport
     show: Show
     drain_seconds: float = DRAIN_SECONDS
 
@@ -115,33 +113,32 @@ class FleetPerformer:
         return None
 
     def _close(self, group: str) -> None:
-        states = read_balancer(self.fleet, self.transport).groups
+        states = ask_balancer(self.far).groups
         if not any(one.state == "open" for one in states if one.group != group):
             raise InvalidInputError(
                 f"no other group takes requests while {group} is closed",
                 hint="slipstream fleet status; to interrupt the service: fleet stop, then fleet up",
             )
-        read_balancer(self.fleet, self.transport, "close", group)
+        ask_balancer(self.far, "close", group)
 
     def _drain(self, group: str) -> None:
         """Wait for the requests that the group has; past the time, its own drain ends them."""
         deadline = time.monotonic() + self.drain_seconds
         while time.monotonic() < deadline:
-            state = read_balancer(self.fleet, self.transport).find(group)
+            state = ask_balancer(self.far).find(group)
             if state is None or not state.requests:
                 return
             self.show(self._find_head(group), "drain", f"{state.requests} requests")
             time.sleep(_LOOK_EVERY_SECONDS)
 
     def _stop(self, group: str) -> None:
-        status = read_fleet_status(self.fleet, self.transport, datetime.now(UTC))
-        faults = stop_groups(self.fleet, [group], status, self.transport, now=False, show=self.show)
-        _raise_first(faults)
+        status = read_fleet_status(self.far, datetime.now(UTC))
+        _raise_first(stop_groups(self.far, [group], status, now=False, show=self.show))
 
     def _start(self, group: str, version: Version) -> None:
         # What another control machine began to start has perhaps the other plan.
         self._stop(group)
-        _raise_first(start_groups(self.plans[version], [group], self.transport, self.show))
+        _raise_first(start_groups(self.plans[version], [group], self.far, self.show))
 
     def _verify(self, group: str) -> str | None:
         """Have the machine that answers check its own text; nothing to check without drafts."""
@@ -150,11 +147,11 @@ class FleetPerformer:
             return None
         head, run = self._find_head(group), self._read_run(group)
         words = ["verify", run.folder, "--json"]
-        answer = call(self.fleet, self.transport, head, words, timeout=VERIFY_SECONDS)
+        answer = self.far.call(head, words, timeout=VERIFY_SECONDS)
         if not answer.stdout:
             raise EngineError(
                 f"{head} could not be verified: {answer.complaint}",
-                hint=self.fleet.hint_ssh(head, "slipstream verify", run.folder),
+                hint=self.far.fleet.hint_ssh(head, "slipstream verify", run.folder),
             )
         check = read_answer(head, answer, ServedCheck)
         if not (check.passed or check.is_undrafted):
@@ -162,10 +159,10 @@ class FleetPerformer:
         return check.sentence
 
     def _open(self, group: str) -> None:
-        read_balancer(self.fleet, self.transport, "open", group)
+        ask_balancer(self.far, "open", group)
         deadline = time.monotonic() + OPEN_WITHIN_SECONDS
         while time.monotonic() < deadline:
-            state = read_balancer(self.fleet, self.transport).find(group)
+            state = ask_balancer(self.far).find(group)
             if state is not None and state.state == "open":
                 return
             time.sleep(_LOOK_EVERY_SECONDS)
@@ -188,14 +185,14 @@ class FleetPerformer:
 
     def _swap_back(self, group: str) -> None:
         """Have the drafter before in a group, unless it has returned to it by itself."""
-        run = read_run(self.fleet, self.transport, self._find_head(group))
+        run = read_run(self.far, self._find_head(group))
         if run is not None and serves(run, self.rollout.drafter or ""):
             self._order(group, run, ["--back"])
 
     def _order(self, group: str, run: RunStatus, words: list[str]) -> Swap:
         head = self._find_head(group)
         command = ["swap", run.id, *words, "--json"]
-        answer = call(self.fleet, self.transport, head, command, timeout=SWAP_SECONDS)
+        answer = self.far.call(head, command, timeout=SWAP_SECONDS)
         if not answer.stdout:
             raise EngineError(f"{group}: {answer.complaint}", hint=f"slipstream fleet logs {group}")
         return read_answer(head, answer, Swap)
@@ -233,8 +230,8 @@ class FleetPerformer:
 
     def _judge_plan(self, group: str, limit: float) -> str | None:
         """Return how a group's run does against the one before, None while it is undecided."""
-        head, request = self._find_head(group), JudgeRun(fleet=self.fleet.name)
-        verdict = ask(self.fleet, self.transport, head, request, RunVerdict)
+        head, request = self._find_head(group), JudgeRun(fleet=self.far.fleet.name)
+        verdict = self.far.ask(head, request, RunVerdict)
         self.show(head, "trial", verdict.message)
         if verdict.verdict == "as-good":
             return f"{group}: {verdict.message}"
@@ -244,13 +241,13 @@ class FleetPerformer:
 
     def _read_run(self, group: str) -> RunStatus:
         head = self._find_head(group)
-        run = read_run(self.fleet, self.transport, head)
+        run = read_run(self.far, head)
         if run is None:
             raise EngineError(f"{head} has no run", hint=f"slipstream fleet logs {head}")
         return run
 
     def _find_head(self, group: str) -> str:
-        return self.fleet.groups[group].machines[0]
+        return self.far.fleet.groups[group].machines[0]
 
 
 def serves(run: RunStatus, drafter: str) -> bool:
@@ -258,43 +255,39 @@ def serves(run: RunStatus, drafter: str) -> bool:
     return bool(run.drafters) and run.drafters[-1].name.partition("@")[0] == drafter
 
 
-def save_rollout(fleet: Fleet, transport: Transport, rollout: Rollout) -> None:
+def save_rollout(far: Machines, rollout: Rollout) -> None:
     """Write down how far it is."""
-    place = f"{fleet.folder}/{_RECORD}"
-    transport.send(fleet.first_machine, rollout.to_json().encode(), place)
+    far.send(far.fleet.first_machine, rollout.to_json().encode(), _RECORD)
 
 
-def save_plans(fleet: Fleet, transport: Transport, plans: dict[Version, FleetPlan]) -> None:
+def save_plans(far: Machines, plans: dict[Version, FleetPlan]) -> None:
     """Write down what groups had and what they get."""
     for version, plan in plans.items():
-        place = f"{fleet.folder}/{_PLANS[version]}"
-        transport.send(fleet.first_machine, plan.to_json().encode(), place)
+        far.send(far.fleet.first_machine, plan.to_json().encode(), _PLANS[version])
 
 
-def read_rollout(fleet: Fleet, transport: Transport) -> Rollout | None:
+def read_rollout(far: Machines) -> Rollout | None:
     """Read the last rollout, None if there was none."""
-    return read_record_file(fleet, transport, fleet.first_machine, _RECORD, Rollout, hint=_ANOTHER)
+    return far.read_record(far.fleet.first_machine, _RECORD, Rollout, hint=_ANOTHER)
 
 
-def read_plans(fleet: Fleet, transport: Transport) -> dict[Version, FleetPlan]:
+def read_plans(far: Machines) -> dict[Version, FleetPlan]:
     """Read both plans of the last rollout."""
-    return {
-        version: _read_plan(fleet, transport, name, _ANOTHER) for version, name in _PLANS.items()
-    }
+    return {version: _read_plan(far, name, _ANOTHER) for version, name in _PLANS.items()}
 
 
-def read_served_plan(fleet: Fleet, transport: Transport) -> FleetPlan:
+def read_served_plan(far: Machines) -> FleetPlan:
     """Read the plan that was started last, from the fleet's first machine."""
-    return _read_plan(fleet, transport, FLEET_PLAN_NAME, "slipstream fleet up")
+    return _read_plan(far, FLEET_PLAN_NAME, "slipstream fleet up")
 
 
-def _read_plan(fleet: Fleet, transport: Transport, name: str, hint: str) -> FleetPlan:
-    machine = fleet.first_machine
-    plan = read_record_file(fleet, transport, machine, name, FleetPlan, hint=hint)
+def _read_plan(far: Machines, name: str, hint: str) -> FleetPlan:
+    machine = far.fleet.first_machine
+    plan = far.read_record(machine, name, FleetPlan, hint=hint)
     if plan is None:
-        raise InvalidInputError(f"{machine} has no {name} of the fleet {fleet.name}", hint=hint)
+        raise InvalidInputError(f"{machine} has no {name} of the fleet {far.fleet.name}", hint=hint)
     # Paths in it are those of the control machine that wrote it.
-    return plan.model_copy(update={"fleet": fleet})
+    return plan.model_copy(update={"fleet": far.fleet})
 
 
 def _raise_first(faults: dict[str, SlipstreamError]) -> None:

@@ -5,11 +5,12 @@ and keeps the one before (`steps.py`).
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from slipstream.errors import InvalidInputError
-from slipstream.fleet.machines.transport import Transport
+from slipstream.fleet.machines.commands import Machines
 from slipstream.fleet.record import Fleet
 
 
@@ -25,7 +26,7 @@ def list_swapping_groups(fleet: Fleet) -> tuple[str, ...]:
 
 
 def place_drafter(
-    fleet: Fleet, transport: Transport, groups: Sequence[str], name: str, say: Callable[[str], None]
+    far: Machines, groups: Sequence[str], name: str, say: Callable[[str], None]
 ) -> str:
     """Return what the machines know a drafter by; a folder of this machine is sent to them all."""
     folder = Path(name).expanduser()
@@ -42,16 +43,10 @@ def place_drafter(
             digest.update(
                 f"{file.name} {hashlib.file_digest(content, 'sha256').hexdigest()}\n".encode()
             )
-    place = (
-        f"{fleet.folder}/drafters/{_make_plain(folder.resolve().name)}-{digest.hexdigest()[:12]}"
-    )
-    for machine in [name for group in groups for name in fleet.groups[group].machines]:
+    plain = re.sub(r"[^A-Za-z0-9]", "-", folder.resolve().name)[:40]
+    place = f"{far.fleet.folder}/drafters/{plain}-{digest.hexdigest()[:12]}"
+    for machine in [name for group in groups for name in far.fleet.groups[group].machines]:
         say(f"{machine}: {len(files)} files of the drafter are sent")
         for file in files:
-            transport.send(machine, file, f"{place}/{file.name}")
+            far.transport.send(machine, file, f"{place}/{file.name}")
     return f"~/{place}"
-
-
-def _make_plain(name: str) -> str:
-    """Return a name that no shell and no path takes for more."""
-    return "".join(sign if sign.isascii() and sign.isalnum() else "-" for sign in name)[:40]

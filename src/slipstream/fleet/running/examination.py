@@ -5,7 +5,7 @@ from typing import Literal
 
 from slipstream.checkpoints.pairing import Fault
 from slipstream.errors import SlipstreamError
-from slipstream.fleet.balancer.deploying import read_balancer
+from slipstream.fleet.balancer.deploying import ask_balancer
 from slipstream.fleet.far_side.connections import (
     MOST_TARGETS,
     Reached,
@@ -13,8 +13,8 @@ from slipstream.fleet.far_side.connections import (
     ReachRequest,
     Target,
 )
-from slipstream.fleet.machines.commands import ask, call, read_answer
-from slipstream.fleet.machines.transport import Transport, ask_all, escape
+from slipstream.fleet.machines.commands import Machines, read_answer
+from slipstream.fleet.machines.transport import ask_all, escape
 from slipstream.fleet.plan import FleetPlan, PortRule
 from slipstream.fleet.running.status import FleetStatus
 from slipstream.records import Record
@@ -44,14 +44,14 @@ class FleetExamination(Record):
         return sum(one.check.verdict == verdict for one in self.found)
 
 
-def examine_fleet(plan: FleetPlan, status: FleetStatus, transport: Transport) -> FleetExamination:
+def examine_fleet(plan: FleetPlan, status: FleetStatus, far: Machines) -> FleetExamination:
     """Examine every machine concurrently, then compare runs and ports with the plan."""
     checks = [
         *(_describe_fault(fault) for fault in plan.faults),
-        *_examine_machines(plan, transport),
+        *_examine_machines(plan, far),
         *_list_run_checks(status),
-        *_check_ports(plan, transport),
-        *_check_balancer(plan, transport),
+        *_check_ports(plan, far),
+        *_check_balancer(plan, far),
     ]
     found = tuple(one for one in checks if one.check.verdict != "ok")
     return FleetExamination(fleet=plan.fleet.name, found=found, passed=len(checks) - len(found))
@@ -62,11 +62,9 @@ def _describe_fault(fault: Fault) -> MachineCheck:
     return _find(None, fault.code, fault.message, fault.hint, verdict)
 
 
-def _examine_machines(plan: FleetPlan, transport: Transport) -> Iterator[MachineCheck]:
-    fleet = plan.fleet
-
+def _examine_machines(plan: FleetPlan, far: Machines) -> Iterator[MachineCheck]:
     def examine(machine: str) -> Examination:
-        answer = call(fleet, transport, machine, ["doctor", "--json"], timeout=DOCTOR_SECONDS)
+        answer = far.call(machine, ["doctor", "--json"], timeout=DOCTOR_SECONDS)
         return read_answer(machine, answer, Examination)
 
     for machine, answer in ask_all(plan.machines, examine).items():
@@ -104,13 +102,13 @@ def _list_run_checks(status: FleetStatus) -> Iterator[MachineCheck]:
             yield _find(one.machine, "run", f"{one.run.state}: {said}", hint)
 
 
-def _check_balancer(plan: FleetPlan, transport: Transport) -> Iterator[MachineCheck]:
+def _check_balancer(plan: FleetPlan, far: Machines) -> Iterator[MachineCheck]:
     """Look for a load balancer that does not answer, and for groups that it was left closed to."""
     if plan.balancer is None:
         return
     machine, subject = plan.balancer.machine, "load balancer"
     try:
-        state = read_balancer(plan.fleet, transport)
+        state = ask_balancer(far)
     except SlipstreamError as fault:
         yield _find(machine, subject, fault.message, fault.hint)
         return
@@ -120,13 +118,13 @@ def _check_balancer(plan: FleetPlan, transport: Transport) -> Iterator[MachineCh
         yield _find(machine, subject, what, "slipstream fleet roll --resume")
 
 
-def _check_ports(plan: FleetPlan, transport: Transport) -> Iterator[MachineCheck]:
+def _check_ports(plan: FleetPlan, far: Machines) -> Iterator[MachineCheck]:
     """Try from every machine the ports that it is not to reach, and those that it is."""
     wanted = {name: dict(_list_targets(plan, name)) for name in plan.machines}
 
     def reach(machine: str) -> ReachList:
         request = ReachRequest(targets=tuple(wanted[machine])[:MOST_TARGETS])
-        return ask(plan.fleet, transport, machine, request, ReachList, timeout=DOCTOR_SECONDS)
+        return far.ask(machine, request, ReachList, timeout=DOCTOR_SECONDS)
 
     for machine, answer in ask_all([name for name in wanted if wanted[name]], reach).items():
         if isinstance(answer, SlipstreamError):

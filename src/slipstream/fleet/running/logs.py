@@ -5,9 +5,8 @@ import threading
 from collections.abc import Generator, Mapping, Sequence
 
 from slipstream.errors import SlipstreamError
-from slipstream.fleet.machines.commands import name_command
-from slipstream.fleet.machines.transport import Stream, Transport, escape
-from slipstream.fleet.record import Fleet
+from slipstream.fleet.machines.commands import Machines
+from slipstream.fleet.machines.transport import Stream, escape
 
 LONGEST_LINE = 4000
 # Machines that say more than is read wait; so does the memory of this one.
@@ -16,16 +15,15 @@ _Line = tuple[str, str] | None
 
 
 def follow_logs(
-    fleet: Fleet, transport: Transport, runs: Mapping[str, str], words: Sequence[str]
+    far: Machines, runs: Mapping[str, str], words: Sequence[str]
 ) -> Generator[tuple[str, str], None, None]:
     """Yield lines of `slipstream logs` of each machine's run as they come, escaped."""
     lines: queue.Queue[_Line] = queue.Queue(MOST_LINES)
     streams = list[Stream]()
     try:
         for machine, run in runs.items():
-            command = name_command(fleet.machines[machine], ["logs", *words, run])
             try:
-                stream = transport.start(machine, command)
+                stream = far.start(machine, ["logs", *words, run])
             except SlipstreamError as fault:
                 yield machine, fault.message
                 continue

@@ -11,8 +11,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from slipstream.errors import EngineError, InvalidInputError, SlipstreamError
-from slipstream.fleet.machines.commands import call, name_command
-from slipstream.fleet.machines.transport import Show, Transport, ask_all, escape
+from slipstream.fleet.machines.commands import Machines
+from slipstream.fleet.machines.transport import Show, ask_all, escape
 from slipstream.fleet.plan import FleetPlan, GroupPlan
 from slipstream.fleet.record import Fleet
 from slipstream.fleet.running.status import PLAN_NAME, FleetStatus
@@ -29,19 +29,18 @@ def list_files(
 ) -> dict[str, bytes]:
     """Return what a machine keeps of the fleet: enough that any of them could go on with it."""
     files = {FLEET_PLAN_NAME: plan.to_json().encode()}
-    rank = plan.find_rank(machine)
-    if rank is not None:
+    if (rank := plan.find_rank(machine)) is not None:
         files[PLAN_NAME] = rank.plan.to_json().encode()
-    if rank is not None and plan.fleet.keys is not None:
-        files[KEYS_NAME] = _read_keys(plan.fleet.keys.file)
-    group = plan.fleet.find_group(machine)
-    if group is not None and group in group_secrets:
+        if plan.fleet.keys is not None:
+            files[KEYS_NAME] = _read_keys(plan.fleet.keys.file)
+    group = plan.fleet.find_group(machine) or ""
+    if group in group_secrets:
         files[f"group-{group}.key"] = group_secrets[group]
     return files
 
 
 def start_groups(
-    plan: FleetPlan, names: Iterable[str], transport: Transport, show: Show
+    plan: FleetPlan, names: Iterable[str], far: Machines, show: Show
 ) -> dict[str, SlipstreamError]:
     """Start groups, all their ranks at a time, and return why machines did not get ready."""
     groups = [group for group in plan.groups if group.name in {*names}]
@@ -50,35 +49,27 @@ def start_groups(
         for group in groups
         if len(group.ranks) > 1
     }
-    machines = [rank.machine for group in groups for rank in group.ranks]
 
     def prepare(machine: str) -> None:
         show(machine, "preparing", "files are sent")
         for name, content in list_files(plan, machine, made).items():
-            transport.send(machine, content, f"{plan.fleet.folder}/{name}")
+            far.send(machine, content, name)
 
     # A rank without its files would keep the others of its group waiting.
+    machines = [rank.machine for group in groups for rank in group.ranks]
     faults = _find_faults(ask_all(machines, prepare))
-    lacking = {plan.fleet.find_group(machine) for machine in faults}
+    lacking = {far.fleet.find_group(machine) for machine in faults}
     able = [rank.machine for group in groups if group.name not in lacking for rank in group.ranks]
     # All of them at a time: a rank that waits for its turn keeps its group waiting.
-    served = ask_all(
-        able, lambda machine: _serve(plan.fleet, machine, transport, show), at_once=len(able)
-    )
+    served = ask_all(able, lambda machine: _serve(far, machine, show), at_once=len(able))
     return faults | _find_faults(served)
 
 
 def stop_groups(
-    fleet: Fleet,
-    names: Iterable[str],
-    status: FleetStatus,
-    transport: Transport,
-    *,
-    now: bool,
-    show: Show,
+    far: Machines, names: Iterable[str], status: FleetStatus, *, now: bool, show: Show
 ) -> dict[str, SlipstreamError]:
     """Stop groups: the rank that answers drains first, the others of its group follow."""
-    chosen = [group for name, group in fleet.groups.items() if name in {*names}]
+    chosen = [group for name, group in far.fleet.groups.items() if name in {*names}]
 
     def stop(machine: str) -> None:
         run = status.find_machine(machine).run
@@ -86,7 +77,7 @@ def stop_groups(
             return
         show(machine, "stopping", run.id)
         words = ["stop", "--json", run.id, *(["--now"] if now else [])]
-        answer = call(fleet, transport, machine, words, timeout=STOP_SECONDS)
+        answer = far.call(machine, words, timeout=STOP_SECONDS)
         # A rank that follows may have ended with its head meanwhile.
         if answer.code and b"is over already" not in answer.stderr:
             raise EngineError(
@@ -116,13 +107,13 @@ def require_startable(plan: FleetPlan, names: Iterable[str]) -> tuple[GroupPlan,
     return tuple(found[name] for name in names)
 
 
-def _serve(fleet: Fleet, machine: str, transport: Transport, show: Show) -> None:
+def _serve(far: Machines, machine: str, show: Show) -> None:
     """Have a machine serve its plan, and follow it until it is ready."""
+    fleet = far.fleet
     keys = [f"SLIPSTREAM_KEYS=~/{fleet.folder}/{KEYS_NAME}"] if fleet.keys else []
     words = ["serve", f"{fleet.folder}/{PLAN_NAME}", "--detach", "--json"]
     words += ["--tls", f"{fleet.folder}/tls"] if _is_balanced(fleet, machine) else []
-    command = ["env", *keys, *name_command(fleet.machines[machine], words)]
-    stream = transport.start(machine, command)
+    stream = far.start(machine, words, variables=keys)
     last: Event | None = None
     try:
         for event in _read_events(stream.lines()):

@@ -9,8 +9,8 @@ from typing import Literal
 from pydantic import AwareDatetime
 
 from slipstream.errors import SlipstreamError
-from slipstream.fleet.machines.commands import call, read_answer
-from slipstream.fleet.machines.transport import Transport, ask_all, escape
+from slipstream.fleet.machines.commands import Machines, read_answer
+from slipstream.fleet.machines.transport import ask_all, escape
 from slipstream.fleet.record import Fleet
 from slipstream.measuring.live_view import LiveView
 from slipstream.records import Record
@@ -94,21 +94,24 @@ class FleetView(Record):
         return sum(known) if known else None
 
 
-def read_fleet_status(fleet: Fleet, transport: Transport, now: AwareDatetime) -> FleetStatus:
+def read_fleet_status(far: Machines, now: AwareDatetime) -> FleetStatus:
     """Ask all machines concurrently for their runs."""
-    answers = ask_all(fleet.machines, lambda machine: read_run(fleet, transport, machine))
-    machines = tuple(_describe(fleet, name, answer) for name, answer in answers.items())
-    by_name = {one.machine: one for one in machines}
+    answers = ask_all(far.fleet.machines, lambda machine: read_run(far, machine))
+    by_name = {name: _describe(far.fleet, name, answer) for name, answer in answers.items()}
     groups = tuple(
         judge_group(name, [by_name[machine] for machine in group.machines])
-        for name, group in fleet.groups.items()
+        for name, group in far.fleet.groups.items()
     )
-    return FleetStatus(fleet=fleet.name, at=now, machines=machines, groups=groups)
+    machines = tuple(by_name.values())
+    return FleetStatus(fleet=far.fleet.name, at=now, machines=machines, groups=groups)
 
 
-def find_run(fleet: Fleet, listed: StatusList) -> RunStatus | None:
-    """Find the newest run that was started from this fleet's plan on the machine."""
-    own = [run for run in listed.runs if is_of_fleet(fleet.folder, run.plan_file)]
+def read_run(far: Machines, machine: str) -> RunStatus | None:
+    """Ask a machine for its newest run of the fleet's plan."""
+    # Without a run that is ready it leaves with 1, and its document is there all the same.
+    answer = far.call(machine, ["status", "--json"], timeout=STATUS_SECONDS)
+    listed = read_answer(machine, answer, StatusList)
+    own = [run for run in listed.runs if is_of_fleet(far.fleet.folder, run.plan_file)]
     return max(own, key=lambda run: run.began_at, default=None)
 
 
@@ -141,13 +144,6 @@ def judge_group(name: str, members: list[MachineStatus]) -> GroupStatus:
     return GroupStatus(name=name, state=state, url=url if state == "ready" else None)
 
 
-def read_run(fleet: Fleet, transport: Transport, machine: str) -> RunStatus | None:
-    """Ask a machine for its newest run of the fleet's plan."""
-    # Without a run that is ready it leaves with 1, and its document is there all the same.
-    answer = call(fleet, transport, machine, ["status", "--json"], timeout=STATUS_SECONDS)
-    return find_run(fleet, read_answer(machine, answer, StatusList))
-
-
 def _describe(
     fleet: Fleet, machine: str, answer: RunStatus | SlipstreamError | None
 ) -> MachineStatus:
@@ -166,26 +162,23 @@ def describe_trial(trial: Trial) -> str:
     return escape(f"{trial.drafter}: {trial.state}{until}; {trial.message}".rstrip("; "), 200)
 
 
-def read_fleet_view(fleet: Fleet, transport: Transport, status: FleetStatus) -> FleetView:
+def read_fleet_view(far: Machines, status: FleetStatus) -> FleetView:
     """Ask the first machine of every group that has a run."""
-    heads = {name: group.machines[0] for name, group in fleet.groups.items()}
+    heads = {name: group.machines[0] for name, group in far.fleet.groups.items()}
     runs = {name: status.find_machine(head).run for name, head in heads.items()}
     asked = {name: run.id for name, run in runs.items() if run is not None}
 
     def ask(name: str) -> LiveView:
         words = ["top", "--once", "--json", asked[name]]
-        answer = call(fleet, transport, heads[name], words, timeout=VIEW_SECONDS)
+        answer = far.call(heads[name], words, timeout=VIEW_SECONDS)
         return read_answer(heads[name], answer, LiveView)
 
     views = ask_all(asked, ask)
-    return FleetView(
-        fleet=fleet.name,
-        at=status.at,
-        groups=tuple(
-            _view(one, fleet.groups[one.name].machines, views.get(one.name))
-            for one in status.groups
-        ),
+    groups = tuple(
+        _view(one, far.fleet.groups[one.name].machines, views.get(one.name))
+        for one in status.groups
     )
+    return FleetView(fleet=far.fleet.name, at=status.at, groups=groups)
 
 
 def _view(

@@ -10,10 +10,10 @@ from datetime import datetime
 from typing import Literal
 
 from slipstream.errors import InvalidInputError, SlipstreamError, UnreachableError
-from slipstream.fleet.balancer.deploying import tell_balancer
+from slipstream.fleet.balancer.deploying import ask_balancer
 from slipstream.fleet.far_side.this_machine import DescribeMachine
-from slipstream.fleet.machines.commands import ask, read_file
-from slipstream.fleet.machines.transport import Transport, ask_all
+from slipstream.fleet.machines.commands import Machines
+from slipstream.fleet.machines.transport import ask_all
 from slipstream.fleet.plan import MachineView
 from slipstream.fleet.record import Fleet
 from slipstream.fleet.trust.authority import Authority
@@ -43,12 +43,7 @@ class DeliveryList(Record):
 
 
 def deliver(
-    fleet: Fleet,
-    transport: Transport,
-    authority: Authority,
-    *,
-    now: datetime,
-    names: Iterable[str] = (),
+    far: Machines, authority: Authority, *, now: datetime, names: Iterable[str] = ()
 ) -> dict[str, Delivery | SlipstreamError]:
     """Send every machine what it needs to trust the others.
 
@@ -56,59 +51,56 @@ def deliver(
     """
 
     def deliver_to(machine: str) -> Delivery:
-        own = _list_names(fleet, machine)
-        certificate = _renew(fleet, transport, authority, machine, MACHINE, own, now)
+        own = _list_names(far.fleet, machine)
+        certificate = _renew(far, authority, machine, MACHINE, own, now)
         front = None
-        if fleet.balancer is not None and fleet.balancer.machine == machine:
-            claimed = _list_claimed_names(fleet, transport, authority, machine)
-            wanted = [*names, *own, *claimed]
-            front = _renew(fleet, transport, authority, machine, FRONT, wanted, now)
+        if _is_balancer(far.fleet, machine):
+            wanted = [*names, *own, *_list_claimed_names(far, authority, machine)]
+            front = _renew(far, authority, machine, FRONT, wanted, now)
             if certificate or front:
-                tell_balancer(fleet, transport, "reload")
-        keys = send_keys(fleet, transport, machine)
+                ask_balancer(far, "reload")
+        keys = send_keys(far, machine)
         return Delivery(machine=machine, certificate=certificate, front=front, keys=keys)
 
-    return ask_all(fleet.machines, deliver_to)
+    return ask_all(far.fleet.machines, deliver_to)
 
 
-def deliver_keys(fleet: Fleet, transport: Transport) -> dict[str, Delivery | SlipstreamError]:
+def deliver_keys(far: Machines) -> dict[str, Delivery | SlipstreamError]:
     """Send every machine the keys of the fleet's file; a revoked one opens nothing from then on."""
     return ask_all(
-        fleet.machines,
-        lambda machine: Delivery(machine=machine, keys=send_keys(fleet, transport, machine)),
+        far.fleet.machines,
+        lambda machine: Delivery(machine=machine, keys=send_keys(far, machine)),
     )
 
 
-def send_keys(fleet: Fleet, transport: Transport, machine: str) -> int | None:
+def send_keys(far: Machines, machine: str) -> int | None:
     """Send the keys to a machine, and have its load balancer take them; None without any."""
-    if fleet.keys is None:
+    if far.fleet.keys is None:
         return None
-    keys = read_keys(fleet.keys.file)
-    if not keys:
+    file = far.fleet.keys.file
+    if not (keys := read_keys(file)):
         raise InvalidInputError(
-            f"there are no keys in {fleet.keys.file}",
-            hint=f"SLIPSTREAM_KEYS={fleet.keys.file} slipstream keys new --name NAME",
+            f"there are no keys in {file}",
+            hint=f"SLIPSTREAM_KEYS={file} slipstream keys new --name NAME",
         )
     content = "".join(f"{key.model_dump_json(exclude_none=True)}\n" for key in keys)
-    transport.send(machine, content.encode(), f"{fleet.folder}/{KEYS_FILE}")
-    if fleet.balancer is not None and fleet.balancer.machine == machine:
-        tell_balancer(fleet, transport, "keys")
+    far.send(machine, content.encode(), KEYS_FILE)
+    if _is_balancer(far.fleet, machine):
+        ask_balancer(far, "keys")
     return len(keys)
 
 
-def require_certificates(fleet: Fleet, transport: Transport, groups: Iterable[str]) -> None:
+def require_certificates(far: Machines, groups: Iterable[str]) -> None:
     """Refuse to start groups behind a load balancer without what they know each other by."""
-    if fleet.balancer is None:
+    if far.fleet.balancer is None:
         return
-    balancer = fleet.balancer.machine
-    heads = [fleet.groups[name].machines[0] for name in groups]
-    place = f"{fleet.folder}/{TLS_FOLDER}"
+    heads = [far.fleet.groups[name].machines[0] for name in groups]
 
     def has_one(machine: str) -> bool:
-        file = FRONT if machine == balancer else MACHINE
-        return not transport.run(machine, ["test", "-s", f"{place}/{file}"], timeout=_SECONDS).code
+        file = FRONT if _is_balancer(far.fleet, machine) else MACHINE
+        return bool(far.read(machine, f"{TLS_FOLDER}/{file}"))
 
-    answers = ask_all({*heads, balancer}, has_one)
+    answers = ask_all({*heads, far.fleet.balancer.machine}, has_one)
     if lacking := sorted(name for name, answer in answers.items() if answer is not True):
         raise InvalidInputError(
             f"{', '.join(lacking)}: no certificate of the fleet's authority",
@@ -116,9 +108,12 @@ def require_certificates(fleet: Fleet, transport: Transport, groups: Iterable[st
         )
 
 
+def _is_balancer(fleet: Fleet, machine: str) -> bool:
+    return fleet.balancer is not None and fleet.balancer.machine == machine
+
+
 def _renew(
-    fleet: Fleet,
-    transport: Transport,
+    far: Machines,
     authority: Authority,
     machine: str,
     file: str,
@@ -126,21 +121,21 @@ def _renew(
     now: datetime,
 ) -> str | None:
     """Send a machine a certificate if it needs one, and return why it did."""
-    place = f"{fleet.folder}/{TLS_FOLDER}"
-    found = read_file(transport, machine, f"{place}/{file}") or b""
+    found = far.read(machine, f"{TLS_FOLDER}/{file}") or b""
     reason = authority.find_reason_to_renew(found, names, now)
     if reason is None:
         return None
     issued = authority.issue(names, now)
     files = {f"{file}.key": issued.key, file: issued.certificate, AUTHORITY: authority.pem}
     for name, content in files.items():
-        transport.send(machine, content, f"{place}/{name}.next")
+        far.send(machine, content, f"{TLS_FOLDER}/{name}.next")
+    place = f"{far.fleet.folder}/{TLS_FOLDER}"
     command = ["sh", "-c", _OVERWRITE, "sh", *(f"{place}/{name}" for name in files)]
-    answer = transport.run(machine, command, timeout=_SECONDS)
+    answer = far.transport.run(machine, command, timeout=_SECONDS)
     if answer.code:
         raise UnreachableError(
             f"{machine}: cannot write {place}: {answer.complaint}",
-            hint=fleet.hint_ssh(machine, "ls -l", place),
+            hint=far.fleet.hint_ssh(machine, "ls -l", place),
         )
     return reason
 
@@ -152,19 +147,18 @@ def _list_names(fleet: Fleet, machine: str) -> list[str]:
     return list(dict.fromkeys([machine, host, *([address] if address else [])]))
 
 
-def _list_claimed_names(
-    fleet: Fleet, transport: Transport, authority: Authority, machine: str
-) -> list[str]:
+def _list_claimed_names(far: Machines, authority: Authority, machine: str) -> list[str]:
     """Return the addresses and earlier names that the load balancer's machine shows.
 
     Clients may call it by any of them. What a machine says of itself must not make it another one.
     """
-    view = ask(fleet, transport, machine, DescribeMachine(), MachineView)
+    view = far.ask(machine, DescribeMachine(), MachineView)
     listed = [one.partition("/")[0] for end in view.interfaces for one in end.addresses]
     own = [view.address] if view.address else []
     # An address of a link alone is known to its neighbours only.
     usable = [one for one in (*own, *listed) if not one.startswith("fe80:")]
-    shown = read_file(transport, machine, f"{fleet.folder}/{TLS_FOLDER}/{FRONT}") or b""
+    shown = far.read(machine, f"{TLS_FOLDER}/{FRONT}") or b""
     claimed = [*usable, "localhost", "127.0.0.1", *authority.list_names(shown)]
-    others = {name for one in fleet.machines if one != machine for name in _list_names(fleet, one)}
+    machines = [one for one in far.fleet.machines if one != machine]
+    others = {name for one in machines for name in _list_names(far.fleet, one)}
     return [name for name in dict.fromkeys(claimed) if name not in others]

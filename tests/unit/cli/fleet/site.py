@@ -68,7 +68,7 @@ class Site:
         verb = words[0]
         if verb in self.answers:
             return self.answers[verb]
-        if verb in ("sh", "test"):
+        if verb == "sh":
             return self._use_files(machine, words)
         request = json.loads(stdin) if stdin and verb[0].isupper() else {}
         method = getattr(self, f"_{verb.lower()}", None)
@@ -78,8 +78,6 @@ class Site:
 
     def _use_files(self, machine: str, words: list[str]) -> Answer:
         files = self.far.files
-        if words[0] == "test":
-            return say("", 0 if (machine, words[-1]) in files else 1)
         if ".next" in words[2]:
             for name in words[4:]:
                 files[machine, name] = files.pop((machine, f"{name}.next"))

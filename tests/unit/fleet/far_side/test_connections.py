@@ -48,7 +48,7 @@ def test_a_stranger_is_sent_away_and_spends_no_place() -> None:
     port, thread = begin()
     for _ in range(6):
         with socket.create_connection(("127.0.0.1", port), 5) as stranger:
-            stranger.sendall(b"x" * 33)
+            stranger.sendall(b"x" * 32)
             stranger.settimeout(5)
             assert stranger.recv(1) == b""
     figures = measure_link(name_way(port))

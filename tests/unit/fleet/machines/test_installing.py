@@ -11,6 +11,7 @@ import pytest
 
 from slipstream import __version__
 from slipstream.errors import MissingPartError
+from slipstream.fleet.machines.commands import Machines
 from slipstream.fleet.machines.installing import install, make_wheel
 from slipstream.fleet.record import Fleet
 from tests.unit.fleet.far_machines import FarMachines, say
@@ -48,7 +49,7 @@ def test_the_wheel_is_whole_and_the_same_every_time() -> None:
 def test_nothing_is_downloaded_there(machine: str, python: str, tmp_path: Path) -> None:
     (tmp_path / "pydantic-2-py3-none-any.whl").write_bytes(b"wheel")
     machines = FarMachines(lambda *_: say(""))
-    install(FLEET, machines, machine, ("slipstream.whl", b"ours"), tmp_path)
+    install(Machines(FLEET, machines), machine, ("slipstream.whl", b"ours"), tmp_path)
     command = machines.commands[-1][1]
     assert command[0] == python
     assert "--no-index" in command
@@ -62,5 +63,5 @@ def test_nothing_is_downloaded_there(machine: str, python: str, tmp_path: Path) 
 def test_an_install_that_fails_is_told_with_its_command() -> None:
     machines = FarMachines(lambda *_: say("", 1, b"no pip\n"))
     with pytest.raises(MissingPartError, match="two: cannot install the wheel: no pip") as caught:
-        install(FLEET, machines, "two", ("slipstream.whl", b""), None)
+        install(Machines(FLEET, machines), "two", ("slipstream.whl", b""), None)
     assert "--no-deps" in caught.value.hint

@@ -10,7 +10,7 @@ import pytest
 
 from slipstream.errors import SlipstreamError, UnreachableError
 from slipstream.fleet.machines import openssh
-from slipstream.fleet.machines.commands import name_command, read_file
+from slipstream.fleet.machines.commands import Machines, name_command
 from slipstream.fleet.machines.openssh import OpenSsh
 from slipstream.fleet.machines.transport import Answer, ask_all, escape
 from slipstream.fleet.record import Fleet, Machine
@@ -138,14 +138,18 @@ def test_a_file_whose_sender_dies_half_way_leaves_the_old_one(ssh: OpenSsh, tmp_
 
 
 def test_a_file_is_read_whatever_a_login_prints_first(ssh: OpenSsh, tmp_path: Path) -> None:
-    place, content = tmp_path / "a file", b"{\n\0 not a document\n"
+    content = b"{\n\0 not a document\n"
+    place = tmp_path / FLEET.folder / "a file"
+    place.parent.mkdir(parents=True)
     place.write_bytes(content)
     program = Path(ssh.program)
-    said = program.read_text().replace("sys.argv[-1]])", "'echo {}; ' + sys.argv[-1]])")
+    login = f"cd {tmp_path}; echo {{}}; "
+    said = program.read_text().replace("sys.argv[-1]])", f"{login!r} + sys.argv[-1]])")
     program.write_text(said)
     assert ssh.run("two", ["true"], timeout=30).stdout == b"{}\n"
-    assert read_file(ssh, "two", str(place)) == content
-    assert read_file(ssh, "two", str(tmp_path / "absent")) is None
+    far = Machines(FLEET, ssh)
+    assert far.read("two", "a file") == content
+    assert far.read("two", "absent") is None
 
 
 def test_a_taker_that_ends_early_ends_the_giver(ssh: OpenSsh) -> None:

@@ -5,6 +5,7 @@ import threading
 
 from slipstream.errors import SlipstreamError
 from slipstream.fleet.far_side.connections import LinkFigures
+from slipstream.fleet.machines.commands import Machines
 from slipstream.fleet.machines.transport import Answer
 from slipstream.fleet.plan import Interface, MachineView
 from slipstream.fleet.planning.links import list_pairs, list_ways, measure_links
@@ -82,7 +83,7 @@ def test_no_machine_is_measured_twice_at_a_time_and_a_way_that_carries_nothing_i
             busy.difference_update((name, other))
         return answer or say(LinkFigures(gigabits=1, round_trip_ms=1).to_json())
 
-    links, faults = measure_links(fleet, views, FarMachines(reply))
+    links, faults = measure_links(Machines(fleet, FarMachines(reply)), views)
     assert twice == []
     assert len(links) == 5
     assert [isinstance(fault, SlipstreamError) for fault in faults] == [True]
