@@ -46,6 +46,11 @@ class Trial(Record):
     state: Literal["running", "passed", "rolled back", "failed"] = "running"
     message: str = ""
 
+    def describe(self) -> str:
+        """Return how it stands, in words."""
+        until = f", until {self.until:%Y-%m-%d %H:%M} UTC" if self.state == "running" else ""
+        return f"{self.drafter}: {self.state}{until}" + (f"; {self.message}" * bool(self.message))
+
 
 class GateOrder(Record):
     """An order to the gate: the drafter to load, and the current one."""

@@ -14,7 +14,7 @@ from slipstream.fleet.machines.transport import Show, escape
 from slipstream.fleet.plan import FleetPlan
 from slipstream.fleet.rolling.rollout import Action, Rollout, Version, fail, find_next, succeed
 from slipstream.fleet.running.starting import FLEET_PLAN_NAME, start_groups, stop_groups
-from slipstream.fleet.running.status import describe_trial, read_fleet_status, read_run
+from slipstream.fleet.running.status import read_fleet_status, read_run
 from slipstream.measuring.verifying.served_check import ServedCheck
 from slipstream.serving.run_status import RunStatus
 from slipstream.serving.swaps import Swap
@@ -221,7 +221,7 @@ class FleetPerformer:
             raise EngineError(
                 f"{group}: its run ended during the trial", hint="slipstream fleet status"
             )
-        self.show(self._find_head(group), "trial", describe_trial(trial))
+        self.show(self._find_head(group), "trial", escape(trial.describe()))
         if trial.state == "running":
             return None
         if trial.state != "passed":

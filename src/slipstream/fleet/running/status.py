@@ -10,12 +10,11 @@ from pydantic import AwareDatetime
 
 from slipstream.errors import SlipstreamError
 from slipstream.fleet.machines.commands import Machines, read_answer
-from slipstream.fleet.machines.transport import ask_all, escape
+from slipstream.fleet.machines.transport import ask_all
 from slipstream.fleet.record import Fleet
 from slipstream.measuring.live_view import LiveView
 from slipstream.records import Record
 from slipstream.serving.run_status import RunStatus, StatusList
-from slipstream.serving.swaps import Trial
 from slipstream.steering.drafts import Drafts
 
 PLAN_NAME = "plan.json"
@@ -154,12 +153,6 @@ def _describe(
             machine=machine, group=group, rank=rank, fault=answer.message, hint=answer.hint
         )
     return MachineStatus(machine=machine, group=group, rank=rank, run=answer)
-
-
-def describe_trial(trial: Trial) -> str:
-    """Return how a trial stands, safe to show."""
-    until = f", at most until {trial.until:%Y-%m-%d %H:%M} UTC" if trial.state == "running" else ""
-    return escape(f"{trial.drafter}: {trial.state}{until}; {trial.message}".rstrip("; "), 200)
 
 
 def read_fleet_view(far: Machines, status: FleetStatus) -> FleetView:

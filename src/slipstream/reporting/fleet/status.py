@@ -1,13 +1,7 @@
 """The runs of a fleet and what they do, a line per group and machine."""
 
 from slipstream.fleet.machines.transport import escape
-from slipstream.fleet.running.status import (
-    FleetStatus,
-    FleetView,
-    GroupView,
-    MachineStatus,
-    describe_trial,
-)
+from slipstream.fleet.running.status import FleetStatus, FleetView, GroupView, MachineStatus
 from slipstream.reporting.text.run import show_age
 from slipstream.reporting.text.tables import align
 from slipstream.units import UNKNOWN
@@ -21,7 +15,7 @@ def render_fleet_status(status: FleetStatus) -> str:
         align([("GROUP", "STATE", "URL"), *groups]),
         align([("MACHINE", "GROUP", "STATE", "FOR", "RUN", "LAST"), *machines]),
         [
-            f"trial on {one.machine}: {describe_trial(one.run.trial)}"
+            f"trial on {one.machine}: {escape(one.run.trial.describe())}"
             for one in status.machines
             if one.run is not None and one.run.trial is not None
         ],

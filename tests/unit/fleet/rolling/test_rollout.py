@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream.errors import EngineError, InvalidInputError, UnreachableError
-from slipstream.fleet.rolling.rollout import Action, Rollout, Version, begin, find_next
+from slipstream.fleet.rolling.rollout import Action, Rollout, Version, begin, find_next, turn_back
 from slipstream.fleet.rolling.steps import TRIES, carry_out
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
@@ -184,3 +184,39 @@ def test_a_canary_that_is_not_promoted_goes_back_alone() -> None:
     assert set(site.runs.values()) == {"old"}
     assert all(site.open.values())
     assert {one.split()[1] for one in site.done} == {"a"}
+
+
+def test_a_drafter_is_swapped_in_group_by_group_and_judged_on_its_canary() -> None:
+    site = Site()
+    ended, _ = roll(site, begin("1", "lab", GROUPS, NOW, canary=2, trial_seconds=9, drafter="d"))
+    assert site.done == ["swap a", "swap b", "judge b", "swap c"]
+    assert (ended.state, ended.canary) == ("done", ("a", "b"))
+    assert {one.version for one in ended.groups} == {"new"}
+
+
+@pytest.mark.parametrize(
+    ("step", "done"),
+    [
+        ("swap", ["swap a", "swap back b", "swap back a"]),
+        ("judge", ["swap a", "swap b", "swap back b", "swap back a"]),
+    ],
+)
+def test_a_drafter_that_fails_is_taken_back_from_whoever_may_have_it(
+    step: str, done: list[str]
+) -> None:
+    site = Site(("b", step, "new"))
+    ended, _ = roll(site, begin("1", "lab", GROUPS, NOW, canary=2, drafter="d"))
+    assert ended.state == "rolled back"
+    assert site.done == done
+    assert {one.version for one in ended.groups} == {"old"}
+
+
+def test_a_swap_that_is_over_can_be_taken_back_and_resumed() -> None:
+    site = Site(("b", "swap back", "old"))
+    ended, _ = roll(site, begin("1", "lab", GROUPS, NOW, drafter="d"))
+    back, saved = roll(site, turn_back(ended, "by order", NOW))
+    assert (back.state, saved[-1]) == ("rollback failed", back)
+    site.failing.clear()
+    again = back.model_copy(update={"state": "rolling back"})
+    assert roll(site, again)[0].state == "rolled back"
+    assert site.done[-3:] == ["swap back c", "swap back b", "swap back a"]
