@@ -153,9 +153,15 @@ class OpenSsh:
         stdin: bytes | None,
         timeout: float,
     ) -> Answer:
-        output, complaints = _Bounded(process, process.stdout), _Bounded(process, process.stderr)
-        feeding = threading.Thread(target=_feed, args=(process, stdin), daemon=True)
-        threads = (output, complaints, feeding)
+        output, complaints = bytearray(), bytearray()
+        threads = [
+            threading.Thread(target=work, args=(process, *what), daemon=True)
+            for work, *what in (
+                (_keep, process.stdout, output),
+                (_keep, process.stderr, complaints),
+                (_feed, stdin),
+            )
+        ]
         for thread in threads:
             thread.start()
         try:
@@ -169,12 +175,12 @@ class OpenSsh:
             _end(process)
             for thread in threads:
                 thread.join(5)
-        if output.full or complaints.full:
+        if max(len(output), len(complaints)) > MOST_BYTES:
             raise UnreachableError(
                 f"{machine}: more than {MOST_BYTES >> 20} MiB of output",
                 hint=f"{self.fleet.hint_ssh(machine)}, and look at what it prints at a login",
             )
-        answer = Answer(code, bytes(output.content), bytes(complaints.content))
+        answer = Answer(code, bytes(output), bytes(complaints))
         if code == 255:
             raise self._explain(machine, answer)
         return answer
@@ -232,30 +238,20 @@ class SshStream:
         return code
 
 
-class _Bounded(threading.Thread):
-    """Reads a pipe to its end, and ends the process that fills it past all measure."""
-
-    def __init__(self, process: "subprocess.Popen[bytes]", pipe: IO[bytes] | None) -> None:
-        super().__init__(daemon=True)
-        self._process, self._pipe = process, pipe
-        self.content, self.full = bytearray(), False
-
-    def run(self) -> None:
-        """Keep what comes."""
-        assert self._pipe is not None
-        with self._pipe as pipe:
-            while block := os.read(pipe.fileno(), 1 << 16):
-                self.content += block
-                if len(self.content) > MOST_BYTES:
-                    self.full = True
-                    _end(self._process)
-                    return
-
-
 def _choose_input(stdin: bytes | IO[bytes] | None) -> int | IO[bytes]:
     if stdin is None:
         return subprocess.DEVNULL
     return subprocess.PIPE if isinstance(stdin, bytes) else stdin
+
+
+def _keep(process: "subprocess.Popen[bytes]", pipe: IO[bytes], content: bytearray) -> None:
+    """Read a pipe to its end, and end the process that fills it past all measure."""
+    with pipe:
+        while block := os.read(pipe.fileno(), 1 << 16):
+            content += block
+            if len(content) > MOST_BYTES:
+                _end(process)
+                return
 
 
 def _feed(process: "subprocess.Popen[bytes]", content: bytes | None) -> None:

@@ -1,7 +1,7 @@
 """What does not match between the machines of a fleet, each with what to type about it."""
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+import json
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from slipstream import __version__
@@ -24,7 +24,7 @@ LEAST_GIGABITS = 10.0
 def find_mismatches(
     fleet: Fleet, views: Mapping[str, MachineView], links: tuple[Link, ...]
 ) -> list[Fault]:
-    """Hold the machines against each other and against what runs here."""
+    """Compare the machines with each other and with what runs here."""
     return [
         *_find_version_faults(fleet, views),
         *_find_weight_faults(fleet, views),
@@ -36,71 +36,46 @@ def find_mismatches(
 
 def find_network_faults(
     fleet: Fleet, group: str, network: GroupNetwork | None, links: tuple[Link, ...]
-) -> list[Fault]:
+) -> Iterator[Fault]:
     """Say what is wrong with the links of a group of several machines."""
-    members = fleet.groups[group].machines
+    members, where = fleet.groups[group].machines, f"group {group}"
     if network is None:
-        return [
-            _refuse(
-                "fleet-group-link",
-                f"group {group}: no network has a measured link between every two of "
-                f"{', '.join(members)}",
-                "slipstream fleet doctor; ip address, on each of them",
-            )
-        ]
-    faults = []
+        what = f"no network has a measured link between every two of {', '.join(members)}"
+        hint = "slipstream fleet doctor; ip address, on each of them"
+        yield _refuse("fleet-group-link", f"{where}: {what}", hint)
+        return
     cables = [link for link in links if link.kind == "roce" and {link.a, link.b} <= {*members}]
     if network.shape == "tcp" and cables:
-        order = order_ring(members, cables)
-        hint = (
-            f"machines = [{', '.join(map(repr, order))}] in [groups.{group}]".replace("'", '"')
-            if order
-            else "cable every machine to the next one, or all to a switch"
-        )
-        what = f"group {group}: RDMA links do not join its machines in the order of their ranks"
-        faults.append(_warn("fleet-ring", what, hint))
+        hint = "cable every machine to the next one, or all to a switch"
+        if order := order_ring(members, cables):
+            hint = f"machines = {json.dumps(order)} in [groups.{group}]"
+        what = "RDMA links do not join its machines in the order of their ranks"
+        yield _warn("fleet-ring", f"{where}: {what}", hint)
     slowest = network.slowest_gigabits
     if network.shape == "tcp" and slowest is not None and slowest < LEAST_GIGABITS:
-        faults.append(
-            _warn(
-                "fleet-slow-link",
-                f"group {group}: its slowest link carries {slowest:g} Gbit/s, and every layer "
-                "of every step waits for it",
-                "one machine per group, if the model fits; slipstream fleet probe shows the links",
-            )
-        )
+        what = f"its slowest link carries {slowest:g} Gbit/s, and every layer of every step waits"
+        hint = "one machine per group, if the model fits; slipstream fleet probe shows the links"
+        yield _warn("fleet-slow-link", f"{where}: {what} for it", hint)
     size = len(members)
     if size & (size - 1):
-        faults.append(
-            _warn(
-                "fleet-ranks",
-                f"group {group}: {size} machines; tensor parallel needs a number of heads that "
-                f"{size} divides",
-                f"slipstream inspect {fleet.model.target}; groups of 2, 4 or 8 machines",
-            )
-        )
-    return faults
+        what = f"{size} machines; tensor parallel needs a number of heads that {size} divides"
+        hint = f"slipstream inspect {fleet.model.target}; groups of 2, 4 or 8 machines"
+        yield _warn("fleet-ranks", f"{where}: {what}", hint)
 
 
 def _find_version_faults(fleet: Fleet, views: Mapping[str, MachineView]) -> Iterator[Fault]:
+    served = {name: view for name, view in views.items() if fleet.find_group(name)}
     for name, view in views.items():
         if view.slipstream != __version__:
-            yield _refuse(
-                "fleet-slipstream",
-                f"{name} has slipstream {view.slipstream or 'unknown'}, and this is {__version__}",
-                "slipstream fleet probe --install",
-            )
-        if view.engine is None and fleet.find_group(name):
+            what = f"{name} has slipstream {view.slipstream or 'unknown'}, and this is"
+            hint = "slipstream fleet probe --install"
+            yield _refuse("fleet-slipstream", f"{what} {__version__}", hint)
+        if view.engine is None and name in served:
             python = fleet.machines[name].python or f"{VENV}/bin/python"
-            yield _refuse(
-                "fleet-engine",
-                f"{name} has no engine",
-                fleet.hint_ssh(name, python, "-m pip install", f"vllm=={vllm.VERSION}"),
-            )
-    served = {name: view for name, view in views.items() if fleet.find_group(name)}
-    yield from _compare(
-        "engine", served, lambda view: view.engine, code="fleet-engine-version", verdict="warn"
-    )
+            hint = fleet.hint_ssh(name, python, "-m pip install", f"vllm=={vllm.VERSION}")
+            yield _refuse("fleet-engine", f"{name} has no engine", hint)
+    engines = {name: view.engine for name, view in served.items()}
+    yield from _compare("engine", engines, code="fleet-engine-version", verdict="warn")
 
 
 def _find_group_faults(
@@ -108,42 +83,26 @@ def _find_group_faults(
 ) -> Iterator[Fault]:
     """Find what ranks of one engine may not differ in."""
     members = {name: views[name] for name in fleet.groups[group].machines if name in views}
+    hosts = {name: view.host for name, view in members.items()}
+    engines = {name: view.engine for name, view in members.items()}
+    torches = {name: host.software.torch for name, host in hosts.items()}
+    drivers = {name: host.software.nvidia_driver for name, host in hosts.items()}
+    kinds = {
+        name: f"{len(host.accelerators)} x {name_kind(host) or 'unknown'}"
+        for name, host in hosts.items()
+    }
     where = f"group {group}: "
-    yield from _compare(
-        f"{where}engine", members, lambda view: view.engine, code="fleet-rank-engine"
-    )
-    yield from _compare(
-        f"{where}torch", members, lambda view: view.host.software.torch, code="fleet-rank-torch"
-    )
-    yield from _compare(
-        f"{where}NVIDIA driver",
-        members,
-        lambda view: view.host.software.nvidia_driver,
-        code="fleet-rank-driver",
-        verdict="warn",
-    )
-    yield from _compare(
-        f"{where}kind and number of accelerators",
-        members,
-        lambda view: f"{len(view.host.accelerators)} x {name_kind(view.host) or 'unknown'}",
-        code="fleet-rank-machine",
-    )
+    yield from _compare(f"{where}engine", engines, code="fleet-rank-engine")
+    yield from _compare(f"{where}torch", torches, code="fleet-rank-torch")
+    yield from _compare(f"{where}NVIDIA driver", drivers, code="fleet-rank-driver", verdict="warn")
+    yield from _compare(f"{where}kind and number of accelerators", kinds, code="fleet-rank-machine")
 
 
 def _find_weight_faults(fleet: Fleet, views: Mapping[str, MachineView]) -> Iterator[Fault]:
-    for model in (fleet.model.target, fleet.model.drafter):
-        if model is not None:
-            yield from _compare(
-                f"weights of {model}, sha256",
-                views,
-                partial(_read_weights, model),
-                code="fleet-weights",
-                hint=f"slipstream inspect {model}, then remove the wrong copy",
-            )
-
-
-def _read_weights(model: str, view: MachineView) -> str | None:
-    return (view.weights or {}).get(model, "")[:12] or None
+    for model in filter(None, (fleet.model.target, fleet.model.drafter)):
+        hashes = {name: (view.weights or {}).get(model, "")[:12] for name, view in views.items()}
+        hint = f"slipstream inspect {model}, then remove the wrong copy"
+        yield from _compare(f"weights of {model}, sha256", hashes, code="fleet-weights", hint=hint)
 
 
 def _find_clock_faults(fleet: Fleet, views: Mapping[str, MachineView]) -> Iterator[Fault]:
@@ -177,30 +136,24 @@ def _find_mtu_faults(fleet: Fleet, link: Link) -> Iterator[Fault]:
 
 def _compare(
     what: str,
-    views: Mapping[str, MachineView],
-    read: Callable[[MachineView], str | None],
+    known: Mapping[str, str | None],
     *,
     code: str,
     verdict: Literal["refuse", "warn"] = "refuse",
     hint: str = "install the same on each; slipstream fleet probe --json shows them",
 ) -> Iterator[Fault]:
     """Name those that differ from most; what is unknown differs from nothing."""
-    values = {
-        name: escape(value, 80) for name, view in views.items() if (value := read(view)) is not None
-    }
+    values = {name: escape(value, 80) for name, value in known.items() if value}
     counted = sorted(set(values.values()), key=[*values.values()].count, reverse=True)
     if len(counted) < 2:
         return
-    parts = [
-        f"{value} on {_shorten([name for name in values if values[name] == value])}"
-        for value in counted[:4]
-    ]
+    parts = []
+    for value in counted[:4]:
+        names = [name for name in values if values[name] == value]
+        shown = ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} others"
+        parts.append(f"{value} on {shown}")
     message = f"{what} differs: {'; '.join(parts)}"
     yield Fault(code=code, verdict=verdict, message=message, hint=hint)
-
-
-def _shorten(names: list[str]) -> str:
-    return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} others"
 
 
 def _refuse(code: str, message: str, hint: str) -> Fault:

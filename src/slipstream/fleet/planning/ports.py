@@ -23,7 +23,8 @@ def list_group_ports(
     ephemeral: dict[str, tuple[int, int]],
 ) -> Iterator[PortRule]:
     """List what a group's machines open, to whom."""
-    head = group.ranks[0].machine
+    members = [rank.machine for rank in group.ranks]
+    head = members[0]
     yield PortRule(
         machine=head,
         port=group.port,
@@ -31,31 +32,26 @@ def list_group_ports(
         who=_find_callers(fleet, head),
         why="the gate, which asks for a key",
     )
-    members = [rank.machine for rank in group.ranks]
     for machine in members if len(members) > 1 else ():
-        others = tuple(name for name in members if name != machine)
+        first, last = ephemeral.get(machine, EPHEMERAL)
+        opened: list[tuple[int, int | None, Literal["tcp", "udp"], str]] = [
+            (WATCH_PORT, None, "udp", "supervisors' reports on their ranks, which are signed"),
+            (first, last, "tcp", "Gloo, NCCL and vLLM's queues, at ports that the kernel chooses"),
+        ]
         if machine == head:
             why = "where ranks find each other; it asks nobody who they are"
-            yield PortRule(machine=machine, port=MASTER_PORT, protocol="tcp", who=others, why=why)
-        yield PortRule(
-            machine=machine,
-            port=WATCH_PORT,
-            protocol="udp",
-            who=others,
-            why="supervisors watch each other's ranks; every datagram is signed",
-        )
-        first, last = ephemeral.get(machine, EPHEMERAL)
-        yield PortRule(
-            machine=machine,
-            port=first,
-            last_port=last,
-            protocol="tcp",
-            who=others,
-            why="Gloo, NCCL and vLLM's queues, at ports that the kernel chooses",
-        )
+            opened.insert(0, (MASTER_PORT, None, "tcp", why))
         if network is not None and network.shape != "tcp":
+            opened.append((ROCE_PORT, None, "udp", "RoCE v2"))
+        others = tuple(name for name in members if name != machine)
+        for port, last_port, protocol, why in opened:
             yield PortRule(
-                machine=machine, port=ROCE_PORT, protocol="udp", who=others, why="RoCE v2"
+                machine=machine,
+                port=port,
+                last_port=last_port,
+                protocol=protocol,
+                who=others,
+                why=why,
             )
 
 

@@ -12,7 +12,15 @@ from slipstream.fleet.far_side.judging import JudgeRun, RunVerdict
 from slipstream.fleet.machines.commands import Machines, read_answer
 from slipstream.fleet.machines.transport import Show, escape
 from slipstream.fleet.plan import FleetPlan
-from slipstream.fleet.rolling.rollout import Action, Rollout, Version, fail, find_next, succeed
+from slipstream.fleet.rolling.rollout import (
+    Action,
+    Rollout,
+    Step,
+    Version,
+    fail,
+    find_next,
+    succeed,
+)
 from slipstream.fleet.running.starting import FLEET_PLAN_NAME, start_groups, stop_groups
 from slipstream.fleet.running.status import read_fleet_status, read_run
 from slipstream.measuring.verifying.served_check import ServedCheck
@@ -95,22 +103,20 @@ class FleetPerformer:
         """Do a step of a group."""
         group, step = action.group, action.step
         self.show(self._find_head(group), step, f"group {group}")
-        if step == "verify":
-            return self._verify(group)
-        if step == "judge":
-            return self._judge()
         if step == "start":
             self._start(group, action.version)
-        else:
-            {
-                "close": self._close,
-                "drain": self._drain,
-                "stop": self._stop,
-                "open": self._open,
-                "swap": self._swap,
-                "swap back": self._swap_back,
-            }[step](group)
-        return None
+            return None
+        steps: dict[Step, Callable[[str], str | None]] = {
+            "close": self._close,
+            "drain": self._drain,
+            "stop": self._stop,
+            "verify": self._verify,
+            "open": self._open,
+            "swap": self._swap,
+            "judge": self._judge,
+            "swap back": self._swap_back,
+        }
+        return steps[step](group)
 
     def _close(self, group: str) -> None:
         states = ask_balancer(self.far).groups
@@ -197,7 +203,7 @@ class FleetPerformer:
             raise EngineError(f"{group}: {answer.complaint}", hint=f"slipstream fleet logs {group}")
         return read_answer(head, answer, Swap)
 
-    def _judge(self) -> str:
+    def _judge(self, _: str) -> str:
         """Wait until requests have decided about all groups of the canary."""
         judge = self._judge_drafter if self.rollout.drafter else self._judge_plan
         limit = self.rollout.trial_seconds or TRIAL_SECONDS
