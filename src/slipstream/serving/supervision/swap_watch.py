@@ -15,7 +15,7 @@ WATCH_SECONDS = 600.0
 MOST_BEFORE = 1000
 LINES_A_LOOK = 1000
 # The supervisor's own requests: the same few texts over and over.
-OWN_KEY = "supervisor"
+_OWN_KEY = "supervisor"
 
 
 class SwapWatch:
@@ -44,7 +44,7 @@ class SwapWatch:
                 after.append(line)
             elif any(begin <= began and line.at <= end for begin, end in self._served):
                 before.append(line)
-        self.test = SwapTest(line for line in before if line.key != OWN_KEY)
+        self.test = SwapTest(line for line in before if line.key != _OWN_KEY)
         self._add(after)
 
     def look(self) -> Verdict | Literal["undecided"] | None:
@@ -74,7 +74,7 @@ class SwapWatch:
 
     def _add(self, lines: list[LedgerLine]) -> None:
         for line in lines:
-            if line.at - line.seconds >= self._swapped_at and line.key != OWN_KEY:
+            if line.at - line.seconds >= self._swapped_at and line.key != _OWN_KEY:
                 self.test.add(line)
 
 

@@ -18,12 +18,10 @@ from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.death import Death
 from slipstream.serving.supervision.engine_life import EngineLife
 from slipstream.serving.supervision.generation import PROOFS, STORY, Proof, prove
-from slipstream.serving.supervision.swap_watch import OWN_KEY, WATCH_SECONDS, SwapWatch
+from slipstream.serving.supervision.swap_watch import WATCH_SECONDS, SwapWatch
 from slipstream.serving.swap_faults import find_current, find_faults
 from slipstream.serving.swap_offer import takes_swaps, with_drafter
 from slipstream.serving.swaps import GateOrder, GateResult, ServedDrafter, Swap, SwapOrder, Trial
-from slipstream.steering.ledger import read_ledger
-from slipstream.steering.swap_test import SwapTest
 
 LOOK_EVERY_SECONDS = 0.25
 # A gate that says nothing for so long serves a drafter that nobody knows.
@@ -271,10 +269,12 @@ class Swapping:
     def _find_faults(self, order: SwapOrder) -> list[Fault]:
         faults = list(find_faults(self._chronicle.run, order))
         if not faults and order.trial_seconds is not None:
-            since = self._current.since.timestamp()
-            lines = read_ledger(self._chronicle.engine_folder.list_ledgers())
-            served = (line for line in lines if line.at - line.seconds >= since)
-            if not SwapTest(line for line in served if line.key != OWN_KEY).can_decide:
+            added = ServedDrafter(name=order.name, folder=order.folder, since=datetime.now(UTC))
+            known = self._chronicle.run.drafters or (self._current,)
+            watch = SwapWatch(self._chronicle.engine_folder, (*known, added))
+            watch.begin()
+            watch.close()
+            if not watch.test.can_decide:
                 what = f"{self._current.name} has served too few requests to compare a trial with"
                 hint = "wait for more requests, or leave --trial out"
                 faults = [Fault(code="swap-trial", verdict="refuse", message=what, hint=hint)]
