@@ -27,6 +27,7 @@ from slipstream.records import Record, read_toml
 
 FLEET_HINT = "docs/fleet.md has every key; slipstream fleet init writes a file to begin with"
 FILE_NAME = "fleet.toml"
+PLAN_NAME = "plan.json"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _SSH = re.compile(
     r"(?:[A-Za-z0-9_][A-Za-z0-9._-]*@)?"
@@ -214,6 +215,11 @@ class Fleet(Record):
 def find_folder(name: str) -> str:
     """Return the folder of a fleet on any machine, relative to the user's home."""
     return f".local/share/slipstream/fleet/{_require_name(name)}"
+
+
+def is_of_fleet(folder: str, plan_file: str | Path | None) -> bool:
+    """Say whether a run was started from the plan in a fleet's folder, wherever the home is."""
+    return plan_file is not None and Path(plan_file).match(f"*/{folder}/{PLAN_NAME}")
 
 
 def read_fleet(path: Path) -> Fleet:

@@ -96,10 +96,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     with open_ssh(fleet) as far, holding(far, "roll", force=options.force) as lease:
         show = Board(screen, fleet.machines).show
         plans: dict[Version, FleetPlan] = {}
-        if options.resume:
-            rollout = find_left(far)
-        else:
-            require_none_left(far)
+        if (rollout := find_left(far, resume=options.resume)) is None:
             plans["old"] = read_served_plan(far)
             plans["new"] = take_fleet_plan(options, far, screen)
             names = tuple(choose_groups(fleet, options.group))
@@ -160,25 +157,20 @@ def finish(
     return codes.get(rollout.state, ExitCode.ENGINE)
 
 
-def find_left(far: Machines) -> Rollout:
-    """Return the rollout that was left before its end."""
-    rollout = read_rollout(far)
-    if rollout is None or rollout.state in ("done", "rolled back"):
+def find_left(far: Machines, *, resume: bool) -> Rollout | None:
+    """Return the rollout that was left before its end; only `resume` goes on after one."""
+    left = read_rollout(far)
+    if left is not None and left.state in ("done", "rolled back"):
+        left = None
+    if resume and left is None:
         raise InvalidInputError("no rollout was left", hint="slipstream fleet roll")
-    if rollout.state == "rollback failed":
+    if left is not None and not resume:
+        what = f"the rollout {left.id} was left while it was {left.state}"
+        raise InvalidInputError(what, hint=name_resume(left))
+    if left is not None and left.state == "rollback failed":
         # It is tried again from the step that failed.
-        rollout = rollout.model_copy(update={"state": "rolling back"})
-    return rollout
-
-
-def require_none_left(far: Machines) -> None:
-    """Refuse to begin a rollout before the last one is over."""
-    rollout = read_rollout(far)
-    if rollout is not None and rollout.state not in ("done", "rolled back"):
-        raise InvalidInputError(
-            f"the rollout {rollout.id} was left while it was {rollout.state}",
-            hint=name_resume(rollout),
-        )
+        return left.model_copy(update={"state": "rolling back"})
+    return left
 
 
 def require_canary(groups: Sequence[str], number: int) -> None:

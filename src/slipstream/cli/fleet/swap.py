@@ -4,22 +4,15 @@ import argparse
 from datetime import UTC, datetime
 
 from slipstream.cli.fleet import add_fleet, load_fleet
-from slipstream.cli.fleet.roll import (
-    add_rollout,
-    begin_now,
-    find_left,
-    finish,
-    require_canary,
-    require_none_left,
-)
+from slipstream.cli.fleet.roll import add_rollout, begin_now, find_left, finish, require_canary
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.fleet.machines.commands import Machines
 from slipstream.fleet.machines.lease import holding
 from slipstream.fleet.machines.openssh import open_ssh
+from slipstream.fleet.machines.weights import place_drafter
 from slipstream.fleet.rolling.rollout import Rollout, turn_back
-from slipstream.fleet.rolling.steps import read_rollout
-from slipstream.fleet.rolling.swap import list_swapping_groups, place_drafter
+from slipstream.fleet.rolling.steps import list_swapping_groups, read_rollout
 
 EXAMPLES = """\
 # replace the drafter of all groups, one after the other
@@ -57,12 +50,9 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     groups = list_swapping_groups(fleet)
     require_canary(groups, options.canary)
     with open_ssh(fleet) as far, holding(far, "swap", force=options.force) as lease:
-        if options.resume:
-            rollout = find_left(far)
-        elif options.back:
-            rollout = _find_swap(far)
-        else:
-            require_none_left(far)
+        if options.back:
+            rollout: Rollout | None = _find_swap(far)
+        elif (rollout := find_left(far, resume=options.resume)) is None:
             name = place_drafter(far, groups, options.drafter, screen.show_progress)
             # The first groups of the file go on as before.
             first = len(groups) - options.canary

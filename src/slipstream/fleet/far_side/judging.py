@@ -8,8 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from slipstream.errors import InvalidInputError
-from slipstream.fleet.record import Name, find_folder
-from slipstream.fleet.running.status import is_of_fleet
+from slipstream.fleet.record import Name, find_folder, is_of_fleet
 from slipstream.records import Record
 from slipstream.serving.run import Run, RunFolder, find_runs_root, list_runs
 from slipstream.serving.spare_folder import find_engine_folder

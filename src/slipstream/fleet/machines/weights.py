@@ -5,9 +5,11 @@ with every round. The way is ssh between the machines where they may, and throug
 machine where they may not. What counts in the end is the hash that the receiver computes.
 """
 
-from collections.abc import Iterator
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from shlex import join
 
 from slipstream.errors import InvalidInputError, MissingPartError, SlipstreamError, UnreachableError
@@ -142,3 +144,30 @@ class _Spreading:
                 f"the weights of {self.model.model} differ: {', '.join(shown)}",
                 hint="remove the wrong copy, then slipstream fleet up",
             )
+
+
+def place_drafter(
+    far: Machines, groups: Sequence[str], name: str, say: Callable[[str], None]
+) -> str:
+    """Return what the machines know a drafter by; a folder of this machine is sent to them all."""
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        return name
+    files = sorted(
+        file for file in folder.iterdir() if file.suffix in (".json", ".safetensors", ".txt")
+    )
+    if not any(file.suffix == ".safetensors" for file in files):
+        raise InvalidInputError(f"{folder} has no safetensors", hint=f"slipstream inspect {folder}")
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as content:
+            digest.update(
+                f"{file.name} {hashlib.file_digest(content, 'sha256').hexdigest()}\n".encode()
+            )
+    plain = re.sub(r"[^A-Za-z0-9]", "-", folder.resolve().name)[:40]
+    place = f"{far.fleet.folder}/drafters/{plain}-{digest.hexdigest()[:12]}"
+    for machine in [name for group in groups for name in far.fleet.groups[group].machines]:
+        say(f"{machine}: {len(files)} files of the drafter are sent")
+        for file in files:
+            far.transport.send(machine, file, f"{place}/{file.name}")
+    return f"~/{place}"

@@ -129,8 +129,8 @@ def _measure_way(far: Machines, way: Way) -> Link:
     stream = far.start(way.b, name_request(serving), stdin=content)
     try:
         port = _read_port(way.b, stream)
-        ends = {"source": way.address_a, "address": way.address_b}
-        figures = far.ask(way.a, MeasureLink(**ends, port=port, secret=secret), LinkFigures)
+        asked = MeasureLink(source=way.address_a, address=way.address_b, port=port, secret=secret)
+        figures = far.ask(way.a, asked, LinkFigures)
     finally:
         stream.close()
     one, other = way.interface_a, way.interface_b

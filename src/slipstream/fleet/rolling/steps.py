@@ -12,6 +12,7 @@ from slipstream.fleet.far_side.judging import JudgeRun, RunVerdict
 from slipstream.fleet.machines.commands import Machines, read_answer
 from slipstream.fleet.machines.transport import Show, escape
 from slipstream.fleet.plan import FleetPlan
+from slipstream.fleet.record import Fleet
 from slipstream.fleet.rolling.rollout import (
     Action,
     Rollout,
@@ -254,6 +255,17 @@ class FleetPerformer:
 
     def _find_head(self, group: str) -> str:
         return self.far.fleet.groups[group].machines[0]
+
+
+def list_swapping_groups(fleet: Fleet) -> tuple[str, ...]:
+    """List the groups that draft, in the order of the file; raise if one of them cannot swap."""
+    drafting = {name: group for name, group in fleet.groups.items() if group.speculation}
+    if spread := [name for name, group in drafting.items() if len(group.machines) > 1]:
+        raise InvalidInputError(
+            f"{', '.join(spread)}: an engine over several machines cannot swap its drafter",
+            hint=f"name the drafter in fleet.toml, then: slipstream fleet roll {' '.join(spread)}",
+        )
+    return tuple(drafting)
 
 
 def serves(run: RunStatus, drafter: str) -> bool:

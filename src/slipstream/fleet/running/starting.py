@@ -14,8 +14,8 @@ from slipstream.errors import EngineError, InvalidInputError, SlipstreamError
 from slipstream.fleet.machines.commands import Machines
 from slipstream.fleet.machines.transport import Show, ask_all, escape
 from slipstream.fleet.plan import FleetPlan, GroupPlan
-from slipstream.fleet.record import Fleet
-from slipstream.fleet.running.status import PLAN_NAME, FleetStatus
+from slipstream.fleet.record import PLAN_NAME, Fleet
+from slipstream.fleet.running.status import FleetStatus
 from slipstream.serving.run import Event
 
 KEYS_NAME = "keys.json"

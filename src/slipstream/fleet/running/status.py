@@ -3,7 +3,6 @@
 A machine's run is the newest that was started from this fleet's plan there.
 """
 
-from pathlib import Path
 from typing import Literal
 
 from pydantic import AwareDatetime
@@ -11,13 +10,12 @@ from pydantic import AwareDatetime
 from slipstream.errors import SlipstreamError
 from slipstream.fleet.machines.commands import Machines, read_answer
 from slipstream.fleet.machines.transport import ask_all
-from slipstream.fleet.record import Fleet
+from slipstream.fleet.record import Fleet, is_of_fleet
 from slipstream.measuring.live_view import LiveView
 from slipstream.records import Record
 from slipstream.serving.run_status import RunStatus, StatusList
 from slipstream.steering.drafts import Drafts
 
-PLAN_NAME = "plan.json"
 STATUS_SECONDS = 30
 VIEW_SECONDS = 30
 GroupState = Literal["ready", "starting", "ending", "failed", "down", "unknown"]
@@ -112,11 +110,6 @@ def read_run(far: Machines, machine: str) -> RunStatus | None:
     listed = read_answer(machine, answer, StatusList)
     own = [run for run in listed.runs if is_of_fleet(far.fleet.folder, run.plan_file)]
     return max(own, key=lambda run: run.began_at, default=None)
-
-
-def is_of_fleet(folder: str, plan_file: str | Path | None) -> bool:
-    """Say whether a run was started from the plan in a fleet's folder, wherever the home is."""
-    return plan_file is not None and Path(plan_file).match(f"*/{folder}/{PLAN_NAME}")
 
 
 def judge_group(name: str, members: list[MachineStatus]) -> GroupStatus:
