@@ -1,7 +1,7 @@
 """The load balancer from a control machine: its file is sent, Slipstream there does the rest."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -88,16 +88,15 @@ def ask_balancer(
 @contextmanager
 def closed_to(far: Machines, groups: Iterable[str]) -> Iterator[None]:
     """Keep new requests from groups that are stopped meanwhile; afterwards their health decides."""
-    names = list(groups) if far.fleet.balancer is not None else []
-    try:
-        for name in names:
+    closed: list[str] = []
+    for name in groups if far.fleet.balancer is not None else ():
+        with suppress(SlipstreamError):  # Nobody balances now, or not to this group.
             ask_balancer(far, "close", name)
-    except SlipstreamError:  # Nobody balances now.
-        names = []
+            closed.append(name)
     try:
         yield
     finally:
-        for name in names:
+        for name in closed:
             ask_balancer(far, "open", name)
 
 

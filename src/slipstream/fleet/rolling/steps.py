@@ -191,9 +191,13 @@ class FleetPerformer:
             raise EngineError(escape(swap.message), hint=swap.hint or "slipstream fleet status")
 
     def _swap_back(self, group: str) -> None:
-        """Have the drafter before in a group, unless it has returned to it by itself."""
+        """Have the drafter before in a group, unless it has returned to it by itself.
+
+        A run that is over had the new one, and its next start has what the plan says.
+        """
         run = read_run(self.far, self._find_head(group))
-        if run is not None and serves(run, self.rollout.drafter or ""):
+        is_over = run is None or run.state in ("stopped", "failed")
+        if run is not None and not is_over and serves(run, self.rollout.drafter or ""):
             self._order(group, run, ["--back"])
 
     def _order(self, group: str, run: RunStatus, words: list[str]) -> Swap:

@@ -6,10 +6,11 @@ import pytest
 from cryptography import x509
 
 from slipstream.cli.main import run
+from slipstream.fleet.machines.transport import Answer
 from slipstream.fleet.trust.distribution import DeliveryList
 from slipstream.serving.access.keys import make_key
 from tests.unit.cli.fleet.site import NUMBERS, Site, bring_up, make_replicas
-from tests.unit.fleet.far_machines import NOW
+from tests.unit.fleet.far_machines import NOW, say
 
 Capture = pytest.CaptureFixture[str]
 
@@ -114,6 +115,22 @@ def test_stop_closes_groups_first_and_ends_the_load_balancer_last(
     closed = [site.log.index(f"balancer close {group}") for group in site.fleet.groups]
     assert max(closed) < min(stopped)
     assert site.log[-1] == "balancer stop"
+
+
+def test_what_was_closed_for_a_stop_is_opened_whatever_else_fails(
+    site: Site, capsys: Capture
+) -> None:
+    bring_up(site, capsys)
+
+    def reply(machine: str, words: list[str], stdin: bytes | None) -> Answer:
+        if words == ["BalancerRequest"] and b'"group":"b"' in (stdin or b""):
+            return say("", 1, b"error: the load balancer knows no group b")
+        return site.reply(machine, words, stdin)
+
+    site.far.reply = reply
+    assert run(["fleet", "stop", "a", "b"], {}) == 0
+    assert site.states["a"] == "open"
+    assert [line for line in site.log if "stop" in line] == ["stop one", "stop two"]
 
 
 def test_keys_go_to_every_gate_and_the_load_balancer(

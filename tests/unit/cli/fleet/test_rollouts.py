@@ -153,6 +153,13 @@ def test_all_drafting_groups_are_swapped_and_back(site: Site, capsys: Capture) -
     assert run(["fleet", "swap", "--back"], {}) == 1
 
 
+def test_a_run_that_is_over_needs_no_drafter_back(site: Site) -> None:
+    assert run(["fleet", "swap", "new"], {}) == 0
+    site.runs["two"] = site.runs["two"].model_copy(update={"state": "stopped"})
+    assert run(["fleet", "swap", "--back"], {}) == 0
+    assert drafters(site) == ["old", "new"]
+
+
 def test_if_a_group_refuses_a_drafter_all_return(site: Site, capsys: Capture) -> None:
     site.refused = {("two", "new")}
     assert run(["fleet", "swap", "new"], {}) == 4
