@@ -38,7 +38,7 @@ def make_fleet(count: int, size: int, **changes: object) -> Fleet:
 
 def test_pairs_grow_with_the_groups_and_not_with_the_square_of_the_machines() -> None:
     assert len(list_pairs(make_fleet(200, 1))) == 0
-    assert len(list_pairs(make_fleet(50, 4, router={"machine": "m0"}))) == 50 * 6
+    assert len(list_pairs(make_fleet(50, 4, balancer={"machine": "m0"}))) == 50 * 6
 
 
 def test_rdma_comes_first_and_bridges_and_dead_ports_do_not_count() -> None:

@@ -70,7 +70,7 @@ def test_every_group_is_closed_drained_restarted_verified_and_opened_in_turn() -
 
 @pytest.mark.parametrize("step", ["close", "drain", "stop", "start", "verify", "open"])
 @pytest.mark.parametrize("group", GROUPS)
-def test_a_group_that_fails_takes_all_back_to_the_old_plan(group: str, step: str) -> None:
+def test_a_group_that_fails_rolls_all_back_to_the_old_plan(group: str, step: str) -> None:
     site = Site((group, step, "new"))
     ended, _ = roll(site)
     assert ended.state == "rolled back"
@@ -89,7 +89,7 @@ def test_a_group_that_was_only_closed_is_not_restarted() -> None:
     assert ended.groups[0].version == "old"
 
 
-def test_groups_that_were_done_go_back_in_reverse_after_the_one_that_failed() -> None:
+def test_groups_that_were_done_are_rolled_back_in_reverse_after_the_one_that_failed() -> None:
     site = Site(("c", "verify", "new"))
     ended, _ = roll(site)
     assert [one.group for one in ended.groups] == ["c", "b", "a"]
@@ -97,7 +97,7 @@ def test_groups_that_were_done_go_back_in_reverse_after_the_one_that_failed() ->
     assert started == ["start a", "start b", "start c", "start c", "start b", "start a"]
 
 
-def test_what_cannot_go_back_is_stuck_and_leaves_the_others_alone() -> None:
+def test_a_rollback_that_fails_stops_and_leaves_the_others_alone() -> None:
     site = Site(("b", "verify", "new"), ("b", "start", "old"))
     ended, _ = roll(site)
     assert ended.state == "rollback failed"
@@ -124,14 +124,14 @@ def test_a_machine_that_stays_away_leaves_the_rollout_as_it_stands() -> None:
     assert roll(site, saved[-1])[0].state == "done"
 
 
-def test_a_desk_that_lost_the_fleet_changes_nothing_more() -> None:
+def test_a_control_machine_that_lost_the_fleet_changes_nothing_more() -> None:
     site, saved = Site(), list[Rollout]()
 
     def check() -> None:
         if site.done:
-            raise InvalidInputError("another desk holds the fleet", hint="wait")
+            raise InvalidInputError("another machine holds the fleet", hint="wait")
 
-    with pytest.raises(InvalidInputError, match="another desk"):
+    with pytest.raises(InvalidInputError, match="another machine"):
         carry_out(begin("1", "lab", GROUPS, NOW), site, save=saved.append, check=check)
     assert site.done == ["close a"]
 
@@ -152,7 +152,7 @@ def test_whoever_goes_on_at_any_point_it_ends_with_one_version_everywhere(
             nonlocal count
             count += 1
             if count > most:
-                raise InvalidInputError("the desk is gone", hint="another one")
+                raise InvalidInputError("the control machine is gone", hint="another one")
 
         assert rollout is not None
         try:
@@ -176,7 +176,7 @@ def test_a_canary_is_judged_before_the_other_groups_are_touched() -> None:
     assert site.done.count("judge b") == sum(one.startswith("judge") for one in site.done)
 
 
-def test_a_canary_that_is_not_promoted_goes_back_alone() -> None:
+def test_a_canary_that_is_not_promoted_is_rolled_back_alone() -> None:
     site = Site(("a", "judge", "new"))
     ended, _ = roll(site, begin("1", "lab", GROUPS, NOW, canary=1))
     assert ended.state == "rolled back"
