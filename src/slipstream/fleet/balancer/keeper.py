@@ -50,7 +50,7 @@ def start(folder: Path, path: str) -> None:
         os.kill(keeper, signal.SIGUSR2)
     else:
         subprocess.Popen(
-            [sys.executable, "-m", __spec__.name if __spec__ else __name__, str(folder), haproxy],
+            [sys.executable, "-P", "-m", __name__, str(folder), haproxy],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
