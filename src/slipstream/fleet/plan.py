@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from ipaddress import ip_interface
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -157,6 +157,17 @@ class FleetPlan(Record):
     balancer: BalancerPlan | None
     ports: tuple[PortRule, ...]
     faults: tuple[Fault, ...]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_first_schema(cls, content: Any) -> Any:
+        """Read a plan of schema 1, which had a router with settings of its own."""
+        if not isinstance(content, dict) or content.get("schema_version") != 1:
+            return content
+        kept = {name: value for name, value in content.items() if name != "router"}
+        router = content.get("router")
+        balancer = router and {name: router[name] for name in router if name != "settings"}
+        return {**kept, "schema_version": 2, "balancer": balancer}
 
     @property
     def refusals(self) -> tuple[Fault, ...]:

@@ -5,9 +5,9 @@ where it was left. Every step can be done twice.
 """
 
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, model_validator
 
 from slipstream.records import Record
 
@@ -15,6 +15,11 @@ Step = Literal["close", "drain", "stop", "start", "verify", "open", "swap", "jud
 RollState = Literal["rolling", "rolling back", "done", "rolled back", "rollback failed"]
 Version = Literal["old", "new"]
 
+_OLD_STATES = {
+    "going back": "rolling back",
+    "went back": "rolled back",
+    "stuck": "rollback failed",
+}
 FORWARD: tuple[Step, ...] = ("close", "drain", "stop", "start", "verify", "open")
 # What served before needs no proof but that it starts and answers.
 BACK: tuple[Step, ...] = ("close", "drain", "stop", "start", "open")
@@ -63,6 +68,15 @@ class Rollout(Record):
     state: RollState = "rolling"
     groups: tuple[GroupRoll, ...]
     failure: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_first_schema(cls, content: Any) -> Any:
+        """Read a record of schema 1, which had other words for the same states."""
+        if isinstance(content, dict) and content.get("schema_version") == 1:
+            state = content.get("state")
+            return {**content, "schema_version": 2, "state": _OLD_STATES.get(state, state)}
+        return content
 
     @property
     def version(self) -> Version:

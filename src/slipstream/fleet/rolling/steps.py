@@ -290,7 +290,10 @@ def save_plans(far: Machines, plans: dict[Version, FleetPlan]) -> None:
 
 def read_rollout(far: Machines) -> Rollout | None:
     """Read the last rollout, None if there was none."""
-    return far.read_record(far.fleet.first_machine, _RECORD, Rollout, hint=_ANOTHER)
+    machine = far.fleet.first_machine
+    away = far.fleet.hint_ssh(machine, f"rm {far.fleet.folder}/{_RECORD}")
+    hint = f"if no rollout goes on: {away}"
+    return far.read_record(machine, _RECORD, Rollout, hint=hint)
 
 
 def read_plans(far: Machines) -> dict[Version, FleetPlan]:
