@@ -50,9 +50,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     groups = list_swapping_groups(fleet)
     require_canary(groups, options.canary)
     with open_ssh(fleet) as far, holding(far, "swap", force=options.force) as lease:
-        if options.back:
-            rollout: Rollout | None = _find_swap(far)
-        elif (rollout := find_left(far, resume=options.resume)) is None:
+        rollout = _find_swap(far) if options.back else find_left(far, resume=options.resume)
+        if rollout is None:
             name = place_drafter(far, groups, options.drafter, screen.show_progress)
             # The first groups of the file go on as before.
             first = len(groups) - options.canary

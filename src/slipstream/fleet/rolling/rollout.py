@@ -74,7 +74,7 @@ class Rollout(Record):
     def _take_first_schema(cls, content: Any) -> Any:
         """Read a record of schema 1, which had other words for the same states."""
         if isinstance(content, dict) and content.get("schema_version") == 1:
-            state = content.get("state")
+            state = str(content.get("state"))
             return {**content, "schema_version": 2, "state": _OLD_STATES.get(state, state)}
         return content
 
