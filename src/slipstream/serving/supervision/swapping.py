@@ -313,10 +313,12 @@ class Swapping:
 
     def _abandon_trial(self) -> None:
         """Have the next engine start with the drafter before: this one ended during the trial."""
-        if (trial := self._running_trial) is not None:
-            if self._current.folder == trial.folder:
-                self._change_drafter(trial.before.name, trial.before.folder)
-            self._end_trial("rolled back", "the engine ended during the trial")
+        trial, message = self._running_trial, "the engine ended during the trial"
+        if trial is not None and self._current.folder == trial.folder:
+            self._change_drafter(trial.before.name, trial.before.folder)
+            order = SwapOrder(id=trial.order, name=trial.drafter, folder=trial.folder)
+            self._tell(order, "swapped-back", f"back to {trial.before.name}: {message}")
+        self._end_trial("rolled back", message)
 
     def _end_watch(self) -> None:
         """Close the ledger."""

@@ -112,6 +112,9 @@ def test_an_engine_that_dies_takes_the_drafter_on_trial_along(tmp_path: Path, ho
 
     run = try_drafter(theatre, then)
     assert find_trial(run).state == "rolled back"
+    assert run.last_swap is not None
+    # So that nobody who has the drafter before back gets the one that was on trial.
+    assert (run.last_swap.outcome, run.last_swap.order) == ("swapped-back", "trial-1")
     assert str(theatre.new) not in " ".join(theatre.stage.starts()[1])
 
 
