@@ -87,6 +87,19 @@ class Engine:
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
 
+class EngineClient:
+    """Takes any drafter: what it is worth, a test writes into the ledger."""
+
+    async def start_draft_weight_update(self) -> None:
+        """Begin."""
+
+    async def update_weights(self, request: object) -> None:
+        """Load it."""
+
+    async def finish_weight_update(self) -> None:
+        """End."""
+
+
 def _describe(body: dict[str, Any], prompt: list[int], tokens: list[int]) -> dict[str, Any]:
     choice: dict[str, Any] = {
         "text": " ".join(map(str, tokens)),
@@ -121,7 +134,7 @@ def main() -> None:
     engine = Engine(
         flags.get("--served-model-name", "stub"), drafts=any("speculative" in one for one in words)
     )
-    gate, state = Gate(engine), SimpleNamespace()
+    gate, state = Gate(engine), SimpleNamespace(engine_client=EngineClient())
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await gate({**scope, "app": SimpleNamespace(state=state)}, receive, send)

@@ -67,9 +67,8 @@ FLEET_VERBS = {
     "plan": "decide every rank's settings, links, variables and ports, and what does not match",
     "up": "start every group, and show each machine's phase",
     "status": "show every machine's run and every group's state",
-    "roll": "roll a new plan out to one group after another; go back if one fails",
-    "keys": "send the keys of the fleet's file to every gate and the front, without a restart",
-    "endpoints": "write the groups that take requests as endpoints.yaml, for llm-d's router",
+    "roll": "roll a new plan out to one group after another; roll back if one fails",
+    "keys": "send the keys of the fleet's file to every gate and the load balancer, live",
     "top": "watch the whole fleet, redrawn every few seconds",
     "logs": "show the logs of the runs on all machines, or on some",
     "stop": "finish the open requests of all groups, or of some, and stop them",
@@ -77,21 +76,13 @@ FLEET_VERBS = {
     "doctor": "check machines, links, ports and runs, with what to type next",
 }
 # What the verbs above run on the machines; not for people.
-FAR_VERBS = {
-    "here": "describe this machine to a fleet, as JSON",
-    "link": "be one end of a link measurement",
-    "ledger": "return the requests of this machine's run to a fleet, as JSON",
-    "answers": "return a sample of this machine's answers and their regret to a fleet, as JSON",
-    "front": "start, ask or change the front of a fleet on this machine",
-    "lease": "take, renew or show the lease that allows changing a fleet",
-    "weights": "download or find a model here, and check it",
-    "reach": "try which ports of other machines are open to this one",
-}
+FAR_VERBS = {"far": "carry out a request of a fleet's control machine, as JSON"}
 # Verbs of an earlier version, and what to type now; each is kept for one version.
 REPLACED_VERBS: dict[str, str] = {
     "inspect": "models TARGET [--drafter DRAFTER]",
     "recipes": "models [--host NAME], or models --recipe RECIPE",
     "drafters": "models TARGET",
+    "fleet endpoints": "fleet status --json, which has the groups and their addresses",
 }
 VERBS = {
     name: text for group in (*VERB_GROUPS.values(), SHELL_VERBS) for name, text in group.items()
@@ -151,10 +142,11 @@ def parse_arguments(
         options = root.parse_args(arguments)
         return None, options, root.format_help()
     name, rest = arguments[0], arguments[1:]
-    if name in REPLACED_VERBS:
-        raise UsageError(
-            f"`slipstream {name}` was replaced", hint=f"slipstream {REPLACED_VERBS[name]}"
-        )
+    for old in (name, " ".join(arguments[:2])):
+        if old in REPLACED_VERBS:
+            raise UsageError(
+                f"`slipstream {old}` was replaced", hint=f"slipstream {REPLACED_VERBS[old]}"
+            )
     if name not in VERBS:
         raise _unknown_verb(name, VERBS)
     if name == "fleet":

@@ -3,8 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -22,17 +21,45 @@ from slipstream.deployment.pod_group import make_rank_plan
 from slipstream.deployment.rules import make_deployment
 from slipstream.deployment.values import render_values
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
-from slipstream.fleet.planning import spread_options
-from slipstream.fleet.record import Fleet, read_fleet
+from slipstream.fleet.planning.planner import spread_options
+from slipstream.fleet.record import read_fleet
 from slipstream.hardware import Host
 from slipstream.planning import LaunchPlan
 from slipstream.records import describe_faults, read_record
-from slipstream.reporting.text.deployment import render_hazards
+from slipstream.reporting.deployment import render_hazards
 from slipstream.serving.group.secret import MOST_BYTES, read_secret
 
 ACTIONS = ("kubernetes", "check", "prepare")
-
-
+# An option by its metavariable, its type, its default and its help.
+_Options = dict[str, tuple[str, Callable[[str], object], object, str]]
+_FILES: _Options = {
+    "--out": ("PATH", Path, None, "file to write, for fleet.toml a folder (default: stdout)"),
+    "--name": ("NAME", str, None, "release name (default: from the model)"),
+    "--namespace": ("NAME", str, "default", "namespace of the manifests (default default)"),
+}
+_PODS: _Options = {
+    "--image": (
+        *("IMAGE", str, None),
+        "REPOSITORY:TAG[@sha256:...] (default slipstream:cuda, or slipstream:cpu)",
+    ),
+    "--replicas": ("N", whole_number, 1, "copies of the model (default 1)"),
+    "--max-replicas": (
+        *("N", whole_number, None),
+        "scale up to this many copies with KEDA (default: no scaling)",
+    ),
+    "--drain": (
+        *("SECONDS", natural_number, None),
+        "time that open requests have to finish when a pod is deleted (default 30)",
+    ),
+    "--fleet": ("NAME", str, "default", "label `fleet` of all metrics (default default)"),
+    "--group": ("NAME", str, "default", "label `group` of all metrics (default default)"),
+}
+_RANK: _Options = {
+    "--rank": ("N", natural_number, None, "rank of this machine"),
+    "--head": ("ADDRESS", str, None, "host name of the machine of rank 0"),
+    "--interface": ("NAME", str, None, "network interface to the other machines"),
+    "--secret": ("FILE", Path, None, "file of the secret that all machines share"),
+}
 EXAMPLES = """\
 # write the values of the Helm chart for a saved plan, for two replicas
 slipstream deploy kubernetes plan.json --replicas 2 --out values.yaml
@@ -58,23 +85,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "manifests (- is stdin)",
     )
     add_plan_options(parser)
-    _add_file_options(parser.add_argument_group("kubernetes: files"))
-    _add_pod_options(parser.add_argument_group("kubernetes: pods"))
-    prepared = parser.add_argument_group("prepare, for one machine of several")
-    prepared.add_argument("--rank", metavar="N", type=natural_number, help="rank of this machine")
-    prepared.add_argument("--head", metavar="ADDRESS", help="host name of the machine of rank 0")
-    prepared.add_argument(
-        "--interface", metavar="NAME", help="network interface to the other machines"
-    )
-    prepared.add_argument(
-        "--secret", metavar="FILE", type=Path, help="file of the secret that all machines share"
-    )
-    parser.usage = "slipstream deploy kubernetes|check|prepare TARGET [options]"
-
-
-def _add_file_options(written: argparse._ArgumentGroup) -> None:
-    add_host(written, "machine to plan for")
-    written.add_argument(
+    files = _add_group(parser, "kubernetes: files", _FILES)
+    add_host(files, "machine to plan for")
+    files.add_argument(
         "--for",
         dest="stack",
         choices=("helm", *STACKS),
@@ -82,64 +95,24 @@ def _add_file_options(written: argparse._ArgumentGroup) -> None:
         metavar="STACK",
         help=f"whose files to write: helm, {', '.join(STACKS)} (default helm: values of our chart)",
     )
-    written.add_argument(
+    files.add_argument(
         "--raw",
         dest="rendered",
         action="store_true",
         help="write the chart's manifests, rendered by helm",
     )
-    written.add_argument(
-        "--out",
-        metavar="PATH",
-        type=Path,
-        help="file to write, for fleet.toml a folder (default: stdout)",
-    )
-    written.add_argument("--name", metavar="NAME", help="release name (default: from the model)")
-    written.add_argument(
-        "--namespace",
-        metavar="NAME",
-        default="default",
-        help="namespace of the manifests (default default)",
-    )
+    _add_group(parser, "kubernetes: pods", _PODS)
+    _add_group(parser, "prepare, for one machine of several", _RANK)
+    parser.usage = "slipstream deploy kubernetes|check|prepare TARGET [options]"
 
 
-def _add_pod_options(written: argparse._ArgumentGroup) -> None:
-    written.add_argument(
-        "--image",
-        metavar="IMAGE",
-        help="REPOSITORY:TAG[@sha256:...] (default slipstream:cuda, or slipstream:cpu)",
-    )
-    written.add_argument(
-        "--replicas",
-        metavar="N",
-        type=whole_number,
-        default=1,
-        help="copies of the model (default 1)",
-    )
-    written.add_argument(
-        "--max-replicas",
-        metavar="N",
-        type=whole_number,
-        help="scale up to this many copies with KEDA (default: no scaling)",
-    )
-    written.add_argument(
-        "--drain",
-        metavar="SECONDS",
-        type=natural_number,
-        help="time that open requests have to finish when a pod is deleted (default 30)",
-    )
-    written.add_argument(
-        "--fleet",
-        metavar="NAME",
-        default="default",
-        help="label `fleet` of all metrics (default default)",
-    )
-    written.add_argument(
-        "--group",
-        metavar="NAME",
-        default="default",
-        help="label `group` of all metrics (default default)",
-    )
+def _add_group(
+    parser: argparse.ArgumentParser, title: str, options: _Options
+) -> argparse._ArgumentGroup:
+    group = parser.add_argument_group(title)
+    for flag, (metavar, kind, default, text) in options.items():
+        group.add_argument(flag, metavar=metavar, type=kind, default=default, help=text)
+    return group
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
@@ -158,20 +131,11 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     plan = take_plan(options, host)
     deployment = make_deployment(plan, _read_wishes(options, plan))
     text = _render(deployment, options, screen)
-    if options.out is None:
-        screen.show_data(text=text.rstrip("\n"), document=deployment.to_json())
-    else:
+    if options.out is not None:
         _save(options.out, text)
-        screen.show_data(text=str(options.out), document=deployment.to_json())
+    shown = text.rstrip("\n") if options.out is None else str(options.out)
+    screen.show_data(text=shown, document=deployment.to_json())
     return ExitCode.DONE
-
-
-@dataclass(frozen=True, slots=True)
-class _PlannedGroup:
-    """A group of a fleet, planned for a kind of machine."""
-
-    name: str
-    plan: LaunchPlan
 
 
 def _write_fleet(options: argparse.Namespace, host: Host, screen: Screen) -> ExitCode:
@@ -181,24 +145,18 @@ def _write_fleet(options: argparse.Namespace, host: Host, screen: Screen) -> Exi
             "a fleet has a file for each group", hint="slipstream deploy kubernetes FLEET --out DIR"
         )
     fleet = read_fleet(Path(options.target))
-    deployments, written = [], []
-    for group in _plan_groups(fleet, host):
-        wishes = _read_wishes(options, group.plan).model_copy(
-            update={"name": f"{fleet.name}-{group.name}", "fleet": fleet.name, "group": group.name}
-        )
-        wishes = DeploymentWishes.model_validate(wishes.model_dump())
-        deployments.append(make_deployment(group.plan, wishes))
+    deployments, written = list[Deployment](), list[Path]()
+    for name, group in fleet.groups.items():
+        wishes = spread_options(fleet.find_options(name), group.machines, host)
+        plan = plan_for(host, fleet.model.target, wishes)
+        labels = {"name": f"{fleet.name}-{name}", "fleet": fleet.name, "group": name}
+        asked = _read_wishes(options, plan).model_dump() | labels
+        deployments.append(make_deployment(plan, DeploymentWishes.model_validate(asked)))
         written.append(options.out / f"{deployments[-1].name}.yaml")
         _save(written[-1], _render(deployments[-1], options, screen))
     document = DeploymentList(deployments=tuple(deployments)).to_json()
     screen.show_data(text="\n".join(map(str, written)), document=document)
     return ExitCode.DONE
-
-
-def _plan_groups(fleet: Fleet, host: Host) -> Iterator[_PlannedGroup]:
-    for name, group in fleet.groups.items():
-        wishes = spread_options(fleet.find_options(name), group.machines, host)
-        yield _PlannedGroup(name, plan_for(host, fleet.model.target, wishes))
 
 
 def _read_wishes(options: argparse.Namespace, plan: LaunchPlan) -> DeploymentWishes:

@@ -63,6 +63,7 @@ from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.serving.supervision.follower import Follower
 from slipstream.serving.supervision.ladder import Rung
 from slipstream.serving.supervision.supervisor import SIGNALS, Supervisor
+from slipstream.serving.swap_offer import leave_trial
 
 EXAMPLES = """\
 # serve a model on this machine, in the background
@@ -141,6 +142,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     begun = serving.describe(folder)
     if plan.group is not None:  # Every rank has to know how far the plan has come down.
         begun = begun.model_copy(update={"rungs": _list_rungs(options)})
+    if earlier is not None and earlier.record.is_file():
+        begun = begun.model_copy(update={"trial": leave_trial(earlier.read())[1]})
     warnings = list(_check_address(serving, Address.of(begun.plan), now))
     if options.dry_run:
         for warning in warnings:
@@ -214,7 +217,7 @@ def _find_plan(options: argparse.Namespace, host: Host) -> tuple[LaunchPlan, Ter
             options, "a run is served again with its own plan", "slipstream serve TARGET"
         )
         earlier = RunFolder(target).read()
-        return earlier.plan, read_terms(options, earlier.terms)
+        return leave_trial(earlier)[0], read_terms(options, earlier.terms)
     if target.is_file():
         require_no_plan_options(options, "a saved plan cannot be changed", PLAN_HINT)
         terms = terms.model_copy(update={"plan_file": target.resolve()})

@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 
 from slipstream.atomic_files import write_atomically
+from slipstream.cli.arguments import positive_number
 from slipstream.cli.run_options import RUN_HELP
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
@@ -23,6 +24,8 @@ WITHIN_SECONDS = 1800.0
 EXAMPLES = """\
 # serve with a newly trained drafter of the same shape
 slipstream swap Qwen3-8B ./drafter
+# keep it only if requests show within two hours that it is as good
+slipstream swap Qwen3-8B ./drafter --trial 2
 # return to the one before
 slipstream swap Qwen3-8B --back
 """
@@ -42,13 +45,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--back", action="store_true", help="return to the previous drafter instead"
     )
+    parser.add_argument(
+        "--trial",
+        metavar="HOURS",
+        type=positive_number,
+        help="return to the previous drafter unless requests show within this time that the new "
+        "one is as good (default: only if they show that it is worse)",
+    )
+    # Names the order, for whoever asks later what became of it.
+    parser.add_argument("--order", default=None, help=argparse.SUPPRESS)
     add_accept_changes(parser)
     parser.usage = "slipstream swap RUN [DRAFTER] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Download and check the drafter, order the swap, and wait for its outcome."""
-    if options.back == (options.drafter is not None):
+    if options.back == (options.drafter is not None) or (options.back and options.trial):
         raise UsageError("name a drafter, or --back", hint=f"slipstream swap {options.run} DRAFTER")
     folder, chosen = choose_running(find_runs_root(os.environ), options.run, verb="swap")
     previous = _find_previous(chosen) if options.back else None
@@ -57,7 +69,13 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     shown = previous.name if previous else name
     if model.commit and not previous:
         shown += f"@{model.commit[:12]}"
-    swap = _order(folder, SwapOrder(name=shown, folder=model.folder.resolve()), screen)
+    order = SwapOrder(
+        **({"id": options.order} if options.order else {}),
+        name=shown,
+        folder=model.folder.resolve(),
+        trial_seconds=None if options.trial is None else 3600 * options.trial,
+    )
+    swap = _order(folder, order, screen)
     if swap.outcome == "refused":
         raise InvalidInputError(swap.message, hint=swap.hint or "slipstream swap --help")
     if swap.outcome == "failed":

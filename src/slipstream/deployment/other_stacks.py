@@ -6,8 +6,7 @@ llm-d-modelservice 0.4.12, production-stack's chart 0.1.12.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from slipstream.deployment.deployment import Deployment
 from slipstream.deployment.pod_hazards import Pod, list_pods
@@ -17,9 +16,6 @@ from slipstream.planning.settings import SPECULATION
 
 Objects = list[dict[str, Any]]
 
-_KSERVE_TEXT = """\
-# The router of llm-d, which KServe puts in front, scores pods by /metrics, and the gate answers
-# those only to a key: so this asks for a route, and not for a scheduler."""
 # Arguments that its values have fields for, or that it sets itself.
 _PRODUCTION_STACKS_OWN = {
     *("--model", "--host", "--port", "--max-model-len", "--max-num-seqs", "--dtype"),
@@ -33,8 +29,7 @@ _NOT_OF_A_POD = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Translation:
+class Translation(NamedTuple):
     """Another stack's file, and what of the deployment is not in it."""
 
     text: str
@@ -43,14 +38,13 @@ class Translation:
 
 def translate(stack: str, deployment: Deployment, manifests: Objects) -> Translation:
     """Return the deployment in another stack's form."""
-    document, comment, missing = STACKS[stack](deployment, manifests)
+    document, missing = STACKS[stack](deployment, manifests)
     head = [f"# The plan of {deployment.name}, for {stack}. It cannot carry:"]
     head += [f"# - {line}" for line in missing]
-    head += [comment] if comment else []
     return Translation("\n".join([*head, dump(document)]), missing)
 
 
-Parts = tuple[dict[str, Any], str, tuple[str, ...]]
+Parts = tuple[dict[str, Any], tuple[str, ...]]
 
 
 def _write_kserve(deployment: Deployment, manifests: Objects) -> Parts:
@@ -59,7 +53,7 @@ def _write_kserve(deployment: Deployment, manifests: Objects) -> Parts:
     settings = deployment.plan.settings
     spec: dict[str, Any] = {
         "model": {
-            "uri": _name_uri(deployment, "pvc"),
+            "uri": _name_uri(deployment),
             "name": settings.list_served_names()[0],
         },
         # Its own initializer knows one model and no lock; our init container has both.
@@ -68,12 +62,12 @@ def _write_kserve(deployment: Deployment, manifests: Objects) -> Parts:
         "labels": dict(pods[0].labels),
         "annotations": {f"slipstream/{name}": text for name, text in deployment.list_reasons()},
         "router": {"route": {}, "gateway": {}},
-        "template": _rename_engine(pods[0], "main"),
+        "template": _rename_engine(pods[0]),
     }
     if settings.tensor_parallel is not None:
         spec["parallelism"] = {"tensor": settings.tensor_parallel.value}
     if len(pods) > 1:
-        spec["worker"] = _rename_engine(pods[1], "main")
+        spec["worker"] = _rename_engine(pods[1])
     document = {
         "apiVersion": "serving.kserve.io/v1alpha2",
         "kind": "LLMInferenceService",
@@ -83,9 +77,10 @@ def _write_kserve(deployment: Deployment, manifests: Objects) -> Parts:
     missing = (
         *_NOT_OF_A_POD,
         "the drafter: spec.model has one model, so it is in our init container and plan only",
-        "scoring of replicas by queue and cache: its scheduler sends /metrics no key (not tried)",
+        "scoring of replicas by queue and cache: its scheduler sends /metrics no key (not tried), "
+        "so this asks for a route only",
     )
-    return document, _KSERVE_TEXT, missing
+    return document, missing
 
 
 def _write_llm_d(deployment: Deployment, manifests: Objects) -> Parts:
@@ -112,7 +107,7 @@ def _write_llm_d(deployment: Deployment, manifests: Objects) -> Parts:
         "fullnameOverride": deployment.name,
         "modelArtifacts": {
             "name": deployment.plan.settings.list_served_names()[0],
-            "uri": _name_uri(deployment, "pvc"),
+            "uri": _name_uri(deployment),
             "labels": {"llm-d.ai/inference-serving": "true", **pods[0].labels},
         },
         "multinode": machines > 1,
@@ -144,7 +139,7 @@ def _write_llm_d(deployment: Deployment, manifests: Objects) -> Parts:
         missing.append(
             f"an engine of {tensor.value} ranks as one: leader and workers have the same container"
         )
-    return document, "", tuple(missing)
+    return document, tuple(missing)
 
 
 def _write_production_stack(deployment: Deployment, manifests: Objects) -> Parts:
@@ -166,7 +161,7 @@ def _write_production_stack(deployment: Deployment, manifests: Objects) -> Parts
             "modelSpec": [_describe_production_model(deployment, pod)],
         }
     }
-    return document, "", _list_losses_of_production_stack(deployment)
+    return document, _list_losses_of_production_stack(deployment)
 
 
 def _describe_production_model(deployment: Deployment, pod: Pod) -> dict[str, Any]:
@@ -235,16 +230,17 @@ def _find_pods(manifests: Objects) -> list[Pod]:
     return [pod for document in manifests for pod in list_pods(document)]
 
 
-def _rename_engine(pod: Pod, name: str) -> dict[str, Any]:
+def _rename_engine(pod: Pod) -> dict[str, Any]:
+    """Return a pod's specification; KServe knows the engine by the name `main`."""
     engine, *others = pod.spec["containers"]
-    return {**pod.spec, "containers": [{**engine, "name": name}, *others]}
+    return {**pod.spec, "containers": [{**engine, "name": "main"}, *others]}
 
 
-def _name_uri(deployment: Deployment, scheme: str) -> str:
+def _name_uri(deployment: Deployment) -> str:
     model = deployment.plan.settings.model.value
     if deployment.source.value == "hub":
         return f"hf://{model}"
-    return f"{scheme}://{deployment.name}-weights{model.removeprefix(deployment.weights_path)}"
+    return f"pvc://{deployment.name}-weights{model.removeprefix(deployment.weights_path)}"
 
 
 STACKS: dict[str, Callable[[Deployment, Objects], Parts]] = {

@@ -191,14 +191,11 @@ def decide_memory(plan: LaunchPlan) -> Choice[int]:
 
 def decide_start(plan: LaunchPlan) -> Choice[int]:
     """Return how long a start may take: twice what is expected, as others load meanwhile."""
-    most = int(START_WITHIN_SECONDS)
-    sizes = [item.size_bytes for item in plan.memory.items if item.name.endswith(" weights")]
-    known = [size for size in sizes if size is not None]
-    if not sizes or len(known) < len(sizes):
+    most, read_bytes = int(START_WITHIN_SECONDS), _sum_weights(plan)
+    if read_bytes is None:
         because = "the weights' size is unknown: the supervisor's own limit"
         return Choice(most, "default", because)
     eager = plan.settings.eager is not None and plan.settings.eager.value
-    read_bytes = sum(known)
     if plan.capability is None:
         base, compiling, rate = _CPU_SECONDS, _CPU_COMPILE_SECONDS, float(_VOLUME_BYTES_PER_S)
         basis = "measured on two cores"
@@ -224,32 +221,40 @@ def decide_drain(wishes: DeploymentWishes) -> Choice[int]:
 
 def decide_storage(plan: LaunchPlan) -> Choice[int]:
     """Return a volume for two sets of weights, so that an upgrade finds room beside the old."""
-    sizes = [item.size_bytes for item in plan.memory.items if item.name.endswith(" weights")]
-    known = [size for size in sizes if size is not None]
-    if not sizes or len(known) < len(sizes):
+    shard_bytes = _sum_weights(plan)
+    if shard_bytes is None:
         return Choice(512 * GIB, "default", "the weights' size is unknown")
     # The budget is one shard's.
-    size, storage = sum(known) * plan.settings.shards, 64 * GIB
+    size, storage = shard_bytes * plan.settings.shards, 64 * GIB
     while storage < 2.2 * size:
         storage *= 2
     because = f"{size / GIB:.1f} GiB of weights, twice; doubled from 64, as claims cannot shrink"
     return Choice(storage, "checkpoint", because)
 
 
+def _sum_weights(plan: LaunchPlan) -> int | None:
+    """Return the bytes of all weights that one shard holds, None if some are unknown."""
+    sizes = [item.size_bytes for item in plan.memory.items if item.name.endswith(" weights")]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if sizes and len(known) == len(sizes) else None
+
+
 def decide_batch(plan: LaunchPlan) -> Choice[int]:
     """Return the requests in an engine from which another replica is worth its start."""
-    if plan.sequences is None:
-        return Choice(12, "default", "the plan leaves the sequences to the engine")
-    because = f"three quarters of the plan's {plan.sequences} sequences"
-    return Choice(max(1, plan.sequences * 3 // 4), "default", because)
+    return _share_sequences(plan, 3, "three quarters")
 
 
 def decide_queue(plan: LaunchPlan) -> Choice[int]:
     """Return the waiting requests per replica that ask for another one."""
+    return _share_sequences(plan, 1, "a quarter")
+
+
+def _share_sequences(plan: LaunchPlan, quarters: int, called: str) -> Choice[int]:
     if plan.sequences is None:
-        return Choice(4, "default", "the plan leaves the sequences to the engine")
-    because = f"a quarter of the plan's {plan.sequences} sequences"
-    return Choice(max(1, plan.sequences // 4), "default", because)
+        because = "the plan leaves the sequences to the engine"
+        return Choice(4 * quarters, "default", because)
+    because = f"{called} of the plan's {plan.sequences} sequences"
+    return Choice(max(1, plan.sequences * quarters // 4), "default", because)
 
 
 def _warn(plan: LaunchPlan, wishes: DeploymentWishes, source: str) -> list[str]:

@@ -1,15 +1,15 @@
 """`FleetPlan`: a plan for every rank of every group, their links, and what does not match."""
 
+from collections.abc import Iterator
 from ipaddress import ip_interface
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from slipstream.checkpoints.pairing import Fault
 from slipstream.fleet.record import Fleet, IpAddress, Policy, Port
 from slipstream.hardware import Host
-from slipstream.planning.plan import LaunchPlan
-from slipstream.planning.settings import Choice
+from slipstream.planning.plan import Difference, LaunchPlan, diff_plans
 from slipstream.records import Record
 
 LinkKind = Literal["roce", "tcp"]
@@ -114,8 +114,8 @@ class GroupPlan(Record):
         return self.ranks[0].plan.speculation is not None
 
 
-class RoutedGroup(Record):
-    """A group as the router reaches it."""
+class Backend(Record):
+    """A group as the load balancer reaches it."""
 
     group: str
     machine: str
@@ -124,15 +124,14 @@ class RoutedGroup(Record):
     speculation: bool
 
 
-class RouterPlan(Record):
-    """The router before all groups; `settings` are the flags of `vllm-router`."""
+class BalancerPlan(Record):
+    """The load balancer before all groups."""
 
     machine: str
     address: IpAddress | None
     port: Port
     policy: Policy
-    groups: tuple[RoutedGroup, ...]
-    settings: dict[str, Choice[JsonValue]]
+    groups: tuple[Backend, ...]
 
 
 class PortRule(Record):
@@ -149,14 +148,25 @@ class PortRule(Record):
 class FleetPlan(Record):
     """How a whole fleet is served, or why not to."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     fleet: Fleet
     machines: dict[str, MachineView]
     links: tuple[Link, ...]
     groups: tuple[GroupPlan, ...]
-    router: RouterPlan | None
+    balancer: BalancerPlan | None
     ports: tuple[PortRule, ...]
     faults: tuple[Fault, ...]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_first_schema(cls, content: Any) -> Any:
+        """Read a plan of schema 1, which had a router with settings of its own."""
+        if not isinstance(content, dict) or content.get("schema_version") != 1:
+            return content
+        kept = {name: value for name, value in content.items() if name != "router"}
+        router = content.get("router")
+        balancer = router and {name: router[name] for name in router if name != "settings"}
+        return {**kept, "schema_version": 2, "balancer": balancer}
 
     @property
     def refusals(self) -> tuple[Fault, ...]:
@@ -180,3 +190,30 @@ class FleetPlan(Record):
             found |= {link.address_a} if link.a == machine else set()
             found |= {link.address_b} if link.b == machine else set()
         return sorted(found)
+
+
+def diff_fleet_plans(left: FleetPlan, right: FleetPlan) -> Iterator[Difference]:
+    """Yield the disagreements machine by machine, then of links, ports and the load balancer."""
+    for machine in dict.fromkeys((*left.fleet.machines, *right.fleet.machines)):
+        ours, theirs = left.find_rank(machine), right.find_rank(machine)
+        if ours is not None and theirs is not None:
+            for one in diff_plans(ours.plan, theirs.plan):
+                yield one.model_copy(update={"flag": f"{machine} {one.flag}"})
+        elif ours is not theirs:
+            states = ["in a group" if side else None for side in (ours, theirs)]
+            yield Difference(flag=machine, left=states[0], right=states[1], because="")
+    sides = [_list_parts(plan) for plan in (left, right)]
+    for name in dict.fromkeys((*sides[0], *sides[1])):
+        here, there = (side.get(name) for side in sides)
+        if here != there:
+            yield Difference(flag=name, left=here, right=there, because="")
+
+
+def _list_parts(plan: FleetPlan) -> dict[str, str]:
+    """Return what a plan has beside the ranks, each part by a name that tells it from others."""
+    parts: dict[str, Record] = {
+        f"link {one.a} {one.b} {one.interface_a}": one for one in plan.links
+    }
+    parts |= {f"port {one.machine} {one.port} {one.protocol}": one for one in plan.ports}
+    parts |= {"balancer": plan.balancer} if plan.balancer else {}
+    return {name: part.to_json() for name, part in parts.items()}

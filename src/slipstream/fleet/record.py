@@ -4,12 +4,22 @@ Names become folders, words of a command and lines of a configuration on other m
 are restricted here, where they come in.
 """
 
+import json
 import re
+import shlex
+from collections.abc import Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, PositiveInt, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    Field,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
 from slipstream.engines.vllm_methods import MethodName
 from slipstream.planning.settings.options import Goal, PlanOptions, make_options
@@ -17,6 +27,7 @@ from slipstream.records import Record, read_toml
 
 FLEET_HINT = "docs/fleet.md has every key; slipstream fleet init writes a file to begin with"
 FILE_NAME = "fleet.toml"
+PLAN_NAME = "plan.json"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _SSH = re.compile(
     r"(?:[A-Za-z0-9_][A-Za-z0-9._-]*@)?"
@@ -53,7 +64,8 @@ SshName = Annotated[str, AfterValidator(_require_ssh)]
 FarPath = Annotated[str, AfterValidator(_require_path)]
 IpAddress = Annotated[str, AfterValidator(_require_address)]
 Port = Annotated[int, Field(ge=1, le=65535)]
-Policy = Literal["power_of_two", "session"]
+# The last is what leastconn was called when another program balanced.
+Policy = Literal["leastconn", "session", "power_of_two"]
 
 
 class Machine(Record):
@@ -114,12 +126,16 @@ class Group(Record):
     port: Port = 8000
 
 
-class Router(Record):
-    """Where all groups are behind one address."""
+class Balancer(Record):
+    """The load balancer before all groups.
+
+    Requests go to the group that has the fewest, and those of one `X-Session-ID` to one group. The
+    policy `session` makes a session of every key and address that names none.
+    """
 
     machine: str
     port: Port = 8300
-    policy: Policy = "power_of_two"
+    policy: Policy = "leastconn"
 
 
 class Keys(Record):
@@ -138,7 +154,10 @@ class Fleet(Record):
     wishes: FleetWishes = FleetWishes()
     machines: Annotated[dict[Name, Machine], Field(min_length=1)]
     groups: Annotated[dict[Name, Group], Field(min_length=1)]
-    router: Router | None = None
+    # It was called [router] once.
+    balancer: Balancer | None = Field(
+        default=None, validation_alias=AliasChoices("balancer", "router")
+    )
     keys: Keys | None = None
 
     @field_validator("groups")
@@ -152,7 +171,7 @@ class Fleet(Record):
     @model_validator(mode="after")
     def _require_known_machines(self) -> "Fleet":
         named = {name for group in self.groups.values() for name in group.machines}
-        named |= {self.router.machine} if self.router else set()
+        named |= {self.balancer.machine} if self.balancer else set()
         if unknown := sorted(named - self.machines.keys()):
             raise ValueError(f"{', '.join(unknown)}: no table [machines.{unknown[0]}]")
         return self
@@ -167,9 +186,19 @@ class Fleet(Record):
         """Return the fleet's folder on every machine, relative to the user's home."""
         return find_folder(self.name)
 
-    def name_ssh(self, machine: str) -> str:
-        """Return what `ssh` is called with for a machine."""
-        return self.machines[machine].ssh or machine
+    def find_login(self, machine: str) -> tuple[str, str | None]:
+        """Return the destination of a machine as `ssh` takes it, and the port if one is named."""
+        name = self.machines[machine].ssh or machine
+        host, colon, port = name.rpartition(":")
+        if not colon or name.endswith("]"):
+            host, port = name, ""
+        return host.replace("[", "").replace("]", ""), port or None
+
+    def hint_ssh(self, machine: str, *words: str, program: str = "ssh") -> str:
+        """Write the command that logs in to a machine, for a person to type."""
+        destination, port = self.find_login(machine)
+        config = ["-F", shlex.quote(str(self.ssh_config))] if self.ssh_config else []
+        return " ".join([program, *config, *(["-p", port] if port else []), destination, *words])
 
     def find_group(self, machine: str) -> str | None:
         """Name the group that a machine is in."""
@@ -188,6 +217,11 @@ def find_folder(name: str) -> str:
     return f".local/share/slipstream/fleet/{_require_name(name)}"
 
 
+def is_of_fleet(folder: str, plan_file: str | Path | None) -> bool:
+    """Say whether a run was started from the plan in a fleet's folder, wherever the home is."""
+    return plan_file is not None and Path(plan_file).match(f"*/{folder}/{PLAN_NAME}")
+
+
 def read_fleet(path: Path) -> Fleet:
     """Read a fleet's file; relative paths in it become whole ones."""
     fleet = read_toml(path, Fleet, called="keys or values", hint=FLEET_HINT)
@@ -198,3 +232,41 @@ def read_fleet(path: Path) -> Fleet:
     if fleet.keys is not None:
         changed["keys"] = Keys(file=base / fleet.keys.file.expanduser())
     return fleet.model_copy(update=changed)
+
+
+def render_skeleton(
+    name: str, machines: Sequence[str], *, target: str, drafter: str | None, together: bool
+) -> str:
+    """Write a fleet.toml to begin with: a group over all machines, or one for each."""
+    names = dict(zip(_name_machines(machines), machines, strict=True))
+    quote = json.dumps  # JSON's escapes are among TOML's.
+    lines = [
+        f"name = {quote(name)}",
+        "",
+        "[model]",
+        f"target = {quote(target)}",
+        f"drafter = {quote(drafter)}" if drafter else '# drafter = "OWNER/MODEL"',
+        "",
+        "[wishes]",
+        "# context = 32768",
+        "# users = 4",
+    ]
+    for short, ssh in names.items():
+        lines += ["", f"[machines.{quote(short)}]", f"ssh = {quote(ssh)}"]
+    groups = {"all": list(names)} if together else {short: [short] for short in names}
+    for group, members in groups.items():
+        lines += ["", f"[groups.{quote(group)}]", f"machines = [{', '.join(map(quote, members))}]"]
+    lines += ["", "# [keys]", '# file = "keys.json"']
+    lines += ["", "# [balancer]", f"# machine = {quote(next(iter(names)))}"]
+    return "\n".join(lines) + "\n"
+
+
+def _name_machines(machines: Sequence[str]) -> list[str]:
+    """Name machines after their hosts, in letters that a name may have; twins get a number."""
+    names: list[str] = []
+    for machine in machines:
+        host = machine.rpartition("@")[2].partition(":")[0].strip("[]").lower()
+        short = re.sub(r"[^a-z0-9._-]", "-", host).strip("._-") or "machine"
+        same = sum(one == short or one.startswith(f"{short}-") for one in names)
+        names.append(f"{short}-{same + 1}" if short in names else short)
+    return names

@@ -25,7 +25,7 @@ from slipstream.records import Record, describe_faults, read_record
 from slipstream.serving.access.gate_file import GateRecording, GateRules
 from slipstream.serving.kept_logs import LogPlace
 from slipstream.serving.supervision.ladder import Rung
-from slipstream.serving.swaps import ServedDrafter, Swap
+from slipstream.serving.swaps import ServedDrafter, Swap, Trial
 from slipstream.steering.guardian import Drift, GuardianRules
 from slipstream.units import show_bytes
 
@@ -124,6 +124,8 @@ class Run(Record):
     # The drafters in the order in which they served; empty until the first was replaced.
     drafters: tuple[ServedDrafter, ...] = ()
     last_swap: Swap | None = None
+    # Of the last drafter that was to prove itself on requests.
+    trial: Trial | None = None
     # What has become worse while it served, and still is.
     drifts: tuple[Drift, ...] = ()
 

@@ -25,7 +25,7 @@ from slipstream.serving.run import (
 from slipstream.serving.spare_folder import find_engine_folder, read_latest
 from slipstream.serving.supervision.engine_session import list_session, measure_session
 from slipstream.serving.supervision.ladder import Rung
-from slipstream.serving.swaps import ServedDrafter, Swap
+from slipstream.serving.swaps import ServedDrafter, Swap, Trial
 from slipstream.steering.guardian import Drift
 
 SHOWN_ENDED = 5
@@ -52,6 +52,7 @@ class RunStatus(Record):
     drafter: str | None
     drafters: tuple[ServedDrafter, ...] = ()
     last_swap: Swap | None = None
+    trial: Trial | None = None
     supervisor_pid: int
     engine_pid: int | None
     engine_bytes: int | None
@@ -106,6 +107,7 @@ def read_status(folder: RunFolder, run: Run, monotonic: float, proc: Path = _PRO
         drafter=run.plan.drafter,
         drafters=run.drafters,
         last_swap=run.last_swap,
+        trial=run.trial,
         supervisor_pid=run.supervisor.pid,
         engine_pid=engine[0].pid if engine else None,
         engine_bytes=measure_session(run.engine, proc) if run.engine else None,

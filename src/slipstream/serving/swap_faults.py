@@ -40,6 +40,15 @@ def find_faults(run: Run, order: SwapOrder) -> Iterator[Fault]:
             hint=f"slipstream status {run.id}",
         )
         return
+    trial = run.trial if run.trial and run.trial.state == "running" else None
+    if trial is not None and order.folder != trial.before.folder:
+        yield Fault(
+            code="swap-trial",
+            verdict="refuse",
+            message=f"{trial.drafter} is on trial until {trial.until:%Y-%m-%d %H:%M} UTC",
+            hint=f"wait for it, or slipstream swap {run.id} --back",
+        )
+        return
     if not order.folder.is_absolute() or not order.folder.is_dir():
         raise InvalidInputError(f"there is no folder {order.folder}", hint="slipstream swap --help")
     if order.folder == find_current(run).folder:

@@ -1,9 +1,13 @@
 """Whether the drafter of a served plan can be swapped, and the settings that it takes."""
 
+from pathlib import Path
+
 from pydantic import JsonValue
 
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
+from slipstream.serving.run import Run
+from slipstream.serving.swaps import Trial
 
 TRANSFER = "--weight-transfer-config"
 # As `slipstream.vllm_plugin` has them, which nothing imports.
@@ -54,3 +58,22 @@ def takes_swaps(plan: LaunchPlan) -> bool:
     transfer = plan.settings.rest.get(TRANSFER)
     asked = transfer is not None and transfer.value == {"backend": BACKEND}
     return asked and plan.drafter is not None
+
+
+def with_drafter(plan: LaunchPlan, folder: Path, because: str) -> LaunchPlan:
+    """Return the plan with another drafter, whose files are in a folder."""
+    assert plan.speculation is not None
+    drafter = Choice(str(folder), "user", because)
+    changed = plan.speculation.model_copy(update={"drafter": drafter, "revision": None})
+    return plan.change(speculation=changed)
+
+
+def leave_trial(run: Run) -> tuple[LaunchPlan, Trial | None]:
+    """Return a run's plan and trial for its successor: a drafter still on trial is left behind."""
+    plan, trial = run.plan, run.trial
+    if trial is None or trial.state != "running":
+        return plan, trial
+    message = "the supervisor ended during the trial"
+    if plan.drafter == str(trial.folder):
+        plan = with_drafter(plan, trial.before.folder, message)
+    return plan, trial.model_copy(update={"state": "rolled back", "message": message})

@@ -18,12 +18,38 @@ class ServedDrafter(Record):
 
 
 class SwapOrder(Record):
-    """An order of `slipstream swap` to a run's supervisor: a folder whose files were checked."""
+    """An order of `slipstream swap` to a run's supervisor: a folder whose files were checked.
+
+    With `trial_seconds` the drafter is on trial for at most so long.
+    """
 
     schema_version: Literal[1] = 1
     id: str = Field(default_factory=lambda: secrets.token_hex(8))
     name: str
     folder: Path
+    trial_seconds: float | None = None
+
+
+class Trial(Record):
+    """A drafter that stays only if requests show in time that it is as good as the one before.
+
+    It is written down before the drafter is loaded. Failed is a trial whose drafter is in use
+    although it did not pass.
+    """
+
+    order: str
+    drafter: str
+    folder: Path
+    before: ServedDrafter
+    began_at: AwareDatetime
+    until: AwareDatetime
+    state: Literal["running", "passed", "rolled back", "failed"] = "running"
+    message: str = ""
+
+    def describe(self) -> str:
+        """Return how it stands, in words."""
+        until = f", until {self.until:%Y-%m-%d %H:%M} UTC" if self.state == "running" else ""
+        return f"{self.drafter}: {self.state}{until}" + (f"; {self.message}" * bool(self.message))
 
 
 class GateOrder(Record):

@@ -12,7 +12,7 @@ The stakes are a mixture, since nobody knows how much worse a drafter is.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import exp, log, log1p
 from typing import Literal
 
@@ -29,6 +29,12 @@ USUAL_SHARE = 0.75
 MOST_CACHED_SHARE = 0.25
 
 Verdict = Literal["worse", "as-good"]
+Measure = Callable[[LedgerLine], float | None]
+
+
+def count_accepted(line: LedgerLine) -> float | None:
+    """Return the accepted tokens per step, None without a step."""
+    return sum(line.accepted) / line.steps if line.steps else None
 
 
 class SwapTest:
@@ -37,15 +43,23 @@ class SwapTest:
     `before` are requests of the old drafter, of which the last are paired first; `add` takes one of
     the new drafter. 'worse' says that it yields less than 95 % of the old one's accepted tokens per
     step, 'as-good' that it yields more than 90 %. Neither files nor a clock are read.
+    Another `measure` of a request compares something else; None leaves a request out.
     """
 
-    def __init__(self, before: Iterable[LedgerLine]) -> None:
-        self._before = defaultdict[tuple[str, int], list[LedgerLine]](list)
+    def __init__(
+        self,
+        before: Iterable[LedgerLine],
+        *,
+        measure: Measure = count_accepted,
+        most_cached_share: float = MOST_CACHED_SHARE,
+    ) -> None:
+        self._measure, self._most_cached_share = measure, most_cached_share
+        self._before = defaultdict[tuple[str, int], list[float]](list)
         yields = []
         for line in before:
-            if line.steps:
-                self._before[_group(line)].append(line)
-                yields.append(count_accepted(line))
+            if (value := measure(line)) is not None:
+                self._before[_group(line)].append(value)
+                yields.append(value)
         # Capped where three of four requests end, so that one long copied text decides nothing.
         cap = sorted(yields)[int(USUAL_SHARE * len(yields))] if yields else 0.0
         self._cap = cap if len(yields) >= LEAST_BEFORE else 0.0
@@ -63,8 +77,8 @@ class SwapTest:
         return len(self._pairs)
 
     @property
-    def accepted_per_step(self) -> tuple[float, float] | None:
-        """The accepted tokens per step of the pairs, with the old drafter and with the new one."""
+    def means(self) -> tuple[float, float] | None:
+        """The mean measure of the pairs, with the old drafter and with the new one."""
         if not self._pairs:
             return None
         old, new = zip(*self._pairs, strict=True)
@@ -79,20 +93,17 @@ class SwapTest:
 
     def add(self, line: LedgerLine) -> None:
         """Compare a request of the new drafter with one of the old drafter, if any is left."""
-        if self.verdict or not self.can_decide or not line.steps:
+        new = self._measure(line)
+        if self.verdict or not self.can_decide or new is None:
             return
-        is_cached = line.cached_tokens > MOST_CACHED_SHARE * line.prompt_tokens
+        is_cached = line.cached_tokens > self._most_cached_share * line.prompt_tokens
         if is_cached or not (waiting := self._before[_group(line)]):
             return
-        old, new = count_accepted(waiting.pop()), count_accepted(line)
+        old = waiting.pop()
         self._pairs.append((old, new))
         old, new = (min(one, self._cap) / self._cap for one in (old, new))
         self._worse.take((1 - MARGIN) * old - new)
         self._as_good.take(new - (1 - 2 * MARGIN) * old)
-
-
-def count_accepted(line: LedgerLine) -> float:
-    return sum(line.accepted) / line.steps
 
 
 def _group(line: LedgerLine) -> tuple[str, int]:

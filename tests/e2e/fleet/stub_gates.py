@@ -90,7 +90,8 @@ class _App:
                 file.write(json.dumps({"key": key, "body": document}) + "\n")
             self._count(1)
             try:
-                await self._generate(send, stream=bool(document.get("stream")))
+                seconds = float(document.get("seconds", ANSWER_SECONDS))
+                await self._generate(send, seconds, stream=bool(document.get("stream")))
             finally:
                 self._count(-1)
 
@@ -98,9 +99,9 @@ class _App:
         self._under_way += change
         (self._folder / "under-way").write_text(str(self._under_way))
 
-    async def _generate(self, send: Send, *, stream: bool) -> None:
+    async def _generate(self, send: Send, seconds: float, *, stream: bool) -> None:
         if not stream:
-            await asyncio.sleep(ANSWER_SECONDS)
+            await asyncio.sleep(seconds)
             await _say(send, 200, {"model": self._name, "choices": []})
             return
         kind = (b"content-type", b"text/event-stream")
@@ -108,7 +109,7 @@ class _App:
         for _ in range(PIECES):
             piece = f'data: {{"model": "{self._name}"}}\n\n'.encode()
             await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await asyncio.sleep(ANSWER_SECONDS / PIECES)
+            await asyncio.sleep(seconds / PIECES)
         await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 
 

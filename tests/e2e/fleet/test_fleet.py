@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import slipstream
-from slipstream.fleet.installing import WHEELS
+from slipstream.fleet.machines.installing import WHEELS
 from slipstream.fleet.plan import FleetPlan
 from tests.fleet_bed.bed import Bed, explain_absence, run_bed
 
@@ -53,22 +53,21 @@ speculation = false
 SPREAD = """
 import sys
 from pathlib import Path
-from slipstream.fleet.installing import WHEELS
 from slipstream.fleet.plan import FleetPlan
-from slipstream.fleet.openssh import open_ssh
-from slipstream.fleet.weights import spread_weights
+from slipstream.fleet.machines.openssh import open_ssh
+from slipstream.fleet.machines.weights import spread_weights
 plan = FleetPlan.model_validate_json(Path(sys.argv[1]).read_text())
-with open_ssh(plan.fleet) as transport:
-    spread_weights(plan, ["a"], transport, lambda *words: print(*words))
+with open_ssh(plan.fleet) as far:
+    spread_weights(plan, ["a"], far, lambda *words: print(*words))
 """
 HOLD = """
 import sys, time
 from pathlib import Path
-from slipstream.fleet.lease import holding
+from slipstream.fleet.machines.lease import holding
+from slipstream.fleet.machines.openssh import open_ssh
 from slipstream.fleet.record import read_fleet
-from slipstream.fleet.openssh import open_ssh
 fleet = read_fleet(Path(sys.argv[1]))
-with open_ssh(fleet) as transport, holding(fleet, transport, "roll"):
+with open_ssh(fleet) as far, holding(far, "roll"):
     print("held", flush=True)
     sys.stdin.readline()
 """

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,13 @@ from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_co
 from slipstream.serving.run import (
     Process,
     Run,
+    RunFolder,
     find_runs_root,
     list_runs,
 )
 from slipstream.serving.supervision.engine_process import choose_port
+from slipstream.serving.swap_offer import with_drafter
+from slipstream.serving.swaps import ServedDrafter, Trial
 from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
 from tests.unit.serving.supervision.fake_engine import PROGRAM
 from tests.unit.serving.weights.pieces import make_shard
@@ -356,3 +360,29 @@ def test_old_runs_are_removed_when_another_begins_and_this_is_said(
     assert serve_until_ready(*pair, "--port", port) == 0
     assert "1 old run of " in capsys.readouterr().err
     assert first not in [found.id for found in find_runs()]
+
+
+def test_a_drafter_still_on_trial_is_left_behind_when_a_run_is_served_again(
+    pair: list[str], tmp_path: Path
+) -> None:
+    assert serve_until_ready(*pair, "--port", str(choose_port(None))) == 0
+    (served,) = find_runs()
+    tried = tmp_path / "tried"
+    now, old = datetime.now(UTC), Path(served.plan.drafter or "")
+    trial = Trial(
+        order="1",
+        drafter="tried",
+        folder=tried,
+        before=ServedDrafter(name="old", folder=old, since=now),
+        began_at=now,
+        until=now + timedelta(hours=1),
+    )
+    plan = with_drafter(served.plan, tried, "swapped in")
+    folder = RunFolder(find_runs_root(os.environ) / served.id)
+    folder.write(served.model_copy(update={"plan": plan, "trial": trial}))
+    time.sleep(1)  # A run is named after its second and its process, and this is one process.
+    assert serve_until_ready(str(folder.path), "--port", str(choose_port(None))) == 0
+    again = find_runs()[0]
+    assert again.plan.drafter == str(old)
+    assert again.trial is not None
+    assert (again.trial.order, again.trial.state) == ("1", "rolled back")

@@ -12,21 +12,24 @@ from typing import Any
 import pytest
 
 from slipstream import __version__
+from slipstream.cli.arguments import FLEET_VERBS
 from slipstream.errors import UnreachableError
+from slipstream.fleet.machines.commands import Machines
+from slipstream.fleet.machines.transport import Answer
 from slipstream.fleet.plan import Interface, MachineView
 from slipstream.fleet.record import Fleet
-from slipstream.fleet.transport import Answer
 from slipstream.hardware import load_host
 from slipstream.serving.run import Event, State
 from slipstream.serving.run_status import RunStatus, StatusList
 
-# A machine's part: its name, the words of the command and what is on its standard input.
+# A machine's part: its name, the words of the command and what is on its standard input. The words
+# of a request to the far side are its name alone.
 Reply = Callable[[str, list[str], bytes | None], Answer]
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
-VERBS = (
-    *("doctor", "endpoints", "init", "keys", "logs", "plan", "probe", "roll", "status", "stop"),
-    *("top", "up"),
-)
+
+
+class ControlDiedError(BaseException):
+    """The control machine is no more: nothing of its program runs on."""
 
 
 def say(text: str | bytes, code: int = 0, stderr: bytes = b"") -> Answer:
@@ -40,8 +43,10 @@ def find_words(argv: Sequence[str]) -> list[str]:
     while words[:1] == ["env"] or (words and "=" in words[0]):
         words = words[1:]
     if words[:2] == ["sh", "-c"] and words[3:4] == ["slipstream"]:
-        return words[4:]
-    return words[3:] if words[1:3] == ["-m", "slipstream"] else []
+        words = words[4:]
+    else:
+        words = words[3:] if words[1:3] == ["-m", "slipstream"] else []
+    return words[2:3] if words[:2] == ["fleet", "far"] else words
 
 
 def view(number: int, **changes: Any) -> MachineView:
@@ -104,13 +109,19 @@ def events(*states: State) -> Answer:
 
 @dataclass
 class FarMachines:
-    """Keeps what was run and sent; a machine that is down answers nothing."""
+    """Keeps what was run and sent; a machine that is down answers nothing.
+
+    With `left`, the control machine dies at the call after so many: before it, or after it was
+    carried out and before its answer is there.
+    """
 
     reply: Reply
     down: set[str] = field(default_factory=set)
     commands: list[tuple[str, list[str]]] = field(default_factory=list)
     files: dict[tuple[str, str], bytes] = field(default_factory=dict)
     lease: dict[str, str] = field(default_factory=dict)
+    left: int | None = None
+    dies_after: bool = False
     _lock: Lock = field(default_factory=Lock)
 
     def run(
@@ -121,18 +132,29 @@ class FarMachines:
         if machine in self.down:
             raise UnreachableError(f"{machine} cannot be reached: it does not answer", hint="ping")
         words = find_words(argv)
-        if words[:2] == ["fleet", "lease"]:
-            return self._answer_lease(words)
-        return self.reply(machine, words or list(argv), stdin)
+        if words == ["LeaseRequest"]:
+            return self._answer_lease(stdin or b"")
+        with self._dying():
+            return self.reply(machine, words or list(argv), stdin)
 
-    def _answer_lease(self, words: list[str]) -> Answer:
-        owner = next(word for word in words if word.startswith("--owner=")).partition("=")[2]
-        held = self.lease or {"owner": owner, "who": "me@desk", "purpose": "up"}
+    def _answer_lease(self, request: bytes) -> Answer:
+        asked = json.loads(request)
+        held = self.lease or {"owner": asked["owner"], "who": "me@desk", "purpose": "up"}
         return say(json.dumps({**held, "until": NOW.isoformat()}))
+
+    @contextmanager
+    def _dying(self) -> Iterator[None]:
+        is_last = self.left == 0
+        if self.left is not None and (self.left < 0 or (is_last and not self.dies_after)):
+            raise ControlDiedError
+        self.left = None if self.left is None else self.left - 1
+        yield
+        if is_last:
+            raise ControlDiedError
 
     def send(self, machine: str, local: Path | bytes, remote: str, *, mode: int = 0o600) -> None:
         content = local if isinstance(local, bytes) else local.read_bytes()
-        with self._lock:
+        with self._lock, self._dying():
             self.files[machine, remote] = content
 
     def start(
@@ -141,10 +163,16 @@ class FarMachines:
         return FarStream(self.run(machine, argv, stdin=stdin, timeout=60))
 
     def relay(
-        self, source: str, giving: Sequence[str], machine: str, taking: Sequence[str]
+        self,
+        source: str,
+        giving: Sequence[str],
+        machine: str,
+        taking: Sequence[str],
+        *,
+        timeout: float,
     ) -> Answer:
-        given = self.run(source, giving, timeout=60)
-        return self.run(machine, taking, stdin=given.stdout, timeout=60)
+        given = self.run(source, giving, timeout=timeout)
+        return self.run(machine, taking, stdin=given.stdout, timeout=timeout)
 
     def list_asked(self, *beginning: str) -> list[str]:
         """List the machines that were asked a command of Slipstream, in order."""
@@ -172,9 +200,8 @@ def connect(monkeypatch: pytest.MonkeyPatch, machines: FarMachines) -> None:
     """Have the commands reach these machines in the place of SSH."""
 
     @contextmanager
-    def open_fake(_: Fleet, *, shared: bool = True) -> Iterator[FarMachines]:
-        yield machines
+    def open_fake(fleet: Fleet, *, shared: bool = True) -> Iterator[Machines]:
+        yield Machines(fleet, machines)
 
-    for verb in VERBS:
-        name = f"slipstream.cli.fleet.{verb}.open_ssh"
-        monkeypatch.setattr(name, open_fake, raising=False)
+    for verb in FLEET_VERBS:
+        monkeypatch.setattr(f"slipstream.cli.fleet.{verb}.open_ssh", open_fake)

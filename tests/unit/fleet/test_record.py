@@ -29,7 +29,7 @@ machines = ["spark-3"]
 speculation = false
 [groups.b.wishes]
 users = 16
-[router]
+[balancer]
 machine = "spark-1"
 [keys]
 file = "keys.json"
@@ -43,13 +43,35 @@ def read(folder: Path, text: str) -> Fleet:
 
 def test_a_fleet_is_read_with_its_defaults_and_whole_paths(tmp_path: Path) -> None:
     fleet = read(tmp_path, LAB)
-    assert fleet.name_ssh("spark-1") == "spark-1"
-    assert fleet.name_ssh("spark-2") == "owner@10.0.0.2:2222"
-    assert fleet.router is not None
-    assert (fleet.router.port, fleet.router.policy) == (8300, "power_of_two")
+    assert fleet.find_login("spark-1") == ("spark-1", None)
+    assert fleet.find_login("spark-2") == ("owner@10.0.0.2", "2222")
+    assert fleet.balancer is not None
+    assert (fleet.balancer.port, fleet.balancer.policy) == (8300, "leastconn")
     assert fleet.keys is not None
     assert fleet.keys.file == tmp_path / "keys.json"
     assert fleet.first_machine == "spark-1"
+
+
+def test_the_names_of_an_earlier_version_are_read(tmp_path: Path) -> None:
+    old = LAB.replace("[balancer]", '[router]\npolicy = "power_of_two"')
+    assert read(tmp_path, old).balancer is not None
+
+
+@pytest.mark.parametrize(
+    ("ssh", "shown"),
+    [
+        (None, "ssh -F {config} one uptime"),
+        ("me@10.0.0.9:2222", "ssh -F {config} -p 2222 me@10.0.0.9 uptime"),
+        ("me@[fd00::1]:22", "ssh -F {config} -p 22 me@fd00::1 uptime"),
+        ("[fd00::1]", "ssh -F {config} fd00::1 uptime"),
+    ],
+)
+def test_a_hint_is_a_command_that_ssh_takes(ssh: str | None, shown: str, tmp_path: Path) -> None:
+    machine = f'ssh = "{ssh}"' if ssh else ""
+    text = 'name = "lab"\nssh_config = "my config"\n[model]\ntarget = "m"\n'
+    fleet = read(tmp_path, f'{text}[machines.one]\n{machine}\n[groups.a]\nmachines = ["one"]\n')
+    config = f"'{tmp_path}/my config'"
+    assert fleet.hint_ssh("one", "uptime") == shown.format(config=config)
 
 
 def test_a_groups_wishes_override_the_fleets_and_a_plain_group_has_no_drafter(

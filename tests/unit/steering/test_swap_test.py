@@ -52,7 +52,7 @@ def test_a_noise_drafter_is_seen_within_25_requests() -> None:
     tests = [swap(seed, 0.0, 100) for seed in range(50)]
     assert {test.verdict for test in tests} == {"worse"}
     assert max(test.requests for test in tests) <= 25
-    old, new = tests[0].accepted_per_step or (0.0, 1.0)
+    old, new = tests[0].means or (0.0, 1.0)
     assert (old > 0.5, new) == (True, 0)
 
 
@@ -100,9 +100,14 @@ def test_without_enough_requests_before_nothing_is_decided(before: int) -> None:
     test = swap(1, 0.0, 100, before=before)
     assert not test.can_decide
     assert test.verdict is None
-    assert test.accepted_per_step is None
-    nothing_accepted = SwapTest([draw(Random(1), "code", 0.0) for _ in range(50)])
-    assert not nothing_accepted.can_decide
+    assert test.means is None
+
+
+def test_an_old_drafter_of_which_nothing_was_accepted_is_no_measure() -> None:
+    chance = Random(1)
+    test = SwapTest([draw(chance, "code", 0.0) for _ in range(50)])
+    test.add(draw(chance, "code", 1.0))
+    assert not test.can_decide
 
 
 @pytest.mark.parametrize("change", [{"steps": 0}, {"cached_tokens": 200}, {"kind": "tools"}])

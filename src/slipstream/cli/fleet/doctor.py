@@ -3,14 +3,15 @@
 import argparse
 from datetime import UTC, datetime
 
-from slipstream.cli.fleet.options import add_fleet, load_fleet, plan_fleet
+from slipstream.cli.fleet import add_fleet, load_fleet
+from slipstream.cli.fleet.plan import plan_fleet
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
-from slipstream.fleet.examination import examine_fleet
-from slipstream.fleet.openssh import open_ssh
-from slipstream.fleet.probing import probe_fleet
-from slipstream.fleet.status import read_fleet_status
-from slipstream.reporting.text.fleet_examination import render_fleet_examination
+from slipstream.fleet.machines.openssh import open_ssh
+from slipstream.fleet.planning.probing import probe_fleet
+from slipstream.fleet.running.examination import examine_fleet
+from slipstream.fleet.running.status import read_fleet_status
+from slipstream.reporting.fleet.examination import render_fleet_examination
 
 EXAMPLES = """\
 # check machines, links, ports and runs
@@ -28,10 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Examine the fleet; a fault leaves with 1."""
     fleet = load_fleet(options)
-    with open_ssh(fleet) as transport:
-        probe = probe_fleet(fleet, transport, screen.show_progress)
-        plan = plan_fleet(fleet, probe)
-        status = read_fleet_status(fleet, transport, datetime.now(UTC))
-        examination = examine_fleet(plan, status, transport)
+    with open_ssh(fleet) as far:
+        plan = plan_fleet(fleet, probe_fleet(far, screen.show_progress))
+        status = read_fleet_status(far, datetime.now(UTC))
+        examination = examine_fleet(plan, status, far)
     screen.show_data(text=render_fleet_examination(examination), document=examination.to_json())
     return ExitCode.EXPECTED_FAILURE if examination.count("fault") else ExitCode.DONE

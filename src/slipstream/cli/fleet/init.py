@@ -4,14 +4,13 @@ import argparse
 import json
 from datetime import UTC, datetime
 
-from slipstream.cli.fleet.deliveries import show_deliveries
-from slipstream.cli.fleet.options import add_fleet, add_force, load_fleet
+from slipstream.cli.fleet import add_fleet, add_force, load_fleet
+from slipstream.cli.fleet.keys import show_deliveries
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
-from slipstream.fleet.lease import holding
-from slipstream.fleet.openssh import open_ssh
-from slipstream.fleet.record import read_fleet
-from slipstream.fleet.skeleton import render_skeleton
+from slipstream.fleet.machines.lease import holding
+from slipstream.fleet.machines.openssh import open_ssh
+from slipstream.fleet.record import read_fleet, render_skeleton
 from slipstream.fleet.trust.authority import make_authority, read_authority
 from slipstream.fleet.trust.distribution import deliver
 
@@ -49,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST",
         action="append",
         default=[],
-        help="another host name of the front, for its certificate; may be repeated",
+        help="another host name of the load balancer, for its certificate; may be repeated",
     )
     add_force(parser)
 
@@ -63,16 +62,12 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         raise UsageError(f"there is a {options.fleet} already", hint="--fleet OTHER.toml")
     fleet, now = load_fleet(options), datetime.now(UTC)
     folder = options.fleet.absolute().parent / f"{fleet.name}-authority"
-    with (
-        open_ssh(fleet) as transport,
-        holding(fleet, transport, "init", force=options.force),
-    ):
+    with open_ssh(fleet) as far, holding(far, "init", force=options.force):
         authority = read_authority(folder)
         if authority is None:
             authority = make_authority(folder, fleet.name, now)
             screen.show_progress(f"made an authority; its key stays in {folder}")
-        names = options.front_name
-        answers = deliver(fleet, transport, authority, now=now, names=names)
+        answers = deliver(far, authority, now=now, names=options.front_name)
     show_deliveries(answers, screen)
     return ExitCode.DONE
 

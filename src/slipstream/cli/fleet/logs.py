@@ -5,12 +5,12 @@ import json
 from contextlib import closing
 from datetime import UTC, datetime
 
-from slipstream.cli.fleet.options import add_fleet, load_fleet
+from slipstream.cli.fleet import add_fleet, load_fleet
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
-from slipstream.fleet.logs import follow_logs
-from slipstream.fleet.openssh import open_ssh
-from slipstream.fleet.status import read_fleet_status
+from slipstream.fleet.machines.openssh import open_ssh
+from slipstream.fleet.running.logs import follow_logs
+from slipstream.fleet.running.status import read_fleet_status
 
 EXAMPLES = """\
 # follow the engine logs of all machines
@@ -54,8 +54,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         )
     flags = ("follow", "events", "access")
     words = [f"--{flag}" for flag in flags if getattr(options, flag)]
-    with open_ssh(fleet) as transport:
-        status = read_fleet_status(fleet, transport, datetime.now(UTC))
+    with open_ssh(fleet) as far:
+        status = read_fleet_status(far, datetime.now(UTC))
         found = {name: status.find_machine(name).run for name in dict.fromkeys(chosen)}
         runs = {name: one.id for name, one in found.items() if one is not None}
         if not runs:
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
                 hint="slipstream fleet status",
             )
         width = max(map(len, runs))
-        with closing(follow_logs(fleet, transport, runs, words)) as lines:
+        with closing(follow_logs(far, runs, words)) as lines:
             for machine, line in lines:
                 document = json.dumps({"machine": machine, "line": line})
                 screen.show_data(text=f"{machine:<{width}} | {line}", document=document)

@@ -3,27 +3,23 @@
 import argparse
 from pathlib import Path
 
-from slipstream.cli.fleet.options import (
-    add_fleet,
-    add_probing,
-    load_fleet,
-    look_at,
-    plan_fleet,
-    read_probe,
-)
+from slipstream.cli.fleet import add_fleet, load_fleet
+from slipstream.cli.plan import plan_for
 from slipstream.cli.screen import Screen
-from slipstream.errors import ExitCode
-from slipstream.fleet.difference import diff_fleet_plans
-from slipstream.fleet.openssh import open_ssh
-from slipstream.fleet.plan import FleetPlan
+from slipstream.errors import ExitCode, InvalidInputError, UsageError
+from slipstream.fleet.machines.commands import Machines
+from slipstream.fleet.machines.openssh import open_ssh
+from slipstream.fleet.plan import FleetPlan, FleetProbe, diff_fleet_plans
+from slipstream.fleet.planning.planner import make_fleet_plan
+from slipstream.fleet.planning.probing import probe_fleet
+from slipstream.fleet.record import Fleet
 from slipstream.planning.plan import DifferenceList
 from slipstream.records import read_record
-from slipstream.reporting.text.fleet import render_fleet_plan
+from slipstream.reporting.fleet.plan import render_fleet_plan
 from slipstream.reporting.text.plan import render_difference
 
-FLEET_PLAN_HINT = "slipstream fleet plan --json > FILE"
-
-
+PLAN_HINT = "slipstream fleet plan --json > FILE"
+PROBE_HINT = "slipstream fleet probe --json > FILE"
 EXAMPLES = """\
 # plan every rank of fleet.toml, with the reason of each setting
 slipstream fleet plan --explain
@@ -50,18 +46,70 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Plan the fleet and show it; a refused plan leaves with 1."""
     if options.diff is not None:
-        left, right = (read_record(one, FleetPlan, hint=FLEET_PLAN_HINT) for one in options.diff)
-        differences = diff_fleet_plans(left, right)
+        left, right = (read_record(one, FleetPlan, hint=PLAN_HINT) for one in options.diff)
+        differences = tuple(diff_fleet_plans(left, right))
         document = DifferenceList(differences=differences).to_json()
         screen.show_data(text=render_difference(differences), document=document)
         return ExitCode.DONE
     fleet = load_fleet(options)
     if options.probe is not None:
-        probe = read_probe(options.probe)
+        probe = read_record(options.probe, FleetProbe, hint=PROBE_HINT)
     else:
-        with open_ssh(fleet) as transport:
-            probe = look_at(options, fleet, transport, screen)
+        with open_ssh(fleet) as far:
+            probe = look_at(options, far, screen)
     plan = plan_fleet(fleet, probe)
     text = render_fleet_plan(plan, explain=options.explain, firewall=options.firewall)
     screen.show_data(text=text, document=plan.to_json())
     return ExitCode.EXPECTED_FAILURE if plan.refusals else ExitCode.DONE
+
+
+def add_probing(parser: argparse.ArgumentParser) -> None:
+    """Add the options for probing machines."""
+    parser.add_argument(
+        "--install",
+        action="store_true",
+        help="install this version on machines that lack it, from a wheel made here",
+    )
+    parser.add_argument(
+        "--wheels",
+        metavar="FOLDER",
+        type=Path,
+        help="folder of the wheels that slipstream depends on, for machines without internet",
+    )
+
+
+def add_saved_plan(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names a plan."""
+    parser.add_argument(
+        "--plan",
+        metavar="FILE",
+        type=Path,
+        help="plan saved by `slipstream fleet plan --json` (default: plan now)",
+    )
+
+
+def look_at(options: argparse.Namespace, far: Machines, screen: Screen) -> FleetProbe:
+    """Look at every machine now."""
+    if options.wheels is not None and not options.wheels.is_dir():
+        raise InvalidInputError(
+            f"{options.wheels} is no folder", hint="pip download -d FOLDER slipstream"
+        )
+    say = screen.show_progress
+    return probe_fleet(far, say, installing=options.install, wheels=options.wheels)
+
+
+def plan_fleet(fleet: Fleet, probe: FleetProbe) -> FleetPlan:
+    """Plan a fleet from what was seen of it."""
+    return make_fleet_plan(fleet, probe, plan_for)
+
+
+def take_fleet_plan(options: argparse.Namespace, far: Machines, screen: Screen) -> FleetPlan:
+    """Return the plan that `--plan` names, or one that is made now."""
+    if options.plan is None:
+        return plan_fleet(far.fleet, look_at(options, far, screen))
+    saved = read_record(options.plan, FleetPlan, hint=PLAN_HINT)
+    if saved.fleet != far.fleet:
+        raise UsageError(
+            f"{options.plan} was made from another fleet file than {options.fleet}", hint=PLAN_HINT
+        )
+    return saved

@@ -2,11 +2,12 @@
 
 import argparse
 
-from slipstream.cli.fleet.options import add_fleet, add_probing, load_fleet, look_at
+from slipstream.cli.fleet import add_fleet, load_fleet
+from slipstream.cli.fleet.plan import add_probing, look_at
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
-from slipstream.fleet.openssh import open_ssh
-from slipstream.reporting.text.fleet import render_probe
+from slipstream.fleet.machines.openssh import open_ssh
+from slipstream.reporting.fleet.plan import render_probe
 
 EXAMPLES = """\
 # look at every machine of fleet.toml
@@ -23,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Look at the machines; one that cannot be looked at leaves with 1."""
+    """Probe all machines; exit with 1 if one of them cannot be reached."""
     fleet = load_fleet(options)
-    with open_ssh(fleet) as transport:
-        probe = look_at(options, fleet, transport, screen)
+    with open_ssh(fleet) as far:
+        probe = look_at(options, far, screen)
     screen.show_data(text=render_probe(probe), document=probe.to_json())
     return ExitCode.EXPECTED_FAILURE if probe.faults else ExitCode.DONE

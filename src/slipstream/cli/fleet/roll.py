@@ -1,49 +1,35 @@
-"""`slipstream fleet roll`: one group after the other gets a new plan; all go back if one fails."""
+"""`slipstream fleet roll`: one group after the other gets a new plan; all return if one fails."""
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
-from slipstream.cli.arguments import whole_number
-from slipstream.cli.fleet.board import Board
-from slipstream.cli.fleet.options import (
-    add_fleet,
-    add_force,
-    add_probing,
-    add_saved_plan,
-    add_trial,
-    choose_groups,
-    load_fleet,
-    look_at,
-    plan_fleet,
-    read_limits,
-    require_canary,
-)
-from slipstream.cli.fleet.plan import FLEET_PLAN_HINT
-from slipstream.cli.measuring_options import require_writable, write_report
+from slipstream.cli.arguments import natural_number, positive_number, whole_number
+from slipstream.cli.fleet import Board, add_fleet, add_force, choose_groups, load_fleet
+from slipstream.cli.fleet.plan import add_probing, add_saved_plan, take_fleet_plan
 from slipstream.cli.screen import Screen
 from slipstream.errors import EngineError, ExitCode, InvalidInputError, UnreachableError, UsageError
-from slipstream.fleet.canary.far_groups import FarGroups, FarTrial, keep_canary, open_trial
-from slipstream.fleet.front.deploying import deploy_front, require_router
-from slipstream.fleet.lease import HeldLease, holding
-from slipstream.fleet.openssh import open_ssh
+from slipstream.fleet.balancer.deploying import deploy_balancer, require_balancer
+from slipstream.fleet.machines.commands import Machines
+from slipstream.fleet.machines.lease import HeldLease, holding
+from slipstream.fleet.machines.openssh import open_ssh
+from slipstream.fleet.machines.weights import spread_weights
 from slipstream.fleet.plan import FleetPlan
 from slipstream.fleet.record import Fleet
-from slipstream.fleet.roll import Rollout, Version, begin
-from slipstream.fleet.rolling import DRAIN_SECONDS, FleetPerformer, carry_out
-from slipstream.fleet.rollout_files import read_plans, read_rollout, save_plans, save_rollout
-from slipstream.fleet.served_plan import read_served_plan
-from slipstream.fleet.starting import require_startable
-from slipstream.fleet.transport import Transport
-from slipstream.fleet.weights import spread_weights
-from slipstream.records import read_record
-from slipstream.reporting.pages.canary import render_canary_html
-from slipstream.reporting.text.fleet_roll import render_rollout
-
-RESUME_HINT = "slipstream fleet roll --resume"
-
+from slipstream.fleet.rolling.rollout import Rollout, Version, begin
+from slipstream.fleet.rolling.steps import (
+    DRAIN_SECONDS,
+    TRIAL_SECONDS,
+    FleetPerformer,
+    carry_out,
+    read_plans,
+    read_rollout,
+    read_served_plan,
+    save_plans,
+    save_rollout,
+)
+from slipstream.fleet.running.starting import require_startable
+from slipstream.reporting.fleet.rollout import render_rollout
 
 EXAMPLES = """\
 # roll the plan of today's fleet.toml out to one group after another
@@ -65,138 +51,137 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_probing(parser)
     add_saved_plan(parser)
     parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="continue a rollout that was interrupted, on any machine",
-    )
-    parser.add_argument(
         "--drain",
         type=whole_number,
         metavar="SECONDS",
         default=int(DRAIN_SECONDS),
         help=f"time that a group's requests have to finish (default {DRAIN_SECONDS:.0f})",
     )
+    add_rollout(parser)
+
+
+def add_rollout(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every rollout."""
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue a rollout that was interrupted, on any machine",
+    )
+    parser.add_argument(
+        "--canary",
+        metavar="GROUPS",
+        type=natural_number,
+        default=0,
+        help="groups that try the change first, until a test on their requests decides "
+        "(default 0: none)",
+    )
+    hours = TRIAL_SECONDS / 3600
+    parser.add_argument(
+        "--hours",
+        metavar="N",
+        type=positive_number,
+        default=hours,
+        help=f"roll back if the canary's requests have not decided by then (default {hours:g})",
+    )
     add_force(parser)
-    add_trial(parser)
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Roll, and show the record; one that went back leaves with 4, one that is stuck with 3."""
+    """Roll, and show the record; one that is rolled back leaves with 4."""
     fleet = load_fleet(options)
-    require_router(fleet)
+    require_balancer(fleet)
     if options.resume and (options.group or options.plan or options.canary):
-        raise UsageError("a rollout goes on as it was begun", hint=RESUME_HINT)
-    require_writable(options.html)
+        raise UsageError("a rollout goes on as it was begun", hint="slipstream fleet roll --resume")
     require_canary(tuple(fleet.groups), options.canary)
-    with (
-        open_ssh(fleet) as transport,
-        holding(fleet, transport, "roll", force=options.force) as lease,
-    ):
-        show, trial = Board(screen, fleet.machines).show, None
-        if options.resume:
-            rollout, plans = _find_left(fleet, transport)
-        else:
-            _require_none_left(fleet, transport)
-            plans = _find_plans(options, fleet, transport, screen)
+    with open_ssh(fleet) as far, holding(far, "roll", force=options.force) as lease:
+        show = Board(screen, fleet.machines).show
+        plans: dict[Version, FleetPlan] = {}
+        if (rollout := find_left(far, resume=options.resume)) is None:
+            plans["old"] = read_served_plan(far)
+            plans["new"] = take_fleet_plan(options, far, screen)
             names = tuple(choose_groups(fleet, options.group))
             require_startable(plans["new"], names)
             # Before a group is closed: the rest takes minutes, a model may take hours.
-            spread_weights(plans["new"], [*names], transport, show)
-            if options.canary:
-                trial = _Trial.open(options, fleet, transport, names, screen)
-            now = datetime.now(UTC)
-            identity, canary = f"{now:%Y%m%d-%H%M%S}", min(options.canary, len(names))
-            rollout = begin(identity, fleet.name, names, now, canary=canary)
-            save_plans(fleet, transport, plans)
-        judge = trial.judge if trial else None
-        performer = FleetPerformer(fleet, plans, transport, show, options.drain, judge)
-        rollout = _carry_out(rollout, performer, fleet, transport, lease)
-        if rollout.state == "done":
-            deploy_front(plans["new"], transport)
-    screen.show_data(text=render_rollout(rollout), document=rollout.to_json())
-    codes = {"done": ExitCode.DONE, "went back": ExitCode.GATE_MISSED}
-    return codes.get(rollout.state, ExitCode.ENGINE)
+            spread_weights(plans["new"], [*names], far, show)
+            save_plans(far, plans)
+            rollout = begin_now(fleet, names, options)
+        return finish(far, rollout, plans, lease, screen, drain_seconds=options.drain)
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """What requests say about the first groups of a rollout, kept and shown as a canary."""
-
-    trial: FarTrial
-    page: Path | None
-    screen: Screen
-
-    @classmethod
-    def open(
-        cls,
-        options: argparse.Namespace,
-        fleet: Fleet,
-        transport: Transport,
-        names: Sequence[str],
-        screen: Screen,
-    ) -> "_Trial":
-        canary = names[: options.canary]
-        others = [group for group in fleet.groups if group not in canary]
-        groups = FarGroups(fleet, transport, screen.show_progress)
-        trial = open_trial(groups, "plan", canary, others, read_limits(options))
-        return cls(trial, options.html, screen)
-
-    def judge(self) -> str:
-        """Return why the plan is promoted; any other verdict is a failure."""
-        groups, verdict = self.trial.groups, self.trial.decide()
-        record = self.trial.trial.describe(verdict, name="the new plan", done=())
-        keep_canary(groups.fleet, groups.transport, record)
-        if self.page:
-            write_report(self.page, render_canary_html(record), self.screen)
-        if verdict.outcome != "promote":
-            raise EngineError(f"{verdict.outcome}: {verdict.because}", hint="slipstream fleet top")
-        return verdict.because
-
-
-def _carry_out(
-    rollout: Rollout,
-    performer: FleetPerformer,
-    fleet: Fleet,
-    transport: Transport,
-    lease: HeldLease,
+def begin_now(
+    fleet: Fleet, names: Sequence[str], options: argparse.Namespace, drafter: str | None = None
 ) -> Rollout:
+    """Begin a rollout of groups in this order, named after this moment."""
+    now = datetime.now(UTC)
+    return begin(
+        f"{now:%Y%m%d-%H%M%S}",
+        fleet.name,
+        tuple(names),
+        now,
+        canary=min(options.canary, len(names)),
+        trial_seconds=3600 * options.hours,
+        drafter=drafter,
+    )
+
+
+def finish(
+    far: Machines,
+    rollout: Rollout,
+    plans: dict[Version, FleetPlan],
+    lease: HeldLease,
+    screen: Screen,
+    *,
+    drain_seconds: float = DRAIN_SECONDS,
+) -> ExitCode:
+    """Carry a rollout out to its end, and show its record."""
+    if not plans and rollout.drafter is None:
+        plans = read_plans(far)
+    show = Board(screen, far.fleet.machines).show
     try:
-        return carry_out(
+        rollout = carry_out(
             rollout,
-            performer,
-            save=lambda one: save_rollout(fleet, transport, one),
+            FleetPerformer(far, rollout, plans, show, drain_seconds),
+            save=lambda one: save_rollout(far, one),
             check=lease.require,
         )
     except UnreachableError as fault:
         raise EngineError(
             f"the rollout is left as it stands: {fault.message}",
             details=fault.details,
-            hint=f"{fault.hint}; then {RESUME_HINT}",
+            hint=f"{fault.hint}; then {name_resume(rollout)}",
         ) from fault
+    if rollout.state == "done" and plans:
+        deploy_balancer(plans["new"], far)
+    screen.show_data(text=render_rollout(rollout), document=rollout.to_json())
+    codes = {"done": ExitCode.DONE, "rolled back": ExitCode.GATE_MISSED}
+    return codes.get(rollout.state, ExitCode.ENGINE)
 
 
-def _find_plans(
-    options: argparse.Namespace, fleet: Fleet, transport: Transport, screen: Screen
-) -> dict[Version, FleetPlan]:
-    old = read_served_plan(fleet, transport)
-    if options.plan is not None:
-        return {"old": old, "new": read_record(options.plan, FleetPlan, hint=FLEET_PLAN_HINT)}
-    return {"old": old, "new": plan_fleet(fleet, look_at(options, fleet, transport, screen))}
-
-
-def _find_left(fleet: Fleet, transport: Transport) -> tuple[Rollout, dict[Version, FleetPlan]]:
-    rollout = read_rollout(fleet, transport)
-    if rollout is None or rollout.state in ("done", "went back"):
+def find_left(far: Machines, *, resume: bool) -> Rollout | None:
+    """Return the rollout that was left before its end; only `resume` goes on after one."""
+    left = read_rollout(far)
+    if left is not None and left.state in ("done", "rolled back"):
+        left = None
+    if resume and left is None:
         raise InvalidInputError("no rollout was left", hint="slipstream fleet roll")
-    if rollout.state == "stuck":
+    if left is not None and not resume:
+        what = f"the rollout {left.id} was left while it was {left.state}"
+        raise InvalidInputError(what, hint=name_resume(left))
+    if left is not None and left.state == "rollback failed":
         # It is tried again from the step that failed.
-        rollout = rollout.model_copy(update={"state": "going back"})
-    return rollout, read_plans(fleet, transport)
+        return left.model_copy(update={"state": "rolling back"})
+    return left
 
 
-def _require_none_left(fleet: Fleet, transport: Transport) -> None:
-    rollout = read_rollout(fleet, transport)
-    if rollout is not None and rollout.state not in ("done", "went back"):
+def require_canary(groups: Sequence[str], number: int) -> None:
+    """Refuse a canary that leaves no group to go on as before."""
+    if number and number >= len(groups):
         raise InvalidInputError(
-            f"the rollout {rollout.id} was left while it was {rollout.state}", hint=RESUME_HINT
+            f"{number} of {len(groups)} groups cannot be a canary: at least one goes on as before",
+            hint="--canary 1" if len(groups) > 1 else "leave --canary out",
         )
+
+
+def name_resume(rollout: Rollout) -> str:
+    """Return the command that goes on with a rollout."""
+    return f"slipstream fleet {'roll' if rollout.drafter is None else 'swap'} --resume"

@@ -3,12 +3,12 @@
 import argparse
 from datetime import UTC, datetime
 
-from slipstream.cli.fleet.options import add_fleet, load_fleet
+from slipstream.cli.fleet import add_fleet, load_fleet
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
-from slipstream.fleet.openssh import open_ssh
-from slipstream.fleet.status import read_fleet_status
-from slipstream.reporting.text.fleet_status import render_fleet_status
+from slipstream.fleet.machines.openssh import open_ssh
+from slipstream.fleet.running.status import read_fleet_status
+from slipstream.reporting.fleet.status import render_fleet_status
 
 EXAMPLES = """\
 # the state of every machine and group
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Ask every machine; unless every group is ready, leave with 1."""
     fleet = load_fleet(options)
-    with open_ssh(fleet, shared=False) as transport:
-        status = read_fleet_status(fleet, transport, datetime.now(UTC))
+    with open_ssh(fleet, shared=False) as far:
+        status = read_fleet_status(far, datetime.now(UTC))
     screen.show_data(text=render_fleet_status(status), document=status.to_json())
     return ExitCode.DONE if status.is_ready else ExitCode.EXPECTED_FAILURE

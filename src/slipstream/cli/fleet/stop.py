@@ -3,8 +3,8 @@
 import argparse
 from datetime import UTC, datetime
 
-from slipstream.cli.fleet.board import Board
-from slipstream.cli.fleet.options import (
+from slipstream.cli.fleet import (
+    Board,
     add_fleet,
     add_force,
     choose_groups,
@@ -13,12 +13,12 @@ from slipstream.cli.fleet.options import (
 )
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
-from slipstream.fleet.front.deploying import closed_to, stop_front
-from slipstream.fleet.lease import holding
-from slipstream.fleet.openssh import open_ssh
-from slipstream.fleet.starting import stop_groups
-from slipstream.fleet.status import read_fleet_status
-from slipstream.reporting.text.fleet_status import render_fleet_status
+from slipstream.fleet.balancer.deploying import ask_balancer, closed_to
+from slipstream.fleet.machines.lease import holding
+from slipstream.fleet.machines.openssh import open_ssh
+from slipstream.fleet.running.starting import stop_groups
+from slipstream.fleet.running.status import read_fleet_status
+from slipstream.reporting.fleet.status import render_fleet_status
 
 EXAMPLES = """\
 # let every group finish its requests, and stop it
@@ -41,14 +41,14 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     fleet = load_fleet(options)
     names = choose_groups(fleet, options.group)
     machines = [machine for name in names for machine in fleet.groups[name].machines]
-    with open_ssh(fleet) as transport, holding(fleet, transport, "stop", force=options.force):
-        before = read_fleet_status(fleet, transport, datetime.now(UTC))
+    with open_ssh(fleet) as far, holding(far, "stop", force=options.force):
+        before = read_fleet_status(far, datetime.now(UTC))
         show = Board(screen, machines).show
-        with closed_to(fleet, transport, names):
-            faults = stop_groups(fleet, names, before, transport, now=options.now, show=show)
-        if not options.group:
-            stop_front(fleet, transport)
-        status = read_fleet_status(fleet, transport, datetime.now(UTC))
+        with closed_to(far, names):
+            faults = stop_groups(far, names, before, now=options.now, show=show)
+        if not options.group and fleet.balancer is not None:
+            ask_balancer(far, "stop")
+        status = read_fleet_status(far, datetime.now(UTC))
     screen.show_data(text=render_fleet_status(status), document=status.to_json())
     raise_first(faults, screen)
     return ExitCode.DONE

@@ -4,16 +4,14 @@ import argparse
 import shutil
 from datetime import UTC, datetime
 
-from slipstream.cli.fleet.options import add_fleet, load_fleet
+from slipstream.cli.fleet import add_fleet, load_fleet
 from slipstream.cli.screen import Screen
 from slipstream.cli.top import FOOTER, HOME, REST, REST_OF_LINE, full_screen, is_live, wait_for_quit
 from slipstream.errors import ExitCode
-from slipstream.fleet.live import FleetView, read_fleet_view
-from slipstream.fleet.openssh import open_ssh
-from slipstream.fleet.record import Fleet
-from slipstream.fleet.status import read_fleet_status
-from slipstream.fleet.transport import Transport
-from slipstream.reporting.text.fleet_top import render_fleet_view
+from slipstream.fleet.machines.commands import Machines
+from slipstream.fleet.machines.openssh import open_ssh
+from slipstream.fleet.running.status import FleetView, read_fleet_status, read_fleet_view
+from slipstream.reporting.fleet.status import render_fleet_view
 
 # Every look is a login on each machine.
 REDRAW_SECONDS = 3.0
@@ -22,7 +20,7 @@ REDRAW_SECONDS = 3.0
 EXAMPLES = """\
 # watch the fleet
 slipstream fleet top
-# print one picture
+# print one snapshot
 slipstream fleet top --once
 """
 
@@ -33,28 +31,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--once",
         action="store_true",
-        help="print one picture and exit, as is done without a terminal",
+        help="print one snapshot and exit, as is done without a terminal",
     )
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Show the fleet until `q`, or once."""
     fleet = load_fleet(options)
-    with open_ssh(fleet) as transport:
+    with open_ssh(fleet) as far:
         if options.once or screen.json or not is_live(screen):
-            view = _look(fleet, transport)
+            view = _look(far)
             screen.show_data(text="\n".join(render_fleet_view(view)), document=view.to_json())
             return ExitCode.DONE
         with full_screen(screen):
             while True:
-                _draw(screen, _look(fleet, transport))
+                _draw(screen, _look(far))
                 if wait_for_quit(REDRAW_SECONDS):
                     return ExitCode.DONE
 
 
-def _look(fleet: Fleet, transport: Transport) -> FleetView:
-    status = read_fleet_status(fleet, transport, datetime.now(UTC))
-    return read_fleet_view(fleet, transport, status)
+def _look(far: Machines) -> FleetView:
+    return read_fleet_view(far, read_fleet_status(far, datetime.now(UTC)))
 
 
 def _draw(screen: Screen, view: FleetView) -> None:

@@ -3,34 +3,30 @@
 import argparse
 from datetime import UTC, datetime
 
-from slipstream.cli.fleet.board import Board
-from slipstream.cli.fleet.options import (
+from slipstream.cli.fleet import (
+    Board,
     add_fleet,
     add_force,
-    add_probing,
-    add_saved_plan,
     choose_groups,
     load_fleet,
-    look_at,
-    plan_fleet,
     raise_first,
 )
-from slipstream.cli.fleet.plan import FLEET_PLAN_HINT
+from slipstream.cli.fleet.plan import add_probing, add_saved_plan, take_fleet_plan
 from slipstream.cli.screen import Screen
-from slipstream.errors import ExitCode, SlipstreamError, UsageError
-from slipstream.fleet.front.deploying import deploy_front
-from slipstream.fleet.lease import HeldLease, holding
-from slipstream.fleet.openssh import open_ssh
+from slipstream.errors import ExitCode, SlipstreamError
+from slipstream.fleet.balancer.deploying import deploy_balancer
+from slipstream.fleet.machines.commands import Machines
+from slipstream.fleet.machines.lease import HeldLease, holding
+from slipstream.fleet.machines.openssh import open_ssh
+from slipstream.fleet.machines.transport import ask_all
+from slipstream.fleet.machines.weights import spread_weights
 from slipstream.fleet.plan import FleetPlan
 from slipstream.fleet.record import FILE_NAME
-from slipstream.fleet.starting import require_startable, start_groups
-from slipstream.fleet.status import read_fleet_status
-from slipstream.fleet.transport import Transport, ask_all
-from slipstream.fleet.trust.distribution import require_certificates
-from slipstream.fleet.weights import spread_weights
-from slipstream.records import read_record
-from slipstream.reporting.text.fleet import render_fleet_plan
-from slipstream.reporting.text.fleet_status import render_fleet_status
+from slipstream.fleet.running.starting import require_startable, start_groups
+from slipstream.fleet.running.status import read_fleet_status
+from slipstream.fleet.trust.distribution import require_certificates, send_keys
+from slipstream.reporting.fleet.plan import render_fleet_plan
+from slipstream.reporting.fleet.status import render_fleet_status
 
 EXAMPLES = """\
 # start all groups that do not run
@@ -56,24 +52,16 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Plan, start what does not run, and wait until it is ready."""
     fleet = load_fleet(options)
     names = choose_groups(fleet, options.group)
-    saved = None
-    if options.plan is not None:
-        saved = read_record(options.plan, FleetPlan, hint=FLEET_PLAN_HINT)
-        if saved.fleet != fleet:
-            raise UsageError(
-                f"{options.plan} was made from another fleet file than {options.fleet}",
-                hint="slipstream fleet plan --json > FILE",
-            )
-    with open_ssh(fleet) as transport:
-        plan = saved or plan_fleet(fleet, look_at(options, fleet, transport, screen))
+    with open_ssh(fleet) as far:
+        plan = take_fleet_plan(options, far, screen)
         require_startable(plan, names)
         if options.dry_run:
             text = render_fleet_plan(plan, explain=False, firewall=False)
             screen.show_data(text=text, document=plan.to_json())
             return ExitCode.DONE
-        with holding(fleet, transport, "up", force=options.force) as lease:
-            faults = _start(plan, names, transport, lease, screen, options.fleet.read_bytes())
-        status = read_fleet_status(fleet, transport, datetime.now(UTC))
+        with holding(far, "up", force=options.force) as lease:
+            faults = _start(plan, names, far, lease, screen, options.fleet.read_bytes())
+        status = read_fleet_status(far, datetime.now(UTC))
     screen.show_data(text=render_fleet_status(status), document=status.to_json())
     raise_first(faults, screen)
     ready = {group.name for group in status.groups if group.state == "ready"}
@@ -83,31 +71,25 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 def _start(
     plan: FleetPlan,
     names: list[str],
-    transport: Transport,
+    far: Machines,
     lease: HeldLease,
     screen: Screen,
     fleet_file: bytes,
 ) -> dict[str, SlipstreamError]:
     """Start the groups that do not run, and return why machines did not get ready."""
-    fleet = plan.fleet
-    before = read_fleet_status(fleet, transport, datetime.now(UTC))
-    wanted = [
-        group.name
-        for group in before.groups
-        if group.name in names and group.state in ("down", "failed")
-    ]
-    machines = [name for group in wanted for name in fleet.groups[group].machines]
-    show = Board(screen, machines).show
-    # With it beside the keys, any machine is a desk.
-    ask_all(
-        plan.machines, lambda name: transport.send(name, fleet_file, f"{fleet.folder}/{FILE_NAME}")
-    )
-    spread_weights(plan, wanted, transport, show)
+    before = read_fleet_status(far, datetime.now(UTC)).groups
+    idle = {group.name for group in before if group.state in ("down", "failed")}
+    wanted = [name for name in names if name in idle]
+    show = Board(screen, [one for name in wanted for one in far.fleet.groups[name].machines]).show
+    # With it beside the keys, any machine is a control machine.
+    ask_all(plan.machines, lambda name: far.send(name, fleet_file, FILE_NAME))
+    spread_weights(plan, wanted, far, show)
     lease.require()
-    require_certificates(fleet, transport, wanted)
-    faults = start_groups(plan, wanted, transport, show)
-    if plan.router is not None:
+    require_certificates(far, wanted)
+    faults = start_groups(plan, wanted, far, show)
+    if plan.balancer is not None:
         lease.require()
-        show(plan.router.machine, "front", "HAProxy and the router are started")
-        deploy_front(plan, transport)
+        show(plan.balancer.machine, "balancer", "HAProxy is started")
+        send_keys(far, plan.balancer.machine)
+        deploy_balancer(plan, far)
     return faults

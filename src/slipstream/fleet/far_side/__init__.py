@@ -1,1 +1,1 @@
-"""What a machine does when a fleet's desk asks it over SSH: it looks at itself, and answers."""
+"""What a machine does when a fleet's control machine asks it over SSH."""

@@ -1,7 +1,7 @@
 """A fleet's own certificate authority, by `cryptography`: made once, and kept by whoever made it.
 
 Its key stays beside fleet.toml and is never sent anywhere. A machine's certificate is for its name
-and its addresses, and serves both ways: the front shows it to gates, gates show it to the front.
+and its addresses, and serves both ways: HAProxy shows it to gates, gates show it to HAProxy.
 """
 
 import ipaddress

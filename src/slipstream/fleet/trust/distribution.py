@@ -10,19 +10,19 @@ from datetime import datetime
 from typing import Literal
 
 from slipstream.errors import InvalidInputError, SlipstreamError, UnreachableError
-from slipstream.fleet.far_commands import call, explain, read_answer
+from slipstream.fleet.balancer.deploying import ask_balancer
+from slipstream.fleet.far_side.this_machine import DescribeMachine
+from slipstream.fleet.machines.commands import Machines
+from slipstream.fleet.machines.transport import ask_all
 from slipstream.fleet.plan import MachineView
 from slipstream.fleet.record import Fleet
-from slipstream.fleet.transport import Transport, ask_all
 from slipstream.fleet.trust.authority import Authority
 from slipstream.records import Record
 from slipstream.serving.access.keys import read_keys
 
 MACHINE, FRONT, AUTHORITY = "machine.pem", "front.pem", "ca.pem"
 TLS_FOLDER, KEYS_FILE = "tls", "keys.json"
-LARGEST_CERTIFICATE = 1 << 16
 _SECONDS = 30.0
-_READ = f'head -c {LARGEST_CERTIFICATE} "$1" 2>/dev/null; true'
 _OVERWRITE = 'set -e; umask 077; for f; do cat "$f.next" > "$f"; rm "$f.next"; done'
 
 
@@ -43,78 +43,64 @@ class DeliveryList(Record):
 
 
 def deliver(
-    fleet: Fleet,
-    transport: Transport,
-    authority: Authority,
-    *,
-    now: datetime,
-    names: Iterable[str] = (),
+    far: Machines, authority: Authority, *, now: datetime, names: Iterable[str] = ()
 ) -> dict[str, Delivery | SlipstreamError]:
-    """Send every machine what it needs to trust the others; `names` are more of the front's."""
+    """Send every machine what it needs to trust the others.
+
+    `names` are more that clients call the load balancer by.
+    """
 
     def deliver_to(machine: str) -> Delivery:
-        own = _list_names(fleet, machine)
-        certificate = _renew(fleet, transport, authority, machine, MACHINE, own, now)
+        own = _list_names(far.fleet, machine)
+        certificate = _renew(far, authority, machine, MACHINE, own, now)
         front = None
-        if fleet.router is not None and fleet.router.machine == machine:
-            claimed = _list_claimed_names(fleet, transport, authority, machine)
-            wanted = [*names, *own, *claimed]
-            front = _renew(fleet, transport, authority, machine, FRONT, wanted, now)
+        if _is_balancer(far.fleet, machine):
+            wanted = [*names, *own, *_list_claimed_names(far, authority, machine)]
+            front = _renew(far, authority, machine, FRONT, wanted, now)
             if certificate or front:
-                _ask_front(fleet, transport, machine, "reload")
-        keys = send_keys(fleet, transport, machine)
+                ask_balancer(far, "reload")
+        keys = send_keys(far, machine)
         return Delivery(machine=machine, certificate=certificate, front=front, keys=keys)
 
-    return ask_all(fleet.machines, deliver_to)
+    return ask_all(far.fleet.machines, deliver_to)
 
 
-def deliver_keys(fleet: Fleet, transport: Transport) -> dict[str, Delivery | SlipstreamError]:
+def deliver_keys(far: Machines) -> dict[str, Delivery | SlipstreamError]:
     """Send every machine the keys of the fleet's file; a revoked one opens nothing from then on."""
     return ask_all(
-        fleet.machines,
-        lambda machine: Delivery(machine=machine, keys=send_keys(fleet, transport, machine)),
+        far.fleet.machines,
+        lambda machine: Delivery(machine=machine, keys=send_keys(far, machine)),
     )
 
 
-def send_keys(fleet: Fleet, transport: Transport, machine: str) -> int | None:
-    """Send the keys to a machine, and have its front take them; None without any."""
-    if fleet.keys is None:
+def send_keys(far: Machines, machine: str) -> int | None:
+    """Send the keys to a machine, and have its load balancer take them; None without any."""
+    if far.fleet.keys is None:
         return None
-    keys = read_keys(fleet.keys.file)
-    if not keys:
+    file = far.fleet.keys.file
+    if not (keys := read_keys(file)):
         raise InvalidInputError(
-            f"there are no keys in {fleet.keys.file}",
-            hint=f"SLIPSTREAM_KEYS={fleet.keys.file} slipstream keys new --name NAME",
+            f"there are no keys in {file}",
+            hint=f"SLIPSTREAM_KEYS={file} slipstream keys new --name NAME",
         )
     content = "".join(f"{key.model_dump_json(exclude_none=True)}\n" for key in keys)
-    transport.send(machine, content.encode(), f"{fleet.folder}/{KEYS_FILE}")
-    if fleet.router is not None and fleet.router.machine == machine:
-        _ask_front(fleet, transport, machine, "keys")
+    far.send(machine, content.encode(), KEYS_FILE)
+    if _is_balancer(far.fleet, machine):
+        ask_balancer(far, "keys")
     return len(keys)
 
 
-def _ask_front(fleet: Fleet, transport: Transport, machine: str, action: str) -> None:
-    answer = call(fleet, transport, machine, ["fleet", "front", fleet.name, action])
-    if answer.code:
-        raise UnreachableError(
-            f"{machine}: the front does not follow: {explain(answer)}",
-            hint=f"ssh {fleet.name_ssh(machine)} slipstream fleet front {fleet.name} {action}",
-        )
-
-
-def require_certificates(fleet: Fleet, transport: Transport, groups: Iterable[str]) -> None:
-    """Refuse to start groups behind a front without what they know each other by."""
-    if fleet.router is None:
+def require_certificates(far: Machines, groups: Iterable[str]) -> None:
+    """Refuse to start groups behind a load balancer without what they know each other by."""
+    if far.fleet.balancer is None:
         return
-    router = fleet.router.machine
-    heads = [fleet.groups[name].machines[0] for name in groups]
-    place = f"{fleet.folder}/{TLS_FOLDER}"
+    heads = [far.fleet.groups[name].machines[0] for name in groups]
 
     def has_one(machine: str) -> bool:
-        file = FRONT if machine == router else MACHINE
-        return not transport.run(machine, ["test", "-s", f"{place}/{file}"], timeout=_SECONDS).code
+        file = FRONT if _is_balancer(far.fleet, machine) else MACHINE
+        return bool(far.read(machine, f"{TLS_FOLDER}/{file}"))
 
-    answers = ask_all({*heads, router}, has_one)
+    answers = ask_all({*heads, far.fleet.balancer.machine}, has_one)
     if lacking := sorted(name for name, answer in answers.items() if answer is not True):
         raise InvalidInputError(
             f"{', '.join(lacking)}: no certificate of the fleet's authority",
@@ -122,9 +108,12 @@ def require_certificates(fleet: Fleet, transport: Transport, groups: Iterable[st
         )
 
 
+def _is_balancer(fleet: Fleet, machine: str) -> bool:
+    return fleet.balancer is not None and fleet.balancer.machine == machine
+
+
 def _renew(
-    fleet: Fleet,
-    transport: Transport,
+    far: Machines,
     authority: Authority,
     machine: str,
     file: str,
@@ -132,56 +121,44 @@ def _renew(
     now: datetime,
 ) -> str | None:
     """Send a machine a certificate if it needs one, and return why it did."""
-    place = f"{fleet.folder}/{TLS_FOLDER}"
-    found = _read(transport, machine, f"{place}/{file}")
+    found = far.read(machine, f"{TLS_FOLDER}/{file}") or b""
     reason = authority.find_reason_to_renew(found, names, now)
     if reason is None:
         return None
     issued = authority.issue(names, now)
     files = {f"{file}.key": issued.key, file: issued.certificate, AUTHORITY: authority.pem}
     for name, content in files.items():
-        transport.send(machine, content, f"{place}/{name}.next")
+        far.send(machine, content, f"{TLS_FOLDER}/{name}.next")
+    place = f"{far.fleet.folder}/{TLS_FOLDER}"
     command = ["sh", "-c", _OVERWRITE, "sh", *(f"{place}/{name}" for name in files)]
-    answer = transport.run(machine, command, timeout=_SECONDS)
+    answer = far.transport.run(machine, command, timeout=_SECONDS)
     if answer.code:
         raise UnreachableError(
-            f"{machine}: cannot write {place}: {answer.last_words}",
-            hint=f"ssh {fleet.name_ssh(machine)} ls -l {place}",
+            f"{machine}: cannot write {place}: {answer.complaint}",
+            hint=far.fleet.hint_ssh(machine, "ls -l", place),
         )
     return reason
 
 
-def _read(transport: Transport, machine: str, file: str) -> bytes:
-    return transport.run(machine, ["sh", "-c", _READ, "sh", file], timeout=_SECONDS).stdout
-
-
 def _list_names(fleet: Fleet, machine: str) -> list[str]:
-    """Return what a machine is called: the front asks a gate for its name in the fleet's file."""
-    host = fleet.name_ssh(machine).rpartition("@")[2]
-    host = host if host.count(":") > 1 else host.partition(":")[0]
+    """Return what a machine is called: HAProxy asks a gate for its name in the fleet's file."""
+    host = fleet.find_login(machine)[0].rpartition("@")[2]
     address = fleet.machines[machine].address
-    return list(dict.fromkeys([machine, host.strip("[]"), *([address] if address else [])]))
+    return list(dict.fromkeys([machine, host, *([address] if address else [])]))
 
 
-def _list_claimed_names(
-    fleet: Fleet, transport: Transport, authority: Authority, machine: str
-) -> list[str]:
-    """Return the addresses and earlier names of the front that its machine shows.
+def _list_claimed_names(far: Machines, authority: Authority, machine: str) -> list[str]:
+    """Return the addresses and earlier names that the load balancer's machine shows.
 
-    What a machine says of itself must not make it another one.
+    Clients may call it by any of them. What a machine says of itself must not make it another one.
     """
-    shown = _read(transport, machine, f"{fleet.folder}/{TLS_FOLDER}/{FRONT}")
-    claimed = [*_read_addresses(fleet, transport, machine), *authority.list_names(shown)]
-    others = {name for one in fleet.machines if one != machine for name in _list_names(fleet, one)}
-    return [name for name in claimed if name not in others]
-
-
-def _read_addresses(fleet: Fleet, transport: Transport, machine: str) -> list[str]:
-    """Ask a machine for its addresses: clients may call the front by any of them."""
-    answer = call(fleet, transport, machine, ["fleet", "here", "--json"])
-    view = read_answer(machine, answer, MachineView)
-    listed = [address for one in view.interfaces for address in one.addresses]
+    view = far.ask(machine, DescribeMachine(), MachineView)
+    listed = [one.partition("/")[0] for end in view.interfaces for one in end.addresses]
     own = [view.address] if view.address else []
     # An address of a link alone is known to its neighbours only.
     usable = [one for one in (*own, *listed) if not one.startswith("fe80:")]
-    return list(dict.fromkeys([*usable, "localhost", "127.0.0.1"]))
+    shown = far.read(machine, f"{TLS_FOLDER}/{FRONT}") or b""
+    claimed = [*usable, "localhost", "127.0.0.1", *authority.list_names(shown)]
+    machines = [one for one in far.fleet.machines if one != machine]
+    others = {name for one in machines for name in _list_names(far.fleet, one)}
+    return [name for name in dict.fromkeys(claimed) if name not in others]

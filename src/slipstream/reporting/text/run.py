@@ -28,6 +28,7 @@ def render_status(status: RunStatus, now: datetime) -> str:
         ("target", status.target),
         ("drafter", status.drafter or "none: plain decoding"),
         *(("drafted", _describe_drafter(one)) for one in status.drafters[-SHOWN_DRAFTERS:]),
+        *([("trial", status.trial.describe())] if status.trial else []),
         ("processes", _describe_processes(status)),
         ("requests", _describe_requests(status)),
         ("measured", _describe_measurements(status)),

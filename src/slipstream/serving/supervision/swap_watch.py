@@ -19,12 +19,17 @@ _OWN_KEY = "supervisor"
 
 
 class SwapWatch:
-    """Compares the current drafter with the previous one for ten minutes."""
+    """Compares the current drafter with the previous one for ten minutes, or as long as is said."""
 
-    def __init__(self, folder: RunFolder, drafters: Sequence[ServedDrafter]) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        drafters: Sequence[ServedDrafter],
+        seconds: float = WATCH_SECONDS,
+    ) -> None:
         self._folder, self._swapped_at = folder, drafters[-1].since.timestamp()
         self._served = _list_times(drafters)
-        self._until = time.monotonic() + WATCH_SECONDS
+        self._until = time.monotonic() + seconds
         self._bounds = self._read_bounds()
         self._reader = LedgerReader()
         self.test = SwapTest(())

@@ -1,27 +1,27 @@
 """Swaps of a served drafter: ordered by the user, loaded by the gate, tested here.
 
 A drafter of which nothing is accepted, or less than of the one before, is swapped back. The plan of
-the run changes with the drafter, so a restart keeps it.
+the run changes with the drafter, so a restart keeps it. A drafter on trial must be shown to be as
+good: it is swapped back if that is not known in time, and an engine that ends takes it along.
 """
 
 import asyncio
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from slipstream.atomic_files import write_even_if_full
+from slipstream.checkpoints.pairing import Fault
 from slipstream.errors import EngineError, InvalidInputError, SlipstreamError
-from slipstream.planning.plan import LaunchPlan
-from slipstream.planning.settings import Choice
 from slipstream.records import read_record
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.death import Death
 from slipstream.serving.supervision.engine_life import EngineLife
 from slipstream.serving.supervision.generation import PROOFS, STORY, Proof, prove
-from slipstream.serving.supervision.swap_watch import SwapWatch
+from slipstream.serving.supervision.swap_watch import WATCH_SECONDS, SwapWatch
 from slipstream.serving.swap_faults import find_current, find_faults
-from slipstream.serving.swap_offer import takes_swaps
-from slipstream.serving.swaps import GateOrder, GateResult, ServedDrafter, Swap, SwapOrder
+from slipstream.serving.swap_offer import takes_swaps, with_drafter
+from slipstream.serving.swaps import GateOrder, GateResult, ServedDrafter, Swap, SwapOrder, Trial
 
 LOOK_EVERY_SECONDS = 0.25
 # A gate that says nothing for so long serves a drafter that nobody knows.
@@ -67,6 +67,7 @@ class Swapping:
                     self._chronicle.note(f"the drafter was not swapped: {fault}")
         finally:
             self._end_watch()
+            self._abandon_trial()
 
     async def _look(self, life: EngineLife) -> None:
         if (order := self._take_order()) is not None:
@@ -81,6 +82,12 @@ class Swapping:
             await self._return(life, reason)
         elif self._watch is not None:
             await self._look_at_requests(self._watch, life)
+        elif (trial := self._running_trial) is not None:
+            # An order came between that was refused, or the drafter was never loaded.
+            if self._current.folder == trial.folder:
+                await self._begin_watch(life)
+            else:
+                self._end_trial("rolled back", f"{trial.drafter} was not loaded")
 
     def _take_order(self) -> SwapOrder | None:
         """Return an order that is new, once."""
@@ -97,13 +104,15 @@ class Swapping:
 
     async def _obey(self, order: SwapOrder, life: EngineLife) -> None:
         try:
-            faults = await asyncio.to_thread(lambda: list(find_faults(self._chronicle.run, order)))
+            faults = await asyncio.to_thread(self._find_faults, order)
         except (SlipstreamError, OSError) as fault:
             self._tell(order, "refused", str(fault), hint=getattr(fault, "hint", None))
             return
         if faults:
             self._tell(order, "refused", f"{faults[0].code}: {faults[0].message}", faults[0].hint)
             return
+        if order.trial_seconds is not None:
+            self._begin_trial(order, order.trial_seconds)
         self._chronicle.note(f"swapping to {order.name}, with a test request before and after")
         try:
             await self._exchange(order, life)
@@ -136,16 +145,25 @@ class Swapping:
             f"{order.name} drafts: {_show(after)} tokens per step, {_show(before)} before; it was "
             f"loaded within {1000 * (result.seconds or 0):.0f} ms"
         )
-        watch = SwapWatch(self._chronicle.engine_folder, self._chronicle.run.drafters)
+        self._tell(order, "swapped", message, proofs=(before, after), result=result)
+        # Whoever orders the drafter before is not to be overruled by its requests.
+        if order.folder not in [one.folder for one in self._chronicle.run.drafters[-3:-2]]:
+            await self._begin_watch(life)
+
+    async def _begin_watch(self, life: EngineLife) -> None:
+        """Compare requests from now on; a trial for which that cannot be done has failed."""
+        run, trial = self._chronicle.run, self._running_trial
+        left = (trial.until - datetime.now(UTC)).total_seconds() if trial else WATCH_SECONDS
+        watch = SwapWatch(self._chronicle.engine_folder, run.drafters, left)
         self._watch = watch
         try:
             await asyncio.to_thread(watch.begin)
         except OSError as fault:
             self._end_watch()
-            self._chronicle.note(
-                f"the new drafter cannot be compared with the previous one: {fault}"
-            )
-        self._tell(order, "swapped", message, proofs=(before, after), result=result)
+            message = f"the new drafter cannot be compared with the previous one: {fault}"
+            self._chronicle.note(message)
+            if trial is not None:
+                await self._return(life, message)
 
     async def _return(
         self,
@@ -177,15 +195,18 @@ class Swapping:
         self._end_watch()
         test = watch.test
         shown = "no request could be compared"
-        if test.accepted_per_step is not None:
-            old, new = test.accepted_per_step
+        if test.means is not None:
+            old, new = test.means
             shown = (
                 f"{new:.2f} accepted tokens per step, {old:.2f} before, {test.requests} requests"
             )
-        if verdict == "worse":
-            await self._return(life, f"it is worse: {shown}")
+        on_trial = self._running_trial is not None
+        if verdict == "worse" or (on_trial and verdict == "undecided"):
+            judged = "worse" if verdict == "worse" else "not shown to be as good"
+            await self._return(life, f"it is {judged}: {shown}")
         else:
             judged = "as good as the previous one" if verdict == "as-good" else "kept, undecided"
+            self._end_trial("passed", f"{judged}: {shown}")
             figures = {"requests": float(test.requests)}
             self._chronicle.note(f"the new drafter is {judged}: {shown}", figures=figures)
 
@@ -212,7 +233,7 @@ class Swapping:
         known = run.drafters or (current,)
         added = ServedDrafter(name=name, folder=folder, since=datetime.now(UTC))
         self._chronicle.update(
-            plan=_with_drafter(run.plan, folder, f"swapped in for {current.name}"),
+            plan=with_drafter(run.plan, folder, f"swapped in for {current.name}"),
             drafters=(*known, added)[-KEPT_DRAFTERS:],
         )
 
@@ -242,7 +263,62 @@ class Swapping:
             measured = {**self._chronicle.run.measurements, "tokens_per_step": after}
             self._chronicle.update(measurements=measured)
         self._chronicle.update(last_swap=swap)
+        self._follow_trial(order, outcome, message)
         self._chronicle.note(f"swap: {message}", figures=figures)
+
+    def _find_faults(self, order: SwapOrder) -> list[Fault]:
+        faults = list(find_faults(self._chronicle.run, order))
+        if not faults and order.trial_seconds is not None:
+            added = ServedDrafter(name=order.name, folder=order.folder, since=datetime.now(UTC))
+            known = self._chronicle.run.drafters or (self._current,)
+            watch = SwapWatch(self._chronicle.engine_folder, (*known, added))
+            watch.begin()
+            watch.close()
+            if not watch.test.can_decide:
+                what = f"{self._current.name} has served too few requests to compare a trial with"
+                hint = "wait for more requests, or leave --trial out"
+                faults = [Fault(code="swap-trial", verdict="refuse", message=what, hint=hint)]
+        return faults
+
+    @property
+    def _running_trial(self) -> Trial | None:
+        trial = self._chronicle.run.trial
+        return trial if trial is not None and trial.state == "running" else None
+
+    def _begin_trial(self, order: SwapOrder, seconds: float) -> None:
+        """Write the trial down before anything is changed."""
+        now = datetime.now(UTC)
+        trial = Trial(
+            order=order.id,
+            drafter=order.name,
+            folder=order.folder,
+            before=self._current,
+            began_at=now,
+            until=now + timedelta(seconds=seconds),
+        )
+        self._chronicle.update(trial=trial)
+
+    def _follow_trial(self, order: SwapOrder, outcome: str, message: str) -> None:
+        """End the trial if its drafter is in use no more, or could not be taken back."""
+        trial = self._running_trial
+        if trial is not None and self._current.folder != trial.folder:
+            self._end_trial("rolled back", message)
+        elif trial is not None and outcome == "failed" and order.folder == trial.folder:
+            self._end_trial("failed", message)
+
+    def _end_trial(self, state: str, message: str) -> None:
+        if (trial := self._running_trial) is not None:
+            ended = trial.model_copy(update={"state": state, "message": message})
+            self._chronicle.update(trial=ended)
+
+    def _abandon_trial(self) -> None:
+        """Have the next engine start with the drafter before: this one ended during the trial."""
+        trial, message = self._running_trial, "the engine ended during the trial"
+        if trial is not None and self._current.folder == trial.folder:
+            self._change_drafter(trial.before.name, trial.before.folder)
+            order = SwapOrder(id=trial.order, name=trial.drafter, folder=trial.folder)
+            self._tell(order, "swapped-back", f"back to {trial.before.name}: {message}")
+        self._end_trial("rolled back", message)
 
     def _end_watch(self) -> None:
         """Close the ledger."""
@@ -261,13 +337,6 @@ FIGURES = {"load_seconds", "tokens_per_step_before", "tokens_per_step_after"}
 async def _prove_again(life: EngineLife) -> Proof:
     """Repeat the test request on one prompt, briefly, since other requests are open."""
     return await prove(life.asker, drafts=True, prompts=PROOFS[:1], tokens=PROOF_TOKENS)
-
-
-def _with_drafter(plan: LaunchPlan, folder: Path, because: str) -> LaunchPlan:
-    assert plan.speculation is not None
-    drafter = Choice(str(folder), "user", because)
-    changed = plan.speculation.model_copy(update={"drafter": drafter, "revision": None})
-    return plan.change(speculation=changed)
 
 
 def _read_result(path: Path, order: GateOrder) -> GateResult | None:

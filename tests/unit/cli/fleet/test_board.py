@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from slipstream.cli.fleet.board import Board
+from slipstream.cli.fleet import Board
 from slipstream.cli.screen import Screen
 
 

@@ -4,46 +4,29 @@ import io
 import json
 import subprocess
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from slipstream.cli.main import run
-from slipstream.fleet.far_side.link_transfer import LinkFigures
+from slipstream.fleet.machines.transport import Answer
 from slipstream.fleet.plan import FleetPlan, FleetProbe
-from slipstream.fleet.record import Fleet, read_fleet
-from slipstream.fleet.status import FleetStatus
-from slipstream.fleet.transport import Answer
+from slipstream.fleet.record import read_fleet
+from slipstream.fleet.running.status import FleetStatus
 from slipstream.planning import LaunchPlan
-from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
-from slipstream.serving.run_status import RunStatus
-from tests.unit.fleet.far_machines import (
-    FarMachines,
-    connect,
-    events,
-    find_words,
-    list_runs,
-    run_status,
-    say,
-    view,
-)
-from tests.unit.proving_ground.test_untrained_drafter import TARGET
+from tests.unit.cli.fleet.site import HASH, Site, write_models
+from tests.unit.fleet.far_machines import connect, events, find_words, run_status, say, view
 
 CLEAR = "\x1b[2J"
+Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fleet:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """Lay a model, keys and a fleet of three machines in two groups into the working folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET}
-    for name, content in (("target", config), ("drafter", drafter_config(config, DrafterShape()))):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(json.dumps(content))
-    (tmp_path / "keys.json").write_text("{}\n")
+    write_models(tmp_path)
     (tmp_path / "fleet.toml").write_text(f"""
 name = "lab"
 [model]
@@ -60,49 +43,14 @@ speculation = false
 [keys]
 file = "keys.json"
 """)
-    return read_fleet(tmp_path / "fleet.toml")
-
-
-NUMBERS = {"one": 1, "two": 2, "three": 3}
-HASH = "ab" * 32
-
-
-def make_reply(
-    fleet: Fleet, runs: dict[str, RunStatus] | None = None, **others: Answer
-) -> Callable[[str, list[str], bytes | None], Answer]:
-    """Answer as healthy machines do; `others` are answers by the verb."""
-    known = {} if runs is None else runs
-
-    def reply(machine: str, words: list[str], _: bytes | None) -> Answer:
-        verb = words[1] if words[0] == "fleet" else words[0]
-        if verb in others:
-            return others[verb]
-        if verb == "here":
-            return say(view(NUMBERS[machine], address=f"10.0.0.{NUMBERS[machine]}").to_json())
-        if verb == "link" and "--there" not in words:
-            return say('{"port": 4000}\n')
-        if verb == "link":
-            return say(LinkFigures(gigabits=23.4, round_trip_ms=0.05).to_json())
-        if verb == "status":
-            return list_runs(*([known[machine]] if machine in known else []))
-        if verb == "weights":
-            document = {"name": "m", "tree": "/models/target", "sha256": HASH, "size_bytes": 5}
-            return say(json.dumps(document))
-        if verb == "serve":
-            known[machine] = run_status(fleet, id=f"run-{machine}")
-            return events("starting", "warming", "ready")
-        if verb == "stop":
-            known[machine] = run_status(fleet, "stopped", id=f"run-{machine}")
-        return say("1.0\n" if verb == "date" else "{}")
-
-    return reply
+    made = Site(tmp_path)
+    connect(monkeypatch, made.far)
+    return made
 
 
 def test_probe_looks_at_every_machine_and_measures_links_inside_groups(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    site: Site, capsys: Capture
 ) -> None:
-    machines = FarMachines(make_reply(fleet))
-    connect(monkeypatch, machines)
     assert run(["fleet", "probe", "--json"], {}) == 0
     probe = FleetProbe.model_validate_json(capsys.readouterr().out)
     assert list(probe.machines) == ["one", "two", "three"]
@@ -112,32 +60,24 @@ def test_probe_looks_at_every_machine_and_measures_links_inside_groups(
 
 
 def test_a_machine_that_is_down_is_a_fault_and_the_others_are_seen(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    site: Site, capsys: Capture
 ) -> None:
-    connect(monkeypatch, FarMachines(make_reply(fleet), down={"three"}))
+    site.far.down = {"three"}
     assert run(["fleet", "plan", "--json"], {}) == 1
     plan = FleetPlan.model_validate_json(capsys.readouterr().out)
     assert [group.name for group in plan.groups] == ["a"]
-    assert [fault.message for fault in plan.refusals] == [
-        "three cannot be reached: it does not answer"
-    ]
+    (fault,) = plan.refusals
+    assert (fault.code, fault.message.split()[0]) == ("fleet-machine", "three")
 
 
-def test_plan_needs_no_machine_with_a_saved_probe(
-    fleet: Fleet,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
-    connect(monkeypatch, FarMachines(make_reply(fleet)))
+def test_plan_needs_no_machine_with_a_saved_probe(site: Site, capsys: Capture) -> None:
     run(["fleet", "probe", "--json"], {})
-    (tmp_path / "probe.json").write_text(capsys.readouterr().out)
-    connect(monkeypatch, FarMachines(make_reply(fleet), down={"one", "two", "three"}))
+    Path("probe.json").write_text(capsys.readouterr().out)
+    site.far.down = {"one", "two", "three"}
     assert run(["fleet", "plan", "--probe", "probe.json"], {}) == 0
     shown = capsys.readouterr().out
-    assert "group a on one, two, at 10.0.0.1:8000" in shown
-    assert "--tensor-parallel-size 2" in shown
-    assert "29501/tcp" in shown
+    for part in ("group a on one, two, at 10.0.0.1:8000", "--tensor-parallel-size 2", "29501/tcp"):
+        assert part in shown
     assert "rank 1, two" in shown
 
 
@@ -155,13 +95,9 @@ def test_plan_needs_no_machine_with_a_saved_probe(
     ],
 )
 def test_what_a_machine_prints_is_checked_and_never_shown_as_it_is(
-    answer: Answer,
-    said: str,
-    fleet: Fleet,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    answer: Answer, said: str, site: Site, capsys: Capture
 ) -> None:
-    connect(monkeypatch, FarMachines(make_reply(fleet, here=answer)))
+    site.answers["DescribeMachine"] = answer
     assert run(["fleet", "probe"], {}) == 1
     shown = capsys.readouterr()
     assert said in shown.out
@@ -169,70 +105,52 @@ def test_what_a_machine_prints_is_checked_and_never_shown_as_it_is(
     assert len(shown.out) < 10_000
 
 
-def test_what_a_login_prints_before_an_answer_is_passed_over(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    healthy = make_reply(fleet)
-
+def test_what_a_login_prints_before_an_answer_is_passed_over(site: Site, capsys: Capture) -> None:
     def reply(machine: str, words: list[str], stdin: bytes | None) -> Answer:
-        answer = healthy(machine, words, stdin)
+        answer = site.reply(machine, words, stdin)
         return say(b"Welcome to {NAME}\n\n* 3 updates\n" + answer.stdout)
 
-    connect(monkeypatch, FarMachines(reply))
+    site.far.reply = reply
     assert run(["fleet", "probe", "--json"], {}) == 0
     probe = FleetProbe.model_validate_json(capsys.readouterr().out)
     assert [link.gigabits for link in probe.links] == [23.4]
     assert probe.machines["one"].clock_offset_seconds is not None
 
 
-def test_up_sends_every_rank_its_plan_and_starts_all_of_them(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    machines = FarMachines(make_reply(fleet))
-    connect(monkeypatch, machines)
+def test_up_sends_every_rank_its_plan_and_starts_all_of_them(site: Site, capsys: Capture) -> None:
     assert run(["fleet", "up", "--json"], {}) == 0
-    status = FleetStatus.model_validate_json(capsys.readouterr().out)
-    assert status.is_ready
-    assert sorted(machines.list_asked("serve")) == ["one", "three", "two"]
-    names: dict[str, list[str]] = {machine: [] for machine in fleet.machines}
-    for machine, path in machines.files:
-        assert path.startswith(f"{fleet.folder}/")
-        names[machine].append(Path(path).name)
-    shared = ["fleet.toml", "fleet-plan.json", "plan.json", "keys.json"]
-    assert names == {
-        "one": [*shared, "group-a.key"],
-        "two": [*shared, "group-a.key"],
-        "three": shared,
-    }
-    secrets = {machines.files[name, f"{fleet.folder}/group-a.key"] for name in ("one", "two")}
-    assert len(secrets) == 1
-    follower = LaunchPlan.model_validate_json(machines.files["two", f"{fleet.folder}/plan.json"])
+    assert FleetStatus.model_validate_json(capsys.readouterr().out).is_ready
+    far, folder = site.far, site.fleet.folder
+    assert sorted(far.list_asked("serve")) == ["one", "three", "two"]
+    shared = {f"{folder}/{name}" for name in ("fleet.toml", "fleet-plan.json", "plan.json")}
+    shared |= {f"{folder}/keys.json"}
+    for machine in site.fleet.machines:
+        sent = {path for name, path in far.files if name == machine}
+        assert sent - shared == ({f"{folder}/group-a.key"} if machine != "three" else set())
+        assert shared <= sent
+    assert site.read("one", "group-a.key") == site.read("two", "group-a.key")
+    follower = LaunchPlan.model_validate_json(site.read("two", "plan.json") or b"")
     assert follower.group is not None
     assert (follower.group.rank, follower.environment["VLLM_HOST_IP"].value) == (1, "10.0.0.2")
-    assert follower.group.secret_file == f"~/{fleet.folder}/group-a.key"
-    served = [argv for _, argv in machines.commands if find_words(argv)[:1] == ["serve"]]
-    assert f"SLIPSTREAM_KEYS=~/{fleet.folder}/keys.json" in served[0]
+    assert follower.group.secret_file == f"~/{folder}/group-a.key"
+    served = next(argv for _, argv in far.commands if find_words(argv)[:1] == ["serve"])
+    assert f"SLIPSTREAM_KEYS=~/{folder}/keys.json" in served
 
 
-def test_up_leaves_what_runs_alone_and_tells_who_failed(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    running = {"three": run_status(fleet)}
-    reply = make_reply(fleet, running, serve=events("starting", "failed"))
-    machines = FarMachines(reply)
-    connect(monkeypatch, machines)
+def test_up_leaves_what_runs_alone_and_tells_who_failed(site: Site, capsys: Capture) -> None:
+    site.runs["three"] = run_status(site.fleet)
+    site.answers["serve"] = events("starting", "failed")
     assert run(["fleet", "up"], {}) == 3
-    assert sorted(machines.list_asked("serve")) == ["one", "two"]
-    shown = capsys.readouterr()
-    assert "one did not get ready: failed: now failed" in shown.err
-    assert "two did not get ready" in shown.err
-    assert "slipstream fleet logs one" in shown.err
+    assert sorted(site.far.list_asked("serve")) == ["one", "two"]
+    shown = capsys.readouterr().err
+    assert "one did not get ready: failed: now failed" in shown
+    assert "two did not get ready" in shown
+    assert "slipstream fleet logs one" in shown
 
 
 def test_weights_go_from_the_machine_that_has_them_to_those_that_do_not(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    site: Site, capsys: Capture
 ) -> None:
-    healthy = make_reply(fleet)
     have = {"two"}
 
     def reply(machine: str, words: list[str], stdin: bytes | None) -> Answer:
@@ -243,27 +161,22 @@ def test_weights_go_from_the_machine_that_has_them_to_those_that_do_not(
         if words[:1] == ["sh"] and stdin == b"the model":
             have.add(machine)
             return say("")
-        if words[:2] == ["fleet", "weights"] and "--where" in words:
-            return say('{"tree": "/models/target"}')
-        if words[:2] == ["fleet", "weights"] and machine not in have:
+        if words[0] == "ModelRequest" and machine not in have:
             return say("", 1, b"not here")
-        return healthy(machine, words, stdin)
+        return site.reply(machine, words, stdin)
 
-    machines = FarMachines(reply)
-    connect(monkeypatch, machines)
+    site.far.reply = reply
     assert run(["fleet", "up"], {}) == 0
-    givers = [machine for machine, argv in machines.commands if argv[0] == "tar"]
+    givers = [machine for machine, argv in site.far.commands if argv[0] == "tar"]
     assert have == {"one", "two", "three"}
     assert givers[0] == "two"
     assert "copying" in capsys.readouterr().err
 
 
 def test_a_machine_that_sends_more_than_the_model_leaves_nothing_else(
-    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: Site, tmp_path: Path
 ) -> None:
-    healthy = make_reply(fleet)
-    home = tmp_path / "home"
-    sent = io.BytesIO()
+    home, sent = tmp_path / "home", io.BytesIO()
     with tarfile.open(fileobj=sent, mode="w") as archive:
         for name in (".bashrc", "target/config.json", "target-2/config.json", "target/../.profile"):
             archive.addfile(tarfile.TarInfo(name))
@@ -276,68 +189,61 @@ def test_a_machine_that_sends_more_than_the_model_leaves_nothing_else(
         if words[:1] == ["sh"] and stdin == sent.getvalue():
             done = subprocess.run(words, input=stdin, capture_output=True, check=False)
             return say("", done.returncode)
-        if words[:2] == ["fleet", "weights"] and "--where" in words:
+        if words[0] == "LocateModel":
             return say(json.dumps({"tree": str(home / "target")}))
-        if words[:2] == ["fleet", "weights"] and machine == "one" and not home.exists():
+        if words[0] == "ModelRequest" and machine == "one" and not home.exists():
             return say("", 1, b"not here")
-        return healthy(machine, words, stdin)
+        return site.reply(machine, words, stdin)
 
-    connect(monkeypatch, FarMachines(reply))
+    site.far.reply = reply
     run(["fleet", "up"], {})
     assert [path.name for path in home.rglob("*")] == ["target", "config.json"]
 
 
-def test_a_copy_with_another_hash_starts_nothing(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    healthy = make_reply(fleet)
-
+def test_a_copy_with_another_hash_starts_nothing(site: Site, capsys: Capture) -> None:
     def reply(machine: str, words: list[str], stdin: bytes | None) -> Answer:
-        if words[:2] == ["fleet", "weights"] and machine == "two":
-            document = {"name": "m", "tree": "/m", "sha256": "cd" * 32, "size_bytes": 5}
-            return say(json.dumps(document))
-        return healthy(machine, words, stdin)
+        answer = site.reply(machine, words, stdin)
+        if words[0] == "ModelRequest" and machine == "two":
+            return say(answer.stdout.replace(HASH.encode(), b"cd" * 32))
+        return answer
 
-    machines = FarMachines(reply)
-    connect(monkeypatch, machines)
+    site.far.reply = reply
     assert run(["fleet", "up"], {}) == 1
     assert "differ: one abababababab, two cdcdcdcdcdcd" in capsys.readouterr().err
-    assert machines.list_asked("serve") == []
+    assert site.far.list_asked("serve") == []
 
 
 @pytest.mark.parametrize("verb", ["up", "stop"])
-def test_a_fleet_that_another_desk_holds_is_left_alone(
-    verb: str, fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_fleet_that_another_machine_holds_is_left_alone(
+    verb: str, site: Site, capsys: Capture
 ) -> None:
-    held = {"owner": "f" * 32, "who": "eve@desk-2", "purpose": "roll"}
-    machines = FarMachines(make_reply(fleet, {"one": run_status(fleet)}), lease=held)
-    connect(monkeypatch, machines)
+    site.far.lease = {"owner": "f" * 32, "who": "eve@desk-2", "purpose": "roll"}
+    site.runs["one"] = run_status(site.fleet)
     assert run(["fleet", verb], {}) == 1
     assert "eve@desk-2 holds the fleet for roll" in capsys.readouterr().err
-    assert machines.list_asked("serve") == machines.list_asked("stop") == []
-    assert machines.files == {}
+    assert site.far.list_asked("serve") == site.far.list_asked("stop") == []
+    assert site.far.files == {}
 
 
 def test_stop_ends_the_rank_that_answers_before_those_that_follow(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    site: Site, capsys: Capture
 ) -> None:
-    runs = {name: run_status(fleet, id=f"run-{name}") for name in fleet.machines}
-    machines = FarMachines(make_reply(fleet, runs))
-    connect(monkeypatch, machines)
+    site.runs = {name: run_status(site.fleet, id=f"run-{name}") for name in site.fleet.machines}
     assert run(["fleet", "stop", "a", "--now"], {}) == 0
-    assert machines.list_asked("stop") == ["one", "two"]
-    command = next(argv for _, argv in machines.commands if find_words(argv)[:1] == ["stop"])
+    assert site.far.list_asked("stop") == ["one", "two"]
+    command = next(argv for _, argv in site.far.commands if find_words(argv)[:1] == ["stop"])
     assert find_words(command) == ["stop", "--json", "run-one", "--now"]
     assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["a", "down"]
 
 
 def test_status_tells_groups_that_answer_from_those_that_do_not(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    site: Site, capsys: Capture
 ) -> None:
-    other = run_status(fleet, plan_file="/home/me/plan.json", id="anothers")
-    runs = {"one": run_status(fleet, message=f"said {CLEAR}"), "two": run_status(fleet, "failed")}
-    machines = FarMachines(make_reply(fleet, {**runs, "three": other}))
-    connect(monkeypatch, machines)
+    site.runs = {
+        "one": run_status(site.fleet, message=f"said {CLEAR}"),
+        "two": run_status(site.fleet, "failed"),
+        "three": run_status(site.fleet, plan_file="/home/me/plan.json", id="anothers"),
+    }
     assert run(["fleet", "status"], {}) == 1
     shown = capsys.readouterr().out
     assert [line.split()[:2] for line in shown.splitlines()[1:3]] == [
@@ -349,14 +255,12 @@ def test_status_tells_groups_that_answer_from_those_that_do_not(
 
 
 def test_logs_of_all_machines_come_with_their_names_and_escaped(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    site: Site, capsys: Capture
 ) -> None:
-    runs = {name: run_status(fleet) for name in ("one", "three")}
-    reply = make_reply(fleet, runs, logs=say(f"10%\r100%\nbad {CLEAR}\n"))
-    connect(monkeypatch, FarMachines(reply))
+    site.runs = {name: run_status(site.fleet) for name in ("one", "three")}
+    site.answers["logs"] = say(f"10%\r100%\nbad {CLEAR}\n")
     assert run(["fleet", "logs"], {}) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert sorted(lines) == [
+    assert sorted(capsys.readouterr().out.splitlines()) == [
         "one   | 100%",
         "one   | bad \ufffd[2J",
         "three | 100%",
@@ -365,20 +269,17 @@ def test_logs_of_all_machines_come_with_their_names_and_escaped(
 
 
 def test_doctor_finds_a_port_that_is_open_to_a_machine_that_is_no_member(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    site: Site, capsys: Capture
 ) -> None:
-    healthy = make_reply(fleet, {name: run_status(fleet) for name in fleet.machines})
+    site.runs = {name: run_status(site.fleet) for name in site.fleet.machines}
 
     def reply(machine: str, words: list[str], stdin: bytes | None) -> Answer:
-        if words[:2] == ["fleet", "reach"]:
-            ports = [word.rpartition(":") for word in words[3:]]
-            reached = [{"address": a, "port": p, "reach": "open"} for a, _, p in ports]
-            return say(json.dumps({"reached": reached}))
-        if words[0] == "doctor":
-            return say('{"checks": [{"subject": "disk", "verdict": "ok", "message": "fine"}]}')
-        return healthy(machine, words, stdin)
+        if words[0] == "ReachRequest":
+            targets = json.loads(stdin or b"")["targets"]
+            return say(json.dumps({"reached": [{**one, "reach": "open"} for one in targets]}))
+        return site.reply(machine, words, stdin)
 
-    connect(monkeypatch, FarMachines(reply))
+    site.far.reply = reply
     assert run(["fleet", "doctor"], {}) == 1
     shown = capsys.readouterr().out
     assert "three: port 29501 of one is open to three, and not meant to be" in shown
@@ -386,14 +287,12 @@ def test_doctor_finds_a_port_that_is_open_to_a_machine_that_is_no_member(
     assert "open to two" not in shown
 
 
-def test_top_adds_up_what_groups_do(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = {name: run_status(fleet) for name in fleet.machines}
-    document = {"at": "2026-11-16T12:00:00Z", "status": json.loads(runs["one"].to_json())}
+def test_top_adds_up_what_groups_do(site: Site, capsys: Capture) -> None:
+    site.runs = {name: run_status(site.fleet) for name in site.fleet.machines}
+    document = {"at": "2026-11-16T12:00:00Z", "status": json.loads(site.runs["one"].to_json())}
     document |= {"steering": None, "engine": None, "traffic": None}
     document |= {"keys": [], "processes": [], "events": []}
-    connect(monkeypatch, FarMachines(make_reply(fleet, runs, top=say(json.dumps(document)))))
+    site.answers["top"] = say(json.dumps(document))
     assert run(["fleet", "top", "--once"], {}) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].endswith("2 of 2 groups ready  0 tokens/s")
@@ -401,24 +300,23 @@ def test_top_adds_up_what_groups_do(
 
 
 def test_init_writes_a_file_that_plan_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["fleet", "init", "me@Spark-1.local", "me@10.0.0.2:2022", "--model", "owner/model"]
     assert run([*words, "--together"], {}) == 0
     fleet = read_fleet(tmp_path / "fleet.toml")
     assert fleet.groups["all"].machines == ("spark-1.local", "10.0.0.2")
-    assert fleet.name_ssh("10.0.0.2") == "me@10.0.0.2:2022"
+    assert fleet.find_login("10.0.0.2") == ("me@10.0.0.2", "2022")
     assert run(words, {}) == 2
     assert "there is a fleet.toml already" in capsys.readouterr().err
 
 
-def test_an_unknown_verb_or_group_comes_with_the_nearest(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    connect(monkeypatch, FarMachines(make_reply(fleet)))
+def test_an_unknown_verb_or_group_comes_with_the_nearest(site: Site, capsys: Capture) -> None:
     assert run(["fleet", "plann"], {}) == 2
     assert "hint: slipstream fleet plan" in capsys.readouterr().err
+    assert run(["fleet", "endpoints"], {}) == 2
+    assert "hint: slipstream fleet status" in capsys.readouterr().err
     assert run(["fleet", "up", "aa"], {}) == 2
     assert "did you mean a?" in capsys.readouterr().err
     assert run(["fleet"], {}) == 0

@@ -1,0 +1,1 @@
+"""HAProxy, the one address before all groups: its file, its process, its admin socket."""

@@ -1,1 +1,0 @@
-"""One address before all groups: HAProxy for whoever asks, `vllm-router` to choose a replica."""

@@ -1,0 +1,157 @@
+"""Slipstream's own command on a far machine, its answer read as a record, and files there."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from slipstream.errors import InvalidInputError, MissingPartError, SlipstreamError, UnreachableError
+from slipstream.fleet.machines.transport import Answer, Stream, Transport, escape
+from slipstream.fleet.record import Fleet, Machine
+from slipstream.records import Record, describe_faults
+
+VENV = ".local/share/slipstream/fleet/venv"
+INSTALL_HINT = "slipstream fleet probe --install; or set python in its table of the fleet's file"
+VERSION_HINT = "slipstream fleet probe, which compares versions"
+NOT_FOUND = (126, 127)
+MOST_RECORD_BYTES = 4 << 20
+READ_SECONDS = 30.0
+_RUN = (
+    f'p="$HOME/{VENV}/bin/python"; if [ -x "$p" ]; then exec "$p" -m slipstream "$@"; fi; '
+    'exec slipstream "$@"'
+)
+# What a login prints comes before the word that nobody else knows.
+_READ = '[ -f "$1" ] || exit 3; echo "$2"; cat "$1"'
+_ABSENT = 3
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """A fleet's machines and the way to them; names of files are those in the fleet's folder."""
+
+    fleet: Fleet
+    transport: Transport
+
+    def call(
+        self,
+        machine: str,
+        words: Sequence[str],
+        *,
+        stdin: bytes | None = None,
+        timeout: float = 60,
+        variables: Sequence[str] = (),
+    ) -> Answer:
+        """Run Slipstream on a machine; one that does not have it is an error."""
+        command = name_command(self.fleet.machines[machine], words)
+        command = ["env", *variables, *command] if variables else command
+        answer = self.transport.run(machine, command, stdin=stdin, timeout=timeout)
+        if answer.code in NOT_FOUND:
+            raise MissingPartError(
+                f"{machine}: slipstream is not installed, or not found", hint=INSTALL_HINT
+            )
+        return answer
+
+    def ask(
+        self,
+        machine: str,
+        request: Record,
+        kind: type[AnyRecord],
+        *,
+        timeout: float = 60,
+        variables: Sequence[str] = (),
+        fault: type[SlipstreamError] = UnreachableError,
+        hint: str = VERSION_HINT,
+    ) -> AnyRecord:
+        """Have a machine carry out a request of `far_side`, and return what it answers."""
+        words, stdin = name_request(request), request.model_dump_json().encode()
+        answer = self.call(machine, words, stdin=stdin, timeout=timeout, variables=variables)
+        if answer.code:
+            raise fault(f"{machine}: {answer.complaint}", hint=hint)
+        return read_answer(machine, answer, kind)
+
+    def start(
+        self,
+        machine: str,
+        words: Sequence[str],
+        *,
+        stdin: bytes | None = None,
+        variables: Sequence[str] = (),
+    ) -> Stream:
+        """Begin Slipstream on a machine; its output is read as it comes."""
+        command = name_command(self.fleet.machines[machine], words)
+        command = ["env", *variables, *command] if variables else command
+        return self.transport.start(machine, command, stdin=stdin)
+
+    def send(self, machine: str, content: bytes, name: str) -> None:
+        """Put a file there in one step, readable by its user alone."""
+        self.transport.send(machine, content, f"{self.fleet.folder}/{name}")
+
+    def read(self, machine: str, name: str) -> bytes | None:
+        """Read a file, None if there is none."""
+        path, mark = f"{self.fleet.folder}/{name}", secrets.token_hex(16)
+        command = ["sh", "-c", _READ, "sh", path, mark]
+        answer = self.transport.run(machine, command, timeout=READ_SECONDS)
+        _, found, content = answer.stdout.partition(f"{mark}\n".encode())
+        if found and not answer.code:
+            return content
+        if answer.code == _ABSENT:
+            return None
+        raise UnreachableError(
+            f"{machine}: cannot read {path}: {answer.complaint}",
+            hint=self.fleet.hint_ssh(machine, "ls -l", path),
+        )
+
+    def read_record(
+        self, machine: str, name: str, kind: type[AnyRecord], *, hint: str
+    ) -> AnyRecord | None:
+        """Read a record, None if there is none."""
+        if (content := self.read(machine, name)) is None:
+            return None
+        try:
+            return kind.model_validate_json(content)
+        except ValidationError as fault:
+            raise InvalidInputError(
+                f"{machine}: {name} is not a {kind.__name__} that this version reads: "
+                f"{_describe(fault)}",
+                hint=hint,
+            ) from fault
+
+
+def name_command(machine: Machine, words: Sequence[str]) -> list[str]:
+    """Return the command line of Slipstream on a machine."""
+    if machine.python is not None:
+        return [name_program(machine.python), "-m", "slipstream", *words]
+    return ["sh", "-c", _RUN, "slipstream", *words]
+
+
+def name_program(path: str) -> str:
+    """Return a program's path for a far shell, which starts at home and is sent quoted words."""
+    return f"./{path[2:]}" if path.startswith("~/") else path
+
+
+def name_request(request: Record) -> list[str]:
+    """Return the words of the command that takes a request on its standard input."""
+    return ["fleet", "far", type(request).__name__, "--json"]
+
+
+def read_answer(machine: str, answer: Answer, kind: type[AnyRecord]) -> AnyRecord:
+    """Read a machine's answer as a record; anything else is an error that quotes it safely."""
+    if len(answer.stdout) > MOST_RECORD_BYTES:
+        raise UnreachableError(
+            f"{machine} answered with {len(answer.stdout)} bytes in the place of a {kind.__name__}",
+            hint=VERSION_HINT,
+        )
+    try:
+        return kind.model_validate_json(answer.document)
+    except ValidationError as fault:
+        said = answer.complaint if answer.code else _describe(fault)
+        raise UnreachableError(
+            f"{machine} did not answer with a {kind.__name__}: {said}", hint=VERSION_HINT
+        ) from fault
+
+
+def _describe(fault: ValidationError) -> str:
+    return escape("; ".join(describe_faults(fault)[:3]))

@@ -1,0 +1,164 @@
+"""What does not match between the machines of a fleet, each with what to type about it."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from slipstream import __version__
+from slipstream.checkpoints.pairing import Fault
+from slipstream.engines import vllm
+from slipstream.fleet.machines.commands import VENV
+from slipstream.fleet.machines.transport import escape
+from slipstream.fleet.plan import Link, MachineView
+from slipstream.fleet.planning.topology import GroupNetwork, order_ring
+from slipstream.fleet.record import Fleet
+from slipstream.hardware import name_kind
+
+# Certificates and logs compare times of different machines.
+MOST_CLOCK_SECONDS = 1.0
+JUMBO_MTU = 9000
+# A step of tensor parallel waits for two exchanges a layer; below this the link decides.
+LEAST_GIGABITS = 10.0
+
+
+def find_mismatches(
+    fleet: Fleet, views: Mapping[str, MachineView], links: tuple[Link, ...]
+) -> list[Fault]:
+    """Compare the machines with each other and with what runs here."""
+    return [
+        *_find_version_faults(fleet, views),
+        *_find_weight_faults(fleet, views),
+        *_find_clock_faults(fleet, views),
+        *(fault for link in links for fault in _find_mtu_faults(fleet, link)),
+        *(fault for name in fleet.groups for fault in _find_group_faults(fleet, name, views)),
+    ]
+
+
+def find_network_faults(
+    fleet: Fleet, group: str, network: GroupNetwork | None, links: tuple[Link, ...]
+) -> Iterator[Fault]:
+    """Say what is wrong with the links of a group of several machines."""
+    members, where = fleet.groups[group].machines, f"group {group}"
+    if network is None:
+        what = f"no network has a measured link between every two of {', '.join(members)}"
+        hint = "slipstream fleet doctor; ip address, on each of them"
+        yield _refuse("fleet-group-link", f"{where}: {what}", hint)
+        return
+    cables = [link for link in links if link.kind == "roce" and {link.a, link.b} <= {*members}]
+    if network.shape == "tcp" and cables:
+        hint = "cable every machine to the next one, or all to a switch"
+        if order := order_ring(members, cables):
+            hint = f"machines = {json.dumps(order)} in [groups.{group}]"
+        what = "RDMA links do not join its machines in the order of their ranks"
+        yield _warn("fleet-ring", f"{where}: {what}", hint)
+    slowest = network.slowest_gigabits
+    if network.shape == "tcp" and slowest is not None and slowest < LEAST_GIGABITS:
+        what = f"its slowest link carries {slowest:g} Gbit/s, and every layer of every step waits"
+        hint = "one machine per group, if the model fits; slipstream fleet probe shows the links"
+        yield _warn("fleet-slow-link", f"{where}: {what} for it", hint)
+    size = len(members)
+    if size & (size - 1):
+        what = f"{size} machines; tensor parallel needs a number of heads that {size} divides"
+        hint = f"slipstream models {fleet.model.target}; groups of 2, 4 or 8 machines"
+        yield _warn("fleet-ranks", f"{where}: {what}", hint)
+
+
+def _find_version_faults(fleet: Fleet, views: Mapping[str, MachineView]) -> Iterator[Fault]:
+    served = {name: view for name, view in views.items() if fleet.find_group(name)}
+    for name, view in views.items():
+        if view.slipstream != __version__:
+            what = f"{name} has slipstream {view.slipstream or 'unknown'}, and this is"
+            hint = "slipstream fleet probe --install"
+            yield _refuse("fleet-slipstream", f"{what} {__version__}", hint)
+        if view.engine is None and name in served:
+            python = fleet.machines[name].python or f"{VENV}/bin/python"
+            hint = fleet.hint_ssh(name, python, "-m pip install", f"vllm=={vllm.VERSION}")
+            yield _refuse("fleet-engine", f"{name} has no engine", hint)
+    engines = {name: view.engine for name, view in served.items()}
+    yield from _compare("engine", engines, code="fleet-engine-version", verdict="warn")
+
+
+def _find_group_faults(
+    fleet: Fleet, group: str, views: Mapping[str, MachineView]
+) -> Iterator[Fault]:
+    """Find what ranks of one engine may not differ in."""
+    members = {name: views[name] for name in fleet.groups[group].machines if name in views}
+    hosts = {name: view.host for name, view in members.items()}
+    engines = {name: view.engine for name, view in members.items()}
+    torches = {name: host.software.torch for name, host in hosts.items()}
+    drivers = {name: host.software.nvidia_driver for name, host in hosts.items()}
+    kinds = {
+        name: f"{len(host.accelerators)} x {name_kind(host) or 'unknown'}"
+        for name, host in hosts.items()
+    }
+    where = f"group {group}: "
+    yield from _compare(f"{where}engine", engines, code="fleet-rank-engine")
+    yield from _compare(f"{where}torch", torches, code="fleet-rank-torch")
+    yield from _compare(f"{where}NVIDIA driver", drivers, code="fleet-rank-driver", verdict="warn")
+    yield from _compare(f"{where}kind and number of accelerators", kinds, code="fleet-rank-machine")
+
+
+def _find_weight_faults(fleet: Fleet, views: Mapping[str, MachineView]) -> Iterator[Fault]:
+    for model in filter(None, (fleet.model.target, fleet.model.drafter)):
+        hashes = {name: (view.weights or {}).get(model, "")[:12] for name, view in views.items()}
+        hint = f"slipstream models {model}, then remove the wrong copy"
+        yield from _compare(f"weights of {model}, sha256", hashes, code="fleet-weights", hint=hint)
+
+
+def _find_clock_faults(fleet: Fleet, views: Mapping[str, MachineView]) -> Iterator[Fault]:
+    offsets = {
+        name: view.clock_offset_seconds
+        for name, view in views.items()
+        if view.clock_offset_seconds is not None
+    }
+    off = {name: offset for name, offset in offsets.items() if abs(offset) > MOST_CLOCK_SECONDS}
+    if off:
+        shown = ", ".join(f"{name} {offset:+.1f} s" for name, offset in off.items())
+        hint = fleet.hint_ssh(next(iter(off)), "timedatectl set-ntp true")
+        yield _warn("fleet-clock", f"clocks differ from the one here: {shown}", hint)
+
+
+def _find_mtu_faults(fleet: Fleet, link: Link) -> Iterator[Fault]:
+    ends = ((link.a, link.interface_a, link.mtu_a), (link.b, link.interface_b, link.mtu_b))
+    if link.mtu_a is None or link.mtu_b is None:
+        return
+    largest = max(link.mtu_a, link.mtu_b, JUMBO_MTU if link.kind == "roce" else 0)
+    if low := [end for end in ends if end[2] != largest]:
+        shown = ", ".join(f"{name} {interface} {mtu}" for name, interface, mtu in ends)
+        machine, interface, _ = low[0]
+        why = "differ" if link.mtu_a != link.mtu_b else f"are below {JUMBO_MTU}"
+        yield _warn(
+            "fleet-mtu",
+            f"MTUs of a link {why}: {shown}",
+            fleet.hint_ssh(machine, "sudo ip link set dev", interface, f"mtu {largest}"),
+        )
+
+
+def _compare(
+    what: str,
+    known: Mapping[str, str | None],
+    *,
+    code: str,
+    verdict: Literal["refuse", "warn"] = "refuse",
+    hint: str = "install the same on each; slipstream fleet probe --json shows them",
+) -> Iterator[Fault]:
+    """Name those that differ from most; what is unknown differs from nothing."""
+    values = {name: escape(value, 80) for name, value in known.items() if value}
+    counted = sorted(set(values.values()), key=[*values.values()].count, reverse=True)
+    if len(counted) < 2:
+        return
+    parts = []
+    for value in counted[:4]:
+        names = [name for name in values if values[name] == value]
+        shown = ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} others"
+        parts.append(f"{value} on {shown}")
+    message = f"{what} differs: {'; '.join(parts)}"
+    yield Fault(code=code, verdict=verdict, message=message, hint=hint)
+
+
+def _refuse(code: str, message: str, hint: str) -> Fault:
+    return Fault(code=code, verdict="refuse", message=message, hint=hint)
+
+
+def _warn(code: str, message: str, hint: str) -> Fault:
+    return Fault(code=code, verdict="warn", message=message, hint=hint)

@@ -1,0 +1,1 @@
+"""Groups started, stopped, watched and examined."""

@@ -1,0 +1,157 @@
+"""Starting and stopping a fleet's groups: files first, then every rank at a time, watched to ready.
+
+Each machine serves under its own supervisor, and the ranks of a group watch each other: once they
+run, nothing here is needed any more.
+"""
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from slipstream.errors import EngineError, InvalidInputError, SlipstreamError
+from slipstream.fleet.machines.commands import Machines
+from slipstream.fleet.machines.transport import Show, ask_all, escape
+from slipstream.fleet.plan import FleetPlan, GroupPlan
+from slipstream.fleet.record import PLAN_NAME, Fleet
+from slipstream.fleet.running.status import FleetStatus
+from slipstream.serving.run import Event
+
+KEYS_NAME = "keys.json"
+FLEET_PLAN_NAME = "fleet-plan.json"
+STOP_SECONDS = 300
+SECRET_BYTES = 32
+
+
+def list_files(
+    plan: FleetPlan, machine: str, group_secrets: Mapping[str, bytes]
+) -> dict[str, bytes]:
+    """Return what a machine keeps of the fleet: enough that any of them could go on with it."""
+    files = {FLEET_PLAN_NAME: plan.to_json().encode()}
+    if (rank := plan.find_rank(machine)) is not None:
+        files[PLAN_NAME] = rank.plan.to_json().encode()
+        if plan.fleet.keys is not None:
+            files[KEYS_NAME] = _read_keys(plan.fleet.keys.file)
+    group = plan.fleet.find_group(machine) or ""
+    if group in group_secrets:
+        files[f"group-{group}.key"] = group_secrets[group]
+    return files
+
+
+def start_groups(
+    plan: FleetPlan, names: Iterable[str], far: Machines, show: Show
+) -> dict[str, SlipstreamError]:
+    """Start groups, all their ranks at a time, and return why machines did not get ready."""
+    groups = [group for group in plan.groups if group.name in {*names}]
+    made = {
+        group.name: secrets.token_hex(SECRET_BYTES).encode() + b"\n"
+        for group in groups
+        if len(group.ranks) > 1
+    }
+
+    def prepare(machine: str) -> None:
+        show(machine, "preparing", "files are sent")
+        for name, content in list_files(plan, machine, made).items():
+            far.send(machine, content, name)
+
+    # A rank without its files would keep the others of its group waiting.
+    machines = [rank.machine for group in groups for rank in group.ranks]
+    faults = _find_faults(ask_all(machines, prepare))
+    lacking = {far.fleet.find_group(machine) for machine in faults}
+    able = [rank.machine for group in groups if group.name not in lacking for rank in group.ranks]
+    # All of them at a time: a rank that waits for its turn keeps its group waiting.
+    served = ask_all(able, lambda machine: _serve(far, machine, show), at_once=len(able))
+    return faults | _find_faults(served)
+
+
+def stop_groups(
+    far: Machines, names: Iterable[str], status: FleetStatus, *, now: bool, show: Show
+) -> dict[str, SlipstreamError]:
+    """Stop groups: the rank that answers drains first, the others of its group follow."""
+    chosen = [group for name, group in far.fleet.groups.items() if name in {*names}]
+
+    def stop(machine: str) -> None:
+        run = status.find_machine(machine).run
+        if run is None or run.state in ("stopped", "failed"):
+            return
+        show(machine, "stopping", run.id)
+        words = ["stop", "--json", run.id, *(["--now"] if now else [])]
+        answer = far.call(machine, words, timeout=STOP_SECONDS)
+        # A rank that follows may have ended with its head meanwhile.
+        if answer.code and b"is over already" not in answer.stderr:
+            raise EngineError(
+                f"{machine}: {run.id} did not stop: {answer.complaint}",
+                hint=f"slipstream fleet logs --events {machine}",
+            )
+        show(machine, "stopped", escape(run.id))
+
+    faults = _find_faults(ask_all([group.machines[0] for group in chosen], stop))
+    followers = [machine for group in chosen for machine in group.machines[1:]]
+    return faults | _find_faults(ask_all(followers, stop))
+
+
+def require_startable(plan: FleetPlan, names: Iterable[str]) -> tuple[GroupPlan, ...]:
+    """Return the groups of these names; a plan that is refused is not started."""
+    if plan.refusals:
+        raise InvalidInputError(
+            f"the fleet's plan is refused: {plan.refusals[0].message}",
+            details=tuple(fault.message for fault in plan.refusals[1:]),
+            hint=plan.refusals[0].hint,
+        )
+    found = {group.name: group for group in plan.groups}
+    if unknown := [name for name in names if name not in found]:
+        raise InvalidInputError(
+            f"there is no group {unknown[0]}", hint=f"one of {', '.join(found)}"
+        )
+    return tuple(found[name] for name in names)
+
+
+def _serve(far: Machines, machine: str, show: Show) -> None:
+    """Have a machine serve its plan, and follow it until it is ready."""
+    fleet = far.fleet
+    keys = [f"SLIPSTREAM_KEYS=~/{fleet.folder}/{KEYS_NAME}"] if fleet.keys else []
+    words = ["serve", f"{fleet.folder}/{PLAN_NAME}", "--detach", "--json"]
+    words += ["--tls", f"{fleet.folder}/tls"] if _is_balanced(fleet, machine) else []
+    stream = far.start(machine, words, variables=keys)
+    last: Event | None = None
+    try:
+        for event in _read_events(stream.lines()):
+            last = event
+            show(machine, event.state, escape(event.message, 120))
+    finally:
+        code = stream.close()
+    if last is None or last.state != "ready":
+        said = f"{last.state}: {escape(last.message)}" if last else f"exit code {code}"
+        raise EngineError(
+            f"{machine} did not get ready: {said}", hint=f"slipstream fleet logs {machine}"
+        )
+
+
+def _is_balanced(fleet: Fleet, machine: str) -> bool:
+    """Say whether a machine answers requests, and only the load balancer may ask it."""
+    heads = {group.machines[0] for group in fleet.groups.values()}
+    return machine in heads and fleet.balancer is not None
+
+
+def _read_events(lines: Iterator[bytes]) -> Iterator[Event]:
+    """Read what `serve --json` prints; anything else is passed over."""
+    for line in lines:
+        try:
+            yield Event.model_validate_json(line)
+        except ValidationError:
+            continue
+
+
+def _read_keys(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as fault:
+        raise InvalidInputError(
+            f"cannot read the fleet's keys {file}: {fault.strerror}",
+            hint=f"SLIPSTREAM_KEYS={file} slipstream keys new --name NAME",
+        ) from fault
+
+
+def _find_faults(answers: dict[str, SlipstreamError | None]) -> dict[str, SlipstreamError]:
+    return {name: one for name, one in answers.items() if isinstance(one, SlipstreamError)}

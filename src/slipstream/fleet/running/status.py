@@ -1,0 +1,189 @@
+"""What every machine and group does: `FleetStatus` is the state of their runs, `FleetView` figures.
+
+A machine's run is the newest that was started from this fleet's plan there.
+"""
+
+from typing import Literal
+
+from pydantic import AwareDatetime
+
+from slipstream.errors import SlipstreamError
+from slipstream.fleet.machines.commands import Machines, read_answer
+from slipstream.fleet.machines.transport import ask_all
+from slipstream.fleet.record import Fleet, is_of_fleet
+from slipstream.measuring.live_view import LiveView
+from slipstream.records import Record
+from slipstream.serving.run_status import RunStatus, StatusList
+from slipstream.steering.drafts import Drafts
+
+STATUS_SECONDS = 30
+VIEW_SECONDS = 30
+GroupState = Literal["ready", "starting", "ending", "failed", "down", "unknown"]
+_RISING = ("planned", "downloading", "starting", "warming")
+_ENDING = ("draining", "stopping")
+
+
+class MachineStatus(Record):
+    """A machine of a fleet: its newest run of the fleet's plan, or why it could not be asked."""
+
+    machine: str
+    group: str | None
+    rank: int | None
+    run: RunStatus | None = None
+    fault: str | None = None
+    hint: str | None = None
+
+
+class GroupStatus(Record):
+    """A group as clients see it."""
+
+    name: str
+    state: GroupState
+    url: str | None
+
+
+class FleetStatus(Record):
+    """Every machine and every group at one moment."""
+
+    schema_version: Literal[1] = 1
+    fleet: str
+    at: AwareDatetime
+    machines: tuple[MachineStatus, ...]
+    groups: tuple[GroupStatus, ...]
+
+    @property
+    def is_ready(self) -> bool:
+        """Say whether every group answers."""
+        return all(group.state == "ready" for group in self.groups)
+
+    def find_machine(self, name: str) -> MachineStatus:
+        """Return a machine by its name."""
+        return next(one for one in self.machines if one.machine == name)
+
+
+class GroupView(Record):
+    """A group's figures; what cannot be told is None."""
+
+    name: str
+    machines: tuple[str, ...]
+    state: GroupState
+    tokens_per_second: float | None = None
+    in_flight: int | None = None
+    waiting: int | None = None
+    draft_length: int | None = None
+    acceptance_length: float | None = None
+    restarts: int | None = None
+    drifts: int = 0
+
+
+class FleetView(Record):
+    """All groups at one moment."""
+
+    schema_version: Literal[1] = 1
+    fleet: str
+    at: AwareDatetime
+    groups: tuple[GroupView, ...]
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Return what all groups generate together, as far as it is known."""
+        known = [one.tokens_per_second for one in self.groups if one.tokens_per_second is not None]
+        return sum(known) if known else None
+
+
+def read_fleet_status(far: Machines, now: AwareDatetime) -> FleetStatus:
+    """Ask all machines concurrently for their runs."""
+    answers = ask_all(far.fleet.machines, lambda machine: read_run(far, machine))
+    by_name = {name: _describe(far.fleet, name, answer) for name, answer in answers.items()}
+    groups = tuple(
+        judge_group(name, [by_name[machine] for machine in group.machines])
+        for name, group in far.fleet.groups.items()
+    )
+    machines = tuple(by_name.values())
+    return FleetStatus(fleet=far.fleet.name, at=now, machines=machines, groups=groups)
+
+
+def read_run(far: Machines, machine: str) -> RunStatus | None:
+    """Ask a machine for its newest run of the fleet's plan."""
+    # Without a run that is ready it leaves with 1, and its document is there all the same.
+    answer = far.call(machine, ["status", "--json"], timeout=STATUS_SECONDS)
+    listed = read_answer(machine, answer, StatusList)
+    own = [run for run in listed.runs if is_of_fleet(far.fleet.folder, run.plan_file)]
+    return max(own, key=lambda run: run.began_at, default=None)
+
+
+def judge_group(name: str, members: list[MachineStatus]) -> GroupStatus:
+    """Say how a group stands: as its first rank does, unless another one is worse."""
+    head = members[0]
+    states = [one.run.state if one.run else None for one in members]
+    url = head.run.url if head.run else None
+    state: GroupState
+    if any(one.fault for one in members):
+        # The first rank alone answers requests; whether the others live, it has proven.
+        state = "ready" if states[0] == "ready" else "unknown"
+    elif all(one is None or one == "stopped" for one in states):
+        state = "down"
+    elif any(one in ("failed", "supervisor gone") for one in states):
+        state = "failed"
+    elif any(one in _ENDING for one in states):
+        state = "ending"
+    elif states[0] == "ready":
+        state = "ready"
+    elif any(one in _RISING for one in states):
+        state = "starting"
+    else:
+        state = "down"
+    return GroupStatus(name=name, state=state, url=url if state == "ready" else None)
+
+
+def _describe(
+    fleet: Fleet, machine: str, answer: RunStatus | SlipstreamError | None
+) -> MachineStatus:
+    group = fleet.find_group(machine)
+    rank = fleet.groups[group].machines.index(machine) if group else None
+    if isinstance(answer, SlipstreamError):
+        return MachineStatus(
+            machine=machine, group=group, rank=rank, fault=answer.message, hint=answer.hint
+        )
+    return MachineStatus(machine=machine, group=group, rank=rank, run=answer)
+
+
+def read_fleet_view(far: Machines, status: FleetStatus) -> FleetView:
+    """Ask the first machine of every group that has a run."""
+    heads = {name: group.machines[0] for name, group in far.fleet.groups.items()}
+    runs = {name: status.find_machine(head).run for name, head in heads.items()}
+    asked = {name: run.id for name, run in runs.items() if run is not None}
+
+    def ask(name: str) -> LiveView:
+        words = ["top", "--once", "--json", asked[name]]
+        answer = far.call(heads[name], words, timeout=VIEW_SECONDS)
+        return read_answer(heads[name], answer, LiveView)
+
+    views = ask_all(asked, ask)
+    groups = tuple(
+        _view(one, far.fleet.groups[one.name].machines, views.get(one.name))
+        for one in status.groups
+    )
+    return FleetView(fleet=far.fleet.name, at=status.at, groups=groups)
+
+
+def _view(
+    group: GroupStatus, machines: tuple[str, ...], view: LiveView | SlipstreamError | None
+) -> GroupView:
+    seen = GroupView(name=group.name, machines=machines, state=group.state)
+    if not isinstance(view, LiveView):
+        return seen
+    steering = view.steering
+    figures = {
+        "tokens_per_second": view.measure_throughput(None),
+        "in_flight": view.in_flight,
+        "waiting": view.waiting,
+        "restarts": view.status.restarts,
+        "drifts": len(view.status.drifts),
+    }
+    if steering is not None:
+        # Over all requests since the engine's start.
+        drafts = Drafts.total(steering.kinds.values())
+        figures["draft_length"] = steering.draft_length
+        figures["acceptance_length"] = drafts.tokens_per_step
+    return seen.model_copy(update=figures)
