@@ -43,7 +43,6 @@ VERB_GROUPS = {
         "compare": "measure whether speculation is faster here, with confidence intervals",
         "verify": "test that speculation does not change the text",
         "tune": "find the best draft length for a load with a few engine starts",
-        "contribute": "measure a pair on this machine and make a recipe of it for others",
     },
     "make a drafter": {
         "train": "train a drafter for a target on prompts or recorded requests",
@@ -86,7 +85,9 @@ FAR_VERBS = {
     "reach": "try which ports of other machines are open to this one",
 }
 # Verbs of an earlier version, and what to type now; each is kept for one version.
-REPLACED_VERBS: dict[str, str] = {}
+REPLACED_VERBS: dict[str, str] = {
+    "contribute": "compare TARGET --rounds 1 --recipe FILE",
+}
 VERBS = {name: summary for group in VERB_GROUPS.values() for name, summary in group.items()}
 ONE_WORD_VERBS = {name: summary for name, summary in VERBS.items() if name != "fleet"}
 PEOPLES_VERBS = ONE_WORD_VERBS | {f"fleet {name}": text for name, text in FLEET_VERBS.items()}

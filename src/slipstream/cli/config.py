@@ -10,7 +10,7 @@ from slipstream.cli.defaults import find_config_file, find_configured, list_opti
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
 from slipstream.records import Record
-from slipstream.reporting.text.tables import align
+from slipstream.reporting.tables import align
 from slipstream.serving.access.keys import find_key_file
 from slipstream.serving.run import find_runs_root
 from slipstream.user_folders import model_cache, recipe_overlay, slipstream_cache

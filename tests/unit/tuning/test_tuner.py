@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from slipstream.hardware import load_host
-from slipstream.hardware.machine_watch import MachineLoad
 from slipstream.measuring.bench import Bench, BenchWarmUp
 from slipstream.measuring.engine_start import StartFigures
+from slipstream.measuring.machine_watch import MachineLoad
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice

@@ -12,6 +12,7 @@ from slipstream.engines.prometheus import add_up, parse_metrics
 from slipstream.errors import EngineError
 from slipstream.measuring.client.endpoint import Endpoint, open_client, send
 from slipstream.records import Record
+from slipstream.steering.drafts import Drafts
 
 _BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 _COUNTERS = {
@@ -51,11 +52,15 @@ class EngineCounts(Record):
     latest_tokens_per_step: float | None = None
 
     @property
+    def draft_counts(self) -> Drafts:
+        """Return the drafts alone; without counts by position all accepted tokens are in one."""
+        accepted = self.accepted_by_position or (self.accepted or 0,)
+        return Drafts(drafts=self.drafts or 0, drafted=self.drafted or 0, accepted=accepted)
+
+    @property
     def tokens_per_step(self) -> float | None:
         """Return the tokens that a step made, with the one that is not drafted."""
-        if self.drafts and self.accepted is not None:
-            return 1 + self.accepted / self.drafts
-        return self.latest_tokens_per_step
+        return self.draft_counts.tokens_per_step or self.latest_tokens_per_step
 
     @property
     def cache_hit_share(self) -> float | None:

@@ -19,7 +19,7 @@ from itertools import accumulate, count
 from slipstream.measuring.client.completions import Request, work_together
 from slipstream.measuring.client.endpoint import Endpoint, no_answer, open_client, read_model
 from slipstream.measuring.client.sample import Sample
-from slipstream.measuring.client.streaming import stream
+from slipstream.measuring.client.streaming import OnTokens, stream
 from slipstream.measuring.client.wire import Wire
 
 OnSample = Callable[[Sample], None]
@@ -56,6 +56,7 @@ def run_steady_loop(
     counted: int,
     concurrency: int,
     on_sample: OnSample = lambda _: None,
+    on_tokens: OnTokens | None = None,
 ) -> list[Sample]:
     """Return the samples of the tasks 0, 1, ... `counted`, each run with every place busy.
 
@@ -68,7 +69,7 @@ def run_steady_loop(
     async def run() -> list[Sample]:
         numbers = count(-concurrency if concurrency > 1 else 0)
         kept: dict[int, list[Sample]] = {}
-        async with _Load(endpoint, (), math.inf, lambda _: None) as load:
+        async with _Load(endpoint, (), math.inf, lambda _: None, on_tokens) as load:
 
             async def work() -> None:
                 for number in numbers:
@@ -152,8 +153,10 @@ class _Load:
         requests: Sequence[Request],
         deadline_seconds: float,
         on_sample: OnSample,
+        on_tokens: OnTokens | None = None,
     ) -> None:
         self._endpoint = endpoint
+        self._on_tokens = on_tokens
         self._requests = requests
         self._deadline_seconds = deadline_seconds
         self._on_sample = on_sample
@@ -189,6 +192,7 @@ class _Load:
                 concurrency=concurrency or self._in_flight,
                 load_began=self._began,
                 until=self._until,
+                on_tokens=self._on_tokens,
             )
         finally:
             self._in_flight -= 1

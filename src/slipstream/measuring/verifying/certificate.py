@@ -9,7 +9,7 @@ from pydantic import AwareDatetime
 
 from slipstream.hardware import Host
 from slipstream.measuring.client.engine_metrics import EngineCounts
-from slipstream.measuring.verifying.conformance.record import CallCheck
+from slipstream.measuring.verifying.conformance.answers import CallCheck
 from slipstream.measuring.verifying.sampling_check import SamplingCheck
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from slipstream.fleet.canary.record import Canary, KindEvidence, Snapshot
-from slipstream.reporting.pages.drawing import Scale, draw, frame, rule, shorten, write
-from slipstream.reporting.pages.html_page import Figure, render_page
-from slipstream.reporting.pages.report import render_markdown
+from slipstream.reporting.drawing import Scale, draw, frame, rule, shorten, write
+from slipstream.reporting.html_page import Figure, render_page
+from slipstream.reporting.report import render_markdown
 from slipstream.reporting.text.canary import describe_canary
 
 LEAST, MOST = 0.25, 4.0

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from slipstream.reporting.pages.drawing import Scale, draw, frame, round_up, rule, shorten, write
-from slipstream.reporting.pages.html_page import Figure, render_page
-from slipstream.reporting.pages.report import render_markdown
+from slipstream.reporting.drawing import Scale, draw, frame, round_up, rule, shorten, write
+from slipstream.reporting.html_page import Figure, render_page
+from slipstream.reporting.report import render_markdown
 from slipstream.reporting.text.sizing import describe_sizing, show_interval
 from slipstream.sizing.arithmetic import PoolLoad
 from slipstream.sizing.sizing import SizeOption, Sizing

@@ -1,8 +1,8 @@
 """A `Tuning` as a page with charts, and as Markdown."""
 
-from slipstream.reporting.pages.drawing import Scale, draw, frame, round_up, rule, write
-from slipstream.reporting.pages.html_page import Figure, render_page
-from slipstream.reporting.pages.report import render_markdown
+from slipstream.reporting.drawing import Scale, draw, frame, round_up, rule, write
+from slipstream.reporting.html_page import Figure, render_page
+from slipstream.reporting.report import render_markdown
 from slipstream.reporting.text.tuning import describe_tuning, list_loads
 from slipstream.tuning.profile import SpeedProfile
 from slipstream.tuning.speed_model import Prediction

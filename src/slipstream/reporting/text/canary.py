@@ -1,7 +1,7 @@
 """A `Canary` in words: what was decided, then what it rests on."""
 
 from slipstream.fleet.canary.record import Canary, Ratio
-from slipstream.reporting.pages.report import Report, Row, Section, Table, render_text, show
+from slipstream.reporting.report import Report, Row, Section, Table, render_text, show
 from slipstream.units import UNKNOWN
 
 ANSWERS = {"promote": "promoted", "go-back": "went back", "undecided": "cannot tell"}

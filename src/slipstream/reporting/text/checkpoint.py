@@ -2,7 +2,7 @@
 
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart, Layers
 from slipstream.checkpoints.pairing import Fault, Pairing
-from slipstream.reporting.text.tables import align
+from slipstream.reporting.tables import align
 from slipstream.units import UNKNOWN, show_bytes, show_number
 
 

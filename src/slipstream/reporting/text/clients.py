@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from slipstream.clients.checks import Check
 from slipstream.clients.config_files import Written
 from slipstream.clients.connection import ClientList, Connection
-from slipstream.reporting.text.tables import align
+from slipstream.reporting.tables import align
 
 _STANDINGS = {True: "works", False: "fails", None: "unknown"}
 

@@ -1,7 +1,7 @@
 """The drafters for a target as text: the list, and how each one would be planned."""
 
 from slipstream.planning.candidates import Candidate, DrafterList
-from slipstream.reporting.text.tables import align
+from slipstream.reporting.tables import align
 from slipstream.units import UNKNOWN
 
 

@@ -2,8 +2,8 @@
 
 from slipstream.fleet.status import FleetStatus, MachineStatus
 from slipstream.fleet.transport import escape
+from slipstream.reporting.tables import align
 from slipstream.reporting.text.run import show_age
-from slipstream.reporting.text.tables import align
 
 
 def render_fleet_status(status: FleetStatus) -> str:

@@ -1,7 +1,7 @@
 """A fleet as it works, a line per group."""
 
 from slipstream.fleet.live import FleetView, GroupView
-from slipstream.reporting.text.tables import align
+from slipstream.reporting.tables import align
 from slipstream.units import UNKNOWN
 
 

@@ -4,8 +4,8 @@ from shlex import quote
 
 from slipstream.planning.difference import Difference
 from slipstream.planning.plan import Decision, LaunchPlan, MemoryBudget
+from slipstream.reporting.tables import align
 from slipstream.reporting.text.checkpoint import render_faults
-from slipstream.reporting.text.tables import align
 from slipstream.units import UNKNOWN, show_bytes, show_number
 
 

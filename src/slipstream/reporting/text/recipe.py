@@ -1,7 +1,7 @@
 """Recipes as text: the list, and one with its evidence, each figure with its source."""
 
 from slipstream.recipes.recipe import Evidence, Recipe
-from slipstream.reporting.text.tables import align
+from slipstream.reporting.tables import align
 
 NOT_MEASURED = "not measured"
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from slipstream.reporting.pages.report import Report, Row, Section, Table, render_text
+from slipstream.reporting.report import Report, Row, Section, Table, render_text
 from slipstream.sizing.arithmetic import PoolLoad
 from slipstream.sizing.money import MachinePrice
 from slipstream.sizing.served_figures import TimeQuantiles

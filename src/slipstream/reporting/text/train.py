@@ -1,7 +1,7 @@
 """A training run as text: its estimate, and its results."""
 
 from slipstream.planning.plan import Decision
-from slipstream.reporting.text.tables import align
+from slipstream.reporting.tables import align
 from slipstream.training.acceptance import DrafterAcceptance
 from slipstream.training.estimate import StageEstimate, TrainEstimate
 from slipstream.training.run import TrainFolder, TrainRun

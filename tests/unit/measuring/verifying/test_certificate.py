@@ -13,8 +13,12 @@ from slipstream.measuring.verifying.certificate import (
     TwinCheck,
     conclude,
 )
-from slipstream.measuring.verifying.conformance.answers import ParsedAnswer
-from slipstream.measuring.verifying.conformance.record import CallCheck, CallDifference, Verdict
+from slipstream.measuring.verifying.conformance.answers import (
+    CallCheck,
+    CallDifference,
+    ParsedAnswer,
+    Verdict,
+)
 from slipstream.measuring.verifying.sampling_check import SamplingCheck
 
 CALLS = CallCheck(

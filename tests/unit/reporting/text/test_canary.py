@@ -17,7 +17,7 @@ from slipstream.fleet.canary.record import (
 )
 from slipstream.reporting.pages.canary import render_canary_html, render_canary_markdown
 from slipstream.reporting.text.canary import render_canary_text
-from tests.unit.reporting.pages.page_reading import Reader, find_drawings
+from tests.unit.reporting.page_reading import Reader, find_drawings
 from tests.unit.serving.kept_runs import AT
 
 SPEED = Ratio(estimate=1.31, low=1.04, high=1.66)
