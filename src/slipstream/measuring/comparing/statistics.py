@@ -182,7 +182,8 @@ def draw_errors(noise: Noise, seed: int, draws: int) -> tuple["Array", "Array"]:
         loads = chance.standard_normal((draws, count, len(noise.loads)))
         loads *= np.sqrt(np.maximum(noise.loads - noise.shared, 0))
         loads += sqrt(noise.shared) * chance.standard_normal((draws, count, 1))
-        return own * np.sqrt(noise.own)[grid.load_of_cells] + loads[..., grid.load_of_cells]
+        own *= np.sqrt(noise.own)[grid.load_of_cells]
+        return np.asarray(own + loads[..., grid.load_of_cells])
 
     def add_up(loads: "Array", own: "Array") -> "Array":
         at = grid.load_of_rows
