@@ -11,8 +11,8 @@ from slipstream.measuring.client.sample import ToolCall
 from slipstream.measuring.tool_calls import judge_call
 from slipstream.measuring.workloads import Prompt, Workload, load_workload
 from slipstream.measuring.workloads.agent_tasks import SIZES
-from slipstream.measuring.workloads.fitting import count_prompt_tokens, estimate_tokens
 from slipstream.measuring.workloads.shipped import TASKS_A_KIND, make_prompts
+from slipstream.measuring.workloads.workload import count_prompt_tokens, estimate_tokens
 from slipstream.serving.access.gate_file import GateRules
 from slipstream.vllm_plugin.gate.compiled_constraints import list_forms, require_affordable_forms
 

@@ -4,10 +4,9 @@ import re
 
 import pytest
 
-from slipstream.measuring.workloads.fitting import count_prompt_tokens, estimate_tokens
 from slipstream.measuring.workloads.long_context import SIZES, make_long_prompt
 from slipstream.measuring.workloads.shipped import make_prompts
-from slipstream.measuring.workloads.workload import Prompt
+from slipstream.measuring.workloads.workload import Prompt, count_prompt_tokens, estimate_tokens
 
 PLANTED = (
     "switched payments to the reserve processor by hand",

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from slipstream.measuring.workloads.fitting import estimate_tokens
 from slipstream.measuring.workloads.shipped import (
     DATA,
     FAMILIES,
@@ -18,7 +17,7 @@ from slipstream.measuring.workloads.shipped import (
     WRITTEN,
     make_prompts,
 )
-from slipstream.measuring.workloads.workload import Prompt, Workload
+from slipstream.measuring.workloads.workload import Prompt, Workload, estimate_tokens
 
 CONTENT = {
     "code": "33711af856a2",

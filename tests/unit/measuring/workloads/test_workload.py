@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from slipstream.measuring.workloads.fitting import (
+from slipstream.measuring.workloads.workload import (
     TEMPLATE_TOKENS,
     TOOLS_TOKENS,
     TURN_TOKENS,
+    Prompt,
     count_prompt_tokens,
     estimate_tokens,
     split_by_fit,
 )
-from slipstream.measuring.workloads.workload import Prompt
 
 TOOL = {"type": "function", "function": {"name": "look_up"}}
 CALL = {"id": "1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
