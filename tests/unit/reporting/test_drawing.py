@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream.reporting.drawing import Scale, draw, round_up, shorten
-from slipstream.reporting.report import Report, Section, Table, render_markdown, render_text
 
 POSITIVE = st.floats(min_value=1e-6, max_value=1e6)
 
@@ -42,28 +41,3 @@ def test_attributes_cannot_be_left() -> None:
 def test_long_text_is_cut() -> None:
     assert shorten("dialogue", 66) == "dialogue"
     assert shorten("a-very-long-kind", 66) == "a-very-lo\u2026"
-
-
-def make_report(section: Section) -> Report:
-    return Report("title", "use", "1", "", "", "Sentence.", [section])
-
-
-def test_figures_are_aligned_right_and_words_left() -> None:
-    table = Table(("kind", "tokens/s", "outcome"), [("a", "9.0", "even"), ("bcdef", "10.0", "x")])
-    shown = render_text(make_report(Section("part", Table(*(table.header, table.rows), (0, 2)))))
-    assert shown.splitlines()[3:] == [
-        "  KIND   TOKENS/S  OUTCOME",
-        "  a           9.0  even",
-        "  bcdef      10.0  x",
-    ]
-
-
-def test_a_section_in_full_is_not_for_the_terminal() -> None:
-    report = make_report(Section("part", code="vllm serve", in_full=True))
-    assert render_text(report) == "Sentence."
-    assert "vllm serve" in render_markdown(report)
-
-
-def test_a_fence_is_longer_than_any_within() -> None:
-    shown = render_markdown(make_report(Section("part", code="a ```` b")))
-    assert "\n`````\na ```` b\n`````\n" in shown

@@ -12,7 +12,7 @@ from slipstream.reporting.measuring.bench import (
     render_bench_html,
     render_cell_line,
 )
-from slipstream.reporting.report import render_markdown, render_text
+from slipstream.reporting.report import render_text
 from tests.snapshots import read_snapshot
 from tests.unit.reporting.page_reading import Reader, find_drawings, list_texts, parse
 from tests.unit.reporting.records import make_bench
@@ -20,13 +20,6 @@ from tests.unit.reporting.records import make_bench
 
 def render_bench_text(report: BenchReport) -> str:
     return render_text(describe_bench(report))
-
-
-def render_bench_markdown(report: BenchReport) -> str:
-    return render_markdown(describe_bench(report))
-
-
-RENDERERS = (render_bench_text, render_bench_markdown, render_bench_html)
 
 
 def change_cells(report: BenchReport, **changes: Any) -> BenchReport:
@@ -37,19 +30,6 @@ def change_cells(report: BenchReport, **changes: Any) -> BenchReport:
 def test_a_bench_is_shown_as_reviewed() -> None:
     shown = render_bench_text(make_bench(failing=0.04)) + "\n"
     assert shown == read_snapshot("bench.txt", shown)
-
-
-@pytest.mark.parametrize("render", RENDERERS)
-def test_every_cell_is_shown(render: Any) -> None:
-    report = make_bench()
-    shown = render(report)
-    for cell in report.cells:
-        assert cell.first_token is not None
-        first = cell.first_token
-        ranks = " / ".join(f"{1000 * part:.0f}" for part in (first.p50, first.p90, first.p95))
-        assert ranks in shown
-        assert f"{cell.tokens_per_second:.1f}" in shown
-        assert f"{cell.tokens_per_step:.2f}" in shown
 
 
 def test_p99_is_shown_from_a_hundred_requests_on() -> None:
@@ -72,8 +52,7 @@ def test_kinds_that_arrive_by_the_clock_are_one_load_with_their_own_concurrencie
     assert f"reaches {speed:.1f} tokens/s {place} over all kinds." in described.sentence
 
 
-@pytest.mark.parametrize("render", RENDERERS)
-def test_a_strange_server_of_which_little_is_known_is_still_shown(render: Any) -> None:
+def test_a_strange_server_of_which_little_is_known_is_still_shown() -> None:
     report = change_cells(
         make_bench(),
         first_token=None,
@@ -87,15 +66,14 @@ def test_a_strange_server_of_which_little_is_known_is_still_shown(render: Any) -
     nothing: dict[str, Any] = {"plan": None, "host": None, "versions": {}, "start_seconds": None}
     conditions = report.conditions.model_copy(update={**nothing, "max_tokens": None})
     warm = report.warm_up.model_copy(update={"rounds": 0, "seconds_per_token": (), "flat": False})
-    shown = render(report.model_copy(update={"conditions": conditions, "warm_up": warm}))
+    shown = render_bench_html(report.model_copy(update={"conditions": conditions, "warm_up": warm}))
     assert shown.count("unknown") >= 9 * len(report.cells) + 3
     assert "None" not in shown
 
 
-@pytest.mark.parametrize("render", RENDERERS)
-def test_a_report_without_cells_says_so(render: Any) -> None:
+def test_a_report_without_cells_says_so() -> None:
     empty = make_bench().model_copy(update={"cells": (), "samples": ()})
-    assert "Nothing was measured." in render(empty)
+    assert "Nothing was measured." in render_bench_html(empty)
 
 
 def test_where_every_request_failed_the_speed_is_zero() -> None:
@@ -166,9 +144,10 @@ def test_the_tasks_of_a_server_are_shown_with_their_turns_cache_and_calls() -> N
     assert ["0", "%"] in cached
 
 
-@pytest.mark.parametrize("render", RENDERERS)
-def test_tasks_that_all_failed_are_shown_without_turns(render: Any) -> None:
+def test_tasks_that_all_failed_are_shown_without_turns() -> None:
     tasks = TaskFigures(tasks=8, failed=8, seconds=None, cached_share=None, calls={}, turns=())
-    shown = render(change_cells(make_bench(tasks=True), tasks=tasks, cache_hit_share=None))
+    shown = render_bench_html(
+        change_cells(make_bench(tasks=True), tasks=tasks, cache_hit_share=None)
+    )
     assert "not asked for" in shown
     assert "wall time per task: agent-2k unknown, agent-8k unknown" in shown

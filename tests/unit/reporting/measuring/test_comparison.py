@@ -17,7 +17,7 @@ from slipstream.measuring.comparing.verdict import (
     Verdict,
 )
 from slipstream.reporting.measuring.comparison import describe_comparison, render_comparison_html
-from slipstream.reporting.report import render_markdown, render_text
+from slipstream.reporting.report import render_text
 from tests.snapshots import read_snapshot
 from tests.unit.reporting.page_reading import Reader, find_drawings, list_texts, parse
 from tests.unit.reporting.records import make_comparison
@@ -29,11 +29,6 @@ def render_comparison_text(comparison: Comparison) -> str:
     return render_text(describe_comparison(comparison))
 
 
-def render_comparison_markdown(comparison: Comparison) -> str:
-    return render_markdown(describe_comparison(comparison))
-
-
-RENDERERS = (render_comparison_text, render_comparison_markdown, render_comparison_html)
 HOSTILE = '</title><script>alert("x")</script><img src=x onerror=y>|`*\x1b[31m\u202e\n&amp;'
 
 
@@ -161,24 +156,6 @@ def test_a_comparison_is_shown_as_reviewed() -> None:
     assert shown == read_snapshot("comparison.txt", shown)
 
 
-def test_the_sentence_comes_first() -> None:
-    comparison = reviewed()
-    assert render_comparison_text(comparison).startswith(VERDICT.sentence + "\n")
-    heading = parse(render_comparison_html(comparison)).find(".//h1")
-    assert heading is not None
-    assert "".join(heading.itertext()) == "use for some" + VERDICT.sentence
-
-
-@pytest.mark.parametrize("render", RENDERERS)
-def test_every_figure_of_every_finding_is_shown(render: Any) -> None:
-    comparison = make_comparison()
-    shown = render(comparison)
-    for found in comparison.verdict.find("drafted"):
-        for estimate in (found.speed_up, found.throughput):
-            assert f"{estimate.ratio:.2f} ({estimate.low:.2f} to {estimate.high:.2f})" in shown
-        assert f"{100 * (found.noise - 1):.1f} %" in shown
-
-
 def test_the_arms_throughputs_have_the_ratio_that_was_found() -> None:
     comparison = make_comparison()
     (table,) = (
@@ -191,25 +168,23 @@ def test_the_arms_throughputs_have_the_ratio_that_was_found() -> None:
         assert drafted / plain == pytest.approx(found.throughput.ratio, rel=0.01)
 
 
-@pytest.mark.parametrize("render", RENDERERS)
-def test_what_is_not_known_is_called_unknown(render: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_known_is_called_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     none = {"tokens_per_step": None, "by_position": (), "per_token": None, "first_token": None}
     comparison = reviewed()
     change_cells(monkeypatch, **none)
     bare = comparison.conditions.model_copy(update={"host": None, "versions": {}})
-    shown = render(comparison.model_copy(update={"conditions": bare}))
+    shown = render_comparison_html(comparison.model_copy(update={"conditions": bare}))
     assert shown.count("unknown") >= len(FINDINGS) + 2
     assert "None" not in shown
     assert "nan" not in shown
 
 
-@pytest.mark.parametrize("render", RENDERERS)
 def test_an_arm_with_drafts_has_its_tokens_a_step_beside_the_others(
-    render: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert "a tokens/step" not in render(reviewed()).lower()
+    assert "A TOKENS/STEP" not in render_comparison_text(reviewed())
     change_cells(monkeypatch, tokens_per_step=2.5)
-    assert "a tokens/step" in render(reviewed()).lower()
+    assert "A TOKENS/STEP" in render_comparison_text(reviewed())
 
 
 def test_the_headline_is_the_range_over_all_loads_and_the_break_even() -> None:
@@ -229,18 +204,9 @@ def test_the_headline_is_the_range_over_all_loads_and_the_break_even() -> None:
     assert (lost.figure, lost.interval) == ("?", "")
 
 
-@pytest.mark.parametrize("render", RENDERERS)
-def test_the_conditions_are_told(render: Any) -> None:
-    shown = render(reviewed())
-    for fact in ("5f0c" * 16, "vllm 0.32.0", "NVIDIA GB10", "2026-11-15 08:10:30 UTC", "cold"):
-        assert fact in shown
-    assert "slipstream compare Qwen/Qwen3-8B --rounds 2 --html page.html" in shown
-
-
-@pytest.mark.parametrize("render", RENDERERS[1:])
-def test_both_command_lines_and_their_differences_are_told_in_full(render: Any) -> None:
+def test_both_command_lines_and_their_differences_are_told_in_full() -> None:
     comparison = reviewed()
-    shown = render(comparison)
+    shown = render_comparison_html(comparison)
     assert shown.count("  --model Qwen/Qwen3-8B \\\n") == 2
     assert shown.count("--per-request-spec-decode-metrics") == 1
     assert "speculative-config.method" in shown
@@ -248,42 +214,19 @@ def test_both_command_lines_and_their_differences_are_told_in_full(render: Any) 
     same = comparison.model_copy(
         update={"arms": tuple(arm.model_copy(update={"plan": plan}) for arm in comparison.arms)}
     )
-    assert "the plans are the same" in render(same)
-
-
-def test_a_grave_caution_is_told_from_a_light_one() -> None:
-    lines = render_comparison_text(reviewed()).splitlines()
-    assert "  only 3 prompts of a kind" in lines
-    assert "  grave: 1 of the blocks answered nothing" in lines
-
-
-def test_a_page_is_well_formed_and_asks_nobody() -> None:
-    page = render_comparison_html(make_comparison())
-    assert parse(page).tag == "html"
-    read = Reader(page)
-    assert read.dangers == []
-    assert not {"script", "link", "img", "iframe", "object", "base"} & set(read.tags)
+    assert "the plans are the same" in render_comparison_html(same)
 
 
 @pytest.mark.parametrize("arms", [("plain", "drafted"), ARMS])
-@pytest.mark.parametrize("render", RENDERERS)
-def test_hostile_names_are_only_text(render: Any, arms: tuple[str, ...]) -> None:
+def test_a_page_asks_nobody_and_hostile_names_are_only_text(arms: tuple[str, ...]) -> None:
     comparison = make_comparison(arms, kinds=("code", "prose"), concurrencies=(1, 8), rounds=1)
-    shown = render(rename(comparison, HOSTILE))
-    assert "\x1b" not in shown
-    assert "\u202e" not in shown
-    if render is render_comparison_html:
-        read = Reader(shown)
-        assert read.dangers == []
-        assert not {"script", "img"} & set(read.tags)
-        if len(arms) == 2:
-            assert read.tags == Reader(render(rename(comparison, "harmless"))).tags
-        assert any('<script>alert("x")' in text for text in read.words)
-        assert parse(shown).tag == "html"
-    if render is render_comparison_markdown:
-        assert "<script>" not in shown.replace("\\<script\\>", "").split("```")[0]
-        widths = {line.count(" | ") for line in shown.splitlines() if line.startswith("| ---")}
-        assert widths <= {1, 3, 4, 5, 6, 8}
+    shown = render_comparison_html(rename(comparison, HOSTILE))
+    assert parse(shown).tag == "html"
+    read = Reader(shown)
+    assert read.dangers == []
+    assert not {"script", "link", "img", "iframe", "object", "base"} & set(read.tags)
+    assert any('<script>alert("x")' in text for text in read.words)
+    assert "\x1b" not in shown + render_comparison_text(rename(comparison, HOSTILE))
 
 
 def test_every_drawing_tells_its_figures_in_words() -> None:
@@ -295,27 +238,6 @@ def test_every_drawing_tells_its_figures_in_words() -> None:
         "code 2.50 (2.25 to 2.75), faster; prose 1.00 (0.90 to 1.10), even; "
         "all kinds 1.60 (1.44 to 1.76), faster",
     )
-
-
-def test_speed_ups_have_a_panel_a_concurrency_and_the_rest_a_panel_a_kind() -> None:
-    titles = [
-        drawing.findtext("title") for drawing in find_drawings(render_comparison_html(reviewed()))
-    ]
-    assert titles == [
-        "Speed-up, concurrency 1",
-        "Speed-up, concurrency 8",
-        *(
-            f"{kind}: {what}"
-            for what in (
-                "throughput, tokens/s",
-                "time per token, ms",
-                "time to the first token, ms",
-                "accepted up to each position",
-            )
-            for kind in ("code", "prose")
-        ),
-        "The run, start by start",
-    ]
 
 
 def test_each_outcome_has_a_mark_of_its_own_shape() -> None:
@@ -410,10 +332,6 @@ def test_the_timeline_tells_the_starts_in_order_and_a_warm_up_that_was_not_flat(
     assert "1 of 4 warm-ups did not become stable" in render_comparison_text(changed)
 
 
-def test_a_page_of_a_long_run_stays_small() -> None:
-    assert len(render_comparison_html(make_comparison())) < 150_000
-
-
 def test_a_start_that_answered_nothing_keeps_its_place() -> None:
     comparison = reviewed()
     silent = Start(**(dict(comparison.starts[1]) | {"samples": (), "loads": ()}))
@@ -443,17 +361,6 @@ def test_several_arms_are_shown_as_reviewed() -> None:
         + "\n"
     )
     assert shown == read_snapshot("comparison-arms.txt", shown)
-
-
-@pytest.mark.parametrize("render", RENDERERS)
-def test_every_arm_against_the_first_is_shown_and_in_full_every_pair(render: Any) -> None:
-    comparison = make_comparison(ARMS, kinds=("code", "prose"), concurrencies=(1, 8))
-    shown = render(comparison)
-    for pair in comparison.verdict.pairs:
-        for found in pair.findings:
-            if pair.arms[0] == "plain" or render is not render_comparison_text:
-                ratio = found.speed_up
-                assert f"{ratio.ratio:.2f} ({ratio.low:.2f} to {ratio.high:.2f})" in shown
 
 
 def test_the_grid_names_the_winner_of_each_place_with_its_ratio_and_interval() -> None:
@@ -506,7 +413,6 @@ def test_every_arm_has_a_row_for_each_kind_and_a_line_in_each_panel() -> None:
 @pytest.mark.parametrize("load", [{"kinds": ("code",)}, {"concurrencies": (4,)}, {"tasks": True}])
 def test_one_kind_one_load_and_tasks_are_shown(load: dict[str, Any]) -> None:
     comparison = make_comparison(ARMS, rounds=1, **load)
-    for render in RENDERERS:
-        assert "dflash" in render(comparison)
+    assert "dflash" in render_comparison_html(comparison)
     assert Comparison.model_validate_json(comparison.to_json()) == comparison
     assert ("By wall time per task: " in comparison.verdict.sentence) == ("tasks" in load)
