@@ -213,6 +213,7 @@ def _run_recipe(
         certificate,
         kept,
         published,
+        host=host,
         today=datetime.now(UTC).date(),
         seconds=time.monotonic() - began,
     )

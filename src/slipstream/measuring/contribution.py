@@ -86,13 +86,14 @@ def contribute(
     logs: Iterable[Path],
     published: Published,
     *,
+    host: Host,
     today: date,
     seconds: float,
 ) -> Contribution:
     """Draw up what a comparison of two arms and a certificate of the second show."""
     drafted = [log.read_text(errors="replace") for log in logs if log.name.startswith("B-")]
     return Contribution(
-        recipe=_make_recipe(comparison, certificate, published, today),
+        recipe=_make_recipe(comparison, host, published, today, lossless=certificate.passed),
         lossless=certificate.passed,
         verdict=comparison.verdict.answer,
         cautions=tuple(caution.code for caution in comparison.verdict.cautions),
@@ -132,10 +133,10 @@ def _hold_against_plan(comparison: Comparison, log: str) -> Iterator[PlannedAgai
 
 
 def _make_recipe(
-    comparison: Comparison, certificate: Certificate, published: Published, today: date
+    comparison: Comparison, host: Host, published: Published, today: date, *, lossless: bool
 ) -> Recipe:
     """Turn figures into a recipe with one line of evidence per kind and load."""
-    plan, host = comparison.arms[1].plan, certificate.conditions.host
+    plan = comparison.arms[1].plan
     machine = name_kind(host) or "unknown"
     engine = host.software.engine
     version = engine.version if engine else plan.engine_version
@@ -162,7 +163,7 @@ def _make_recipe(
             **{name: choice.value for name, choice in settings.items() if choice is not None},
         ),
         evidence=tuple(
-            Evidence(**common, **_describe_finding(finding, comparison, certificate.passed))
+            Evidence(**common, **_describe_finding(finding, comparison, lossless))
             for finding in comparison.verdict.pairs[0].findings
             if finding.kind is not None
         ),

@@ -41,21 +41,22 @@ def make_plans(machine: str = "gb10") -> tuple[LaunchPlan, LaunchPlan]:
 
 def make_conditions(**more: Any) -> Conditions:
     """Tell the conditions of an afternoon on a GB10."""
-    return Conditions(
-        at=datetime(2026, 11, 15, 8, 10, 30, tzinfo=UTC),
-        command="slipstream compare Qwen/Qwen3-8B --rounds 2 --html page.html",
-        model=TARGET.name,
-        versions={"vllm": "0.32.0", "torch": "2.13.0"},
-        host=load_host("gb10"),
-        workload="code dialogue prose json",
-        workload_sha256="5f0c" * 16,
-        left_out={},
-        seed=0,
-        max_tokens=TOKENS,
-        thinking=None,
-        prefix_cache="cold",
-        **{"plan": None, **more},
-    )
+    usual: dict[str, Any] = {
+        "at": datetime(2026, 11, 15, 8, 10, 30, tzinfo=UTC),
+        "command": "slipstream compare Qwen/Qwen3-8B --rounds 2 --html page.html",
+        "model": TARGET.name,
+        "versions": {"vllm": "0.32.0", "torch": "2.13.0"},
+        "plan": None,
+        "host": load_host("gb10"),
+        "workload": "code dialogue prose json",
+        "workload_sha256": "5f0c" * 16,
+        "left_out": {},
+        "seed": 0,
+        "max_tokens": TOKENS,
+        "thinking": None,
+        "prefix_cache": "cold",
+    }
+    return Conditions(**(usual | more))
 
 
 def make_samples(

@@ -1,6 +1,5 @@
 """A `Certificate` as a report and as a page: the answer first, then its evidence."""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import get_args
 
@@ -13,14 +12,10 @@ from slipstream.measuring.verifying.conformance.answers import (
 )
 from slipstream.measuring.verifying.conformance.cases import REPORTS
 from slipstream.measuring.verifying.sampling_check import LEVEL
-from slipstream.planning.plan import LaunchPlan
 from slipstream.reporting.drawing import Scale, draw, frame, shorten, write
 from slipstream.reporting.html_page import Figure, render_page
-from slipstream.reporting.measuring.conditions import THINKING, describe_machine
+from slipstream.reporting.measuring.conditions import describe_conditions, describe_plan
 from slipstream.reporting.report import Report, Row, Section, Table, show
-from slipstream.reporting.text.host import render_host
-from slipstream.reporting.text.plan import render_command
-from slipstream.units import UNKNOWN
 
 CALLS = "tool calls and structured output"
 ROW = 24.0
@@ -32,17 +27,14 @@ _AGAIN = {
 }
 
 
-def _name_method(plan: LaunchPlan) -> str:
-    return plan.speculation.method.value if plan.speculation else "no drafts"
-
-
 def describe_certificate(certificate: Certificate) -> Report:
     """Return the full report of a certificate, with its conditions."""
-    findings, under = certificate.findings, certificate.conditions
+    findings, plan = certificate.findings, certificate.conditions.plan
     drafted = findings.regrets[1]
-    environment = under.plan.variables
+    method = plan.speculation.method.value if plan and plan.speculation else "no drafts"
+    engines = {} if plan is None else {"without": plan.without_drafts(), "with": plan}
     return Report(
-        title=f"{under.plan.target} with {under.plan.drafter or _name_method(under.plan)}",
+        title=f"{certificate.conditions.model} with {(plan and plan.drafter) or method}",
         answer=certificate.outcome,
         figure=f"{drafted.faults:,}",
         interval=f"of {drafted.tokens:,} tokens",
@@ -53,19 +45,12 @@ def describe_certificate(certificate: Certificate) -> Report:
             Section("answers, side by side", _tabulate_checks(findings)),
             Section("tokens, judged by prefill", _tabulate_regrets(findings)),
             *_describe_calls(findings.calls),
-            Section("conditions", Table((), _list_facts(certificate), words=(0, 1))),
-            Section("the command that makes it again", code=under.command),
-            Section(
-                "engine without drafts",
-                code=render_command(list(under.plain_argv), environment),
-                in_full=True,
+            *describe_conditions(
+                certificate.conditions,
+                ("concurrency", str(certificate.concurrency)),
+                *_list_facts(findings),
             ),
-            Section(
-                "engine with drafts",
-                code=render_command(list(under.drafted_argv), environment),
-                in_full=True,
-            ),
-            Section("machine", code=render_host(under.host), in_full=True),
+            *(describe_plan(f"engine {word} drafts", one) for word, one in engines.items()),
         ],
     )
 
@@ -108,22 +93,12 @@ def _tabulate_regrets(findings: Findings) -> Table:
     return Table(header, rows)
 
 
-def _list_facts(certificate: Certificate) -> list[Row]:
-    findings, under = certificate.findings, certificate.conditions
+def _list_facts(findings: Findings) -> list[Row]:
     counts, sampling, tolerance = findings.counts, findings.sampling, findings.tolerance
-    left_out = Counter(under.left_out.values())
     return [
-        ("taken", f"{under.at:%Y-%m-%d %H:%M:%S %Z}"),
-        ("versions", ", ".join(map(" ".join, under.versions.items())) or UNKNOWN),
-        ("machine", describe_machine(under.host)),
-        ("workload", f"{under.workload}, sha256 {under.workload_sha256}"),
-        *(("left out", f"{many}: {why}") for why, many in left_out.items()),
-        ("answers", f"at most {under.max_tokens} tokens, thinking {THINKING[under.thinking]}"),
-        ("concurrency", str(under.concurrency)),
-        ("seed", str(under.seed)),
         ("tolerance", f"{tolerance.gap:.3f} in log-probability: {tolerance.because}"),
         ("drafts", f"{show(counts.drafts, 0)}, tokens accepted {show(counts.accepted, 0)}"),
-        ("prefix cache", f"tokens of prompts found in it {show(counts.cache_hits, 0)}"),
+        ("cache hits", f"tokens of prompts found in the cache {show(counts.cache_hits, 0)}"),
         (
             "sampled",
             f"{sampling.samples} texts an arm: distance {sampling.distance:.3f} in "

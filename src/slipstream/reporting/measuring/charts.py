@@ -256,7 +256,7 @@ def _draw_panel(
             ends.append((y(last), axes.show(last), arm))
             values = ", ".join(f"{at} {axes.show(mean)}" for at, mean in means.items())
             description.append(f"{arm}: {values}")
-    aside = x(axes.places[0]) + 8 if axes.at_first else 186
+    aside = x(axes.places[0]) + 8 if axes.at_first and len(ends) == 1 else 186
     parts += [
         write(aside, place, text, f"value {arm.lower()}") for place, text, arm in _spread(ends)
     ]

@@ -1,5 +1,6 @@
 """The conditions of a measurement, the command that repeats it, and what else the machine did."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from slipstream.hardware import Host
@@ -35,7 +36,10 @@ def describe_conditions(conditions: Conditions, *more: Row) -> list[Section]:
         ("versions", ", ".join(map(" ".join, conditions.versions.items())) or UNKNOWN),
         ("machine", describe_machine(conditions.host)),
         ("workload", f"{conditions.workload}, sha256 {conditions.workload_sha256}"),
-        *(("left out", f"{name}: {why}") for name, why in conditions.left_out.items()),
+        *(
+            ("left out", f"{count}: {why}")
+            for why, count in Counter(conditions.left_out.values()).items()
+        ),
         ("answers", f"{_describe_length(conditions)}, thinking {THINKING[conditions.thinking]}"),
         ("seed", str(conditions.seed)),
         *_describe_cache(conditions),

@@ -1,11 +1,9 @@
 """A certificate on the terminal, as Markdown and as a page."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from slipstream.hardware import load_host
 from slipstream.measuring.client.engine_metrics import EngineCounts
 from slipstream.measuring.verifying.certificate import (
     Certificate,
@@ -14,7 +12,6 @@ from slipstream.measuring.verifying.certificate import (
     Regret,
     Tolerance,
     TwinCheck,
-    VerifiedUnder,
 )
 from slipstream.measuring.verifying.conformance.answers import (
     CallCheck,
@@ -30,7 +27,7 @@ from slipstream.reporting.measuring.certificate import (
 from slipstream.reporting.report import render_text
 from tests.snapshots import read_snapshot
 from tests.unit.reporting.page_reading import Reader, find_drawings, list_texts
-from tests.unit.reporting.records import make_plans
+from tests.unit.reporting.records import make_conditions, make_plans
 
 
 def render_certificate_text(certificate: Certificate) -> str:
@@ -88,7 +85,6 @@ CALLS = CallCheck(
 
 
 def certify(*, passed: bool = False, prompt_id: str = "code-3", **findings: Any) -> Certificate:
-    plain, drafted = make_plans()
     regret: dict[str, Any] = {"answers": 72, "tokens": 9216, "best": 9200, "ties": 14}
     regret["worst"] = 1.25
     found: dict[str, Any] = {
@@ -117,22 +113,10 @@ def certify(*, passed: bool = False, prompt_id: str = "code-3", **findings: Any)
         passed=passed,
         sentence="Speculation changes the text: 2 of 9,216 tokens.",
         findings=Findings(**{**found, **findings}),
-        conditions=VerifiedUnder(
-            at=datetime(2026, 11, 15, 8, 10, 30, tzinfo=UTC),
-            command="slipstream verify Qwen/Qwen3-8B",
-            versions={"vllm": "0.32.0"},
-            host=load_host("gb10"),
-            plan=drafted,
-            plain_argv=tuple(plain.argv()),
-            drafted_argv=tuple(drafted.argv()),
-            workload="code",
-            workload_sha256="5f0c" * 16,
-            left_out={},
-            max_tokens=128,
-            concurrency=8,
-            thinking=None,
-            seed=0,
+        conditions=make_conditions(
+            plan=make_plans()[1], command="slipstream verify Qwen/Qwen3-8B", workload="code"
         ),
+        concurrency=8,
     )
 
 
