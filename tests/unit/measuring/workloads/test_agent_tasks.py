@@ -96,19 +96,6 @@ def test_our_gate_lets_every_call_through_with_its_lengths(
     assert units <= rules.schema_units_per_minute
 
 
-def test_all_that_was_to_be_drawn_was_drawn(tasks: list[tuple[Prompt, ...]]) -> None:
-    for task in tasks:
-        for message in task[-1].messages:
-            text = message["content"] + json.dumps(message.get("tool_calls", ""))
-            for word in ("{noun}", "{area}", "<noun>", "<it>", "{clock}", "<role>"):
-                assert word not in text
-            assert message["content"] == message["content"].strip()
-
-
-def test_no_server_needs_a_parser_for_what_is_asked(tasks: list[tuple[Prompt, ...]]) -> None:
-    assert {turn.extra["tool_choice"] for task in tasks for turn in task} == {"none"}
-
-
 def test_a_task_is_drawn_and_left_out_as_a_whole() -> None:
     workload = load_workload(["agent"], most_a_kind=2, context=8192)
     assert workload.kinds == ("agent-2k", "agent-8k")
