@@ -14,8 +14,11 @@ from slipstream.measuring.client.completions import Answer, Request, ask_all
 from tests.unit.measuring.client.stream_server import StreamServer, refuse, run_stream_server
 
 
+FakeServer = StreamServer
+
+
 @contextmanager
-def run_server(respond: Callable[[dict[str, Any]], tuple[int, Any]]) -> Iterator[StreamServer]:
+def run_server(respond: Callable[[dict[str, Any]], tuple[int, Any]]) -> Iterator[FakeServer]:
     """Answer each request with a status and a document."""
 
     def write(body: dict[str, Any]) -> list[bytes | None]:
