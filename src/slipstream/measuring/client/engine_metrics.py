@@ -89,13 +89,18 @@ class EngineCounts(Record):
 
 def read_engine_counts(endpoint: Endpoint) -> EngineCounts:
     """Read a server's counters; all None where it has none, or is no engine that we know."""
+    return parse_engine_counts(read_metrics(endpoint))
+
+
+def read_metrics(endpoint: Endpoint) -> str:
+    """Read what a server tells Prometheus, nothing if it tells nothing."""
 
     async def read() -> str:
         async with open_client(endpoint) as client:
             answer = await send(client, "GET", "/metrics")
             return answer.text if answer.is_success else ""
 
-    return parse_engine_counts(asyncio.run(read()))
+    return asyncio.run(read())
 
 
 def parse_engine_counts(text: str) -> EngineCounts:

@@ -7,7 +7,6 @@ a grammar, with prompts that end in every place of a cache block, and with tools
 (`regret.py`).
 """
 
-import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -20,8 +19,8 @@ from typing import NamedTuple
 from slipstream.engines.vllm import GPU_BLOCK_TOKENS
 from slipstream.errors import EngineError, InvalidInputError
 from slipstream.measuring.client.completions import Answer, Request, ask_all
-from slipstream.measuring.client.endpoint import Endpoint, call, fetch, open_client
-from slipstream.measuring.client.engine_metrics import read_engine_counts
+from slipstream.measuring.client.endpoint import Endpoint, read_served_model
+from slipstream.measuring.client.engine_metrics import read_engine_counts, read_metrics
 from slipstream.measuring.verifying.certificate import ArmName, Condition, Failure, Findings
 from slipstream.measuring.verifying.conformance.answers import CallCheck
 from slipstream.measuring.verifying.conformance.asking import ask_plain, ask_requests
@@ -306,23 +305,11 @@ def make_length_requests(texts: Sequence[Tokens], limits: SequenceLimits) -> lis
 
 def read_limits(url: str) -> SequenceLimits:
     """Return an engine's context and the size of its cache blocks."""
-
-    async def read() -> SequenceLimits:
-        async with open_client(Endpoint(url)) as client:
-            listed = await call(client, "GET", "/v1/models")
-            metrics = (await fetch(client, "GET", "/metrics")).text
-        block = _BLOCK.search(metrics)
-        return SequenceLimits(
-            context=int(listed["data"][0]["max_model_len"]),
-            block=int(block[1]) if block else GPU_BLOCK_TOKENS,
-        )
-
-    try:
-        return asyncio.run(read())
-    except (LookupError, TypeError) as fault:
-        raise EngineError(
-            f"{url} does not report its context", hint="look into the engine's log"
-        ) from fault
+    _, context = read_served_model(Endpoint(url))
+    if context is None:
+        raise EngineError(f"{url} does not report its context", hint="look into the engine's log")
+    block = _BLOCK.search(read_metrics(Endpoint(url)))
+    return SequenceLimits(context, int(block[1]) if block else GPU_BLOCK_TOKENS)
 
 
 def start_in_turn(

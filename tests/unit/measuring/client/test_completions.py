@@ -13,7 +13,6 @@ from slipstream.errors import EngineError
 from slipstream.measuring.client.completions import Answer, Request, ask_all
 from tests.unit.measuring.client.stream_server import StreamServer, refuse, run_stream_server
 
-
 FakeServer = StreamServer
 
 
