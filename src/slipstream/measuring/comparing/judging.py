@@ -152,8 +152,9 @@ def judge(
     loads = {cell: {"load": row} for cell, row in readings.throughputs.items()}
     flow = Effects.find(readings.design, loads, seed, draws)
     busy = find_disturbance(machines)
+    rows = speed.noise.grid.rows
     findings: Findings = {
-        pair: [_find(readings, speed, flow, (pair, row), busy) for row in speed.noise.grid.rows]
+        pair: [_find(readings, speed, flow, (pair, row), busy) for row in rows]
         for pair in readings.design.pairs
     }
     cautions = (
@@ -163,7 +164,6 @@ def judge(
         *_find_contradictions(findings, names, measure),
         *_find_unrest(max(speed.floors.values())),
     )
-    rows = speed.noise.grid.rows
     places = tuple(_rank(findings, place, names) for place in range(len(rows)))
     pairs = tuple(
         PairFindings(
@@ -173,12 +173,7 @@ def judge(
         )
         for (first, second), own in findings.items()
     )
-    letters = {name: letter for letter, name in names.items()}
-    unclear = [
-        ((letters[first], letters[second]), row)
-        for (first, second), row in list_unclear(pairs, places)
-    ]
-    more = speed.count_more_blocks(unclear, seed, draws // 4)
+    more = None if busy else _count_more_blocks(speed, pairs, places, names, seed, draws // 4)
     answer, sentence = conclude(pairs, places, cautions, more, measure)
     return Verdict(
         measure=measure,
@@ -188,9 +183,26 @@ def judge(
         places=places,
         cautions=cautions,
         answer=answer,
-        more_blocks=None if busy else more,
+        more_blocks=more,
         sentence=sentence,
     )
+
+
+def _count_more_blocks(
+    speed: Effects,
+    pairs: Sequence[PairFindings],
+    places: Sequence[Place],
+    names: Mapping[Arm, str],
+    seed: int,
+    draws: int,
+) -> int | None:
+    """Count the blocks that would settle what the sentence leaves open."""
+    letters = {name: letter for letter, name in names.items()}
+    unclear = [
+        ((letters[first], letters[second]), row)
+        for (first, second), row in list_unclear(pairs, places)
+    ]
+    return speed.count_more_blocks(unclear, seed, draws)
 
 
 def _find(
