@@ -14,8 +14,8 @@ import openai
 import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
-from slipstream.measuring.verifying.conformance import chat_api, messages_api, responses_api
 from slipstream.measuring.verifying.conformance.answers import ParsedAnswer
+from slipstream.measuring.verifying.conformance.apis import ChatApi, MessagesApi, ResponsesApi
 from slipstream.measuring.verifying.conformance.asking import CallRequest, ask_requests
 from slipstream.measuring.verifying.conformance.cases import CASES, ApiName, Case, Way
 from tests.engine.server import Server
@@ -43,14 +43,14 @@ def ask_chat(url: str, body: dict[str, Any]) -> ParsedAnswer:
     for chunk in stream:
         state.handle_chunk(chunk)
     # Not the final completion: for an answer that was cut off the library has only an error.
-    return chat_api.read_whole(state.current_completion_snapshot.to_dict())
+    return ChatApi.read_whole(state.current_completion_snapshot.to_dict())
 
 
 def ask_responses(url: str, body: dict[str, Any]) -> ParsedAnswer:
     with open_openai(url).responses.stream(
         model="target", input=body["input"], extra_body=body
     ) as stream:
-        return responses_api.read_whole(stream.get_final_response().to_dict())
+        return ResponsesApi.read_whole(stream.get_final_response().to_dict())
 
 
 def ask_messages(url: str, body: dict[str, Any]) -> ParsedAnswer:
@@ -60,7 +60,7 @@ def ask_messages(url: str, body: dict[str, Any]) -> ParsedAnswer:
         messages=body["messages"],
         extra_body=body,
     ) as stream:
-        return messages_api.read_whole(stream.get_final_message().to_dict())
+        return MessagesApi.read_whole(stream.get_final_message().to_dict())
 
 
 CLIENTS: dict[ApiName, Callable[[str, dict[str, Any]], ParsedAnswer]] = {

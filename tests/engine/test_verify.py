@@ -14,7 +14,7 @@ import pytest
 
 from slipstream.cli.main import run
 from slipstream.measuring.verifying.certificate import Certificate
-from slipstream.measuring.verifying.conformance import suite
+from slipstream.measuring.verifying.conformance import asking
 from slipstream.measuring.verifying.conformance.cases import CASES
 from slipstream.planning import LaunchPlan
 from slipstream.planning.settings.patches import CPU_SAMPLING, VARIABLE
@@ -132,7 +132,7 @@ def ask_only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
         for case in CASES
         if case.name in names
     ]
-    monkeypatch.setattr(suite, "CASES", cases)
+    monkeypatch.setattr(asking, "CASES", cases)
 
 
 def read_dtype(plan: Path) -> str:

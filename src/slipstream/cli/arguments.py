@@ -42,7 +42,6 @@ VERB_GROUPS = {
         "compare": "measure whether speculation is faster here, with confidence intervals",
         "verify": "test that speculation does not change the text",
         "tune": "find the best draft length for a load with a few engine starts",
-        "contribute": "measure a pair on this machine and make a recipe of it for others",
     },
     "make a drafter": {
         "train": "train a drafter for a target on prompts or recorded requests",
@@ -82,6 +81,7 @@ REPLACED_VERBS: dict[str, str] = {
     "inspect": "models TARGET [--drafter DRAFTER]",
     "recipes": "models [--host NAME], or models --recipe RECIPE",
     "drafters": "models TARGET",
+    "contribute": "compare TARGET --rounds 1 --recipe FILE",
     "fleet endpoints": "fleet status --json, which has the groups and their addresses",
 }
 VERBS = {

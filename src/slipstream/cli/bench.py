@@ -19,8 +19,7 @@ from slipstream.cli.measuring_options import (
 from slipstream.cli.run_options import add_server
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
-from slipstream.hardware.machine_watch import make_watch
-from slipstream.measuring.bench import Bench, BenchReport, PrefixCache, ToolChoice
+from slipstream.measuring.bench import Bench, BenchReport, PrefixCache, ToolChoice, list_cells
 from slipstream.measuring.client.completions import Request
 from slipstream.measuring.client.endpoint import (
     KEY_VARIABLE,
@@ -29,9 +28,14 @@ from slipstream.measuring.client.endpoint import (
     read_served_model,
 )
 from slipstream.measuring.client.load import run_closed_loop
+from slipstream.measuring.machine_watch import make_watch
 from slipstream.measuring.workloads import Workload, names_tasks
-from slipstream.reporting.pages.bench import render_bench_html, render_bench_markdown
-from slipstream.reporting.text.bench import render_bench_text, render_cell_line
+from slipstream.reporting.measuring.bench import (
+    describe_bench,
+    render_bench_html,
+    render_cell_line,
+)
+from slipstream.reporting.report import render_markdown, render_text
 from slipstream.serving.access.tls import Certificate
 from slipstream.serving.run import Run, find_runs_root
 from slipstream.serving.selection import find_server
@@ -94,7 +98,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     watch = make_watch(served.host if served else None)
     # Of a server that somebody else started, it is not known which processes are its own.
     before = watch.begin() if served and served.engine else None
-    cells, samples = bench.measure(endpoint)
+    loads, samples = bench.measure(endpoint)
     machine = watch.end(before, [served.engine.pid] if served and served.engine else [])
     screen.rest()
     conditions = describe_conditions(
@@ -109,12 +113,13 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     report = BenchReport(
         conditions=conditions,
         warm_up=warm,
-        cells=tuple(cells),
+        cells=tuple(list_cells(loads, samples)),
         samples=tuple(samples),
         machine=machine,
     )
-    screen.show_data(text=render_bench_text(report), document=report.to_json())
-    write_reports(options, report, render_bench_html, render_bench_markdown, screen)
+    described = describe_bench(report)
+    screen.show_data(text=render_text(described), document=report.to_json())
+    write_reports(options, report, render_bench_html, lambda _: render_markdown(described), screen)
     return ExitCode.DONE
 
 

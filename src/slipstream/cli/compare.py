@@ -2,10 +2,12 @@
 
 import argparse
 import os
-from collections.abc import Callable
+import re
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from slipstream.cli import verify
 from slipstream.cli.arguments import ENGINE_ARGUMENTS, whole_number
 from slipstream.cli.measuring_options import (
     add_reports,
@@ -16,6 +18,7 @@ from slipstream.cli.measuring_options import (
     read_thinking,
     read_workload,
     require_writable,
+    write_report,
     write_reports,
 )
 from slipstream.cli.method_plans import plan_methods
@@ -30,21 +33,30 @@ from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.engines.vllm import find_versions, require_engine
 from slipstream.engines.vllm_methods import METHOD_NAMES
-from slipstream.errors import ExitCode, InvalidInputError, UsageError
+from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
-from slipstream.hardware.machine_watch import make_watch
 from slipstream.measuring.bench import Bench, ToolChoice
-from slipstream.measuring.comparing.comparison import Arena, ComparedArm, Comparison, Contest
+from slipstream.measuring.comparing.comparison import ComparedArm, Comparing, Comparison
 from slipstream.measuring.comparing.design import LETTERS
 from slipstream.measuring.comparing.verdict import PLAIN
+from slipstream.measuring.contribution import (
+    Published,
+    add_figures,
+    collect_evidence,
+    contribute,
+    render_toml,
+)
+from slipstream.measuring.machine_watch import make_watch
+from slipstream.measuring.verifying.verification import SAMPLES
 from slipstream.planning import LaunchPlan
+from slipstream.recipes.published import HUB_NAME
 from slipstream.records import read_record
-from slipstream.reporting.pages.arena import render_arena_html
-from slipstream.reporting.pages.comparison import render_comparison_html
-from slipstream.reporting.pages.report import render_markdown, render_text
-from slipstream.reporting.text.arena import describe_arena
-from slipstream.reporting.text.bench import render_cell_line
-from slipstream.reporting.text.comparison import describe_comparison
+from slipstream.reporting.measuring.bench import render_cell_line
+from slipstream.reporting.measuring.comparison import describe_comparison, render_comparison_html
+from slipstream.reporting.measuring.contribution import describe_contribution
+from slipstream.reporting.report import render_markdown, render_text
+from slipstream.reporting.text.bundle import render_bundle
+from slipstream.serving.run import expected_phases, find_runs_root
 from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.user_folders import slipstream_cache
 
@@ -53,6 +65,8 @@ EXAMPLES = """\
 slipstream compare Qwen/Qwen3-8B --concurrency 1 8 --html report.html
 # three drafting methods on prompts of your own
 slipstream compare Qwen/Qwen3-8B --methods dflash ngram plain --workload prompts.jsonl
+# measure, verify the text, and write a recipe with its evidence for others
+slipstream compare Qwen/Qwen3-8B --rounds 1 --recipe qwen3-8b.toml --by jane
 """
 
 
@@ -85,6 +99,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_workload(parser, prompts=8)
     add_plan_options(parser)
     add_reports(parser)
+    recipe = parser.add_argument_group("recipe for others")
+    recipe.add_argument(
+        "--recipe",
+        metavar="FILE",
+        type=Path,
+        help="verify the text, too, and write a recipe (.toml) with its evidence (.zip)",
+    )
+    recipe.add_argument("--by", default="anonymous", help="name that the catalogue shows")
+    for name in ("target", "drafter"):
+        recipe.add_argument(
+            f"--{name}-name", metavar="OWNER/NAME", help=f"hub name of a {name} in a local folder"
+        )
     parser.usage = (
         "slipstream compare TARGET [--against PLAN ... | --methods NAME ...] [options] "
         f"{ENGINE_ARGUMENTS}"
@@ -93,14 +119,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Measure the plans in turns and print which one to use."""
-    require_writable(options.html, options.markdown)
+    require_writable(options.html, options.markdown, options.recipe)
     host = read_host(this_machine(os.environ, datetime.now(UTC)))
     require_engine(host)
-    done = measure(options, host, _find_arms(options, host), screen)
-    report = describe_arena(done) if isinstance(done, Arena) else describe_comparison(done)
-    screen.show_data(text=render_text(report), document=done.to_json())
-    write_reports(options, done, _render_html, lambda _: render_markdown(report), screen)
-    return ExitCode.DONE
+    arms = _find_arms(options, host)
+    logs = slipstream_cache(os.environ) / "compare" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    if options.recipe is not None:
+        return _run_recipe(options, host, arms, screen, logs)
+    return _show(measure(options, host, arms, screen, logs), options, screen)
 
 
 def measure(
@@ -108,46 +134,130 @@ def measure(
     host: Host,
     arms: tuple[ComparedArm, ...],
     screen: Screen,
-    say: Callable[[str], None] | None = None,
-    logs: Path | None = None,
-) -> Comparison | Arena:
-    """Start each arm in turns and judge what was measured; `say` hears how far it is."""
-    workload = read_workload(options, _find_context([arm.plan for arm in arms]))
+    logs: Path,
+) -> Comparison:
+    """Start each arm in turns and judge what was measured."""
+    plans = [arm.plan for arm in arms]
     bench = Bench(
-        workload=workload,
+        workload=read_workload(options, _find_context(plans)),
         concurrencies=read_concurrencies(options),
         thinking=read_thinking(options),
-        tool_choice=_find_tool_choice([arm.plan for arm in arms], options.tool_choice),
+        tool_choice=_find_tool_choice(plans, options.tool_choice),
         tell=lambda cell: screen.show_progress(render_cell_line(cell)),
         tick=make_tick(screen),
     )
     conditions = describe_conditions(
-        options,
-        bench,
-        model=arms[-1].plan.target,
-        versions=find_versions(),
-        plan=arms[-1].plan,
-        host=host,
+        options, bench, model=plans[-1].target, versions=find_versions(), plan=plans[-1], host=host
     )
     weights = Weights(screen, os.environ, options.accept_changes)
-    for arm in arms:
-        weights.localize(arm.plan)
-    contest = Contest(
+    for plan in plans:
+        weights.localize(plan)
+    screen.show_progress(_describe_time(plans, options.rounds))
+    comparing = Comparing(
         arms=arms,
         bench=bench,
         rounds=options.rounds,
         environment=os.environ,
-        logs=logs or slipstream_cache(os.environ) / "compare" / f"{conditions.at:%Y%m%d-%H%M%S}",
-        say=say or screen.show_progress,
+        logs=logs,
+        say=screen.show_progress,
         watch=make_watch(host),
         localize=weights.localize,
     )
     with screen.busy("comparing"):
-        return contest.run(conditions)
+        return comparing.run(conditions)
 
 
-def _render_html(done: Comparison | Arena) -> str:
-    return render_arena_html(done) if isinstance(done, Arena) else render_comparison_html(done)
+def _show(
+    comparison: Comparison, options: argparse.Namespace, screen: Screen, more: str = ""
+) -> ExitCode:
+    report = describe_comparison(comparison)
+    screen.show_data(text=render_text(report) + more, document=comparison.to_json())
+    write_reports(
+        options, comparison, render_comparison_html, lambda _: render_markdown(report), screen
+    )
+    return ExitCode.DONE
+
+
+def _describe_time(plans: list[LaunchPlan], rounds: int) -> str:
+    """Return how many starts there will be, and how long they take if earlier ones tell."""
+    starts = 2 * rounds * len(plans)
+    root = find_runs_root(os.environ)
+    seconds = 2 * rounds * sum(sum(expected_phases(root, plan).values()) for plan in plans)
+    about = f", about {seconds / 60:.0f} minutes of starting by earlier runs" if seconds else ""
+    return f"{starts} starts of the engine{about}"
+
+
+def _run_recipe(
+    options: argparse.Namespace,
+    host: Host,
+    arms: tuple[ComparedArm, ...],
+    screen: Screen,
+    logs: Path,
+) -> ExitCode:
+    """Compare and verify, and write a recipe with what it rests on."""
+    published = _require_publishable(options, arms)
+    plans = {arm.name: arm.plan for arm in arms}
+    archive = options.recipe.with_suffix(".zip")
+    options.samples, began = SAMPLES, time.monotonic()
+    try:
+        comparison = measure(options, host, arms, screen, logs / "compare")
+        certificate = verify.examine(options, host, arms[1].plan, screen, logs / "verify")
+    except EngineError:
+        bundle = collect_evidence(host, plans, logs.glob("*/*.log"), os.environ)
+        bundle.write(archive)
+        screen.show_progress(f"written: {archive}, the evidence of a failure without names or keys")
+        raise
+    kept = sorted(logs.glob("*/*.log"))
+    contribution = contribute(
+        comparison,
+        certificate,
+        kept,
+        published,
+        host=host,
+        today=datetime.now(UTC).date(),
+        seconds=time.monotonic() - began,
+    )
+    bundle = collect_evidence(host, plans, kept, os.environ)
+    add_figures(bundle, contribution, comparison, certificate)
+    recipe = render_toml(contribution.recipe)
+    parts = (
+        render_text(describe_contribution(contribution, certificate)),
+        recipe.rstrip(),
+        render_bundle(bundle.list_files(None)),
+    )
+    _show(comparison, options, screen, "\n\n" + "\n\n".join(parts))
+    write_report(options.recipe, recipe, screen)
+    bundle.write(archive)
+    screen.show_progress(f"written: {archive}; docs/contributing.md says where to send both")
+    return ExitCode.DONE if certificate.passed else ExitCode.GATE_MISSED
+
+
+def _require_publishable(options: argparse.Namespace, arms: tuple[ComparedArm, ...]) -> Published:
+    """Return public names; a folder's own name is nobody's business and means nothing elsewhere."""
+    plan = arms[-1].plan
+    if len(arms) != 2 or arms[0].name != PLAIN or plan.drafter is None:
+        raise UsageError(
+            "a recipe is about one drafter and plain decoding",
+            hint="slipstream compare TARGET --drafter DRAFTER --recipe FILE.toml",
+        )
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*\.toml", options.recipe.name):
+        raise UsageError(
+            "a recipe is named after its file, in small letters", hint="--recipe qwen3-8b-gb10.toml"
+        )
+    for file in (options.recipe, options.recipe.with_suffix(".zip")):
+        if file.exists():
+            raise InvalidInputError(f"{file} is there already", hint="--recipe NEW_FILE.toml")
+    if not re.fullmatch(r"[\w .@-]{1,60}", options.by, re.ASCII):
+        raise UsageError(
+            "--by takes up to 60 letters, digits and spaces", hint="--by 'Ann Example'"
+        )
+    target, drafter = options.target_name or plan.target, options.drafter_name or plan.drafter
+    for flag, name in (("--target-name", target), ("--drafter-name", drafter)):
+        if Path(name).exists() or not re.fullmatch(HUB_NAME, name):
+            raise InvalidInputError(
+                f"{name} is no name on the hub, and a recipe needs one", hint=f"{flag} OWNER/NAME"
+            )
+    return Published(options.recipe.stem, target, drafter, options.by)
 
 
 def _find_arms(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ...]:
@@ -174,16 +284,14 @@ def _find_arms(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ..
 
 def _read_against(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ...]:
     """Return the saved plans and then the target's own as arms."""
-    names = [file.stem for file in (*options.against, Path(options.target))]
-    if len(names) > len(LETTERS):
+    files = [*options.against, Path(options.target)]
+    names = [file.stem for file in files]
+    if len(set(names)) < len(names):
+        names = [str(file.with_suffix("")) for file in files]
+    if len(names) > len(LETTERS) or len(set(names)) < len(names):
         raise UsageError(
-            f"{len(names)} plans are too many to compare",
-            hint=f"compare at most {len(LETTERS)} plans",
-        )
-    if len(names) > 2 and len(set(names)) < len(names):
-        raise UsageError(
-            f"plans need different file names: {', '.join(names)}",
-            hint="rename one of the files",
+            f"compare up to {len(LETTERS)} plans in different files, not {', '.join(names)}",
+            hint="slipstream compare PLAN --against PLAN ...",
         )
     saved = [read_record(file, LaunchPlan, hint=PLAN_HINT) for file in options.against]
     plans = (*saved, take_plan(options, host))
@@ -191,7 +299,7 @@ def _read_against(options: argparse.Namespace, host: Host) -> tuple[ComparedArm,
 
 
 def _find_tool_choice(plans: list[LaunchPlan], wanted: ToolChoice) -> ToolChoice:
-    """Return how to request tool calls; `none` unless both engines parse them."""
+    """Return how to request tool calls; `none` unless all engines parse them."""
     return wanted if all(map(_parses_calls, plans)) else "none"
 
 

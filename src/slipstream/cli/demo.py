@@ -2,9 +2,7 @@
 
 import argparse
 import os
-import shlex
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -13,7 +11,7 @@ from typing import TypeVar
 
 from slipstream.checkpoints import read_checkpoint
 from slipstream.cli.arguments import ENGINE_ARGUMENTS, whole_number
-from slipstream.cli.measuring_options import require_writable, write_report
+from slipstream.cli.measuring_options import describe_conditions, require_writable, write_report
 from slipstream.cli.screen import Screen
 from slipstream.demo.performance import (
     Demo,
@@ -26,15 +24,16 @@ from slipstream.demo.performance import (
 from slipstream.engines.vllm import find_versions, require_engine
 from slipstream.errors import ExitCode
 from slipstream.hardware import Host, read_host, this_machine
-from slipstream.hardware.machine_watch import make_watch
-from slipstream.measuring.bench import Conditions
-from slipstream.measuring.engine_start import report_usage
+from slipstream.measuring.bench import Bench
+from slipstream.measuring.comparing.comparison import ComparedArm
+from slipstream.measuring.comparing.verdict import PLAIN
+from slipstream.measuring.machine_watch import make_watch
 from slipstream.planning import LaunchPlan, make_options, make_plan
 from slipstream.proving_ground import SHIPPED_DRAFTER, make_smollm2
 from slipstream.proving_ground.smollm2 import CHECKPOINT
-from slipstream.reporting.pages.demo import render_demo_html
-from slipstream.reporting.text.demo import render_demo_text
-from slipstream.reporting.text.demo_columns import list_frames
+from slipstream.reporting.measuring.demo import describe_demo, render_demo_html
+from slipstream.reporting.measuring.demo_columns import list_frames
+from slipstream.reporting.report import render_text
 from slipstream.user_folders import slipstream_cache
 
 PAGE = Path("slipstream-demo.html")
@@ -70,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=PAGE,
         help=f"file for the HTML report (default {PAGE})",
     )
+    parser.set_defaults(seed=0)
     parser.usage = f"slipstream demo [options] {ENGINE_ARGUMENTS}"
 
 
@@ -82,12 +82,15 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     require_engine(host, extra="demo")
     cache = slipstream_cache(os.environ)
     target = display.time(f"{CHECKPOINT} is prepared", lambda: make_smollm2(cache))
-    plan, plain_plan = display.time(
+    plain, drafted = display.time(
         "both plans are made",
-        lambda: [_make_plan(target, host, options.raw, drafts=one) for one in (True, False)],
+        lambda: [
+            ComparedArm(name=name, plan=_make_plan(target, host, options.raw, drafts=name != PLAIN))
+            for name in (PLAIN, "drafted")
+        ],
     )
     stage = Stage(
-        workload=make_workload(options.max_tokens),
+        bench=Bench(make_workload(options.max_tokens), (1,), prefix_cache="as it is"),
         decode=load_decoder(target),
         logs=cache / "demo" / f"{now:%Y%m%d-%H%M%S}",
         environment=os.environ,
@@ -95,22 +98,28 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         note=display.note,
         watch=make_watch(host),
     )
-    with stage.perform("plain", plain_plan) as (_, plain):
+    conditions = describe_conditions(
+        options,
+        stage.bench,
+        model=target.name,
+        versions=find_versions(),
+        plan=drafted.plan,
+        host=host,
+    )
+    with stage.perform("A", plain) as (_, first, before):
         pass
-    with stage.perform("drafted", report_usage(plan)) as (url, drafted):
-        conditions = _describe_conditions(options, stage, plan, host)
+    with stage.perform("B", drafted) as (url, second, after):
         demo = Demo(
             conditions=conditions,
-            plain_plan=plain_plan,
-            plain=plain,
-            drafted=drafted,
+            arms=(plain, drafted),
+            starts=(first, second),
+            takes=(tuple(before), tuple(after)),
             parts=(),
-            machines=stage.machines,
         )
         if display.live:
             display.replay(demo)
         demo = demo.model_copy(update={"parts": tuple(display.parts)})
-        screen.show_data(text=render_demo_text(demo), document=demo.to_json())
+        screen.show_data(text=render_text(describe_demo(demo)), document=demo.to_json())
         write_report(options.html, render_demo_html(demo), screen)
         if not display.live:
             return ExitCode.DONE
@@ -131,26 +140,6 @@ def _make_plan(target: Path, host: Host, raw: list[str], *, drafts: bool) -> Lau
         make_options(
             served_name=target.name, method=None if drafts else "plain", engine=raw or ENGINE
         ),
-    )
-
-
-def _describe_conditions(
-    options: argparse.Namespace, stage: Stage, plan: LaunchPlan, host: Host
-) -> Conditions:
-    return Conditions(
-        at=datetime.now(UTC),
-        command=shlex.join(["slipstream", *sys.argv[1:]]),
-        model=Path(plan.target).name,
-        versions=find_versions(),
-        plan=plan,
-        host=host,
-        workload=stage.workload.name,
-        workload_sha256=stage.workload.sha256,
-        left_out={},
-        seed=0,
-        max_tokens=options.max_tokens,
-        thinking=None,
-        prefix_cache="as it is",
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
 from slipstream.hardware import read_host, this_machine
-from slipstream.hardware.machine_watch import make_watch
+from slipstream.measuring.machine_watch import make_watch
 from slipstream.reporting.text.doctor import render_diagnosis, render_examination
 from slipstream.serving.advisories import Lookup
 from slipstream.serving.examination import diagnose_log, diagnose_run, examine

@@ -8,7 +8,7 @@ from slipstream.cli.arguments import natural_number, positive_number, whole_numb
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.recipes.loading import load_recipes
-from slipstream.reporting.pages.report import render_markdown, render_text
+from slipstream.reporting.report import render_markdown, render_text
 from slipstream.reporting.tuning.sizing import describe_sizing, render_sizing_html
 from slipstream.sizing.demand import Arrival, Demand, KindDemand
 from slipstream.sizing.engine_speed import EngineSpeed

@@ -165,7 +165,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Train a drafter, or print an estimate of what training takes."""
     require_parts()
-    from slipstream.reporting.pages.report import render_text
+    from slipstream.reporting.report import render_text
     from slipstream.reporting.training.run import describe_estimate, describe_run
     from slipstream.training.estimate import estimate_run
     from slipstream.training.export import promote

@@ -25,12 +25,12 @@ from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.engines.vllm import find_versions, require_engine
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
-from slipstream.hardware.machine_watch import make_watch
 from slipstream.measuring.bench import Bench
+from slipstream.measuring.machine_watch import make_watch
 from slipstream.measuring.workloads import names_tasks
 from slipstream.planning import LaunchPlan
-from slipstream.reporting.pages.report import render_markdown, render_text
-from slipstream.reporting.text.bench import render_cell_line
+from slipstream.reporting.measuring.bench import render_cell_line
+from slipstream.reporting.report import render_markdown, render_text
 from slipstream.reporting.tuning.tuning import describe_tuning, render_tuning_html
 from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.tuning.goal import Goal, parse_goal

@@ -2,8 +2,6 @@
 
 import argparse
 import os
-import shlex
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from slipstream.cli.measuring_options import (
     add_reports,
     add_seed,
     add_thinking,
+    describe_conditions,
     read_thinking,
     read_workload,
     require_writable,
@@ -23,16 +22,17 @@ from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.engines.vllm import find_versions, require_engine
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
+from slipstream.measuring.bench import Bench
 from slipstream.measuring.client.endpoint import Endpoint
-from slipstream.measuring.verifying.certificate import ArmName, Certificate, VerifiedUnder
+from slipstream.measuring.verifying.certificate import ArmName, Certificate
 from slipstream.measuring.verifying.served_check import check_served
-from slipstream.measuring.verifying.verification import SAMPLES, Exam, start_in_turn
+from slipstream.measuring.verifying.verification import SAMPLES, Verification, start_in_turn
 from slipstream.planning import LaunchPlan
-from slipstream.reporting.pages.certificate import (
+from slipstream.reporting.measuring.certificate import (
+    describe_certificate,
     render_certificate_html,
-    render_certificate_markdown,
 )
-from slipstream.reporting.text.certificate import render_certificate_text
+from slipstream.reporting.report import render_markdown, render_text
 from slipstream.serving.access.borrowed_key import borrow_key
 from slipstream.serving.access.tls import Certificate as ServerCertificate
 from slipstream.serving.run import RunFolder, is_alive
@@ -117,12 +117,11 @@ def examine(
     logs: Path | None = None,
 ) -> Certificate:
     """Ask the plan's engine with and without drafts, and judge the answers."""
-    now = datetime.now(UTC)
     # One token of the context is the judge's.
     workload = read_workload(options, None if plan.context is None else plan.context - 1)
     plan = Weights(screen, os.environ, options.accept_changes).localize(plan)
     plans: dict[ArmName, LaunchPlan] = {"plain": plan.without_drafts(), "drafted": plan}
-    exam = Exam(
+    verification = Verification(
         workload=workload,
         concurrency=plan.sequences or USUAL_CONCURRENCY,
         thinking=read_thinking(options),
@@ -131,26 +130,22 @@ def examine(
         samples=options.samples,
         say=screen.show_progress,
     )
-    conditions = VerifiedUnder(
-        at=now,
-        command=shlex.join(["slipstream", *sys.argv[1:]]),
+    conditions = describe_conditions(
+        options,
+        Bench(
+            workload, (verification.concurrency,), verification.thinking, prefix_cache="as it is"
+        ),
+        model=plan.target,
         versions=find_versions(),
-        host=host,
         plan=plan,
-        plain_argv=tuple(plans["plain"].argv()),
-        drafted_argv=tuple(plans["drafted"].argv()),
-        workload=workload.name,
-        workload_sha256=workload.sha256,
-        left_out=workload.left_out,
-        max_tokens=options.max_tokens,
-        concurrency=exam.concurrency,
-        thinking=exam.thinking,
-        seed=options.seed,
+        host=host,
     )
-    logs = logs or slipstream_cache(os.environ) / "verify" / f"{now:%Y%m%d-%H%M%S}"
+    logs = logs or slipstream_cache(os.environ) / "verify" / f"{conditions.at:%Y%m%d-%H%M%S}"
     with screen.busy("verifying"):
-        findings = exam.take(start_in_turn(plans, logs=logs, environment=os.environ, say=exam.say))
-    return Certificate.make(findings, conditions)
+        findings = verification.run(
+            start_in_turn(plans, logs=logs, environment=os.environ, say=verification.say)
+        )
+    return Certificate.make(findings, conditions, verification.concurrency)
 
 
 def _check_run(folder: RunFolder, options: argparse.Namespace, screen: Screen) -> ExitCode:
@@ -178,9 +173,11 @@ def _check_run(folder: RunFolder, options: argparse.Namespace, screen: Screen) -
 
 
 def _show(certificate: Certificate, options: argparse.Namespace, screen: Screen) -> ExitCode:
-    screen.show_data(text=render_certificate_text(certificate), document=certificate.to_json())
+    report = describe_certificate(certificate)
+    text = f"{certificate.outcome.upper()}: {render_text(report)}"
+    screen.show_data(text=text, document=certificate.to_json())
     write_reports(
-        options, certificate, render_certificate_html, render_certificate_markdown, screen
+        options, certificate, render_certificate_html, lambda _: render_markdown(report), screen
     )
     return ExitCode.DONE if certificate.passed else ExitCode.GATE_MISSED
 

@@ -1,28 +1,35 @@
-"""`Demo`: three prompts answered with and without drafts, and how the two compare.
+"""`Demo`: one start of each of two arms with three prompts, and their answers token by token.
 
-Two engines at once would starve each other, so each has the machine to itself, one after the other.
+It starts, warms up, watches and times as a comparison does. Two engines at once would starve each
+other, so each has the machine to itself, one after the other.
 """
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Literal
 
-from pydantic import Field
-
-from slipstream.demo.recording import Decode, Take, record
 from slipstream.errors import EngineError
-from slipstream.hardware.machine_watch import MachineLoad, MachineWatch
-from slipstream.measuring.bench import Conditions
+from slipstream.measuring.bench import Bench, Conditions
+from slipstream.measuring.client.completions import Request
+from slipstream.measuring.client.endpoint import Endpoint
+from slipstream.measuring.client.sample import Sample
+from slipstream.measuring.comparing.blocks import Arm
+from slipstream.measuring.comparing.comparison import ComparedArm, Start
+from slipstream.measuring.engine_start import open_start
+from slipstream.measuring.machine_watch import MachineWatch
 from slipstream.measuring.workloads import Prompt, Workload
-from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
-from slipstream.serving.supervision.engine_process import is_healthy, run_engine
+from slipstream.serving.supervision.engine_process import is_healthy
+from slipstream.steering.drafts import Drafts
 
 LOOK_EVERY_SECONDS = 2.0
+# With every core computing, a short answer may wait in the server and come whole.
+ATTEMPTS = 3
 
 # On subjects that the shipped drafter was not trained on. Chosen out of 22: tokens per step are
 # about those of its card, or less, and no near-tie parted their texts where they were tried.
@@ -32,6 +39,90 @@ QUESTIONS = {
     "prose": "Tell the fable of the fox and the crow.",
 }
 WARM_UP = ("Count from one to twenty.", "Name the months of the year.")
+# They are asked in rounds until the time per token is stable, three at least.
+WARM_UP_TOKENS = 16
+
+
+Decode = Callable[[Sequence[int]], str]
+Chunk = tuple[float, Sequence[int]]
+
+
+class Token(Record):
+    """One token; seconds since the request was sent."""
+
+    id: int
+    text: str
+    seconds: float
+    drafted: bool
+
+
+class Take(Record):
+    """One answer, token by token."""
+
+    prompt: Prompt
+    tokens: tuple[Token, ...]
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Return the ids alone."""
+        return tuple(token.id for token in self.tokens)
+
+    @property
+    def seconds(self) -> float:
+        """Return the time of the whole answer."""
+        return self.tokens[-1].seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """Keeps the chunks of each prompt's answer: the seconds, and the tokens."""
+
+    decode: Decode
+    chunks: dict[str, list[Chunk]] = field(default_factory=dict)
+
+    def add(self, request: Request, seconds: float, token_ids: Sequence[int]) -> None:
+        """Keep a chunk."""
+        self.chunks.setdefault(request.prompt_id, []).append((seconds, token_ids))
+
+    def list_takes(self, prompts: Sequence[Prompt], samples: Sequence[Sample]) -> list[Take]:
+        """Return the answers to prompts, whose samples say whether anything was drafted."""
+        for sample in samples:
+            if not sample.seconds_per_token:
+                why = sample.error or "its tokens came in one piece"
+                raise EngineError(
+                    f"{sample.prompt_id} could not be timed: {why}",
+                    hint="look into the engine's log, or ask for longer answers: --max-tokens",
+                )
+        return [
+            Take(
+                prompt=prompt,
+                tokens=mark_tokens(self.chunks[prompt.id], self.decode, drafted=sample.drafts > 0),
+            )
+            for prompt, sample in zip(prompts, samples, strict=True)
+        ]
+
+
+def mark_tokens(chunks: Sequence[Chunk], decode: Decode, *, drafted: bool) -> tuple[Token, ...]:
+    """Return each token with its text, and mark what was drafted, where anything was.
+
+    A step brings the accepted tokens of a draft and one of the target's own, in one chunk of the
+    stream: all tokens of a chunk but the last were drafted.
+    """
+    texts = iter(_split_text([token for _, ids in chunks for token in ids], decode))
+    return tuple(
+        Token(id=token, text=next(texts), seconds=seconds, drafted=drafted and place < len(ids) - 1)
+        for seconds, ids in chunks
+        for place, token in enumerate(ids)
+    )
+
+
+def _split_text(token_ids: Sequence[int], decode: Decode) -> list[str]:
+    """Return the text that each token adds; a character of several tokens comes with the last."""
+    grown = [
+        decode(token_ids[:count]).rstrip("\N{REPLACEMENT CHARACTER}")
+        for count in range(len(token_ids) + 1)
+    ]
+    return [after[len(before) :] for before, after in pairwise(grown)]
 
 
 class Part(Record):
@@ -42,30 +133,27 @@ class Part(Record):
 
 
 class Demo(Record):
-    """The same prompts, answered by an engine without drafts and by one with them.
+    """A start without drafts and one with them, and what each answered to the same prompts."""
 
-    `machines` has, by engine, what else the machine did while it answered.
-    """
-
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     conditions: Conditions
-    plain_plan: LaunchPlan
-    plain: tuple[Take, ...]
-    drafted: tuple[Take, ...]
+    arms: tuple[ComparedArm, ComparedArm]
+    starts: tuple[Start, Start]
+    takes: tuple[tuple[Take, ...], tuple[Take, ...]]
     parts: tuple[Part, ...]
-    machines: dict[str, MachineLoad] = Field(default_factory=dict)
 
     @property
     def pairs(self) -> list[tuple[Take, Take]]:
         """Return the two answers to each prompt."""
-        return list(zip(self.plain, self.drafted, strict=True))
+        return list(zip(*self.takes, strict=True))
 
     @property
     def speed_ups(self) -> list[float]:
         """Return for each prompt how much less time per token took with drafts."""
-        return [
-            plain.seconds_per_token / drafted.seconds_per_token for plain, drafted in self.pairs
-        ]
+        plain, drafted = (
+            [one.seconds_per_token or 0 for one in own.samples] for own in self.starts
+        )
+        return [slow / fast for slow, fast in zip(plain, drafted, strict=True)]
 
     @property
     def speed_up(self) -> float:
@@ -75,20 +163,13 @@ class Demo(Record):
     @property
     def tokens_per_step(self) -> float | None:
         """Return what one pass of the target adds, by the engine's own counts."""
-        return count_tokens_per_step(self.drafted)
+        return Drafts.total(one.draft_counts for one in self.starts[1].samples).tokens_per_step
 
     @property
-    def step_cost(self) -> float | None:
-        """Return a drafted step's time in plain steps: the tokens per step to break even."""
-        if self.tokens_per_step is None:
-            return None
-        return find_step_seconds(self.drafted) / find_step_seconds(self.plain)
-
-    @property
-    def disturbance(self) -> tuple[str, MachineLoad] | None:
-        """Return the engine that was disturbed most, if any was, and by what."""
-        busy = [(name, machine) for name, machine in self.machines.items() if machine.is_busy]
-        return max(busy, key=lambda one: one[1].disturbance, default=None)
+    def step_seconds(self) -> tuple[float, float]:
+        """Return the mean time of the target's passes after the first token, plain and drafted."""
+        plain, drafted = (find_step_seconds(start.samples) for start in self.starts)
+        return plain, drafted
 
     @property
     def equal(self) -> int:
@@ -96,33 +177,25 @@ class Demo(Record):
         return sum(plain.token_ids == drafted.token_ids for plain, drafted in self.pairs)
 
 
-def count_tokens_per_step(takes: Sequence[Take]) -> float | None:
-    """Return one and the mean of accepted draft tokens, None where nothing was drafted."""
-    drafts = sum(take.drafts for take in takes)
-    return 1 + sum(take.accepted for take in takes) / drafts if drafts else None
-
-
-def find_step_seconds(takes: Sequence[Take]) -> float:
-    """Return the mean time of the target's passes after the first token."""
-    return sum(take.decode_seconds for take in takes) / sum(take.steps for take in takes)
+def find_step_seconds(samples: Sequence[Sample]) -> float:
+    """Return the mean time of the passes after the first token: drafts, or else tokens."""
+    seconds = sum(one.seconds - (one.first_token_seconds or 0) for one in samples)
+    return seconds / sum(one.drafts or one.output_tokens - 1 for one in samples)
 
 
 def make_workload(max_tokens: int) -> Workload:
     """Return the requests of the demo, with a limit on the tokens per answer."""
 
-    def ask(name: str, kind: str, text: str) -> Prompt:
-        return Prompt(
-            id=name,
-            kind=kind,
-            messages=({"role": "user", "content": text},),
-            max_tokens=max_tokens,
-            origin="slipstream",
-        )
+    def ask(name: str, kind: str, text: str, most: int) -> Prompt:
+        message = {"role": "user", "content": text}
+        return Prompt(id=name, kind=kind, messages=(message,), max_tokens=most, origin="slipstream")
 
     return Workload(
         name="demo",
-        prompts=tuple(ask(kind, kind, text) for kind, text in QUESTIONS.items()),
-        warm_up=tuple(ask(f"warm-{at}", "warm-up", text) for at, text in enumerate(WARM_UP)),
+        prompts=tuple(ask(kind, kind, text, max_tokens) for kind, text in QUESTIONS.items()),
+        warm_up=tuple(
+            ask(f"warm-{at}", "warm-up", text, WARM_UP_TOKENS) for at, text in enumerate(WARM_UP)
+        ),
     )
 
 
@@ -136,13 +209,12 @@ def load_decoder(target: Path) -> Decode:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """How the demo's engines are run: prompts, logs, and callbacks for progress.
+    """How the demo's engines are run; `bench` has its prompts, `decode` makes text of tokens.
 
-    `tick` is called with a part and its seconds while it goes on, `note` when it is over. What else
-    the machine did while an engine answered is kept in `machines`, by the engine's name.
+    `tick` is called with a part and its seconds while it goes on, `note` when it is over.
     """
 
-    workload: Workload
+    bench: Bench
     decode: Decode
     logs: Path
     environment: Mapping[str, str]
@@ -150,37 +222,44 @@ class Stage:
     note: Callable[[Part], None]
     clock: Callable[[], float] = time.monotonic
     watch: MachineWatch = field(default_factory=MachineWatch)
-    machines: dict[str, MachineLoad] = field(default_factory=dict)
 
     @contextmanager
-    def perform(self, name: str, plan: LaunchPlan) -> Iterator[tuple[str, tuple[Take, ...]]]:
+    def perform(self, arm: Arm, compared: ComparedArm) -> Iterator[tuple[str, Start, list[Take]]]:
         """Start an engine, have it answer, and keep it up within the block."""
+        name = compared.name
         start, answers = f"the {name} engine starts", f"the {name} engine warms up and answers"
-        began = self.clock()
-        pids: list[int] = []
-        with run_engine(
-            plan,
+        times: list[float] = []
+
+        def follow(_: str) -> None:
+            """Hear that the engine starts, and then that it warms up."""
+            times.append(self.clock())
+            if times[1:]:
+                self.note(Part(name=start, seconds=times[1] - times[0]))
+
+        recorder = Recorder(self.decode)
+        bench = replace(
+            self.bench,
+            tick=lambda *_: self.tick(answers, self.clock() - times[-1]),
+            on_tokens=recorder.add,
+        )
+        with open_start(
+            compared.plan,
+            bench,
             log=self.logs / f"{name}.log",
             environment=self.environment,
-            on_start=pids.append,
+            say=follow,
+            watch=self.watch,
             on_wait=lambda seconds: self.tick(start, seconds),
-        ) as url:
-            ready = self.clock()
-            self.note(Part(name=start, seconds=ready - began))
-
-            def take(prompt: Prompt) -> Take:
-                self.tick(answers, self.clock() - ready)
-                return record(url, prompt, self.decode)
-
-            for prompt in self.workload.warm_up:
-                take(prompt)
-            before = self.watch.begin()
-            takes = tuple(take(prompt) for prompt in self.workload.prompts)
-            machine = self.watch.end(before, pids)
-            if machine is not None:
-                self.machines[name] = machine
-            self.note(Part(name=answers, seconds=self.clock() - ready))
-            yield url, takes
+        ) as (url, figures):
+            for _ in range(ATTEMPTS - 1):
+                if all(sample.seconds_per_token for sample in figures.samples):
+                    break
+                recorder.chunks.clear()
+                loads, samples = bench.measure(Endpoint(url))
+                figures = figures._replace(loads=tuple(loads), samples=tuple(samples))
+            self.note(Part(name=answers, seconds=self.clock() - times[-1]))
+            takes = recorder.list_takes(bench.workload.prompts, figures.samples)
+            yield url, Start(arm=arm, round=0, **figures._asdict()), takes
 
 
 def stay_up(url: str, wait: Callable[[float], None] = time.sleep) -> None:

@@ -11,7 +11,6 @@ from pydantic import AwareDatetime
 
 from slipstream.errors import EngineError
 from slipstream.hardware import Host
-from slipstream.hardware.machine_watch import MachineLoad
 from slipstream.measuring.client.completions import Request
 from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.client.engine_metrics import EngineCounts, read_engine_counts
@@ -22,12 +21,15 @@ from slipstream.measuring.client.load import (
     run_steady_loop,
 )
 from slipstream.measuring.client.sample import Sample
+from slipstream.measuring.client.streaming import OnTokens
+from slipstream.measuring.machine_watch import MachineLoad
 from slipstream.measuring.percentiles import Percentiles, rank
 from slipstream.measuring.tasks import TaskFigures, describe_tasks
 from slipstream.measuring.tool_calls import judge_call
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
+from slipstream.steering.drafts import Drafts
 
 WARM_UP_ROUNDS = 8
 WARM_UP_PROMPTS = 6
@@ -39,6 +41,20 @@ SALT_CHARACTERS = 128
 
 PrefixCache = Literal["cold", "as it is"]
 ToolChoice = Literal["auto", "named", "none"]
+
+
+class Load(Record):
+    """What was counted of one kind at one concurrency beside its requests.
+
+    `seconds` is the time by the clock where requests arrived by it; None if all places were busy
+    all through.
+    """
+
+    kind: str
+    concurrency: int
+    counts: EngineCounts
+    memory_bytes: int | None = None
+    seconds: float | None = None
 
 
 class BenchCell(Record):
@@ -80,8 +96,8 @@ class BenchWarmUp(Record):
 class Conditions(Record):
     """Everything that a figure depends on, and the command that repeats it.
 
-    With `arrivals_per_second`, requests arrived by the clock, and a concurrency is the most that
-    were in flight. `tool_choice` is how the turns of tasks asked for calls, None without tasks.
+    With `arrivals_per_second`, requests arrived by the clock, and a kind's concurrency is the most
+    that were in flight. `tool_choice` is how the turns of tasks asked for calls, None without any.
     """
 
     at: AwareDatetime
@@ -108,7 +124,7 @@ class BenchReport(Record):
     `machine` is what else the server's machine did meanwhile, None if it could not be watched.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     conditions: Conditions
     warm_up: BenchWarmUp
     cells: tuple[BenchCell, ...]
@@ -122,7 +138,8 @@ class Bench:
 
     Every load is steady: each prompt or task is asked once, and again until each place served
     `COUNTED_PER_PLACE` of them that count. `tell` gets each cell when it is done, `tick` every
-    request that counts. `tool_choice` is how the turns of tasks ask for calls.
+    request that counts, `on_tokens` the tokens of each chunk. `tool_choice` is how the turns of
+    tasks ask for calls.
 
     With `arrivals_per_second`, each kind's prompts instead arrive by a Poisson process, one load,
     whatever is in flight; the seconds of a cell are then those of the clock.
@@ -138,6 +155,7 @@ class Bench:
     measure_memory: Callable[[], int | None] = lambda: None
     tell: Callable[[BenchCell], None] = lambda _: None
     tick: Callable[[str, int, int, int], None] = lambda *_: None
+    on_tokens: OnTokens | None = None
     salt: str = field(default_factory=lambda: f"{time.time_ns():x}")
 
     def warm_up(self, endpoint: Endpoint) -> BenchWarmUp:
@@ -158,50 +176,43 @@ class Bench:
             times.append(fmean(speeds))
         return BenchWarmUp(rounds=len(times), seconds_per_token=tuple(times), flat=is_flat(times))
 
-    def measure(self, endpoint: Endpoint) -> tuple[list[BenchCell], list[Sample]]:
+    def measure(self, endpoint: Endpoint) -> tuple[list[Load], list[Sample]]:
         """Measure every kind at every concurrency, one load after the other."""
-        if self.arrivals_per_second is not None:
-            return self._measure_arrivals(endpoint, self.arrivals_per_second)
-        cells: list[BenchCell] = []
+        loads: list[Load] = []
         kept: list[Sample] = []
-        for concurrency in self.concurrencies:
+        by_clock = self.arrivals_per_second is not None
+        for concurrency in (0,) if by_clock else self.concurrencies:
             for kind in self.workload.kinds:
                 before = read_engine_counts(endpoint)
-                samples = self._run_load(endpoint, kind, concurrency)
-                counted = read_engine_counts(endpoint).since(before)
-                cell = summarize(samples, counted, self.measure_memory())
-                self.tell(cell)
-                cells.append(cell)
+                if self.arrivals_per_second is None:
+                    samples = self._run_load(endpoint, kind, concurrency)
+                else:
+                    samples = self._run_arrivals(endpoint, kind, self.arrivals_per_second)
+                load = Load(
+                    kind=kind,
+                    concurrency=samples[0].concurrency,
+                    counts=read_engine_counts(endpoint).since(before),
+                    memory_bytes=self.measure_memory(),
+                    seconds=max(one.began_at + one.seconds for one in samples)
+                    if by_clock
+                    else None,
+                )
+                self.tell(summarize(load, samples))
+                loads.append(load)
                 kept += [_strip(sample) for sample in samples]
-        return cells, kept
+        return loads, kept
 
-    def _measure_arrivals(
-        self, endpoint: Endpoint, rate: float
-    ) -> tuple[list[BenchCell], list[Sample]]:
-        """Measure each kind as its prompts arrive; all loads are named for the most in flight."""
-        cells: list[BenchCell] = []
-        kept: list[Sample] = []
-        for number, kind in enumerate(self.workload.kinds):
-            prompts = [prompt for prompt in self.workload.prompts if prompt.kind == kind]
-            before = read_engine_counts(endpoint)
-            samples = run_open_loop(
-                endpoint,
-                [self._make_request(prompt, kind) for prompt in prompts],
-                arrivals=draw_arrivals(len(prompts), rate=rate, seed=self.seed + number),
-            )
-            counted = read_engine_counts(endpoint).since(before)
-            seconds = max(one.began_at + one.seconds for one in samples)
-            most = max(one.concurrency for one in samples)
-            cell = summarize(samples, counted, self.measure_memory(), seconds=seconds)
-            cell = cell.model_copy(update={"concurrency": most})
-            self.tell(cell)
-            cells.append(cell)
-            kept += [_strip(sample) for sample in samples]
-        most = max(cell.concurrency for cell in cells)
-        return (
-            [cell.model_copy(update={"concurrency": most}) for cell in cells],
-            [sample.model_copy(update={"concurrency": most}) for sample in kept],
+    def _run_arrivals(self, endpoint: Endpoint, kind: str, rate: float) -> list[Sample]:
+        """Send a kind's prompts as they arrive; its concurrency is the most in flight."""
+        prompts = [prompt for prompt in self.workload.prompts if prompt.kind == kind]
+        seed = self.seed + self.workload.kinds.index(kind)
+        samples = run_open_loop(
+            endpoint,
+            [self._make_request(prompt, kind) for prompt in prompts],
+            arrivals=draw_arrivals(len(prompts), rate=rate, seed=seed),
         )
+        most = max(sample.concurrency for sample in samples)
+        return [sample.model_copy(update={"concurrency": most}) for sample in samples]
 
     def _run_load(self, endpoint: Endpoint, kind: str, concurrency: int) -> list[Sample]:
         units = self.workload.list_units(kind)
@@ -220,7 +231,12 @@ class Bench:
             self.tick(kind, concurrency, done, requests)
 
         samples = run_steady_loop(
-            endpoint, make_requests, counted=counted, concurrency=concurrency, on_sample=tick
+            endpoint,
+            make_requests,
+            counted=counted,
+            concurrency=concurrency,
+            on_sample=tick,
+            on_tokens=self.on_tokens,
         )
         prompts = {prompt.id: prompt for unit in units for prompt in unit}
         return [self._read_turn(sample, prompts[sample.prompt_id]) for sample in samples]
@@ -267,25 +283,18 @@ class Bench:
         return "auto" if self.tool_choice == "auto" else "none"
 
 
-def summarize(
-    samples: Sequence[Sample],
-    counted: EngineCounts,
-    memory_bytes: int | None,
-    *,
-    seconds: float | None = None,
-) -> BenchCell:
-    """Return one cell's figures; drafts are the requests' own, or else what the engine counted.
-
-    `seconds` is the load's time; without it, all places were busy all through.
-    """
+def summarize(load: Load, samples: Sequence[Sample]) -> BenchCell:
+    """Return a load's figures; drafts are the requests' own, or else what the engine counted."""
     good = [sample for sample in samples if sample.error is None]
+    seconds = load.seconds
     if seconds is None:
-        seconds = sum(sample.seconds for sample in samples) / samples[0].concurrency
+        seconds = sum(sample.seconds for sample in samples) / load.concurrency
     tokens = sum(sample.output_tokens for sample in good)
-    drafts = _add_drafts(good) or _take_drafts(counted)
+    drafts = Drafts.total(sample.draft_counts for sample in good)
+    drafts = drafts if drafts.drafts else load.counts.draft_counts
     return BenchCell(
-        kind=samples[0].kind,
-        concurrency=samples[0].concurrency,
+        kind=load.kind,
+        concurrency=load.concurrency,
         requests=len(samples),
         failed=len(samples) - len(good),
         seconds=seconds,
@@ -294,12 +303,22 @@ def summarize(
         first_token=rank([one.first_token_seconds for one in good]),
         per_token=rank([one.seconds_per_token for one in good]),
         whole=rank([one.seconds for one in good]),
-        cache_hit_share=counted.cache_hit_share,
-        preemptions=counted.preemptions,
-        memory_bytes=memory_bytes,
+        tokens_per_step=drafts.tokens_per_step,
+        acceptance_rate=drafts.acceptance_rate,
+        by_position=drafts.by_position,
+        cache_hit_share=load.counts.cache_hit_share,
+        preemptions=load.counts.preemptions,
+        memory_bytes=load.memory_bytes,
         tasks=describe_tasks(samples),
-        **drafts,
     )
+
+
+def list_cells(loads: Sequence[Load], samples: Sequence[Sample]) -> list[BenchCell]:
+    """Return the figures of each load from the samples of all."""
+    by_load: dict[tuple[str, int], list[Sample]] = {}
+    for sample in samples:
+        by_load.setdefault((sample.kind, sample.concurrency), []).append(sample)
+    return [summarize(load, by_load[load.kind, load.concurrency]) for load in loads]
 
 
 def make_salt(*parts: str) -> str:
@@ -318,33 +337,3 @@ def is_flat(times: Sequence[float]) -> bool:
 def _strip(sample: Sample) -> Sample:
     """Return the sample without its text."""
     return sample.model_copy(update={"text": "", "token_ids": (), "calls": ()})
-
-
-def _add_drafts(samples: Sequence[Sample]) -> dict[str, Any]:
-    drafts = sum(sample.drafts for sample in samples)
-    if not drafts:
-        return {}
-    longest = max(len(sample.accepted_by_position) for sample in samples)
-    rows = [sample.accepted_by_position for sample in samples]
-    accepted = [sum(row[at] for row in rows if at < len(row)) for at in range(longest)]
-    drafted = sum(sample.drafted for sample in samples)
-    return _describe_drafts(drafts, drafted, sum(one.accepted for one in samples), accepted)
-
-
-def _take_drafts(counted: EngineCounts) -> dict[str, Any]:
-    return _describe_drafts(
-        counted.drafts or 0,
-        counted.drafted or 0,
-        counted.accepted or 0,
-        counted.accepted_by_position,
-    )
-
-
-def _describe_drafts(
-    drafts: int, drafted: int, accepted: int, by_position: Sequence[int]
-) -> dict[str, Any]:
-    return {
-        "tokens_per_step": 1 + accepted / drafts if drafts else None,
-        "acceptance_rate": accepted / drafted if drafted else None,
-        "by_position": tuple(count / drafts for count in by_position) if drafts else (),
-    }

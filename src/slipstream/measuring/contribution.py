@@ -1,24 +1,33 @@
 """`Contribution`: a pair measured on somebody's machine, as a recipe and what it rests on.
 
 It is written to be published: names that are not published are given by whoever measures, and
-everything else goes through the redaction of a bug report.
+everything else goes through the redaction of a bug report. A start that failed is evidence, too:
+its known failures are named, and there is no recipe.
 """
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
+from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+from slipstream.engines.vllm import find_versions
 from slipstream.hardware import Host, name_kind
 from slipstream.measuring.bench import BenchCell
-from slipstream.measuring.comparing.comparison import Comparison
+from slipstream.measuring.comparing.comparison import Comparison, Start
 from slipstream.measuring.comparing.verdict import Answer, SpeedFinding
 from slipstream.measuring.verifying.certificate import Certificate
 from slipstream.planning.plan import LaunchPlan
 from slipstream.recipes.recipe import Evidence, Recipe, Settings
 from slipstream.records import Record
+from slipstream.serving.supervision.diagnosis import diagnose_file
+from slipstream.serving.support.bundle import Bundle, clean_record, describe_plan
+from slipstream.serving.support.log_skeleton import list_skeleton
+from slipstream.serving.support.redaction import make_redactor
+
+SOURCE = "slipstream compare --recipe"
 
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
 _LOADED = re.compile(r"Model loading took ([\d.]+) GiB")
@@ -33,6 +42,15 @@ _SETTINGS = (
     "eager",
     "prefix_caching",
 )
+
+
+class Published(NamedTuple):
+    """The names under which a contribution is published; the recipe's is that of its file."""
+
+    recipe: str
+    target: str
+    drafter: str
+    by: str
 
 
 class PlannedAgainstMeasured(Record):
@@ -62,61 +80,81 @@ class Contribution(Record):
     seconds: float
 
 
-def hold_against_plan(
-    plan: LaunchPlan, comparison: Comparison, log: str
-) -> tuple[PlannedAgainstMeasured, ...]:
-    """Hold the plan's memory against the engine's own lines and what its processes took."""
-    sizes = {item.name: item.size_bytes for item in plan.memory.items}
-    known = [size for size in sizes.values() if size is not None]
-    pool, per_token = plan.memory.kv_pool_bytes, plan.memory.kv_bytes_per_token
-    whole = sum(known) + pool if pool is not None and len(known) == len(sizes) else None
-    drafted = [cell.memory_bytes for cell in _list_cells(comparison, "B")]
-    loaded, tokens = _LOADED.findall(log), _KV_TOKENS.findall(log)
-    weights = [sizes[name] for name in ("target weights", "drafter weights") if name in sizes]
-    rows = (
-        ("memory", "bytes", whole, max(filter(None, drafted), default=None)),
-        (
-            "weights",
-            "bytes",
-            None if None in weights else sum(filter(None, weights)),
-            round(float(loaded[-1]) * 2**30) if loaded else None,
-        ),
-        (
-            "cache tokens",
-            "tokens",
-            pool // per_token if pool and per_token else None,
-            int(tokens[-1].replace(",", "")) if tokens else None,
-        ),
-    )
-    return tuple(
-        PlannedAgainstMeasured.model_validate(
-            {"what": what, "unit": unit, "planned": planned, "measured": measured}
-        )
-        for what, unit, planned, measured in rows
-    )
-
-
-def make_recipe(
+def contribute(
     comparison: Comparison,
     certificate: Certificate,
+    logs: Iterable[Path],
+    published: Published,
     *,
-    target: str,
-    drafter: str,
-    by: str,
+    host: Host,
     today: date,
+    seconds: float,
+) -> Contribution:
+    """Draw up what a comparison of two arms and a certificate of the second show."""
+    drafted = [log.read_text(errors="replace") for log in logs if log.name.startswith("B-")]
+    return Contribution(
+        recipe=_make_recipe(comparison, host, published, today, lossless=certificate.passed),
+        lossless=certificate.passed,
+        verdict=comparison.verdict.answer,
+        cautions=tuple(caution.code for caution in comparison.verdict.cautions),
+        planned=tuple(_hold_against_plan(comparison, "\n".join(drafted))),
+        start_seconds=tuple(round(start.start_seconds, 1) for start in comparison.starts),
+        seconds=round(seconds, 1),
+    )
+
+
+def _hold_against_plan(comparison: Comparison, log: str) -> Iterator[PlannedAgainstMeasured]:
+    """Compare the plan's memory with the engine's own lines and what its processes took."""
+    memory = comparison.arms[1].plan.memory
+    sizes = {item.name: item.size_bytes for item in memory.items}
+    pool, per_token = memory.kv_pool_bytes, memory.kv_bytes_per_token
+    weights = [sizes[name] for name in ("target weights", "drafter weights") if name in sizes]
+    whole = [*sizes.values(), pool]
+    taken = [cell.memory_bytes for cell in _list_cells(comparison, "B")]
+    loaded, tokens = _LOADED.findall(log), _KV_TOKENS.findall(log)
+    yield PlannedAgainstMeasured(
+        what="memory",
+        unit="bytes",
+        planned=None if None in whole else sum(filter(None, whole)),
+        measured=max(filter(None, taken), default=None),
+    )
+    yield PlannedAgainstMeasured(
+        what="weights",
+        unit="bytes",
+        planned=None if None in weights else sum(filter(None, weights)),
+        measured=round(float(loaded[-1]) * 2**30) if loaded else None,
+    )
+    yield PlannedAgainstMeasured(
+        what="cache tokens",
+        unit="tokens",
+        planned=pool // per_token if pool and per_token else None,
+        measured=int(tokens[-1].replace(",", "")) if tokens else None,
+    )
+
+
+def _make_recipe(
+    comparison: Comparison, host: Host, published: Published, today: date, *, lossless: bool
 ) -> Recipe:
     """Turn figures into a recipe with one line of evidence per kind and load."""
-    plan, host = comparison.arms[1].plan, certificate.conditions.host
+    plan = comparison.arms[1].plan
     machine = name_kind(host) or "unknown"
     engine = host.software.engine
     version = engine.version if engine else plan.engine_version
     settings = {name: getattr(plan.settings, name) for name in _SETTINGS}
     length = plan.speculation.length if plan.speculation else None
+    common: dict[str, Any] = {
+        "by": published.by,
+        "source": SOURCE,
+        "hardware": describe_hardware(host),
+        "engine_version": f"vLLM {version}",
+        "date": today.isoformat(),
+    }
     return Recipe(
-        name=name_recipe(target, machine),
-        title=f"{target.partition('/')[2]} with {drafter} on {describe_hardware(host)}",
-        target=target,
-        drafter=drafter,
+        name=published.recipe,
+        title=f"{published.target.partition('/')[2]} with {published.drafter} on "
+        f"{common['hardware']}",
+        target=published.target,
+        drafter=published.drafter,
         machines=(machine,),
         engine="vllm",
         engine_version=version,
@@ -125,20 +163,15 @@ def make_recipe(
             **{name: choice.value for name, choice in settings.items() if choice is not None},
         ),
         evidence=tuple(
-            _describe_finding(finding, comparison, certificate, by, version, today)
-            for finding in comparison.verdict.findings
+            Evidence(**common, **_describe_finding(finding, comparison, lossless))
+            for finding in comparison.verdict.pairs[0].findings
             if finding.kind is not None
         ),
     )
 
 
-def name_recipe(target: str, machine: str) -> str:
-    """Name a recipe after its target and machine, as a file can be called."""
-    return re.sub(r"[^a-z0-9.]+", "-", f"{target.partition('/')[2]}-{machine}".lower()).strip("-")
-
-
 def describe_hardware(host: Host) -> str:
-    """Say what a machine computes with."""
+    """Return what a machine computes with."""
     names = [accelerator.name for accelerator in host.accelerators]
     if names:
         return f"{len(names)}x {names[0]}"
@@ -147,60 +180,28 @@ def describe_hardware(host: Host) -> str:
     return f"{threads} of {host.processor.model or 'a CPU'}"
 
 
-def render_toml(recipe: Recipe) -> str:
-    """Write a recipe as the catalogue keeps it."""
-    document = recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    tables = {"settings": [document.pop("settings", {})], "evidence": document.pop("evidence", [])}
-    lines = ["schema_version = 1", *_list_pairs(document)]
-    for name, rows in tables.items():
-        heading = f"[{name}]" if name == "settings" else f"[[{name}]]"
-        for row in filter(None, rows):
-            lines += ["", heading, *_list_pairs(row)]
-    return "\n".join(lines) + "\n"
-
-
-def _list_pairs(table: dict[str, Any]) -> Iterator[str]:
-    # JSON's strings, numbers, booleans and lists are TOML's.
-    for key, value in table.items():
-        yield f"{key} = {json.dumps(value)}"
-
-
 def _describe_finding(
-    finding: SpeedFinding,
-    comparison: Comparison,
-    certificate: Certificate,
-    by: str,
-    version: str,
-    today: date,
-) -> Evidence:
+    finding: SpeedFinding, comparison: Comparison, lossless: bool
+) -> dict[str, Any]:
     drafted, plain = (_average(comparison, arm, finding) for arm in "BA")
-    host, conditions = certificate.conditions.host, comparison.conditions
-    ratio = finding.speed_up
-    return Evidence(
-        by=by,
-        source="slipstream contribute",
-        hardware=describe_hardware(host),
-        engine_version=f"vLLM {version}",
-        date=today.isoformat(),
-        workload=f"{finding.kind}, {conditions.max_tokens} tokens, {finding.prompts} prompts",
-        concurrency=finding.concurrency,
-        tokens_per_s=drafted.get("tokens_per_second"),
-        plain_tokens_per_s=plain.get("tokens_per_second"),
-        speedup=round(ratio.ratio, 3),
-        acceptance_length=drafted.get("tokens_per_step"),
-        acceptance_rate=drafted.get("acceptance_rate"),
-        note=f"{finding.outcome}, {ratio.low:.2f} to {ratio.high:.2f}; "
-        f"text {'verified' if certificate.passed else 'NOT verified'}",
-    )
+    ratio, tokens = finding.speed_up, comparison.conditions.max_tokens
+    return {
+        "workload": f"{finding.kind}, {tokens} tokens, {finding.prompts} prompts",
+        "concurrency": finding.concurrency,
+        "tokens_per_s": drafted.get("tokens_per_second"),
+        "plain_tokens_per_s": plain.get("tokens_per_second"),
+        "speedup": round(ratio.ratio, 3),
+        "acceptance_length": drafted.get("tokens_per_step"),
+        "acceptance_rate": drafted.get("acceptance_rate"),
+        "note": f"{finding.outcome}, {ratio.low:.2f} to {ratio.high:.2f}; "
+        f"text {'verified' if lossless else 'NOT verified'}",
+    }
 
 
 def _average(comparison: Comparison, arm: str, finding: SpeedFinding) -> dict[str, float]:
     """Average an arm's figures over its starts."""
-    cells = [
-        cell
-        for cell in _list_cells(comparison, arm)
-        if (cell.kind, cell.concurrency) == (finding.kind, finding.concurrency)
-    ]
+    place = finding.kind, finding.concurrency
+    cells = [one for one in _list_cells(comparison, arm) if (one.kind, one.concurrency) == place]
     found = {}
     for name in ("tokens_per_second", "tokens_per_step", "acceptance_rate"):
         values = [getattr(cell, name) for cell in cells if getattr(cell, name) is not None]
@@ -210,4 +211,78 @@ def _average(comparison: Comparison, arm: str, finding: SpeedFinding) -> dict[st
 
 
 def _list_cells(comparison: Comparison, arm: str) -> list[BenchCell]:
-    return [cell for report in comparison.reports if report.arm == arm for cell in report.cells]
+    return [cell for start in comparison.starts if start.arm == arm for cell in start.cells]
+
+
+def render_toml(recipe: Recipe) -> str:
+    """Write a recipe as the catalogue keeps it."""
+    document = recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    settings, evidence = document.pop("settings", {}), document.pop("evidence", [])
+    parts = [("schema_version = 1", document), ("[settings]", settings)]
+    parts += [("[[evidence]]", one) for one in evidence]
+    # JSON's strings, numbers, booleans and lists are TOML's.
+    return "\n".join(
+        "\n".join([heading, *(f"{key} = {json.dumps(value)}" for key, value in table.items()), ""])
+        for heading, table in parts
+        if table
+    )
+
+
+def collect_evidence(
+    host: Host,
+    plans: Mapping[str, LaunchPlan],
+    logs: Iterable[Path],
+    environment: Mapping[str, str],
+) -> Bundle:
+    """Collect what there is of every attempt: machine, versions, plans, logs and their failures."""
+    models = {name for plan in plans.values() for name in (plan.target, plan.drafter) if name}
+    folders = {name: "[model]" for name in models if Path(name).exists()}
+    bundle = Bundle(make_redactor(environment, folders))
+    bundle.add("versions.json", "versions of Slipstream and the engine's parts", find_versions())
+    machine = clean_record(host, bundle.redactor)
+    bundle.add("machine.json", "the machine as `probe` sees it", machine)
+    described = {name: describe_plan(plan) for name, plan in plans.items()}
+    bundle.add("plans.json", "plans with the source of each setting", described)
+    failures = dict[str, Any]()
+    for log in sorted(logs):
+        name = f"{log.parent.name}-{log.name}"
+        text = log.read_text(errors="replace")
+        lines = list_skeleton(text, bundle.redactor, is_whole=True)
+        bundle.add(f"logs/{name}", "an engine's start, then only where it logged", lines)
+        if found := diagnose_file(log):
+            failures[name] = [
+                {
+                    "signature": one.signature,
+                    "cause": one.cause,
+                    "meaning": bundle.redactor.clean(one.meaning),
+                }
+                for one in found
+            ]
+    bundle.add("failures.json", "known failures in the logs, refused flags among them", failures)
+    return bundle
+
+
+def add_figures(
+    bundle: Bundle, contribution: Contribution, comparison: Comparison, certificate: Certificate
+) -> None:
+    """Add what was measured."""
+    document = contribution.model_dump(mode="json")
+    bundle.add("contribution.json", "the recipe, and planned against measured", document)
+    verdict = comparison.verdict.model_dump(mode="json", exclude={"cautions", "sentence"})
+    verdict["cautions"] = list(contribution.cautions)
+    starts = [_describe_start(start) for start in comparison.starts]
+    figures = {"verdict": verdict, "starts": starts}
+    bundle.add("comparison.json", "figures by start, kind and load", figures)
+    checked = {"tolerance", "checks", "regrets", "counts"}
+    findings = certificate.findings.model_dump(mode="json", include=checked)
+    # The prompt that was sampled may be the user's own.
+    findings["sampling"] = certificate.findings.sampling.model_dump(exclude={"prompt_ids"})
+    findings["passed"] = certificate.passed
+    bundle.add("certificate.json", "whether the text is the same", findings)
+
+
+def _describe_start(start: Start) -> dict[str, Any]:
+    """Return a start's figures, without its requests and the names of other processes."""
+    document = start.model_dump(mode="json", exclude={"samples", "loads"})
+    (document["machine"] or {}).pop("busiest", None)
+    return document | {"cells": [cell.model_dump(mode="json") for cell in start.cells]}

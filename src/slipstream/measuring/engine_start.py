@@ -3,15 +3,16 @@
 A start that was disturbed by other processes is measured once more, if the machine gets quiet.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from slipstream.hardware.machine_watch import MachineLoad, MachineWatch
-from slipstream.measuring.bench import Bench, BenchCell, BenchWarmUp
+from slipstream.measuring.bench import Bench, BenchWarmUp, Load
 from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.client.sample import Sample
+from slipstream.measuring.machine_watch import MachineLoad, MachineWatch
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
 from slipstream.serving.run import read_process
@@ -20,13 +21,15 @@ from slipstream.serving.supervision.engine_session import measure_session
 
 CACHED_TOKENS = "--enable-prompt-tokens-details"
 
+Say = Callable[[str], None]
+
 
 class StartFigures(NamedTuple):
     """The figures of one start, and the load of the machine during it."""
 
     start_seconds: float
     warm_up: BenchWarmUp
-    cells: tuple[BenchCell, ...]
+    loads: tuple[Load, ...]
     samples: tuple[Sample, ...]
     machine: MachineLoad | None = None
     repeated: bool = False
@@ -38,11 +41,19 @@ def measure_start(
     *,
     log: Path,
     environment: Mapping[str, str],
-    say: Callable[[str], None],
+    say: Say,
     watch: MachineWatch,
 ) -> StartFigures:
     """Start a plan's engine for as long as it is measured; again if the machine was busy."""
-    first = _measure_once(plan, bench, log, environment, say, watch)
+
+    def measure(bench: Bench, log: Path) -> StartFigures:
+        with open_start(plan, bench, log=log, environment=environment, say=say, watch=watch) as (
+            _,
+            figures,
+        ):
+            return figures
+
+    first = measure(bench, log)
     if first.machine is None or not first.machine.is_busy:
         return first
     say(f"was disturbed: {first.machine.describe()}; waits for a quiet machine")
@@ -50,38 +61,41 @@ def measure_start(
         say("its figures are kept: the machine stays busy")
         return first
     bench = replace(bench, salt=f"{bench.salt} again")
-    again = _measure_once(
-        plan, bench, log.with_stem(f"{log.stem}-again"), environment, say, watch
-    )._replace(repeated=True)
+    again = measure(bench, log.with_stem(f"{log.stem}-again"))._replace(repeated=True)
     return min((again, first), key=lambda one: one.machine.disturbance if one.machine else 0.0)
 
 
-def _measure_once(
+@contextmanager
+def open_start(
     plan: LaunchPlan,
     bench: Bench,
+    *,
     log: Path,
     environment: Mapping[str, str],
-    say: Callable[[str], None],
+    say: Say,
     watch: MachineWatch,
-) -> StartFigures:
+    on_wait: Callable[[float], None] = lambda _: None,
+) -> Iterator[tuple[str, StartFigures]]:
+    """Start a plan's engine, measure it, and keep it running within the block."""
     pids: list[int] = []
     took = [0.0]
+
+    def wait(seconds: float) -> None:
+        took.append(seconds)
+        on_wait(seconds)
+
     say("starts")
     with run_engine(
-        report_usage(plan),
-        log=log,
-        environment=environment,
-        on_start=pids.append,
-        on_wait=took.append,
+        report_usage(plan), log=log, environment=environment, on_start=pids.append, on_wait=wait
     ) as url:
         endpoint, leader = Endpoint(url), read_process(pids[0])
         bench = replace(bench, measure_memory=lambda: measure_session(leader) if leader else None)
         say(f"warms up, started in {took[-1]:.0f} s")
         warm = bench.warm_up(endpoint)
         before = watch.begin()
-        cells, samples = bench.measure(endpoint)
+        loads, samples = bench.measure(endpoint)
         machine = watch.end(before, pids)
-    return StartFigures(took[-1], warm, tuple(cells), tuple(samples), machine)
+        yield url, StartFigures(took[-1], warm, tuple(loads), tuple(samples), machine)
 
 
 def report_usage(plan: LaunchPlan) -> LaunchPlan:

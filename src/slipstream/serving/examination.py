@@ -247,7 +247,7 @@ def _check_load(site: Site) -> Iterator[Check]:
     if load is None:
         return
     # A program's name is a detail: those are left out of a bug report.
-    if busy := load.model_copy(update={"busiest": None}).describe():
+    if busy := load.describe(named=False):
         yield Check(
             subject="load",
             verdict="warning",

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from slipstream.hardware import Host
-from slipstream.hardware.machine_watch import MachineLoad
 from slipstream.records import Record
 from slipstream.serving.advisories import Lookup
 from slipstream.serving.run import Run, RunFolder
@@ -25,6 +24,17 @@ class Check(Record):
     hint: str | None = None
 
 
+class OtherLoad(Protocol):
+    """What other processes use of this machine, as measuring's `MachineLoad` has it."""
+
+    cores: int
+    other_cpu_share: float
+    busiest: str | None
+
+    def describe(self, *, named: bool = True) -> str:
+        """Return what disturbs, or nothing on a quiet machine; not `named`, without programs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """Everything that is examined, the newest run first."""
@@ -36,5 +46,5 @@ class Site:
     runs_root: Path
     now: datetime
     lookup: Lookup | None = None
-    load: MachineLoad | None = None
+    load: OtherLoad | None = None
     proc: Path = Path("/proc")

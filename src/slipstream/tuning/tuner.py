@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Literal
 
 from slipstream.engines.vllm import Runner
-from slipstream.hardware.machine_watch import MachineLoad, MachineWatch
 from slipstream.measuring.bench import Bench, BenchWarmUp, Conditions
 from slipstream.measuring.client.sample import Sample
 from slipstream.measuring.engine_start import measure_start
+from slipstream.measuring.machine_watch import MachineLoad, MachineWatch
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
 from slipstream.tuning.acceptance import DraftAcceptance

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from slipstream.measuring.bench import Bench
+from slipstream.measuring.bench import Bench, list_cells
 from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.workloads import load_workload
 from slipstream.serving.access.tls import Certificate
@@ -19,7 +19,8 @@ def test_the_turns_of_a_task_find_their_earlier_ones_in_the_cache_and_call_tools
     certificate = Certificate(secured.pair.file, secured.pair.key)
     endpoint = Endpoint(f"https://127.0.0.1:{secured.service.port}", certificate=certificate)
     workload = load_workload(["agent"], most_a_kind=1, context=2048)
-    (cell,), samples = Bench(workload, (1,), tool_choice="named").measure(endpoint)
+    loads, samples = Bench(workload, (1,), tool_choice="named").measure(endpoint)
+    (cell,) = list_cells(loads, samples)
     assert [sample.error for sample in samples] == [None] * 5
     assert cell.tasks is not None
     assert cell.tasks.calls == {"parsed": 4}

@@ -13,7 +13,7 @@ from slipstream.cli.main import run
 from slipstream.errors import InvalidInputError
 from slipstream.measuring.bench import BenchReport, Conditions
 from slipstream.measuring.client.load import draw_arrivals
-from slipstream.measuring.comparing.comparison import Contest
+from slipstream.measuring.comparing.comparison import Comparing
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from slipstream.vllm_plugin.gate.answers import Receive, Scope, Send
 from tests.unit.measuring.client.stream_server import (
@@ -104,9 +104,10 @@ def test_requests_can_arrive_at_a_rate(here: Path, capsys: pytest.CaptureFixture
     assert [(cell.kind, cell.requests, cell.failed) for cell in report.cells] == [
         *(("code", 6, 0), ("prose", 6, 0))
     ]
-    assert len({cell.concurrency for cell in report.cells}) == 1
+    assert report.schema_version == 2
     for cell in report.cells:
         load = [sample for sample in report.samples if sample.kind == cell.kind]
+        assert {sample.concurrency for sample in load} == {cell.concurrency}
         arrivals = draw_arrivals(6, rate=40, seed=("code", "prose").index(cell.kind))
         assert all(
             sample.began_at >= arrival for sample, arrival in zip(load, arrivals, strict=True)
@@ -227,21 +228,24 @@ def test_compare_asks_one_task_at_a_time_and_for_calls_that_both_engines_parse(
     here: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    contests: list[Contest] = []
+    runs: list[Comparing] = []
 
-    def stop(contest: Contest, _: Conditions) -> None:
-        contests.append(contest)
+    def stop(comparing: Comparing, _: Conditions) -> None:
+        runs.append(comparing)
         raise InvalidInputError("enough", hint="none")
 
     write_pair(here)
-    monkeypatch.setattr(Contest, "run", stop)
+    monkeypatch.setattr(Comparing, "run", stop)
     monkeypatch.setattr("slipstream.cli.compare.Weights.localize", lambda _, plan: plan)
     wishes = ("target", "--drafter", "drafter", "--context", "2048", "--workload", "agent")
     assert run(["compare", *wishes, *words], {}) == 1
-    (contest,) = contests
-    assert contest.bench.workload.kinds == ("agent-2k",)
-    assert (contest.bench.concurrencies, contest.bench.tool_choice) == (concurrencies, tool_choice)
-    assert [arm.plan.sequences for arm in contest.arms] == [max(concurrencies)] * 2
+    (comparing,) = runs
+    assert comparing.bench.workload.kinds == ("agent-2k",)
+    assert (comparing.bench.concurrencies, comparing.bench.tool_choice) == (
+        concurrencies,
+        tool_choice,
+    )
+    assert [arm.plan.sequences for arm in comparing.arms] == [max(concurrencies)] * 2
 
 
 @pytest.mark.parametrize("verb", ["compare", "tune"])

@@ -9,9 +9,9 @@ from slipstream.checkpoints.pairing import Fault
 from slipstream.cli.main import run
 from slipstream.cli.plan import plan_plain, take_plan
 from slipstream.hardware import Host, load_host
-from slipstream.measuring.bench import Bench, BenchWarmUp, summarize
+from slipstream.measuring.bench import Bench, BenchWarmUp, Load
 from slipstream.measuring.client.engine_metrics import EngineCounts
-from slipstream.measuring.comparing.comparison import Arena, Comparison
+from slipstream.measuring.comparing.comparison import Comparison
 from slipstream.measuring.engine_start import StartFigures
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.planner import make_plan
@@ -19,7 +19,7 @@ from slipstream.planning.settings.options import make_options
 from tests.unit.cli.test_plan_methods import write_models
 from tests.unit.measuring.comparing.simulated_server import Server, measure
 from tests.unit.planning.pieces import TARGET
-from tests.unit.reporting.pages.page_reading import parse
+from tests.unit.reporting.page_reading import parse
 
 Asked = list[tuple[str, str | None]]
 
@@ -63,8 +63,8 @@ def start(plan: LaunchPlan, _: Bench, **rest: object) -> StartFigures:
     )
     (block,) = measure(server, 1, "B")
     warm = BenchWarmUp(rounds=1, seconds_per_token=(0.01,), flat=True)
-    cells = (summarize(list(block.samples), EngineCounts(), None),)
-    return StartFigures(1.0, warm, cells, block.samples)
+    loads = (Load(kind="code", concurrency=1, counts=EngineCounts()),)
+    return StartFigures(1.0, warm, loads, block.samples)
 
 
 def test_each_method_is_planned_and_the_fastest_is_named(
@@ -73,10 +73,10 @@ def test_each_method_is_planned_and_the_fastest_is_named(
     words = ["compare", "it", "--methods", "dflash=mine", "ngram", "plain", "eagle3", *FEW]
     assert run([*words, "--json", "--html", "it.html", "--markdown", "it.md"], {}) == 0
     assert asked == [("dflash", "mine"), ("ngram", None), ("eagle3", None)]
-    arena = Arena.model_validate_json(capsys.readouterr().out)
-    assert arena.verdict.arms == ("plain", "dflash", "ngram", "eagle3")
-    assert [report.arm for report in arena.reports] == list("ABDCCDBA")
-    assert arena.verdict.places[0].contenders == ("ngram",)
+    done = Comparison.model_validate_json(capsys.readouterr().out)
+    assert done.verdict.arms == ("plain", "dflash", "ngram", "eagle3")
+    assert [start.arm for start in done.starts] == list("ABDCCDBA")
+    assert done.verdict.places[0].contenders == ("ngram",)
     assert parse(Path("it.html").read_text()).tag == "html"
     assert Path("it.md").read_text().startswith("# plain, dflash, ngram, eagle3: ")
     assert run(words, {}) == 0
@@ -90,7 +90,7 @@ def test_two_methods_are_an_ordinary_comparison(
     assert asked == [("ngram", None)]
     done = Comparison.model_validate_json(capsys.readouterr().out)
     assert done.verdict.arms == ("plain", "ngram")
-    assert [report.arm for report in done.reports] == list("ABBA")
+    assert [start.arm for start in done.starts] == list("ABBA")
     assert done.verdict.sentence.startswith("Use ngram: it is 2.")
 
 
@@ -100,12 +100,12 @@ def test_saved_plans_are_held_against_the_first_of_them(capsys: pytest.CaptureFi
         Path(f"{method}.json").write_text(plan_method(method).to_json())
     words = ["compare", "ngram.json", "--against", "plain.json", "dflash.json", *FEW]
     assert run([*words, "--json"], {}) == 0
-    arena = Arena.model_validate_json(capsys.readouterr().out)
-    assert arena.verdict.arms == ("plain", "dflash", "ngram")
-    assert arena.verdict.places[0].contenders == ("ngram",)
+    done = Comparison.model_validate_json(capsys.readouterr().out)
+    assert done.verdict.arms == ("plain", "dflash", "ngram")
+    assert done.verdict.places[0].contenders == ("ngram",)
     for more, told in (
-        (["--against", "plain.json", "ngram.json"], "different file names: plain, ngram, ngram"),
-        (["--against", *["plain.json"] * 8], "9 plans are too many to compare"),
+        (["--against", "plain.json", "./ngram.json"], "compare up to 8 plans in different files"),
+        (["--against", *["plain.json"] * 8], "compare up to 8 plans in different files"),
         (["--methods", "dflash", "ngram"], "--methods and a saved plan exclude each other"),
     ):
         assert run(["compare", "ngram.json", *more], {}) == 2
@@ -146,8 +146,8 @@ def test_the_planner_plans_each_method_with_its_own_drafter(
     write_models(tmp_path)
     words = ["dflash=flash", "eagle3=eagle", "draft_model=small", "ngram", "plain"]
     assert run(["compare", "target", "--methods", *words, *FEW, "--json"], {}) == 0
-    arena = Arena.model_validate_json(capsys.readouterr().out)
-    speculations = [arm.plan.speculation for arm in arena.arms]
+    done = Comparison.model_validate_json(capsys.readouterr().out)
+    speculations = [arm.plan.speculation for arm in done.arms]
     assert speculations[0] is None
     configs = [one.to_config() for one in speculations if one is not None]
     assert [(config["method"], Path(str(config.get("model", ""))).name) for config in configs] == [
@@ -156,7 +156,7 @@ def test_the_planner_plans_each_method_with_its_own_drafter(
         ("draft_model", "small"),
         ("ngram", ""),
     ]
-    assert [report.arm for report in arena.reports] == list("ABECDDCEBA")
+    assert [start.arm for start in done.starts] == list("ABECDDCEBA")
 
 
 @pytest.mark.usefixtures("asked")

@@ -12,14 +12,14 @@ import pytest
 
 from slipstream.cli import demo as verb
 from slipstream.cli.main import run
-from slipstream.demo import performance
 from slipstream.demo.performance import Demo
 from slipstream.hardware import load_host
-from slipstream.hardware.machine_watch import MachineWatch
+from slipstream.measuring import engine_start
+from slipstream.measuring.machine_watch import MachineWatch
 from slipstream.planning import LaunchPlan
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from tests.unit.demo.pieces import decode
-from tests.unit.demo.test_recording import EVENTS, give, pace
+from tests.unit.demo.test_performance import EVENTS, give, pace
 from tests.unit.measuring.client.stream_server import ROLE, answer_with, count, run_stream_server
 from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
 
@@ -34,8 +34,9 @@ class Engines:
         self.up = 0
 
     @contextmanager
-    def run(self, plan: LaunchPlan, **_: Any) -> Iterator[str]:
+    def run(self, plan: LaunchPlan, **how: Any) -> Iterator[str]:
         self.plans.append(plan)
+        how["on_start"](os.getpid())
         events = EVENTS if plan.drafter else LETTERS
         with run_stream_server(lambda _: pace(answer_with(*events))) as server:
             self.up += 1
@@ -59,7 +60,7 @@ def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engines:
     monkeypatch.setattr(verb, "SHIPPED_DRAFTER", tmp_path / "drafter")
     monkeypatch.setattr(verb, "load_decoder", lambda _: decode)
     monkeypatch.setattr(verb, "read_host", lambda _: load_host("cpu-server"))
-    monkeypatch.setattr(performance, "run_engine", ran.run)
+    monkeypatch.setattr(engine_start, "run_engine", ran.run)
     monkeypatch.setattr(verb, "make_watch", lambda _: MachineWatch(proc=tmp_path / "proc"))
     return ran
 
@@ -71,7 +72,7 @@ def test_a_machine_gets_one_document_and_the_page_and_no_engine_is_left(
     shown = capsys.readouterr()
     done = Demo.model_validate_json(shown.out)
     assert shown.err == ""
-    assert [len(takes) for takes in (done.plain, done.drafted)] == [3, 3]
+    assert [len(takes) for takes in done.takes] == [3, 3]
     assert done.equal == 3
     assert done.tokens_per_step == 2.5
     assert (done.conditions.model, done.conditions.max_tokens) == ("toy", 6)

@@ -1,11 +1,13 @@
 """Takes of a model whose tokens are letters, and a demo of them."""
 
 from collections.abc import Sequence
+from random import Random
 
-from slipstream.demo.performance import Demo, Part
-from slipstream.demo.recording import Chunk, Take, mark_tokens
+from slipstream.demo.performance import Demo, Part, Take, mark_tokens
+from slipstream.measuring.client.sample import Sample
+from slipstream.measuring.comparing.comparison import ComparedArm
 from slipstream.measuring.workloads import Prompt
-from tests.unit.reporting.records import make_conditions, make_plans
+from tests.unit.reporting.records import make_conditions, make_plans, make_start
 
 TEXT = "To be, or not to be, that is the question"
 STEP_SECONDS = 0.1
@@ -20,7 +22,7 @@ def make_take(text: str = TEXT, *, drafts: int = 0, kind: str = "prose", step: f
     size = drafts + 1
     parts = [text[0], *(text[at : at + size] for at in range(1, len(text), size))]
     chunks = [
-        Chunk(0.5 + step * STEP_SECONDS * number, tuple(map(ord, part)))
+        (0.5 + step * STEP_SECONDS * number, list(map(ord, part)))
         for number, part in enumerate(parts)
     ]
     return Take(
@@ -32,21 +34,44 @@ def make_take(text: str = TEXT, *, drafts: int = 0, kind: str = "prose", step: f
             origin="slipstream",
         ),
         tokens=mark_tokens(chunks, decode, drafted=drafts > 0),
-        drafts=len(parts) - 1 if drafts else 0,
-        accepted=sum(len(part) - 1 for part in parts),
+    )
+
+
+def make_sample(take: Take) -> Sample:
+    """Measure a take: each of its steps after the first token was a draft, if any was."""
+    accepted = sum(token.drafted for token in take.tokens)
+    steps = len({token.seconds for token in take.tokens}) - 1
+    return Sample(
+        prompt_id=take.prompt.id,
+        kind=take.prompt.kind,
+        concurrency=1,
+        began_at=0,
+        seconds=take.seconds,
+        first_token_seconds=take.tokens[0].seconds,
+        output_tokens=len(take.tokens),
+        drafts=steps if accepted else 0,
+        accepted=accepted,
+        accepted_by_position=(accepted,) if accepted else (),
     )
 
 
 def make_demo(*others: str, step: float = 1.0) -> Demo:
     """Take two prompts with one and three drafted letters a step; `others` are drafted texts."""
     texts = [*others, TEXT, TEXT][:2]
+    plain = (make_take(kind="code"), make_take(kind="prose"))
+    drafted = (
+        make_take(texts[0], kind="code", drafts=1, step=step),
+        make_take(texts[1], kind="prose", drafts=3, step=step),
+    )
+    first, second = (
+        make_start(arm, 0, list(map(make_sample, takes)), Random(1))
+        for arm, takes in (("A", plain), ("B", drafted))
+    )
+    plans = make_plans()
     return Demo(
-        conditions=make_conditions(plan=make_plans()[1]),
-        plain_plan=make_plans()[0],
-        plain=(make_take(kind="code"), make_take(kind="prose")),
-        drafted=(
-            make_take(texts[0], kind="code", drafts=1, step=step),
-            make_take(texts[1], kind="prose", drafts=3, step=step),
-        ),
+        conditions=make_conditions(plan=plans[1]),
+        arms=(ComparedArm(name="plain", plan=plans[0]), ComparedArm(name="drafted", plan=plans[1])),
+        starts=(first, second),
+        takes=(plain, drafted),
         parts=(Part(name="plan", seconds=0.4), Part(name="replay", seconds=9.1)),
     )

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from slipstream.errors import EngineError
-from slipstream.measuring.bench import Bench, BenchCell, is_flat, make_salt, summarize
+from slipstream.measuring.bench import (
+    Bench,
+    BenchCell,
+    Load,
+    is_flat,
+    list_cells,
+    make_salt,
+    summarize,
+)
 from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.client.engine_metrics import EngineCounts
 from slipstream.measuring.client.sample import Sample
@@ -54,6 +62,16 @@ def make_sample(**changes: Any) -> Sample:
     return Sample(**{**whole, **changes})
 
 
+def add_up(*samples: Sample, **counted: Any) -> BenchCell:
+    load = Load(kind="code", concurrency=2, counts=EngineCounts(**counted))
+    return summarize(load, samples)
+
+
+def measure(bench: Bench, url: str) -> tuple[list[BenchCell], list[Sample]]:
+    loads, samples = bench.measure(Endpoint(url))
+    return list_cells(loads, samples), samples
+
+
 def answer(_: dict[str, Any]) -> Iterable[bytes | None]:
     for piece in answer_with(ROLE, say("x"), say("yz"), STOP, count(3, 5)):
         yield piece
@@ -71,7 +89,7 @@ def test_every_kind_is_asked_at_every_concurrency_and_told() -> None:
             tick=lambda *tick: ticks.append(tick),
             measure_memory=lambda: 77,
         )
-        cells, samples = bench.measure(Endpoint(server.url))
+        cells, samples = measure(bench, server.url)
     assert [(cell.kind, cell.concurrency, cell.requests) for cell in cells] == [
         *(("code", 1, 2), ("prose", 1, 1), ("code", 2, 4), ("prose", 2, 4))
     ]
@@ -118,7 +136,7 @@ def test_every_request_that_counts_is_served_beside_a_full_load() -> None:
     crowd = CrowdedServer()
     with run_stream_server(crowd.respond) as server:
         bench = Bench(Workload(name="mine", prompts=prompts), (4,), salt="s")
-        (cell,), samples = bench.measure(Endpoint(server.url))
+        (cell,), samples = measure(bench, server.url)
     counted = [f"s code 4 {again} {number}" for again in (0, 1) for number in range(4)]
     assert [sample.prompt_id for sample in samples] == ["0", "1", "2", "3"] * 2
     # The next request of a place begins a moment after the last one ended.
@@ -189,7 +207,7 @@ def test_the_turns_of_a_task_are_asked_in_order_and_share_a_prefix() -> None:
     workload = Workload(name="agent", prompts=(*make_task("a"), *make_task("b")))
     with run_stream_server(answer_with_call) as server:
         bench = Bench(workload, (1,), salt="s", tool_choice="named")
-        (cell,), samples = bench.measure(Endpoint(server.url))
+        (cell,), samples = measure(bench, server.url)
     asked = [body["messages"][0]["content"] for body in server.bodies]
     assert asked == ["a 1", "a 2", "a 3", "b 1", "b 2", "b 3"]
     salts = [body["cache_salt"] for body in server.bodies]
@@ -213,7 +231,7 @@ def test_a_target_chooses_its_tools_or_is_asked_for_none(choice: Any, sent: str)
     workload = Workload(name="agent", prompts=make_task("a"))
     with run_stream_server(answer_with_call) as server:
         bench = Bench(workload, (1,), tool_choice=choice)
-        (cell,), _ = bench.measure(Endpoint(server.url))
+        (cell,), _ = measure(bench, server.url)
     assert [body["tool_choice"] for body in server.bodies] == [sent] * 3
     assert cell.tasks is not None
     assert cell.tasks.calls == ({"parsed": 2} if choice == "auto" else {})
@@ -227,7 +245,7 @@ def test_a_task_ends_with_the_turn_that_fails() -> None:
 
     workload = Workload(name="agent", prompts=(*make_task("a"), *make_task("b")))
     with run_stream_server(fail_once) as server:
-        (cell,), samples = Bench(workload, (1,)).measure(Endpoint(server.url))
+        (cell,), samples = measure(Bench(workload, (1,)), server.url)
     assert [one.prompt_id for one in samples] == ["a/1", "a/2", "b/1", "b/2", "b/3"]
     assert cell.tasks is not None
     assert (cell.tasks.tasks, cell.tasks.failed, cell.failed) == (2, 1, 1)
@@ -238,7 +256,7 @@ def test_places_are_filled_with_parts_of_tasks_and_each_serves_two_that_count() 
     ticks: list[tuple[str, int, int, int]] = []
     with run_stream_server(answer_with_call) as server:
         bench = Bench(workload, (3,), salt="s", tick=lambda *tick: ticks.append(tick))
-        (cell,), samples = bench.measure(Endpoint(server.url))
+        (cell,), samples = measure(bench, server.url)
     assert cell.tasks is not None
     assert (cell.tasks.tasks, len(samples)) == (6, 18)
     assert ticks[-1] == ("agent", 3, 18, 18)
@@ -255,6 +273,24 @@ def test_a_salt_is_one_that_the_gate_takes() -> None:
     odd = [make_salt("1f", "code", name) for name in ("x" * 200, "y" * 200, "s\u00e4", "a\nb")]
     assert len(set(odd)) == 4
     assert all(len(salt) == 64 and salt.isalnum() for salt in odd)
+
+
+def test_each_kind_that_arrives_by_the_clock_keeps_its_own_concurrency() -> None:
+    """Three requests of code come at once and wait for each other; the one of prose is alone."""
+    together = threading.Barrier(3)
+
+    def meet(body: dict[str, Any]) -> Iterable[bytes | None]:
+        if body["messages"][0]["content"] != "alone":
+            together.wait(timeout=5)
+        return answer(body)
+
+    prompts = [make_prompt(name, "code") for name in "abc"]
+    workload = Workload(name="mine", prompts=(*prompts, make_prompt("alone", "prose")))
+    with run_stream_server(meet) as server:
+        cells, samples = measure(Bench(workload, (), arrivals_per_second=1000), server.url)
+    assert [(cell.kind, cell.concurrency) for cell in cells] == [("code", 3), ("prose", 1)]
+    assert {(one.kind, one.concurrency) for one in samples} == {("code", 3), ("prose", 1)}
+    assert [cell.requests for cell in cells] == [3, 1]
 
 
 def test_thinking_and_temperature_are_what_was_asked_for() -> None:
@@ -302,7 +338,7 @@ def test_flat_is_the_last_three_close_together(times: tuple[float, ...], flat: b
 
 def test_a_cell_adds_up_tokens_over_the_time_of_its_places() -> None:
     samples = [make_sample(), make_sample(prompt_id="b", began_at=3.0, seconds=3.0)]
-    cell = summarize(samples, EngineCounts(cache_queries=10, cache_hits=4, preemptions=1), None)
+    cell = add_up(*samples, cache_queries=10, cache_hits=4, preemptions=1)
     assert (cell.seconds, cell.output_tokens, cell.tokens_per_second) == (2.5, 22, 8.8)
     assert cell.per_token is not None
     assert cell.per_token.model_dump() == pytest.approx(
@@ -314,21 +350,21 @@ def test_a_cell_adds_up_tokens_over_the_time_of_its_places() -> None:
 
 
 def test_failed_requests_are_counted_and_not_timed() -> None:
-    cell = summarize([make_sample(), make_sample(error="cut off")], EngineCounts(), None)
+    cell = add_up(make_sample(), make_sample(error="cut off"))
     assert (cell.requests, cell.failed, cell.output_tokens) == (2, 1, 11)
-    lost = summarize([make_sample(error="cut off")], EngineCounts(), None)
+    lost = add_up(make_sample(error="cut off"))
     assert (lost.failed, lost.first_token, lost.tokens_per_second) == (1, None, 0.0)
 
 
 def test_drafts_are_the_requests_own_or_else_the_engines() -> None:
     drafted = make_sample(drafts=4, drafted=28, accepted=6, accepted_by_position=(3, 2, 1))
     plain = make_sample(drafts=4, drafted=28, accepted=2, accepted_by_position=(2,))
-    cell = summarize([drafted, plain], EngineCounts(drafts=99, accepted=99), None)
+    cell = add_up(drafted, plain, drafts=99, accepted=99)
     assert (cell.tokens_per_step, cell.acceptance_rate) == (2.0, 8 / 56)
     assert cell.by_position == (5 / 8, 2 / 8, 1 / 8)
-    counted = EngineCounts(drafts=10, drafted=70, accepted=7, accepted_by_position=(5, 2))
-    other = summarize([make_sample()], counted, None)
+    counted = {"drafts": 10, "drafted": 70, "accepted": 7, "accepted_by_position": (5, 2)}
+    other = add_up(make_sample(), **counted)
     assert (other.tokens_per_step, other.acceptance_rate) == (1.7, 0.1)
     assert other.by_position == (0.5, 0.2)
-    none = summarize([make_sample()], EngineCounts(), None)
+    none = add_up(make_sample())
     assert (none.tokens_per_step, none.acceptance_rate, none.by_position) == (None, None, ())

@@ -95,7 +95,7 @@ def test_every_script_that_a_workflow_runs_is_there() -> None:
 def test_issue_forms_ask_for_what_the_command_makes() -> None:
     forms = REPOSITORY / ".github" / "ISSUE_TEMPLATE"
     assert "slipstream doctor --bundle" in (forms / "bug.yml").read_text()
-    assert "slipstream contribute" in (forms / "recipe.yml").read_text()
+    assert "slipstream compare" in (forms / "recipe.yml").read_text()
 
 
 def test_the_engine_workflow_runs_the_parts_of_the_local_one() -> None:

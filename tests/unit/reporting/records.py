@@ -7,19 +7,13 @@ from random import Random
 from typing import Any
 
 from slipstream.hardware import load_host
-from slipstream.measuring.bench import BenchReport, BenchWarmUp, Conditions, summarize
+from slipstream.measuring.bench import BenchReport, BenchWarmUp, Conditions, Load
 from slipstream.measuring.client.engine_metrics import EngineCounts
 from slipstream.measuring.client.sample import Sample
-from slipstream.measuring.comparing.blocks import Arm, Block
-from slipstream.measuring.comparing.comparison import (
-    Arena,
-    BlockReport,
-    ComparedArm,
-    Comparison,
-)
+from slipstream.measuring.comparing.blocks import Arm
+from slipstream.measuring.comparing.comparison import ComparedArm, Comparison, Start
 from slipstream.measuring.comparing.design import list_rounds
 from slipstream.measuring.comparing.judging import judge
-from slipstream.measuring.comparing.ranking import rank
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.planner import make_plan
 from slipstream.planning.settings.options import make_options
@@ -47,21 +41,22 @@ def make_plans(machine: str = "gb10") -> tuple[LaunchPlan, LaunchPlan]:
 
 def make_conditions(**more: Any) -> Conditions:
     """Tell the conditions of an afternoon on a GB10."""
-    return Conditions(
-        at=datetime(2026, 11, 15, 8, 10, 30, tzinfo=UTC),
-        command="slipstream compare Qwen/Qwen3-8B --rounds 2 --html page.html",
-        model=TARGET.name,
-        versions={"vllm": "0.32.0", "torch": "2.13.0"},
-        host=load_host("gb10"),
-        workload="code dialogue prose json",
-        workload_sha256="5f0c" * 16,
-        left_out={},
-        seed=0,
-        max_tokens=TOKENS,
-        thinking=None,
-        prefix_cache="cold",
-        **{"plan": None, **more},
-    )
+    usual: dict[str, Any] = {
+        "at": datetime(2026, 11, 15, 8, 10, 30, tzinfo=UTC),
+        "command": "slipstream compare Qwen/Qwen3-8B --rounds 2 --html page.html",
+        "model": TARGET.name,
+        "versions": {"vllm": "0.32.0", "torch": "2.13.0"},
+        "plan": None,
+        "host": load_host("gb10"),
+        "workload": "code dialogue prose json",
+        "workload_sha256": "5f0c" * 16,
+        "left_out": {},
+        "seed": 0,
+        "max_tokens": TOKENS,
+        "thinking": None,
+        "prefix_cache": "cold",
+    }
+    return Conditions(**(usual | more))
 
 
 def make_samples(
@@ -156,54 +151,28 @@ def _count_accepted(share: float, chance: Random) -> int:
 
 @cache
 def make_comparison(
-    *, rounds: int = 2, draws: int = 200, tasks: bool = False, **load: Any
-) -> Comparison:
-    """Compare the plain plan with the drafted one, in turns."""
-    blocks, reports = _measure(list_rounds(2, rounds), tasks=tasks, **load)
-    plans = make_plans()
-    return Comparison(
-        conditions=make_conditions(**({"tool_choice": "named"} if tasks else {})),
-        arms=(ComparedArm(name="plain", plan=plans[0]), ComparedArm(name="drafted", plan=plans[1])),
-        reports=tuple(reports),
-        blocks=tuple(blocks),
-        verdict=judge(blocks, arms=("plain", "drafted"), draws=draws),
-    )
-
-
-@cache
-def make_arena(
-    names: tuple[str, ...] = ("plain", "dflash", "ngram", "eagle3"),
+    names: tuple[str, ...] = ("plain", "drafted"),
     *,
     rounds: int = 2,
     draws: int = 200,
     tasks: bool = False,
     **load: Any,
-) -> Arena:
-    """Compare the plain plan with several drafted ones, in turns."""
-    blocks, reports = _measure(list_rounds(len(names), rounds), tasks=tasks, **load)
-    plain, drafted = make_plans()
-    plans = [plain, *[drafted] * (len(names) - 1)]
-    return Arena(
-        conditions=make_conditions(**({"tool_choice": "named"} if tasks else {})),
-        arms=tuple(ComparedArm(name=n, plan=plan) for n, plan in zip(names, plans, strict=True)),
-        reports=tuple(reports),
-        blocks=tuple(blocks),
-        verdict=rank(blocks, arms=names, draws=draws),
-    )
-
-
-def _measure(
-    orders: Sequence[str], *, tasks: bool, **load: Any
-) -> tuple[list[Block], list[BlockReport]]:
+) -> Comparison:
+    """Compare the plain plan with the drafted one, or several, in turns."""
     chance = Random(7)
-    blocks: list[Block] = []
-    reports: list[BlockReport] = []
-    for number, order in enumerate(orders):
+    starts = []
+    for number, order in enumerate(list_rounds(len(names), rounds)):
         for arm in order:
             samples = (make_task_samples if tasks else make_samples)(arm, chance, **load)
-            blocks.append(Block(arm=arm, round=number, samples=tuple(samples)))
-            reports.append(_report(arm, number, samples, chance))
-    return blocks, reports
+            starts.append(make_start(arm, number, samples, chance))
+    plain, drafted = make_plans()
+    plans = [plain, *[drafted] * (len(names) - 1)]
+    return Comparison(
+        conditions=make_conditions(**({"tool_choice": "named"} if tasks else {})),
+        arms=tuple(ComparedArm(name=n, plan=plan) for n, plan in zip(names, plans, strict=True)),
+        starts=tuple(starts),
+        verdict=judge(starts, arms=names, draws=draws),
+    )
 
 
 @cache
@@ -211,27 +180,30 @@ def make_bench(*, tasks: bool = False, **load: Any) -> BenchReport:
     """Measure the drafted server alone."""
     chance = Random(11)
     samples = (make_task_samples if tasks else make_samples)("B", chance, **load)
-    report = _report("B", 0, samples, chance)
+    start = make_start("B", 0, samples, chance)
     asked = {"tool_choice": "named"} if tasks else {}
     return BenchReport(
         conditions=make_conditions(**asked, plan=make_plans()[1], start_seconds=412.0),
-        warm_up=report.warm_up,
-        cells=report.cells,
+        warm_up=start.warm_up,
+        cells=tuple(start.cells),
         samples=tuple(samples),
     )
 
 
-def _report(arm: Arm, number: int, samples: Sequence[Sample], chance: Random) -> BlockReport:
-    loads: dict[tuple[int, str], list[Sample]] = {}
-    for sample in samples:
-        loads.setdefault((sample.concurrency, sample.kind), []).append(sample)
+def make_start(arm: Arm, number: int, samples: Sequence[Sample], chance: Random) -> Start:
+    """Start an arm that answered so."""
     level = 0.07 if arm == "A" else 0.03
     rounds = 4 + (arm == "B")
     times = tuple(level * (1 + 1.4 * 0.3**at) * chance.gauss(1, 0.01) for at in range(rounds))
-    return BlockReport(
+    loads = dict.fromkeys((sample.kind, sample.concurrency) for sample in samples)
+    return Start(
         arm=arm,
         round=number,
+        samples=tuple(samples),
         start_seconds=380 + 60 * chance.random(),
         warm_up=BenchWarmUp(rounds=rounds, seconds_per_token=times, flat=True),
-        cells=tuple(summarize(own, EngineCounts(), 31 << 30) for own in loads.values()),
+        loads=tuple(
+            Load(kind=kind, concurrency=n, counts=EngineCounts(), memory_bytes=31 << 30)
+            for kind, n in loads
+        ),
     )

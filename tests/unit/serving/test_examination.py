@@ -12,7 +12,7 @@ import pytest
 
 from slipstream.hardware import Host, load_host
 from slipstream.hardware.host import Engine
-from slipstream.hardware.machine_watch import MachineLoad
+from slipstream.measuring.machine_watch import MachineLoad
 from slipstream.serving.access.gate_file import GateSettings
 from slipstream.serving.advisories import KnownAdvisory, Lookup, load_advisories
 from slipstream.serving.examination import Examination, diagnose_log, diagnose_run, examine

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from slipstream.hardware.machine_watch import MachineLoad
 from slipstream.measuring.bench import Bench, BenchWarmUp
 from slipstream.measuring.engine_start import StartFigures
+from slipstream.measuring.machine_watch import MachineLoad
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plan import LaunchPlan
-from slipstream.reporting.pages.report import render_markdown, render_text
+from slipstream.reporting.report import render_markdown, render_text
 from slipstream.reporting.tuning.tuning import describe_tuning, render_tuning_html
 from slipstream.tuning import tuner as tuner_module
 from slipstream.tuning.experiment import EngineStart

@@ -6,10 +6,10 @@ vLLM reports the drafts of each request if it was started with
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import httpx
 
@@ -21,6 +21,9 @@ from slipstream.measuring.client.endpoint import (
     open_client,
     read_model,
 )
+
+Item = TypeVar("Item")
+Got = TypeVar("Got")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +65,6 @@ class Request:
         return {key: value for key, value in body.items() if value is not None}
 
 
-class Drafts(NamedTuple):
-    """Counts of drafts, draft tokens, and accepted tokens by position."""
-
-    drafts: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    accepted_by_position: tuple[int, ...] = ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """An answer in tokens, with its drafts accepted by position."""
@@ -86,21 +80,64 @@ class Answer:
 
 
 def ask_all(
-    url: str,
+    endpoint: Endpoint | str,
     requests: Sequence[Request],
     *,
-    concurrency: int,
-    on_answer: Callable[[int, Answer], None],
-) -> None:
-    """Keep `concurrency` requests in flight until all are answered; the first failure ends it.
+    concurrency: int = 1,
+    on_answer: Callable[[int, Answer], None] = lambda *_: None,
+    on_failure: Callable[[EngineError], Answer] | None = None,
+) -> list[Answer]:
+    """Ask for complete answers, with `concurrency` requests in flight, as `call_all` does."""
+    return call_all(
+        endpoint,
+        requests,
+        ask,
+        concurrency=concurrency,
+        on_answer=on_answer,
+        on_failure=on_failure,
+    )
 
-    `on_answer` gets each request's number with its answer, in the order of the answers.
+
+def call_all(
+    endpoint: Endpoint | str,
+    items: Sequence[Item],
+    send: Callable[[httpx.AsyncClient, Item, str], Awaitable[Got]],
+    *,
+    concurrency: int = 1,
+    on_answer: Callable[[int, Got], None] = lambda *_: None,
+    on_failure: Callable[[EngineError], Got] | None = None,
+) -> list[Got]:
+    """Send every item with a client and the model's name; return the answers in their order.
+
+    `on_answer` gets an item's number with its answer as soon as that comes. The first failure ends
+    it, unless `on_failure` returns what stands in the answer's place.
     """
-    if requests:
-        asyncio.run(_ask_all(Endpoint(url), requests, concurrency, on_answer))
+    server = Endpoint(endpoint) if isinstance(endpoint, str) else endpoint
+    answers: dict[int, Got] = {}
+
+    async def run() -> None:
+        waiting = iter(enumerate(items))
+        async with open_client(server) as client:
+            model = server.model or await read_model(client)
+
+            async def work() -> None:
+                for number, item in waiting:
+                    try:
+                        answers[number] = await send(client, item, model)
+                    except EngineError as fault:
+                        if on_failure is None:
+                            raise
+                        answers[number] = on_failure(fault)
+                    on_answer(number, answers[number])
+
+            await work_together(min(concurrency, len(items)), work)
+
+    if items:
+        asyncio.run(run())
+    return [answers[number] for number in sorted(answers)]
 
 
-async def ask(client: httpx.AsyncClient, request: Request, *, model: str) -> Answer:
+async def ask(client: httpx.AsyncClient, request: Request, model: str) -> Answer:
     """Send one request and wait for the complete answer."""
     started = time.monotonic()
     document = await call(client, "POST", request.path, request.make_body(model))
@@ -113,23 +150,6 @@ async def ask(client: httpx.AsyncClient, request: Request, *, model: str) -> Ans
             details=(str(document)[:BODY_CHARACTERS],),
             hint="use a vLLM server: it returns them for `return_token_ids`",
         ) from fault
-
-
-async def _ask_all(
-    endpoint: Endpoint,
-    requests: Sequence[Request],
-    concurrency: int,
-    on_answer: Callable[[int, Answer], None],
-) -> None:
-    waiting = iter(enumerate(requests))
-    async with open_client(endpoint) as client:
-        model = await read_model(client)
-
-        async def work() -> None:
-            for number, request in waiting:
-                on_answer(number, await ask(client, request, model=model))
-
-        await work_together(min(concurrency, len(requests)), work)
 
 
 async def work_together(
@@ -152,7 +172,7 @@ async def work_together(
 
 
 def _read_answer(document: dict[str, Any], seconds: float) -> Answer:
-    """Read an answer; a chat tells its prompt beside the choice, a completion within it."""
+    """Read an answer; a chat has its prompt beside the choice, a completion within it."""
     choice = document["choices"][0]
     prompt_ids = document.get("prompt_token_ids") or choice["prompt_token_ids"]
     return Answer(
@@ -160,18 +180,18 @@ def _read_answer(document: dict[str, Any], seconds: float) -> Answer:
         token_ids=tuple(choice["token_ids"]),
         finish_reason=choice["finish_reason"],
         seconds=seconds,
-        **read_drafts(document)._asdict(),
+        **list_drafts(document),
     )
 
 
-def read_drafts(document: Mapping[str, Any]) -> Drafts:
-    """Read what vLLM tells of a request's drafts, in an answer or in a stream's last chunk."""
+def list_drafts(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what vLLM counts of a request's drafts, in an answer or in a stream's last chunk."""
     metrics = (document.get("metrics") or {}).get("speculative_decoding") or {}
     histogram = metrics.get("acceptance_histogram") or ()
-    return Drafts(
-        drafts=metrics.get("num_spec_steps", 0),
-        drafted=metrics.get("num_draft_tokens", 0),
-        accepted=metrics.get("num_accepted_draft_tokens", 0),
+    return {
+        "drafts": metrics.get("num_spec_steps", 0),
+        "drafted": metrics.get("num_draft_tokens", 0),
+        "accepted": metrics.get("num_accepted_draft_tokens", 0),
         # From 'drafts with exactly n accepted' to 'drafts with the n-th accepted'.
-        accepted_by_position=tuple(accumulate(reversed(histogram[1:])))[::-1],
-    )
+        "accepted_by_position": tuple(accumulate(reversed(histogram[1:])))[::-1],
+    }

@@ -114,31 +114,24 @@ def read_served_model(endpoint: Endpoint) -> tuple[str, int | None]:
 
 
 async def call(client: httpx.AsyncClient, method: str, path: str, body: Any = None) -> Any:
-    """Call the server and return the JSON of its answer."""
-    answer = await fetch(client, method, path, body)
+    """Call the server and return the JSON of its answer; raise if it is an error."""
+    answer = await send(client, method, path, body)
+    details = (answer.text[:BODY_CHARACTERS],)
+    if answer.status_code != httpx.codes.OK:
+        refused = answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
+        raise EngineError(
+            f"{path} of {client.base_url} answered {answer.status_code}",
+            details=details,
+            hint=_KEY_HINT if refused else _HINT,
+        )
     try:
         return answer.json()
     except ValueError as fault:
         raise EngineError(
             f"{path} of {client.base_url} answered something else than JSON",
-            details=(answer.text[:BODY_CHARACTERS],),
+            details=details,
             hint=_HINT,
         ) from fault
-
-
-async def fetch(
-    client: httpx.AsyncClient, method: str, path: str, body: Any = None
-) -> httpx.Response:
-    """Call the server and return its answer; raise if it is an error."""
-    answer = await send(client, method, path, body)
-    if answer.status_code != httpx.codes.OK:
-        refused = answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
-        raise EngineError(
-            f"{path} of {client.base_url} answered {answer.status_code}",
-            details=(answer.text[:BODY_CHARACTERS],),
-            hint=_KEY_HINT if refused else _HINT,
-        )
-    return answer
 
 
 async def send(

@@ -12,6 +12,7 @@ from slipstream.engines.prometheus import add_up, parse_metrics
 from slipstream.errors import EngineError
 from slipstream.measuring.client.endpoint import Endpoint, open_client, send
 from slipstream.records import Record
+from slipstream.steering.drafts import Drafts
 
 _BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 _COUNTERS = {
@@ -51,11 +52,15 @@ class EngineCounts(Record):
     latest_tokens_per_step: float | None = None
 
     @property
+    def draft_counts(self) -> Drafts:
+        """Return the drafts alone; without counts by position all accepted tokens are in one."""
+        accepted = self.accepted_by_position or (self.accepted or 0,)
+        return Drafts(drafts=self.drafts or 0, drafted=self.drafted or 0, accepted=accepted)
+
+    @property
     def tokens_per_step(self) -> float | None:
         """Return the tokens that a step made, with the one that is not drafted."""
-        if self.drafts and self.accepted is not None:
-            return 1 + self.accepted / self.drafts
-        return self.latest_tokens_per_step
+        return self.draft_counts.tokens_per_step or self.latest_tokens_per_step
 
     @property
     def cache_hit_share(self) -> float | None:
@@ -84,13 +89,18 @@ class EngineCounts(Record):
 
 def read_engine_counts(endpoint: Endpoint) -> EngineCounts:
     """Read a server's counters; all None where it has none, or is no engine that we know."""
+    return parse_engine_counts(read_metrics(endpoint))
+
+
+def read_metrics(endpoint: Endpoint) -> str:
+    """Read what a server tells Prometheus, nothing if it tells nothing."""
 
     async def read() -> str:
         async with open_client(endpoint) as client:
             answer = await send(client, "GET", "/metrics")
             return answer.text if answer.is_success else ""
 
-    return parse_engine_counts(asyncio.run(read()))
+    return asyncio.run(read())
 
 
 def parse_engine_counts(text: str) -> EngineCounts:

@@ -3,48 +3,50 @@
 A load that is allowed to run out is not one load but many: its last requests run in ever smaller
 batches. A steady load keeps every place busy for as long as a request that counts is in flight.
 
-A request that fails is a sample with an error, and the load goes on; a server that is not
-there at all ends it before it begins. At the deadline nothing more is sent, and what is in
-flight ends with an error.
+A request that fails is a sample with an error, and the load goes on; a server that is not there at
+all ends it before it begins.
 """
 
 import asyncio
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import accumulate, count
+from typing import Protocol
 
 from slipstream.measuring.client.completions import Request, work_together
 from slipstream.measuring.client.endpoint import Endpoint, no_answer, open_client, read_model
 from slipstream.measuring.client.sample import Sample
-from slipstream.measuring.client.streaming import stream
+from slipstream.measuring.client.streaming import OnTokens, stream
 from slipstream.measuring.client.wire import Wire
 
 OnSample = Callable[[Sample], None]
 
 
+class _Measure(Protocol):
+    async def __call__(self, request: Request, concurrency: int | None = None) -> Sample:
+        """Send one request and return its sample."""
+
+
 def run_closed_loop(
-    endpoint: Endpoint,
-    requests: Sequence[Request],
-    *,
-    concurrency: int,
-    deadline_seconds: float = math.inf,
-    on_sample: OnSample = lambda _: None,
+    endpoint: Endpoint, requests: Sequence[Request], *, concurrency: int
 ) -> list[Sample]:
     """Send all requests, `concurrency` at a time; return the samples in the requests' order."""
 
     async def run() -> list[Sample]:
-        async with _Load(endpoint, requests, deadline_seconds, on_sample) as load:
-            waiting = iter(range(len(requests)))
+        waiting = iter(enumerate(requests))
+        samples: dict[int, Sample] = {}
+        async with _open_load(endpoint) as measure:
 
             async def work() -> None:
-                for number in waiting:
-                    await load.send(number, concurrency)
+                for number, request in waiting:
+                    samples[number] = await measure(request, concurrency)
 
             await work_together(min(concurrency, len(requests)), work)
-        return load.list_samples()
+        return [samples[number] for number in sorted(samples)]
 
     return asyncio.run(run())
 
@@ -56,6 +58,7 @@ def run_steady_loop(
     counted: int,
     concurrency: int,
     on_sample: OnSample = lambda _: None,
+    on_tokens: OnTokens | None = None,
 ) -> list[Sample]:
     """Return the samples of the tasks 0, 1, ... `counted`, each run with every place busy.
 
@@ -68,7 +71,7 @@ def run_steady_loop(
     async def run() -> list[Sample]:
         numbers = count(-concurrency if concurrency > 1 else 0)
         kept: dict[int, list[Sample]] = {}
-        async with _Load(endpoint, (), math.inf, lambda _: None) as load:
+        async with _open_load(endpoint, on_tokens) as measure:
 
             async def work() -> None:
                 for number in numbers:
@@ -89,7 +92,7 @@ def run_steady_loop(
             async def ask(requests: Sequence[Request], on_sample: OnSample) -> list[Sample]:
                 samples: list[Sample] = []
                 for request in requests:
-                    samples.append(await load.measure(request, concurrency))
+                    samples.append(await measure(request, concurrency))
                     on_sample(samples[-1])
                     if samples[-1].error is not None:
                         break
@@ -111,29 +114,25 @@ def _shorten(requests: Sequence[Request], share: float) -> Sequence[Request]:
 
 
 def run_open_loop(
-    endpoint: Endpoint,
-    requests: Sequence[Request],
-    *,
-    arrivals: Sequence[float],
-    deadline_seconds: float = math.inf,
-    on_sample: OnSample = lambda _: None,
+    endpoint: Endpoint, requests: Sequence[Request], *, arrivals: Sequence[float]
 ) -> list[Sample]:
     """Send each request at its second, drawn or from a trace, whatever is still in flight."""
 
     async def run() -> list[Sample]:
-        async with _Load(endpoint, requests, deadline_seconds, on_sample) as load:
-            waiting = iter(enumerate(arrivals))
+        waiting = iter(enumerate(pairs))
+        samples: dict[int, Sample] = {}
+        async with _open_load(endpoint) as measure:
+            began = time.monotonic()
 
             async def work() -> None:
-                number, arrival = next(waiting)
-                await asyncio.sleep(load.count_seconds_until(arrival))
-                await load.send(number)
+                number, (request, arrival) = next(waiting)
+                await asyncio.sleep(began + arrival - time.monotonic())
+                samples[number] = await measure(request)
 
-            await work_together(len(requests), work)
-        return load.list_samples()
+            await work_together(len(pairs), work)
+        return [samples[number] for number in sorted(samples)]
 
-    if len(arrivals) != len(requests):
-        raise ValueError(f"{len(arrivals)} arrivals for {len(requests)} requests")
+    pairs = list(zip(requests, arrivals, strict=True))
     return asyncio.run(run())
 
 
@@ -143,71 +142,46 @@ def draw_arrivals(count: int, *, rate: float, seed: int) -> tuple[float, ...]:
     return tuple(accumulate(chance.expovariate(rate) for _ in range(count)))
 
 
-class _Load:
-    """A load under way: its connections, its clock and its samples so far."""
+@asynccontextmanager
+async def _open_load(
+    endpoint: Endpoint, on_tokens: OnTokens | None = None
+) -> AsyncIterator[_Measure]:
+    """Open connections and a clock; yield what measures one request.
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        requests: Sequence[Request],
-        deadline_seconds: float,
-        on_sample: OnSample,
-    ) -> None:
-        self._endpoint = endpoint
-        self._requests = requests
-        self._deadline_seconds = deadline_seconds
-        self._on_sample = on_sample
-        self._wire = Wire(endpoint)
-        self._samples: dict[int, Sample] = {}
-        self._in_flight = 0
+    Without a concurrency a sample has as many as are in flight when it is sent.
+    """
+    wire = Wire(endpoint)
+    model = await _find_model(endpoint, wire)
+    began, in_flight = time.monotonic(), 0
 
-    async def __aenter__(self) -> "_Load":
-        self._model = await self._find_model()
-        self._began = time.monotonic()
-        self._until = self._began + self._deadline_seconds
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._wire.close()
-
-    async def send(self, number: int, concurrency: int | None = None) -> None:
-        """Send one request and keep its sample, unless the deadline has passed."""
-        if time.monotonic() >= self._until:
-            return
-        sample = await self.measure(self._requests[number], concurrency)
-        self._samples[number] = sample
-        self._on_sample(sample)
-
-    async def measure(self, request: Request, concurrency: int | None = None) -> Sample:
-        """Send one request and return its sample."""
-        self._in_flight += 1
+    async def measure(request: Request, concurrency: int | None = None) -> Sample:
+        nonlocal in_flight
+        in_flight += 1
         try:
             return await stream(
-                self._wire,
+                wire,
                 request,
-                model=self._model,
-                concurrency=concurrency or self._in_flight,
-                load_began=self._began,
-                until=self._until,
+                model=model,
+                concurrency=concurrency or in_flight,
+                load_began=began,
+                on_tokens=on_tokens,
             )
         finally:
-            self._in_flight -= 1
+            in_flight -= 1
 
-    def count_seconds_until(self, arrival: float) -> float:
-        """Count the seconds until an arrival or the deadline, whichever comes first."""
-        return min(self._began + arrival, self._until) - time.monotonic()
+    try:
+        yield measure
+    finally:
+        wire.close()
 
-    def list_samples(self) -> list[Sample]:
-        """List the samples in the order of their requests."""
-        return [self._samples[number] for number in sorted(self._samples)]
 
-    async def _find_model(self) -> str:
-        """Return the model's name, which also shows whether the server is there."""
-        if self._endpoint.model is None:
-            async with open_client(self._endpoint) as client:
-                return await read_model(client)
-        try:
-            async with self._wire.borrow():
-                return self._endpoint.model
-        except OSError as fault:
-            raise no_answer(self._endpoint.base, fault) from fault
+async def _find_model(endpoint: Endpoint, wire: Wire) -> str:
+    """Return the model's name, which also shows whether the server is there."""
+    if endpoint.model is None:
+        async with open_client(endpoint) as client:
+            return await read_model(client)
+    try:
+        async with wire.borrow():
+            return endpoint.model
+    except OSError as fault:
+        raise no_answer(endpoint.base, fault) from fault

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from slipstream.records import Record
+from slipstream.steering.drafts import Drafts
 
 CallOutcome = Literal["parsed", "no call", "another tool", "not JSON", "against the schema"]
 
@@ -47,6 +48,11 @@ class Sample(Record):
     turn: int | None = None
     calls: tuple[ToolCall, ...] = ()
     call: CallOutcome | None = None
+
+    @property
+    def draft_counts(self) -> Drafts:
+        """Return the drafts alone."""
+        return Drafts(drafts=self.drafts, drafted=self.drafted, accepted=self.accepted_by_position)
 
     @property
     def seconds_per_token(self) -> float | None:

@@ -7,11 +7,12 @@ alone. vLLM puts a request's drafts beside the usage in the stream's last chunk.
 import asyncio
 import json
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
 
-from slipstream.measuring.client.completions import Drafts, Request, read_drafts
+from slipstream.measuring.client.completions import Request, list_drafts
 from slipstream.measuring.client.endpoint import SILENCE_SECONDS
 from slipstream.measuring.client.sample import Sample, ToolCall
 from slipstream.measuring.client.wire import Connection, Wire
@@ -19,11 +20,18 @@ from slipstream.measuring.client.wire import Connection, Wire
 ERROR_CHARACTERS = 300
 FAILED = ("abort", "error")
 
+OnTokens = Callable[[Request, float, Sequence[int]], None]
+"""Gets the tokens of a chunk, with the seconds since its request was sent."""
+
 
 class StreamReader:
-    """The content of a stream, byte by byte; errors are kept and not raised."""
+    """The content of a stream, byte by byte; errors are kept and not raised.
 
-    def __init__(self) -> None:
+    `on_tokens` gets the tokens of each chunk with its time, also of chunks that arrive together.
+    """
+
+    def __init__(self, on_tokens: Callable[[float, Sequence[int]], None] | None = None) -> None:
+        self._on_tokens = on_tokens
         self.fault: str | None = None
         self.first_at: float | None = None
         self.last_at: float | None = None
@@ -32,7 +40,7 @@ class StreamReader:
         self.texts: list[str] = []
         self.finish_reason: str | None = None
         self.usage: dict[str, Any] | None = None
-        self.drafts = Drafts()
+        self.drafts: dict[str, Any] = {}
         self._calls: dict[int, list[str]] = {}
         self._rest = b""
 
@@ -52,7 +60,7 @@ class StreamReader:
         elif fault := document.get("error") or (document.get("object") == "error" and document):
             self.fault = self.fault or f"error in the stream: {_shorten(fault)}"
         if usage := document.get("usage"):
-            self.usage, self.drafts = usage, read_drafts(document)
+            self.usage, self.drafts = usage, list_drafts(document)
 
     def _take_choice(self, choice: dict[str, Any], now: float) -> None:
         """Count a token; the first chunk of a chat has only a role, the last may be empty."""
@@ -67,6 +75,8 @@ class StreamReader:
             self.last_at = now
             self.texts.append(text or "")
             self.token_ids += ids or ()
+            if ids and self._on_tokens:
+                self._on_tokens(now, ids)
         for part in (delta or {}).get("tool_calls") or ():
             self._take_call(part)
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
@@ -95,7 +105,7 @@ class StreamReader:
                 ToolCall(name=name, arguments=arguments)
                 for _, (name, arguments) in sorted(self._calls.items())
             ),
-            **self.drafts._asdict(),
+            **self.drafts,
         }
 
     def find_fault(self) -> str | None:
@@ -110,16 +120,27 @@ class StreamReader:
 
 
 async def stream(
-    wire: Wire, request: Request, *, model: str, concurrency: int, load_began: float, until: float
+    wire: Wire,
+    request: Request,
+    *,
+    model: str,
+    concurrency: int,
+    load_began: float,
+    on_tokens: OnTokens | None = None,
 ) -> Sample:
-    """Send the request, read the stream and return a sample; `until` ends it with an error."""
+    """Send the request, read the stream and return a sample."""
+
+    def watch(now: float, token_ids: Sequence[int]) -> None:
+        if on_tokens is not None:
+            on_tokens(request, now - began, token_ids)
+
     streamed = {"stream": True, "stream_options": {"include_usage": True}}
     post = wire.make_post(request.path, request.make_body(model) | streamed)
-    reader, began = StreamReader(), time.monotonic()
+    reader, began = StreamReader(watch), time.monotonic()
     try:
         async with wire.borrow() as connection:
             began = time.monotonic()
-            fault = await _wait(connection, connection.send(post, reader.take), until)
+            fault = await _wait(connection, connection.send(post, reader.take))
             fault = fault or _find_refusal(connection) or reader.find_fault()
     except OSError as gone:
         fault = reader.fault or f"{type(gone).__name__}: {gone}"
@@ -137,15 +158,12 @@ async def stream(
         return Sample(**asked, error=fault or f"cannot read the answer: {_shorten(odd)}")
 
 
-async def _wait(connection: Connection, done: asyncio.Future[None], until: float) -> str | None:
-    """Wait for the answer's end; say what came before it: the deadline, or a long silence."""
+async def _wait(connection: Connection, done: asyncio.Future[None]) -> str | None:
+    """Wait for the answer's end; say what came before it: a long silence."""
     while not done.done():
-        now = time.monotonic()
-        if now >= until:
-            return "not finished at the deadline"
-        if now - connection.heard_at >= SILENCE_SECONDS:
+        if time.monotonic() - connection.heard_at >= SILENCE_SECONDS:
             return f"no data for {SILENCE_SECONDS} s"
-        await asyncio.wait((done,), timeout=min(until - now, SILENCE_SECONDS))
+        await asyncio.wait((done,), timeout=SILENCE_SECONDS)
     done.result()
     return None
 

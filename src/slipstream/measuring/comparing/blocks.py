@@ -1,7 +1,7 @@
-"""`Block`: one start of one arm, and all that was asked of it; and blocks as tables of numbers.
+"""`Block`: one start of one arm with its samples; and blocks as tables of numbers.
 
 A round is blocks that followed one another, in the order that `design.py` gives: A B B A for two
-arms. A round of one arm alone, A A A A, is a control: it tells what a restart does.
+arms. A round of one arm alone, A A A A, is a control: it shows what a restart does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ LEAST_PROMPTS = 2
 
 
 class Block(Record):
-    """One start of one arm, with all its samples."""
+    """One start of one arm, with all its samples in the order of its loads."""
 
     arm: Arm
     round: int
@@ -60,7 +60,7 @@ def read_blocks(blocks: Sequence[Block], arms: int = 2) -> Readings:
     design = Design(
         arms=tuple(block.arm for block in blocks), rounds=tuple(block.round for block in blocks)
     )
-    if design.degrees_of_freedom < 1 or len(design.axes) < arms - 1:
+    if design.degrees_of_freedom < 1 or design.compared < arms:
         found = " ".join(block.arm for block in blocks) or "none"
         (order,) = list_rounds(arms, 1)
         raise InvalidInputError(

@@ -9,7 +9,6 @@ from math import exp, log
 from statistics import fmean
 from typing import Literal
 
-from slipstream.hardware.machine_watch import MachineLoad
 from slipstream.measuring.comparing.blocks import (
     Arm,
     Block,
@@ -19,6 +18,7 @@ from slipstream.measuring.comparing.blocks import (
     split_block,
 )
 from slipstream.measuring.comparing.statistics import Cell
+from slipstream.measuring.machine_watch import MachineLoad
 from slipstream.records import Record
 
 FEW_PROMPTS = 8
@@ -35,6 +35,7 @@ Code = Literal[
     "few-prompts",
     "lengths",
     "throughput",
+    "noisy-starts",
 ]
 
 

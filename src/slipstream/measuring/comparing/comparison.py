@@ -1,39 +1,39 @@
-"""`Comparison`: two plans in turns on the same prompts, and the verdict about them.
+"""`Comparison`: plans in turns on the same prompts, and the verdict about them."""
 
-`Arena`: the same with three plans or more.
-"""
-
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from slipstream.hardware.machine_watch import MachineLoad, MachineWatch
-from slipstream.measuring.bench import Bench, BenchCell, BenchWarmUp, Conditions
+from slipstream.measuring.bench import Bench, BenchCell, BenchWarmUp, Conditions, Load, list_cells
 from slipstream.measuring.comparing.blocks import Arm, Block
 from slipstream.measuring.comparing.design import LETTERS, list_rounds
 from slipstream.measuring.comparing.judging import judge
-from slipstream.measuring.comparing.ranking import rank
-from slipstream.measuring.comparing.verdict import ArenaVerdict, Verdict
+from slipstream.measuring.comparing.verdict import Verdict
 from slipstream.measuring.engine_start import measure_start
+from slipstream.measuring.machine_watch import MachineLoad, MachineWatch
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
 
 
-class BlockReport(Record):
-    """One start of one arm: how long it took, how it was warmed up, and its figures.
+class Start(Block):
+    """One start of one arm: how long it took, how it was warmed up, and its loads.
 
     `machine` is what else the machine did meanwhile, None if it could not be watched. `repeated`
     says that a first start was disturbed and this is the second.
     """
 
-    arm: Arm
-    round: int
     start_seconds: float
     warm_up: BenchWarmUp
-    cells: tuple[BenchCell, ...]
+    loads: tuple[Load, ...]
     machine: MachineLoad | None = None
     repeated: bool = False
+
+    @property
+    def cells(self) -> list[BenchCell]:
+        """Return the figures of each load."""
+        return list_cells(self.loads, self.samples)
 
 
 class ComparedArm(Record):
@@ -44,29 +44,30 @@ class ComparedArm(Record):
 
 
 class Comparison(Record):
-    """Two arms under the same conditions, block by block."""
+    """Two arms or more under the same conditions, start by start."""
 
-    schema_version: Literal[1] = 1
-    conditions: Conditions
-    arms: tuple[ComparedArm, ComparedArm]
-    reports: tuple[BlockReport, ...]
-    blocks: tuple[Block, ...]
-    verdict: Verdict
-
-
-class Arena(Record):
-    """Three arms or more under the same conditions, block by block."""
-
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     conditions: Conditions
     arms: tuple[ComparedArm, ...]
-    reports: tuple[BlockReport, ...]
-    blocks: tuple[Block, ...]
-    verdict: ArenaVerdict
+    starts: tuple[Start, ...]
+    verdict: Verdict
+
+    @classmethod
+    def conclude(
+        cls, conditions: Conditions, arms: Sequence[ComparedArm], starts: Sequence[Start]
+    ) -> "Comparison":
+        """Judge the arms, and return the result with its evidence."""
+        verdict = judge(
+            starts,
+            arms=[arm.name for arm in arms],
+            seed=conditions.seed,
+            machines=[start.machine for start in starts],
+        )
+        return cls(conditions=conditions, arms=tuple(arms), starts=tuple(starts), verdict=verdict)
 
 
 @dataclass(frozen=True, slots=True)
-class Contest:
+class Comparing:
     """How arms are compared; `say` receives progress lines.
 
     `localize` points a plan at folders of this machine; the report keeps the models' names.
@@ -81,63 +82,28 @@ class Contest:
     watch: MachineWatch = field(default_factory=MachineWatch)
     localize: Callable[[LaunchPlan], LaunchPlan] = lambda plan: plan
 
-    def run(self, conditions: Conditions) -> Comparison | Arena:
+    def run(self, conditions: Conditions) -> Comparison:
         """Run every round and return the result."""
-        blocks: list[Block] = []
-        reports: list[BlockReport] = []
-        orders = list_rounds(len(self.arms), self.rounds)
-        for number, order in enumerate(orders):
-            for arm in order:
-                at = f"block {len(blocks) + 1} of {sum(map(len, orders))}"
-                block, report = self._run_block(arm, number, at)
-                blocks.append(block)
-                reports.append(report)
-        return conclude(self.arms, conditions, reports, blocks)
+        orders = enumerate(list_rounds(len(self.arms), self.rounds))
+        blocks = [(number, arm) for number, order in orders for arm in order]
+        starts: list[Start] = []
+        began = time.monotonic()
+        for at, (number, arm) in enumerate(blocks):
+            name = f"block {at + 1} of {len(blocks)}"
+            if at:
+                left = (time.monotonic() - began) / at * (len(blocks) - at)
+                name += f", about {max(1, round(left / 60))} min left"
+            starts.append(self._start(arm, number, at + 1, name))
+        return Comparison.conclude(conditions, self.arms, starts)
 
-    def _run_block(self, arm: Arm, number: int, at: str) -> tuple[Block, BlockReport]:
+    def _start(self, arm: Arm, number: int, at: int, name: str) -> Start:
         compared = self.arms[LETTERS.index(arm)]
         started = measure_start(
             self.localize(compared.plan),
-            replace(self.bench, salt=f"{self.bench.salt} {at}"),
-            log=self.logs / f"{arm}-{number}-{at.split()[1]}.log",
+            replace(self.bench, salt=f"{self.bench.salt} block {at}"),
+            log=self.logs / f"{arm}-{number}-{at}.log",
             environment=self.environment,
-            say=lambda what: self.say(f"{at}: {compared.name} {what}"),
+            say=lambda what: self.say(f"{name}: {compared.name} {what}"),
             watch=self.watch,
         )
-        report = BlockReport(
-            arm=arm,
-            round=number,
-            start_seconds=started.start_seconds,
-            warm_up=started.warm_up,
-            cells=started.cells,
-            machine=started.machine,
-            repeated=started.repeated,
-        )
-        return Block(arm=arm, round=number, samples=started.samples), report
-
-
-def conclude(
-    arms: Sequence[ComparedArm],
-    conditions: Conditions,
-    reports: Sequence[BlockReport],
-    blocks: Sequence[Block],
-) -> Comparison | Arena:
-    """Judge two arms, or rank more, and return the result with its evidence."""
-    machines = [report.machine for report in reports]
-    names = [arm.name for arm in arms]
-    if len(arms) == 2:
-        pair = names[0], names[1]
-        return Comparison(
-            conditions=conditions,
-            arms=(arms[0], arms[1]),
-            reports=tuple(reports),
-            blocks=tuple(blocks),
-            verdict=judge(blocks, arms=pair, seed=conditions.seed, machines=machines),
-        )
-    return Arena(
-        conditions=conditions,
-        arms=tuple(arms),
-        reports=tuple(reports),
-        blocks=tuple(blocks),
-        verdict=rank(blocks, arms=names, seed=conditions.seed, machines=machines),
-    )
+        return Start(arm=arm, round=number, **started._asdict())

@@ -6,16 +6,21 @@ for three. So a steady drift does the same to every arm within a round. Over a c
 often, and follows every other arm equally often.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, pairwise
 from math import sqrt
-from operator import mul, sub
 from statistics import fmean
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
 
 LETTERS = "ABCDEFGH"
-NEGLIGIBLE = 1e-9
 
 Pair = tuple[str, str]
 """Two arms; a ratio of speeds is of the second against the first."""
@@ -48,43 +53,41 @@ class Design:
         return tuple(sorted(set(self.arms)))
 
     @cached_property
-    def axes(self) -> list[list[float]]:
-        """Return orthonormal weights of the blocks that span the differences between arms."""
-        return _orthogonalize(self._columns.values())
+    def pairs(self) -> list[Pair]:
+        """List every two arms."""
+        return list(combinations(self.names, 2))
 
     @cached_property
-    def contrasts(self) -> dict[Pair, list[float]]:
-        """Return the weights of the blocks that sum up to a pair's effect."""
-        return {
-            (first, second): list(map(sub, self._weights[second], self._weights[first]))
-            for first, second in combinations(self.names, 2)
-        }
+    def contrasts(self) -> "Array":
+        """Return for each pair the weights of the blocks that sum up to its effect."""
+        import numpy as np
+
+        weights = np.linalg.pinv(self._columns)[len(set(self.rounds)) :]
+        weights = np.vstack([np.zeros(len(self.arms)), weights])
+        places = {name: place for place, name in enumerate(self.names)}
+        return np.array([weights[places[two]] - weights[places[one]] for one, two in self.pairs])
 
     @cached_property
-    def loadings(self) -> dict[str, list[float]]:
-        """Return how noise along each axis moves an arm's effect against the first."""
-        return {
-            name: [multiply(weights, axis) for axis in self.axes]
-            for name, weights in self._weights.items()
-        }
+    def residuals(self) -> "Array":
+        """Return orthonormal weights of the blocks for all that neither round nor arm explains."""
+        import numpy as np
 
-    @property
-    def information(self) -> float:
-        """Return what a block's variance is divided by to be an effect's: 1 for A B B A."""
-        return 1 / max(multiply(contrast, contrast) for contrast in self.contrasts.values())
+        return np.linalg.svd(self._columns)[0][:, self._rank :]
 
     @property
     def degrees_of_freedom(self) -> int:
         """Count the degrees of freedom that are left for noise."""
-        return len(self.arms) - len(set(self.rounds)) - len(self.axes)
+        return len(self.arms) - self._rank
 
-    def estimate(self, pair: Pair, values: Sequence[float]) -> float:
-        """Return by how much a pair's second arm is above its first."""
-        return multiply(self.contrasts[pair], values)
+    @property
+    def compared(self) -> int:
+        """Count the arms whose differences can be told from those of the rounds."""
+        return self._rank - len(set(self.rounds)) + 1
 
-    def find_residuals(self, values: Sequence[float]) -> list[float]:
-        """Return what neither round nor arm explains of each block's value."""
-        return _remove(self._center(values), self.axes)
+    @property
+    def information(self) -> float:
+        """Return what a block's variance is divided by to be an effect's: 1 for A B B A."""
+        return float(1 / (self.contrasts**2).sum(axis=1).max())
 
     def find_floor(self, values: Sequence[float]) -> float:
         """Return by how much an arm differs from itself a start later: the root mean square."""
@@ -95,52 +98,16 @@ class Design:
         return sqrt(fmean(step**2 for step in steps)) if steps else 0.0
 
     @cached_property
-    def _weights(self) -> dict[str, list[float]]:
-        """Return the weights of the blocks that sum up to an arm's effect against the first."""
-        weights = {self.names[0]: [0.0] * len(self.arms)}
-        for name, column in self._columns.items():
-            others = [other for key, other in self._columns.items() if key != name]
-            own = _remove(column, _orthogonalize(others))
-            weights[name] = [part / multiply(own, own) for part in own]
-        return weights
+    def _columns(self) -> "Array":
+        """Return 1 where a round ran, and where each arm but the first did."""
+        import numpy as np
+
+        rounds = [np.equal(self.rounds, number) for number in sorted(set(self.rounds))]
+        arms = [np.equal(self.arms, name) for name in self.names[1:]]
+        return np.array([*rounds, *arms], dtype=np.float64).T.reshape(len(self.arms), -1)
 
     @cached_property
-    def _columns(self) -> dict[str, list[float]]:
-        """Return 1 where an arm ran, less the mean of the round, for each arm but the first."""
-        return {
-            name: self._center([float(arm == name) for arm in self.arms]) for name in self.names[1:]
-        }
+    def _rank(self) -> int:
+        import numpy as np
 
-    def _center(self, values: Sequence[float]) -> list[float]:
-        groups: dict[int, list[float]] = {}
-        for number, value in zip(self.rounds, values, strict=True):
-            groups.setdefault(number, []).append(value)
-        return [
-            value - fmean(groups[number]) for number, value in zip(self.rounds, values, strict=True)
-        ]
-
-
-def multiply(left: Iterable[float], right: Iterable[float]) -> float:
-    """Return the scalar product."""
-    total: float = sum(map(mul, left, right))
-    return total
-
-
-def _orthogonalize(columns: Iterable[Sequence[float]]) -> list[list[float]]:
-    """Return orthonormal vectors with the same span."""
-    axes: list[list[float]] = []
-    for column in columns:
-        left = _remove(column, axes)
-        length = sqrt(multiply(left, left))
-        if length > NEGLIGIBLE:
-            axes.append([part / length for part in left])
-    return axes
-
-
-def _remove(values: Sequence[float], axes: Iterable[Sequence[float]]) -> list[float]:
-    """Return the values less their parts along orthonormal axes."""
-    left = list(values)
-    for axis in axes:
-        size = multiply(left, axis)
-        left = [value - size * part for value, part in zip(left, axis, strict=True)]
-    return left
+        return int(np.linalg.matrix_rank(self._columns)) if self.arms else 0

@@ -1,29 +1,30 @@
 """The uncertainty of a speed-up that was measured in few starts with few prompts.
 
-Everything is in logarithms of speed. What chance may have done is drawn again, in two parts:
+Everything is in logarithms of speed. An effect is off for two reasons:
 
-- The starts. Least squares takes each round's level and the arm out of every block, so drift from
-  round to round does not count. What is left moves all cells of a start at once, those of one
-  concurrency, or one cell; each is a Student t with the degrees of freedom there are (2 for one
-  A B B A). A bootstrap of two starts an arm has four outcomes and is far too sure. What moves
-  all cells at once is drawn once for all, and so costs no correction for their number.
-- The prompts. A bootstrap whose weights are exponential and the same at every concurrency and for
-  every arm, with the spread of a t: resampling few prompts is too sure as well.
+- Starts differ. Least squares takes each round's level and the arm out of every block; what is left
+  moves all kinds at a concurrency together, or one cell. A concurrency that is quieter than the
+  average counts as the average: a drift in step with the rounds would look like an effect there.
+- Prompts gain differently, each the same at every concurrency. What requests do by chance is in
+  both parts: without it there, many kinds were distinguished too often.
 
-The half-widths hold for all pairs of arms in all cells together: each is what 95 % of its own draws
-need, widened by the one factor that 95 % of the draws need in their worst contrast.
+Both spreads are estimates: one A B B A has two degrees of freedom. So errors are drawn together
+with such estimates, and an interval is as many estimated spreads wide as 95 % of the draws need (a
+parametric bootstrap of the studentized effect; for one source of noise it is Student's t). All
+intervals hold together: each is widened by the one factor that 95 % of the draws need in their
+worst contrast.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf, sqrt
-from operator import add, sub
-from random import Random
-from statistics import fmean
-from typing import TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
-from slipstream.measuring.comparing.design import Design, Pair, multiply
+from slipstream.measuring.comparing.design import Design, Pair
+
+if TYPE_CHECKING:
+    from slipstream.measuring.comparing.design import Array
 
 CONFIDENCE = 0.95
 
@@ -35,217 +36,189 @@ Contrast = tuple[Pair, Row]
 """Two arms in a row."""
 Values = Mapping[Cell, Mapping[str, Sequence[float]]]
 """By cell and prompt, one value of each block."""
-Key = TypeVar("Key", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
-    """Groups of cells that a start moves together, with the standard deviation of a block."""
+class Grid(NamedTuple):
+    """Rows and concurrencies as weights of the cells' means.
 
-    group_of: Mapping[Cell, Hashable]
-    spreads: Mapping[Hashable, float]
-    degrees_of_freedom: float
+    `load_of_cells` and `load_of_rows` are places in `loads`; `own_share` is the share of a cell's
+    own variance that a row has beside that of its concurrency.
+    """
+
+    cells: list[Cell]
+    rows: list[Row]
+    weights: "Array"
+    loads: "Array"
+    load_of_cells: list[int]
+    load_of_rows: list[int]
+    own_share: "Array"
+
+
+def make_grid(cells: Sequence[Cell]) -> Grid:
+    """Arrange cells; where there is but one kind, it has no row of all kinds."""
+    import numpy as np
+
+    at = sorted({concurrency for _, concurrency in cells})
+    rows: list[Row] = list(cells)
+    if len({kind for kind, _ in cells}) > 1:
+        rows += [(None, concurrency) for concurrency in at]
+
+    def weigh(rows: Sequence[Row]) -> "Array":
+        found = [[kind in (None, one) and load == n for one, n in cells] for kind, load in rows]
+        return np.asarray(np.array(found) / np.sum(found, axis=1, keepdims=True))
+
+    weights, loads = weigh(rows), weigh([(None, concurrency) for concurrency in at])
+    of_rows = [at.index(concurrency) for _, concurrency in rows]
+    return Grid(
+        cells=list(cells),
+        rows=rows,
+        weights=weights,
+        loads=loads,
+        load_of_cells=of_rows[: len(cells)],
+        load_of_rows=of_rows,
+        own_share=(weights**2).sum(axis=1) - (loads**2).sum(axis=1)[of_rows],
+    )
+
+
+class Gains(NamedTuple):
+    """The effects on a cell's prompts less their mean, prompt by pair.
+
+    `lasting` is the share of their variance that more blocks leave: the prompts' own.
+    """
+
+    names: tuple[str, ...]
+    effects: "Array"
+    lasting: float
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What chance does to the effects: the starts level by level, and the prompts.
+    """What chance does to the effects.
 
-    `prompts` has, by pair and cell, each prompt's effect less the cell's; `lasting` is the share
-    of their variance that is the prompts' own and not that of their requests: more blocks leave
-    it.
+    `loads` is the variance of a block at each concurrency, `shared` the part that all of them have
+    in common, `own` what a cell has beside. `loadings` are the weights with which independent
+    blocks of that variance move the pairs, pair by axis.
     """
 
-    design: Design
-    levels: tuple[Level, ...]
-    prompts: Mapping[tuple[Pair, Cell], Mapping[str, float]]
-    lasting: Mapping[Cell, float]
+    grid: Grid
+    degrees_of_freedom: int
+    loadings: "Array"
+    shared: float
+    loads: "Array"
+    own: "Array"
+    gains: Sequence[Gains]
 
-    def foresee(self, rounds: int) -> "Noise":
+    def foresee(self, design: Design, rounds: int) -> "Noise":
         """Return the noise if it were measured in so many whole rounds more."""
-        left = self.design.information / (self.design.information + rounds)
-        gain = 1 + (2 * len(self.design.names) - 1) * rounds / self.design.degrees_of_freedom
-        levels = tuple(
-            replace(
-                level,
-                spreads={group: spread * sqrt(left) for group, spread in level.spreads.items()},
-                degrees_of_freedom=level.degrees_of_freedom * gain,
-            )
-            for level in self.levels
+        left = design.information / (design.information + rounds)
+        return replace(
+            self,
+            degrees_of_freedom=self.degrees_of_freedom + (2 * len(design.names) - 1) * rounds,
+            loadings=self.loadings * sqrt(left),
+            gains=[
+                one._replace(effects=one.effects * sqrt(one.lasting + (1 - one.lasting) * left))
+                for one in self.gains
+            ],
         )
-        shrink = {cell: sqrt(share + (1 - share) * left) for cell, share in self.lasting.items()}
-        prompts = {
-            (pair, cell): {name: effect * shrink[cell] for name, effect in effects.items()}
-            for (pair, cell), effects in self.prompts.items()
-        }
-        return replace(self, levels=levels, prompts=prompts)
 
 
 def find_noise(design: Design, values: Values) -> Noise:
-    """Part what neither round nor arm explains; a cell of one prompt has no noise of prompts.
+    """Separate the noise of starts and of prompts; a cell of one prompt has none of prompts."""
+    import numpy as np
 
-    What requests do by chance is in both parts. To take it out of the one made the intervals a
-    tenth narrower, and wrong too often where there were many kinds.
-    """
-    prompts: dict[tuple[Pair, Cell], dict[str, float]] = {}
-    for pair, weights in design.contrasts.items():
-        for cell, rows in values.items():
-            mean = multiply(weights, average(rows.values()))
-            many = len(rows) > 1
-            prompts[pair, cell] = {
-                n: multiply(weights, row) - mean for n, row in rows.items() if many
-            }
-    lasting = {
-        cell: _find_lasting(design, rows, [prompts[pair, cell] for pair in design.contrasts])
-        for cell, rows in values.items()
-    }
-    left = {cell: design.find_residuals(average(rows.values())) for cell, rows in values.items()}
-    return Noise(design, tuple(_find_levels(design, left)), prompts, lasting)
-
-
-def average(rows: Iterable[Sequence[float]]) -> list[float]:
-    """Return the average of rows of values, block by block."""
-    columns = list(zip(*rows, strict=True))
-    return [sum(column) / len(column) for column in columns]
-
-
-def _find_lasting(
-    design: Design, rows: Mapping[str, Sequence[float]], effects: Sequence[Mapping[str, float]]
-) -> float:
-    variance = sum(effect**2 for own in effects for effect in own.values())
-    squares = sum(left**2 for row in rows.values() for left in design.find_residuals(row))
-    weight = sum(multiply(contrast, contrast) for contrast in design.contrasts.values())
-    chance = squares / design.degrees_of_freedom * weight
-    return max(0.0, 1 - chance / variance) if variance else 0.0
-
-
-def _find_levels(design: Design, left: dict[Cell, list[float]]) -> Iterator[Level]:
-    """Return the variance that a start causes in all cells, then per concurrency, then per cell."""
-    groupings: tuple[dict[Cell, Hashable], ...] = (
-        dict.fromkeys(left),
-        {cell: cell[1] for cell in left},
-        {cell: cell for cell in left},
+    grid = make_grid(list(values))
+    tables = {cell: np.array(list(rows.values())) for cell, rows in values.items()}
+    left = (np.array([table.mean(axis=0) for table in tables.values()]) @ design.residuals).T
+    loads, own = _find_spreads(grid, left)
+    loads = np.maximum(loads, loads.mean())
+    products = (grid.loads @ left.T) @ (left @ grid.loads.T) / design.degrees_of_freedom
+    apart = products[~np.eye(len(loads), dtype=bool)]
+    axes, sizes, _ = np.linalg.svd(design.contrasts, full_matrices=False)
+    return Noise(
+        grid=grid,
+        degrees_of_freedom=design.degrees_of_freedom,
+        loadings=(axes * sizes)[:, : len(design.names) - 1],
+        shared=float(np.clip(apart.mean(), 0, loads.min()) if len(apart) else loads[0]),
+        loads=loads,
+        own=own,
+        gains=[_find_gains(design, tuple(values[cell]), tables[cell]) for cell in grid.cells],
     )
-    above = 0
-    for group_of in groupings:
-        groups = dict.fromkeys(group_of.values())
-        if len(groups) == above:
+
+
+def _find_spreads(grid: Grid, left: "Array") -> tuple["Array", "Array"]:
+    """Return the variance of each concurrency's mean, and of its cells around it.
+
+    The last axes of `left` are degrees of freedom and cells. The cells of all concurrencies are
+    pooled, but for a noisier one.
+    """
+    import numpy as np
+
+    means = left @ grid.loads.T
+    around = ((left - means[..., grid.load_of_cells]) ** 2).mean(axis=-2)
+    sums, counts = around @ (grid.loads.T > 0), (grid.loads > 0).sum(axis=1)
+    pooled = sums.sum(axis=-1, keepdims=True) / max(1, len(grid.cells) - len(counts))
+    return (means**2).mean(axis=-2), np.maximum(pooled, sums / np.maximum(1, counts - 1))
+
+
+def _find_gains(design: Design, names: tuple[str, ...], table: "Array") -> Gains:
+    effects = table @ design.contrasts.T
+    effects -= effects.mean(axis=0)
+    left = table @ design.residuals
+    requests = ((left - left.mean(axis=0)) ** 2).sum() / design.degrees_of_freedom
+    chance, variance = requests * (design.contrasts**2).sum(), (effects**2).sum()
+    return Gains(names, effects, max(0.0, 1 - float(chance / variance)) if variance else 0.0)
+
+
+def draw_errors(noise: Noise, seed: int, draws: int) -> tuple["Array", "Array"]:
+    """Return the estimated spread of every pair in every row, and draws of its error in spreads."""
+    import numpy as np
+
+    chance, grid = np.random.default_rng(seed), noise.grid
+
+    def scatter(count: int) -> "Array":
+        """Draw what a start does to every cell, so many times."""
+        own = chance.standard_normal((draws, count, len(grid.cells)))
+        own -= (own @ grid.loads.T)[..., grid.load_of_cells]
+        loads = chance.standard_normal((draws, count, len(noise.loads)))
+        loads *= np.sqrt(np.maximum(noise.loads - noise.shared, 0))
+        loads += sqrt(noise.shared) * chance.standard_normal((draws, count, 1))
+        own *= np.sqrt(noise.own)[grid.load_of_cells]
+        return np.asarray(own + loads[..., grid.load_of_cells])
+
+    def add_up(loads: "Array", own: "Array") -> "Array":
+        at = grid.load_of_rows
+        return np.asarray(loads[..., at] + own[..., at] * grid.own_share)
+
+    scale = (noise.loadings**2).sum(axis=1)[:, None]
+    variances = scale * add_up(noise.loads, noise.own)
+    again = scale * add_up(*_find_spreads(grid, scatter(noise.degrees_of_freedom)))[:, None]
+    errors = noise.loadings @ scatter(noise.loadings.shape[1]) @ grid.weights.T
+    luck: dict[tuple[str, str], Array] = {}
+    for shares, (kind, _), gains in zip(grid.weights.T, grid.cells, noise.gains, strict=True):
+        freedom = len(gains.names) - 1
+        if not freedom:
             continue
-        means = {
-            group: average(row for cell, row in left.items() if group_of[cell] == group)
-            for group in groups
-        }
-        degrees_of_freedom = design.degrees_of_freedom * (len(groups) - above)
-        share = degrees_of_freedom / len(groups)
-        variances = {group: sum(part**2 for part in row) / share for group, row in means.items()}
-        yield Level(group_of, _pool(variances, group_of), degrees_of_freedom)
-        left = {cell: list(map(sub, row, means[group_of[cell]])) for cell, row in left.items()}
-        above = len(groups)
+        for key in ((kind, name) for name in gains.names):
+            if key not in luck:
+                luck[key] = chance.standard_normal(draws)
+        drawn = np.array([luck[kind, name] for name in gains.names]).T @ gains.effects
+        errors += drawn[..., None] * shares / sqrt(freedom * (freedom + 1))
+        variance = (gains.effects**2).sum(axis=0) / (freedom * (freedom + 1))
+        variances += variance[:, None] * shares**2
+        # The spread of each pair in each cell may be too small while others are not.
+        estimated = variance * chance.chisquare(freedom, (draws, len(variance))) / freedom
+        again += estimated[..., None] * shares**2
+    return np.sqrt(variances), errors / np.sqrt(np.where(again > 0, again, inf))
 
 
-def _pool(
-    variances: Mapping[Hashable, float], group_of: Mapping[Cell, Hashable]
-) -> dict[Hashable, float]:
-    """Return spreads: pooled over all groups, or, at a noisier concurrency, over its own."""
-    near: dict[int, list[float]] = {}
-    concurrency_of = {group: cell[1] for cell, group in group_of.items()}
-    for group, variance in variances.items():
-        near.setdefault(concurrency_of[group], []).append(variance)
-    pooled = fmean(variances.values())
-    return {group: sqrt(max(pooled, fmean(near[concurrency_of[group]]))) for group in variances}
+def find_widths(drawn: "Array") -> "Array":
+    """Return how many spreads half of each interval is wide, so that all hold together."""
+    import numpy as np
 
-
-def list_rows(cells: Sequence[Cell]) -> dict[Row, list[Cell]]:
-    """Return the cells of each row; where there is but one kind, it has no row of all kinds."""
-    rows: dict[Row, list[Cell]] = {cell: [cell] for cell in cells}
-    if len({kind for kind, _ in cells}) > 1:
-        for concurrency in sorted({concurrency for _, concurrency in cells}):
-            rows[None, concurrency] = [cell for cell in cells if cell[1] == concurrency]
-    return rows
-
-
-def draw_errors(noise: Noise, chance: Random, draws: int) -> dict[Contrast, list[float]]:
-    """Draw by how much each contrast may be off; one draw has the same place in all of them."""
-    design, cells = noise.design, list(noise.lasting)
-    errors: dict[tuple[Pair, Cell], list[float]] = {}
-    for kind in sorted({kind for kind, _ in cells}):
-        effects = {key: effects for key, effects in noise.prompts.items() if key[1][0] == kind}
-        errors |= _draw_prompts(effects, chance, draws)
-    for level in noise.levels:
-        # The spreads are pooled: if one is too small, all are.
-        tails = [_draw_tail(chance, level.degrees_of_freedom) for _ in range(draws)]
-        drawn = {
-            group: _draw_starts(design, [spread * tail for tail in tails], chance)
-            for group, spread in level.spreads.items()
-        }
-        for (pair, cell), before in errors.items():
-            errors[pair, cell] = list(map(add, before, drawn[level.group_of[cell]][pair]))
-    return {
-        (pair, row): average(errors[pair, cell] for cell in members)
-        for pair in design.contrasts
-        for row, members in list_rows(cells).items()
-    }
-
-
-def _draw_starts(
-    design: Design, spreads: Sequence[float], chance: Random
-) -> dict[Pair, list[float]]:
-    """Draw what starts of these spreads do to each pair."""
-    axes = [[spread * chance.gauss(0, 1) for spread in spreads] for _ in design.axes]
-    columns = list(zip(*axes, strict=True))
-    moved = {
-        arm: [multiply(loadings, column) for column in columns]
-        for arm, loadings in design.loadings.items()
-    }
-    return {
-        (first, second): list(map(sub, moved[second], moved[first]))
-        for first, second in design.contrasts
-    }
-
-
-def _draw_prompts(
-    effects: Mapping[tuple[Pair, Cell], Mapping[str, float]], chance: Random, draws: int
-) -> dict[tuple[Pair, Cell], list[float]]:
-    """Resample the prompts of one kind; a cell without prompts stays as it is."""
-    names = sorted({name for own in effects.values() for name in own})
-    same_prompts: dict[tuple[str, ...], list[tuple[Pair, Cell]]] = {}
-    for key, own in effects.items():
-        same_prompts.setdefault(tuple(own), []).append(key)
-    same_prompts.pop((), None)
-    # The spread of each pair is estimated by itself, so one may be too small and others not.
-    counts = list(dict.fromkeys((pair, len(own)) for (pair, _), own in effects.items() if own))
-    drawn = {key: [0.0] * draws for key in effects}
-    for draw in range(draws):
-        weight_of = {name: chance.expovariate(1) for name in names}
-        # Exponential weights spread less than a mean of so many does.
-        scales = {
-            (pair, n): _draw_tail(chance, n - 1) * sqrt((n + 1) / (n - 1)) for pair, n in counts
-        }
-        for prompts, keys in same_prompts.items():
-            weights = [weight_of[name] for name in prompts]
-            total = sum(weights)
-            for key in keys:
-                mean = multiply(weights, effects[key].values()) / total
-                drawn[key][draw] = mean * scales[key[0], len(prompts)]
-    return drawn
-
-
-def _draw_tail(chance: Random, degrees_of_freedom: float) -> float:
-    """Draw what makes a Student t of a normal."""
-    return 1 / sqrt(chance.gammavariate(degrees_of_freedom / 2, 2 / degrees_of_freedom))
-
-
-def find_half_widths(errors: Mapping[Key, Sequence[float]]) -> dict[Key, float]:
-    """Return half of each contrast's interval, so that all the intervals hold together."""
-    alone = {key: find_quantile(list(map(abs, drawn)), CONFIDENCE) for key, drawn in errors.items()}
-    parts = [[abs(error) / (alone[key] or 1.0) for error in drawn] for key, drawn in errors.items()]
-    widening = find_quantile(list(map(max, zip(*parts, strict=True))), CONFIDENCE)
-    return {key: half * widening for key, half in alone.items()}
-
-
-def find_quantile(values: Sequence[float], share: float) -> float:
-    """Return the value that this share of them does not exceed."""
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+    sizes = np.abs(drawn)
+    alone = np.quantile(sizes, CONFIDENCE, axis=0, method="higher")
+    worst = (sizes / np.where(alone > 0, alone, inf)).max(axis=(1, 2))
+    return np.asarray(alone * np.quantile(worst, CONFIDENCE, method="higher"))
 
 
 def find_crossing(concurrencies: Sequence[int], effects: Sequence[float]) -> float:

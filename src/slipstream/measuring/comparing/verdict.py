@@ -1,6 +1,4 @@
-"""`Verdict`: whether one arm is faster than the other, for what, up to where, and how sure.
-
-`ArenaVerdict`: which of several arms is fastest for what, and which cannot be told from it.
+"""`Verdict`: which arm is fastest for what, up to where, and how sure.
 
 `docs/comparing.md` explains it, `docs/comparing-errors.md` has its error rates.
 """
@@ -16,12 +14,20 @@ PLAIN = "plain"
 
 Measure = Literal["time per token", "wall time per task"]
 Outcome = Literal["faster", "slower", "even", "unclear"]
-Answer = Literal["use", "use for some", "do not use", "cannot tell"]
-ArenaAnswer = Literal["one winner", "it depends", "cannot tell"]
+Answer = Literal[
+    # Of two arms, whether to use the second instead of the first.
+    "use",
+    "use for some",
+    "do not use",
+    # Of more arms.
+    "one winner",
+    "it depends",
+    "cannot tell",
+]
 
 
 class SpeedRatio(Record):
-    """A ratio, above 1 if B is faster, with a simultaneous confidence interval."""
+    """A ratio, above 1 if the second arm is faster, with a simultaneous confidence interval."""
 
     ratio: float
     low: float
@@ -58,26 +64,15 @@ class BreakEven(Record):
     largest: int
 
 
-class Verdict(Record):
-    """Whether arm B is faster than arm A; of `arms`, A is the first."""
-
-    schema_version: Literal[1] = 1
-    measure: Measure = "time per token"
-    arms: tuple[str, str]
-    blocks: int
-    findings: tuple[SpeedFinding, ...]
-    break_evens: tuple[BreakEven, ...]
-    cautions: tuple[Caution, ...]
-    answer: Answer
-    more_blocks: int | None
-    sentence: str
-
-
 class PairFindings(Record):
-    """The speed of the second of two arms relative to the first, in every row."""
+    """The speed of the second of two arms relative to the first, in every row.
+
+    The break-evens of each kind are there if the first is the first of all arms.
+    """
 
     arms: tuple[str, str]
     findings: tuple[SpeedFinding, ...]
+    break_evens: tuple[BreakEven, ...] = ()
 
 
 class Place(Record):
@@ -100,20 +95,30 @@ class Place(Record):
         return self.contenders[0] if len(self.contenders) == 1 else None
 
 
-class ArenaVerdict(Record):
-    """Which of three or more arms is fastest for what; ratios are against the first of `arms`."""
+class Verdict(Record):
+    """Which of two or more arms is fastest for what; ratios are against the first of `arms`."""
 
-    schema_version: Literal[1] = 1
-    measure: Measure
+    schema_version: Literal[2] = 2
+    measure: Measure = "time per token"
     arms: tuple[str, ...]
     blocks: int
     pairs: tuple[PairFindings, ...]
     places: tuple[Place, ...]
     cautions: tuple[Caution, ...]
-    answer: ArenaAnswer
+    answer: Answer
     more_blocks: int | None
     sentence: str
 
+    @property
+    def is_disturbed(self) -> bool:
+        """Return whether the machine was too busy for any outcome."""
+        return any(caution.code == "busy-machine" for caution in self.cautions)
+
+    @property
+    def against_first(self) -> tuple[PairFindings, ...]:
+        """Return every other arm's findings against the first."""
+        return tuple(pair for pair in self.pairs if pair.arms[0] == self.arms[0])
+
     def find(self, arm: str) -> tuple[SpeedFinding, ...]:
         """Return the findings of an arm against the first."""
-        return next(pair.findings for pair in self.pairs if pair.arms == (self.arms[0], arm))
+        return next(pair.findings for pair in self.against_first if pair.arms[1] == arm)

@@ -5,13 +5,10 @@
 
 from typing import Literal
 
-from pydantic import AwareDatetime
-
-from slipstream.hardware import Host
+from slipstream.measuring.bench import Conditions
 from slipstream.measuring.client.engine_metrics import EngineCounts
-from slipstream.measuring.verifying.conformance.record import CallCheck
+from slipstream.measuring.verifying.conformance.answers import CallCheck
 from slipstream.measuring.verifying.sampling_check import SamplingCheck
-from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
 
 ArmName = Literal["plain", "drafted"]
@@ -19,25 +16,6 @@ Condition = Literal["alone", "long", "cached", "batched", "constrained", "length
 Side = tuple[ArmName, Condition]
 
 SHOWN_CALLS = 3
-
-
-class VerifiedUnder(Record):
-    """Everything that a certificate depends on, and the command that repeats it."""
-
-    at: AwareDatetime
-    command: str
-    versions: dict[str, str]
-    host: Host
-    plan: LaunchPlan
-    plain_argv: tuple[str, ...]
-    drafted_argv: tuple[str, ...]
-    workload: str
-    workload_sha256: str
-    left_out: dict[str, str]
-    max_tokens: int
-    concurrency: int
-    thinking: bool | None
-    seed: int
 
 
 class Tolerance(Record):
@@ -112,19 +90,29 @@ class Findings(Record):
 
 
 class Certificate(Record):
-    """The findings with their conditions and conclusion."""
+    """The findings with their conditions and conclusion.
 
-    schema_version: Literal[2] = 2
+    The conditions have the plan with drafts; the other engine differs in nothing else.
+    """
+
+    schema_version: Literal[3] = 3
     passed: bool
     sentence: str
     findings: Findings
-    conditions: VerifiedUnder
+    conditions: Conditions
+    concurrency: int
 
     @classmethod
-    def make(cls, findings: Findings, conditions: VerifiedUnder) -> "Certificate":
+    def make(cls, findings: Findings, conditions: Conditions, concurrency: int) -> "Certificate":
         """Draw the conclusion."""
         passed, sentence = conclude(findings)
-        return cls(passed=passed, sentence=sentence, findings=findings, conditions=conditions)
+        return cls(
+            passed=passed,
+            sentence=sentence,
+            findings=findings,
+            conditions=conditions,
+            concurrency=concurrency,
+        )
 
     @property
     def outcome(self) -> Literal["passed", "failed", "cannot tell"]:

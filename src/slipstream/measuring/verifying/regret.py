@@ -1,20 +1,30 @@
-"""What the target itself makes of an answer's tokens, asked by prefill, where nothing is drafted.
+"""What the target itself makes of answers, asked by prefill, where nothing is drafted.
 
 One request an answer gives, at each place, the log-probability of the token that was emitted
 and of the best one. Their difference is the token's regret: 0 for greedy decoding, but for ties
-that rounding decides. vLLM reads nothing from its prefix cache for such a request.
+that rounding decides. vLLM reads nothing from its prefix cache for such a request. `Twins` compares
+answers to the same prompts: where they differ, and whether at a tie.
 """
 
-import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import NamedTuple
 
 import httpx
 
 from slipstream.errors import EngineError
-from slipstream.measuring.client.completions import Answer, Request, ask
-from slipstream.measuring.client.endpoint import Endpoint, call, open_client, read_model
-from slipstream.measuring.verifying.certificate import ArmName, Regret, Tolerance
+from slipstream.measuring.client.completions import Answer, Request, ask_all, call_all
+from slipstream.measuring.client.endpoint import Endpoint, call
+from slipstream.measuring.verifying.certificate import (
+    ArmName,
+    Condition,
+    Regret,
+    Side,
+    Tolerance,
+    TwinCheck,
+)
 from slipstream.measuring.verifying.sampling_check import Leading
 
 SIGNIFICAND_BITS = {"bfloat16": 8, "float16": 11, "float32": 24}
@@ -26,6 +36,13 @@ TRIES = 12
 PINNED = {"repetition_penalty": 1.0}
 
 Key = tuple[tuple[int, ...], tuple[int, ...]]
+"""The tokens of a prompt and of its answer."""
+Answers = dict[str, Answer]
+"""By the id of the prompt."""
+Given = dict[Condition, Answers]
+
+FAILED = Answer(prompt_ids=(), token_ids=(), finish_reason="failed", seconds=0)
+"""In the place of an answer that only the engine with drafts failed to give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,44 +68,31 @@ def key_of(answer: Answer) -> Key:
 
 
 def judge_all(
-    endpoint: Endpoint, answers: Iterable[Answer], report: Callable[[int, int], None]
+    endpoint: Endpoint | str, answers: Iterable[Answer], report: Callable[[int, int], None]
 ) -> dict[Key, Profile]:
     """Have a server judge each different answer, one by one, since the logits take memory."""
-    keys = list(dict.fromkeys(map(key_of, answers)))
-
-    async def run() -> dict[Key, Profile]:
-        profiles = {}
-        async with open_client(endpoint) as client:
-            model = await read_model(client)
-            for key in keys:
-                profiles[key] = await judge_answer(client, key, model)
-                report(len(profiles), len(keys))
-        return profiles
-
-    return asyncio.run(run())
+    keys, done = list(dict.fromkeys(map(key_of, answers))), count(1)
+    profiles = call_all(
+        endpoint, keys, judge_answer, on_answer=lambda *_: report(next(done), len(keys))
+    )
+    return dict(zip(keys, profiles, strict=True))
 
 
-def read_leading(url: str, answers: Sequence[Answer], count: int) -> list[Leading]:
+def read_leading(url: str, answers: Sequence[Answer], number: int) -> list[Leading]:
     """Return the likeliest tokens at every position of some answers."""
-
-    async def run() -> list[Leading]:
-        async with open_client(Endpoint(url)) as client:
-            model = await read_model(client)
-            return [await _look(client, key_of(answer), model, count) for answer in answers]
-
-    return asyncio.run(run())
+    return call_all(url, list(map(key_of, answers)), partial(_look, number=number))
 
 
 async def judge_answer(client: httpx.AsyncClient, key: Key, model: str) -> Profile:
     """Have a server judge one answer."""
-    places = await _look(client, key, model, 1) if key[1] else []
+    places = await _look(client, key, model, number=1) if key[1] else []
     return Profile(
         chosen=tuple(place[token] for place, token in zip(places, key[1], strict=True)),
         best=tuple(max(place.values()) for place in places),
     )
 
 
-async def _look(client: httpx.AsyncClient, key: Key, model: str, count: int) -> Leading:
+async def _look(client: httpx.AsyncClient, key: Key, model: str, *, number: int) -> Leading:
     """Return the log-probabilities of an answer's tokens, and in each place of the likeliest."""
     prompt, tokens = key
     body = {
@@ -96,7 +100,7 @@ async def _look(client: httpx.AsyncClient, key: Key, model: str, count: int) -> 
         "prompt": [*prompt, *tokens],
         "max_tokens": 1,
         "temperature": 0.0,
-        "prompt_logprobs": count,
+        "prompt_logprobs": number,
     }
     document = await call(client, "POST", "/v1/completions", body)
     try:
@@ -152,31 +156,126 @@ def shrink(
     Cuts from the left: half of what is left while that fails, then less, a dozen tries in all.
     """
 
-    async def run() -> tuple[int, ...] | None:
-        async with open_client(Endpoint(url)) as client:
-            model = await read_model(client)
+    def fails(tried: tuple[int, ...]) -> bool:
+        request = Request(prompt_ids=tried, max_tokens=max_tokens, extra=PINNED)
+        (profile,) = call_all(url, list(map(key_of, ask_all(url, [request]))), judge_answer)
+        return profile.find_fault(gap) is not None
 
-            async def fails(tried: tuple[int, ...]) -> bool:
-                request = Request(prompt_ids=tried, max_tokens=max_tokens, extra=PINNED)
-                answer = await ask(client, request, model=model)
-                profile = await judge_answer(client, key_of(answer), model)
-                return profile.find_fault(gap) is not None
-
-            if not await fails(prompt):
-                return None
-            shortest, cut = prompt, len(prompt) // 2
-            for _ in range(TRIES - 1):
-                if cut == 0:
-                    break
-                if await fails(shortest[cut:]):
-                    shortest = shortest[cut:]
-                    cut = len(shortest) // 2
-                else:
-                    cut //= 2
-            return shortest
-
-    return asyncio.run(run())
+    if not fails(prompt):
+        return None
+    shortest, cut = prompt, len(prompt) // 2
+    for _ in range(TRIES - 1):
+        if cut == 0:
+            break
+        if fails(shortest[cut:]):
+            shortest = shortest[cut:]
+            cut = len(shortest) // 2
+        else:
+            cut //= 2
+    return shortest
 
 
 def _find_worst(profiles: Sequence[Profile]) -> float:
     return max((regret for profile in profiles for regret in profile.regrets), default=0.0)
+
+
+class AnswerDifference(NamedTuple):
+    """Where two answers differ, and how much likelier one token is; None if one ends or fails."""
+
+    position: int
+    gap: float | None
+
+
+class TokenFault(NamedTuple):
+    """A prompt for which a drafted answer has a token that is no tie."""
+
+    condition: Condition
+    prompt_id: str
+    answer: Answer
+    position: int
+    gap: float | None
+
+
+def list_profiles(given: Given, profiles: Mapping[Key, Profile]) -> list[Profile]:
+    """Return the profiles of an arm's answers, without those whose best token may be barred."""
+    return [
+        profiles[key_of(answer)]
+        for condition, answers in given.items()
+        if condition != "constrained"
+        for answer in answers.values()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Twins:
+    """The answers of both arms, the target's judgement, and the gap up to which tokens are tied."""
+
+    given: Mapping[ArmName, Given]
+    profiles: Mapping[Key, Profile]
+    gap: float
+
+    def list_checks(self) -> list[TwinCheck]:
+        """Compare the arms with each other, and each against itself under other conditions."""
+        conditions = self.given["plain"]
+        sides: list[tuple[Side, Side]] = [(("plain", one), ("drafted", one)) for one in conditions]
+        arms: tuple[ArmName, ...] = ("drafted", "plain")
+        again: tuple[Condition, ...] = ("cached", "batched")
+        sides += [((arm, "alone"), (arm, other)) for arm in arms for other in again]
+        return [self._check(left, right) for left, right in sides]
+
+    def list_faults(self) -> Iterator[TokenFault]:
+        """Find the answers with drafts that are at fault, by the target or else by their twin."""
+        for condition, answers in self.given["drafted"].items():
+            for name, answer in answers.items():
+                profile = self.profiles[key_of(answer)]
+                at = None if condition == "constrained" else profile.find_fault(self.gap)
+                if at is not None:
+                    yield TokenFault(condition, name, answer, at, profile.regrets[at])
+                    continue
+                twin = self.given["plain"][condition][name]
+                found = find_difference(twin, answer, self.profiles)
+                if found is not None and not self._is_tie(found):
+                    yield TokenFault(condition, name, twin, *found)
+
+    def _check(self, left: Side, right: Side) -> TwinCheck:
+        ours, theirs = self.given[left[0]][left[1]], self.given[right[0]][right[1]]
+        if right[1] == "cached":
+            ours = self.given[left[0]]["long"] | ours
+        shared = [name for name in theirs if name in ours]
+        found = [find_difference(ours[name], theirs[name], self.profiles) for name in shared]
+        differences = [one for one in found if one is not None]
+        ties = sum(map(self._is_tie, differences))
+        return TwinCheck(
+            left=left,
+            right=right,
+            prompts=len(shared),
+            equal=len(shared) - len(differences),
+            ties=ties,
+            faults=len(differences) - ties,
+            worst_gap=max((one.gap for one in differences if one.gap is not None), default=None),
+            earliest=min((one.position for one in differences), default=None),
+        )
+
+    def _is_tie(self, difference: AnswerDifference) -> bool:
+        return difference.gap is not None and difference.gap <= self.gap
+
+
+def find_difference(
+    left: Answer, right: Answer, profiles: Mapping[Key, Profile]
+) -> AnswerDifference | None:
+    """Return where two answers to the same prompt part, None if they do not."""
+    if left is FAILED or right is FAILED:
+        return None if left is right else AnswerDifference(0, None)
+    if left.prompt_ids != right.prompt_ids:
+        raise EngineError(
+            "the engines made different tokens of the same prompt",
+            hint="use a chat template that does not depend on the time",
+        )
+    if left.token_ids == right.token_ids:
+        return None
+    pairs = zip(left.token_ids, right.token_ids, strict=False)
+    at = next((at for at, (one, other) in enumerate(pairs) if one != other), None)
+    if at is None:
+        return AnswerDifference(min(len(left.token_ids), len(right.token_ids)), None)
+    likely = [profiles[key_of(answer)].chosen[at] for answer in (left, right)]
+    return AnswerDifference(at, abs(likely[0] - likely[1]))

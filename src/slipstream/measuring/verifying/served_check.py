@@ -6,12 +6,11 @@ more than rounding ever explains is a fault: this finds a broken engine, drafter
 full certificate (`slipstream verify PLAN`) finds more.
 """
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal
 
-from slipstream.measuring.client.completions import Answer, Request, ask, work_together
-from slipstream.measuring.client.endpoint import Endpoint, open_client, read_model
+from slipstream.measuring.client.completions import ask_all
+from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.client.engine_metrics import EngineCounts, read_engine_counts
 from slipstream.measuring.verifying.certificate import Regret
 from slipstream.measuring.verifying.regret import LARGEST_TIE, judge_all, key_of, sum_up
@@ -19,6 +18,7 @@ from slipstream.measuring.verifying.verification import split_requests
 from slipstream.measuring.workloads import Workload
 from slipstream.records import Record
 
+# Some at once, as they are asked when others ask, too.
 CONCURRENCY = 4
 
 
@@ -53,7 +53,7 @@ def check_served(
     """Ask a server, have it judge its answers, and draw the conclusion."""
     requests, _ = split_requests(workload, None)
     before = read_engine_counts(endpoint)
-    answers = _ask_all(endpoint, requests)
+    answers = ask_all(endpoint, requests, concurrency=CONCURRENCY)
     counts = read_engine_counts(endpoint).since(before)
     say(f"{len(answers)} answers; they are judged by prefill")
     profiles = judge_all(endpoint, answers, lambda done, of: None)
@@ -86,22 +86,3 @@ def conclude(regret: Regret, counts: EngineCounts, *, drafted: bool) -> tuple[bo
         f"Each of {regret.tokens:,} tokens is the target's own choice or close to it, at most "
         f"{regret.worst:.2f} below."
     )
-
-
-def _ask_all(endpoint: Endpoint, requests: Sequence[Request]) -> list[Answer]:
-    """Ask some at a time, as they are asked when others ask, too."""
-    answers: list[Answer] = []
-
-    async def run() -> None:
-        waiting = iter(requests)
-        async with open_client(endpoint) as client:
-            model = await read_model(client)
-
-            async def work() -> None:
-                for request in waiting:
-                    answers.append(await ask(client, request, model=model))
-
-            await work_together(min(CONCURRENCY, len(requests)), work)
-
-    asyncio.run(run())
-    return answers

@@ -7,29 +7,33 @@ a grammar, with prompts that end in every place of a cache block, and with tools
 (`regret.py`).
 """
 
-import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, cycle, islice
+from itertools import chain, count, cycle, islice
 from pathlib import Path
 from typing import NamedTuple
 
 from slipstream.engines.vllm import GPU_BLOCK_TOKENS
 from slipstream.errors import EngineError, InvalidInputError
-from slipstream.measuring.client.completions import Request, ask, work_together
-from slipstream.measuring.client.endpoint import Endpoint, call, fetch, open_client, read_model
-from slipstream.measuring.client.engine_metrics import read_engine_counts
+from slipstream.measuring.client.completions import Answer, Request, ask_all
+from slipstream.measuring.client.endpoint import Endpoint, read_served_model
+from slipstream.measuring.client.engine_metrics import read_engine_counts, read_metrics
 from slipstream.measuring.verifying.certificate import ArmName, Condition, Failure, Findings
-from slipstream.measuring.verifying.conformance.asking import ask_requests
-from slipstream.measuring.verifying.conformance.record import CallCheck
-from slipstream.measuring.verifying.conformance.suite import ask_plain, compare_calls
+from slipstream.measuring.verifying.conformance.answers import CallCheck
+from slipstream.measuring.verifying.conformance.asking import ask_plain, ask_requests
+from slipstream.measuring.verifying.conformance.judging import compare_calls
 from slipstream.measuring.verifying.regret import (
+    FAILED,
     PINNED,
+    Answers,
+    Given,
+    Twins,
     find_tolerance,
     judge_all,
+    list_profiles,
     read_leading,
     shrink,
     sum_up,
@@ -42,7 +46,6 @@ from slipstream.measuring.verifying.sampling_check import (
     compare_samples,
     list_sampled_requests,
 )
-from slipstream.measuring.verifying.twins import FAILED, Answers, Given, Twins, list_profiles
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plan import LaunchPlan
 from slipstream.serving.supervision.engine_process import is_healthy, run_engine
@@ -72,7 +75,7 @@ class Running(NamedTuple):
     dtype: str
 
 
-class ExamLoad(NamedTuple):
+class RequestLoad(NamedTuple):
     """Requests, and their concurrency."""
 
     requests: Sequence[Request]
@@ -87,11 +90,11 @@ class SequenceLimits(NamedTuple):
 
 
 OpenArm = Callable[[ArmName], AbstractContextManager[Running]]
-Loads = dict[Condition, ExamLoad]
+Loads = dict[Condition, RequestLoad]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exam:
+class Verification:
     """The requests to both arms; `say` receives progress lines."""
 
     workload: Workload
@@ -102,7 +105,7 @@ class Exam:
     samples: int = SAMPLES
     say: Callable[[str], None]
 
-    def take(self, open_arm: OpenArm) -> Findings:
+    def run(self, open_arm: OpenArm) -> Findings:
         """Send the requests to one arm, then the other, and return the findings."""
         free, bound = split_requests(self.workload, self.thinking)
         with open_arm("plain") as engine:
@@ -129,19 +132,19 @@ class Exam:
         self, url: str, free: Sequence[Request], bound: Sequence[Request]
     ) -> tuple[Loads, Given]:
         """Send a few prompts alone, and derive the other requests from their texts."""
-        count = min(ALONE_PROMPTS, len(free))
-        alone = ExamLoad([free[at * len(free) // count] for at in range(count)], 1)
+        number = min(ALONE_PROMPTS, len(free))
+        alone = RequestLoad([free[at * len(free) // number] for at in range(number)], 1)
         first = self._ask_all(url, "plain", {"alone": alone})
         texts = [(*one.prompt_ids, *one.token_ids) for one in first["alone"].values()]
         limits = read_limits(url)
         long = make_long_requests(texts, limits, alone.requests[0].max_tokens)
         loads: Loads = {
             "alone": alone,
-            "long": ExamLoad(long, 1),
-            "cached": ExamLoad([*alone.requests, *long], 1),
-            "batched": ExamLoad(free, self.concurrency),
-            "constrained": ExamLoad(bound, self.concurrency),
-            "lengths": ExamLoad(make_length_requests(texts, limits), self.concurrency),
+            "long": RequestLoad(long, 1),
+            "cached": RequestLoad([*alone.requests, *long], 1),
+            "batched": RequestLoad(free, self.concurrency),
+            "constrained": RequestLoad(bound, self.concurrency),
+            "lengths": RequestLoad(make_length_requests(texts, limits), self.concurrency),
         }
         return {name: load for name, load in loads.items() if load.requests}, first
 
@@ -155,7 +158,7 @@ class Exam:
     ) -> Findings:
         counts = read_engine_counts(Endpoint(engine.url))
         answers = [one for arm in given.values() for load in arm.values() for one in load.values()]
-        profiles = judge_all(Endpoint(engine.url), answers, self._count("judged by prefill"))
+        profiles = judge_all(engine.url, answers, self._count("judged by prefill"))
         plain, drafted = (list_profiles(arm, profiles) for arm in given.values())
         tolerance = find_tolerance(engine.dtype, plain)
         twins = Twins(given, profiles, tolerance.gap)
@@ -197,35 +200,29 @@ class Exam:
     def _ask_all(self, url: str, arm: ArmName, loads: Loads) -> Given:
         return {name: self._ask(url, arm, name, load) for name, load in loads.items()}
 
-    def _ask(self, url: str, arm: ArmName, name: str, load: ExamLoad) -> Answers:
-        report = self._count(f"{arm}, {name}")
-        answers: Answers = {}
+    def _ask(self, url: str, arm: ArmName, name: str, load: RequestLoad) -> Answers:
+        report, done = self._count(f"{arm}, {name}"), count(1)
 
-        async def run() -> None:
-            waiting = iter(load.requests)
-            async with open_client(Endpoint(url)) as client:
-                model = await read_model(client)
+        def fail(fault: EngineError) -> Answer:
+            """Let it fail: under a grammar vLLM answers a wrong token with 500, and lives."""
+            if arm == "plain" or not is_healthy(url):
+                raise fault
+            return FAILED
 
-                async def work() -> None:
-                    for request in waiting:
-                        try:
-                            answers[request.prompt_id] = await ask(client, request, model=model)
-                        except EngineError:
-                            # Under a grammar vLLM answers a wrong token with 500 and lives on.
-                            if arm == "plain" or not is_healthy(url):
-                                raise
-                            answers[request.prompt_id] = FAILED
-                        report(len(answers), len(load.requests))
-
-                await work_together(min(load.concurrency, len(load.requests)), work)
-
-        asyncio.run(run())
-        return {one.prompt_id: answers[one.prompt_id] for one in load.requests}
+        answers = ask_all(
+            url,
+            load.requests,
+            concurrency=load.concurrency,
+            on_answer=lambda *_: report(next(done), len(load.requests)),
+            on_failure=fail,
+        )
+        names = [request.prompt_id for request in load.requests]
+        return dict(zip(names, answers, strict=True))
 
     def _sample(self, url: str, arm: ArmName, prompt: Tokens) -> list[Tokens]:
         turn = 0 if arm == "plain" else 1
         requests = list_sampled_requests(prompt, self.samples, seed=self.seed, turn=turn)
-        answers = self._ask(url, arm, "sampled", ExamLoad(requests, self.concurrency))
+        answers = self._ask(url, arm, "sampled", RequestLoad(requests, self.concurrency))
         return [answer.token_ids for answer in answers.values()]
 
     def _count(self, label: str) -> Callable[[int, int], None]:
@@ -308,23 +305,11 @@ def make_length_requests(texts: Sequence[Tokens], limits: SequenceLimits) -> lis
 
 def read_limits(url: str) -> SequenceLimits:
     """Return an engine's context and the size of its cache blocks."""
-
-    async def read() -> SequenceLimits:
-        async with open_client(Endpoint(url)) as client:
-            listed = await call(client, "GET", "/v1/models")
-            metrics = (await fetch(client, "GET", "/metrics")).text
-        block = _BLOCK.search(metrics)
-        return SequenceLimits(
-            context=int(listed["data"][0]["max_model_len"]),
-            block=int(block[1]) if block else GPU_BLOCK_TOKENS,
-        )
-
-    try:
-        return asyncio.run(read())
-    except (LookupError, TypeError) as fault:
-        raise EngineError(
-            f"{url} does not report its context", hint="look into the engine's log"
-        ) from fault
+    _, context = read_served_model(Endpoint(url))
+    if context is None:
+        raise EngineError(f"{url} does not report its context", hint="look into the engine's log")
+    block = _BLOCK.search(read_metrics(Endpoint(url)))
+    return SequenceLimits(context, int(block[1]) if block else GPU_BLOCK_TOKENS)
 
 
 def start_in_turn(

@@ -17,9 +17,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from slipstream.measuring.workloads.fitting import CountTokens, count_prompt_tokens
-from slipstream.measuring.workloads.template_writer import TemplateWriter
-from slipstream.measuring.workloads.workload import Prompt
+from slipstream.measuring.workloads.long_context import TemplateWriter
+from slipstream.measuring.workloads.workload import CountTokens, Prompt, count_prompt_tokens
 
 DATA = Path(__file__).parent / "data"
 SIZES = {f"agent-{size}k": size * 1024 for size in (2, 8, 32)}

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slipstream.errors import InvalidInputError, UsageError
-from slipstream.measuring.workloads.fitting import CountTokens, estimate_tokens, split_by_fit
 from slipstream.measuring.workloads.own_files import read_own_file
 from slipstream.measuring.workloads.published import SETS, read_published
 from slipstream.measuring.workloads.shipped import (
@@ -18,7 +17,13 @@ from slipstream.measuring.workloads.shipped import (
     WARM_UPS_A_KIND,
     make_prompts,
 )
-from slipstream.measuring.workloads.workload import Prompt, Workload
+from slipstream.measuring.workloads.workload import (
+    CountTokens,
+    Prompt,
+    Workload,
+    estimate_tokens,
+    split_by_fit,
+)
 
 
 class _Source(NamedTuple):

@@ -6,15 +6,16 @@ words, and would differ from run to run.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
 from slipstream.measuring.workloads.lines import read_lines
 from slipstream.measuring.workloads.workload import Prompt
-from slipstream.records import AnyRecord, Record
+from slipstream.records import Record
+
+SPECBENCH_TASKS = ("translation", "summarization", "qa", "math_reasoning", "rag")
 
 
 class _HumanEval(Record, extra="ignore"):
@@ -38,20 +39,18 @@ class _Question(Record, extra="ignore"):
     turns: list[str] = Field(min_length=1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(NamedTuple):
     """The prompt of a row; the name completes its id."""
 
     text: str
     name: str | int
-    task: str | None = None
+    task: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Set(Generic[AnyRecord]):
+class _Set(NamedTuple):
     file: str
-    row: type[AnyRecord]
-    ask: Callable[[AnyRecord, int], _Asked]
+    row: type[Any]
+    ask: Callable[[Any, int], _Asked]
     max_tokens: int
 
 
@@ -76,11 +75,10 @@ def _ask_mtbench(row: _Question, _: int) -> _Asked:
 
 def _ask_specbench(row: _Question, _: int) -> _Asked:
     task = row.category if row.category in SPECBENCH_TASKS else "multi-turn"
-    return _Asked(row.turns[0], row.question_id, task.replace("_", "-"))
+    return _Asked(row.turns[0], row.question_id, f"-{task.replace('_', '-')}")
 
 
-SPECBENCH_TASKS = ("translation", "summarization", "qa", "math_reasoning", "rag")
-SETS: dict[str, _Set[Any]] = {
+SETS = {
     "humaneval": _Set("HumanEval.jsonl.gz", _HumanEval, _ask_humaneval, 512),
     "mbpp": _Set("mbpp.jsonl", _Mbpp, _ask_mbpp, 512),
     "gsm8k": _Set("test.jsonl", _Gsm8k, _ask_gsm8k, 512),
@@ -92,18 +90,15 @@ SETS: dict[str, _Set[Any]] = {
 def read_published(name: str, path: Path) -> tuple[Prompt, ...]:
     """Read one of the sets from its file."""
     known = SETS[name]
-    hint = f"give {known.file} as it is published: {name}:PATH"
+    lines = read_lines([path], known.row, hint=f"give {known.file} as it is published: {name}:PATH")
+    asked = [known.ask(line.record, line.number) for line in lines]
     return tuple(
-        _make_prompt(name, known.ask(line.record, line.number), known.max_tokens, line.place)
-        for line in read_lines([path], known.row, hint=hint)
-    )
-
-
-def _make_prompt(name: str, asked: _Asked, max_tokens: int, place: str) -> Prompt:
-    return Prompt(
-        id=f"{name}-{asked.name}",
-        kind=f"{name}-{asked.task}" if asked.task else name,
-        messages=({"role": "user", "content": asked.text},),
-        max_tokens=max_tokens,
-        origin=place,
+        Prompt(
+            id=f"{name}-{one.name}",
+            kind=name + one.task,
+            messages=({"role": "user", "content": one.text},),
+            max_tokens=known.max_tokens,
+            origin=line.place,
+        )
+        for one, line in zip(asked, lines, strict=True)
     )

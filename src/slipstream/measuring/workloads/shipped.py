@@ -15,9 +15,8 @@ from typing import Any
 
 from slipstream.measuring.workloads import agent_tasks
 from slipstream.measuring.workloads.agent_tasks import make_agent_task
-from slipstream.measuring.workloads.fitting import CountTokens
 from slipstream.measuring.workloads.long_context import SIZES, make_long_prompt
-from slipstream.measuring.workloads.workload import Prompt
+from slipstream.measuring.workloads.workload import CountTokens, Prompt
 from slipstream.records import Record
 
 DATA = Path(__file__).parent / "data"

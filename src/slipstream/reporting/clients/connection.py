@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from slipstream.clients.config_files import Written
 from slipstream.clients.connection import Check, ClientList, Connection
-from slipstream.reporting.text.tables import align
+from slipstream.reporting.tables import align
 
 _STATES = {True: "works", False: "fails", None: "unknown"}
 

@@ -6,9 +6,9 @@ from slipstream.fleet.plan import FleetPlan, FleetProbe, GroupPlan, Link, Machin
 from slipstream.fleet.planning.ports import render_firewall
 from slipstream.hardware import name_kind
 from slipstream.planning.plan import Decision
+from slipstream.reporting.tables import align
 from slipstream.reporting.text.model import render_faults
 from slipstream.reporting.text.plan import render_command
-from slipstream.reporting.text.tables import align
 from slipstream.units import UNKNOWN
 
 

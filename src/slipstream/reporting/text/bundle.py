@@ -1,6 +1,6 @@
 """A `BundleList` as text: what an archive holds, and that it can be read before it is sent."""
 
-from slipstream.reporting.text.tables import align
+from slipstream.reporting.tables import align
 from slipstream.serving.support.bundle import BundleList
 
 

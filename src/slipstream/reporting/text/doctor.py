@@ -1,6 +1,6 @@
 """An `Examination` as text, one line per check with its hint; and why an engine ended."""
 
-from slipstream.reporting.text.tables import align
+from slipstream.reporting.tables import align
 from slipstream.serving.examination import Diagnosis, Examination
 from slipstream.serving.site import Check, Verdict
 from slipstream.serving.supervision.diagnosis import Finding

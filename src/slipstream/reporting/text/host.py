@@ -1,7 +1,7 @@
 """A `Host` as text: one fact per line, unknown facts named as such."""
 
 from slipstream.hardware.host import Accelerator, Docker, FabricPort, Host
-from slipstream.reporting.text.tables import align
+from slipstream.reporting.tables import align
 from slipstream.units import UNKNOWN, show_bandwidth, show_bytes, show_number
 
 _STATES = {True: "active", False: "down", None: UNKNOWN}

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from slipstream.reporting.text.tables import align
+from slipstream.reporting.tables import align
 from slipstream.serving.access.keys import Key, KeyList, KeyTerms
 
 

@@ -1,6 +1,6 @@
 """A `LedgerSummary` as a table: one group per line, with the acceptance by position."""
 
-from slipstream.reporting.text.tables import align
+from slipstream.reporting.tables import align
 from slipstream.steering.ledger import LedgerGroup, LedgerSummary
 from slipstream.units import UNKNOWN
 

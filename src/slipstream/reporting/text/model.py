@@ -5,7 +5,7 @@ from slipstream.checkpoints.pairing import Fault, Pairing
 from slipstream.planning.drafters.candidates import Candidate, DrafterList
 from slipstream.planning.drafters.resolution import ModelReport
 from slipstream.recipes.recipe import Evidence, Recipe
-from slipstream.reporting.text.tables import align
+from slipstream.reporting.tables import align
 from slipstream.units import UNKNOWN, show_bytes, show_number
 
 NOT_MEASURED = "not measured"

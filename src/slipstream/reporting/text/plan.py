@@ -3,8 +3,8 @@
 from shlex import quote
 
 from slipstream.planning.plan import Decision, Difference, LaunchPlan, MemoryBudget
+from slipstream.reporting.tables import align
 from slipstream.reporting.text.model import render_faults
-from slipstream.reporting.text.tables import align
 from slipstream.units import UNKNOWN, show_bytes, show_number
 
 

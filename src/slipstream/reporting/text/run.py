@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from slipstream.reporting.text.tables import align
+from slipstream.reporting.tables import align
 from slipstream.serving.run import Event
 from slipstream.serving.run_status import RunStatus, StatusList
 from slipstream.serving.swaps import ServedDrafter

@@ -12,9 +12,9 @@ from pathlib import Path
 from unicodedata import category, east_asian_width
 
 from slipstream.measuring.live_view import LiveView
-from slipstream.reporting.pages.report import clean
+from slipstream.reporting.report import clean
+from slipstream.reporting.tables import align
 from slipstream.reporting.text.run import show_age
-from slipstream.reporting.text.tables import align
 from slipstream.steering.state import KINDS, KindCounts, SteeringState
 from slipstream.units import UNKNOWN, show_bytes
 

@@ -1,6 +1,6 @@
 """A training run as a report: its estimate, and its results."""
 
-from slipstream.reporting.pages.report import Report, Row, Section, Table, show
+from slipstream.reporting.report import Report, Row, Section, Table, show
 from slipstream.steering.drafts import Drafts
 from slipstream.training.estimate import TrainEstimate
 from slipstream.training.run import Figures, Judged, TrainFolder, TrainRun, tokens_per_step

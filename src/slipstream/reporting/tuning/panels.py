@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from slipstream.reporting.pages.drawing import (
+from slipstream.reporting.drawing import (
     Scale,
     draw,
     frame,

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from math import inf
 
 from slipstream.measuring.percentiles import Percentiles
-from slipstream.reporting.pages.drawing import Scale, draw, frame, round_up, rule, write
-from slipstream.reporting.pages.report import Report, Row, Section, Table, show
+from slipstream.reporting.drawing import Scale, draw, frame, round_up, rule, write
+from slipstream.reporting.report import Report, Row, Section, Table, show
 from slipstream.reporting.tuning.panels import draw_lines, join
 from slipstream.sizing.sizing import PoolSize, ServedFigures, SizeOption, Sizing
 from slipstream.units import UNKNOWN
@@ -18,7 +18,7 @@ _NO = {None: "", True: "holds", False: "misses"}
 
 def render_sizing_html(sizing: Sizing) -> str:
     # What a page needs takes longer to import than the arithmetic to compute.
-    from slipstream.reporting.pages.html_page import Figure, render_page
+    from slipstream.reporting.html_page import Figure, render_page
 
     figures = [
         Figure(

@@ -1,10 +1,13 @@
 """A `Tuning` as a report and as a page: the choice and its reasons, the predictions, the starts."""
 
-from slipstream.reporting.pages.drawing import Scale, draw, frame, round_up, rule, write
-from slipstream.reporting.pages.html_page import Figure, render_page
-from slipstream.reporting.pages.report import Report, Section, Table
-from slipstream.reporting.text.conditions import describe_conditions, describe_plan
-from slipstream.reporting.text.machine import describe_machine_loads
+from slipstream.reporting.drawing import Scale, draw, frame, round_up, rule, write
+from slipstream.reporting.html_page import Figure, render_page
+from slipstream.reporting.measuring.conditions import (
+    describe_conditions,
+    describe_machine_loads,
+    describe_plan,
+)
+from slipstream.reporting.report import Report, Section, Table
 from slipstream.reporting.tuning.panels import BASE, HEIGHT, RIGHT, draw_axes, join, make_scales
 from slipstream.tuning.profile import SpeedProfile
 from slipstream.tuning.speed_model import Prediction

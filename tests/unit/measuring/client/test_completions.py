@@ -5,65 +5,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from slipstream.errors import EngineError
 from slipstream.measuring.client.completions import Answer, Request, ask_all
+from tests.unit.measuring.client.stream_server import StreamServer, refuse, run_stream_server
 
-Respond = Callable[[dict[str, Any]], tuple[int, Any]]
-
-
-@dataclass
-class FakeServer:
-    """Answers in vLLM's form as it is told, and remembers what it was asked."""
-
-    respond: Respond
-    url: str = ""
-    paths: list[str] = field(default_factory=list)
-    bodies: list[dict[str, Any]] = field(default_factory=list)
+FakeServer = StreamServer
 
 
 @contextmanager
-def run_server(respond: Respond) -> Iterator[FakeServer]:
-    """Serve on a free port until the block is left."""
-    fake = FakeServer(respond)
+def run_server(respond: Callable[[dict[str, Any]], tuple[int, Any]]) -> Iterator[FakeServer]:
+    """Answer each request with a status and a document."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.answer(200, {"data": [{"id": "the-model"}]})
+    def write(body: dict[str, Any]) -> list[bytes | None]:
+        status, told = respond(body)
+        return refuse(str(status), told if isinstance(told, bytes) else json.dumps(told).encode())
 
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            fake.bodies.append(body)
-            self.answer(*fake.respond(body))
-
-        def answer(self, status: int, payload: Any) -> None:
-            fake.paths.append(self.path)
-            content = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-            try:
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-            except (BrokenPipeError, ConnectionResetError):
-                pass  # The client gave up.
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 the base class's name
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        fake.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield fake
-        finally:
-            server.shutdown()
-            thread.join()
+    with run_stream_server(write) as server:
+        yield server
 
 
 def chat(token_ids: list[int], histogram: list[int] | None = None) -> dict[str, Any]:
@@ -98,7 +60,7 @@ def test_a_chat_is_asked_for_its_tokens_under_the_servers_own_model_name() -> No
         (answer,) = collect(
             server.url, Request(messages=say("hi"), max_tokens=9, extra={"seed": 3})
         ).values()
-    assert server.paths == ["/v1/models", "/v1/chat/completions"]
+    assert [head.split()[1] for head in server.heads] == ["/v1/models", "/v1/chat/completions"]
     assert server.bodies == [
         {
             "messages": [{"role": "user", "content": "hi"}],
@@ -117,7 +79,7 @@ def test_a_completion_tells_its_prompt_within_the_choice() -> None:
     choice = {"token_ids": [5], "prompt_token_ids": [7, 8], "finish_reason": "length"}
     with run_server(lambda _: (200, {"choices": [choice]})) as server:
         (answer,) = collect(server.url, Request(prompt_ids=(7, 8), max_tokens=1)).values()
-    assert server.paths[1] == "/v1/completions"
+    assert server.heads[1].split()[1] == "/v1/completions"
     assert server.bodies[0]["prompt"] == [7, 8]
     assert (answer.prompt_ids, answer.token_ids, answer.finish_reason) == ((7, 8), (5,), "length")
 
@@ -129,19 +91,6 @@ def test_drafts_are_counted_by_the_position_that_was_accepted() -> None:
     assert (answer.drafts, answer.drafted, answer.accepted) == (7, 21, 5)
     assert answer.accepted_by_position == (3, 1, 1)
     assert sum(answer.accepted_by_position) == answer.accepted
-
-
-def test_the_seconds_are_those_of_the_one_request() -> None:
-    def linger(_: dict[str, Any]) -> tuple[int, Any]:
-        time.sleep(0.2)
-        return 200, chat([5])
-
-    with run_server(linger) as server:
-        started = time.monotonic()
-        answers = collect(server.url, *[Request(messages=say("hi"), max_tokens=1)] * 2)
-        passed = time.monotonic() - started
-    assert all(answer.seconds >= 0.2 for answer in answers.values())
-    assert sum(answer.seconds for answer in answers.values()) <= passed
 
 
 def test_as_many_requests_are_in_flight_as_asked_and_no_more() -> None:
@@ -254,3 +203,14 @@ def test_a_proxy_in_the_environment_is_not_measured_along(monkeypatch: pytest.Mo
 
 def test_without_requests_nobody_is_asked() -> None:
     assert collect("http://127.0.0.1:1") == {}
+
+
+def test_a_failure_may_have_a_stand_in_and_answers_are_listed_in_order() -> None:
+    def fail_one(body: dict[str, Any]) -> tuple[int, Any]:
+        return (500, {}) if body["max_tokens"] == 1 else (200, chat([body["max_tokens"]]))
+
+    stand_in = Answer(prompt_ids=(), token_ids=(), finish_reason="failed", seconds=0)
+    requests = [Request(messages=say("hi"), max_tokens=number) for number in range(3)]
+    with run_server(fail_one) as server:
+        answers = ask_all(server.url, requests, concurrency=2, on_failure=lambda _: stand_in)
+    assert [answer.token_ids for answer in answers] == [(0,), (), (2,)]

@@ -1,6 +1,5 @@
 """Loads keep their pace and measure each request; one that fails is a sample, not an end."""
 
-import gc
 import re
 import shutil
 import ssl
@@ -119,27 +118,6 @@ def test_as_many_are_in_flight_as_asked_over_connections_that_are_kept() -> None
     assert server.connections == 1 + 3  # the first looks whether a server is there
 
 
-def test_samples_are_given_as_they_end_and_listed_as_they_were_asked() -> None:
-    second_is_in = threading.Event()
-
-    def hold_the_first(body: dict[str, Any]) -> Iterator[bytes | None]:
-        assert body["max_tokens"] == 1 or second_is_in.wait(timeout=5)
-        yield from answer_plainly()
-
-    ended: list[str] = []
-
-    def note(sample: Sample) -> None:
-        ended.append(sample.prompt_id)
-        second_is_in.set()
-
-    with run_stream_server(hold_the_first) as server:
-        samples = run_closed_loop(
-            Endpoint(server.url), make_requests(2), concurrency=2, on_sample=note
-        )
-    assert ended == ["p1", "p0"]
-    assert [sample.prompt_id for sample in samples] == ["p0", "p1"]
-
-
 def test_requests_arrive_by_the_clock_whatever_is_in_flight() -> None:
     last_is_in = threading.Event()
 
@@ -160,7 +138,7 @@ def test_requests_arrive_by_the_clock_whatever_is_in_flight() -> None:
 
 
 def test_every_request_needs_its_arrival() -> None:
-    with pytest.raises(ValueError, match="1 arrivals for 2 requests"):
+    with pytest.raises(ValueError, match="shorter"):
         run_open_loop(Endpoint("http://x"), make_requests(2), arrivals=[0.0])
 
 
@@ -229,32 +207,6 @@ def test_a_server_that_wants_a_key_says_so_at_once() -> None:
     assert "sk-1" not in f"{failed.value}{failed.value.details}{failed.value.hint}"
 
 
-def test_at_the_deadline_nothing_is_sent_and_what_is_in_flight_fails(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    over = threading.Event()
-
-    def hang(body: dict[str, Any]) -> Iterator[bytes | None]:
-        if body["max_tokens"] == 1:
-            yield CHUNKED + frame(write_events(ROLE, say("a")))
-            over.wait(timeout=30)
-        yield from answer_plainly()
-
-    with run_stream_server(hang) as server:
-        endpoint, requests = Endpoint(server.url), make_requests(4)
-        closed = run_closed_loop(endpoint, requests, concurrency=1, deadline_seconds=0.3)
-        arrivals = (0.0, 0.01, 0.02, 60.0)
-        opened = run_open_loop(endpoint, requests, arrivals=arrivals, deadline_seconds=0.3)
-        over.set()
-    gc.collect()
-    assert caplog.text == ""  # asyncio logs what was left behind
-    assert [sample.error for sample in closed] == [None, "not finished at the deadline"]
-    assert closed[1].text == "a"
-    assert closed[1].began_at + closed[1].seconds >= 0.3
-    assert [sample.prompt_id for sample in opened] == ["p0", "p1", "p2"]
-    assert opened[1].error == "not finished at the deadline"
-
-
 def test_a_server_that_falls_silent_is_not_waited_for_forever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -274,17 +226,6 @@ def test_a_server_that_falls_silent_is_not_waited_for_forever(
         samples = run_closed_loop(Endpoint(server.url), make_requests(2), concurrency=2)
         over.set()
     assert [sample.error for sample in samples] == [None, "no data for 0.6 s"]
-
-
-def test_what_the_receiver_of_samples_raises_comes_through() -> None:
-    def stumble(_: Sample) -> None:
-        raise OSError("disk full")
-
-    with (
-        run_stream_server(lambda _: answer_plainly()) as server,
-        pytest.raises(OSError, match="disk full"),
-    ):
-        run_closed_loop(Endpoint(server.url), make_requests(3), concurrency=2, on_sample=stumble)
 
 
 def test_the_key_goes_along_and_a_proxy_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

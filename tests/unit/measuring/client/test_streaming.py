@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from slipstream.measuring.client.completions import Drafts
 from slipstream.measuring.client.streaming import StreamReader
 from tests.unit.measuring.client.stream_server import ROLE, STOP, count, cut, say, write_events
 
@@ -91,8 +90,16 @@ def test_a_completion_tells_its_text_in_the_choice() -> None:
 
 
 def test_drafts_are_told_beside_the_usage() -> None:
-    assert read(STREAM).drafts == Drafts(7, 21, 5, (3, 1, 1))
-    assert read(ROLE, say("a"), STOP, count(1, 1)).drafts == Drafts()
+    drafts = read(STREAM).drafts
+    assert (drafts["drafts"], drafts["drafted"], drafts["accepted"]) == (7, 21, 5)
+    assert drafts["accepted_by_position"] == (3, 1, 1)
+    assert read(ROLE, say("a"), STOP, count(1, 1)).drafts["drafts"] == 0
+
+
+def test_chunks_that_arrive_together_are_still_two() -> None:
+    chunks: list[tuple[float, list[int]]] = []
+    StreamReader(lambda now, tokens: chunks.append((now, list(tokens)))).take(STREAM, 3.0)
+    assert chunks == [(3.0, [7, 8]), (3.0, [9])]
 
 
 @given(some.lists(some.integers(0, 900)), some.booleans())

@@ -8,20 +8,13 @@ from typing import ClassVar
 
 import pytest
 
-from slipstream.hardware.machine_watch import Glance, MachineLoad, MachineWatch
 from slipstream.measuring.bench import Bench, Conditions
-from slipstream.measuring.comparing.comparison import (
-    Arena,
-    ComparedArm,
-    Comparison,
-    Contest,
-)
+from slipstream.measuring.comparing.comparison import ComparedArm, Comparing, Comparison
 from slipstream.measuring.engine_start import report_usage
+from slipstream.measuring.machine_watch import MachineLoad, MachineWatch, Snapshot
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
-from slipstream.reporting.pages.report import render_text
-from slipstream.reporting.text.comparison import describe_comparison
 from tests.unit.planning.bare_plans import bare_plan
 
 # Streams eight tokens; with drafts they come twice as fast, two a chunk.
@@ -116,7 +109,7 @@ class ScriptedWatch(MachineWatch):
     def begin(self) -> None:
         return None
 
-    def end(self, before: Glance | None, sessions: Collection[int] = ()) -> MachineLoad:
+    def end(self, before: Snapshot | None, sessions: Collection[int] = ()) -> MachineLoad:
         assert sessions
         return self.found.pop(0)
 
@@ -135,131 +128,106 @@ def engine(tmp_path: Path) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path)}
 
 
+def compare(
+    tmp_path: Path,
+    engine: dict[str, str],
+    plans: dict[str, LaunchPlan],
+    *,
+    workload: Workload = WORKLOAD,
+    concurrencies: tuple[int, ...] = (1,),
+    watch: MachineWatch | None = None,
+) -> tuple[Comparison, list[str]]:
+    """Run one round; return the result, and what was said."""
+    said: list[str] = []
+    comparing = Comparing(
+        arms=tuple(ComparedArm(name=name, plan=plan) for name, plan in plans.items()),
+        bench=Bench(workload, concurrencies),
+        rounds=1,
+        environment=engine,
+        logs=tmp_path / "logs",
+        say=said.append,
+        watch=watch or MachineWatch(proc=tmp_path / "proc"),
+    )
+    return comparing.run(CONDITIONS), said
+
+
+@pytest.fixture
+def plans(plan: LaunchPlan) -> dict[str, LaunchPlan]:
+    return {"plain": plan.without_drafts(), "drafted": plan}
+
+
 def test_a_disturbed_block_is_measured_again_and_a_busy_machine_leaves_no_verdict(
-    tmp_path: Path, plan: LaunchPlan, engine: dict[str, str]
+    tmp_path: Path, plans: dict[str, LaunchPlan], engine: dict[str, str]
 ) -> None:
     watch = ScriptedWatch()
     # The first block is disturbed and repeated; the second is, and the machine stays busy.
     watch.found[:] = [BUSY, QUIET, BUSY, QUIET, QUIET]
     watch.quiet[:] = [True, False]
-    said: list[str] = []
-    contest = Contest(
-        arms=(
-            ComparedArm(name="plain", plan=plan.without_drafts()),
-            ComparedArm(name="drafted", plan=plan),
-        ),
-        bench=Bench(WORKLOAD, (1,)),
-        rounds=1,
-        environment=engine,
-        logs=tmp_path / "logs",
-        say=said.append,
-        watch=watch,
-    )
-    done = contest.run(CONDITIONS)
-    assert isinstance(done, Comparison)
+    done, said = compare(tmp_path, engine, plans, watch=watch)
     assert (watch.found, watch.quiet) == ([], [])
-    assert [report.repeated for report in done.reports] == [True, False, False, False]
-    assert [report.machine for report in done.reports] == [QUIET, BUSY, QUIET, QUIET]
+    assert [start.repeated for start in done.starts] == [True, False, False, False]
+    assert [start.machine for start in done.starts] == [QUIET, BUSY, QUIET, QUIET]
     assert len(list((tmp_path / "logs").glob("*-again.log"))) == 1
     verdict = done.verdict
-    assert verdict.answer == "cannot tell"
+    assert (verdict.answer, verdict.is_disturbed) == ("cannot tell", True)
     assert verdict.sentence == (
         "Cannot tell: the machine was busy during 1 of 4 blocks: other processes used 0.9 of 2 "
         "cores, most of it ffmpeg. Measure again when the machine is quiet."
     )
-    assert {finding.outcome for finding in verdict.findings} == {"unclear"}
-    assert verdict.break_evens == ()
-    report = describe_comparison(done)
-    assert (report.answer, report.figure) == ("cannot tell", "?")
-    assert "ffmpeg" in render_text(report)
-    assert "block 2 of 4: drafted its figures are kept: the machine stays busy" in said
+    (pair,) = verdict.pairs
+    assert {finding.outcome for finding in pair.findings} == {"unclear"}
+    assert pair.break_evens == ()
+    assert any(
+        line.endswith("drafted its figures are kept: the machine stays busy") for line in said
+    )
 
 
 def test_arms_take_turns_and_the_faster_one_is_ahead(
-    tmp_path: Path, plan: LaunchPlan, engine: dict[str, str]
+    tmp_path: Path, plans: dict[str, LaunchPlan], engine: dict[str, str]
 ) -> None:
-    said: list[str] = []
-    contest = Contest(
-        arms=(
-            ComparedArm(name="plain", plan=plan.without_drafts()),
-            ComparedArm(name="drafted", plan=plan),
-        ),
-        bench=Bench(WORKLOAD, (1, 2)),
-        rounds=1,
-        environment=engine,
-        logs=tmp_path / "logs",
-        say=said.append,
-        watch=MachineWatch(proc=tmp_path / "proc"),
-    )
-    done = contest.run(CONDITIONS)
-    assert isinstance(done, Comparison)
-    assert [block.arm for block in done.blocks] == ["A", "B", "B", "A"]
-    assert [report.arm for report in done.reports] == ["A", "B", "B", "A"]
-    assert all(report.start_seconds > 0 for report in done.reports)
-    assert all(report.cells[0].memory_bytes for report in done.reports)
+    done, said = compare(tmp_path, engine, plans, concurrencies=(1, 2))
+    assert [start.arm for start in done.starts] == ["A", "B", "B", "A"]
+    assert all(start.start_seconds > 0 for start in done.starts)
+    for start in done.starts:
+        assert [(cell.kind, cell.concurrency) for cell in start.cells] == [("code", 1), ("code", 2)]
+        assert all(cell.memory_bytes and cell.output_tokens for cell in start.cells)
     assert len(list((tmp_path / "logs").glob("*.log"))) == 4
-    speed_ups = [finding.speed_up.ratio for finding in done.verdict.findings]
-    assert min(speed_ups) > 1.3
+    assert min(finding.speed_up.ratio for finding in done.verdict.find("drafted")) > 1.3
     assert (done.verdict.arms, done.verdict.blocks) == (("plain", "drafted"), 4)
     assert said[0] == "block 1 of 4: plain starts"
+    assert said[2].startswith("block 2 of 4, about 1 min left: drafted starts")
+    assert Comparison.model_validate_json(done.to_json()) == done
 
 
 def test_three_plans_take_turns_and_the_fastest_is_named(
-    tmp_path: Path, plan: LaunchPlan, engine: dict[str, str]
+    tmp_path: Path, plans: dict[str, LaunchPlan], engine: dict[str, str]
 ) -> None:
-    said: list[str] = []
-    contest = Contest(
-        arms=(
-            ComparedArm(name="plain", plan=plan.without_drafts()),
-            ComparedArm(name="dflash", plan=plan),
-            ComparedArm(name="again", plan=plan.without_drafts()),
-        ),
-        bench=Bench(WORKLOAD, (1,)),
-        rounds=1,
-        environment=engine,
-        logs=tmp_path / "logs",
-        say=said.append,
-        watch=MachineWatch(proc=tmp_path / "proc"),
-    )
-    done = contest.run(CONDITIONS)
-    assert isinstance(done, Arena)
-    assert "".join(report.arm for report in done.reports) == "ABCCBA"
+    done, said = compare(tmp_path, engine, {**plans, "again": plans["plain"]})
+    assert "".join(start.arm for start in done.starts) == "ABCCBA"
     assert len(list((tmp_path / "logs").glob("*.log"))) == 6
     assert said[0] == "block 1 of 6: plain starts"
     (place,) = done.verdict.places
-    assert place.contenders[0] == "dflash"
+    assert place.contenders[0] == "drafted"
     assert place.speed_up is not None
     assert place.speed_up.ratio > 1.3
 
 
 def test_tasks_are_judged_by_their_wall_time(
-    tmp_path: Path, plan: LaunchPlan, engine: dict[str, str]
+    tmp_path: Path, plans: dict[str, LaunchPlan], engine: dict[str, str]
 ) -> None:
     turns = tuple(
         prompt.model_copy(update={"id": f"{task}/{turn}", "task": task, "turn": turn})
         for task in ("p", "q")
         for turn, prompt in enumerate(WORKLOAD.prompts[:2], 1)
     )
-    contest = Contest(
-        arms=(
-            ComparedArm(name="plain", plan=plan.without_drafts()),
-            ComparedArm(name="drafted", plan=plan),
-        ),
-        bench=Bench(Workload(name="tasks", prompts=turns), (1,)),
-        rounds=1,
-        environment=engine,
-        logs=tmp_path / "logs",
-        say=lambda _: None,
-        watch=MachineWatch(proc=tmp_path / "proc"),
-    )
-    done = contest.run(CONDITIONS)
-    assert isinstance(done, Comparison)
+    done, _ = compare(tmp_path, engine, plans, workload=Workload(name="tasks", prompts=turns))
     verdict = done.verdict
-    assert (verdict.measure, verdict.findings[0].prompts) == ("wall time per task", 2)
-    assert verdict.findings[0].speed_up.ratio > 1.3
+    (finding,) = verdict.find("drafted")
+    assert (verdict.measure, finding.prompts) == ("wall time per task", 2)
+    assert finding.speed_up.ratio > 1.3
     assert verdict.sentence.startswith("By wall time per task: ")
     assert "only 2 tasks of a kind could be compared" in verdict.sentence
-    assert [len(block.samples) for block in done.blocks] == [4] * 4
+    assert [len(start.samples) for start in done.starts] == [4] * 4
 
 
 def test_an_engine_reports_cached_tokens_unless_the_user_says_otherwise(plan: LaunchPlan) -> None:

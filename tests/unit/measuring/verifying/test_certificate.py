@@ -13,9 +13,15 @@ from slipstream.measuring.verifying.certificate import (
     TwinCheck,
     conclude,
 )
-from slipstream.measuring.verifying.conformance.answers import ParsedAnswer
-from slipstream.measuring.verifying.conformance.record import CallCheck, CallDifference, Verdict
+from slipstream.measuring.verifying.conformance.answers import (
+    CallCheck,
+    CallDifference,
+    ParsedAnswer,
+    Verdict,
+)
 from slipstream.measuring.verifying.sampling_check import SamplingCheck
+from slipstream.measuring.verifying.served_check import ServedCheck
+from slipstream.measuring.verifying.served_check import conclude as conclude_served
 
 CALLS = CallCheck(
     requests=30,
@@ -150,3 +156,22 @@ def test_nothing_else_passes(changes: dict[str, Any], beginning: str) -> None:
 
 def test_a_plain_arm_that_parts_from_itself_is_not_the_drafts_fault() -> None:
     assert conclude(find(checks=(check("plain", 3), check("drafted"))))[0]
+
+
+@pytest.mark.parametrize(
+    ("drafted", "counted", "passed", "beginning"),
+    [
+        (regret("drafted"), {"drafts": 9, "accepted": 5}, True, "Each of 9,000 tokens"),
+        (regret("drafted", 2), {"drafts": 9, "accepted": 5}, False, "2 of 9,000 tokens are not"),
+        (regret("drafted"), {"drafts": 9, "accepted": 0}, False, "Cannot tell: no draft was acc"),
+        (regret("drafted"), {"drafts": 0, "accepted": 0}, False, "Cannot tell: nothing was draft"),
+    ],
+)
+def test_a_server_alone_is_judged_by_its_tokens_and_its_drafts(
+    drafted: Regret, counted: dict[str, Any], passed: bool, beginning: str
+) -> None:
+    counts = EngineCounts(**counted)
+    verdict = conclude_served(drafted, counts, drafted=True)
+    assert (verdict[0], verdict[1].startswith(beginning)) == (passed, True)
+    check = ServedCheck.model_construct(regret=drafted, counts=counts)
+    assert check.is_undrafted == (counts.drafts == 0)

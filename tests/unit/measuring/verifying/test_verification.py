@@ -10,12 +10,12 @@ import pytest
 from slipstream.errors import EngineError, InvalidInputError
 from slipstream.measuring.verifying import sampling_check
 from slipstream.measuring.verifying.certificate import ArmName, Findings, TwinCheck, conclude
-from slipstream.measuring.verifying.conformance import suite
+from slipstream.measuring.verifying.conformance import asking
 from slipstream.measuring.verifying.conformance.cases import CASES
 from slipstream.measuring.verifying.verification import (
-    Exam,
     Running,
     SequenceLimits,
+    Verification,
     make_length_requests,
     make_long_requests,
     split_requests,
@@ -74,7 +74,7 @@ class Arms:
         self.running -= 1
 
     def verify(self, workload: Workload = WORKLOAD, **changes: Any) -> Findings:
-        exam = Exam(
+        exam = Verification(
             workload=workload,
             concurrency=4,
             thinking=None,
@@ -82,14 +82,14 @@ class Arms:
             samples=60,
             say=self.said.append,
         )
-        return replace(exam, **changes).take(self.open)
+        return replace(exam, **changes).run(self.open)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def ask_for_fewer_calls() -> Iterator[None]:
     """Ask one case over six ways; conformance/test_suite.py asks them all."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(suite, "CASES", CASES[:1])
+        patch.setattr(asking, "CASES", CASES[:1])
         yield
 
 

@@ -11,8 +11,8 @@ from slipstream.measuring.client.sample import ToolCall
 from slipstream.measuring.tool_calls import judge_call
 from slipstream.measuring.workloads import Prompt, Workload, load_workload
 from slipstream.measuring.workloads.agent_tasks import SIZES
-from slipstream.measuring.workloads.fitting import count_prompt_tokens, estimate_tokens
 from slipstream.measuring.workloads.shipped import TASKS_A_KIND, make_prompts
+from slipstream.measuring.workloads.workload import count_prompt_tokens, estimate_tokens
 from slipstream.serving.access.gate_file import GateRules
 from slipstream.vllm_plugin.gate.compiled_constraints import list_forms, require_affordable_forms
 
@@ -94,19 +94,6 @@ def test_our_gate_lets_every_call_through_with_its_lengths(
         assert require_affordable_forms(body, rules.limits.schema_units) == []
         units += sum(form.weigh(rules.limits.schema_units).units for form in list_forms(body))
     assert units <= rules.schema_units_per_minute
-
-
-def test_all_that_was_to_be_drawn_was_drawn(tasks: list[tuple[Prompt, ...]]) -> None:
-    for task in tasks:
-        for message in task[-1].messages:
-            text = message["content"] + json.dumps(message.get("tool_calls", ""))
-            for word in ("{noun}", "{area}", "<noun>", "<it>", "{clock}", "<role>"):
-                assert word not in text
-            assert message["content"] == message["content"].strip()
-
-
-def test_no_server_needs_a_parser_for_what_is_asked(tasks: list[tuple[Prompt, ...]]) -> None:
-    assert {turn.extra["tool_choice"] for task in tasks for turn in task} == {"none"}
 
 
 def test_a_task_is_drawn_and_left_out_as_a_whole() -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from slipstream.hardware import load_host
-from slipstream.reporting.pages.report import render_text
+from slipstream.reporting.report import render_text
 from slipstream.reporting.training.run import describe_estimate, describe_run
 from slipstream.training.estimate import TrainEstimate, estimate_run
 from slipstream.training.run import TrainFolder

@@ -1,74 +1,27 @@
-"""The suite sent to one engine, concurrency 1.
+"""The suite sent to one engine, at concurrency 1, and what of it the plain engine refuses.
 
 Each request has a cache salt of its own: nothing comes from the prefix cache, and so an engine
 computes the same tokens for the same prompt whichever API it came over.
 """
 
-import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import httpx
 
 from slipstream.errors import EngineError
-from slipstream.measuring.client.completions import Answer
-from slipstream.measuring.client.endpoint import Endpoint, open_client, read_model
-from slipstream.measuring.verifying.conformance import chat_api, messages_api, responses_api
-from slipstream.measuring.verifying.conformance.answers import ParsedAnswer, WireError
-from slipstream.measuring.verifying.conformance.cases import (
-    CASES,
-    ApiName,
-    Case,
-    Way,
-)
-from slipstream.measuring.verifying.conformance.events import Event, EventReader
+from slipstream.measuring.client.completions import Answer, call_all
+from slipstream.measuring.verifying.conformance.answers import EventReader, ParsedAnswer, WireError
+from slipstream.measuring.verifying.conformance.apis import APIS
+from slipstream.measuring.verifying.conformance.cases import CASES, Case, Way
 from slipstream.serving.supervision.engine_process import is_healthy
+
+NO_REASONING = "the plan has no --reasoning-parser"
 
 _SHOWN_CHARACTERS = 300
 
-
-class Assembler(Protocol):
-    """Assembles the events of a stream."""
-
-    @property
-    def prompt_ids(self) -> Sequence[int]:
-        """Return the prompt, where the API tells it."""
-
-    @property
-    def token_ids(self) -> Sequence[int]:
-        """Return the answer's tokens, where the API tells them."""
-
-    def take(self, event: Event) -> None:
-        """Add one event."""
-
-    def finish(self) -> ParsedAnswer:
-        """Return the answer."""
-
-
-class Api(NamedTuple):
-    """One API: its requests and its answers."""
-
-    path: str
-    make_body: Callable[[Case], dict[str, Any]]
-    read_whole: Callable[[dict[str, Any]], ParsedAnswer]
-    assembler: Callable[[], Assembler]
-
-
-APIS: dict[ApiName, Api] = {
-    "chat": Api(chat_api.PATH, chat_api.make_body, chat_api.read_whole, chat_api.ChatAssembler),
-    "responses": Api(
-        responses_api.PATH,
-        responses_api.make_body,
-        responses_api.read_whole,
-        responses_api.ResponsesAssembler,
-    ),
-    "messages": Api(
-        messages_api.PATH,
-        messages_api.make_body,
-        messages_api.read_whole,
-        messages_api.MessagesAssembler,
-    ),
-}
+Report = Callable[[int, int], None]
 
 
 class CallRequest(NamedTuple):
@@ -102,59 +55,76 @@ class Asked(NamedTuple):
     refused: bool = False
 
 
-def ask_requests(
-    url: str, requests: Sequence[CallRequest], report: Callable[[int, int], None]
-) -> dict[str, Asked]:
-    """Send the requests one by one; a failure counts as an answer as long as the engine lives."""
+@dataclass(frozen=True, slots=True)
+class PlainCalls:
+    """The answers of the plain engine, and the requests that it refuses."""
 
-    async def run() -> dict[str, Asked]:
-        asked = {}
-        async with open_client(Endpoint(url)) as client:
-            model = await read_model(client)
-            for number, request in enumerate(requests):
-                body = request.make_body(model, salt=f"conformance-{number}")
-                asked[request.name] = await _ask(client, request, body)
-                if asked[request.name].answer.failure and not is_healthy(url):
-                    raise EngineError(
-                        f"the engine stopped answering after '{request.name}'",
-                        hint="look into the engine's log",
-                    )
-                report(len(asked), len(requests))
-        return asked
+    requests: Sequence[CallRequest]
+    asked: Mapping[str, Asked]
+    skipped: Mapping[str, str]
 
-    return asyncio.run(run())
+
+def ask_plain(url: str, report: Report, *, reasoning: bool) -> PlainCalls:
+    """Send the requests to the plain engine; those that it refuses are named and left out."""
+    skipped = {case.name: NO_REASONING for case in CASES if case.reasons and not reasoning}
+    if (refusal := find_refusal(url)) is not None:
+        skipped |= {case.name: refusal for case in CASES if case.tools}
+    requests = [
+        CallRequest(case, way) for case in CASES if case.name not in skipped for way in case.ways
+    ]
+    asked = ask_requests(url, requests, report)
+    refused = {name: str(one.answer.failure) for name, one in asked.items() if one.refused}
+    kept = [request for request in requests if request.name not in refused]
+    return PlainCalls(kept, asked, skipped | refused)
 
 
 def find_refusal(url: str) -> str | None:
     """Return why an engine takes no tools: without a parser vLLM refuses even forced calls."""
     request = CallRequest(CASES[0], Way("chat", False))
 
-    async def run() -> Asked:
-        async with open_client(Endpoint(url)) as client:
-            body = request.make_body(await read_model(client), salt="conformance")
-            return await _ask(client, request, {**body, "max_completion_tokens": 1})
+    async def send(client: httpx.AsyncClient, request: CallRequest, model: str) -> Asked:
+        body = {**request.make_body(model, salt="conformance"), "max_completion_tokens": 1}
+        return await _ask(client, request, body)
 
-    asked = asyncio.run(run())
+    (asked,) = call_all(url, [request], send)
     return asked.answer.failure if asked.refused else None
+
+
+def ask_requests(url: str, requests: Sequence[CallRequest], report: Report) -> dict[str, Asked]:
+    """Send the requests one by one; a failure counts as an answer as long as the engine lives."""
+
+    async def send(
+        client: httpx.AsyncClient, numbered: tuple[int, CallRequest], model: str
+    ) -> Asked:
+        number, request = numbered
+        body = request.make_body(model, salt=f"conformance-{number}")
+        return await _ask(client, request, body)
+
+    def check(number: int, asked: Asked) -> None:
+        if asked.answer.failure and not is_healthy(url):
+            raise EngineError(
+                f"the engine stopped answering after '{requests[number].name}'",
+                hint="look into the engine's log",
+            )
+        report(number + 1, len(requests))
+
+    asked = call_all(url, list(enumerate(requests)), send, on_answer=check)
+    return {request.name: one for request, one in zip(requests, asked, strict=True)}
 
 
 async def _ask(client: httpx.AsyncClient, request: CallRequest, body: dict[str, Any]) -> Asked:
     api = APIS[request.way.api]
-    reader, assembler, whole = EventReader(), api.assembler(), bytearray()
+    reader, stream, whole = EventReader(), api(), bytearray()
     try:
         async with client.stream("POST", api.path, json=body) as response:
             if response.status_code != httpx.codes.OK:
                 return _read_refusal(response.status_code, await response.aread())
             async for data in response.aiter_bytes():
-                if not request.way.streamed:
-                    whole += data
-                    continue
-                for event in reader.take(data):
-                    assembler.take(event)
+                whole += data
+                for event in reader.take(data) if request.way.streamed else ():
+                    stream.take(event)
         if request.way.streamed:
-            return Asked(
-                assembler.finish(), _make_answer(assembler.prompt_ids, assembler.token_ids)
-            )
+            return Asked(stream.finish(), _make_answer(stream.prompt_ids, stream.token_ids))
         document = httpx.Response(200, content=bytes(whole)).json()
         return Asked(api.read_whole(document), _read_tokens(document))
     except (WireError, httpx.HTTPError) as fault:
@@ -172,8 +142,7 @@ def _read_refusal(status: int, body: bytes) -> Asked:
         why = str(httpx.Response(status, content=body).json()["error"]["message"])
     except (ValueError, LookupError, TypeError):
         why = body.decode(errors="replace")
-    failed = _fail(f"answered {status}: {why}")
-    return failed._replace(refused=400 <= status < 500)
+    return _fail(f"answered {status}: {why}")._replace(refused=400 <= status < 500)
 
 
 def _read_tokens(document: dict[str, Any]) -> Answer | None:

@@ -10,18 +10,40 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from slipstream.measuring.client.completions import Answer
-from slipstream.measuring.verifying.conformance.answers import ParsedAnswer, ToolCall
-from slipstream.measuring.verifying.conformance.asking import Asked, CallRequest
+from slipstream.measuring.tool_calls import find_misfit
+from slipstream.measuring.verifying.conformance.answers import (
+    CallCheck,
+    CallDifference,
+    ParsedAnswer,
+    ToolCall,
+    Verdict,
+)
+from slipstream.measuring.verifying.conformance.asking import (
+    Asked,
+    CallRequest,
+    PlainCalls,
+    ask_requests,
+)
 from slipstream.measuring.verifying.conformance.cases import Case, Way
-from slipstream.measuring.verifying.conformance.record import CallCheck, CallDifference, Verdict
-from slipstream.measuring.verifying.conformance.schema_fit import find_misfit
-from slipstream.measuring.verifying.regret import Key, Profile
-from slipstream.measuring.verifying.twins import find_difference
+from slipstream.measuring.verifying.regret import Key, Profile, find_difference, judge_all
 
 Given = Mapping[str, Asked]
 """By the name of the request."""
 Weigh = Callable[[Iterable[Answer]], Mapping[Key, Profile]]
 AskAgain = Callable[[CallRequest], Asked]
+
+
+def compare_calls(url: str, plain: PlainCalls, drafted: Given, *, gap: float) -> CallCheck:
+    """Compare both arms; the engine with drafts, which still runs, judges and is asked again."""
+    return CallJudge(
+        requests=plain.requests,
+        skipped=plain.skipped,
+        plain=plain.asked,
+        drafted=drafted,
+        gap=gap,
+        weigh=lambda answers: judge_all(url, answers, lambda *_: None),
+        ask_again=lambda request: ask_requests(url, [request], lambda *_: None)[request.name],
+    ).check()
 
 
 class Judgement(NamedTuple):

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slipstream.measuring.verifying.conformance.answers import ParsedAnswer, WireError
-from slipstream.measuring.verifying.conformance.asking import APIS, Api
-from slipstream.measuring.verifying.conformance.events import EventReader
+from slipstream.measuring.verifying.conformance.answers import EventReader, ParsedAnswer, WireError
+from slipstream.measuring.verifying.conformance.apis import APIS, Api
 from tests.unit.measuring.verifying.conformance.toy_calls import (
     ToyAnswer,
     cut,
@@ -34,7 +33,7 @@ ANSWER = ToyAnswer(text="I see: ", calls=[("get_time", '{"city": "東京"}'), ("
 
 
 def assemble(api: Api, stream: bytes, sizes: list[int] | None = None) -> ParsedAnswer:
-    reader, assembler = EventReader(), api.assembler()
+    reader, assembler = EventReader(), api()
     pieces = [stream] if sizes is None else cut(stream.decode("latin-1"), sizes)
     for piece in pieces:
         data = piece if isinstance(piece, bytes) else piece.encode("latin-1")

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from slipstream.errors import EngineError
-from slipstream.measuring.verifying.conformance import suite
-from slipstream.measuring.verifying.conformance.asking import ask_requests
-from slipstream.measuring.verifying.conformance.cases import CASES, REPORTS
-from slipstream.measuring.verifying.conformance.record import CallCheck
-from slipstream.measuring.verifying.conformance.suite import (
+from slipstream.measuring.verifying.conformance import asking
+from slipstream.measuring.verifying.conformance.answers import CallCheck
+from slipstream.measuring.verifying.conformance.asking import (
     NO_REASONING,
     ask_plain,
-    compare_calls,
+    ask_requests,
 )
+from slipstream.measuring.verifying.conformance.cases import CASES, REPORTS
+from slipstream.measuring.verifying.conformance.judging import compare_calls
 from tests.unit.measuring.verifying.conformance.toy_calls import ToyAnswer, find_forced
 from tests.unit.measuring.verifying.toy_engine import Call, ToyEngine, lose_arguments, run_toy
 
@@ -27,7 +27,7 @@ def few_cases(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """Ask a few cases only, but in a test that is marked to ask them all."""
     if "all_cases" not in request.fixturenames:
         names = ("named", "required", "parallel", "auto", "schema after reasoning")
-        monkeypatch.setattr(suite, "CASES", [case for case in CASES if case.name in names])
+        monkeypatch.setattr(asking, "CASES", [case for case in CASES if case.name in names])
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_arguments_that_drafts_lose_are_a_change_with_both_sides() -> None:
 def test_what_fails_without_drafts_too_is_the_engines_fault() -> None:
     found = check(plain=lose_arguments, drafted=lose_arguments)
     assert found.differences == ()
-    assert found.plain_invalid == found.drafted_invalid == found.engine_faults
+    assert found.plain_invalid == found.drafted_invalid
     assert len(found.plain_invalid) == 10
 
 
@@ -176,7 +176,7 @@ def test_a_stream_that_only_drafts_break_is_a_change(broken: str, why: str) -> N
 def test_a_stream_that_breaks_without_drafts_too_is_the_engines() -> None:
     found = check(plain=lambda *_: "500 no", drafted=lambda *_: "500 no")
     assert found.differences == ()
-    assert len(found.engine_faults) == found.requests
+    assert len(found.plain_invalid) == found.requests
 
 
 def test_what_is_invalid_without_drafts_is_no_change_if_drafts_differ() -> None:

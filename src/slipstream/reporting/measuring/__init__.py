@@ -1,0 +1,1 @@
+"""Reports of measurements: each record as text, page and Markdown."""

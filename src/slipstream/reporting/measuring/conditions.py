@@ -1,0 +1,119 @@
+"""The conditions of a measurement, the command that repeats it, and what else the machine did."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from slipstream.hardware import Host
+from slipstream.measuring.bench import Conditions
+from slipstream.measuring.machine_watch import MachineLoad
+from slipstream.planning.plan import LaunchPlan
+from slipstream.reporting.report import Row, Section, Table
+from slipstream.reporting.text.host import render_host
+from slipstream.reporting.text.plan import render_command
+from slipstream.units import UNKNOWN, show_bytes
+
+_CACHE = {
+    "cold": "cold: no request finds the prefix of another",
+    "as it is": "unchanged: a request may use the prefix of another",
+}
+_TASK_CACHE = {
+    "cold": "cold for each task: its turns find only its own earlier ones",
+    "as it is": "as it is: a task may find the prefix of another",
+}
+_TOOL_CHOICE = {
+    "auto": "the target chooses, as for an agent",
+    "named": "each call is requested by its tool's name",
+    "none": "none requested: the server does not parse them",
+}
+THINKING = {None: "as the template has it", True: "on", False: "off"}
+
+
+def describe_conditions(conditions: Conditions, *more: Row) -> list[Section]:
+    """Return the conditions as facts, the command, and the machine in full."""
+    facts: list[Row] = [
+        ("taken", f"{conditions.at:%Y-%m-%d %H:%M:%S %Z}"),
+        ("model", conditions.model),
+        ("versions", ", ".join(map(" ".join, conditions.versions.items())) or UNKNOWN),
+        ("machine", describe_machine(conditions.host)),
+        ("workload", f"{conditions.workload}, sha256 {conditions.workload_sha256}"),
+        *(
+            ("left out", f"{count}: {why}")
+            for why, count in Counter(conditions.left_out.values()).items()
+        ),
+        ("answers", f"{_describe_length(conditions)}, thinking {THINKING[conditions.thinking]}"),
+        ("seed", str(conditions.seed)),
+        *_describe_cache(conditions),
+        *more,
+    ]
+    sections = [
+        Section("conditions", Table((), facts, words=(0, 1))),
+        Section("the command that makes it again", code=conditions.command),
+    ]
+    if conditions.host is not None:
+        sections.append(Section("machine", code=render_host(conditions.host), in_full=True))
+    return sections
+
+
+def describe_plan(title: str, plan: LaunchPlan) -> Section:
+    """Return the engine's command line under a plan."""
+    return Section(title, code=render_command(plan.argv(), plan.variables), in_full=True)
+
+
+def describe_machine(host: Host | None) -> str:
+    """Return a machine in one line."""
+    if host is None:
+        return UNKNOWN
+    names = [accelerator.name for accelerator in host.accelerators]
+    parts = [host.product, *names, host.processor.model, show_bytes(host.memory.total_bytes)]
+    return ", ".join(dict.fromkeys(part for part in parts if part))
+
+
+def _describe_cache(conditions: Conditions) -> list[Row]:
+    if conditions.tool_choice is None:
+        return [("prefix cache", _CACHE[conditions.prefix_cache])]
+    return [
+        ("prefix cache", _TASK_CACHE[conditions.prefix_cache]),
+        ("tool calls", _TOOL_CHOICE[conditions.tool_choice]),
+    ]
+
+
+def _describe_length(conditions: Conditions) -> str:
+    if conditions.max_tokens is None:
+        return "as long as the workload has them"
+    return f"at most {conditions.max_tokens} tokens"
+
+
+def show_machine_load(load: MachineLoad | None) -> str:
+    """Return in one line whether the machine was quiet."""
+    if load is None:
+        return "not watched"
+    if load.is_busy:
+        return f"busy: {load.describe()}"
+    return f"quiet: other processes used {_show_cores(load)} cores"
+
+
+def describe_machine_loads(loads: Sequence[tuple[str, MachineLoad | None]]) -> list[Section]:
+    """Return the load of each part as a table; on the terminal only if one was disturbed."""
+    if all(load is None for _, load in loads):
+        return []
+    header = ("measured", "other processes", "hypervisor", "slowdown", "busiest other", "")
+    rows = [
+        (name, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, "")
+        if load is None
+        else (
+            name,
+            f"{_show_cores(load)} cores",
+            f"{load.steal_share:.0%}",
+            f"{load.slowdown:.2f}",
+            load.busiest or "none",
+            "busy" if load.is_busy else "quiet",
+        )
+        for name, load in loads
+    ]
+    quiet = not any(load is not None and load.is_busy for _, load in loads)
+    title = "what else the machine did"
+    return [Section(title, Table(header, rows, words=(0, 4, 5)), in_full=quiet)]
+
+
+def _show_cores(load: MachineLoad) -> str:
+    return f"{load.other_cpu_share * load.cores:.2f} of {load.cores}"

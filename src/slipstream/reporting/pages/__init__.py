@@ -1,1 +1,0 @@
-"""Records as HTML pages and Markdown."""
