@@ -28,11 +28,10 @@ VERB_GROUPS = {
     },
     "run a server": {
         "serve": "start a server, test it with a real request, and keep it running",
-        "status": "list runs, or show the state of one",
+        "status": "list runs, or show the state of one, or its requests by kind, key or context",
         "top": "watch a run: throughput, batch, draft length, acceptance, queue, memory",
         "logs": "show the engine log, the events or the requests of a run",
-        "ledger": "sum up drafted and accepted tokens of a run's requests, by kind, key or context",
-        "swap": "replace the drafter of a run without a restart",
+        "swap": "replace the drafter of a run, or bound its draft length, without a restart",
         "stop": "finish the open requests of a run and stop it",
         "connect": "configure an agent, a chat program or a client library for a server",
         "keys": "create, list, rotate and revoke API keys",
@@ -86,7 +85,9 @@ FAR_VERBS = {
     "reach": "try which ports of other machines are open to this one",
 }
 # Verbs of an earlier version, and what to type now; each is kept for one version.
-REPLACED_VERBS: dict[str, str] = {}
+REPLACED_VERBS: dict[str, str] = {
+    "ledger": "status RUN --by kind",
+}
 VERBS = {name: summary for group in VERB_GROUPS.values() for name, summary in group.items()}
 ONE_WORD_VERBS = {name: summary for name, summary in VERBS.items() if name != "fleet"}
 PEOPLES_VERBS = ONE_WORD_VERBS | {f"fleet {name}": text for name, text in FLEET_VERBS.items()}

@@ -141,8 +141,8 @@ def _add_speed(parser: argparse.ArgumentParser) -> None:
         "--profile",
         metavar="FILE",
         type=Path,
-        help="measured speed: the output of tune --json, or the ledger.jsonl or steering.json of "
-        "a run",
+        help="measured speed: the output of tune --json or status RUN --json, or a run's "
+        "ledger.jsonl",
     )
     source.add_argument(
         "--recipe",

@@ -10,8 +10,8 @@ from slipstream.fleet.far_commands import call, read_answer
 from slipstream.fleet.record import Fleet
 from slipstream.fleet.status import FleetStatus, GroupState
 from slipstream.fleet.transport import Transport, ask_all
-from slipstream.measuring.live_view import LiveView
 from slipstream.records import Record
+from slipstream.serving.live_view import LiveView
 from slipstream.steering.drafts import Drafts
 from slipstream.steering.state import SteeringState
 

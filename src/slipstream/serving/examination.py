@@ -23,9 +23,8 @@ from slipstream.serving.advisories import (
 )
 from slipstream.serving.kept_logs import LogPlace
 from slipstream.serving.run import Run, RunFolder, is_alive
-from slipstream.serving.run_status import find_standing
+from slipstream.serving.run_status import find_standing, read_latest
 from slipstream.serving.site import Check, Site, Verdict
-from slipstream.serving.spare_folder import find_engine_folder, read_latest
 from slipstream.serving.supervision.diagnosis import Finding, diagnose_file
 from slipstream.serving.supervision.engine_process import name_end, read_reasons
 from slipstream.serving.supervision.engine_session import list_session
@@ -112,12 +111,10 @@ def diagnose_log(
 
 def diagnose_run(folder: RunFolder) -> Diagnosis:
     """Diagnose a run, by its last event if its engine logged nothing."""
-    run = folder.read()
-    engine_folder = find_engine_folder(folder, run)
-    if (log := engine_folder.engine_log).exists():
-        run = read_latest(folder, run)
+    run = read_latest(folder)
+    if (log := folder.engine_log).exists():
         found = diagnose_log(log, exit_code=run.exit_code, healthy=run.healthy_log)
-        return found.model_copy(update={"flight": _find_flight(engine_folder, run)})
+        return found.model_copy(update={"flight": _find_flight(folder, run)})
     last = tuple(event.message for event in folder.read_events()[-1:])
     return Diagnosis(log=str(log), findings=(), last_words=last)
 

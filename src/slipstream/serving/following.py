@@ -9,8 +9,7 @@ from typing import BinaryIO
 
 from slipstream.serving.access.access_lines import AccessLine, read_access_line
 from slipstream.serving.kept_logs import open_if_there, open_parts
-from slipstream.serving.run import Event, Run, RunFolder
-from slipstream.serving.spare_folder import find_engine_folder
+from slipstream.serving.run import Event, RunFolder
 
 LOOK_EVERY_SECONDS = 0.25
 CHUNK_BYTES = 1 << 16
@@ -59,7 +58,7 @@ class GrowingFile:
         """Return whether the path holds another file than the open one."""
         try:
             there = self.path.stat()
-        except FileNotFoundError:
+        except OSError:
             return False
         if self._file is None:
             return True
@@ -73,12 +72,8 @@ def follow_file(
     wait: Callable[[float], None],
     *,
     only_new: bool = False,
-    find_path: Callable[[], Path] | None = None,
 ) -> Iterator[bytes]:
-    """Yield the bytes of a file and its earlier parts until `is_over`, optionally only new ones.
-
-    `find_path` returns where it goes on by now.
-    """
+    """Yield the bytes of a file and its earlier parts until `is_over`, optionally only new ones."""
     file = GrowingFile(path)
     try:
         if only_new:
@@ -87,7 +82,6 @@ def follow_file(
             yield from file.read_parts()
         while True:
             over = is_over()  # Asked first: what came before the end is still read.
-            file.path = find_path() if find_path else path
             while added := file.read():
                 yield added
             if over:
@@ -95,18 +89,6 @@ def follow_file(
             wait(LOOK_EVERY_SECONDS)
     finally:
         file.close()
-
-
-def follow_engine_log(
-    folder: RunFolder, run: Run, is_over: Callable[[], bool], wait: Callable[[float], None]
-) -> Iterator[bytes]:
-    """Yield the engine log of a run until it is over, from the spare folder too."""
-    return follow_file(
-        folder.engine_log,
-        is_over,
-        wait,
-        find_path=lambda: find_engine_folder(folder, run).engine_log,
-    )
 
 
 def follow_events(
@@ -126,17 +108,11 @@ def follow_events(
 
 
 def follow_accesses(
-    folder: RunFolder, run: Run, is_over: Callable[[], bool], wait: Callable[[float], None]
+    folder: RunFolder, is_over: Callable[[], bool], wait: Callable[[float], None]
 ) -> Iterator[AccessLine]:
     """Yield the requests of a run until it is over, those in older files first."""
     older = [follow_file(path, lambda: True, wait) for path in folder.list_older_access_logs()]
     begun = b""
-    latest = follow_file(
-        folder.access_log,
-        is_over,
-        wait,
-        find_path=lambda: find_engine_folder(folder, run).access_log,
-    )
-    for added in chain(*older, latest):
+    for added in chain(*older, follow_file(folder.access_log, is_over, wait)):
         *lines, begun = (begun + added).split(b"\n")
         yield from (line for text in lines if (line := read_access_line(text)) is not None)

@@ -51,7 +51,7 @@ def open_if_there(path: Path) -> BinaryIO | None:
     """Open a file, or None if there is none."""
     try:
         return path.open("rb")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

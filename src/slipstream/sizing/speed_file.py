@@ -18,7 +18,7 @@ from slipstream.tuning.tuner import Tuning
 
 USUAL_SEQUENCES = 16
 MOST_BYTES = 1 << 27
-_HINT = "the file of slipstream tune --json, a run's ledger.jsonl or its steering.json"
+_HINT = "the output of tune --json or status RUN --json, or a run's ledger.jsonl"
 
 
 def read_speed(path: Path) -> EngineSpeed:
@@ -33,8 +33,8 @@ def read_speed(path: Path) -> EngineSpeed:
             return take_profile(tuning.profile, seconds, path.name)
         if "step_time" in document:
             return take_profile(SpeedProfile.model_validate(document), (), path.name)
-        if "steers" in document:
-            state = SteeringState.model_validate(document)
+        if document.get("steering"):
+            state = SteeringState.model_validate(document["steering"][0])
             return take_state(state, max(state.running, USUAL_SEQUENCES), path.name)
         return EngineSpeed.model_validate(document.get("speed", document))
     except ValidationError as fault:

@@ -277,16 +277,16 @@ def test_doctor_imports_neither_torch_nor_the_engine() -> None:
 
 def test_the_ledger_of_a_run_is_added_up_across_its_files(root: Path, capsys: Capture) -> None:
     folder, _ = keep(root, "over", engine=None)
-    assert run(["ledger", "over"], {}) == 1
+    assert run(["status", "over", "--by", "kind"], {}) == 1
     assert "has no ledger" in capsys.readouterr().err
     (folder.path / "ledger-1.jsonl").write_bytes(write_line(kind="prose\x1b[2J"))
     folder.ledger.write_bytes(write_line() + b"torn")
-    assert run(["ledger", "over"], {}) == 0
+    assert run(["status", "over", "--by", "kind"], {}) == 0
     header, code, prose, total = capsys.readouterr().out.splitlines()
     assert header.split()[:2] == ["KIND", "REQUESTS"]
     assert code.endswith("86% 31% 7% 0% 0% 0% 0%")
     assert (code.split()[:5], total.split()[1]) == (["code", "1", "0", "64", "50%"], "2")
     assert prose.startswith("prose?[2J")
-    assert run(["ledger", "--by", "key", "--json"], {}) == 0
+    assert run(["status", "--by", "key", "--json"], {}) == 0
     summary = LedgerSummary.model_validate_json(capsys.readouterr().out)
     assert [(one.name, one.requests) for one in summary.groups] == [("ann", 2)]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.serving.run import RunFolder, Terms
-from slipstream.serving.served_plan import describe_gate, leave_without_gate, put_behind_gate
+from slipstream.serving.run import RunFolder
+from slipstream.serving.served_plan import leave_without_gate, put_behind_gate
 from slipstream.serving.swap_offer import BACKEND, TRANSFER, VARIABLE, takes_swaps
 from slipstream.vllm_plugin import patches
 from slipstream.vllm_plugin.steering import registration
@@ -21,7 +21,6 @@ def test_a_dflash_drafter_behind_the_gate_can_be_replaced() -> None:
     assert argv[argv.index(TRANSFER) + 1] == f'{{"backend": "{BACKEND}"}}'
     assert plan.environment[VARIABLE].value == "1"
     assert takes_swaps(plan)
-    assert describe_gate(plan, Terms(), FOLDER, "a" * 64).swap_file == FOLDER.swap
     assert put_behind_gate(plan, FOLDER) == plan
 
 
@@ -56,9 +55,8 @@ def test_another_engine_keeps_its_drafter(words: tuple[str, ...]) -> None:
     plan = put_behind_gate(bare_plan(*LOCAL, *words), FOLDER)
     assert not takes_swaps(plan)
     assert BACKEND not in " ".join(plan.argv())
-    assert describe_gate(plan, Terms(), FOLDER, "a" * 64).swap_file is None
 
 
 def test_a_plan_that_came_down_to_no_drafts_takes_no_order() -> None:
     plan = put_behind_gate(bare_plan(*LOCAL, drafter="d"), FOLDER).without_drafts()
-    assert describe_gate(plan, Terms(), FOLDER, "a" * 64).swap_file is None
+    assert not takes_swaps(plan)

@@ -16,7 +16,7 @@ from pydantic import Field
 from slipstream.errors import InvalidInputError
 from slipstream.records import Record
 from slipstream.serving.run import Run, RunFolder, State, find_live
-from slipstream.serving.spare_folder import find_engine_folder, read_latest
+from slipstream.serving.run_status import read_latest
 from slipstream.serving.swaps import Swap
 from slipstream.steering.ledger import LedgerLine, read_ledger
 
@@ -44,8 +44,7 @@ class GroupLedger(Record):
 def read_group_ledger(root: Path, port: int, after: float, most: int) -> GroupLedger:
     """Read the newest lines of the run that answers at a port of this machine."""
     folder, run = find_run(root, port)
-    files = find_engine_folder(folder, run).list_ledgers()
-    run = read_latest(folder, run)
+    files, run = folder.list_ledgers(), read_latest(folder)
     since = run.drafters[-1].since.timestamp() if run.drafters else 0.0
     dtype = run.plan.settings.dtype
     return GroupLedger(

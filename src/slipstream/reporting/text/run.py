@@ -36,7 +36,6 @@ def render_status(status: RunStatus, now: datetime) -> str:
         ("stepped down", ", ".join(status.rungs) or "no"),
         *(("note", note) for note in status.notes),
         ("folder", status.folder),
-        *([("engine's files", status.engine_folder)] if status.engine_folder else []),
     ]
     return "\n".join([*align(rows), "", f"next: {status.next_command}"])
 

@@ -11,10 +11,10 @@ from math import ceil
 from pathlib import Path
 from unicodedata import category, east_asian_width
 
-from slipstream.measuring.live_view import LiveView
 from slipstream.reporting.pages.report import clean
 from slipstream.reporting.text.run import show_age
 from slipstream.reporting.text.tables import align
+from slipstream.serving.live_view import LiveView
 from slipstream.steering.state import KINDS, KindCounts, SteeringState
 from slipstream.units import UNKNOWN, show_bytes
 
@@ -134,9 +134,8 @@ def _draw_line(values: Sequence[float], terminal: Terminal) -> str:
 
 
 def _describe_batch(view: LiveView) -> str:
-    state, counts = view.steering, view.engine.counts if view.engine else None
-    running = state.running if state else counts.running if counts else view.in_flight
-    queued = state.waiting if state else counts.waiting if counts else None
+    load = view.steering or view.engine
+    running, queued = (load.running, load.waiting) if load else (view.in_flight, None)
     if running is None:
         return UNKNOWN
     in_engine = "" if queued is None else f", {queued} waiting in the engine"
@@ -179,7 +178,7 @@ def _describe_traffic(view: LiveView) -> str:
 def _describe_cache(view: LiveView, terminal: Terminal) -> str:
     state, engine = view.steering, view.engine
     usage = state.kv_usage if state else engine.kv_usage if engine else None
-    hits = engine.counts.cache_hit_share if engine else None
+    hits = engine.cache_hit_share if engine else None
     shares = [] if usage is None else [f"{100 * usage:.0f} % used {_draw_bar(usage, terminal)}"]
     shares += [] if hits is None else [f"prefix hits {100 * hits:.0f} %"]
     return ", ".join(shares) or UNKNOWN
@@ -236,17 +235,17 @@ def _list_kinds(view: LiveView, before: LiveView | None) -> tuple[dict[str, Kind
 
 
 def _count_all(view: LiveView) -> dict[str, KindCounts]:
-    counts = view.engine.counts if view.engine else None
-    if counts is None or not counts.drafts:
+    engine = view.engine
+    if engine is None or not engine.drafts:
         return {}
     whole = KindCounts(
-        requests=sum(one.requests for one in view.keys),
+        requests=view.counts.total if view.counts else 0,
         aborted=0,
-        tokens=counts.output_tokens or 0,
-        steps=counts.drafts,
-        drafts=counts.drafts,
-        drafted=counts.drafted or 0,
-        accepted=counts.accepted_by_position,
+        tokens=engine.output_tokens or 0,
+        steps=engine.drafts,
+        drafts=engine.drafts,
+        drafted=engine.drafted,
+        accepted=engine.accepted,
     )
     return {"all": whole}
 
@@ -275,14 +274,18 @@ def _describe_lengths(view: LiveView) -> list[str]:
 
 
 def _describe_keys(view: LiveView) -> list[str]:
-    if not view.keys:
+    if view.counts is None or not view.counts.by_key:
         return []
+    busiest = sorted(
+        view.counts.by_key.items(),
+        key=lambda item: (-item[1].in_flight - item[1].waiting, -item[1].total),
+    )
     rows = [("KEY", "IN FLIGHT", "WAITING", "REQUESTS")]
     rows += [
-        (clean(one.key)[:24], str(one.in_flight), str(one.waiting), str(one.requests))
-        for one in view.keys[:SHOWN_KEYS]
+        (clean(key)[:24], str(one.in_flight), str(one.waiting), str(one.total))
+        for key, one in busiest[:SHOWN_KEYS]
     ]
-    left = len(view.keys) - SHOWN_KEYS
+    left = len(busiest) - SHOWN_KEYS
     more = [f"and {left} more"] if left > 0 else []
     return ["keys", *_align_figures(rows), *more]
 

@@ -21,10 +21,11 @@ def read_rules(path: Path) -> GateRules:
 
 def apply_rules(settings: GateSettings, rules: GateRules, *, keys_required: bool) -> GateSettings:
     """Return a gate's settings with other rules; keys that were once required stay so."""
-    changed = {name: getattr(rules, name) for name in GateRules.model_fields}
-    changed["routes"] = _choose_routes(rules.routes, generates=settings.generates)
-    changed["keys_required"] = rules.keys_required or keys_required
-    return settings.model_copy(update=changed)
+    changed = {
+        "routes": _choose_routes(rules.routes, generates=settings.generates),
+        "keys_required": rules.keys_required or keys_required,
+    }
+    return settings.follow(rules.model_copy(update=changed))
 
 
 def _choose_routes(routes: tuple[Route, ...], *, generates: bool) -> tuple[Route, ...]:

@@ -27,6 +27,7 @@ from slipstream.serving.supervision.peers import (
     Peers,
     make_link,
 )
+from slipstream.serving.supervision.run_socket import RunSocket
 from slipstream.serving.supervision.supervisor import Supervisor
 
 
@@ -137,9 +138,14 @@ class FollowerLife(EngineLife):
     """An engine without a port: it is as ready as the head says."""
 
     def __init__(
-        self, chronicle: Chronicle, process: subprocess.Popen[bytes], asker: Asker, head: Head
+        self,
+        chronicle: Chronicle,
+        process: subprocess.Popen[bytes],
+        asker: Asker,
+        socket: RunSocket,
+        head: Head,
     ) -> None:
-        super().__init__(chronicle, process, asker, head)
+        super().__init__(chronicle, process, asker, socket, head)
         self._head = head
 
     async def _is_up(self) -> bool:
@@ -153,7 +159,7 @@ class FollowerLife(EngineLife):
         while self._head.state != "ready":
             await asyncio.sleep(LOOK_EVERY_SECONDS)
         self.ready_at = time.monotonic()
-        self._mark(find_place(self.chronicle.engine_folder.engine_log))
+        self._mark(find_place(self.chronicle.folder.engine_log))
         self.chronicle.update(healthy_log=self.healthy_log)
         self.chronicle.move("ready", "ready: the head has proven a generation")
 
@@ -161,10 +167,10 @@ class FollowerLife(EngineLife):
         """Show the head's state, and remember how far the log was in good health."""
         while True:
             await asyncio.sleep(WATCH_EVERY_SECONDS)
-            self._catch_up()
+            self.chronicle.save()
             state = self._head.state
             if state == "ready":
-                self._mark(find_place(self.chronicle.engine_folder.engine_log))
+                self._mark(find_place(self.chronicle.folder.engine_log))
             if state != self.chronicle.run.state and (state == "warming" or state == "ready"):
                 self.chronicle.move(state, f"the head is {state}")
 
@@ -179,7 +185,7 @@ class Follower(Supervisor):
         return self._head
 
     def _make_life(self, process: subprocess.Popen[bytes], asker: Asker) -> EngineLife:
-        return FollowerLife(self._chronicle, process, asker, self._head)
+        return FollowerLife(self._chronicle, process, asker, self._socket, self._head)
 
     def _remember(self, death: Death, life: EngineLife, elsewhere: Cause | None) -> Cause:
         """Look for a cause in our log unless the head has ended the engine."""

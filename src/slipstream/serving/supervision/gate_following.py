@@ -22,6 +22,8 @@ class GateFollowing:
 
     def __init__(self, chronicle: Chronicle) -> None:
         self._chronicle = chronicle
+        # Where the settings of the engine that runs are.
+        self.path = chronicle.folder.gate
         self._seen: tuple[int, int, int] | None = None
         self._is_told = True
 
@@ -73,7 +75,7 @@ class GateFollowing:
             return None
 
     def _tell_gate(self) -> None:
-        run, path = self._chronicle.run, self._chronicle.engine_folder.gate
-        settings = read_record(path, GateSettings, hint="slipstream stop, then serve again")
-        rules = run.terms.gate_rules or GateRules()
-        apply_rules(settings, rules, keys_required=run.terms.keys_required).write(path)
+        terms = self._chronicle.run.terms
+        settings = read_record(self.path, GateSettings, hint="slipstream stop, then serve again")
+        rules = terms.gate_rules or GateRules()
+        apply_rules(settings, rules, keys_required=terms.keys_required).write(self.path)

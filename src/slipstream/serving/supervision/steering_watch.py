@@ -8,20 +8,15 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 
-from slipstream.errors import InvalidInputError
 from slipstream.hardware.host import Accelerator
 from slipstream.planning.plan import LaunchPlan
-from slipstream.records import read_record
-from slipstream.serving.access.gate_file import read_counts
 from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.serving.supervision.run_socket import RunSocket
 from slipstream.steering.drift import Drift
 from slipstream.steering.guardian import DrafterSwap, Guardian, Levers, Step
 from slipstream.steering.ledger import LedgerLine, LedgerReader
 from slipstream.steering.ledger_watch import LedgerWatch
-from slipstream.steering.order import SteeringOrder
-from slipstream.steering.state import read_state
 
 LOOK_EVERY_SECONDS = 1.0
 LINES_PER_LOOK = 500
@@ -37,16 +32,17 @@ class SteeringWatch:
     def __init__(
         self,
         chronicle: Chronicle,
+        socket: RunSocket,
         read_accelerators: Callable[[], Sequence[Accelerator]],
         swap: DrafterSwap,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._chronicle, self._swap, self._clock = chronicle, swap, clock
+        self._chronicle, self._socket = chronicle, socket
+        self._swap, self._clock = swap, clock
         self._read_accelerators = read_accelerators
         self._reader, self._watch = LedgerReader(), LedgerWatch()
         self._guardian = Guardian(chronicle.run.terms.guardian)
         self._plan: LaunchPlan | None = None
-        self._ordered: tuple[Path, int] | None = None
         self._trouble: str | None = None
         self._is_low_power = False
 
@@ -77,12 +73,12 @@ class SteeringWatch:
         active, levers = self._chronicle.run.drifts, self._list_levers()
         steps = self._guardian.decide(found, active, levers, self._clock())
         reasons = [reason for step in steps if (reason := self._carry_out(step)) is not None]
-        self._order()
+        self._socket.limit_drafts(self._guardian.most)
         return reasons[0] if reasons else None
 
     def _read(self) -> Iterator[LedgerLine]:
         """Yield the new requests, without the supervisor's own."""
-        file = self._chronicle.engine_folder.ledger
+        file = self._chronicle.folder.ledger
         for line in self._reader.read(file, LINES_PER_LOOK):
             if line.key != OWN_KEY:
                 yield line
@@ -99,20 +95,18 @@ class SteeringWatch:
             self._chronicle.update(drifts=())
 
     def _list_levers(self) -> Levers:
-        """Return what can be done; bounds that somebody else ordered are not changed."""
-        folder, last = self._chronicle.engine_folder, self._chronicle.run.last_swap
-        order = _read_order(folder.steering_order)
-        is_free = self._ordered is not None or order.most is order.least is None
-        state = read_state(folder.steering, time.time())
+        """Return what can be done; bounds that the user set are not changed."""
+        last, state = self._chronicle.run.last_swap, self._socket.steering
+        may_limit = state is not None and state.steers and self._socket.bounds is None
         return Levers(
-            draft_length=state.longest if state and state.steers and is_free else None,
+            draft_length=state.longest if state is not None and may_limit else None,
             can_swap_back=last is not None and last.outcome == "swapped",
         )
 
     async def _is_slowed(self) -> bool:
         """Return whether an accelerator with work runs at a fraction of its clock."""
-        counts = read_counts(self._chronicle.engine_folder.accounting)
-        if not sum(one.in_flight for one in counts):
+        counts = self._socket.counts
+        if counts is None or not counts.in_flight:
             return False
         return any(map(is_slowed, await asyncio.to_thread(self._read_accelerators)))
 
@@ -149,16 +143,6 @@ class SteeringWatch:
         self._chronicle.note(message, figures=figures)
         return message if step.action == "restart" else None
 
-    def _order(self) -> None:
-        """Write the order for the scheduler, including one that could not be written before."""
-        path, most = self._chronicle.engine_folder.steering_order, self._guardian.most
-        if most is not None and self._ordered != (path, most):
-            SteeringOrder(most=most).write(path)
-            self._ordered = (path, most)
-        elif most is None and self._ordered is not None:
-            self._ordered[0].unlink(missing_ok=True)
-            self._ordered = None
-
     def _report(self, trouble: str) -> None:
         if trouble != self._trouble:
             self._trouble = trouble
@@ -170,11 +154,3 @@ def is_slowed(accelerator: Accelerator) -> bool:
     """Return whether an accelerator runs at a fraction of its clock, as far as NVML knows."""
     clock, limit = accelerator.clock_mhz, accelerator.clock_limit_mhz
     return clock is not None and limit is not None and clock < LOW_CLOCK_SHARE * limit
-
-
-def _read_order(path: Path) -> SteeringOrder:
-    """Return the current order; an unreadable one is no order, as for the scheduler."""
-    try:
-        return read_record(path, SteeringOrder, hint="remove it")
-    except InvalidInputError:
-        return SteeringOrder()

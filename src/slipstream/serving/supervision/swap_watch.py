@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Literal
 
 from slipstream.serving.run import RunFolder
+from slipstream.serving.supervision.run_socket import RunSocket
 from slipstream.serving.swaps import ServedDrafter
 from slipstream.steering.ledger import LedgerLine, LedgerReader, read_ledger
 from slipstream.steering.swap_test import SwapTest, Verdict
@@ -21,11 +22,14 @@ _OWN_KEY = "supervisor"
 class SwapWatch:
     """Compares the current drafter with the previous one for ten minutes."""
 
-    def __init__(self, folder: RunFolder, drafters: Sequence[ServedDrafter]) -> None:
-        self._folder, self._swapped_at = folder, drafters[-1].since.timestamp()
+    def __init__(
+        self, folder: RunFolder, drafters: Sequence[ServedDrafter], socket: RunSocket
+    ) -> None:
+        self._folder, self._socket = folder, socket
+        self._swapped_at = drafters[-1].since.timestamp()
         self._served = _list_times(drafters)
         self._until = time.monotonic() + WATCH_SECONDS
-        self._bounds = self._read_bounds()
+        self._order = socket.order
         self._reader = LedgerReader()
         self.test = SwapTest(())
 
@@ -49,18 +53,12 @@ class SwapWatch:
             return self.test.verdict
         is_over = not self.test.can_decide or time.monotonic() >= self._until
         # Other bounds of the draft length are no fault of the drafter.
-        is_over |= self._read_bounds() != self._bounds
+        is_over |= self._socket.order != self._order
         return "undecided" if is_over else None
 
     def close(self) -> None:
         """Close the ledger."""
         self._reader.close()
-
-    def _read_bounds(self) -> bytes | None:
-        try:
-            return self._folder.steering_order.read_bytes()
-        except OSError:
-            return None
 
     def _read_all(self) -> Iterator[LedgerLine]:
         yield from read_ledger(self._folder.list_ledgers()[:-1])

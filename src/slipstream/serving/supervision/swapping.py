@@ -1,27 +1,27 @@
 """Swaps of a served drafter: ordered by the user, loaded by the gate, tested here.
 
 A drafter of which nothing is accepted, or less than of the one before, is swapped back. The plan of
-the run changes with the drafter, so a restart keeps it.
+the run changes with the drafter, so a restart keeps it. Whatever goes wrong with a swap is told,
+and no reason to end an engine that serves.
 """
 
 import asyncio
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from slipstream.atomic_files import write_even_if_full
-from slipstream.errors import EngineError, InvalidInputError, SlipstreamError
+from slipstream.errors import EngineError, SlipstreamError
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
-from slipstream.records import read_record
+from slipstream.serving.messages import DrafterOrder, DrafterResult
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.death import Death
 from slipstream.serving.supervision.engine_life import EngineLife
 from slipstream.serving.supervision.generation import PROOFS, STORY, Proof, prove
+from slipstream.serving.supervision.run_socket import RunSocket
 from slipstream.serving.supervision.swap_watch import SwapWatch
 from slipstream.serving.swap_faults import find_current, find_faults
 from slipstream.serving.swap_offer import takes_swaps
-from slipstream.serving.swaps import GateOrder, GateResult, ServedDrafter, Swap, SwapOrder
+from slipstream.serving.swaps import ServedDrafter, Swap, SwapOrder
 
 LOOK_EVERY_SECONDS = 0.25
 # A gate that says nothing for so long serves a drafter that nobody knows.
@@ -33,8 +33,8 @@ PROOF_TOKENS = 32
 class Swapping:
     """Carries out the swap orders of a run one by one, and watches the last one."""
 
-    def __init__(self, chronicle: Chronicle) -> None:
-        self._chronicle = chronicle
+    def __init__(self, chronicle: Chronicle, socket: RunSocket) -> None:
+        self._chronicle, self._socket = chronicle, socket
         self._watch: SwapWatch | None = None
         self._return_reason: str | None = None
         self._under_way: SwapOrder | None = None
@@ -52,7 +52,7 @@ class Swapping:
         return can_return
 
     async def follow(self, life: EngineLife) -> None:
-        """Look for orders as long as the engine lives; end it if no drafter in it is complete."""
+        """Take orders as long as the engine lives; end it if no drafter in it is complete."""
         self._return_reason = None
         if (order := self._under_way) is not None:
             self._under_way = None
@@ -60,16 +60,18 @@ class Swapping:
             self._tell(order, "failed", message, hint=f"slipstream doctor {self._chronicle.run.id}")
         try:
             while True:
-                await asyncio.sleep(LOOK_EVERY_SECONDS)
+                order = await self._socket.take_order(LOOK_EVERY_SECONDS)
                 try:
-                    await self._look(life)
-                except (SlipstreamError, OSError) as fault:
-                    self._chronicle.note(f"the drafter was not swapped: {fault}")
+                    await self._look(order, life)
+                except Death:
+                    raise
+                except Exception as fault:  # noqa: BLE001
+                    self._chronicle.note(f"the drafter was not swapped: {_explain(fault)}")
         finally:
             self._end_watch()
 
-    async def _look(self, life: EngineLife) -> None:
-        if (order := self._take_order()) is not None:
+    async def _look(self, order: SwapOrder | None, life: EngineLife) -> None:
+        if order is not None:
             self._end_watch()
             self._under_way = order
             await self._obey(order, life)
@@ -82,24 +84,11 @@ class Swapping:
         elif self._watch is not None:
             await self._look_at_requests(self._watch, life)
 
-    def _take_order(self) -> SwapOrder | None:
-        """Return an order that is new, once."""
-        file = self._chronicle.folder.swap_order
-        if not file.is_file():
-            return None
-        try:
-            return read_record(file, SwapOrder, hint="slipstream swap RUN DRAFTER")
-        except InvalidInputError as fault:
-            self._chronicle.note(f"an order to swap the drafter was ignored: {fault.message}")
-            return None
-        finally:
-            file.unlink(missing_ok=True)
-
     async def _obey(self, order: SwapOrder, life: EngineLife) -> None:
         try:
             faults = await asyncio.to_thread(lambda: list(find_faults(self._chronicle.run, order)))
-        except (SlipstreamError, OSError) as fault:
-            self._tell(order, "refused", str(fault), hint=getattr(fault, "hint", None))
+        except Exception as fault:  # noqa: BLE001 the files of a drafter are a stranger's
+            self._tell(order, "refused", _explain(fault), hint=getattr(fault, "hint", None))
             return
         if faults:
             self._tell(order, "refused", f"{faults[0].code}: {faults[0].message}", faults[0].hint)
@@ -107,8 +96,11 @@ class Swapping:
         self._chronicle.note(f"swapping to {order.name}, with a test request before and after")
         try:
             await self._exchange(order, life)
-        except (EngineError, OSError) as fault:
-            self._tell(order, "failed", f"the drafter was kept: {fault}", hint="slipstream logs")
+        except Death:
+            raise
+        except Exception as fault:  # noqa: BLE001
+            message = f"{self._current.name} is in use: {_explain(fault)}"
+            self._tell(order, "failed", message, hint="slipstream logs")
 
     async def _exchange(self, order: SwapOrder, life: EngineLife) -> None:
         """Load the ordered drafter, and keep it if some of its drafts are accepted in the proof."""
@@ -136,7 +128,7 @@ class Swapping:
             f"{order.name} drafts: {_show(after)} tokens per step, {_show(before)} before; it was "
             f"loaded within {1000 * (result.seconds or 0):.0f} ms"
         )
-        watch = SwapWatch(self._chronicle.engine_folder, self._chronicle.run.drafters)
+        watch = SwapWatch(self._chronicle.folder, self._chronicle.run.drafters, self._socket)
         self._watch = watch
         try:
             await asyncio.to_thread(watch.begin)
@@ -154,7 +146,7 @@ class Swapping:
         *,
         order: SwapOrder | None = None,
         proofs: tuple[Proof | None, Proof | None] = (None, None),
-        result: GateResult | None = None,
+        result: DrafterResult | None = None,
     ) -> None:
         """Load the previous drafter again, and report why."""
         self._end_watch()
@@ -189,19 +181,17 @@ class Swapping:
             figures = {"requests": float(test.requests)}
             self._chronicle.note(f"the new drafter is {judged}: {shown}", figures=figures)
 
-    async def _load(self, folder: Path, life: EngineLife, *, is_return: bool) -> GateResult:
+    async def _load(self, folder: Path, life: EngineLife, *, is_return: bool) -> DrafterResult:
         """Have the gate load a drafter and wait for its result; end the engine without one."""
-        place = self._chronicle.engine_folder
-        order = GateOrder(folder=folder, previous=self._current.folder, is_return=is_return)
-        write_even_if_full(place.swap, order.to_json().encode())
-        deadline = time.monotonic() + GATE_WITHIN_SECONDS
-        while (result := _read_result(place.swapped, order)) is None:
-            if time.monotonic() > deadline:
-                message = (
-                    f"the gate did not report within {GATE_WITHIN_SECONDS:g} s which drafter serves"
-                )
-                raise Death(None, message, life.process.poll())
-            await asyncio.sleep(LOOK_EVERY_SECONDS)
+        order = DrafterOrder(folder=folder, previous=self._current.folder, is_return=is_return)
+        try:
+            loading = self._socket.load_drafter(order)
+            result = await asyncio.wait_for(loading, GATE_WITHIN_SECONDS)
+        except TimeoutError:
+            message = (
+                f"the gate did not report within {GATE_WITHIN_SECONDS:g} s which drafter serves"
+            )
+            raise Death(None, message, life.process.poll()) from None
         if result.outcome == "broken":
             raise Death(None, f"no drafter is complete: {result.error}", life.process.poll())
         return result
@@ -215,6 +205,7 @@ class Swapping:
             plan=_with_drafter(run.plan, folder, f"swapped in for {current.name}"),
             drafters=(*known, added)[-KEPT_DRAFTERS:],
         )
+        self._socket.change_drafter()
 
     def _tell(
         self,
@@ -224,7 +215,7 @@ class Swapping:
         hint: str | None = None,
         *,
         proofs: tuple[Proof | None, Proof | None] = (None, None),
-        result: GateResult | None = None,
+        result: DrafterResult | None = None,
     ) -> None:
         """Report an outcome in the events and in the run, where the command waits for it."""
         before, after = (proof.tokens_per_step if proof else None for proof in proofs)
@@ -243,6 +234,7 @@ class Swapping:
             self._chronicle.update(measurements=measured)
         self._chronicle.update(last_swap=swap)
         self._chronicle.note(f"swap: {message}", figures=figures)
+        self._socket.answer(swap)
 
     def _end_watch(self) -> None:
         """Close the ledger."""
@@ -270,12 +262,9 @@ def _with_drafter(plan: LaunchPlan, folder: Path, because: str) -> LaunchPlan:
     return plan.change(speculation=changed)
 
 
-def _read_result(path: Path, order: GateOrder) -> GateResult | None:
-    try:
-        result = read_record(path, GateResult, hint="slipstream logs")
-    except InvalidInputError:
-        return None
-    return result if result.order == order.order else None
+def _explain(fault: Exception) -> str:
+    known = isinstance(fault, SlipstreamError | OSError)
+    return str(fault) if known else f"{type(fault).__name__}: {fault}"
 
 
 def _show(proof: Proof) -> str:

@@ -392,7 +392,7 @@ def test_top_adds_up_what_groups_do(
     runs = {name: run_status(fleet) for name in fleet.machines}
     document = {"at": "2026-11-16T12:00:00Z", "status": json.loads(runs["one"].to_json())}
     document |= {"steering": None, "engine": None, "traffic": None}
-    document |= {"keys": [], "processes": [], "events": []}
+    document |= {"counts": {"pid": 1}, "processes": [], "events": []}
     connect(monkeypatch, FarMachines(make_reply(fleet, runs, top=say(json.dumps(document)))))
     assert run(["fleet", "top", "--once"], {}) == 0
     shown = capsys.readouterr().out.splitlines()

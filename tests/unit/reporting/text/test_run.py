@@ -9,7 +9,16 @@ from slipstream.reporting.text.run import render_event, render_status, render_st
 from slipstream.serving.run_status import RunStatus, StatusList, read_status
 from slipstream.serving.supervision.ladder import step_down
 from tests.snapshots import read_snapshot
-from tests.unit.serving.kept_runs import AT, PLAN, SUPERVISOR, FakeProc, count, happen, keep
+from tests.unit.serving.kept_runs import (
+    AT,
+    PLAN,
+    SUPERVISOR,
+    FakeProc,
+    answering,
+    happen,
+    keep,
+    make_counts,
+)
 
 NOW = AT + timedelta(hours=2, minutes=3, seconds=44)
 
@@ -31,8 +40,8 @@ def working(tmp_path: Path, proc: FakeProc) -> RunStatus:
     proc.add(SUPERVISOR)
     proc.add_engine(4730)
     (proc.path / "4730" / "smaps_rollup").write_text("[rollup]\nPss: 5033164 kB\n")
-    count(folder, 4730, 99.6, ann=2)
-    status = read_status(folder, run, 100.0, proc.path)
+    with answering(folder, run, counts=make_counts(99.6, ann=2)):
+        status = read_status(folder, run, 100.0, proc.path)
     return status.model_copy(update={"folder": "runs/one"})
 
 

@@ -6,16 +6,10 @@ from typing import Any
 
 import pytest
 
-from slipstream.measuring.client.engine_metrics import EngineCounts
-from slipstream.measuring.live_view import (
-    EngineFigures,
-    KeyTraffic,
-    LiveView,
-    ProcessMemory,
-    Traffic,
-)
 from slipstream.measuring.percentiles import Percentiles
 from slipstream.reporting.text.top import SHOWN_KEYS, Terminal, render_top
+from slipstream.serving.live_view import EngineFigures, LiveView, ProcessMemory, Traffic
+from slipstream.serving.messages import CallerCounts, GateCounts
 from slipstream.serving.run import Event
 from slipstream.serving.run_status import RunStatus
 from slipstream.steering.drift import Drift
@@ -62,16 +56,22 @@ def make_view(**changes: Any) -> LiveView:
         at=NOW,
         status=STATUS,
         steering=make_state(at=NOW.timestamp()),
-        engine=EngineFigures(counts=EngineCounts(cache_queries=100, cache_hits=34), kv_usage=0.1),
+        engine=EngineFigures(cache_queries=100, cache_hits=34, kv_usage=0.1),
         traffic=Traffic(
             seconds=300,
             requests=61,
             refused=4,
             first_token=Percentiles(p50=0.21, p90=0.48, p95=0.61, p99=0.93),
         ),
-        keys=(
-            KeyTraffic(key="3f9a01c2", in_flight=2, waiting=2, requests=120),
-            KeyTraffic(key="anyone", in_flight=1, waiting=0, requests=7),
+        counts=GateCounts(
+            pid=4720,
+            in_flight=3,
+            waiting=2,
+            total=127,
+            by_key={
+                "anyone": CallerCounts(in_flight=1, total=7),
+                "3f9a01c2": CallerCounts(in_flight=2, waiting=2, total=120),
+            },
         ),
         processes=(
             ProcessMemory(pid=4730, role="core", bytes=4 << 30),
@@ -106,7 +106,7 @@ def test_nothing_of_others_reaches_the_terminal_as_a_command() -> None:
     status = STATUS.model_copy(update={"id": evil, "drafter": evil})
     view = make_view(
         status=status,
-        keys=(KeyTraffic(key=evil, in_flight=1, waiting=0, requests=1),),
+        counts=GateCounts(pid=1, by_key={evil: CallerCounts(in_flight=1, total=1)}),
         processes=(ProcessMemory(pid=1, role=evil, bytes=1 << 30),),
         events=(EVENTS[0].model_copy(update={"message": evil}),),
     )
@@ -134,7 +134,7 @@ def test_what_is_not_known_is_called_so() -> None:
         steering=None,
         engine=None,
         traffic=None,
-        keys=(),
+        counts=None,
         processes=(),
         events=(),
     )
@@ -146,10 +146,8 @@ def test_what_is_not_known_is_called_so() -> None:
 
 
 def test_without_a_report_acceptance_is_vllms_own() -> None:
-    counts = EngineCounts(
-        drafts=100, drafted=700, accepted=150, accepted_by_position=(90, 60), running=4, waiting=1
-    )
-    view = make_view(steering=None, engine=EngineFigures(counts=counts, kv_usage=0.5))
+    engine = EngineFigures(drafts=100, drafted=700, accepted=(90, 60), running=4, waiting=1)
+    view = make_view(steering=None, engine=engine)
     shown = render_top(view, Terminal())
     assert "all        127         2.50  90  60" in shown
     assert any("4 running, 1 waiting in the engine" in line for line in shown)
@@ -224,9 +222,7 @@ def test_a_drafter_is_told_by_its_name(drafter: str | None, shown: str) -> None:
 
 
 def test_of_many_keys_the_busiest_are_shown() -> None:
-    keys = tuple(
-        KeyTraffic(key=f"key-{number}", in_flight=0, waiting=0, requests=1) for number in range(50)
-    )
-    shown = render_top(make_view(keys=keys), Terminal())
+    by_key = {f"key-{number}": CallerCounts(in_flight=0, total=1) for number in range(50)}
+    shown = render_top(make_view(counts=GateCounts(pid=1, by_key=by_key)), Terminal())
     assert sum(line.startswith("key-") for line in shown) == SHOWN_KEYS
     assert f"and {50 - SHOWN_KEYS} more" in shown

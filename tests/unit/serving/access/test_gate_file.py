@@ -1,7 +1,5 @@
 """The gate reads what serving writes, and nobody listens to other machines without a key."""
 
-import dataclasses
-import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
@@ -19,7 +17,6 @@ from slipstream.serving.access.gate_file import (
     KeyDefaults,
     Route,
     is_loopback,
-    read_counts,
     require_key_for,
 )
 from slipstream.serving.access.keys import Key
@@ -32,8 +29,7 @@ FULL = GateSettings(
     routes=get_args(Route),
     keys_file=Path("/k"),
     probe_sha256="0" * 64,
-    state_file=Path("/s"),
-    accounting_folder=Path("/a"),
+    socket=Path("/s"),
     keys=KeyDefaults(requests_at_once=3, routes=("chat", "metrics"), models=("m",)),
     seats=8,
     served_names=("m",),
@@ -56,13 +52,10 @@ def test_the_gate_reads_every_setting_as_it_was_written(
 ) -> None:
     settings.write(tmp_path / "gate.json")
     read = gate_settings.read_settings({GATE_VARIABLE: str(tmp_path / "gate.json")})
-    shown = {"schema_version": 1, **dataclasses.asdict(read)}
-    assert json.loads(json.dumps(shown)) == json.loads(settings.to_json())
-    assert isinstance(read.routes, tuple)
+    assert read == settings
 
 
-def test_the_names_of_the_gate_are_the_gates_own() -> None:
-    assert GATE_VARIABLE == gate_settings.VARIABLE
+def test_the_gates_class_is_where_the_plan_says() -> None:
     assert f"{Gate.__module__}.{Gate.__name__}" == GATE_CLASS
 
 
@@ -108,10 +101,12 @@ def test_settings_that_make_no_sense_are_refused(fault: dict[str, Any]) -> None:
         ("127.0.0.1", True),
         ("127.1.2.3", True),
         ("::1", True),
+        ("::ffff:127.0.0.1", True),
         ("localhost", True),
         ("/run/engine.sock", True),
         ("0.0.0.0", False),
         ("::", False),
+        ("::ffff:10.0.0.1", False),
         ("", False),
         ("192.0.2.7", False),
         ("localhost.example", False),
@@ -137,25 +132,3 @@ def test_a_valid_key_or_the_loopback_is_enough() -> None:
     require_key_for("0.0.0.0", [make_key()], now=NOW)
     require_key_for("127.0.0.1", (), now=NOW)
     assert not is_loopback("0.0.0.0")
-
-
-def test_counts_of_every_process_are_read(tmp_path: Path) -> None:
-    assert read_counts(tmp_path / "none") == ()
-    for pid in (7, 12):
-        counts = {
-            "pid": pid,
-            "written": 2.5,
-            "last_token": None,
-            "in_flight": 1,
-            "total": 4,
-            "by_key": {"anyone": {"in_flight": 1, "total": 4}},
-        }
-        (tmp_path / f"{pid}.json").write_text(json.dumps(counts))
-    (tmp_path / ".7.json.partial").write_text("{")
-    assert sorted(counts.pid for counts in read_counts(tmp_path)) == [7, 12]
-
-
-def test_counts_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
-    (tmp_path / "7.json").write_text("{}")
-    (tmp_path / "8.json").write_text("")
-    assert read_counts(tmp_path) == ()

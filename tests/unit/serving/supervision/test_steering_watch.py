@@ -1,16 +1,17 @@
 """A run's ledger is watched while it serves: drifts are noted, answered and shown."""
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from slipstream.hardware import Host, load_host
 from slipstream.hardware.host import Accelerator
+from slipstream.serving.messages import GateCounts
 from slipstream.serving.run import Event, Terms
 from slipstream.serving.supervision import (
     engine_life,
@@ -19,6 +20,7 @@ from slipstream.serving.supervision import (
     supervisor,
 )
 from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.serving.supervision.run_socket import RunSocket
 from slipstream.serving.supervision.steering_watch import SteeringWatch
 from slipstream.serving.swaps import Swap as SwapResult
 from slipstream.steering.guardian import (
@@ -26,11 +28,11 @@ from slipstream.steering.guardian import (
     COOL_DOWN_SECONDS,
     GuardianRules,
 )
-from slipstream.vllm_plugin.steering.steering import Steering
-from tests.unit.serving.kept_runs import AT, count, keep
+from slipstream.steering.state import SteeringOrder
+from tests.unit.serving.kept_runs import AT, keep
 from tests.unit.serving.supervision.fake_engine import Stage
 from tests.unit.steering.lines import write
-from tests.unit.vllm_plugin.steering.reports import make_report
+from tests.unit.vllm_plugin.steering.reports import make_state
 
 CLOCK_MHZ = 2400
 SWAPPED = SwapResult(
@@ -58,14 +60,17 @@ class Watched:
         self.events: list[Event] = []
         self.chronicle = Chronicle(self.folder, run, self.events.append)
         self.now, self.clock_mhz = 0.0, CLOCK_MHZ
+        self.socket, self.core = RunSocket(self.chronicle), Mock()
+        self.core.transport.get_write_buffer_size.return_value = 0
         self.watch = SteeringWatch(
-            self.chronicle, self.read_accelerators, swap or Swap(), clock=lambda: self.now
+            *(self.chronicle, self.socket, self.read_accelerators, swap or Swap()),
+            clock=lambda: self.now,
         )
         self.report()
 
     def report(self, **changes: Any) -> None:
         """Have the engine's core say how it stands."""
-        self.folder.steering.write_text(json.dumps(make_report(**changes)))
+        self.socket._cores[self.core] = make_state(**changes)
 
     def read_accelerators(self) -> Sequence[Accelerator]:
         (one,) = load_host("gb10").accelerators
@@ -84,9 +89,8 @@ class Watched:
     def messages(self) -> list[str]:
         return [event.message for event in self.events]
 
-    def read_order(self) -> Any:
-        order = self.folder.steering_order
-        return json.loads(order.read_text())["most"] if order.exists() else None
+    def read_order(self) -> int | None:
+        return self.socket.order.most
 
 
 def make_lines(requests: int, accepted: int, **changes: Any) -> Iterator[bytes]:
@@ -116,15 +120,6 @@ def test_a_fall_is_noted_and_the_draft_length_lowered(watched: Watched) -> None:
     assert watched.folder.read().drifts == watched.chronicle.run.drifts != ()
 
 
-def test_the_order_is_one_that_the_scheduler_follows(watched: Watched) -> None:
-    watched.serve(400, 14)
-    watched.serve(100, 2)
-    steering = Steering(watched.folder.path, range(8), longest=7, planned=None)
-    steering.close()
-    steering._obey()
-    assert (steering.control.least, steering.control.most) == (None, watched.read_order())
-
-
 def test_a_drift_that_is_over_is_noted_and_its_order_lifted(watched: Watched) -> None:
     watched.serve(400, 14)
     watched.serve(100, 2)
@@ -137,7 +132,7 @@ def test_a_drift_that_is_over_is_noted_and_its_order_lifted(watched: Watched) ->
 
 
 def test_an_order_of_somebody_else_is_not_touched(watched: Watched) -> None:
-    watched.folder.steering_order.write_text('{"schema_version": 1, "most": 5}')
+    watched.socket.bounds = SteeringOrder(most=5)
     watched.serve(400, 14)
     watched.serve(200, 2)
     assert watched.chronicle.run.drifts
@@ -210,7 +205,7 @@ def test_a_slow_engine_is_restarted_unless_its_accelerator_is_slow(
     watched = Watched(tmp_path, *ACTIONS)
     with closing(watched.watch):
         watched.clock_mhz = clock_mhz
-        count(watched.folder, 1, None, ann=in_flight)
+        watched.socket.counts = GateCounts(pid=1, in_flight=in_flight)
         assert slow(watched, 2.0) is None
         reason = slow(watched, 4.0)
     (drift,) = watched.chronicle.run.drifts

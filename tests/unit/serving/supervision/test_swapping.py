@@ -1,7 +1,6 @@
 """A run gets another drafter while it serves, and keeps it only if it drafts as well."""
 
 import asyncio
-import json
 import os
 import signal
 import time
@@ -14,13 +13,14 @@ import pytest
 
 from slipstream.hardware import Host
 from slipstream.planning.settings import Choice
+from slipstream.serving.access.gate_file import GateSettings
 from slipstream.serving.run import Run, Terms
 from slipstream.serving.supervision import supervisor, swapping
 from slipstream.serving.swap_faults import find_faults
 from slipstream.serving.swap_offer import BACKEND, TRANSFER
 from slipstream.serving.swaps import Swap, SwapOrder
-from slipstream.vllm_plugin.gate import swaps
-from slipstream.vllm_plugin.gate.swaps import Swaps
+from slipstream.steering.state import SteeringOrder
+from slipstream.vllm_plugin.gate.run_link import RunLink
 from tests.unit.checkpoints.folders import (
     LLAMA,
     LLAMA_TENSORS,
@@ -30,7 +30,7 @@ from tests.unit.checkpoints.folders import (
     write_checkpoint,
 )
 from tests.unit.checkpoints.pairs import NATIVE
-from tests.unit.serving.supervision.fake_engine import Stage
+from tests.unit.serving.supervision.fake_engine import Peer, Stage
 from tests.unit.steering.lines import write as write_line
 from tests.unit.vllm_plugin.gate.test_swaps import Client
 
@@ -40,8 +40,7 @@ Act = Callable[[Stage], Coroutine[None, None, None]]
 
 @pytest.fixture(autouse=True)
 def hurry(hurried: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (swapping, swaps):
-        monkeypatch.setattr(module, "LOOK_EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(swapping, "LOOK_EVERY_SECONDS", 0.01)
 
 
 class Theatre:
@@ -71,18 +70,15 @@ class Theatre:
     def run(self) -> Run:
         return self.stage.run
 
-    def order(self, folder: Path) -> SwapOrder:
-        order = SwapOrder(name=folder.name, folder=folder)
-        self.stage.folder.swap_order.write_text(order.to_json())
-        return order
+    async def order(self, folder: Path) -> Peer:
+        return await self.stage.say(SwapOrder(name=folder.name, folder=folder))
 
     async def swap(self, folder: Path) -> Swap:
         """Order a drafter as the command does, and return what became of it."""
-        order = self.order(folder)
-        await self.until(lambda: self.run.last_swap is not None)
-        await self.until(lambda: self.run.last_swap.order == order.id)  # type: ignore[union-attr]
-        assert self.run.last_swap is not None
-        return self.run.last_swap
+        swap = await (await self.order(folder)).hear(Swap)
+        assert isinstance(swap, Swap)
+        assert swap == self.run.last_swap
+        return swap
 
     async def until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 30
@@ -95,8 +91,9 @@ class Theatre:
 
         async def play(stage: Stage) -> None:
             await stage.reach("ready")
-            gate = Swaps(str(stage.folder.swap))
+            gate = RunLink(GateSettings(socket=stage.folder.socket))
             gate.start({"app": SimpleNamespace(state=SimpleNamespace(engine_client=self.client))})
+            await self.until(lambda: gate.readiness.state == "ready")
             try:
                 await act(stage)
             finally:
@@ -139,7 +136,6 @@ def test_a_new_drafter_is_loaded_proven_and_kept_in_the_plan(tmp_path: Path, hos
     assert run.plan.drafter == str(theatre.new)
     assert [one.folder for one in run.drafters] == [theatre.old, theatre.new]
     assert run.drafters[0].since < run.drafters[1].since
-    assert not theatre.stage.folder.swap_order.exists()
     assert theatre.stage.folder.read() == run
     (event,) = [event for event in theatre.stage.events if "swap: " in event.message]
     assert event.figures["tokens_per_step_after"] == 2.0
@@ -159,7 +155,6 @@ def test_a_restart_keeps_the_new_drafter_and_repeats_no_order(tmp_path: Path, ho
     assert str(theatre.old) in first
     assert str(theatre.new) in second
     assert str(theatre.old) not in second
-    assert not theatre.stage.folder.swap.exists()
 
 
 def test_a_drafter_of_which_nothing_is_accepted_is_swapped_back(tmp_path: Path, host: Host) -> None:
@@ -231,7 +226,7 @@ def test_an_engine_with_half_a_drafter_is_replaced(tmp_path: Path, host: Host) -
     theatre.client = Client(lambda info: not info["check_only"])
 
     async def act(stage: Stage) -> None:
-        theatre.order(theatre.new)
+        await theatre.order(theatre.new)
         await stage.reach("ready", times=2)
 
     theatre.serve(act)
@@ -306,7 +301,7 @@ def test_other_bounds_of_the_draft_length_end_the_comparison(tmp_path: Path, hos
     async def act(stage: Stage) -> None:
         log_requests(stage, 150, [25, 9, 2], after=theatre.run.began_at.timestamp())
         await theatre.swap(theatre.new)
-        stage.folder.steering_order.write_text('{"schema_version": 1, "most": 1}')
+        await stage.say(SteeringOrder(most=1))
         await theatre.until(lambda: "kept, undecided" in stage.messages())
 
     theatre.serve(act)
@@ -350,16 +345,58 @@ def test_another_part_of_the_supervisor_can_have_the_drafter_before_back(
     assert theatre.run.plan.drafter == str(theatre.old)
 
 
-def test_an_order_that_cannot_be_read_is_left(tmp_path: Path, host: Host) -> None:
-    theatre = Theatre(tmp_path, host)
+def test_a_second_order_waits_a_third_is_refused_and_one_that_was_given_up_is_none(
+    tmp_path: Path, host: Host
+) -> None:
+    theatre, going = Theatre(tmp_path, host), asyncio.Event()
+    third = theatre.make(tmp_path / "third")
+
+    async def wait(_: Any) -> None:
+        await going.wait()
 
     async def act(stage: Stage) -> None:
-        stage.folder.swap_order.write_text(json.dumps({"folder": "/"}))
-        await theatre.until(lambda: "an order to swap the drafter was ignored" in stage.messages())
+        theatre.client.before_load = wait
+        first = await theatre.order(theatre.new)
+        await theatre.until(lambda: "check" in theatre.client.calls)
+        second = await theatre.order(third)
+        await asyncio.sleep(0.1)
+        refused = await (await theatre.order(third)).hear(Swap)
+        assert isinstance(refused, Swap)
+        assert refused.outcome == "refused"
+        second.writer.close()
+        await asyncio.sleep(0.1)
+        going.set()
+        done = await first.hear(Swap)
+        assert isinstance(done, Swap)
+        assert done.outcome == "swapped"
+        await asyncio.sleep(0.1)
 
     theatre.serve(act)
-    assert theatre.run.last_swap is None
-    assert theatre.client.calls == []
+    assert theatre.client.loaded == [str(theatre.new)]
+
+
+@pytest.mark.parametrize("where", ["find_faults", "_prove_again", "SwapWatch"])
+def test_no_fault_of_a_swap_ends_an_engine_that_serves(
+    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    theatre, found = Theatre(tmp_path, host), list[Swap]()
+
+    def fail(*_: Any) -> None:
+        raise RecursionError("of a header of deep brackets")
+
+    async def act(stage: Stage) -> None:
+        monkeypatch.setattr(swapping, where, fail)
+        found.append(await theatre.swap(theatre.new))
+        monkeypatch.undo()
+        monkeypatch.setattr(swapping, "LOOK_EVERY_SECONDS", 0.01)
+        found.append(await theatre.swap(theatre.make(tmp_path / "another")))
+
+    theatre.serve(act)
+    assert [swap.outcome for swap in found][1:] == ["swapped"]
+    assert found[0].outcome in ("refused", "failed")
+    assert "RecursionError" in found[0].message
+    assert theatre.run.restarts == 0
+    assert theatre.stage.count_starts() == 1
 
 
 def test_what_does_not_fit_is_refused_with_its_code(tmp_path: Path, host: Host) -> None:

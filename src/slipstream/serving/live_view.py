@@ -1,12 +1,11 @@
 """`LiveView`: a run at one moment, as `slipstream top` shows it.
 
-From the run's folder and processes, and from its engine's /metrics where that may be asked
-without a key, or with the one in SLIPSTREAM_API_KEY.
+From the run's supervisor, folder and processes, and from its engine's /metrics where that may be
+asked without a key, or with the one in SLIPSTREAM_API_KEY.
 """
 
 import asyncio
 import os
-from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -16,37 +15,56 @@ from typing import Literal
 import httpx
 from pydantic import AwareDatetime
 
-from slipstream.engines.prometheus import parse_metrics
+from slipstream.engines.prometheus import add_up, parse_metrics
 from slipstream.errors import InvalidInputError
 from slipstream.hardware.text_files import read_text
-from slipstream.measuring.client.engine_metrics import EngineCounts, parse_engine_counts
-from slipstream.measuring.percentiles import Percentiles, rank
 from slipstream.records import Record
 from slipstream.serving.access.access_lines import AccessLine, read_access_line
 from slipstream.serving.access.addresses import Address
-from slipstream.serving.access.gate_file import read_counts
 from slipstream.serving.access.own_listener import OwnListener
+from slipstream.serving.messages import GateCounts
 from slipstream.serving.run import Event, Process, Run, RunFolder
-from slipstream.serving.run_status import RunStatus, read_status
-from slipstream.serving.spare_folder import find_engine_folder, read_latest
+from slipstream.serving.run_status import RunStatus, read_live, read_status
 from slipstream.serving.supervision.engine_session import list_session, read_share
-from slipstream.steering.state import SteeringState, read_state
+from slipstream.steering.drafts import Drafts
+from slipstream.steering.percentiles import Percentiles, rank
+from slipstream.steering.state import SteeringState
 
 TRAFFIC_WINDOW = timedelta(minutes=5)
 TAIL_BYTES = 2**16
 SHOWN_EVENTS = 8
-SUPERVISOR = "supervisor"
 METRICS_SECONDS = 0.8
+_COUNTS = {
+    "output_tokens": "vllm:generation_tokens_total",
+    "cache_queries": "vllm:prefix_cache_queries_total",
+    "cache_hits": "vllm:prefix_cache_hits_total",
+    "running": "vllm:num_requests_running",
+    "waiting": "vllm:num_requests_waiting",
+    "drafts": "vllm:spec_decode_num_drafts_total",
+    "drafted": "vllm:spec_decode_num_draft_tokens_total",
+}
+_BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 _KV_USAGE = "vllm:kv_cache_usage_perc"
 _PROC = Path("/proc")
 _ROLES = {"VLLM::EngineCore": "core", "vllm.entrypoints": "API server", "warden.py": "warden"}
 
 
-class EngineFigures(Record):
-    """The engine's counters on /metrics, since its start."""
+class EngineFigures(Drafts):
+    """The engine's figures on /metrics: counts since its start, its load now; None is unknown."""
 
-    counts: EngineCounts
-    kv_usage: float | None
+    output_tokens: int | None = None
+    cache_queries: int | None = None
+    cache_hits: int | None = None
+    running: int | None = None
+    waiting: int | None = None
+    kv_usage: float | None = None
+
+    @property
+    def cache_hit_share(self) -> float | None:
+        """Return the share of prompt tokens that the prefix cache had."""
+        if not self.cache_queries or self.cache_hits is None:
+            return None
+        return self.cache_hits / self.cache_queries
 
 
 class Traffic(Record):
@@ -56,15 +74,6 @@ class Traffic(Record):
     requests: int
     refused: int
     first_token: Percentiles | None
-
-
-class KeyTraffic(Record):
-    """The open requests of one key, and its requests since the engine's start."""
-
-    key: str
-    in_flight: int
-    waiting: int
-    requests: int
 
 
 class ProcessMemory(Record):
@@ -84,20 +93,19 @@ class LiveView(Record):
     steering: SteeringState | None
     engine: EngineFigures | None
     traffic: Traffic | None
-    keys: tuple[KeyTraffic, ...]
+    counts: GateCounts | None
     processes: tuple[ProcessMemory, ...]
     events: tuple[Event, ...]
 
     @property
     def in_flight(self) -> int | None:
         """The requests in the engine, None if they are not counted."""
-        known = self.status.in_flight is not None
-        return sum(one.in_flight for one in self.keys) if known else None
+        return self.counts.in_flight if self.counts else None
 
     @property
     def waiting(self) -> int:
         """The requests that wait for a seat in the engine."""
-        return sum(one.waiting for one in self.keys)
+        return self.counts.waiting if self.counts else 0
 
     def measure_throughput(self, before: "LiveView | None") -> float | None:
         """Return tokens per second: as the core says, or by the engine's counter in between."""
@@ -107,7 +115,7 @@ class LiveView(Record):
             return 0.0
         if before is None or before.engine is None or self.engine is None:
             return None
-        now, then = self.engine.counts.output_tokens, before.engine.counts.output_tokens
+        now, then = self.engine.output_tokens, before.engine.output_tokens
         seconds = (self.at - before.at).total_seconds()
         if now is None or then is None or now < then or seconds <= 0:
             return None
@@ -128,23 +136,23 @@ def read_live_view(
 
     An earlier view lends what takes long to look at: the run's status and its processes.
     """
-    engine_folder = find_engine_folder(folder, run)
+    live = read_live(folder)
     if last is None:
-        run = read_latest(folder, run)
-        status = read_status(folder, run, monotonic, proc)
-        session = () if run.engine is None else list_session(run.engine, proc)
+        status = read_status(folder, run, monotonic, proc, live).model_copy(update={"steering": ()})
+        engine_process = (live.run if live else run).engine
+        session = () if engine_process is None else list_session(engine_process, proc)
         processes = tuple(_measure(one, proc) for one in session)
     else:
         status, processes = last.status, last.processes
     return LiveView(
         at=now,
         status=status,
-        steering=read_state(engine_folder.steering, now.timestamp()) if processes else None,
+        steering=next(iter(live.steering), None) if live and processes else None,
         engine=engine,
-        traffic=_read_traffic(engine_folder, now),
-        keys=_list_keys(engine_folder, {one.pid for one in processes}),
+        traffic=_read_traffic(folder, now),
+        counts=live.counts if live and processes else None,
         processes=processes,
-        events=_read_last_events(engine_folder if engine_folder.events.exists() else folder),
+        events=(*_read_last_events(folder), *(live.unwritten if live else ()))[-SHOWN_EVENTS:],
     )
 
 
@@ -175,8 +183,17 @@ def read_engine_figures(run: Run, key: str | None, proc: Path = _PROC) -> Engine
 
 def parse_engine_figures(text: str) -> EngineFigures:
     """Parse a page of metrics; of several engines the fullest cache counts."""
-    usages = [sample.value for sample in parse_metrics(text) if sample.name == _KV_USAGE]
-    return EngineFigures(counts=parse_engine_counts(text), kv_usage=max(usages, default=None))
+    samples = list(parse_metrics(text))
+    values, accepted = add_up(samples), dict[int, float]()
+    for sample in samples:
+        position = sample.labels.get("position", "")
+        if sample.name == _BY_POSITION and position.isdecimal():
+            accepted[int(position)] = accepted.get(int(position), 0) + sample.value
+    return EngineFigures(
+        **{field: int(values[name]) for field, name in _COUNTS.items() if name in values},
+        accepted=tuple(int(accepted[position]) for position in sorted(accepted)),
+        kv_usage=max((one.value for one in samples if one.name == _KV_USAGE), default=None),
+    )
 
 
 def _read_tail(path: Path) -> list[bytes]:
@@ -215,23 +232,6 @@ def _read_accesses(lines: Iterable[bytes]) -> Iterable[AccessLine]:
 def _read_last_events(folder: RunFolder) -> tuple[Event, ...]:
     events = map(folder.read_event, _read_tail(folder.events)[-SHOWN_EVENTS:])
     return tuple(event for event in events if event is not None)
-
-
-def _list_keys(folder: RunFolder, engine: set[int]) -> tuple[KeyTraffic, ...]:
-    """Add up what the living API processes have for each key, the busiest first."""
-    in_flight, waiting, requests = Counter[str](), Counter[str](), Counter[str]()
-    for counts in read_counts(folder.accounting):
-        if counts.pid in engine:
-            for key, caller in counts.by_key.items():
-                in_flight[key] += caller.in_flight
-                waiting[key] += caller.waiting
-                requests[key] += caller.total
-    found = [
-        KeyTraffic(key=key, in_flight=in_flight[key], waiting=waiting[key], requests=requests[key])
-        for key in requests
-        if key != SUPERVISOR
-    ]
-    return tuple(sorted(found, key=lambda one: (-one.in_flight - one.waiting, -one.requests)))
 
 
 def _measure(process: Process, proc: Path) -> ProcessMemory:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.measuring.live_view import (
+from slipstream.planning.settings import Choice
+from slipstream.serving.live_view import (
     SHOWN_EVENTS,
     TAIL_BYTES,
     EngineFigures,
@@ -18,7 +19,6 @@ from slipstream.measuring.live_view import (
     read_engine_figures,
     read_live_view,
 )
-from slipstream.planning.settings import Choice
 from slipstream.serving.run import Process, RunFolder, read_process
 from tests.unit.serving.kept_runs import (
     AT,
@@ -27,15 +27,21 @@ from tests.unit.serving.kept_runs import (
     SUPERVISOR,
     FakeProc,
     access,
-    count,
+    answering,
     happen,
     keep,
+    make_counts,
 )
-from tests.unit.vllm_plugin.steering.reports import write_report
+from tests.unit.steering.states import make_state
 
 METRICS = """\
 vllm:generation_tokens_total{model_name="m"} 1000.0
 vllm:num_requests_running{model_name="m"} 2.0
+vllm:spec_decode_num_drafts_total{model_name="m"} 10.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{position="1"} 4.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 9.0
+vllm:prefix_cache_queries_total{engine="0"} 40.0
+vllm:prefix_cache_hits_total{engine="0"} 10.0
 vllm:kv_cache_usage_perc{engine="0"} 0.25
 vllm:kv_cache_usage_perc{engine="1"} 0.5
 """
@@ -55,22 +61,22 @@ def look(folder: RunFolder, proc: FakeProc, engine: EngineFigures | None = None)
 def test_a_run_that_says_nothing_yet_is_seen(tmp_path: Path, proc: FakeProc) -> None:
     folder, _ = keep(tmp_path, engine=None, url=None, state="starting")
     view = look(folder, proc)
-    assert (view.steering, view.engine, view.traffic) == (None, None, None)
-    assert (view.keys, view.processes, view.events) == ((), (), ())
+    assert (view.steering, view.engine, view.traffic, view.counts) == (None, None, None, None)
+    assert (view.processes, view.events) == ((), ())
     assert view.measure_throughput(None) is None
     assert LiveView.model_validate_json(view.to_json()) == view
 
 
 def test_a_report_counts_while_the_engine_lives(tmp_path: Path, proc: FakeProc) -> None:
-    folder, _ = keep(tmp_path)
-    write_report(folder.steering, at=AT.timestamp() - 3)
-    assert look(folder, proc).steering is None
-    proc.add_engine()
-    view = look(folder, proc)
-    assert view.steering is not None
+    folder, run = keep(tmp_path)
+    with answering(folder, run, steering=(make_state(),), counts=make_counts(ann=2, bob=1)):
+        assert look(folder, proc).steering is None
+        proc.add_engine()
+        view = look(folder, proc)
+    assert view.steering == make_state()
+    assert (view.in_flight, view.status.steering) == (3, ())
     assert view.measure_throughput(None) == 55.2
     assert LiveView.model_validate_json(view.to_json()) == view
-    write_report(folder.steering, at=AT.timestamp() - 60)
     assert look(folder, proc).steering is None
 
 
@@ -101,29 +107,15 @@ def test_of_a_long_access_log_only_the_end_is_read(tmp_path: Path, proc: FakePro
     assert traffic.requests == TAIL_BYTES // len(line)
 
 
-def test_keys_are_added_up_over_the_living_processes(tmp_path: Path, proc: FakeProc) -> None:
-    folder, _ = keep(tmp_path)
-    proc.add_engine(4730, 4731)
-    count(folder, 4730, None, ann=1, supervisor=1)
-    count(folder, 4731, None, ann=1, bob=3)
-    count(folder, 4650, None, carl=7)
-    keys = look(folder, proc).keys
-    assert [(one.key, one.in_flight, one.requests) for one in keys] == [
-        ("bob", 3, 9),
-        ("ann", 2, 18),
-    ]
-
-
 def test_an_earlier_view_lends_what_takes_long_to_look_at(tmp_path: Path, proc: FakeProc) -> None:
     folder, run = keep(tmp_path)
     proc.add_engine(4730)
-    count(folder, 4730, None, ann=1)
-    write_report(folder.steering, at=AT.timestamp())
-    first = look(folder, proc)
-    nothing = FakeProc(tmp_path / "nothing")
-    count(folder, 4730, None, ann=2, bob=1)
-    write_report(folder.steering, at=AT.timestamp(), draft_length=3)
-    view = read_live_view(folder, run, None, now=AT, monotonic=101, last=first, proc=nothing.path)
+    first, nothing = look(folder, proc), FakeProc(tmp_path / "nothing")
+    reported = {"counts": make_counts(ann=2, bob=1), "steering": (make_state(draft_length=3),)}
+    with answering(folder, run, **reported):
+        view = read_live_view(
+            folder, run, None, now=AT, monotonic=101, last=first, proc=nothing.path
+        )
     assert (view.status, view.processes) == (first.status, first.processes)
     assert (view.in_flight, view.waiting) == (3, 0)
     assert view.steering is not None
@@ -153,19 +145,19 @@ def test_the_last_events_are_shown(tmp_path: Path, proc: FakeProc) -> None:
 def test_without_a_report_the_engines_counter_tells_the_throughput(
     tmp_path: Path, proc: FakeProc
 ) -> None:
-    folder, _ = keep(tmp_path)
+    folder, run = keep(tmp_path)
     proc.add_engine(4730)
-    count(folder, 4730, None, ann=1)
     figures = parse_engine_figures(METRICS)
-    assert (figures.counts.running, figures.kv_usage) == (2, 0.5)
+    assert (figures.running, figures.kv_usage) == (2, 0.5)
+    assert (figures.drafts, figures.accepted, figures.cache_hit_share) == (10, (9, 4), 0.25)
     view = look(folder, proc, figures)
     more = parse_engine_figures(METRICS.replace("1000", "1300"))
     later = view.model_copy(update={"at": AT + timedelta(seconds=2), "engine": more})
     assert view.measure_throughput(None) is None
     assert later.measure_throughput(view) == 150
     assert view.measure_throughput(later) is None
-    count(folder, 4730, None, ann=0)
-    assert look(folder, proc).measure_throughput(None) == 0
+    with answering(folder, run, counts=make_counts(ann=0)):
+        assert look(folder, proc).measure_throughput(None) == 0
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -200,7 +192,7 @@ def test_only_the_runs_own_engine_is_asked(port: int, monkeypatch: pytest.Monkey
     run = RUN.model_copy(update={"plan": PLAN.change(**address)})
     assert read_engine_figures(run, None) is None  # That engine is no process here.
     this_process = read_process(os.getpid())
-    monkeypatch.setattr("slipstream.measuring.live_view.list_session", lambda *_: (this_process,))
+    monkeypatch.setattr("slipstream.serving.live_view.list_session", lambda *_: (this_process,))
     assert read_engine_figures(run, None) == parse_engine_figures(METRICS)
     assert read_engine_figures(run, "right") is not None
     assert read_engine_figures(run, "wrong") is None
