@@ -30,14 +30,6 @@ from slipstream.reporting.text.run import render_event
 from slipstream.serving.access.addresses import Address
 from slipstream.serving.access.gate_file import require_key_for
 from slipstream.serving.access.keys import Key, find_key_file, read_keys
-from slipstream.serving.container import (
-    decide_bind,
-    read_variable_key,
-    require_readable,
-    without_key,
-    write_key,
-)
-from slipstream.serving.pruning import prune_runs
 from slipstream.serving.run import (
     Event,
     Run,
@@ -55,12 +47,19 @@ from slipstream.serving.served_plan import (
     listen_at,
     put_behind_gate,
 )
+from slipstream.serving.service.container import (
+    decide_bind,
+    read_variable_key,
+    require_readable,
+    without_key,
+    write_key,
+)
+from slipstream.serving.service.detaching import detach, follow_to_ready, stopping_early
+from slipstream.serving.service.pruning import prune_runs
+from slipstream.serving.supervision.causes.ladder import Rung
 from slipstream.serving.supervision.chronicle import Chronicle
-from slipstream.serving.supervision.detaching import detach, follow_to_ready
-from slipstream.serving.supervision.early_stop import stopping_early
 from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.serving.supervision.follower import Follower
-from slipstream.serving.supervision.ladder import Rung
 from slipstream.serving.supervision.supervisor import SIGNALS, Supervisor
 
 EXAMPLES = """\

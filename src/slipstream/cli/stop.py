@@ -11,7 +11,7 @@ from slipstream.reporting.text.run import render_event
 from slipstream.serving.run import Event, find_runs_root
 from slipstream.serving.run_status import read_status
 from slipstream.serving.selection import choose_running
-from slipstream.serving.stopping import stop_run
+from slipstream.serving.service.detaching import stop_run
 from slipstream.serving.supervision.engine_session import ProcessTools
 
 EXAMPLES = """\

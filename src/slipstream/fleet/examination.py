@@ -11,8 +11,8 @@ from slipstream.fleet.plan import FleetPlan, PortRule
 from slipstream.fleet.status import FleetStatus
 from slipstream.fleet.transport import Transport, ask_all, escape
 from slipstream.records import Record
-from slipstream.serving.examination import Examination
-from slipstream.serving.site import Check
+from slipstream.serving.support.checks import Check
+from slipstream.serving.support.examination import Examination
 
 DOCTOR_SECONDS = 60
 

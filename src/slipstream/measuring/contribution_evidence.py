@@ -13,10 +13,9 @@ from slipstream.measuring.comparing.comparison import Comparison
 from slipstream.measuring.contribution import Contribution
 from slipstream.measuring.verifying.certificate import Certificate
 from slipstream.planning.plan import LaunchPlan
-from slipstream.serving.supervision.diagnosis import diagnose_file
+from slipstream.serving.supervision.causes.diagnosis import diagnose_file
 from slipstream.serving.support.bundle import Bundle, clean_record, describe_plan
-from slipstream.serving.support.log_skeleton import list_skeleton
-from slipstream.serving.support.redaction import make_redactor
+from slipstream.serving.support.redaction import list_skeleton, make_redactor
 
 
 def begin_evidence(

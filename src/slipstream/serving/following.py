@@ -1,18 +1,61 @@
-"""Logs and events of a run, read as they grow and are rotated."""
+"""Logs, events and requests of a run, read as they grow and are rotated."""
 
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
-from slipstream.serving.access.access_lines import AccessLine, read_access_line
+from pydantic import AwareDatetime, ValidationError
+
+from slipstream.errors import InvalidInputError
+from slipstream.records import Record, describe_faults
 from slipstream.serving.kept_logs import open_if_there, open_parts
 from slipstream.serving.run import Event, RunFolder
 
 LOOK_EVERY_SECONDS = 0.25
 CHUNK_BYTES = 1 << 16
+
+
+class AccessLine(Record):
+    """One request: its key, route, status, tokens and times.
+
+    `id` is the gate's, and part of the `id` in the engine's answer; `client_id` is the
+    `X-Request-Id` that the client sent. Tokens are known if the answer has a `usage`.
+    """
+
+    schema_version: Literal[1] = 1
+    at: AwareDatetime
+    id: str
+    client_id: str | None
+    trace_id: str | None
+    key: str | None
+    client: str | None
+    route: str
+    status: int | None
+    ended: Literal["complete", "left", "failed"]
+    refused: str | None
+    field: str | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    chunks: int | None
+    seconds: float
+    first_seconds: float | None
+    body_bytes: int
+    answer_bytes: int
+
+
+def read_access_line(line: bytes) -> AccessLine | None:
+    """Return the record of a line, None if the line was cut off."""
+    try:
+        return AccessLine.model_validate_json(line)
+    except ValidationError as fault:
+        if fault.errors()[0]["type"] == "json_invalid":
+            return None
+        message = "the access log has a line that this version does not read"
+        hint = "read access.jsonl in the run's folder, which slipstream status names"
+        raise InvalidInputError(message, details=describe_faults(fault), hint=hint) from fault
 
 
 @dataclass(slots=True)

@@ -19,9 +19,9 @@ from slipstream.engines.prometheus import add_up, parse_metrics
 from slipstream.errors import InvalidInputError
 from slipstream.hardware.text_files import read_text
 from slipstream.records import Record
-from slipstream.serving.access.access_lines import AccessLine, read_access_line
 from slipstream.serving.access.addresses import Address
 from slipstream.serving.access.own_listener import OwnListener
+from slipstream.serving.following import AccessLine, read_access_line
 from slipstream.serving.messages import GateCounts
 from slipstream.serving.run import Event, Process, Run, RunFolder
 from slipstream.serving.run_status import RunStatus, read_live, read_status

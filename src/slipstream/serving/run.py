@@ -25,7 +25,7 @@ from slipstream.records import Record, describe_faults, read_record
 from slipstream.serving.access.gate_file import GateRecording, GateRules
 from slipstream.serving.kept_logs import LogPlace
 from slipstream.serving.messages import SOCKET, GateCounts
-from slipstream.serving.supervision.ladder import Rung
+from slipstream.serving.supervision.causes.ladder import Rung
 from slipstream.serving.swaps import ServedDrafter, Swap
 from slipstream.steering.drift import Drift
 from slipstream.steering.guardian import GuardianRules

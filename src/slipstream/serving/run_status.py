@@ -27,8 +27,8 @@ from slipstream.serving.run import (
     is_alive,
     list_runs,
 )
+from slipstream.serving.supervision.causes.ladder import Rung
 from slipstream.serving.supervision.engine_session import list_session, measure_session
-from slipstream.serving.supervision.ladder import Rung
 from slipstream.serving.swaps import ServedDrafter, Swap
 from slipstream.steering.drift import Drift
 from slipstream.steering.state import SteeringState

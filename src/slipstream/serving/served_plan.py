@@ -14,13 +14,18 @@ from slipstream.serving.access.gate_file import (
     GATE_VARIABLE,
     GateRules,
     GateSettings,
+    apply_rules,
     is_loopback,
 )
-from slipstream.serving.access.gate_rules import apply_rules
-from slipstream.serving.guarded_engine import guard_engine, takes_pictures
+from slipstream.serving.plugin_settings import (
+    guard_engine,
+    is_followed,
+    offer_swaps,
+    steer_engine,
+    takes_pictures,
+    withdraw_swaps,
+)
 from slipstream.serving.run import RunFolder, Terms
-from slipstream.serving.steered_engine import is_followed, steer_engine
-from slipstream.serving.swap_offer import offer_swaps, withdraw_swaps
 from slipstream.serving.weights.lock import LocalModel
 
 PORT = 8000

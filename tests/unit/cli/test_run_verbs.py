@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli.main import run
-from slipstream.serving.access.access_lines import AccessLine
-from slipstream.serving.examination import Diagnosis, Examination
+from slipstream.serving.following import AccessLine
 from slipstream.serving.run import Event, Process, read_process
 from slipstream.serving.run_status import RunStatus, StatusList
+from slipstream.serving.support.examination import Diagnosis, Examination
 from slipstream.steering.ledger_summary import LedgerSummary
 from slipstream.vllm_plugin.steering.flight_recorder import FlightRecorder
 from tests.unit.serving.kept_runs import AT, access, happen, keep
-from tests.unit.serving.test_examination import EXCERPTS
+from tests.unit.serving.support.test_examination import EXCERPTS
 from tests.unit.steering.lines import write as write_line
 
 Capture = pytest.CaptureFixture[str]
@@ -271,7 +271,7 @@ def test_doctor_imports_neither_torch_nor_the_engine() -> None:
     command = [sys.executable, "-X", "importtime", "-m", "slipstream", "doctor"]
     outcome = subprocess.run(command, capture_output=True, text=True, check=False)
     imported = {line.rpartition("|")[2].strip() for line in outcome.stderr.splitlines()}
-    assert "slipstream.serving.examination" in imported
+    assert "slipstream.serving.support.examination" in imported
     assert imported.isdisjoint(("torch", "transformers", "vllm"))
 
 

@@ -343,7 +343,7 @@ def test_a_run_without_the_gate_is_for_this_machine_and_shown_as_such(
 def test_old_runs_are_removed_when_another_begins_and_this_is_said(
     pair: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slipstream.serving.pruning.KEPT_RUNS", 1)
+    monkeypatch.setattr("slipstream.serving.service.pruning.KEPT_RUNS", 1)
     port = str(choose_port(None))
     for _ in range(2):
         assert serve_until_ready(*pair, "--port", port) == 0

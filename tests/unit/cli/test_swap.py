@@ -12,13 +12,14 @@ from slipstream.cli.main import run
 from slipstream.hardware import Host, load_host
 from slipstream.serving.run import Process, read_process
 from slipstream.serving.run_status import RunStatus
-from slipstream.serving.supervision import engine_life, supervisor, swapping
+from slipstream.serving.supervision import engine_life, supervisor
+from slipstream.serving.supervision.swapping import swapping
 from slipstream.serving.swaps import Swap
 from slipstream.steering.state import SteeringOrder
 from tests.unit.checkpoints.pairs import NATIVE
 from tests.unit.serving.kept_runs import keep
 from tests.unit.serving.supervision.fake_engine import Stage
-from tests.unit.serving.supervision.test_swapping import Noisy, Theatre
+from tests.unit.serving.supervision.swapping.test_swapping import Noisy, Theatre
 from tests.unit.vllm_plugin.gate.test_swaps import Client
 from tests.unit.vllm_plugin.steering.reports import make_state
 

@@ -13,7 +13,7 @@ from math import log2
 from statistics import fmean, median
 from typing import NamedTuple
 
-from slipstream.serving.supervision.steering_watch import OWN_KEY
+from slipstream.serving.supervision.watching.steering_watch import OWN_KEY
 from slipstream.steering.expected_time import PILOT_REQUESTS, ExpectedTime
 from slipstream.steering.ledger import LedgerLine
 from slipstream.steering.streams import FEATURES, LEAST_DRAFTS, solve_acceptance

@@ -1,6 +1,6 @@
 """A request of the access log, as one line."""
 
-from slipstream.serving.access.access_lines import AccessLine
+from slipstream.serving.following import AccessLine
 
 _ENDS = {"left": "client left", "failed": "cut off"}
 

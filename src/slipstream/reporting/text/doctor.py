@@ -1,9 +1,9 @@
 """An `Examination` as text, one line per check with its hint; and why an engine ended."""
 
 from slipstream.reporting.text.tables import align
-from slipstream.serving.examination import Diagnosis, Examination
-from slipstream.serving.site import Check, Verdict
-from slipstream.serving.supervision.diagnosis import Finding
+from slipstream.serving.supervision.causes.diagnosis import Finding
+from slipstream.serving.support.checks import Check, Verdict
+from slipstream.serving.support.examination import Diagnosis, Examination
 from slipstream.steering.flight import Flight
 
 

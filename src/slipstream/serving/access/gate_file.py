@@ -1,4 +1,4 @@
-"""The gate's settings, with their defaults; the gate itself reads this record, too.
+"""The gate's settings, with their defaults, and the user's rules for them in `gate.toml`.
 
 vLLM's API process imports this module: it imports nothing that is heavy.
 """
@@ -14,7 +14,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_va
 
 from slipstream.atomic_files import write_even_if_full
 from slipstream.errors import InvalidInputError
-from slipstream.records import Record
+from slipstream.records import Record, read_toml
 from slipstream.serving.access.keys import Key, Scope
 
 # With a letter in its last part: an address in digits is no name.
@@ -252,3 +252,28 @@ def is_loopback(host: str) -> bool:
         return ip_address(host.removeprefix("::ffff:")).is_loopback
     except ValueError:
         return False
+
+
+RULES_HINT = "docs/gate.md has every key with its default"
+
+
+def read_rules(path: Path) -> GateRules:
+    """Return the rules of a file; all faults are reported, a misspelt key with the nearest name."""
+    return read_toml(path, GateRules, called="rules", hint=RULES_HINT)
+
+
+def apply_rules(settings: GateSettings, rules: GateRules, *, keys_required: bool) -> GateSettings:
+    """Return a gate's settings with other rules; keys that were once required stay so."""
+    changed = {
+        "routes": _choose_routes(rules.routes, generates=settings.generates),
+        "keys_required": rules.keys_required or keys_required,
+    }
+    return settings.follow(rules.model_copy(update=changed))
+
+
+def _choose_routes(routes: tuple[Route, ...], *, generates: bool) -> tuple[Route, ...]:
+    """Return the routes that the model can answer; one of vectors has its own without asking."""
+    if generates:
+        return tuple(route for route in routes if route not in POOLING)
+    kept = tuple(route for route in routes if route not in GENERATING)
+    return kept if POOLING & {*kept} else (*kept, *sorted(POOLING))

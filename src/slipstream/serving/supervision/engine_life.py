@@ -19,15 +19,16 @@ from slipstream.serving.following import GrowingFile
 from slipstream.serving.kept_logs import LogPlace, find_place, read_end
 from slipstream.serving.messages import GateCounts
 from slipstream.serving.run import expected_phases
+from slipstream.serving.supervision.causes.diagnosis import READ_BYTES
+from slipstream.serving.supervision.causes.ladder import Death
 from slipstream.serving.supervision.chronicle import Chronicle
-from slipstream.serving.supervision.death import Death
-from slipstream.serving.supervision.diagnosis import READ_BYTES
 from slipstream.serving.supervision.generation import Asker, prove, warm_up
-from slipstream.serving.supervision.memory_guard import LOOK_EVERY_SECONDS, MemoryGuard
 from slipstream.serving.supervision.peers import Peers
 from slipstream.serving.supervision.run_socket import RunSocket
-from slipstream.serving.supervision.watchdog import (
+from slipstream.serving.supervision.watching.watchdog import (
+    LOOK_EVERY_SECONDS,
     STUCK_AFTER_SECONDS,
+    MemoryGuard,
     Observation,
     judge,
     should_probe,

@@ -16,11 +16,10 @@ from slipstream.serving.group.heartbeats import Order, Report
 from slipstream.serving.group.link import SILENT_AFTER_SECONDS
 from slipstream.serving.kept_logs import find_place
 from slipstream.serving.run import State
+from slipstream.serving.supervision.causes.ladder import Cause, Death, Rung, take_rungs
 from slipstream.serving.supervision.chronicle import Chronicle
-from slipstream.serving.supervision.death import Death
 from slipstream.serving.supervision.engine_life import WATCH_EVERY_SECONDS, EngineLife
 from slipstream.serving.supervision.generation import Asker
-from slipstream.serving.supervision.ladder import Cause, Rung, take_rungs
 from slipstream.serving.supervision.peers import (
     LOOK_EVERY_SECONDS,
     SHOWN_CHARACTERS,

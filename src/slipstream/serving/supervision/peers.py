@@ -11,12 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from slipstream.planning.group import Group
-from slipstream.serving.group.heartbeats import Order, Report
+from slipstream.serving.group.heartbeats import Order, Report, read_secret
 from slipstream.serving.group.link import SILENT_AFTER_SECONDS, GroupLink
-from slipstream.serving.group.secret import read_secret
+from slipstream.serving.supervision.causes.ladder import Cause, Death
 from slipstream.serving.supervision.chronicle import Chronicle
-from slipstream.serving.supervision.death import Death
-from slipstream.serving.supervision.ladder import Cause
 
 LOOK_EVERY_SECONDS = 0.1
 STILL_EVERY_SECONDS = 30.0
@@ -26,7 +24,7 @@ BEGIN_WITHIN_SECONDS = 30.0
 SETTLE_SECONDS = 10.0
 SHOWN_CHARACTERS = 300
 # What says nothing of its own: a rank that knows more is believed.
-_VAGUE: tuple[Cause | None, ...] = (None, "other", "hang", "rank-lost")
+_VAGUE: tuple[Cause | None, ...] = (None, "unknown", "hang", "rank-lost")
 
 
 class Peers:

@@ -29,9 +29,18 @@ from slipstream.serving.kept_logs import LogPlace, find_place, set_aside
 from slipstream.serving.messages import SOCKET
 from slipstream.serving.run import read_process
 from slipstream.serving.served_plan import describe_gate
+from slipstream.serving.service.service_manager import ServiceManager
+from slipstream.serving.supervision.causes.diagnosis import Finding, diagnose, diagnose_file
+from slipstream.serving.supervision.causes.ladder import (
+    Cause,
+    Crash,
+    Death,
+    classify,
+    decide_succession_wait,
+    may_restart,
+    step_down,
+)
 from slipstream.serving.supervision.chronicle import Chronicle
-from slipstream.serving.supervision.death import Death
-from slipstream.serving.supervision.diagnosis import Finding, diagnose, diagnose_file
 from slipstream.serving.supervision.engine_life import EngineLife
 from slipstream.serving.supervision.engine_process import (
     GRACE_SECONDS,
@@ -43,21 +52,13 @@ from slipstream.serving.supervision.engine_process import (
     start_group,
 )
 from slipstream.serving.supervision.engine_session import list_session
-from slipstream.serving.supervision.gate_following import GateFollowing
 from slipstream.serving.supervision.generation import Asker
-from slipstream.serving.supervision.ladder import (
-    Cause,
-    Crash,
-    decide_succession_wait,
-    may_restart,
-    step_down,
-)
-from slipstream.serving.supervision.memory_guard import guard_host
 from slipstream.serving.supervision.peers import Followers, Peers
 from slipstream.serving.supervision.run_socket import RunSocket
-from slipstream.serving.supervision.service_manager import ServiceManager
-from slipstream.serving.supervision.steering_watch import SteeringWatch
-from slipstream.serving.supervision.swapping import Swapping
+from slipstream.serving.supervision.swapping.swapping import Swapping
+from slipstream.serving.supervision.watching.gate_following import GateFollowing
+from slipstream.serving.supervision.watching.steering_watch import SteeringWatch
+from slipstream.serving.supervision.watching.watchdog import guard_host
 
 LOOK_EVERY_SECONDS = 0.1
 # For requests that were admitted just before the gate heard of the drain to be counted.
@@ -375,18 +376,3 @@ class Supervisor:
             details=tuple(finding.meaning for finding in self._findings[:3]),
             hint=death.hint or remedy or f"slipstream logs {self._chronicle.run.id}",
         )
-
-
-def classify(findings: tuple[Finding, ...], *, has_served: bool = False) -> Cause:
-    """Return the ladder's cause for what a log tells first.
-
-    Settings with which it has served are not refused, so nothing in a log forbids a restart.
-    """
-    if not findings or findings[0].cause == "request":
-        return "other"
-    first = findings[0]
-    if not first.retry and not has_served:
-        return "configuration"
-    if first.cause in ("illegal-access", "out-of-memory", "hang"):
-        return first.cause
-    return "other"

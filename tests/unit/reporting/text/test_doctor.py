@@ -1,10 +1,10 @@
 """What `slipstream doctor` shows, word for word."""
 
 from slipstream.reporting.text.doctor import render_diagnosis, render_examination
-from slipstream.serving.examination import Diagnosis, Examination, diagnose_log
-from slipstream.serving.site import Check
+from slipstream.serving.support.checks import Check
+from slipstream.serving.support.examination import Diagnosis, Examination, diagnose_log
 from tests.snapshots import read_snapshot
-from tests.unit.serving.test_examination import EXCERPTS
+from tests.unit.serving.support.test_examination import EXCERPTS
 
 HOLE = "PYSEC-2026-4344: a chat template that comes with a request can harm the server"
 CHECKS = (

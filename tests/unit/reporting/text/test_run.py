@@ -7,7 +7,7 @@ import pytest
 
 from slipstream.reporting.text.run import render_event, render_status, render_statuses, show_age
 from slipstream.serving.run_status import RunStatus, StatusList, read_status
-from slipstream.serving.supervision.ladder import step_down
+from slipstream.serving.supervision.causes.ladder import step_down
 from tests.snapshots import read_snapshot
 from tests.unit.serving.kept_runs import (
     AT,

@@ -14,8 +14,9 @@ from slipstream.serving.access.gate_file import (
     GateSettings,
     KeyDefaults,
     Route,
+    apply_rules,
+    read_rules,
 )
-from slipstream.serving.access.gate_rules import apply_rules, read_rules
 from slipstream.serving.access.keys import KeyTerms, Scope
 from slipstream.vllm_plugin.gate.key_ring import TERMS
 from slipstream.vllm_plugin.gate.routes import SCOPES

@@ -23,13 +23,9 @@ from slipstream.serving.access.gate_file import GateSettings
 from slipstream.serving.messages import GateCounts, Readiness
 from slipstream.serving.run import RunFolder, Terms, read_process
 from slipstream.serving.run_status import read_live
-from slipstream.serving.supervision import (
-    chronicle,
-    engine_process,
-    gate_following,
-    watchdog,
-)
+from slipstream.serving.supervision import chronicle, engine_process
 from slipstream.serving.supervision.engine_process import run_group
+from slipstream.serving.supervision.watching import gate_following, watchdog
 from tests.unit.full_disk import fill, unmount_disk
 from tests.unit.serving.supervision.fake_engine import Stage
 from tests.unit.serving.supervision.test_supervisor import NO_ROOM

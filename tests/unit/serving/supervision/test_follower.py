@@ -9,8 +9,7 @@ from slipstream.errors import EngineError
 from slipstream.hardware import load_host
 from slipstream.planning.group import Group
 from slipstream.planning.settings import Choice
-from slipstream.serving.group.heartbeats import Heartbeat, Order, sign
-from slipstream.serving.group.secret import read_secret
+from slipstream.serving.group.heartbeats import Heartbeat, Order, read_secret, sign
 from slipstream.serving.supervision import follower
 from slipstream.serving.supervision.follower import Head
 from tests.unit.serving.supervision.group_stage import GroupStage

@@ -12,7 +12,8 @@ from slipstream.hardware import Host
 from slipstream.serving.group import link
 from slipstream.serving.group.link import GroupLink
 from slipstream.serving.run import read_process
-from slipstream.serving.supervision import follower, ladder, peers
+from slipstream.serving.supervision import follower, peers
+from slipstream.serving.supervision.causes import ladder
 from tests.unit.serving.supervision.group_stage import GroupStage
 from tests.unit.serving.supervision.test_supervisor import ILLEGAL, crash
 

@@ -13,14 +13,15 @@ import pytest
 from slipstream.errors import EngineError, InvalidInputError
 from slipstream.hardware import Host
 from slipstream.planning.settings import Choice, Speculation
-from slipstream.serving import systemd
 from slipstream.serving.access.addresses import Address
-from slipstream.serving.examination import diagnose_run
 from slipstream.serving.messages import GateCounts, Readiness
 from slipstream.serving.run import Terms, is_alive, read_process
-from slipstream.serving.supervision import engine_life, engine_process, supervisor, watchdog
-from slipstream.serving.supervision.diagnosis import diagnose
-from slipstream.serving.supervision.supervisor import classify
+from slipstream.serving.service import systemd
+from slipstream.serving.supervision import engine_life, engine_process, supervisor
+from slipstream.serving.supervision.causes.diagnosis import diagnose
+from slipstream.serving.supervision.causes.ladder import classify
+from slipstream.serving.supervision.watching import watchdog
+from slipstream.serving.support.examination import diagnose_run
 from tests.unit.serving.supervision.fake_engine import Stage
 
 ILLEGAL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
@@ -415,8 +416,8 @@ def test_the_run_names_the_engine_only_while_it_lives(tmp_path: Path, host: Host
         (ILLEGAL, "illegal-access"),
         (NO_ROOM, "out-of-memory"),
         ("api_server.py: error: unrecognized arguments: --warp-speed", "configuration"),
-        (UNKNOWN, "other"),
-        ("", "other"),
+        (UNKNOWN, "unknown"),
+        ("", "unknown"),
     ],
 )
 def test_what_a_log_tells_first_decides_the_ladder(log: str, cause: str) -> None:

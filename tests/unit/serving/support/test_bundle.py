@@ -15,7 +15,7 @@ from slipstream.serving.support.bundle import BundleList
 from slipstream.steering.drift import Drift
 from tests.unit.planning.bare_plans import bare_plan
 from tests.unit.serving.kept_runs import PLAN, access, happen, keep
-from tests.unit.serving.test_examination import EXCERPTS
+from tests.unit.serving.support.test_examination import EXCERPTS
 from tests.unit.steering.lines import write as write_line
 
 Capture = pytest.CaptureFixture[str]

@@ -1,0 +1,270 @@
+"""Swaps of a served drafter: ordered by the user, loaded by the gate, tested here.
+
+A drafter of which nothing is accepted, or less than of the one before, is swapped back. The plan of
+the run changes with the drafter, so a restart keeps it. Whatever goes wrong with a swap is told,
+and no reason to end an engine that serves.
+"""
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+
+from slipstream.errors import EngineError, SlipstreamError
+from slipstream.planning.plan import LaunchPlan
+from slipstream.planning.settings import Choice
+from slipstream.serving.messages import DrafterOrder, DrafterResult
+from slipstream.serving.plugin_settings import takes_swaps
+from slipstream.serving.supervision.causes.ladder import Death
+from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.serving.supervision.engine_life import EngineLife
+from slipstream.serving.supervision.generation import PROOFS, STORY, Proof, prove
+from slipstream.serving.supervision.run_socket import RunSocket
+from slipstream.serving.supervision.swapping.swap_checks import SwapWatch, find_current, find_faults
+from slipstream.serving.swaps import ServedDrafter, Swap, SwapOrder
+
+LOOK_EVERY_SECONDS = 0.25
+# A gate that says nothing for so long serves a drafter that nobody knows.
+GATE_WITHIN_SECONDS = 600.0
+KEPT_DRAFTERS = 100
+PROOF_TOKENS = 32
+
+
+class Swapping:
+    """Carries out the swap orders of a run one by one, and watches the last one."""
+
+    def __init__(self, chronicle: Chronicle, socket: RunSocket) -> None:
+        self._chronicle, self._socket = chronicle, socket
+        self._watch: SwapWatch | None = None
+        self._return_reason: str | None = None
+        self._under_way: SwapOrder | None = None
+
+    def swap_back(self, reason: str) -> bool:
+        """Load the previous drafter again, and return whether there is one.
+
+        One that was swapped back to stays: the drafter before it is the worse one.
+        """
+        run = self._chronicle.run
+        last = run.last_swap
+        can_return = last is not None and last.outcome == "swapped" and takes_swaps(run.plan)
+        if can_return:
+            self._return_reason = reason
+        return can_return
+
+    async def follow(self, life: EngineLife) -> None:
+        """Take orders as long as the engine lives; end it if no drafter in it is complete."""
+        self._return_reason = None
+        if (order := self._under_way) is not None:
+            self._under_way = None
+            message = f"the engine ended during the swap; {self._current.name} is in use"
+            self._tell(order, "failed", message, hint=f"slipstream doctor {self._chronicle.run.id}")
+        try:
+            while True:
+                order = await self._socket.take_order(LOOK_EVERY_SECONDS)
+                try:
+                    await self._look(order, life)
+                except Death:
+                    raise
+                except Exception as fault:  # noqa: BLE001
+                    self._chronicle.note(f"the drafter was not swapped: {_explain(fault)}")
+        finally:
+            self._end_watch()
+
+    async def _look(self, order: SwapOrder | None, life: EngineLife) -> None:
+        if order is not None:
+            self._end_watch()
+            self._under_way = order
+            await self._obey(order, life)
+            self._under_way = None
+        elif self._chronicle.run.state != "ready":
+            return
+        elif self._return_reason is not None:
+            reason, self._return_reason = self._return_reason, None
+            await self._return(life, reason)
+        elif self._watch is not None:
+            await self._look_at_requests(self._watch, life)
+
+    async def _obey(self, order: SwapOrder, life: EngineLife) -> None:
+        try:
+            faults = await asyncio.to_thread(lambda: list(find_faults(self._chronicle.run, order)))
+        except Exception as fault:  # noqa: BLE001 the files of a drafter are a stranger's
+            self._tell(order, "refused", _explain(fault), hint=getattr(fault, "hint", None))
+            return
+        if faults:
+            self._tell(order, "refused", f"{faults[0].code}: {faults[0].message}", faults[0].hint)
+            return
+        self._chronicle.note(f"swapping to {order.name}, with a test request before and after")
+        try:
+            await self._exchange(order, life)
+        except Death:
+            raise
+        except Exception as fault:  # noqa: BLE001
+            message = f"{self._current.name} is in use: {_explain(fault)}"
+            self._tell(order, "failed", message, hint="slipstream logs")
+
+    async def _exchange(self, order: SwapOrder, life: EngineLife) -> None:
+        """Load the ordered drafter, and keep it if some of its drafts are accepted in the proof."""
+        before = await _prove_again(life)
+        result = await self._load(order.folder, life, is_return=False)
+        if result.outcome != "swapped":
+            outcome = "refused" if result.outcome == "refused" else "failed"
+            message = f"the engine refused {order.name}: {result.error}"
+            self._tell(order, outcome, message, hint=f"slipstream inspect {order.folder}")
+            return
+        self._change_drafter(order.name, order.folder)
+        try:
+            # By the time of another token, all drafts of the old drafter are verified.
+            await life.asker.generate(STORY, 1)
+            after = await _prove_again(life)
+        except EngineError as fault:
+            await self._return(life, fault.message, order=order, result=result)
+            return
+        # Without drafts, which a controller decides by load, only the requests will tell.
+        if before.accepted and after.drafts and not after.accepted:
+            why = f"none of {after.drafts} drafts was accepted"
+            await self._return(life, why, order=order, proofs=(before, after), result=result)
+            return
+        message = (
+            f"{order.name} drafts: {_show(after)} tokens per step, {_show(before)} before; it was "
+            f"loaded within {1000 * (result.seconds or 0):.0f} ms"
+        )
+        watch = SwapWatch(self._chronicle.folder, self._chronicle.run.drafters, self._socket)
+        self._watch = watch
+        try:
+            await asyncio.to_thread(watch.begin)
+        except OSError as fault:
+            self._end_watch()
+            self._chronicle.note(
+                f"the new drafter cannot be compared with the previous one: {fault}"
+            )
+        self._tell(order, "swapped", message, proofs=(before, after), result=result)
+
+    async def _return(
+        self,
+        life: EngineLife,
+        reason: str,
+        *,
+        order: SwapOrder | None = None,
+        proofs: tuple[Proof | None, Proof | None] = (None, None),
+        result: DrafterResult | None = None,
+    ) -> None:
+        """Load the previous drafter again, and report why."""
+        self._end_watch()
+        previous, left = self._chronicle.run.drafters[-2:]
+        order = order or SwapOrder(name=left.name, folder=left.folder)
+        back = await self._load(previous.folder, life, is_return=True)
+        if back.outcome != "swapped":
+            message = f"{left.name} stays in use, although {reason}: {back.error}"
+            self._tell(order, "failed", message, hint=f"slipstream inspect {previous.folder}")
+            return
+        self._change_drafter(previous.name, previous.folder)
+        message = f"swapped back to {previous.name}: {reason}"
+        hint = f"slipstream bench {self._chronicle.run.id}"
+        self._tell(order, "swapped-back", message, hint, proofs=proofs, result=result or back)
+
+    async def _look_at_requests(self, watch: SwapWatch, life: EngineLife) -> None:
+        verdict = await asyncio.to_thread(watch.look)
+        if verdict is None:
+            return
+        self._end_watch()
+        test = watch.test
+        shown = "no request could be compared"
+        if test.accepted_per_step is not None:
+            old, new = test.accepted_per_step
+            shown = (
+                f"{new:.2f} accepted tokens per step, {old:.2f} before, {test.requests} requests"
+            )
+        if verdict == "worse":
+            await self._return(life, f"it is worse: {shown}")
+        else:
+            judged = "as good as the previous one" if verdict == "as-good" else "kept, undecided"
+            figures = {"requests": float(test.requests)}
+            self._chronicle.note(f"the new drafter is {judged}: {shown}", figures=figures)
+
+    async def _load(self, folder: Path, life: EngineLife, *, is_return: bool) -> DrafterResult:
+        """Have the gate load a drafter and wait for its result; end the engine without one."""
+        order = DrafterOrder(folder=folder, previous=self._current.folder, is_return=is_return)
+        try:
+            loading = self._socket.load_drafter(order)
+            result = await asyncio.wait_for(loading, GATE_WITHIN_SECONDS)
+        except TimeoutError:
+            message = (
+                f"the gate did not report within {GATE_WITHIN_SECONDS:g} s which drafter serves"
+            )
+            raise Death(None, message, life.process.poll()) from None
+        if result.outcome == "broken":
+            raise Death(None, f"no drafter is complete: {result.error}", life.process.poll())
+        return result
+
+    def _change_drafter(self, name: str, folder: Path) -> None:
+        """Save in the run which drafter serves from now on."""
+        run, current = self._chronicle.run, self._current
+        known = run.drafters or (current,)
+        added = ServedDrafter(name=name, folder=folder, since=datetime.now(UTC))
+        self._chronicle.update(
+            plan=_with_drafter(run.plan, folder, f"swapped in for {current.name}"),
+            drafters=(*known, added)[-KEPT_DRAFTERS:],
+        )
+        self._socket.change_drafter()
+
+    def _tell(
+        self,
+        order: SwapOrder,
+        outcome: str,
+        message: str,
+        hint: str | None = None,
+        *,
+        proofs: tuple[Proof | None, Proof | None] = (None, None),
+        result: DrafterResult | None = None,
+    ) -> None:
+        """Report an outcome in the events and in the run, where the command waits for it."""
+        before, after = (proof.tokens_per_step if proof else None for proof in proofs)
+        swap = Swap.model_validate(
+            {
+                **{"order": order.id, "at": datetime.now(UTC), "outcome": outcome, "hint": hint},
+                **{"message": message, "drafter": order.name, "serves": self._current.name},
+                "load_seconds": result.seconds if result else None,
+                "tokens_per_step_before": before,
+                "tokens_per_step_after": after,
+            }
+        )
+        figures = swap.model_dump(include=FIGURES, exclude_none=True)
+        if outcome == "swapped" and after is not None:
+            measured = {**self._chronicle.run.measurements, "tokens_per_step": after}
+            self._chronicle.update(measurements=measured)
+        self._chronicle.update(last_swap=swap)
+        self._chronicle.note(f"swap: {message}", figures=figures)
+        self._socket.answer(swap)
+
+    def _end_watch(self) -> None:
+        """Close the ledger."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+    @property
+    def _current(self) -> ServedDrafter:
+        return find_current(self._chronicle.run)
+
+
+FIGURES = {"load_seconds", "tokens_per_step_before", "tokens_per_step_after"}
+
+
+async def _prove_again(life: EngineLife) -> Proof:
+    """Repeat the test request on one prompt, briefly, since other requests are open."""
+    return await prove(life.asker, drafts=True, prompts=PROOFS[:1], tokens=PROOF_TOKENS)
+
+
+def _with_drafter(plan: LaunchPlan, folder: Path, because: str) -> LaunchPlan:
+    assert plan.speculation is not None
+    drafter = Choice(str(folder), "user", because)
+    changed = plan.speculation.model_copy(update={"drafter": drafter, "revision": None})
+    return plan.change(speculation=changed)
+
+
+def _explain(fault: Exception) -> str:
+    known = isinstance(fault, SlipstreamError | OSError)
+    return str(fault) if known else f"{type(fault).__name__}: {fault}"
+
+
+def _show(proof: Proof) -> str:
+    return "no" if proof.tokens_per_step is None else f"{proof.tokens_per_step:.2f}"
