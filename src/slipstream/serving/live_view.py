@@ -5,8 +5,7 @@ asked without a key, or with the one in SLIPSTREAM_API_KEY.
 """
 
 import asyncio
-import os
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,6 +21,7 @@ from slipstream.records import Record
 from slipstream.serving.access.addresses import Address
 from slipstream.serving.access.own_listener import OwnListener
 from slipstream.serving.following import AccessLine, read_access_line
+from slipstream.serving.kept_logs import read_end
 from slipstream.serving.messages import GateCounts
 from slipstream.serving.run import Event, Process, Run, RunFolder
 from slipstream.serving.run_status import RunStatus, read_live, read_status
@@ -196,20 +196,8 @@ def parse_engine_figures(text: str) -> EngineFigures:
     )
 
 
-def _read_tail(path: Path) -> list[bytes]:
-    """Read the last whole lines of a file, at most so many bytes of them."""
-    try:
-        with path.open("rb") as file:
-            begin = max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES)
-            file.seek(begin)
-            lines = file.read(TAIL_BYTES).splitlines()
-    except OSError:
-        return []
-    return lines[1:] if begin else lines
-
-
 def _read_traffic(folder: RunFolder, now: datetime) -> Traffic | None:
-    lines = list(_read_accesses(_read_tail(folder.access_log)))
+    lines = list(_read_accesses(read_end(folder.access_log, TAIL_BYTES)))
     if not lines:
         return None
     since = max(lines[0].at, now - TRAFFIC_WINDOW)
@@ -222,15 +210,16 @@ def _read_traffic(folder: RunFolder, now: datetime) -> Traffic | None:
     )
 
 
-def _read_accesses(lines: Iterable[bytes]) -> Iterable[AccessLine]:
-    for line in lines:
+def _read_accesses(lines: str) -> Iterator[AccessLine]:
+    for line in lines.encode().splitlines():
         with suppress(InvalidInputError):  # Of another version.
             if (access := read_access_line(line)) is not None:
                 yield access
 
 
 def _read_last_events(folder: RunFolder) -> tuple[Event, ...]:
-    events = map(folder.read_event, _read_tail(folder.events)[-SHOWN_EVENTS:])
+    lines = read_end(folder.events, TAIL_BYTES).encode().splitlines()
+    events = map(folder.read_event, lines[-SHOWN_EVENTS:])
     return tuple(event for event in events if event is not None)
 
 

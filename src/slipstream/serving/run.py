@@ -94,6 +94,11 @@ class Terms(Record):
     guardian: GuardianRules = Field(default_factory=GuardianRules)
 
     @property
+    def needed_keys(self) -> Path | None:
+        """The key file, None if the gate requires no key."""
+        return self.keys_file if self.needs_key else None
+
+    @property
     def needs_key(self) -> bool:
         """Whether the gate requires a key."""
         keys = self.keys_file

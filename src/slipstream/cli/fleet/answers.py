@@ -9,7 +9,7 @@ from slipstream.errors import ExitCode
 from slipstream.fleet.canary.answers import ANSWERS, sample_answers
 from slipstream.fleet.canary.ledgers import find_run
 from slipstream.measuring.client.endpoint import Endpoint
-from slipstream.serving.access.borrowed_key import borrow_key
+from slipstream.serving.access.keys import borrow_key
 from slipstream.serving.access.tls import Certificate
 from slipstream.serving.run import find_runs_root
 
@@ -29,7 +29,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Ask the run prompts of ours, and print how far its tokens are from the target's best."""
     _, served = find_run(find_runs_root(os.environ), options.port)
     assert served.url is not None
-    with borrow_key(served) as key:
+    with borrow_key(served.terms.needed_keys) as key:
         endpoint = Endpoint(served.url, key=key, certificate=Certificate.of(served.plan))
         sample = sample_answers(endpoint, options.number)
     worst = max((one.worst for one in sample.answers), default=0.0)

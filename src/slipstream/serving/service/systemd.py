@@ -1,16 +1,24 @@
-"""A systemd unit that runs the same command as a person would, as its own user.
+"""systemd: a unit that runs the same command as a person would, and the messages to its manager.
 
-The user is a fixed one and not systemd's dynamic one: the key file and the cache of models belong
-to somebody, and are handled from outside (`sudo -Hu slipstream slipstream keys new`). The key file
-is read where it lies and not copied as a credential: a revoked key is refused within a second.
+The unit's user is a fixed one and not systemd's dynamic one: the key file and the cache of models
+belong to somebody, and are handled from outside (`sudo -Hu slipstream slipstream keys new`). The
+key file is read where it lies and not copied as a credential: a revoked key is refused within a
+second.
+
+A message is one datagram to the socket that the manager names; without one nothing is sent. The
+heartbeat comes from the supervisor's own event loop: if that hangs, the manager restarts us.
 """
 
-from collections.abc import Iterable
+import asyncio
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from slipstream.errors import ExitCode, InvalidInputError
-from slipstream.serving.service.service_manager import EXTEND_SECONDS
+from slipstream.serving.run import Event
 from slipstream.serving.supervision.engine_process import GRACE_SECONDS
 
 USER = "slipstream"
@@ -19,6 +27,10 @@ STOP_MARGIN_SECONDS = 15
 RESTART_SECONDS = 5
 # The loop that beats does nothing that takes long; a full disk's fsync may take some seconds.
 WATCHDOG_SECONDS = 60
+# A start is never cut off while it reports: a download does every few seconds, the loop more often.
+EXTEND_SECONDS = 600
+BEATS_PER_TIMEOUT = 4
+UNWATCHED_SECONDS = 60.0
 # The supervisor has tried what there is to try: only its own death is worth another start.
 _FINAL = (ExitCode.EXPECTED_FAILURE, ExitCode.USAGE, ExitCode.ENGINE, ExitCode.GATE_MISSED)
 # Which the service does not see, or sees empty.
@@ -190,3 +202,48 @@ def _wrap(text: str) -> str:
     if not set(text) & set(" '\";\\"):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+class ServiceManager:
+    """The service manager that started this process, or none."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        name = environment.get("NOTIFY_SOCKET", "")
+        # A leading @ is an abstract name.
+        self._address = "\0" + name[1:] if name.startswith("@") else name
+        # What must arrive: it is sent again with every beat until there is room for it.
+        self._unsent: tuple[str, ...] = ()
+        self._is_ready = False
+        watched = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        timeout_us = int(environment.get("WATCHDOG_USEC", 0)) if watched else 0
+        self._beat_seconds = timeout_us / 1e6 / BEATS_PER_TIMEOUT or UNWATCHED_SECONDS
+
+    def report(self, event: Event) -> None:
+        """Report an event of the run."""
+        lines = [f"STATUS={event.state}: {' '.join(event.message.split())}"]
+        if event.state == "ready" and not self._is_ready:
+            self._is_ready = True
+            self._unsent = ("READY=1",)
+        if event.state in ("draining", "stopping"):
+            lines.append("STOPPING=1")
+        self._send(*lines, *self._extend())
+
+    async def beat(self) -> None:
+        """Send heartbeats as long as the loop runs."""
+        while self._address:
+            self._send("WATCHDOG=1", *self._extend())
+            await asyncio.sleep(self._beat_seconds)
+
+    def _extend(self) -> list[str]:
+        return [] if self._is_ready else [f"EXTEND_TIMEOUT_USEC={EXTEND_SECONDS * 1_000_000}"]
+
+    def _send(self, *lines: str) -> None:
+        if not self._address:
+            return
+        # A manager that does not listen is no reason to stop serving.
+        with (
+            suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender,
+        ):
+            sender.sendto("\n".join((*lines, *self._unsent)).encode(), self._address)
+            self._unsent = ()

@@ -4,18 +4,21 @@ A disk that refuses to be written to ends no engine: the run in memory counts, t
 told once, and what is not written yet is written as soon as it can be.
 """
 
+import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from slipstream.engines.vllm_log import Phase
 from slipstream.errors import InvalidInputError
 from slipstream.serving.kept_logs import cut_own_log
 from slipstream.serving.run import Event, Run, RunFolder, State
+from slipstream.serving.supervision.causes.ladder import Death
 
 KEPT_EVENTS = 1000
+Found = TypeVar("Found")
 
 
 class Chronicle:
@@ -77,6 +80,27 @@ class Chronicle:
     def unwritten(self) -> tuple[Event, ...]:
         """The events that the disk has not taken yet."""
         return tuple(self._unwritten)
+
+    async def keep_looking(
+        self, name: str, look: Callable[[], Awaitable[Found | None]], every_seconds: float
+    ) -> Found:
+        """Look again and again until something is found, or an engine has to end.
+
+        Any other fault costs that look: it is noted once, and what serves is not ended for it.
+        """
+        trouble: str | None = None
+        while True:
+            await asyncio.sleep(every_seconds)
+            try:
+                if (found := await look()) is not None:
+                    return found
+            except Death:
+                raise
+            except Exception as fault:  # noqa: BLE001
+                said = f"{name}: {type(fault).__name__}: {fault}"
+                if said != trouble:
+                    trouble = said
+                    self.note(said)
 
     def _add(
         self, message: str, phase: Phase | None = None, figures: Mapping[str, float] | None = None

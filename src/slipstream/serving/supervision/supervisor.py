@@ -29,7 +29,7 @@ from slipstream.serving.kept_logs import LogPlace, find_place, set_aside
 from slipstream.serving.messages import SOCKET
 from slipstream.serving.run import read_process
 from slipstream.serving.served_plan import describe_gate
-from slipstream.serving.service.service_manager import ServiceManager
+from slipstream.serving.service.systemd import ServiceManager
 from slipstream.serving.supervision.causes.diagnosis import Finding, diagnose, diagnose_file
 from slipstream.serving.supervision.causes.ladder import (
     Cause,

@@ -34,6 +34,21 @@ class Check(Record):
     hint: str | None = None
 
 
+def fine(subject: str, message: str, details: tuple[str, ...] = ()) -> Check:
+    """Return a check that found nothing."""
+    return Check(subject=subject, verdict="ok", message=message, details=details)
+
+
+def warn(subject: str, message: str, hint: str, details: tuple[str, ...] = ()) -> Check:
+    """Return a check that found something to know."""
+    return Check(subject=subject, verdict="warning", message=message, hint=hint, details=details)
+
+
+def fault(subject: str, message: str, hint: str, details: tuple[str, ...] = ()) -> Check:
+    """Return a check that found something to repair."""
+    return Check(subject=subject, verdict="fault", message=message, hint=hint, details=details)
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """Everything that is examined, the newest run first."""
@@ -60,14 +75,8 @@ def check_modes(site: Site) -> Iterator[Check]:
         yield from _check_mode(folder, 0o022, 700, site.user)
     try:
         read_keys(keys)
-    except InvalidInputError as fault:
-        yield Check(
-            subject="files",
-            verdict="fault",
-            message=fault.message,
-            details=fault.details,
-            hint=fault.hint,
-        )
+    except InvalidInputError as found:
+        yield fault("files", found.message, found.hint, found.details)
 
 
 def _check_mode(path: Path, closed: int, mode: int, user: int) -> Iterator[Check]:
@@ -75,17 +84,13 @@ def _check_mode(path: Path, closed: int, mode: int, user: int) -> Iterator[Check
         status = path.stat()
     except OSError:
         return
+    name = shlex.quote(str(path))
     if status.st_uid not in (user, 0):
-        message, hint = f"{path} is another user's", f"ls -ld {shlex.quote(str(path))}"
-        yield Check(subject="files", verdict="fault", message=message, hint=hint)
-    elif open_bits := status.st_mode & closed:
-        can = "write to" if open_bits & 0o022 else "read"
-        yield Check(
-            subject="files",
-            verdict="fault" if open_bits & 0o022 else "warning",
-            message=f"others can {can} {path}",
-            hint=f"chmod {mode} {shlex.quote(str(path))}",
-        )
+        yield fault("files", f"{path} is another user's", f"ls -ld {name}")
+    elif status.st_mode & closed & 0o022:
+        yield fault("files", f"others can write to {path}", f"chmod {mode} {name}")
+    elif status.st_mode & closed:
+        yield warn("files", f"others can read {path}", f"chmod {mode} {name}")
 
 
 def _list_caches(environment: Mapping[str, str]) -> Iterator[Path]:
@@ -108,13 +113,9 @@ def check_listeners(site: Site) -> Iterator[Check]:
     pids = {*owners, *list_engines(site.user, site.proc)}
     for _, run in site.runs:
         if not run.terms.gated and run.engine and list_session(run.engine, site.proc):
-            yield Check(
-                subject="network",
-                verdict="warning",
-                message=f"{run.id} runs without the gate: "
-                "programs of every user of this machine may ask it anything",
-                hint=f"slipstream stop {run.id}, then serve it without --no-gate",
-            )
+            who = "programs of every user of this machine may ask it anything"
+            hint = f"slipstream stop {run.id}, then serve it without --no-gate"
+            yield warn("network", f"{run.id} runs without the gate: {who}", hint)
     for listener in list_open_listeners(pids, site.proc):
         yield from _judge_listener(listener, owners.get(listener.pid))
 
@@ -122,29 +123,18 @@ def check_listeners(site: Site) -> Iterator[Check]:
 def _judge_listener(listener: Listener, owner: tuple[RunFolder, Run] | None) -> Iterator[Check]:
     where = f"{listener.address}:{listener.port}"
     if owner is None:
-        yield Check(
-            subject="network",
-            verdict="warning",
-            message=f"process {listener.pid} is vLLM without a gate on {where}: "
-            "even with --api-key some of its routes need no key",
-            hint="slipstream serve TARGET",
-        )
+        what = f"process {listener.pid} is vLLM without a gate on {where}"
+        message = f"{what}: even with --api-key some of its routes need no key"
+        yield warn("network", message, "slipstream serve TARGET")
         return
     folder, run = owner
     if urlsplit(run.url or "").port != listener.port:
-        yield Check(
-            subject="network",
-            verdict="warning",
-            message=f"{run.id} has an internal port on {where} that the gate does not protect",
-            hint=f"let a firewall close port {listener.port} to other machines",
-        )
+        message = f"{run.id} has an internal port on {where} that the gate does not protect"
+        hint = f"let a firewall close port {listener.port} to other machines"
+        yield warn("network", message, hint)
     elif not _asks_for_keys(folder):
-        yield Check(
-            subject="network",
-            verdict="fault",
-            message=f"{run.id} serves other machines on {where} without a key",
-            hint=f"slipstream stop {run.id}",
-        )
+        message = f"{run.id} serves other machines on {where} without a key"
+        yield fault("network", message, f"slipstream stop {run.id}")
 
 
 def _asks_for_keys(folder: RunFolder) -> bool:
@@ -165,9 +155,9 @@ def check_certificates(site: Site) -> Iterator[Check]:
         try:
             certificate = Certificate.of(run.plan)
             warnings = certificate.check(site.now) if certificate else ()
-        except InvalidInputError as fault:
-            yield Check(subject="network", verdict="fault", message=fault.message, hint=fault.hint)
+        except InvalidInputError as found:
+            yield fault("network", found.message, found.hint)
             continue
         for warning in warnings:
             hint = f"renew it; {run.id} takes a new one only with -- --enable-ssl-refresh"
-            yield Check(subject="network", verdict="warning", message=warning, hint=hint)
+            yield warn("network", warning, hint)

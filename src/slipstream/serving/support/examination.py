@@ -37,6 +37,9 @@ from slipstream.serving.support.checks import (
     check_certificates,
     check_listeners,
     check_modes,
+    fault,
+    fine,
+    warn,
 )
 from slipstream.steering.flight import Flight, read_flight
 from slipstream.units import show_bytes
@@ -44,6 +47,9 @@ from slipstream.user_folders import slipstream_cache
 
 SCARCE_DISK_BYTES = 20 << 30
 LEAST_DISK_BYTES = 1 << 30
+PRIVATE = "keys and runs are private, caches are not writable for others"
+SUPERVISED = "runs, none without its supervisor"
+UNREACHED = "no unprotected engine is reachable from other machines"
 
 
 class Diagnosis(Record):
@@ -85,20 +91,10 @@ def examine(site: Site) -> Examination:
         *_or_fine(_check_memory(site.host), "memory", _describe_memory(site.host)),
         *_check_load(site),
         *_or_fine(_check_disk(site), "disk", _describe_disk(cache)),
-        *_or_fine(
-            check_modes(site),
-            "files",
-            "keys and runs are private, caches are not writable for others",
-        ),
-        *_or_fine(
-            check_listeners(site),
-            "network",
-            "no unprotected engine is reachable from other machines",
-        ),
+        *_or_fine(check_modes(site), "files", PRIVATE),
+        *_or_fine(check_listeners(site), "network", UNREACHED),
         *check_certificates(site),
-        *_or_fine(
-            _check_stale(site), "runs", f"{len(site.runs)} runs, none without its supervisor"
-        ),
+        *_or_fine(_check_stale(site), "runs", f"{len(site.runs)} {SUPERVISED}"),
         *_check_drifts(site),
         _check_newest(site, diagnosis),
     )
@@ -135,31 +131,20 @@ def _find_flight(folder: RunFolder, run: Run) -> Flight | None:
 
 
 def _or_fine(found: Iterable[Check], subject: str, message: str) -> tuple[Check, ...]:
-    return tuple(found) or (Check(subject=subject, verdict="ok", message=message),)
+    return tuple(found) or (fine(subject, message),)
 
 
 def _check_machine(host: Host) -> Check:
     """Check for an accelerator, unless the installed engine is for CPUs."""
     if (obstacle := find_obstacle(host)) is not None:
-        return Check(
-            subject="machine",
-            verdict="fault",
-            message=obstacle.message,
-            details=host.remarks,
-            hint=obstacle.hint,
-        )
+        return fault("machine", obstacle.message, obstacle.hint, host.remarks)
     names = [accelerator.name for accelerator in host.accelerators]
     engine = host.software.engine
     if not names and host.remarks and (engine is None or engine.distribution == "vllm"):
-        return Check(
-            subject="machine",
-            verdict="warning",
-            message="no accelerator was found",
-            details=host.remarks,
-            hint="nvidia-smi; on a machine without a GPU this is as it should be",
-        )
+        hint = "nvidia-smi; on a machine without a GPU this is as it should be"
+        return warn("machine", "no accelerator was found", hint, host.remarks)
     message = ", ".join(names) or host.processor.model or host.processor.architecture
-    return Check(subject="machine", verdict="ok", message=message, details=host.remarks)
+    return fine("machine", message, host.remarks)
 
 
 def _check_engine(host: Host) -> Check:
@@ -167,58 +152,42 @@ def _check_engine(host: Host) -> Check:
     install = f"pip install 'slipstream[{'vllm' if host.accelerators else 'cpu'}]'"
     engine = host.software.engine
     if engine is None or not engine.distribution.startswith("vllm"):
-        message = f"vLLM {vllm.VERSION} is not installed"
-        return Check(subject="engine", verdict="fault", message=message, hint=install)
+        return fault("engine", f"vLLM {vllm.VERSION} is not installed", install)
     name = f"{engine.distribution} {engine.version}"
     found, needed = parse_version(engine.version)[:2], parse_version(vllm.VERSION)[:2]
     if found < needed:
         known = tuple(f"{one.id}: {one.danger}" for one in find_advisories(engine.version))
         message = f"{name} is older than {vllm.VERSION}, and has published vulnerabilities"
-        return Check(
-            subject="engine", verdict="fault", message=message, details=known, hint=install
-        )
+        return fault("engine", message, install, known)
     if found > needed:
         message = f"{name} is newer than {vllm.VERSION}, which plans are made for"
-        return Check(subject="engine", verdict="warning", message=message, hint=install)
-    message = f"{name}, no advisory in the list of {load_advisories().compiled}"
-    return Check(subject="engine", verdict="ok", message=message)
+        return warn("engine", message, install)
+    return fine("engine", f"{name}, no advisory in the list of {load_advisories().compiled}")
 
 
 def _check_advisories(site: Site) -> Iterator[Check]:
     """Report the advisories that OSV returned, or that the shipped list is old."""
-    lookup, compiled = site.lookup, load_advisories().compiled
+    lookup, compiled, subject = site.lookup, load_advisories().compiled, "advisories"
     if lookup is None:
         age = site.now.date() - compiled
         if age > OLD_AFTER:
-            message = f"the list of advisories is {age.days} days old"
-            yield Check(
-                subject="advisories",
-                verdict="warning",
-                message=f"{message}, of {compiled}",
-                hint="slipstream doctor --advisories, and pip install --upgrade slipstream",
-            )
+            message = f"the list of advisories is {age.days} days old, of {compiled}"
+            hint = "slipstream doctor --advisories, and pip install --upgrade slipstream"
+            yield warn(subject, message, hint)
     elif lookup.failure is not None:
-        yield Check(
-            subject="advisories",
-            verdict="warning",
-            message=f"lookup failed: nothing newer than {compiled} is known",
-            details=(lookup.failure,),
-            hint="slipstream doctor --advisories, where https://api.osv.dev can be reached",
-        )
+        message = f"lookup failed: nothing newer than {compiled} is known"
+        hint = "slipstream doctor --advisories, where https://api.osv.dev can be reached"
+        yield warn(subject, message, hint, (lookup.failure,))
     elif lookup.advisories:
         packages = sorted({one.package for one in lookup.advisories})
-        yield Check(
-            subject="advisories",
-            verdict="fault",
-            message=f"OSV lists {len(lookup.advisories)} for the installed packages",
-            details=tuple(
-                f"{one.package} {one.version}: {one.id}: {one.summary}" for one in lookup.advisories
-            ),
-            hint=f"pip install --upgrade {' '.join(packages)}, as far as vLLM allows",
+        details = tuple(
+            f"{one.package} {one.version}: {one.id}: {one.summary}" for one in lookup.advisories
         )
+        message = f"OSV lists {len(lookup.advisories)} for the installed packages"
+        hint = f"pip install --upgrade {' '.join(packages)}, as far as vLLM allows"
+        yield fault(subject, message, hint, details)
     else:
-        message = f"OSV lists none for the {lookup.asked} installed packages"
-        yield Check(subject="advisories", verdict="ok", message=message)
+        yield fine(subject, f"OSV lists none for the {lookup.asked} installed packages")
 
 
 def _check_memory(host: Host) -> Iterator[Check]:
@@ -226,14 +195,12 @@ def _check_memory(host: Host) -> Iterator[Check]:
     available = host.memory.available_bytes
     if available is None or not _is_unified(host) or available >= WATCHED_BELOW_BYTES:
         return
-    least = available < LEAST_AVAILABLE_BYTES
-    effect = "an engine is stopped" if least else "an engine that takes more fast is stopped"
-    yield Check(
-        subject="memory",
-        verdict="fault" if least else "warning",
-        message=f"{_describe_memory(host)}: {effect} before the machine freezes",
-        hint="ps -eo pid,rss,args --sort=-rss | head",
-    )
+    said, hint = _describe_memory(host), "ps -eo pid,rss,args --sort=-rss | head"
+    if available < LEAST_AVAILABLE_BYTES:
+        yield fault("memory", f"{said}: an engine is stopped before the machine freezes", hint)
+    else:
+        effect = "an engine that takes more fast is stopped before the machine freezes"
+        yield warn("memory", f"{said}: {effect}", hint)
 
 
 def _describe_memory(host: Host) -> str:
@@ -254,16 +221,12 @@ def _check_load(site: Site) -> Iterator[Check]:
         return
     # A program's name is a detail: those are left out of a bug report.
     if busy := load.model_copy(update={"busiest": None}).describe():
-        yield Check(
-            subject="load",
-            verdict="warning",
-            message=f"{busy}: engines are slower for it, and figures taken now mean little",
-            details=(f"most of it {load.busiest}",) if load.busiest else (),
-            hint="top -b -n 1 -o %CPU | head -n 17",
-        )
+        message = f"{busy}: engines are slower for it, and figures taken now mean little"
+        details = (f"most of it {load.busiest}",) if load.busiest else ()
+        yield warn("load", message, "top -b -n 1 -o %CPU | head -n 17", details)
     else:
         used = f"{load.other_cpu_share * load.cores:.1f} of {load.cores} cores"
-        yield Check(subject="load", verdict="ok", message=f"other processes use {used}")
+        yield fine("load", f"other processes use {used}")
 
 
 def _check_disk(site: Site) -> Iterator[Check]:
@@ -274,12 +237,8 @@ def _check_disk(site: Site) -> Iterator[Check]:
     ):
         disk = _read_disk(path, site)
         if disk.free_bytes is not None and disk.free_bytes < least:
-            yield Check(
-                subject="disk",
-                verdict="fault" if disk.free_bytes < LEAST_DISK_BYTES else "warning",
-                message=_describe_disk(disk),
-                hint=f"df -h {disk.path}",
-            )
+            judge = fault if disk.free_bytes < LEAST_DISK_BYTES else warn
+            yield judge("disk", _describe_disk(disk), f"df -h {disk.path}")
 
 
 def _read_disk(path: Path, site: Site) -> Disk:
@@ -298,31 +257,24 @@ def _check_stale(site: Site) -> Iterator[Check]:
             continue
         if run.engine is not None and list_session(run.engine, site.proc):
             message = f"{run.id} has lost its supervisor, and its engine still runs"
-            hint = f"slipstream stop {run.id}"
-            yield Check(subject="runs", verdict="fault", message=message, hint=hint)
+            yield fault("runs", message, f"slipstream stop {run.id}")
         else:
             over.append(folder.path)
     if over:
-        yield Check(
-            subject="runs",
-            verdict="warning",
-            message=f"killed runs that are still on disk: {len(over)}",
-            details=tuple(path.name for path in over),
-            hint=f"rm -r {shlex.join(map(str, over))}",
+        message, hint = (
+            f"killed runs that are still on disk: {len(over)}",
+            shlex.join(map(str, over)),
         )
+        yield warn("runs", message, f"rm -r {hint}", tuple(path.name for path in over))
 
 
 def _check_drifts(site: Site) -> Iterator[Check]:
     """Report the drifts of live runs."""
     for _, run in site.runs:
         if run.drifts and is_alive(run.supervisor, site.proc):
-            yield Check(
-                subject="drift",
-                verdict="warning",
-                message=f"{run.id} has become worse",
-                details=tuple(drift.describe() for drift in run.drifts),
-                hint=f"slipstream logs --events {run.id}, and docs/guardian.md",
-            )
+            hint = f"slipstream logs --events {run.id}, and docs/guardian.md"
+            details = tuple(drift.describe() for drift in run.drifts)
+            yield warn("drift", f"{run.id} has become worse", hint, details)
 
 
 def _diagnose_newest(site: Site) -> Diagnosis | None:
@@ -333,24 +285,13 @@ def _diagnose_newest(site: Site) -> Diagnosis | None:
 
 def _check_newest(site: Site, diagnosis: Diagnosis | None) -> Check:
     if not site.runs:
-        return Check(subject="last run", verdict="ok", message="no runs yet")
+        return fine("last run", "no runs yet")
     _, run = site.runs[0]
     state = find_standing(run, site.proc)
     if diagnosis is None:
-        return Check(subject="last run", verdict="ok", message=f"{run.id} is {state}")
-    if not diagnosis.findings:
-        return Check(
-            subject="last run",
-            verdict="fault",
-            message=f"{run.id}: {state}",
-            details=diagnosis.last_words,
-            hint=f"slipstream logs {run.id}",
-        )
-    first = diagnosis.findings[0]
-    return Check(
-        subject="last run",
-        verdict="fault",
-        message=f"{run.id}: {state}: {first.meaning}",
-        details=(first.line,),
-        hint=first.remedy,
-    )
+        return fine("last run", f"{run.id} is {state}")
+    said, hint, details = f"{run.id}: {state}", f"slipstream logs {run.id}", diagnosis.last_words
+    if diagnosis.findings:
+        first = diagnosis.findings[0]
+        said, hint, details = f"{said}: {first.meaning}", first.remedy, (first.line,)
+    return fault("last run", said, hint, details)

@@ -9,7 +9,6 @@ everything up to the next record is left out.
 """
 
 import re
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -17,10 +16,10 @@ from pathlib import Path
 from string import Formatter
 from typing import Literal, Self, get_args
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from slipstream.errors import InvalidInputError
-from slipstream.records import Record, describe_faults
+from slipstream.records import Record, read_toml
 from slipstream.serving.kept_logs import LogPlace, read_end
 
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
@@ -160,7 +159,8 @@ def load_signatures(folder: Path = SHIPPED) -> tuple[Signature, ...]:
     """Return every signature of a folder."""
     found: dict[str, Signature] = {}
     for path in sorted(folder.glob("*.toml")):
-        for signature in _load(path).signatures:
+        known = read_toml(path, SignatureFile, called="signatures", hint=f"correct {path}")
+        for signature in known.signatures:
             if signature.name in found:
                 raise InvalidInputError(
                     f"{path.name} has a second {signature.name}", hint=f"correct {path}"
@@ -200,21 +200,6 @@ def diagnose_file(
             f"cannot read {path}: {fault.strerror or fault}", hint="give the engine's log"
         ) from fault
     return diagnose(text, exit_code=exit_code)
-
-
-def _load(path: Path) -> SignatureFile:
-    try:
-        return SignatureFile.model_validate(tomllib.loads(path.read_text()))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
-        raise InvalidInputError(
-            f"{path.name} is not TOML: {fault}", hint=f"correct {path}"
-        ) from fault
-    except ValidationError as fault:
-        raise InvalidInputError(
-            f"{path.name} is not a SignatureFile",
-            details=describe_faults(fault),
-            hint=f"correct {path}",
-        ) from fault
 
 
 def _clean(text: str) -> str:

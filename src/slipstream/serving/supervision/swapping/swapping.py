@@ -58,18 +58,13 @@ class Swapping:
             message = f"the engine ended during the swap; {self._current.name} is in use"
             self._tell(order, "failed", message, hint=f"slipstream doctor {self._chronicle.run.id}")
         try:
-            while True:
-                order = await self._socket.take_order(LOOK_EVERY_SECONDS)
-                try:
-                    await self._look(order, life)
-                except Death:
-                    raise
-                except Exception as fault:  # noqa: BLE001
-                    self._chronicle.note(f"the drafter was not swapped: {_explain(fault)}")
+            name = "the drafter was not swapped"
+            await self._chronicle.keep_looking(name, lambda: self._look(life), 0.0)
         finally:
             self._end_watch()
 
-    async def _look(self, order: SwapOrder | None, life: EngineLife) -> None:
+    async def _look(self, life: EngineLife) -> None:
+        order = await self._socket.take_order(LOOK_EVERY_SECONDS)
         if order is not None:
             self._end_watch()
             self._under_way = order

@@ -4,8 +4,6 @@ The gate follows its own settings file; here that file is kept up to date. Rules
 used are reported and change nothing. Once there were keys, this run needs them to its end.
 """
 
-import asyncio
-from contextlib import suppress
 from pathlib import Path
 
 from slipstream.errors import InvalidInputError
@@ -28,14 +26,15 @@ class GateFollowing:
 
     async def follow(self) -> None:
         """Check once a second; what cannot be written now is tried again."""
-        while True:
-            await asyncio.sleep(LOOK_EVERY_SECONDS)
-            with suppress(InvalidInputError, OSError):
-                if self.look():
-                    self._is_told = False
-                if not self._is_told:
-                    self._tell_gate()
-                    self._is_told = True
+
+        async def look() -> None:
+            self._is_told = not self.look() and self._is_told
+            if not self._is_told:
+                self._tell_gate()
+                self._is_told = True
+
+        name = "the gate's settings cannot be followed"
+        await self._chronicle.keep_looking(name, look, LOOK_EVERY_SECONDS)
 
     def look(self) -> bool:
         """Apply what has changed, and return whether anything has."""

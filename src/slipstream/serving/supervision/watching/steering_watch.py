@@ -7,7 +7,6 @@ whose ledger cannot be read serves on without this watch, which is noted once.
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 
 from slipstream.hardware.host import Accelerator
 from slipstream.planning.plan import LaunchPlan
@@ -43,18 +42,13 @@ class SteeringWatch:
         self._reader, self._watch = LedgerReader(), LedgerWatch()
         self._guardian = Guardian(chronicle.run.terms.guardian)
         self._plan: LaunchPlan | None = None
-        self._trouble: str | None = None
+        self._is_torn = False
         self._is_low_power = False
 
     async def watch(self) -> str:
         """Check once a second, and return the reason if the engine is to be restarted."""
-        while True:
-            await asyncio.sleep(LOOK_EVERY_SECONDS)
-            try:
-                if (reason := await self.look()) is not None:
-                    return reason
-            except Exception as fault:  # noqa: BLE001 an engine is not ended for its watch
-                self._report(f"the guardian cannot watch: {type(fault).__name__}: {fault}")
+        name = "the guardian cannot watch"
+        return await self._chronicle.keep_looking(name, self.look, LOOK_EVERY_SECONDS)
 
     def close(self) -> None:
         """Close the ledger."""
@@ -82,8 +76,9 @@ class SteeringWatch:
         for line in self._reader.read(file, LINES_PER_LOOK):
             if line.key != OWN_KEY:
                 yield line
-        if self._reader.skipped_lines:
-            self._report(f"{file} has lines that are not the ledger's")
+        if self._reader.skipped_lines and not self._is_torn:
+            self._is_torn = True
+            self._chronicle.note(f"{file} has lines that are not the ledger's")
 
     def _follow_plan(self) -> None:
         """Start over with other settings, whose different figures are no drift."""
@@ -142,12 +137,6 @@ class SteeringWatch:
             message = f"guardian: restarting the engine: {step.reason}"
         self._chronicle.note(message, figures=figures)
         return message if step.action == "restart" else None
-
-    def _report(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            self._trouble = trouble
-            with suppress(Exception):
-                self._chronicle.note(trouble)
 
 
 def is_slowed(accelerator: Accelerator) -> bool:
