@@ -8,7 +8,6 @@ from slipstream.serving.plugin_settings import BACKEND, SWAPS_VARIABLE, TRANSFER
 from slipstream.serving.run import RunFolder
 from slipstream.serving.served_plan import leave_without_gate, put_behind_gate
 from slipstream.vllm_plugin import patches
-from slipstream.vllm_plugin.steering import registration
 from tests.unit.planning.bare_plans import bare_plan
 
 FOLDER = RunFolder(Path("/runs/one"))
@@ -25,7 +24,7 @@ def test_a_dflash_drafter_behind_the_gate_can_be_replaced() -> None:
 
 
 def test_the_plugin_knows_the_same_names() -> None:
-    assert (registration.BACKEND, patches.SWAPS) == (BACKEND, SWAPS_VARIABLE)
+    assert (patches.BACKEND, patches.SWAPS) == (BACKEND, SWAPS_VARIABLE)
 
 
 def test_without_the_gate_the_engine_keeps_its_drafter() -> None:
