@@ -28,7 +28,7 @@ from slipstream.measuring.verifying.certificate import Certificate
 from slipstream.planning import LaunchPlan
 from slipstream.recipes import Recipe
 from slipstream.recipes.published import HUB_NAME
-from slipstream.reporting.text.bundle import render_bundle
+from slipstream.reporting.serving.doctor import render_bundle
 from slipstream.reporting.text.contribution import render_contribution
 from slipstream.reporting.text.plan import render_plan
 from slipstream.serving.run import expected_phases, find_runs_root

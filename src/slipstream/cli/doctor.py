@@ -11,7 +11,7 @@ from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
 from slipstream.hardware import read_host, this_machine
 from slipstream.hardware.machine_watch import make_watch
-from slipstream.reporting.text.doctor import render_diagnosis, render_examination
+from slipstream.reporting.serving.doctor import render_diagnosis, render_examination
 from slipstream.serving.run import find_runs_root, list_runs
 from slipstream.serving.selection import choose_run
 from slipstream.serving.support.advisories import list_installed, look_up
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 def _run_bundle(options: argparse.Namespace, site: Site, screen: Screen) -> ExitCode:
     """List what an archive for a bug report holds, then write it."""
     from slipstream.engines.installed import find_versions
-    from slipstream.reporting.text.bundle import render_bundle
+    from slipstream.reporting.serving.doctor import render_bundle
     from slipstream.serving.support.bundle import MOST_RUNS, make_bundle
 
     runs = site.runs[:MOST_RUNS]

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from slipstream.cli.run_options import add_run
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
-from slipstream.reporting.text.access import render_access
-from slipstream.reporting.text.run import render_event
+from slipstream.reporting.serving.run import render_access, render_event
 from slipstream.serving.following import follow_accesses, follow_events, follow_file
 from slipstream.serving.run import RunFolder, find_runs_root
 from slipstream.serving.selection import choose_run, is_over

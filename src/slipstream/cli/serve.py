@@ -25,8 +25,8 @@ from slipstream.engines.installed import find_versions, require_engine
 from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
 from slipstream.planning import LaunchPlan, Wishes
+from slipstream.reporting.serving.run import render_event
 from slipstream.reporting.text.plan import render_plan
-from slipstream.reporting.text.run import render_event
 from slipstream.serving.access.addresses import Address
 from slipstream.serving.access.gate_file import require_key_for
 from slipstream.serving.access.keys import Key, find_key_file, read_keys

@@ -10,8 +10,8 @@ from typing import get_args
 from slipstream.cli.run_options import add_run
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError
-from slipstream.reporting.text.ledger import render_ledger
-from slipstream.reporting.text.run import render_status, render_statuses
+from slipstream.reporting.serving.ledger import render_ledger
+from slipstream.reporting.serving.run import render_status, render_statuses
 from slipstream.serving.run import find_runs_root
 from slipstream.serving.run_status import list_statuses, read_status
 from slipstream.serving.selection import choose_run

@@ -8,7 +8,7 @@ from slipstream.cli.run_options import RUN_HELP
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
-from slipstream.reporting.text.run import render_event
+from slipstream.reporting.serving.run import render_event
 from slipstream.serving.messages import ask
 from slipstream.serving.run import Event, Run, RunFolder, find_runs_root
 from slipstream.serving.run_status import ANSWER_SECONDS, read_live

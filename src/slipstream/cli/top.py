@@ -18,7 +18,7 @@ from slipstream.cli.run_options import add_run
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError
 from slipstream.measuring.client.endpoint import KEY_VARIABLE
-from slipstream.reporting.text.top import Terminal, render_top
+from slipstream.reporting.serving.top import Terminal, render_top
 from slipstream.serving.live_view import (
     EngineFigures,
     LiveView,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.planning.settings import Choice
-from slipstream.reporting.text.run import render_status
+from slipstream.reporting.serving.run import render_status
 from slipstream.serving.run import RunFolder, State
 from slipstream.serving.run_status import (
     SHOWN_ENDED,

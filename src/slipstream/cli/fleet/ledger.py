@@ -8,7 +8,7 @@ from slipstream.cli.arguments import natural_number, whole_number
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
 from slipstream.fleet.canary.ledgers import MOST_LINES, read_group_ledger
-from slipstream.reporting.text.ledger import render_ledger
+from slipstream.reporting.serving.ledger import render_ledger
 from slipstream.serving.run import find_runs_root
 from slipstream.steering.ledger_summary import summarize
 

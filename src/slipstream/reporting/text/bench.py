@@ -11,9 +11,9 @@ from slipstream.reporting.pages.sides import (
     read_per_token,
     take_side,
 )
+from slipstream.reporting.serving.machine import show_machine_load
 from slipstream.reporting.text.conditions import describe_conditions, describe_plan
 from slipstream.reporting.text.contest import show_load
-from slipstream.reporting.text.machine import show_machine_load
 from slipstream.reporting.text.tasks import (
     describe_turns,
     has_tasks,

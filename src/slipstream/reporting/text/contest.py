@@ -11,8 +11,8 @@ from slipstream.planning.difference import diff_plans
 from slipstream.planning.plan import LaunchPlan
 from slipstream.reporting.pages.report import Row, Section, Table
 from slipstream.reporting.pages.sides import Side, list_concurrencies, list_kinds, take_sides
+from slipstream.reporting.serving.machine import describe_machine_loads
 from slipstream.reporting.text.conditions import describe_conditions, describe_plan
-from slipstream.reporting.text.machine import describe_machine_loads
 from slipstream.reporting.text.tasks import (
     describe_turns,
     has_tasks,

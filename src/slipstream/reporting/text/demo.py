@@ -6,8 +6,8 @@ from slipstream.demo.performance import Demo, count_tokens_per_step, find_step_s
 from slipstream.demo.recording import Take
 from slipstream.measuring.engine_start import report_usage
 from slipstream.reporting.pages.report import Report, Row, Section, Table, render_text, show
+from slipstream.reporting.serving.machine import describe_machine_loads
 from slipstream.reporting.text.conditions import describe_conditions, describe_plan
-from slipstream.reporting.text.machine import describe_machine_loads
 
 EVEN_WITHIN = 0.05
 

@@ -2,7 +2,7 @@
 
 from slipstream.fleet.status import FleetStatus, MachineStatus
 from slipstream.fleet.transport import escape
-from slipstream.reporting.text.run import show_age
+from slipstream.reporting.serving.run import show_age
 from slipstream.reporting.text.tables import align
 
 

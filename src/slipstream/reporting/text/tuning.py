@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from slipstream.reporting.pages.report import Report, Row, Section, Table, render_text
+from slipstream.reporting.serving.machine import describe_machine_loads
 from slipstream.reporting.text.conditions import describe_conditions, describe_plan
-from slipstream.reporting.text.machine import describe_machine_loads
 from slipstream.tuning.profile import SpeedProfile
 from slipstream.tuning.speed_model import Prediction
 from slipstream.tuning.tuner import StartReport, Tuning

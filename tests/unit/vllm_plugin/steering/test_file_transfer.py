@@ -148,7 +148,7 @@ def test_a_folder_without_whole_safetensors_is_refused(
     for content in (None, b"", b"\xff" * 64, b"\x02" + b"\0" * 7 + b"[]"):
         if content is not None:
             (tmp_path / "empty" / "model.safetensors").write_bytes(content)
-        with pytest.raises((ValueError, SafetensorError), match="safetensors|header"):
+        with pytest.raises((ValueError, SafetensorError), match=r"safetensors|header"):
             engine.update_weights({"folder": str(tmp_path / "empty")})
     assert calls == []
 

@@ -1,7 +1,8 @@
-"""An `Examination` as text, one line per check with its hint; and why an engine ended."""
+"""`Examination`, `Diagnosis` and `BundleList` as text: checks, why an engine ended, an archive."""
 
 from slipstream.reporting.text.tables import align
 from slipstream.serving.supervision.causes.diagnosis import Finding
+from slipstream.serving.support.bundle import BundleList
 from slipstream.serving.support.checks import Check, Verdict
 from slipstream.serving.support.examination import Diagnosis, Examination
 from slipstream.steering.flight import Flight
@@ -65,3 +66,10 @@ def _describe_finding(finding: Finding) -> list[str]:
 def _count(examination: Examination, verdict: Verdict) -> str:
     count = examination.count(verdict)
     return f"{count or 'no'} {verdict}{'' if count == 1 else 's'}"
+
+
+def render_bundle(bundle: BundleList) -> str:
+    """List the files of an archive with their sizes."""
+    rows = [(one.name, f"{one.size_bytes:,} bytes", one.holds) for one in bundle.files]
+    left_out = "left out: prompts, answers, keys, names, addresses, paths, private models"
+    return "\n".join([*align(rows), "", left_out])

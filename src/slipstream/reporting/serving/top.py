@@ -12,7 +12,7 @@ from pathlib import Path
 from unicodedata import category, east_asian_width
 
 from slipstream.reporting.pages.report import clean
-from slipstream.reporting.text.run import show_age
+from slipstream.reporting.serving.run import show_age
 from slipstream.reporting.text.tables import align
 from slipstream.serving.live_view import LiveView
 from slipstream.steering.state import KINDS, KindCounts, SteeringState

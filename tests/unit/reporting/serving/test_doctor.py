@@ -1,6 +1,6 @@
 """What `slipstream doctor` shows, word for word."""
 
-from slipstream.reporting.text.doctor import render_diagnosis, render_examination
+from slipstream.reporting.serving.doctor import render_diagnosis, render_examination
 from slipstream.serving.support.checks import Check
 from slipstream.serving.support.examination import Diagnosis, Examination, diagnose_log
 from tests.snapshots import read_snapshot

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from slipstream.measuring.percentiles import Percentiles
-from slipstream.reporting.text.top import SHOWN_KEYS, Terminal, render_top
+from slipstream.reporting.serving.top import SHOWN_KEYS, Terminal, render_top
 from slipstream.serving.live_view import EngineFigures, LiveView, ProcessMemory, Traffic
 from slipstream.serving.messages import CallerCounts, GateCounts
 from slipstream.serving.run import Event

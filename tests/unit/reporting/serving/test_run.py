@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.reporting.text.run import render_event, render_status, render_statuses, show_age
+from slipstream.reporting.serving.run import render_event, render_status, render_statuses, show_age
 from slipstream.serving.run_status import RunStatus, StatusList, read_status
 from slipstream.serving.supervision.causes.ladder import step_down
 from tests.snapshots import read_snapshot
