@@ -92,7 +92,6 @@ class GrowingFile:
             self._file.seek(0, os.SEEK_END)
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -30,7 +30,6 @@ class LogPlace(Record):
     digest: str
 
     def is_in(self, part: BinaryIO) -> bool:
-        """Return whether a part contains this position."""
         return _read_place(part, self.offset) == self
 
 

@@ -100,7 +100,6 @@ class Terms(Record):
 
     @property
     def needs_key(self) -> bool:
-        """Whether the gate requires a key."""
         keys = self.keys_file
         return self.gated and (self.keys_required or (keys is not None and keys.exists()))
 
@@ -220,7 +219,6 @@ class RunFolder:
         return read_record(self.record, Run, hint=hint)
 
     def write(self, run: Run) -> None:
-        """Write the record."""
         with _writing(self.record):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_even_if_full(self.record, run.to_json().encode())
@@ -267,7 +265,6 @@ class RunFolder:
 
 
 def find_runs_root(environment: Mapping[str, str]) -> Path:
-    """Return the folder of this user's runs."""
     home = Path(environment.get("HOME") or Path.home())
     state = environment.get("XDG_STATE_HOME") or home / ".local" / "state"
     return Path(state).expanduser() / "slipstream" / "runs"

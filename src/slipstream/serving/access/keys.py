@@ -69,7 +69,6 @@ class Key(KeyTerms):
     expires: AwareDatetime | None = None
 
     def is_valid(self, now: datetime) -> bool:
-        """Return whether the key is valid now."""
         return self.expires is None or now < self.expires
 
 
@@ -90,7 +89,6 @@ class KeyList(Record):
 
 
 def find_key_file(environment: Mapping[str, str]) -> Path:
-    """Return the file of this user's keys."""
     if named := environment.get("SLIPSTREAM_KEYS"):
         return Path(named).expanduser()
     if named := environment.get("XDG_CONFIG_HOME"):

@@ -74,7 +74,6 @@ def read_variable_key(environment: Mapping[str, str], now: datetime) -> Key | No
 
 
 def write_key(file: Path, key: Key) -> None:
-    """Write a key file for one run."""
     write_atomically(file, f"{key.model_dump_json(exclude_none=True)}\n".encode())
 
 

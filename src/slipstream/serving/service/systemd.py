@@ -99,7 +99,6 @@ class Service:
 
 
 def render_unit(service: Service) -> str:
-    """Write the unit file."""
     lines = [*_describe(service), "", *_serve(service), "", _CONFINEMENT, *_open(service)]
     return "\n".join([*lines, "", "[Install]", "WantedBy=multi-user.target", ""])
 
@@ -219,7 +218,6 @@ class ServiceManager:
         self._beat_seconds = timeout_us / 1e6 / BEATS_PER_TIMEOUT or UNWATCHED_SECONDS
 
     def report(self, event: Event) -> None:
-        """Report an event of the run."""
         lines = [f"STATUS={event.state}: {' '.join(event.message.split())}"]
         if event.state == "ready" and not self._is_ready:
             self._is_ready = True

@@ -41,7 +41,6 @@ class Chronicle:
         self.save()
 
     def move(self, state: State, message: str, **figures: float) -> None:
-        """Move the run to its next state."""
         self.run = self.run.move(state)
         self._is_saved = False
         self.note(message, figures=figures)

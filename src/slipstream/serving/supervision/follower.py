@@ -51,7 +51,6 @@ class Head(Peers):
         self._idle_after: tuple[str | None, int] | None = None
 
     async def open(self) -> None:
-        """Begin to hear the head."""
         await self._link.open()
 
     async def close(self) -> None:
@@ -104,7 +103,6 @@ class Head(Peers):
             await asyncio.sleep(LOOK_EVERY_SECONDS)
 
     def report(self, cause: Cause | None, message: str) -> None:
-        """Report that our engine has ended, and why."""
         text = message[:SHOWN_CHARACTERS]
         self._end = Report(ended=self._running, cause=cause, message=text)
         self._running = None

@@ -68,11 +68,9 @@ class Followers(Peers):
         self._begun: set[int] = set()
 
     async def open(self) -> None:
-        """Begin to hear the others."""
         await self._link.open()
 
     async def close(self) -> None:
-        """Send the last order, and hear nobody any more."""
         await self._link.close()
 
     async def assemble(self, stop: asyncio.Event) -> None:
@@ -100,7 +98,6 @@ class Followers(Peers):
             await asyncio.sleep(LOOK_EVERY_SECONDS)
 
     def dismiss(self, message: str) -> None:
-        """Order every rank to end its engine."""
         self._runs, self._message = False, message[:SHOWN_CHARACTERS]
         self._link.send()
 
@@ -119,7 +116,6 @@ class Followers(Peers):
         return None
 
     def give_up(self, message: str) -> None:
-        """Order every rank to give up, too."""
         self._given_up = True
         self.dismiss(message)
 

@@ -67,12 +67,10 @@ class Lookup(Record):
 
 @cache
 def load_advisories() -> AdvisoryFile:
-    """Return the shipped list."""
     return AdvisoryFile.model_validate(tomllib.loads(SHIPPED.read_text()))
 
 
 def find_advisories(version: str) -> tuple[Advisory, ...]:
-    """Return the advisories of a version."""
     found = parse_version(version)
     return tuple(
         advisory
@@ -99,7 +97,6 @@ def list_installed() -> dict[str, str]:
 
 
 def look_up(installed: Mapping[str, str], url: str = OSV_URL) -> Lookup:
-    """Look up every package on OSV."""
     import httpx
 
     try:

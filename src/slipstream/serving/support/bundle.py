@@ -80,7 +80,6 @@ class Bundle:
         self._holds[name] = holds
 
     def list_files(self, file: Path | None) -> BundleList:
-        """List what it holds."""
         return BundleList(
             file=None if file is None else str(file),
             files=tuple(

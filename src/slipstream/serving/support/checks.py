@@ -138,7 +138,6 @@ def _judge_listener(listener: Listener, owner: tuple[RunFolder, Run] | None) -> 
 
 
 def _asks_for_keys(folder: RunFolder) -> bool:
-    """Return whether a run's gate requires a key."""
     try:
         gate = read_record(folder.gate, GateSettings, hint="slipstream serve TARGET")
     except InvalidInputError:

@@ -81,7 +81,6 @@ class Examination(Record):
 
 
 def examine(site: Site) -> Examination:
-    """Run every check once."""
     diagnosis = _diagnose_newest(site)
     cache = _read_disk(slipstream_cache(site.environment), site)
     checks = (
@@ -269,7 +268,6 @@ def _check_stale(site: Site) -> Iterator[Check]:
 
 
 def _check_drifts(site: Site) -> Iterator[Check]:
-    """Report the drifts of live runs."""
     for _, run in site.runs:
         if run.drifts and is_alive(run.supervisor, site.proc):
             hint = f"slipstream logs --events {run.id}, and docs/guardian.md"

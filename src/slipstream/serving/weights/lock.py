@@ -55,7 +55,6 @@ class WeightsLock(Record):
         return data
 
     def by_name(self) -> dict[str, LockedFile]:
-        """Return the files by their names."""
         return {file.name: file for file in self.files}
 
 
@@ -79,7 +78,6 @@ def read_lock(path: Path) -> WeightsLock | None:
 
 
 def save_lock(path: Path, lock: WeightsLock) -> None:
-    """Write a lock."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_even_if_full(path, lock.to_json().encode())

@@ -162,7 +162,6 @@ def _synchronize() -> None:
 
 
 def list_files(folder: Path) -> list[Path]:
-    """Return the folder's safetensors files."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise ValueError(f"there are no safetensors in {folder}")

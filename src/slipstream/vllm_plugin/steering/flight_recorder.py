@@ -38,7 +38,6 @@ class FlightRecorder:
         seconds: float,
         cache: float,
     ) -> None:
-        """Record a step."""
         if self._ring is None:
             return
         place = HEADER.size + self._next % STEPS * STEP.size

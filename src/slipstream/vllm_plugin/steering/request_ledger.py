@@ -81,7 +81,6 @@ class RequestLedger:
         self.tokens = 0
 
     def begin(self, request: str, arguments: object, temperature: float | None) -> None:
-        """Add a request."""
         tag = read_tag(arguments)
         self._entries[request] = Entry(tag, temperature, [0] * (self._longest + 1))
         if tag.kind not in self.kinds:
@@ -148,7 +147,6 @@ class RequestLedger:
         )
 
     def describe_kinds(self) -> dict[Kind, KindCounts]:
-        """Return the totals of each kind."""
         return {
             kind: KindCounts(
                 requests=totals.requests,

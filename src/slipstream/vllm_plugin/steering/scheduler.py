@@ -157,7 +157,6 @@ class _Steered:
         )
 
     def add_request(self: Any, request: Any) -> Any:
-        """Add a request to the ledger."""
         params = request.sampling_params
         if params is not None:
             self._steering.ledger.begin(request.request_id, params.extra_args, params.temperature)

@@ -195,16 +195,21 @@ class Stage:
     def run(self) -> Run:
         return self.chronicle.run
 
-    def serve(self, act: Callable[["Stage"], Coroutine[None, None, None]] | None = None) -> None:
-        """Supervise to the end; `act` goes on meanwhile, and its end is a request to stop."""
+    def serve(self, act: Callable[["Stage"], Coroutine[None, None, Any]] | None = None) -> Any:
+        """Supervise to the end; `act` goes on meanwhile, and its end is a request to stop.
+
+        What it returns is returned.
+        """
+        result = None
 
         async def serve() -> None:
+            nonlocal result
             serving = asyncio.create_task(Supervisor(self.chronicle, self.environment).serve())
             if act is not None:
                 acting = asyncio.create_task(act(self))
                 await asyncio.wait((serving, acting), return_when=asyncio.FIRST_COMPLETED)
                 if acting.done():
-                    await acting
+                    result = await acting
                     os.kill(os.getpid(), signal.SIGTERM)
             try:
                 await serving
@@ -213,6 +218,7 @@ class Stage:
                     peer.writer.close()
 
         asyncio.run(serve())
+        return result
 
     async def say(self, *messages: Record, socket: Path | None = None) -> "Peer":
         """Connect to the run's socket as one of its processes or a command, and send messages."""

@@ -156,7 +156,6 @@ class _Sighting:
 
 @cache
 def load_signatures(folder: Path = SHIPPED) -> tuple[Signature, ...]:
-    """Return every signature of a folder."""
     found: dict[str, Signature] = {}
     for path in sorted(folder.glob("*.toml")):
         known = read_toml(path, SignatureFile, called="signatures", hint=f"correct {path}")

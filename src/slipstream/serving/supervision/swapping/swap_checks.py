@@ -20,7 +20,6 @@ from slipstream.steering.swap_test import SwapTest, Verdict
 
 
 def find_current(run: Run) -> ServedDrafter:
-    """Return the drafter that serves now."""
     if run.drafters:
         return run.drafters[-1]
     drafter = run.plan.drafter or ""
@@ -114,7 +113,6 @@ class SwapWatch:
         return "undecided" if is_over else None
 
     def close(self) -> None:
-        """Close the ledger."""
         self._reader.close()
 
     def _read_all(self) -> Iterator[LedgerLine]:

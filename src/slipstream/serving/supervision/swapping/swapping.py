@@ -231,7 +231,6 @@ class Swapping:
         self._socket.answer(swap)
 
     def _end_watch(self) -> None:
-        """Close the ledger."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None

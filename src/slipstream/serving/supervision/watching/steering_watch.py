@@ -51,7 +51,6 @@ class SteeringWatch:
         return await self._chronicle.keep_looking(name, self.look, LOOK_EVERY_SECONDS)
 
     def close(self) -> None:
-        """Close the ledger."""
         self._reader.close()
 
     async def look(self) -> str | None:

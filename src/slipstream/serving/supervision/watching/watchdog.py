@@ -141,6 +141,5 @@ class MemoryGuard:
 
 
 def guard_host(host: Host) -> MemoryGuard:
-    """Return the memory guard for a machine."""
     kinds = {accelerator.memory_kind for accelerator in host.accelerators}
     return MemoryGuard(unified="unified" in kinds)

@@ -36,7 +36,7 @@ from tests.unit.steering.lines import write as write_line
 from tests.unit.vllm_plugin.gate.test_swaps import Client
 
 WORDS = (TRANSFER, f'{{"backend": "{BACKEND}"}}')
-Act = Callable[[Stage], Coroutine[None, None, None]]
+Act = Callable[[Stage], Coroutine[None, None, Any]]
 
 
 @pytest.fixture(autouse=True)
@@ -87,20 +87,25 @@ class Theatre:
             assert time.monotonic() < deadline, self.stage.messages()
             await asyncio.sleep(0.01)
 
-    def serve(self, act: Act) -> None:
-        """Serve with a gate that follows the orders of each engine."""
+    def serve(self, act: Act) -> Any:
+        """Serve with a gate that follows the orders of each engine, and return what `act` does."""
 
-        async def play(stage: Stage) -> None:
+        async def play(stage: Stage) -> Any:
             await stage.reach("ready")
             gate = RunLink(GateSettings(socket=stage.folder.socket))
             gate.start({"app": SimpleNamespace(state=SimpleNamespace(engine_client=self.client))})
             await self.until(lambda: gate.readiness.state == "ready")
             try:
-                await act(stage)
+                return await act(stage)
             finally:
                 gate.close()
 
-        self.stage.serve(play)
+        return self.stage.serve(play)
+
+    def serve_and_swap(self) -> Swap:
+        """Serve, order the new drafter, and return what became of it."""
+        swap: Swap = self.serve(lambda _: self.swap(self.new))
+        return swap
 
 
 class Noisy(Client):
@@ -121,13 +126,7 @@ class Noisy(Client):
 
 def test_a_new_drafter_is_loaded_proven_and_kept_in_the_plan(tmp_path: Path, host: Host) -> None:
     theatre = Theatre(tmp_path, host)
-    found: list[Swap] = []
-
-    async def act(stage: Stage) -> None:
-        found.append(await theatre.swap(theatre.new))
-
-    theatre.serve(act)
-    (swap,) = found
+    swap = theatre.serve_and_swap()
     assert (swap.outcome, swap.tokens_per_step_before, swap.tokens_per_step_after) == (
         *("swapped", 2.0, 2.0),
     )
@@ -160,15 +159,8 @@ def test_a_restart_keeps_the_new_drafter_and_repeats_no_order(tmp_path: Path, ho
 
 def test_a_drafter_of_which_nothing_is_accepted_is_swapped_back(tmp_path: Path, host: Host) -> None:
     theatre = Theatre(tmp_path, host)
-    found: list[Swap] = []
-
     theatre.client = Noisy(theatre)
-
-    async def act(stage: Stage) -> None:
-        found.append(await theatre.swap(theatre.new))
-
-    theatre.serve(act)
-    (swap,) = found
+    swap = theatre.serve_and_swap()
     assert swap.outcome == "swapped-back"
     assert "none of 1 drafts was accepted" in swap.message
     assert (swap.tokens_per_step_before, swap.tokens_per_step_after) == (2.0, 1.0)
@@ -181,13 +173,7 @@ def test_a_drafter_of_which_nothing_is_accepted_is_swapped_back(tmp_path: Path, 
 def test_a_drafter_before_that_is_gone_cannot_come_back(tmp_path: Path, host: Host) -> None:
     theatre = Theatre(tmp_path, host)
     theatre.client = Noisy(theatre, lambda info: info["folder"].endswith("old"))
-    found: list[Swap] = []
-
-    async def act(stage: Stage) -> None:
-        found.append(await theatre.swap(theatre.new))
-
-    theatre.serve(act)
-    (swap,) = found
+    swap = theatre.serve_and_swap()
     assert (swap.outcome, swap.serves) == ("failed", "new")
     assert "new stays in use, although none of 1 drafts was accepted" in swap.message
 
@@ -195,13 +181,7 @@ def test_a_drafter_before_that_is_gone_cannot_come_back(tmp_path: Path, host: Ho
 def test_a_drafter_that_the_engine_refuses_changes_nothing(tmp_path: Path, host: Host) -> None:
     theatre = Theatre(tmp_path, host)
     theatre.client = Client(lambda info: info["folder"].endswith("new"))
-    found: list[Swap] = []
-
-    async def act(stage: Stage) -> None:
-        found.append(await theatre.swap(theatre.new))
-
-    theatre.serve(act)
-    assert found[0].outcome == "refused"
+    assert theatre.serve_and_swap().outcome == "refused"
     assert theatre.run.plan.drafter == str(theatre.old)
     assert theatre.run.drafters == ()
 
@@ -211,13 +191,7 @@ def test_a_drafter_that_could_not_be_loaded_leaves_the_one_before(
 ) -> None:
     theatre = Theatre(tmp_path, host)
     theatre.client = Client(lambda info: info["folder"].endswith("new") and not info["check_only"])
-    found: list[Swap] = []
-
-    async def act(stage: Stage) -> None:
-        found.append(await theatre.swap(theatre.new))
-
-    theatre.serve(act)
-    assert found[0].outcome == "failed"
+    assert theatre.serve_and_swap().outcome == "failed"
     assert theatre.client.loaded == [str(theatre.old)]
     assert theatre.run.plan.drafter == str(theatre.old)
 
