@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ from slipstream.serving.messages import GateCounts, Readiness
 from slipstream.serving.run import Terms, is_alive, read_process
 from slipstream.serving.service import systemd
 from slipstream.serving.supervision import engine_life, engine_process, supervisor
-from slipstream.serving.supervision.causes.diagnosis import diagnose
-from slipstream.serving.supervision.causes.ladder import classify
 from slipstream.serving.supervision.watching import watchdog
 from slipstream.serving.support.examination import diagnose_run
 from tests.unit.serving.supervision.fake_engine import Stage
@@ -383,19 +380,6 @@ def test_a_deaf_engine_ends_within_the_time_that_systemd_gives(
     assert 2 <= took <= systemd.count_stop_seconds(1)
 
 
-def test_a_port_that_is_taken_is_told_at_once(tmp_path: Path, host: Host) -> None:
-    stage = Stage(tmp_path, host)
-    port = stage.run.plan.find("--port")
-    assert port is not None
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", int(port.value or 0)))
-        taken.listen()
-        with pytest.raises(InvalidInputError, match="cannot listen at"):
-            stage.serve()
-    assert stage.starts() == []
-    assert stage.run.state == "failed"
-
-
 def test_the_run_names_the_engine_only_while_it_lives(tmp_path: Path, host: Host) -> None:
     stage = Stage(tmp_path, host)
     alive = []
@@ -408,17 +392,3 @@ def test_the_run_names_the_engine_only_while_it_lives(tmp_path: Path, host: Host
     stage.serve(look)
     assert alive == [True]
     assert stage.folder.read().engine is None
-
-
-@pytest.mark.parametrize(
-    ("log", "cause"),
-    [
-        (ILLEGAL, "illegal-access"),
-        (NO_ROOM, "out-of-memory"),
-        ("api_server.py: error: unrecognized arguments: --warp-speed", "configuration"),
-        (UNKNOWN, "unknown"),
-        ("", "unknown"),
-    ],
-)
-def test_what_a_log_tells_first_decides_the_ladder(log: str, cause: str) -> None:
-    assert classify(diagnose(log)) == cause

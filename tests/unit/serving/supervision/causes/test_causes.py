@@ -16,7 +16,7 @@ from slipstream.serving.supervision.causes.diagnosis import diagnose, diagnose_f
 from slipstream.serving.supervision.causes.ladder import classify
 from slipstream.serving.support.examination import diagnose_run
 from tests.unit.serving.supervision.fake_engine import Stage
-from tests.unit.serving.supervision.test_supervisor import ILLEGAL, rule
+from tests.unit.serving.supervision.test_supervisor import ILLEGAL, NO_ROOM, rule
 
 pytestmark = pytest.mark.usefixtures("hurried")
 
@@ -120,11 +120,23 @@ def test_an_engine_that_served_is_started_again_even_after_what_is_final_at_a_st
     assert stage.run.state == "stopped"
 
 
-@pytest.mark.parametrize("log", [FINAL, REFUSED, "Fatal Python error: Illegal instruction"])
-def test_nothing_in_a_log_forbids_to_restart_an_engine_that_served(log: str) -> None:
-    assert classify(diagnose(log)) == "configuration"
-    assert classify(diagnose(log), has_served=True) == "unknown"
-    assert classify(diagnose(ILLEGAL), has_served=True) == "illegal-access"
+@pytest.mark.parametrize(
+    ("log", "cause", "after_serving"),
+    [
+        (FINAL, "configuration", "unknown"),
+        (REFUSED, "configuration", "unknown"),
+        ("Fatal Python error: Illegal instruction", "configuration", "unknown"),
+        (ILLEGAL, "illegal-access", "illegal-access"),
+        (NO_ROOM, "out-of-memory", "out-of-memory"),
+        ("RuntimeError: never seen before", "unknown", "unknown"),
+        ("", "unknown", "unknown"),
+    ],
+)
+def test_the_first_cause_in_a_log_decides_and_forbids_no_restart_of_an_engine_that_served(
+    log: str, cause: str, after_serving: str
+) -> None:
+    assert classify(diagnose(log)) == cause
+    assert classify(diagnose(log), has_served=True) == after_serving
 
 
 def test_an_engine_that_one_signal_ended_was_not_ended_by_another() -> None:
