@@ -26,7 +26,6 @@ from slipstream.serving.supervision.peers import (
     Peers,
     make_link,
 )
-from slipstream.serving.supervision.run_socket import RunSocket
 from slipstream.serving.supervision.supervisor import Supervisor
 
 
@@ -134,16 +133,9 @@ class Head(Peers):
 class FollowerLife(EngineLife):
     """An engine without a port: it is as ready as the head says."""
 
-    def __init__(
-        self,
-        chronicle: Chronicle,
-        process: subprocess.Popen[bytes],
-        asker: Asker,
-        socket: RunSocket,
-        head: Head,
-    ) -> None:
-        super().__init__(chronicle, process, asker, socket, head)
-        self._head = head
+    @property
+    def _head(self) -> Head:
+        return cast(Head, self._peers)
 
     async def _is_up(self) -> bool:
         return self._head.state in ("warming", "ready")

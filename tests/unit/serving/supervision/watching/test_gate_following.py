@@ -15,7 +15,6 @@ from slipstream.serving.access.gate_file import GateSettings
 from slipstream.serving.access.keys import make_key
 from slipstream.serving.run import Terms
 from slipstream.serving.served_plan import describe_gate
-from slipstream.serving.supervision import engine_life, supervisor
 from slipstream.serving.supervision.watching import gate_following, watchdog
 from slipstream.vllm_plugin.gate import watched_file
 from slipstream.vllm_plugin.gate.middleware import Gate
@@ -26,12 +25,9 @@ NOW = datetime(2026, 11, 15, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+def hurry(hurried: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate_following, "LOOK_EVERY_SECONDS", 0.02)
     monkeypatch.setattr(watched_file, "LOOK_EVERY_SECONDS", 0.0)
-    monkeypatch.setattr(engine_life, "WATCH_EVERY_SECONDS", 0.05)
-    monkeypatch.setattr(engine_life, "READ_LOG_EVERY_SECONDS", 0.02)
-    monkeypatch.setattr(supervisor, "SETTLED_SECONDS", 0.1)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -13,10 +13,9 @@ from slipstream.hardware import Host, load_host
 from slipstream.hardware.host import Accelerator
 from slipstream.serving.messages import GateCounts
 from slipstream.serving.run import Event, Terms
-from slipstream.serving.supervision import engine_life, supervisor
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.run_socket import RunSocket
-from slipstream.serving.supervision.watching import gate_following, steering_watch
+from slipstream.serving.supervision.watching import steering_watch
 from slipstream.serving.supervision.watching.steering_watch import SteeringWatch
 from slipstream.serving.swaps import Swap as SwapResult
 from slipstream.steering.guardian import (
@@ -230,12 +229,8 @@ def test_many_lines_are_read_over_several_looks(watched: Watched) -> None:
 
 
 @pytest.fixture
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_following, "LOOK_EVERY_SECONDS", 0.02)
+def hurry(hurried: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steering_watch, "LOOK_EVERY_SECONDS", 0.02)
-    monkeypatch.setattr(engine_life, "WATCH_EVERY_SECONDS", 0.05)
-    monkeypatch.setattr(engine_life, "READ_LOG_EVERY_SECONDS", 0.02)
-    monkeypatch.setattr(supervisor, "SETTLED_SECONDS", 0.1)
 
 
 async def until(stage: Stage, condition: Callable[[], bool]) -> None:
