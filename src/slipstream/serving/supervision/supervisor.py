@@ -230,8 +230,8 @@ class Supervisor:
                 self._spare = TemporaryDirectory(prefix="slipstream-", dir=self._find_memory())
             await self._fill_folder(Path(self._spare.name), key)
             chronicle.note(
-                f"cannot write {chronicle.folder.path}: {fault.strerror or fault}; the engine "
-                "is served without a log and a ledger until the next start"
+                f"cannot write {chronicle.folder.path}: {fault.strerror or fault}; until the next "
+                f"start the gate's settings and the ledger are in {self._spare.name}"
             )
 
     async def _fill_folder(self, folder: Path, key: str) -> None:

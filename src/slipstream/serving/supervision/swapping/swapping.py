@@ -122,15 +122,14 @@ class Swapping:
             f"{order.name} drafts: {_show(after)} tokens per step, {_show(before)} before; it was "
             f"loaded within {1000 * (result.seconds or 0):.0f} ms"
         )
-        watch = SwapWatch(self._chronicle.folder, self._chronicle.run.drafters, self._socket)
-        self._watch = watch
         try:
-            await asyncio.to_thread(watch.begin)
-        except OSError as fault:
+            run = self._chronicle.run
+            self._watch = SwapWatch(self._chronicle.folder, run.drafters, self._socket)
+            await asyncio.to_thread(self._watch.begin)
+        except Exception as fault:  # noqa: BLE001 it drafts, compared or not
             self._end_watch()
-            self._chronicle.note(
-                f"the new drafter cannot be compared with the previous one: {fault}"
-            )
+            what = "the new drafter cannot be compared with the previous one"
+            self._chronicle.note(f"{what}: {_explain(fault)}")
         self._tell(order, "swapped", message, proofs=(before, after), result=result)
 
     async def _return(
