@@ -16,7 +16,7 @@ from slipstream.serving.messages import CallerCounts, GateCounts
 from slipstream.vllm_plugin.gate.key_ring import SUPERVISOR
 
 REPORT_WITHIN_SECONDS = 0.1
-MOST_KEYS = 256
+MOST_KEYS = 64
 
 
 class Accounting:
