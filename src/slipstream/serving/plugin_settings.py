@@ -10,6 +10,21 @@ GRAMMAR_CACHE_MIB = "64"
 MEDIA_HOSTS = "--allowed-media-domains"
 # vLLM fetches from every host if its list is empty, and RFC 2606 gives this name to nobody.
 NO_HOST = "none.invalid"
+SCHEDULER = "--scheduler-cls"
+STEERED = "slipstream.vllm_plugin.steering.scheduler.make"
+LENGTH_VARIABLE = "SLIPSTREAM_DRAFT_LENGTH"
+# Whose drafts may be of any length in any step; the others' stay as planned.
+_ANY_LENGTH = ("dflash",)
+TRANSFER = "--weight-transfer-config"
+# As `slipstream.vllm_plugin` has them, which nothing imports.
+BACKEND = "slipstream-file"
+SWAPS_VARIABLE = "SLIPSTREAM_SWAPS"
+# The file transfer was written for its loader of weights.
+ENGINE = "0.32."
+_MOE_BACKEND = "--moe-backend"
+# These refuse to start beside a weight transfer.
+_MOE_WITHOUT_TRANSFER = ("flashinfer_moe_ep_cutedsl", "flashinfer_moe_ep_mega_deep_gemm")
+_SAFETENSORS = (None, "auto", "safetensors")
 
 
 def takes_pictures(plan: LaunchPlan) -> bool:
@@ -51,13 +66,6 @@ def guard_engine(plan: LaunchPlan, media: GateMedia) -> LaunchPlan:
     )
 
 
-SCHEDULER = "--scheduler-cls"
-STEERED = "slipstream.vllm_plugin.steering.scheduler.make"
-LENGTH_VARIABLE = "SLIPSTREAM_DRAFT_LENGTH"
-# Whose drafts may be of any length in any step; the others' stay as planned.
-_ANY_LENGTH = ("dflash",)
-
-
 def steer_engine(plan: LaunchPlan, *, steered: bool) -> LaunchPlan:
     """Return the plan with our scheduler, which keeps the ledger and adapts the draft length."""
     rest = plan.settings.rest
@@ -78,18 +86,6 @@ def is_followed(plan: LaunchPlan) -> bool:
     """Return whether the engine keeps a ledger."""
     choice = plan.settings.rest.get(SCHEDULER)
     return choice is not None and choice.value == STEERED
-
-
-TRANSFER = "--weight-transfer-config"
-# As `slipstream.vllm_plugin` has them, which nothing imports.
-BACKEND = "slipstream-file"
-SWAPS_VARIABLE = "SLIPSTREAM_SWAPS"
-# The file transfer was written for its loader of weights.
-ENGINE = "0.32."
-_MOE_BACKEND = "--moe-backend"
-# These refuse to start beside a weight transfer.
-_MOE_WITHOUT_TRANSFER = ("flashinfer_moe_ep_cutedsl", "flashinfer_moe_ep_mega_deep_gemm")
-_SAFETENSORS = (None, "auto", "safetensors")
 
 
 def offer_swaps(plan: LaunchPlan) -> LaunchPlan:

@@ -15,6 +15,7 @@ _MEASURED = {
     "tokens_per_step": "{:.2f} tokens per step",
     "ready_seconds": "ready after {:.0f} s",
 }
+_ENDS = {"left": "client left", "failed": "cut off"}
 
 
 def render_status(status: RunStatus, now: datetime) -> str:
@@ -103,9 +104,6 @@ def _describe_measurements(status: RunStatus) -> str:
         if name in status.measurements
     ]
     return ", ".join(parts) or "nothing yet"
-
-
-_ENDS = {"left": "client left", "failed": "cut off"}
 
 
 def render_access(line: AccessLine) -> str:

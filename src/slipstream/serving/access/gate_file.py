@@ -66,6 +66,7 @@ POOLING = frozenset(
 GENERATING = frozenset(
     route for name in ("chat", "completions", "responses", "messages") for route in ROUTES[name]
 )
+RULES_HINT = "docs/gate.md has every key with its default"
 
 
 class GateLimits(Record):
@@ -252,9 +253,6 @@ def is_loopback(host: str) -> bool:
         return ip_address(host.removeprefix("::ffff:")).is_loopback
     except ValueError:
         return False
-
-
-RULES_HINT = "docs/gate.md has every key with its default"
 
 
 def read_rules(path: Path) -> GateRules:

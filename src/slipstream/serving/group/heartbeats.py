@@ -27,6 +27,8 @@ _PURPOSE = b"slipstream group 1\0"
 
 Session = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Message = Annotated[str, Field(max_length=300)]
+LEAST_BYTES = 32
+MOST_SECRET_BYTES = 1024
 
 
 class Order(Record):
@@ -91,10 +93,6 @@ def verify(datagram: bytes, secret: bytes) -> Heartbeat | None:
 
 def _sign(document: bytes, secret: bytes) -> bytes:
     return hmac.digest(secret, _PURPOSE + document, "sha256")
-
-
-LEAST_BYTES = 32
-MOST_SECRET_BYTES = 1024
 
 
 def write_secret(file: Path) -> None:

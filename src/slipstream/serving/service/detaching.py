@@ -68,7 +68,11 @@ def follow_to_ready(folder: RunFolder, tell: Callable[[Event], None]) -> ExitCod
 
 @contextmanager
 def stopping_early(chronicle: Chronicle) -> Iterator[None]:
-    """Stop the run at a signal, until the supervisor takes the signals over."""
+    """Stop the run at a signal, until the supervisor takes the signals over.
+
+    Files may be on their way in threads that nothing can interrupt, and no child is there to be
+    ended: so the process writes its last state and leaves, without waiting for them.
+    """
 
     def stop(*_: object) -> NoReturn:
         with suppress(SlipstreamError, ValueError):

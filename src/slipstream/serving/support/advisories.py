@@ -1,6 +1,8 @@
 """Published security advisories: of the engine from the shipped list, of every package from OSV.
 
-The list is the floor for a machine without a network; it ages, and says so.
+The list is the floor for a machine without a network; it ages, and says so. An answer of OSV counts
+only if it names a package that is known to be vulnerable: a proxy's page, an empty mirror or a half
+answer is 'could not look', never 'nothing found'.
 """
 
 import re

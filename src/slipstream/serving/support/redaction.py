@@ -58,6 +58,28 @@ _HARMLESS_SLASHED = {"n/a", "it/s", "tokens/s", "and/or"}
 COMMON_NAMES = {"root", "nobody", "localhost", "anyone", "supervisor", "drafter", "model", "target"}
 _NUMBER = re.compile(r"[+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?%?")
 _LEAST_SECRET = 6
+LINE_CHARACTERS = 400
+MOST_LINES = 2000
+_PROCESS = r"(?:\((?:APIServer|EngineCore|Worker)[\w-]*(?: pid=\d+)?\) )?"
+_RECORD = re.compile(
+    rf"({_PROCESS}(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) [\d-]+ [\d:]+ \[\w+\.py:\d+\])(.*)"
+)
+_UVICORN = re.compile(rf"({_PROCESS}(?:INFO|WARNING|ERROR|CRITICAL):)\s(.*)")
+_FRAME = re.compile(
+    r"\s*File \"[^\"\n]*/(site-packages|python3\.\d+|src)/([\w/.-]+\.py)\", "
+    r"(line \d+), in (<module>|<lambda>|\w{1,80})\s*"
+)
+_EXCEPTION = re.compile(
+    r"\s*((?:[a-z_]\w{0,40}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt))(?::(.*))?"
+)
+_CALM = re.compile(rf"{_PROCESS}(?:DEBUG|INFO)\b")
+_ENGINE_EXCEPTIONS = {
+    "EngineDeadError",
+    "EngineGenerateError",
+    "OutOfMemoryError",
+    "AcceleratorError",
+}
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,31 +240,6 @@ def _show_dotted(text: str) -> str:
     if text.partition(".")[0] in _PACKAGES or _SOURCE.fullmatch(text):
         return text
     return "[name]"
-
-
-LINE_CHARACTERS = 400
-MOST_LINES = 2000
-
-_PROCESS = r"(?:\((?:APIServer|EngineCore|Worker)[\w-]*(?: pid=\d+)?\) )?"
-_RECORD = re.compile(
-    rf"({_PROCESS}(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) [\d-]+ [\d:]+ \[\w+\.py:\d+\])(.*)"
-)
-_UVICORN = re.compile(rf"({_PROCESS}(?:INFO|WARNING|ERROR|CRITICAL):)\s(.*)")
-_FRAME = re.compile(
-    r"\s*File \"[^\"\n]*/(site-packages|python3\.\d+|src)/([\w/.-]+\.py)\", "
-    r"(line \d+), in (<module>|<lambda>|\w{1,80})\s*"
-)
-_EXCEPTION = re.compile(
-    r"\s*((?:[a-z_]\w{0,40}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt))(?::(.*))?"
-)
-_CALM = re.compile(rf"{_PROCESS}(?:DEBUG|INFO)\b")
-_ENGINE_EXCEPTIONS = {
-    "EngineDeadError",
-    "EngineGenerateError",
-    "OutOfMemoryError",
-    "AcceleratorError",
-}
-_TRACEBACK = "Traceback (most recent call last):"
 
 
 def list_skeleton(log: str, redactor: Redactor, *, is_whole: bool) -> list[str]:

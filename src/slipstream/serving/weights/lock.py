@@ -22,6 +22,8 @@ from slipstream.records import Record, read_record
 from slipstream.serving.weights.progress import ByteProgress, Report
 
 CHUNK_BYTES = 1 << 20
+_PLACES = (".", "additional_chat_templates")
+_SUFFIXES = (".json", ".jinja", ".model", ".tiktoken", ".txt", ".safetensors")
 
 
 class LockedFile(Record):
@@ -192,10 +194,6 @@ def _describe_change(folder: Path, then: LockedFile, now: LockedFile) -> str:
         f"{then.name} of {folder} has changed since {then.hashed_on}: "
         f"sha256 {then.sha256} then, {now.sha256} now"
     )
-
-
-_PLACES = (".", "additional_chat_templates")
-_SUFFIXES = (".json", ".jinja", ".model", ".tiktoken", ".txt", ".safetensors")
 
 
 def choose_files(

@@ -18,6 +18,12 @@ from slipstream.serving.swaps import ServedDrafter, SwapOrder
 from slipstream.steering.ledger import LedgerLine, LedgerReader, read_ledger
 from slipstream.steering.swap_test import SwapTest, Verdict
 
+WATCH_SECONDS = 600.0
+MOST_BEFORE = 1000
+LINES_A_LOOK = 1000
+# The supervisor's own requests: the same few texts over and over.
+_OWN_KEY = "supervisor"
+
 
 def find_current(run: Run) -> ServedDrafter:
     if run.drafters:
@@ -66,13 +72,6 @@ def find_faults(run: Run, order: SwapOrder) -> Iterator[Fault]:
     )
     yield from (fault for fault in pairing.faults if fault.verdict == "refuse")
     yield from find_replacement_faults(str(find_current(run).folder), str(order.folder))
-
-
-WATCH_SECONDS = 600.0
-MOST_BEFORE = 1000
-LINES_A_LOOK = 1000
-# The supervisor's own requests: the same few texts over and over.
-_OWN_KEY = "supervisor"
 
 
 class SwapWatch:

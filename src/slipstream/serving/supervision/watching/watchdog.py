@@ -2,7 +2,7 @@
 
 vLLM answers /health with 200 while its core is dead. A probe is a generation of one token.
 It waits like any request, so one that fails is as good as a request in flight: an engine
-that froze while idle is found too. On unified memory, the last gigabytes are guarded as well.
+that froze while idle is found too.
 """
 
 from dataclasses import dataclass, field
@@ -18,6 +18,12 @@ FAILED_PROBES = 2
 PROBE_EVERY_SECONDS = 10.0
 # A first long prompt must not look like a hang: this is slow even for a CPU.
 UNKNOWN_PREFILL_TOKENS_PER_S = 250.0
+LEAST_AVAILABLE_BYTES = 6 << 30
+WATCHED_BELOW_BYTES = 15 << 30
+FASTEST_FALL_BYTES_PER_S = 2 << 30
+LOOK_EVERY_SECONDS = 1.0
+# A timer that is a little early still counts; a fall over less time than this is noise.
+_LEAST_INTERVAL_SECONDS = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +94,6 @@ def _find_patience(seen: Observation) -> float:
     return max(STUCK_AFTER_SECONDS, STUCK_AFTER_PREFILLS * seen.expected_prefill_seconds)
 
 
-LEAST_AVAILABLE_BYTES = 6 << 30
-WATCHED_BELOW_BYTES = 15 << 30
-FASTEST_FALL_BYTES_PER_S = 2 << 30
-LOOK_EVERY_SECONDS = 1.0
-# A timer that is a little early still counts; a fall over less time than this is noise.
-_LEAST_INTERVAL_SECONDS = 0.9
-
-
 @dataclass(frozen=True, slots=True)
 class Alarm:
     """The reason why the engine must stop now."""
@@ -106,7 +104,11 @@ class Alarm:
 
 @dataclass(slots=True)
 class MemoryGuard:
-    """The available memory at the last check; inactive where memory is not unified."""
+    """Ends an engine before a machine with unified memory freezes.
+
+    On GB10 the GPU's memory is the system's. No limit of a cgroup sees it and no killer comes: the
+    machine hangs until the power is cut (vllm#46307, vllm#56824). Elsewhere it is inactive.
+    """
 
     unified: bool
     _last: tuple[float, int] | None = field(default=None, init=False)
