@@ -23,7 +23,7 @@ from slipstream.serving.run import (
 )
 from slipstream.serving.supervision.engine_process import choose_port
 from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
-from tests.unit.serving.supervision.fake_engine import PROGRAM
+from tests.unit.serving.supervision.fake_engine import write_program
 from tests.unit.serving.weights.pieces import make_shard
 
 NOBODY = Process(pid=1 << 30, start_ticks=1)
@@ -35,14 +35,9 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name, folder in (("STATE", "state"), ("CONFIG", "config"), ("CACHE", "cache")):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / folder))
     monkeypatch.delenv("SLIPSTREAM_CACHE", raising=False)
-    package = tmp_path / "fake" / "vllm" / "entrypoints" / "openai"
-    package.mkdir(parents=True)
-    for part in (package, *package.parents[:2]):
-        (part / "__init__.py").touch()
-    (package / "api_server.py").write_text(PROGRAM)
-    (tmp_path / "fake" / "rules").write_text("[]")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "fake"))
-    monkeypatch.setenv("FAKE", str(tmp_path / "fake"))
+    fake = write_program(tmp_path / "fake")
+    for name in ("PYTHONPATH", "FAKE"):
+        monkeypatch.setenv(name, str(fake))
     monkeypatch.chdir(tmp_path)
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET_CONFIG}
     for name, content in (("target", config), ("drafter", drafter_config(config, DrafterShape()))):

@@ -150,6 +150,17 @@ class Peer:
         return None
 
 
+def write_program(folder: Path, *rules: dict[str, Any]) -> Path:
+    """Write the program as a package vllm, with its rules, and return where to import it from."""
+    package = folder / "vllm" / "entrypoints" / "openai"
+    package.mkdir(parents=True)
+    for part in (package, *package.parents[:2]):
+        (part / "__init__.py").touch()
+    (package / "api_server.py").write_text(PROGRAM)
+    (folder / "rules").write_text(json.dumps(rules))
+    return folder
+
+
 async def connect(socket: Path, *messages: Record) -> Peer:
     """Connect to a run's socket, and send messages."""
     with short_path(socket) as short:
@@ -170,13 +181,7 @@ class Stage:
         terms: Terms | None = None,
         words: tuple[str, ...] = (),
     ) -> None:
-        self.fake = folder / "fake"
-        package = self.fake / "vllm" / "entrypoints" / "openai"
-        package.mkdir(parents=True)
-        for part in (package, *package.parents[:2]):
-            (part / "__init__.py").touch()
-        (package / "api_server.py").write_text(PROGRAM)
-        (self.fake / "rules").write_text(json.dumps(rules))
+        self.fake = write_program(folder / "fake", *rules)
         self.environment = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(self.fake),
