@@ -22,8 +22,11 @@ _SPARE_BYTES = 4096
 def write_atomically(path: Path, content: bytes, *, mode: int | None = None) -> None:
     """Put `content` at `path` in one step, readable by whom `mode` says from the first byte on."""
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}-{get_ident()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
-        with partial.open("wb") as file:
+        partial.unlink(missing_ok=True)
+        descriptor = os.open(partial, flags, 0o666 if mode is None else mode)
+        with os.fdopen(descriptor, "wb") as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
             file.write(content)

@@ -72,7 +72,9 @@ def describe_faults(fault: ValidationError) -> tuple[str, ...]:
 def _find_meant(kind: Any, steps: tuple[int | str, ...]) -> str:
     """Find the key that is spelt most like one that is none."""
     for step in steps[:-1]:
-        if get_origin(kind) is dict:  # A table of tables: the step is a name, not a field.
+        if isinstance(step, int):  # A list of tables.
+            kind = get_args(kind)[0]
+        elif get_origin(kind) is dict:  # A table of tables: the step is a name, not a field.
             kind = get_args(kind)[-1]
         elif model := _find_model(kind):
             kind = model.model_fields[str(step)].annotation

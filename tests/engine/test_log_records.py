@@ -1,4 +1,4 @@
-"""The records that quote a request are where `client_records.py` says, in the installed vLLM."""
+"""The records that quote a request are where `causes/diagnosis.py` says, in the installed vLLM."""
 
 import re
 from importlib.metadata import files

@@ -12,10 +12,10 @@ import pytest
 
 from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.client.engine_metrics import read_engine_counts
-from slipstream.measuring.live_view import LiveView
 from slipstream.planning.settings.patches import CPU_SAMPLING, CPU_TOP_K, DFLASH_NO_DRAFTS
 from slipstream.planning.settings.patches import VARIABLE as PATCHES
 from slipstream.proving_ground import SHIPPED_DRAFTER
+from slipstream.serving.live_view import LiveView
 from tests.engine.arms.launch import run_engine_script
 from tests.engine.prometheus import needs_prometheus, run_prometheus
 from tests.engine.service import Service
@@ -86,8 +86,8 @@ def leave_early(service: Service) -> None:
 
 
 def read_state(service: Service) -> dict[str, Any]:
-    folder, _ = service.newest
-    state: dict[str, Any] = json.loads(folder.steering.read_text())
+    status = json.loads(service.command("status", service.newest[1].id, "--json").stdout)
+    state: dict[str, Any] = status["steering"][0]
     return state
 
 
@@ -110,7 +110,7 @@ def test_the_ledger_of_every_api_is_the_engines_own_count(service: Service) -> N
         answer = httpx.post(f"{service.url}{path}", json=body, timeout=300)
         assert answer.status_code == httpx.codes.OK, answer.text
     service.wait_for(lambda: read_state(service)["running"] == 0, 60)
-    time.sleep(2)  # The state is written once a second.
+    time.sleep(2)  # The state is reported once a second.
     lines = [line for line in read_ledger(service) if line["key"] == "anyone"]
     assert [(line["route"], line["kind"], line["ended"]) for line in lines] == [
         ("chat", "code", lines[0]["ended"]),
@@ -135,8 +135,8 @@ def test_the_ledger_of_every_api_is_the_engines_own_count(service: Service) -> N
 
 def test_an_order_bounds_the_drafts_and_changes_no_text(service: Service) -> None:
     before = chat(service, CODE)
-    folder, _ = service.newest
-    folder.steering_order.write_text('{"schema_version": 1, "most": 0}')
+    _, run = service.newest
+    service.command("swap", run.id, "--k", "0")
     service.wait_for(lambda: read_state(service)["most"] == 0, 60)
     time.sleep(1.1)
     drafts = sum(kind["drafts"] for kind in read_state(service)["kinds"].values())
@@ -145,7 +145,7 @@ def test_an_order_bounds_the_drafts_and_changes_no_text(service: Service) -> Non
     state = read_state(service)
     assert sum(kind["drafts"] for kind in state["kinds"].values()) <= drafts + 1
     assert state["draft_length"] == 0
-    folder.steering_order.unlink()
+    service.command("swap", run.id, "--k", "any")
     service.wait_for(lambda: read_state(service)["most"] is None, 60)
     assert chat(service, CODE) == before
 
@@ -159,7 +159,7 @@ def test_the_screen_and_the_page_show_what_the_core_reports(service: Service) ->
     assert view.steering is not None
     assert view.engine is not None
     assert view.steering.kinds["code"].drafts == told["kinds"]["code"]["drafts"]
-    assert view.engine.counts.drafts == sum(one.drafts for one in view.steering.kinds.values())
+    assert view.engine.drafts == sum(one.drafts for one in view.steering.kinds.values())
     assert state["steering"]["kinds"]["code"]["accepted"] == told["kinds"]["code"]["accepted"]
     assert {"core", "API server"} <= {one.role for one in view.processes if one.bytes}
     assert httpx.get(f"{service.url}/slipstream").text.startswith("<!DOCTYPE html>")

@@ -27,11 +27,10 @@ VERB_GROUPS = {
     },
     "run a server": {
         "serve": "start a server, test it with a real request, and keep it running",
-        "status": "list runs, or show the state of one",
+        "status": "list runs, or show the state of one, or its requests by kind, key or context",
         "top": "watch a run: throughput, batch, draft length, acceptance, queue, memory",
         "logs": "show the engine log, the events or the requests of a run",
-        "ledger": "sum up drafted and accepted tokens of a run's requests, by kind, key or context",
-        "swap": "replace the drafter of a run without a restart",
+        "swap": "replace the drafter of a run, or bound its draft length, without a restart",
         "stop": "finish the open requests of a run and stop it",
         "connect": "configure an agent, a chat program or a client library for a server",
         "keys": "create, list, rotate and revoke API keys",
@@ -81,6 +80,7 @@ REPLACED_VERBS: dict[str, str] = {
     "inspect": "models TARGET [--drafter DRAFTER]",
     "recipes": "models [--host NAME], or models --recipe RECIPE",
     "drafters": "models TARGET",
+    "ledger": "status RUN --by kind",
     "contribute": "compare TARGET --rounds 1 --recipe FILE",
     "fleet endpoints": "fleet status --json, which has the groups and their addresses",
 }

@@ -55,7 +55,7 @@ from slipstream.reporting.measuring.bench import render_cell_line
 from slipstream.reporting.measuring.comparison import describe_comparison, render_comparison_html
 from slipstream.reporting.measuring.contribution import describe_contribution
 from slipstream.reporting.report import render_markdown, render_text
-from slipstream.reporting.text.bundle import render_bundle
+from slipstream.reporting.serving.doctor import render_bundle
 from slipstream.serving.run import expected_phases, find_runs_root
 from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.user_folders import slipstream_cache

@@ -11,12 +11,12 @@ from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
 from slipstream.hardware import read_host, this_machine
 from slipstream.measuring.machine_watch import make_watch
-from slipstream.reporting.text.doctor import render_diagnosis, render_examination
-from slipstream.serving.advisories import Lookup
-from slipstream.serving.examination import diagnose_log, diagnose_run, examine
+from slipstream.reporting.serving.doctor import render_diagnosis, render_examination
 from slipstream.serving.run import find_runs_root, list_runs
 from slipstream.serving.selection import choose_run
-from slipstream.serving.site import Site
+from slipstream.serving.support.advisories import list_installed, look_up
+from slipstream.serving.support.checks import Site
+from slipstream.serving.support.examination import diagnose_log, diagnose_run, examine
 
 WATCH_SECONDS = 1.0
 
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     if options.dry_run and options.bundle is None:
         raise UsageError("--dry-run is for --bundle", hint="slipstream doctor --bundle FILE")
     if options.bundle is not None:
-        return _run_bundle(options, root, screen)
+        return _run_bundle(options, _read_site(root, options), screen)
     if options.subject is not None:
         log = Path(options.subject)
         folder = None if log.is_file() else choose_run(root, options.subject)[0]
@@ -69,21 +69,20 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         screen.show_data(text=render_diagnosis(diagnosis), document=diagnosis.to_json())
         return ExitCode.EXPECTED_FAILURE if diagnosis.is_fault else ExitCode.DONE
     with screen.busy("checking this machine"):
-        examination = examine(_read_site(root, _look_up() if options.advisories else None))
+        examination = examine(_read_site(root, options))
     screen.show_data(text=render_examination(examination), document=examination.to_json())
     return ExitCode.EXPECTED_FAILURE if examination.count("fault") else ExitCode.DONE
 
 
-def _run_bundle(options: argparse.Namespace, root: Path, screen: Screen) -> ExitCode:
+def _run_bundle(options: argparse.Namespace, site: Site, screen: Screen) -> ExitCode:
     """List what an archive for a bug report holds, then write it."""
     from slipstream.engines.vllm import find_versions
-    from slipstream.reporting.text.bundle import render_bundle
+    from slipstream.reporting.serving.doctor import render_bundle
     from slipstream.serving.support.bundle import MOST_RUNS, make_bundle
 
-    site = _read_site(root, _look_up() if options.advisories else None)
     runs = site.runs[:MOST_RUNS]
     if options.subject is not None:
-        runs = (choose_run(root, options.subject),)
+        runs = (choose_run(site.runs_root, options.subject),)
     bundle = make_bundle(site.host, examine(site), runs, find_versions(), os.environ)
     listed = bundle.list_files(None if options.dry_run else options.bundle)
     text = render_bundle(listed)
@@ -96,7 +95,7 @@ def _run_bundle(options: argparse.Namespace, root: Path, screen: Screen) -> Exit
     return ExitCode.DONE
 
 
-def _read_site(root: Path, lookup: Lookup | None) -> Site:
+def _read_site(root: Path, options: argparse.Namespace) -> Site:
     """Look at this machine and its runs."""
     # Docker takes a second to answer, and nothing here asks about it.
     surface = replace(this_machine(os.environ, datetime.now(UTC)), run=lambda _: None)
@@ -112,13 +111,6 @@ def _read_site(root: Path, lookup: Lookup | None) -> Site:
         runs=runs,
         runs_root=root,
         now=datetime.now(UTC),
-        lookup=lookup,
+        lookup=look_up(list_installed()) if options.advisories else None,
         load=watch.end(before, engines),
     )
-
-
-def _look_up() -> Lookup:
-    """Look up advisories; the HTTP client is imported only here."""
-    from slipstream.serving.advisories_online import list_installed, look_up
-
-    return look_up(list_installed())

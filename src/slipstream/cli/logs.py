@@ -9,12 +9,10 @@ from collections.abc import Callable
 from slipstream.cli.run_options import add_run
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
-from slipstream.reporting.text.access import render_access
-from slipstream.reporting.text.run import render_event
-from slipstream.serving.following import follow_accesses, follow_engine_log, follow_events
-from slipstream.serving.run import Run, RunFolder, find_runs_root
+from slipstream.reporting.serving.run import render_access, render_event
+from slipstream.serving.following import follow_accesses, follow_events, follow_file
+from slipstream.serving.run import RunFolder, find_runs_root
 from slipstream.serving.selection import choose_run, is_over
-from slipstream.serving.spare_folder import find_engine_folder
 
 EXAMPLES = """\
 # follow the engine log of the newest run
@@ -49,34 +47,31 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     if screen.json and not (options.events or options.access):
         hint = "slipstream logs --events --json"
         raise UsageError("--json needs --events or --access", hint=hint)
-    folder, chosen = choose_run(find_runs_root(os.environ), options.run)
+    folder, _ = choose_run(find_runs_root(os.environ), options.run)
     show = _show_events if options.events else _show_accesses if options.access else _show_log
     over = (lambda: is_over(folder.read())) if options.follow else (lambda: True)
-    show(folder, chosen, screen, over)
+    show(folder, screen, over)
     return ExitCode.DONE
 
 
-def _show_events(folder: RunFolder, run: Run, screen: Screen, is_over: Callable[[], bool]) -> None:
+def _show_events(folder: RunFolder, screen: Screen, is_over: Callable[[], bool]) -> None:
     for event in follow_events(folder, is_over, time.sleep):
         screen.show_data(text=render_event(event), document=event.model_dump_json())
 
 
-def _show_accesses(
-    folder: RunFolder, run: Run, screen: Screen, is_over: Callable[[], bool]
-) -> None:
-    for line in follow_accesses(folder, run, is_over, time.sleep):
+def _show_accesses(folder: RunFolder, screen: Screen, is_over: Callable[[], bool]) -> None:
+    for line in follow_accesses(folder, is_over, time.sleep):
         screen.show_data(text=render_access(line), document=line.model_dump_json())
 
 
-def _show_log(folder: RunFolder, run: Run, screen: Screen, is_over: Callable[[], bool]) -> None:
+def _show_log(folder: RunFolder, screen: Screen, is_over: Callable[[], bool]) -> None:
     """Print the log by the byte, since progress bars are redrawn many times before a line ends."""
-    logs = (folder.engine_log, find_engine_folder(folder, run).engine_log)
-    if is_over() and not any(log.exists() for log in logs):
+    if is_over() and not folder.engine_log.exists():
         raise InvalidInputError(
             f"the engine of {folder.path.name} has not logged anything",
             hint=f"slipstream logs --events {folder.path.name}",
         )
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-    for added in follow_engine_log(folder, run, is_over, time.sleep):
+    for added in follow_file(folder.engine_log, is_over, time.sleep):
         screen.output.write(decoder.decode(added))
         screen.output.flush()

@@ -26,19 +26,12 @@ from slipstream.engines.vllm import find_versions, require_engine
 from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
 from slipstream.planning import LaunchPlan
+from slipstream.reporting.serving.run import render_event
 from slipstream.reporting.text.plan import render_plan
-from slipstream.reporting.text.run import render_event
 from slipstream.serving.access.addresses import Address
 from slipstream.serving.access.gate_file import require_key_for
 from slipstream.serving.access.keys import Key, find_key_file, read_keys
-from slipstream.serving.container import (
-    decide_bind,
-    read_variable_key,
-    require_readable,
-    without_key,
-    write_key,
-)
-from slipstream.serving.pruning import prune_runs
+from slipstream.serving.plugin_settings import leave_trial
 from slipstream.serving.run import (
     Event,
     Run,
@@ -56,14 +49,20 @@ from slipstream.serving.served_plan import (
     listen_at,
     put_behind_gate,
 )
+from slipstream.serving.service.container import (
+    decide_bind,
+    read_variable_key,
+    require_readable,
+    without_key,
+    write_key,
+)
+from slipstream.serving.service.detaching import detach, follow_to_ready, stopping_early
+from slipstream.serving.service.pruning import prune_runs
+from slipstream.serving.supervision.causes.ladder import Rung
 from slipstream.serving.supervision.chronicle import Chronicle
-from slipstream.serving.supervision.detaching import detach, follow_to_ready
-from slipstream.serving.supervision.early_stop import stopping_early
 from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.serving.supervision.follower import Follower
-from slipstream.serving.supervision.ladder import Rung
 from slipstream.serving.supervision.supervisor import SIGNALS, Supervisor
-from slipstream.serving.swap_offer import leave_trial
 
 EXAMPLES = """\
 # serve a model on this machine, in the background

@@ -6,8 +6,7 @@ from pathlib import Path
 from slipstream.cli.arguments import natural_number, whole_number
 from slipstream.cli.weights import add_accept_changes
 from slipstream.errors import UsageError
-from slipstream.serving.access.gate_file import GateRecording
-from slipstream.serving.access.gate_rules import read_rules
+from slipstream.serving.access.gate_file import GateRecording, read_rules
 from slipstream.serving.run import Terms
 from slipstream.steering.guardian import ACTIONS, GuardianRules
 

@@ -11,7 +11,7 @@ from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.planning import LaunchPlan
 from slipstream.serving.access.tls import Certificate
 from slipstream.serving.run import Terms
-from slipstream.serving.systemd import USER, Service, is_hidden, render_unit
+from slipstream.serving.service.systemd import USER, Service, is_hidden, render_unit
 from slipstream.user_folders import model_cache
 
 

@@ -7,11 +7,11 @@ import time
 from slipstream.cli.run_options import add_run
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
-from slipstream.reporting.text.run import render_event
+from slipstream.reporting.serving.run import render_event
 from slipstream.serving.run import Event, find_runs_root
 from slipstream.serving.run_status import read_status
 from slipstream.serving.selection import choose_running
-from slipstream.serving.stopping import stop_run
+from slipstream.serving.service.detaching import stop_run
 from slipstream.serving.supervision.engine_session import ProcessTools
 
 EXAMPLES = """\

@@ -1,25 +1,24 @@
-"""`slipstream swap`: replace the drafter of a run without a restart."""
+"""`slipstream swap`: replace the drafter of a run, or bound its draft length, without a restart."""
 
 import argparse
 import os
-import time
-from contextlib import suppress
+import re
 
-from slipstream.atomic_files import write_atomically
 from slipstream.cli.arguments import positive_number
 from slipstream.cli.run_options import RUN_HELP
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
-from slipstream.reporting.text.run import render_event
-from slipstream.serving.following import follow_events
-from slipstream.serving.run import Run, RunFolder, find_runs_root, is_alive
+from slipstream.reporting.serving.run import render_event
+from slipstream.serving.messages import ask
+from slipstream.serving.run import Event, Run, RunFolder, find_runs_root
+from slipstream.serving.run_status import ANSWER_SECONDS, read_live
 from slipstream.serving.selection import choose_running
 from slipstream.serving.swaps import ServedDrafter, Swap, SwapOrder
+from slipstream.steering.state import SteeringOrder
 
-# Two proofs behind other requests, and the loading of a large drafter between them.
+# From one event to the next: two proofs behind other requests, and the loading of a large drafter.
 WITHIN_SECONDS = 1800.0
-
 
 EXAMPLES = """\
 # serve with a newly trained drafter of the same shape
@@ -28,6 +27,8 @@ slipstream swap Qwen3-8B ./drafter
 slipstream swap Qwen3-8B ./drafter --trial 2
 # return to the one before
 slipstream swap Qwen3-8B --back
+# draft at most 3 tokens from now on
+slipstream swap Qwen3-8B --k 3
 """
 
 
@@ -54,15 +55,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     # Names the order, for whoever asks later what became of it.
     parser.add_argument("--order", default=None, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--k",
+        metavar="BOUNDS",
+        type=_read_bounds,
+        help="bound the draft length instead, until the run ends: 3 for at most 3 tokens, 1-3 for "
+        "1 to 3, any for no bounds",
+    )
     add_accept_changes(parser)
     parser.usage = "slipstream swap RUN [DRAFTER] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Download and check the drafter, order the swap, and wait for its outcome."""
-    if options.back == (options.drafter is not None) or (options.back and options.trial):
-        raise UsageError("name a drafter, or --back", hint=f"slipstream swap {options.run} DRAFTER")
+    if sum((options.drafter is not None, options.back, options.k is not None)) != 1:
+        hint = f"slipstream swap {options.run} DRAFTER"
+        raise UsageError("name a drafter, or --back, or --k", hint=hint)
+    if options.trial and options.drafter is None:
+        hint = f"slipstream swap {options.run} DRAFTER --trial {options.trial:g}"
+        raise UsageError("--trial is for a new drafter", hint=hint)
     folder, chosen = choose_running(find_runs_root(os.environ), options.run, verb="swap")
+    if options.k is not None:
+        return _bound_drafts(folder, options.k, screen)
     previous = _find_previous(chosen) if options.back else None
     name = str(previous.folder) if previous else options.drafter
     model = Weights(screen, os.environ, options.accept_changes).find(name, options.revision)
@@ -92,36 +106,59 @@ def _find_previous(run: Run) -> ServedDrafter:
     return run.drafters[-2]
 
 
-def _order(folder: RunFolder, order: SwapOrder, screen: Screen) -> Swap:
-    """Write the order into the run's folder, and print events until it is carried out."""
-    deadline, found = time.monotonic() + WITHIN_SECONDS, list[Swap]()
+def _read_bounds(text: str) -> SteeringOrder:
+    """Parse bounds of the draft length; argparse names the option in its error message."""
+    if text == "any":
+        return SteeringOrder()
+    if not (found := re.fullmatch(r"(?:(\d{1,3})-)?(\d{1,3})", text)):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a length such as 3, 1-3 or any")
+    least, most = int(found[1]) if found[1] else None, int(found[2])
+    if least is not None and least > most:
+        raise argparse.ArgumentTypeError(f"'{text}' has no length in it")
+    return SteeringOrder(least=least, most=most)
 
-    def is_over() -> bool:
-        run = folder.read()
-        if run.last_swap is not None and run.last_swap.order == order.id:
-            found.append(run.last_swap)
-        gone = not is_alive(run.supervisor) or run.state in ("stopping", "stopped", "failed")
-        return bool(found) or gone or time.monotonic() > deadline
 
-    if folder.swap_order.exists():
+def _bound_drafts(folder: RunFolder, bounds: SteeringOrder, screen: Screen) -> ExitCode:
+    live = read_live(folder)
+    if live is None or not any(state.steers for state in live.steering):
         raise InvalidInputError(
-            "another swap of this run is waiting", hint=f"slipstream status {folder.path.name}"
+            f"the draft length of {folder.path.name} is not adapted, or its engine is not up",
+            hint=f"slipstream status {folder.path.name}",
         )
+    _send(folder, bounds, screen, seconds=ANSWER_SECONDS)
+    least, most = bounds.least, bounds.most
+    text = f"drafts have {least or 0} to {most} tokens from now on"
+    screen.show_data(
+        text="the draft length is unbounded" if most is None else text, document=bounds.to_json()
+    )
+    return ExitCode.DONE
+
+
+def _order(folder: RunFolder, order: SwapOrder, screen: Screen) -> Swap:
+    """Order a swap, and print events until it is carried out."""
+    with screen.busy("waiting for the swap"):
+        answer = _send(folder, order, screen, seconds=WITHIN_SECONDS)
+    assert isinstance(answer, Swap)
+    return answer
+
+
+def _send(
+    folder: RunFolder, order: SwapOrder | SteeringOrder, screen: Screen, *, seconds: float
+) -> Swap | SteeringOrder:
+    """Send the supervisor an order, and return its answer; events before it are printed."""
+    name = folder.path.name
     try:
-        write_atomically(folder.swap_order, order.to_json().encode(), mode=0o600)
-    except OSError as fault:
-        message = f"cannot write {folder.swap_order}: {fault.strerror or fault}"
-        raise InvalidInputError(message, hint=f"df -h {folder.path}") from fault
-    try:
-        with screen.busy("waiting for the swap"):
-            for event in follow_events(folder, is_over, time.sleep, only_new=True):
-                screen.show_progress(render_event(event))
-    finally:
-        with suppress(OSError):  # An order that nobody took is no order for later.
-            folder.swap_order.unlink(missing_ok=True)
-    if not found:
-        raise EngineError(
-            "the run ended or did not answer before the swap was done",
-            hint=f"slipstream logs --events {folder.path.name}",
-        )
-    return found[0]
+        for answer in ask(folder.socket, order, (Event, Swap, SteeringOrder), seconds=seconds):
+            if isinstance(answer, Swap | SteeringOrder):
+                return answer
+            if isinstance(answer, Event):
+                screen.show_progress(render_event(answer))
+    except (FileNotFoundError, ConnectionRefusedError) as fault:
+        what = f"{name} takes no orders now: {fault.strerror}"
+        raise InvalidInputError(what, hint=f"slipstream status {name}") from fault
+    except (OSError, ValueError) as fault:
+        hint = f"slipstream logs --events {name}"
+        raise EngineError(f"the run did not answer: {fault}", hint=hint) from fault
+    raise EngineError(
+        "the run ended before the swap was done", hint=f"slipstream logs --events {name}"
+    )

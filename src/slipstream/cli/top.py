@@ -18,13 +18,13 @@ from slipstream.cli.run_options import add_run
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError
 from slipstream.measuring.client.endpoint import KEY_VARIABLE
-from slipstream.measuring.live_view import (
+from slipstream.reporting.serving.top import Terminal, render_top
+from slipstream.serving.live_view import (
     EngineFigures,
     LiveView,
     read_engine_figures,
     read_live_view,
 )
-from slipstream.reporting.text.top import Terminal, render_top
 from slipstream.serving.run import Run, RunFolder, find_live, find_runs_root
 from slipstream.serving.run_status import find_standing
 from slipstream.serving.selection import choose_run, is_over

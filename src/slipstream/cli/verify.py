@@ -33,7 +33,7 @@ from slipstream.reporting.measuring.certificate import (
     render_certificate_html,
 )
 from slipstream.reporting.report import render_markdown, render_text
-from slipstream.serving.access.borrowed_key import borrow_key
+from slipstream.serving.access.keys import borrow_key
 from slipstream.serving.access.tls import Certificate as ServerCertificate
 from slipstream.serving.run import RunFolder, is_alive
 from slipstream.serving.supervision.engine_process import require_accepted
@@ -159,7 +159,7 @@ def _check_run(folder: RunFolder, options: argparse.Namespace, screen: Screen) -
     if run.url is None or not is_alive(run.supervisor):
         raise InvalidInputError(f"{run.id} does not serve", hint="slipstream status")
     options.prompts = options.prompts or RUN_PROMPTS
-    with borrow_key(run) as key:
+    with borrow_key(run.terms.needed_keys) as key:
         check = check_served(
             Endpoint(run.url, key=key, certificate=ServerCertificate.of(run.plan)),
             read_workload(options, None if run.plan.context is None else run.plan.context - 1),

@@ -22,10 +22,9 @@ from slipstream.measuring.verifying.certificate import Certificate
 from slipstream.planning.plan import LaunchPlan
 from slipstream.recipes.recipe import Evidence, Recipe, Settings
 from slipstream.records import Record
-from slipstream.serving.supervision.diagnosis import diagnose_file
+from slipstream.serving.supervision.causes.diagnosis import diagnose_file
 from slipstream.serving.support.bundle import Bundle, clean_record, describe_plan
-from slipstream.serving.support.log_skeleton import list_skeleton
-from slipstream.serving.support.redaction import make_redactor
+from slipstream.serving.support.redaction import list_skeleton, make_redactor
 
 SOURCE = "slipstream compare --recipe"
 

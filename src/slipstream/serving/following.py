@@ -1,19 +1,61 @@
-"""Logs and events of a run, read as they grow and are rotated."""
+"""Logs, events and requests of a run, read as they grow and are rotated."""
 
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
-from slipstream.serving.access.access_lines import AccessLine, read_access_line
+from pydantic import AwareDatetime, ValidationError
+
+from slipstream.errors import InvalidInputError
+from slipstream.records import Record, describe_faults
 from slipstream.serving.kept_logs import open_if_there, open_parts
-from slipstream.serving.run import Event, Run, RunFolder
-from slipstream.serving.spare_folder import find_engine_folder
+from slipstream.serving.run import Event, RunFolder
 
 LOOK_EVERY_SECONDS = 0.25
 CHUNK_BYTES = 1 << 16
+
+
+class AccessLine(Record):
+    """One request: its key, route, status, tokens and times.
+
+    `id` is the gate's, and part of the `id` in the engine's answer; `client_id` is the
+    `X-Request-Id` that the client sent. Tokens are known if the answer has a `usage`.
+    """
+
+    schema_version: Literal[1] = 1
+    at: AwareDatetime
+    id: str
+    client_id: str | None
+    trace_id: str | None
+    key: str | None
+    client: str | None
+    route: str
+    status: int | None
+    ended: Literal["complete", "left", "failed"]
+    refused: str | None
+    field: str | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    chunks: int | None
+    seconds: float
+    first_seconds: float | None
+    body_bytes: int
+    answer_bytes: int
+
+
+def read_access_line(line: bytes) -> AccessLine | None:
+    """Return the record of a line, None if the line was cut off."""
+    try:
+        return AccessLine.model_validate_json(line)
+    except ValidationError as fault:
+        if fault.errors()[0]["type"] == "json_invalid":
+            return None
+        message = "the access log has a line that this version does not read"
+        hint = "read access.jsonl in the run's folder, which slipstream status names"
+        raise InvalidInputError(message, details=describe_faults(fault), hint=hint) from fault
 
 
 @dataclass(slots=True)
@@ -50,7 +92,6 @@ class GrowingFile:
             self._file.seek(0, os.SEEK_END)
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -59,7 +100,7 @@ class GrowingFile:
         """Return whether the path holds another file than the open one."""
         try:
             there = self.path.stat()
-        except FileNotFoundError:
+        except OSError:
             return False
         if self._file is None:
             return True
@@ -73,12 +114,8 @@ def follow_file(
     wait: Callable[[float], None],
     *,
     only_new: bool = False,
-    find_path: Callable[[], Path] | None = None,
 ) -> Iterator[bytes]:
-    """Yield the bytes of a file and its earlier parts until `is_over`, optionally only new ones.
-
-    `find_path` returns where it goes on by now.
-    """
+    """Yield the bytes of a file and its earlier parts until `is_over`, optionally only new ones."""
     file = GrowingFile(path)
     try:
         if only_new:
@@ -87,7 +124,6 @@ def follow_file(
             yield from file.read_parts()
         while True:
             over = is_over()  # Asked first: what came before the end is still read.
-            file.path = find_path() if find_path else path
             while added := file.read():
                 yield added
             if over:
@@ -95,18 +131,6 @@ def follow_file(
             wait(LOOK_EVERY_SECONDS)
     finally:
         file.close()
-
-
-def follow_engine_log(
-    folder: RunFolder, run: Run, is_over: Callable[[], bool], wait: Callable[[float], None]
-) -> Iterator[bytes]:
-    """Yield the engine log of a run until it is over, from the spare folder too."""
-    return follow_file(
-        folder.engine_log,
-        is_over,
-        wait,
-        find_path=lambda: find_engine_folder(folder, run).engine_log,
-    )
 
 
 def follow_events(
@@ -126,17 +150,11 @@ def follow_events(
 
 
 def follow_accesses(
-    folder: RunFolder, run: Run, is_over: Callable[[], bool], wait: Callable[[float], None]
+    folder: RunFolder, is_over: Callable[[], bool], wait: Callable[[float], None]
 ) -> Iterator[AccessLine]:
     """Yield the requests of a run until it is over, those in older files first."""
     older = [follow_file(path, lambda: True, wait) for path in folder.list_older_access_logs()]
     begun = b""
-    latest = follow_file(
-        folder.access_log,
-        is_over,
-        wait,
-        find_path=lambda: find_engine_folder(folder, run).access_log,
-    )
-    for added in chain(*older, latest):
+    for added in chain(*older, follow_file(folder.access_log, is_over, wait)):
         *lines, begun = (begun + added).split(b"\n")
         yield from (line for text in lines if (line := read_access_line(text)) is not None)

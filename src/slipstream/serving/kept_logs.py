@@ -30,7 +30,6 @@ class LogPlace(Record):
     digest: str
 
     def is_in(self, part: BinaryIO) -> bool:
-        """Return whether a part contains this position."""
         return _read_place(part, self.offset) == self
 
 
@@ -51,7 +50,7 @@ def open_if_there(path: Path) -> BinaryIO | None:
     """Open a file, or None if there is none."""
     try:
         return path.open("rb")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

@@ -24,9 +24,11 @@ from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record, describe_faults, read_record
 from slipstream.serving.access.gate_file import GateRecording, GateRules
 from slipstream.serving.kept_logs import LogPlace
-from slipstream.serving.supervision.ladder import Rung
+from slipstream.serving.messages import SOCKET, GateCounts
+from slipstream.serving.supervision.causes.ladder import Rung
 from slipstream.serving.swaps import ServedDrafter, Swap, Trial
 from slipstream.steering.guardian import Drift, GuardianRules
+from slipstream.steering.state import SteeringState
 from slipstream.units import show_bytes
 
 # For a run that begins: its logs take more than that within a day.
@@ -91,8 +93,12 @@ class Terms(Record):
     guardian: GuardianRules = Field(default_factory=GuardianRules)
 
     @property
+    def needed_keys(self) -> Path | None:
+        """The key file, None if the gate requires no key."""
+        return self.keys_file if self.needs_key else None
+
+    @property
     def needs_key(self) -> bool:
-        """Whether the gate requires a key."""
         keys = self.keys_file
         return self.gated and (self.keys_required or (keys is not None and keys.exists()))
 
@@ -136,41 +142,50 @@ class Run(Record):
         return self.model_copy(update={"state": state})
 
 
+class LiveRun(Record):
+    """A run as its supervisor knows it, with what could not be written and what was reported."""
+
+    run: Run
+    unwritten: tuple[Event, ...] = ()
+    # Of the gate and of the engine's cores, as far as they are connected.
+    counts: GateCounts | None = None
+    steering: tuple[SteeringState, ...] = ()
+
+
+class _File:
+    """A file of a run's folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: "RunFolder", _: type["RunFolder"]) -> Path:
+        return folder.path / self._name
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """The files of a run, readable by its user only."""
 
     path: Path
 
-    @property
-    def record(self) -> Path:
-        """The file of the `Run`."""
-        return self.path / "run.json"
-
-    @property
-    def events(self) -> Path:
-        """The events, one per line."""
-        return self.path / "events.jsonl"
-
-    @property
-    def engine_log(self) -> Path:
-        """The engine's log."""
-        return self.path / "engine.log"
-
-    @property
-    def supervisor_log(self) -> Path:
-        """The supervisor's log, if it was detached from its terminal."""
-        return self.path / "supervisor.log"
-
-    @property
-    def accounting(self) -> Path:
-        """The gate's counts, one file per API process."""
-        return self.path / "accounting"
-
-    @property
-    def access_log(self) -> Path:
-        """The access log, one request per line; older parts lie beside it."""
-        return self.path / "access.jsonl"
+    record = _File("run.json")
+    # Where the supervisor listens (serving/messages.py).
+    socket = _File(SOCKET)
+    # One event per line; earlier ones are moved aside.
+    events = _File("events.jsonl")
+    earlier_events = _File("events.jsonl.1")
+    engine_log = _File("engine.log")
+    # If it was detached from its terminal.
+    supervisor_log = _File("supervisor.log")
+    # One request per line, as the gate and as the engine's core saw it; older parts lie beside.
+    access_log = _File("access.jsonl")
+    ledger = _File("ledger.jsonl")
+    # The last steps of the engine, and of the one before it.
+    flight = _File("flight.bin")
+    earlier_flight = _File("flight-1.bin")
+    # The gate's settings, and keys from the environment.
+    gate = _File("gate.json")
+    keys = _File("keys.json")
 
     def list_older_access_logs(self) -> list[Path]:
         """List the full ones, the oldest first."""
@@ -178,65 +193,10 @@ class RunFolder:
         kept = sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
         return [self.path / f"access-{number}.jsonl" for number in kept]
 
-    @property
-    def ledger(self) -> Path:
-        """The ledger, one line per request; older parts lie beside it."""
-        return self.path / "ledger.jsonl"
-
     def list_ledgers(self) -> list[Path]:
         """List the ledger's files, the oldest first."""
         files = (self.path / "ledger-1.jsonl", self.ledger)
         return [file for file in files if file.exists()]
-
-    @property
-    def steering(self) -> Path:
-        """The state of the engine's scheduler."""
-        return self.path / "steering.json"
-
-    @property
-    def steering_order(self) -> Path:
-        """The current order for the scheduler."""
-        return self.path / "steering-order.json"
-
-    @property
-    def flight(self) -> Path:
-        """The flight recorder: the engine's last steps."""
-        return self.path / "flight.bin"
-
-    @property
-    def earlier_flight(self) -> Path:
-        """The last steps of the previous engine."""
-        return self.path / "flight-1.bin"
-
-    @property
-    def gate(self) -> Path:
-        """The gate's settings at its start."""
-        return self.path / "gate.json"
-
-    @property
-    def gate_state(self) -> Path:
-        """The gate's state while it runs."""
-        return self.path / "state.json"
-
-    @property
-    def swap_order(self) -> Path:
-        """The user's order for another drafter."""
-        return self.path / "swap-order.json"
-
-    @property
-    def swap(self) -> Path:
-        """The order to the gate to load a drafter."""
-        return self.path / "swap.json"
-
-    @property
-    def swapped(self) -> Path:
-        """The gate's result of that order."""
-        return self.path / "swapped.json"
-
-    @property
-    def earlier_events(self) -> Path:
-        """Earlier events, which were moved out of `events`."""
-        return self.path / "events.jsonl.1"
 
     def begin(self, run: Run) -> None:
         """Create the folder for this run alone; if the disk is full, nothing of it is left."""
@@ -260,7 +220,6 @@ class RunFolder:
         return read_record(self.record, Run, hint=hint)
 
     def write(self, run: Run) -> None:
-        """Write the record."""
         with _writing(self.record):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_even_if_full(self.record, run.to_json().encode())
@@ -307,7 +266,6 @@ class RunFolder:
 
 
 def find_runs_root(environment: Mapping[str, str]) -> Path:
-    """Return the folder of this user's runs."""
     home = Path(environment.get("HOME") or Path.home())
     state = environment.get("XDG_STATE_HOME") or home / ".local" / "state"
     return Path(state).expanduser() / "slipstream" / "runs"

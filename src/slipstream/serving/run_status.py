@@ -1,4 +1,8 @@
-"""`RunStatus`: a run from the outside, by its folder, its gate's counts and its processes."""
+"""`RunStatus`: a run from the outside, by its folder, its processes and its supervisor's answer.
+
+What changes by the second (open requests, the core's report) is asked for over the run's socket and
+not written into run.json: it costs no disk, is true on a full one, and ends with its supervisor.
+"""
 
 import shlex
 from collections.abc import Iterable
@@ -11,24 +15,26 @@ from pydantic import AwareDatetime
 
 from slipstream.errors import InvalidInputError
 from slipstream.records import Record
-from slipstream.serving.access.gate_file import read_counts
 from slipstream.serving.access.tls import Certificate
+from slipstream.serving.messages import LiveQuestion, ask
 from slipstream.serving.run import (
     TRANSITIONS,
     Event,
+    LiveRun,
     Run,
     RunFolder,
     State,
     is_alive,
     list_runs,
 )
-from slipstream.serving.spare_folder import find_engine_folder, read_latest
+from slipstream.serving.supervision.causes.ladder import Rung
 from slipstream.serving.supervision.engine_session import list_session, measure_session
-from slipstream.serving.supervision.ladder import Rung
 from slipstream.serving.swaps import ServedDrafter, Swap, Trial
 from slipstream.steering.guardian import Drift
+from slipstream.steering.state import SteeringState
 
 SHOWN_ENDED = 5
+ANSWER_SECONDS = 2.0
 _PROC = Path("/proc")
 
 Standing = State | Literal["supervisor gone"]
@@ -40,8 +46,6 @@ class RunStatus(Record):
     schema_version: Literal[1] = 1
     id: str
     folder: str
-    # Where its log and its gate's files are while the run's folder cannot be written.
-    engine_folder: str | None = None
     state: Standing
     since: AwareDatetime
     began_at: AwareDatetime
@@ -65,6 +69,8 @@ class RunStatus(Record):
     in_flight: int | None
     waiting: int = 0
     last_token_seconds_ago: float | None
+    # The report of each core.
+    steering: tuple[SteeringState, ...] = ()
     next_command: str
 
 
@@ -85,18 +91,40 @@ def list_statuses(root: Path, monotonic: float, proc: Path = _PROC) -> StatusLis
     return StatusList(root=str(root), runs=statuses)
 
 
-def read_status(folder: RunFolder, run: Run, monotonic: float, proc: Path = _PROC) -> RunStatus:
+def read_live(folder: RunFolder) -> LiveRun | None:
+    """Ask a run's supervisor how it is doing; None if there is none, or it does not answer."""
+    try:
+        for answer in ask(folder.socket, LiveQuestion(), (LiveRun,), seconds=ANSWER_SECONDS):
+            return answer if isinstance(answer, LiveRun) else None
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def read_latest(folder: RunFolder) -> Run:
+    """Return the run as its supervisor knows it, or else as it was last written."""
+    live = read_live(folder)
+    return folder.read() if live is None else live.run
+
+
+def read_status(
+    folder: RunFolder,
+    run: Run,
+    monotonic: float,
+    proc: Path = _PROC,
+    live: LiveRun | None = None,
+) -> RunStatus:
     """Return the status of a run; `monotonic` is the clock that its gate uses."""
-    engine_folder, run = find_engine_folder(folder, run), read_latest(folder, run)
-    state, events = find_standing(run, proc), folder.read_events()
-    if engine_folder != folder:
-        events += engine_folder.read_events()
+    live = live or read_live(folder)
+    run, events = (run if live is None else live.run), folder.read_events()
+    events += () if live is None else live.unwritten
+    state = find_standing(run, proc)
     engine = () if run.engine is None else list_session(run.engine, proc)
-    in_flight, waiting, last_token = _count(engine_folder, {process.pid for process in engine})
+    counts = live.counts if live is not None and engine else None
+    last_token = counts.last_token if counts else None
     return RunStatus(
         id=run.id,
         folder=str(folder.path),
-        engine_folder=None if engine_folder == folder else str(engine_folder.path),
         state=state,
         since=_find_since(run, events, state),
         began_at=run.began_at,
@@ -117,9 +145,10 @@ def read_status(folder: RunFolder, run: Run, monotonic: float, proc: Path = _PRO
         measurements=run.measurements,
         drifts=run.drifts if engine else (),
         gated=run.terms.gated,
-        in_flight=in_flight,
-        waiting=waiting,
+        in_flight=counts.in_flight if counts else None,
+        waiting=counts.waiting if counts else 0,
         last_token_seconds_ago=None if last_token is None else max(0.0, monotonic - last_token),
+        steering=live.steering if live is not None and engine else (),
         next_command=_find_next(folder, run, state, lives=bool(engine)),
     )
 
@@ -136,17 +165,6 @@ def _find_since(run: Run, events: tuple[Event, ...], state: Standing) -> AwareDa
         return events[-1].at if events else run.began_at
     last: Iterable[Event] = takewhile(lambda event: event.state == state, reversed(events))
     return min((event.at for event in last), default=run.began_at)
-
-
-def _count(folder: RunFolder, engine: set[int]) -> tuple[int | None, int, float | None]:
-    """Add up what the living API processes have for others, and find the last token."""
-    counts = [one for one in read_counts(folder.accounting) if one.pid in engine]
-    if not counts:
-        return None, 0, None
-    tokens = [one.last_token for one in counts if one.last_token is not None]
-    callers = [caller for one in counts for caller in one.by_key.items()]
-    in_flight = sum(caller.in_flight for name, caller in callers if name != "supervisor")
-    return in_flight, sum(one.waiting for one in counts), max(tokens, default=None)
 
 
 def _find_next(folder: RunFolder, run: Run, state: Standing, *, lives: bool) -> str:

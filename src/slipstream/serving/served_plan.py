@@ -14,13 +14,18 @@ from slipstream.serving.access.gate_file import (
     GATE_VARIABLE,
     GateRules,
     GateSettings,
+    apply_rules,
     is_loopback,
 )
-from slipstream.serving.access.gate_rules import apply_rules
-from slipstream.serving.guarded_engine import guard_engine, takes_pictures
+from slipstream.serving.plugin_settings import (
+    guard_engine,
+    is_followed,
+    offer_swaps,
+    steer_engine,
+    takes_pictures,
+    withdraw_swaps,
+)
 from slipstream.serving.run import RunFolder, Terms
-from slipstream.serving.steered_engine import is_followed, steer_engine
-from slipstream.serving.swap_offer import offer_swaps, takes_swaps, withdraw_swaps
 from slipstream.serving.weights.lock import LocalModel
 
 PORT = 8000
@@ -168,16 +173,13 @@ def describe_gate(
         context=plan.settings.context.value if plan.settings.context else None,
         priorities=_find_rest(plan, "--scheduling-policy") == "priority",
         probe_sha256=probe_sha256,
-        state_file=folder.gate_state,
-        accounting_folder=folder.accounting,
-        steering_file=folder.steering,
+        socket=folder.socket,
         access_log=folder.access_log,
         speculation=plan.speculation is not None,
         tags=is_followed(plan),
         generates=_find_rest(plan, "--runner") != "pooling",
         text_only=not takes_pictures(plan),
         recording=terms.recording,
-        swap_file=folder.swap if takes_swaps(plan) else None,
     )
     rules = terms.gate_rules or GateRules()
     return apply_rules(settings, rules, keys_required=terms.keys_required)

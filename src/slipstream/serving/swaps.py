@@ -1,4 +1,4 @@
-"""The records of a swap: the user's order, the gate's order and result, and the outcome."""
+"""The records of a swap: the user's order, and what became of it."""
 
 import secrets
 from pathlib import Path
@@ -50,30 +50,6 @@ class Trial(Record):
         """Return how it stands, in words."""
         until = f", until {self.until:%Y-%m-%d %H:%M} UTC" if self.state == "running" else ""
         return f"{self.drafter}: {self.state}{until}" + (f"; {self.message}" * bool(self.message))
-
-
-class GateOrder(Record):
-    """An order to the gate: the drafter to load, and the current one."""
-
-    schema_version: Literal[1] = 1
-    order: str = Field(default_factory=lambda: secrets.token_hex(8))
-    folder: Path
-    previous: Path
-    is_return: bool
-
-
-class GateResult(Record):
-    """The gate's result; `seconds` is the time of the call, with the step before it.
-
-    Refused changed nothing, after failed the drafter before is loaded again, and after broken
-    neither of them is whole.
-    """
-
-    schema_version: Literal[1] = 1
-    order: str
-    outcome: Literal["swapped", "refused", "failed", "broken"]
-    seconds: float | None = None
-    error: str | None = None
 
 
 class Swap(Record):

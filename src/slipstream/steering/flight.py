@@ -1,7 +1,4 @@
-"""`Flight`: the steps before an engine's end, from the recorder in its core.
-
-The format is that of `slipstream.vllm_plugin.steering.flight_recorder`, which nothing here imports.
-"""
+"""`Flight`: the steps before an engine's end, and the format of the recorder in its core."""
 
 import struct
 from datetime import UTC, datetime
@@ -21,7 +18,7 @@ _MINUTE = 60.0
 
 
 class Step(NamedTuple):
-    """One step of the engine; lengths are those verified and drafted in it."""
+    """One step of the engine as STEP packs it; lengths are those verified and drafted in it."""
 
     at: float
     number: int

@@ -1,22 +1,34 @@
-"""`SteeringState`: the report of the engine's core on its steps, about once a second.
+"""`SteeringState` and `SteeringOrder`: what the engine's core reports, and what it is ordered.
 
-The core writes it (`slipstream.vllm_plugin.steering.steering`), idle or not: one that is older is
-of a core that hangs or is gone, or of a full disk.
+The core reports about once a second, idle or not (`slipstream.vllm_plugin.steering.steering`): an
+older report is of a core that hangs or is gone.
 """
 
-from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from pydantic import ConfigDict, NonNegativeFloat, NonNegativeInt, ValidationError
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 
 from slipstream.records import Record
 from slipstream.steering.drafts import Drafts
+from slipstream.steering.ledger import LONGEST_DRAFT
 
 FRESH_SECONDS = 10.0
-MOST_BYTES = 2**18
 
 Kind = Literal["code", "prose", "structured", "tools", "translation", "other"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+class SteeringOrder(Record):
+    """The shortest and the longest draft allowed: 0 for none, None for any.
+
+    `drafter` counts the drafters that have served: after another one was loaded, what was learnt
+    of the yield of drafts no longer holds.
+    """
+
+    schema_version: Literal[1] = 1
+    least: NonNegativeInt | None = None
+    most: NonNegativeInt | None = None
+    drafter: NonNegativeInt = 0
 
 
 class _Reported(Record):
@@ -28,6 +40,7 @@ class _Reported(Record):
 class KindCounts(Drafts, _Reported):
     """The requests of one kind since the engine's start."""
 
+    accepted: Annotated[tuple[NonNegativeInt, ...], Field(max_length=LONGEST_DRAFT)] = ()
     requests: NonNegativeInt
     aborted: NonNegativeInt
     tokens: NonNegativeInt
@@ -64,6 +77,8 @@ class SteeringState(_Reported):
     """The core's report; counts are since the engine's start, what is unknown is None."""
 
     schema_version: Literal[1] = 1
+    # Of several cores (data parallel) each reports by itself.
+    rank: NonNegativeInt = 0
     pid: int
     at: NonNegativeFloat
     steers: bool
@@ -81,15 +96,8 @@ class SteeringState(_Reported):
     tokens: NonNegativeInt
     tokens_per_second: NonNegativeFloat | None
     kinds: dict[Kind, KindCounts]
-    lengths: tuple[LengthEstimate, ...]
+    lengths: Annotated[tuple[LengthEstimate, ...], Field(max_length=LONGEST_DRAFT + 1)]
 
-
-def read_state(path: Path, now: float) -> SteeringState | None:
-    """Read the core's report; None if there is none of this moment that this version reads."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-        state = SteeringState.model_validate_json(content if len(content) <= MOST_BYTES else b"")
-    except (OSError, ValidationError):
-        return None
-    return state if abs(now - state.at) <= FRESH_SECONDS else None
+    def is_fresh(self, now: float) -> bool:
+        """Return whether the report is of this moment, in seconds since 1970."""
+        return abs(now - self.at) <= FRESH_SECONDS

@@ -1,1 +1,1 @@
-"""Code inside vLLM's processes: gate, patches, steering. It imports nothing else of ours."""
+"""Code inside vLLM's processes: gate, patches, steering. Of ours it imports records only."""

@@ -18,13 +18,13 @@ from slipstream.proving_ground import SHIPPED_DRAFTER
 from slipstream.serving.access.gate_file import (
     GATE_CLASS,
     GATE_VARIABLE,
-    GateCounts,
     GateLimits,
     GateSettings,
-    read_counts,
 )
 from slipstream.serving.access.keys import KeyTerms, make_key
+from slipstream.serving.messages import SOCKET, GateCounts
 from slipstream.serving.supervision.engine_process import run_engine
+from tests.engine.gate.stub_supervisor import StubSupervisor
 from tests.engine.gate.wire import Answer, exchange, make_request
 
 SEATS = 8
@@ -43,6 +43,7 @@ class Gated:
     monitor: str
     settings: GateSettings
     arguments: tuple[str, ...]
+    supervisor: StubSupervisor
 
     def ask(
         self,
@@ -59,9 +60,9 @@ class Gated:
         return exchange(self.port, sent)
 
     def read_counts(self) -> GateCounts:
-        """Read what the gate says is under way."""
-        (counts,) = read_counts(self.folder / "accounting")
-        return counts
+        """Return what the gate last said is under way."""
+        assert self.supervisor.counts is not None
+        return self.supervisor.counts
 
     def read_metric(self, name: str) -> float:
         """Add up a metric of vLLM over its labels."""
@@ -98,11 +99,9 @@ def run_gated(target: Path, folder: Path) -> Iterator[Gated]:
     scraping = KeyTerms(routes=("metrics",))
     now = datetime.now(UTC)
     monitor = make_key(keys, "monitor", now=now, expires=None, terms=scraping).secret
-    (folder / "state.json").write_text('{"state": "ready"}')
     settings = GateSettings(
         keys_file=keys,
-        state_file=folder / "state.json",
-        accounting_folder=folder / "accounting",
+        socket=folder / SOCKET,
         access_log=folder / "access.jsonl",
         speculation=True,
         seats=SEATS,
@@ -112,11 +111,15 @@ def run_gated(target: Path, folder: Path) -> Iterator[Gated]:
     settings.write(folder / "gate.json")
     plan = _make_plan(target)
     environment = {**os.environ, GATE_VARIABLE: str(folder / "gate.json")}
-    with run_engine(plan, log=folder / "engine.log", environment=environment) as url:
+    with (
+        StubSupervisor(folder / SOCKET) as supervisor,
+        run_engine(plan, log=folder / "engine.log", environment=environment) as url,
+    ):
         port = urlsplit(url).port
         assert port is not None
+        wait_until(lambda: supervisor.counts is not None, within_seconds=10)
         arguments = tuple(plan.argv()[3:])
-        yield Gated(port, folder, attacker, neighbour, monitor, settings, arguments)
+        yield Gated(port, folder, attacker, neighbour, monitor, settings, arguments, supervisor)
 
 
 def _make_plan(target: Path) -> LaunchPlan:

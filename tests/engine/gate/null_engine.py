@@ -30,12 +30,11 @@ class Cost:
 
 
 def measure_gate(folder: Path, words: int) -> Cost:
-    """Time a gate with two keys, a state, accounting and an access log, for so many words."""
+    """Time a gate with two keys, accounting and an access log, for so many words."""
     made = [
         make_key(folder / "keys" / "keys.json", name, now=datetime.now(UTC), expires=None)
         for name in ("one", "two")
     ]
-    (folder / "state.json").write_text('{"state": "ready"}')
     said = {"role": "user", "content": "word " * words}
     body = json.dumps({"model": "m", "messages": [said], "max_tokens": 64, "stream": True}).encode()
 
@@ -44,8 +43,6 @@ def measure_gate(folder: Path, words: int) -> Cost:
             folder,
             make_engine(chunks),
             keys_file=folder / "keys" / "keys.json",
-            state_file=folder / "state.json",
-            accounting_folder=folder / "accounting",
             access_log=folder / "access.jsonl",
             speculation=True,
             seats=8,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from slipstream.serving.access.access_lines import AccessLine, read_access_line
+from slipstream.serving.following import AccessLine, read_access_line
 from tests.engine.gate.gated_server import Gated, wait_until
 
 pytestmark = pytest.mark.engine

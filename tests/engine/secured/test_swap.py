@@ -93,11 +93,10 @@ def swap(secured: Secured, *words: str) -> tuple[int, Swap]:
 @pytest.fixture
 def drafted(secured: Secured) -> Iterator[None]:
     """Have drafts in every step, whether or not they pay under these streams."""
-    order = secured.service.newest[0].steering_order
-    order.write_text('{"schema_version": 1, "least": 3}')
-    time.sleep(2)  # It is read once a second.
+    _, run = secured.service.newest
+    secured.service.command("swap", run.id, "--k", "3-7")
     yield
-    order.unlink()
+    secured.service.command("swap", run.id, "--k", "any")
 
 
 @pytest.mark.usefixtures("drafted")

@@ -20,7 +20,7 @@ from slipstream.recipes.recipe import Recipe
 from slipstream.reporting.text.model import render_recipes
 from tests.unit.reporting.measuring.test_certificate import certify
 from tests.unit.reporting.records import make_comparison
-from tests.unit.serving.test_examination import EXCERPTS
+from tests.unit.serving.support.test_examination import EXCERPTS
 
 Capture = pytest.CaptureFixture[str]
 TARGET = "Qwen/Qwen3-8B"

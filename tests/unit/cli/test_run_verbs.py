@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli.main import run
-from slipstream.serving.access.access_lines import AccessLine
-from slipstream.serving.examination import Diagnosis, Examination
+from slipstream.serving.following import AccessLine
 from slipstream.serving.run import Event, Process, read_process
 from slipstream.serving.run_status import RunStatus, StatusList
+from slipstream.serving.support.examination import Diagnosis, Examination
 from slipstream.steering.ledger import LedgerSummary
 from slipstream.vllm_plugin.steering.flight_recorder import FlightRecorder
 from tests.unit.serving.kept_runs import AT, access, happen, keep
-from tests.unit.serving.test_examination import EXCERPTS
+from tests.unit.serving.support.test_examination import EXCERPTS
 from tests.unit.steering.lines import write as write_line
 
 Capture = pytest.CaptureFixture[str]
@@ -271,22 +271,22 @@ def test_doctor_imports_neither_torch_nor_the_engine() -> None:
     command = [sys.executable, "-X", "importtime", "-m", "slipstream", "doctor"]
     outcome = subprocess.run(command, capture_output=True, text=True, check=False)
     imported = {line.rpartition("|")[2].strip() for line in outcome.stderr.splitlines()}
-    assert "slipstream.serving.examination" in imported
+    assert "slipstream.serving.support.examination" in imported
     assert imported.isdisjoint(("torch", "transformers", "vllm"))
 
 
 def test_the_ledger_of_a_run_is_added_up_across_its_files(root: Path, capsys: Capture) -> None:
     folder, _ = keep(root, "over", engine=None)
-    assert run(["ledger", "over"], {}) == 1
+    assert run(["status", "over", "--by", "kind"], {}) == 1
     assert "has no ledger" in capsys.readouterr().err
     (folder.path / "ledger-1.jsonl").write_bytes(write_line(kind="prose\x1b[2J"))
     folder.ledger.write_bytes(write_line() + b"torn")
-    assert run(["ledger", "over"], {}) == 0
+    assert run(["status", "over", "--by", "kind"], {}) == 0
     header, code, prose, total = capsys.readouterr().out.splitlines()
     assert header.split()[:2] == ["KIND", "REQUESTS"]
     assert code.endswith("86% 31% 7% 0% 0% 0% 0%")
     assert (code.split()[:5], total.split()[1]) == (["code", "1", "0", "64", "50%"], "2")
     assert prose.startswith("prose?[2J")
-    assert run(["ledger", "--by", "key", "--json"], {}) == 0
+    assert run(["status", "--by", "key", "--json"], {}) == 0
     summary = LedgerSummary.model_validate_json(capsys.readouterr().out)
     assert [(one.name, one.requests) for one in summary.groups] == [("ann", 2)]

@@ -16,6 +16,7 @@ import pytest
 from slipstream.cli.main import run
 from slipstream.planning import LaunchPlan
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
+from slipstream.serving.plugin_settings import with_drafter
 from slipstream.serving.run import (
     Process,
     Run,
@@ -24,10 +25,9 @@ from slipstream.serving.run import (
     list_runs,
 )
 from slipstream.serving.supervision.engine_process import choose_port
-from slipstream.serving.swap_offer import with_drafter
 from slipstream.serving.swaps import ServedDrafter, Trial
 from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
-from tests.unit.serving.supervision.fake_engine import PROGRAM
+from tests.unit.serving.supervision.fake_engine import write_program
 from tests.unit.serving.weights.pieces import make_shard
 
 NOBODY = Process(pid=1 << 30, start_ticks=1)
@@ -39,14 +39,9 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name, folder in (("STATE", "state"), ("CONFIG", "config"), ("CACHE", "cache")):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / folder))
     monkeypatch.delenv("SLIPSTREAM_CACHE", raising=False)
-    package = tmp_path / "fake" / "vllm" / "entrypoints" / "openai"
-    package.mkdir(parents=True)
-    for part in (package, *package.parents[:2]):
-        (part / "__init__.py").touch()
-    (package / "api_server.py").write_text(PROGRAM)
-    (tmp_path / "fake" / "rules").write_text("[]")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "fake"))
-    monkeypatch.setenv("FAKE", str(tmp_path / "fake"))
+    fake = write_program(tmp_path / "fake")
+    for name in ("PYTHONPATH", "FAKE"):
+        monkeypatch.setenv(name, str(fake))
     monkeypatch.chdir(tmp_path)
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET_CONFIG}
     for name, content in (("target", config), ("drafter", drafter_config(config, DrafterShape()))):
@@ -125,24 +120,6 @@ def test_a_saved_plan_and_then_the_run_itself_are_served_again(
     assert again.plan.argv() == first.plan.argv()
     assert again.terms == first.terms
     assert again.terms.drain_seconds == 3
-
-
-def test_people_are_told_on_stderr(pair: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert serve_until_ready(*pair, "--port", str(choose_port(None))) == 0
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert "ready at http://127.0.0.1:" in shown.err
-    assert "the target's weights" in shown.err or "Python and vLLM are being loaded" in shown.err
-
-
-def test_wishes_do_not_go_with_a_saved_plan(
-    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(["plan", *pair, "--json"], os.environ)
-    saved = tmp_path / "plan.json"
-    saved.write_text(capsys.readouterr().out)
-    assert run(["serve", str(saved), "--context", "512"], os.environ) == 2
-    assert "a saved plan cannot be changed" in capsys.readouterr().err
 
 
 WISHES = (
@@ -261,15 +238,6 @@ def test_a_changed_file_fails_the_run_before_an_engine_starts(
     assert serve_until_ready(*pair, *port, "--accept-changes") == 0
 
 
-def test_requests_are_recorded_only_where_asked_for(pair: list[str], tmp_path: Path) -> None:
-    port = str(choose_port(None))
-    words = ("--port", port, "--record", "kept", "--redact", r"\d{16}")
-    assert serve_until_ready(*pair, *words) == 0
-    recording = find_runs()[0].terms.recording
-    assert recording is not None
-    assert (recording.folder, recording.redact) == (tmp_path / "kept", (r"\d{16}",))
-
-
 def test_the_gate_has_the_users_rules_from_the_start(
     pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -337,8 +305,12 @@ def test_a_run_without_the_gate_is_for_this_machine_and_shown_as_such(
     assert "without the gate nothing protects" in capsys.readouterr().err
     assert run(["serve", *pair, *port, "--no-gate", "--record", "kept"], os.environ) == 2
     assert find_runs() == []
+    capsys.readouterr()
     assert serve_until_ready(*pair, *port, "--no-gate") == 0
-    assert "without the gate: every route of vLLM is open" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "without the gate: every route of vLLM is open" in shown.err
+    assert "ready at http://127.0.0.1:" in shown.err
     (served,) = find_runs()
     assert "middleware" not in " ".join(served.argv)
     run(["status", served.id], os.environ)
@@ -348,7 +320,7 @@ def test_a_run_without_the_gate_is_for_this_machine_and_shown_as_such(
 def test_old_runs_are_removed_when_another_begins_and_this_is_said(
     pair: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slipstream.serving.pruning.KEPT_RUNS", 1)
+    monkeypatch.setattr("slipstream.serving.service.pruning.KEPT_RUNS", 1)
     port = str(choose_port(None))
     for _ in range(2):
         assert serve_until_ready(*pair, "--port", port) == 0

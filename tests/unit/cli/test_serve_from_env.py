@@ -12,8 +12,8 @@ from slipstream.cli.main import run
 from slipstream.hardware import load_host
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from slipstream.serving.access.keys import find_key_file, make_key, read_keys
-from slipstream.serving.container import decide_bind
 from slipstream.serving.run import Run
+from slipstream.serving.service.container import decide_bind
 from slipstream.serving.supervision.engine_process import choose_port
 from tests.unit.cli.test_serve import (
     find_runs,

@@ -3,22 +3,25 @@
 import asyncio
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from slipstream.cli.main import run
 from slipstream.hardware import Host, load_host
-from slipstream.serving.run import Process, RunFolder, read_process
+from slipstream.serving.run import Process, read_process
 from slipstream.serving.run_status import RunStatus
-from slipstream.serving.supervision import engine_life, supervisor, swapping
-from slipstream.serving.swaps import Swap, SwapOrder
-from slipstream.vllm_plugin.gate import swaps
+from slipstream.serving.supervision import engine_life, supervisor
+from slipstream.serving.supervision.swapping import swapping
+from slipstream.serving.swaps import Swap
+from slipstream.steering.state import SteeringOrder
 from tests.unit.checkpoints.pairs import NATIVE
 from tests.unit.serving.kept_runs import keep
 from tests.unit.serving.supervision.fake_engine import Stage
-from tests.unit.serving.supervision.test_swapping import Noisy, Theatre
+from tests.unit.serving.supervision.swapping.test_swapping import Noisy, Theatre
 from tests.unit.vllm_plugin.gate.test_swaps import Client
+from tests.unit.vllm_plugin.steering.reports import make_state
 
 Capture = pytest.CaptureFixture[str]
 
@@ -32,8 +35,7 @@ def host() -> Host:
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "cache"))
-    for module in (swapping, swaps):
-        monkeypatch.setattr(module, "LOOK_EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(swapping, "LOOK_EVERY_SECONDS", 0.01)
     monkeypatch.setattr(engine_life, "WATCH_EVERY_SECONDS", 0.05)
     monkeypatch.setattr(engine_life, "READ_LOG_EVERY_SECONDS", 0.02)
     monkeypatch.setattr(supervisor, "SETTLED_SECONDS", 0.1)
@@ -109,10 +111,37 @@ def test_a_drafter_that_was_swapped_back_leaves_with_4(theatre: Theatre, capsys:
     assert "swapped back to " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [[], ["d", "--back"]])
-def test_either_a_drafter_or_back_is_asked_for(words: list[str], capsys: Capture) -> None:
+def test_the_draft_length_is_bounded_until_it_is_any_again(
+    theatre: Theatre, capsys: Capture
+) -> None:
+    heard: list[SteeringOrder] = []
+
+    async def act(stage: Stage) -> None:
+        assert await asyncio.to_thread(run, ["swap", "one", "--k", "3"], {}) == 1
+        core = await stage.say(make_state())
+        for words in ("2-5", "0", "any"):
+            assert await asyncio.to_thread(run, ["swap", "one", "--k", words], {}) == 0
+        for _ in range(4):
+            order = await core.hear(SteeringOrder)
+            assert isinstance(order, SteeringOrder)
+            heard.append(order)
+        core.send(make_state(steers=False))
+        await asyncio.sleep(0.05)
+        assert await asyncio.to_thread(run, ["swap", "one", "--k", "3", "--json"], {}) == 1
+
+    theatre.serve(act)
+    assert [(order.least, order.most) for order in heard] == [
+        *((None, None), (2, 5), (None, 0), (None, None)),
+    ]
+    assert capsys.readouterr().out.splitlines()[0] == "drafts have 2 to 5 tokens from now on"
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["d", "--back"], ["d", "--k", "3"], ["--k", "x"], ["--k", "5-2"], ["--k", "-1"]]
+)
+def test_one_thing_is_asked_for_at_a_time(words: list[str], capsys: Capture) -> None:
     assert run(["swap", "one", *words], {}) == 2
-    assert "hint: slipstream swap one DRAFTER" in capsys.readouterr().err
+    assert "hint: slipstream swap " in capsys.readouterr().err
 
 
 def test_there_is_no_way_back_before_the_first_swap(
@@ -123,22 +152,27 @@ def test_there_is_no_way_back_before_the_first_swap(
     assert "live has no previous drafter" in capsys.readouterr().err
 
 
-def test_a_second_order_does_not_replace_one_that_waits(
-    root: Path, here: Process, theatre: Theatre, capsys: Capture
-) -> None:
-    folder, _ = keep(root, "live", supervisor=here, engine=None)
-    waiting = SwapOrder(name="first", folder=theatre.old)
-    folder.swap_order.write_text(waiting.to_json())
-    assert run(["swap", "live", str(theatre.new)], {}) == 1
-    assert "another swap of this run is waiting" in capsys.readouterr().err
-    assert SwapOrder.model_validate_json(folder.swap_order.read_text()) == waiting
-
-
-def test_a_run_that_ends_meanwhile_leaves_no_order_behind(
+def test_a_run_that_does_not_listen_takes_no_order(
     root: Path, theatre: Theatre, here: Process, capsys: Capture
 ) -> None:
-    folder: RunFolder
-    folder, _ = keep(root, "live", supervisor=here, engine=None, state="stopping")
-    assert run(["swap", "live", str(theatre.new)], {}) == 3
-    assert "hint: slipstream logs --events live" in capsys.readouterr().err
-    assert not folder.swap_order.exists()
+    keep(root, "live", supervisor=here, engine=None, state="downloading")
+    assert run(["swap", "live", str(theatre.new)], {}) == 1
+    assert "hint: slipstream status live" in capsys.readouterr().err
+
+
+def test_a_run_that_ends_meanwhile_leaves_with_3(
+    theatre: Theatre, root: Path, capsys: Capture
+) -> None:
+    async def wait(_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(60)
+
+    theatre.client.before_load = wait
+    codes: list[int] = []
+
+    async def act(stage: Stage) -> None:
+        codes.append(await asyncio.to_thread(run, ["swap", "one", str(theatre.new)], {}))
+
+    theatre.serve(act)
+    assert codes == [3]
+    assert "hint: slipstream logs --events one" in capsys.readouterr().err

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli.main import run
-from slipstream.measuring.live_view import LiveView
+from slipstream.serving.live_view import LiveView
 from slipstream.serving.run import Process, read_process
-from tests.unit.serving.kept_runs import AT, happen, keep
-from tests.unit.vllm_plugin.steering.reports import write_report
+from tests.unit.serving.kept_runs import AT, answering, happen, keep
+from tests.unit.vllm_plugin.steering.reports import make_state
 
 Capture = pytest.CaptureFixture[str]
 ENTERED, LEFT = b"\x1b[?1049h", b"\x1b[?1049l"
@@ -57,9 +57,9 @@ def test_a_live_run_comes_before_a_newer_one_that_is_over(root: Path, capsys: Ca
     command = [sys.executable, "-c", "input()"]
     with subprocess.Popen(command, start_new_session=True, stdin=subprocess.PIPE) as engine:
         leader = read_process(engine.pid)
-        folder, _ = keep(root, "older", supervisor=this, engine=leader, url=None)
-        write_report(folder.steering)
-        assert run(["top", "--json"], {}) == 0
+        older = keep(root, "older", supervisor=this, engine=leader, url=None)
+        with answering(*older, steering=(make_state(),)):
+            assert run(["top", "--json"], {}) == 0
         engine.communicate(b"\n")
     view = LiveView.model_validate_json(capsys.readouterr().out)
     assert (view.status.id, view.status.state) == ("older", "ready")

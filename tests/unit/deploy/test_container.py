@@ -18,9 +18,9 @@ import pytest
 import yaml
 
 from slipstream.cli.main import run
-from slipstream.serving.container import STATE_FOLDER
 from slipstream.serving.run import Terms
-from slipstream.serving.systemd import count_stop_seconds
+from slipstream.serving.service.container import STATE_FOLDER
+from slipstream.serving.service.systemd import count_stop_seconds
 from tests.unit.planning.settings.test_container_variables import CONTAINER
 
 REPOSITORY = Path(__file__).parents[3]

@@ -27,7 +27,7 @@ from tests.unit.deploy.observability_files import (
     write_config,
 )
 from tests.unit.vllm_plugin.gate.pieces import Engine, make_gate
-from tests.unit.vllm_plugin.steering.reports import write_report
+from tests.unit.vllm_plugin.steering.reports import make_state
 
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="no promtool: scripts/bootstrap fetches Debian's"
@@ -81,7 +81,7 @@ def test_every_alert_is_shown_to_fire() -> None:
 
 
 def test_every_metric_of_ours_is_exported(tmp_path: Path) -> None:
-    make_gate(tmp_path, Engine(), steering_file=write_report(tmp_path / "steering.json"))
+    make_gate(tmp_path, Engine()).run.hear(make_state())
     exported = generate_latest().decode()
     families = {line.split()[2] for line in exported.splitlines() if line.startswith("# TYPE")}
     queries = {**list_panel_queries("dashboard.json"), **list_rules(), **list_recordings()}

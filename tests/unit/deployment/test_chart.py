@@ -16,8 +16,8 @@ from slipstream.deployment.rules import make_deployment
 from slipstream.deployment.values import render_values
 from slipstream.errors import InvalidInputError
 from slipstream.planning import LaunchPlan
+from slipstream.serving.service.systemd import count_stop_seconds
 from slipstream.serving.supervision.engine_process import GRACE_SECONDS
-from slipstream.serving.systemd import count_stop_seconds
 from tests.unit.deployment.plans import CASES, find_kind, find_plan, read, render, write_values
 
 pytestmark = pytest.mark.skipif(

@@ -2,6 +2,10 @@
 
 import json
 import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,7 +15,8 @@ from typing import Any
 from slipstream.hardware import load_host
 from slipstream.planning.planner import make_plan
 from slipstream.planning.settings.options import make_options
-from slipstream.serving.run import Event, Process, Run, RunFolder, State
+from slipstream.serving.messages import CallerCounts, GateCounts, encode, short_path
+from slipstream.serving.run import Event, LiveRun, Process, Run, RunFolder, State
 from slipstream.serving.supervision.engine_session import ProcessTools
 from tests.unit.planning.pieces import DRAFTER, TARGET
 
@@ -48,18 +53,40 @@ def happen(folder: RunFolder, state: State, message: str, *, after_seconds: floa
     return event
 
 
-def count(folder: RunFolder, pid: int, last_token: float | None, **callers: int) -> None:
-    """Write what a gate has under way."""
-    folder.accounting.mkdir(exist_ok=True)
-    document = {
-        "pid": pid,
-        "written": 0,
-        "last_token": last_token,
-        "in_flight": sum(callers.values()),
-        "total": 9,
-        "by_key": {name: {"in_flight": number, "total": 9} for name, number in callers.items()},
-    }
-    (folder.accounting / f"{pid}.json").write_text(json.dumps(document))
+@contextmanager
+def answering(folder: RunFolder, run: Run, **reported: Any) -> Iterator[None]:
+    """Have a supervisor answer what is asked about a run."""
+    answer = encode(LiveRun(run=run, **reported))
+
+    def serve() -> None:
+        while True:
+            connection, _ = listening.accept()
+            with connection, connection.makefile("rb") as lines:
+                if not lines.readline():
+                    return
+                connection.sendall(answer)
+
+    with socket.socket(socket.AF_UNIX) as listening:
+        with short_path(folder.socket) as short:
+            listening.bind(short)
+        listening.listen()
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield
+        finally:
+            with socket.socket(socket.AF_UNIX) as last, short_path(folder.socket) as short:
+                last.connect(short)
+            thread.join()
+            folder.socket.unlink()
+
+
+def make_counts(last_token: float | None = None, **callers: int) -> GateCounts:
+    """Return what a gate has under way."""
+    by_key = {name: CallerCounts(in_flight=number, total=9) for name, number in callers.items()}
+    return GateCounts(
+        pid=4730, last_token=last_token, in_flight=sum(callers.values()), total=9, by_key=by_key
+    )
 
 
 def access(name: str, **changes: Any) -> bytes:

@@ -88,7 +88,7 @@ def test_events_are_given_once_and_to_the_end(tmp_path: Path) -> None:
 
 
 def test_requests_are_given_through_rotation_the_oldest_first(tmp_path: Path) -> None:
-    folder, kept = keep(tmp_path)
+    folder, _ = keep(tmp_path)
     for number in (1, 2, 10):
         (folder.path / f"access-{number}.jsonl").write_bytes(access(f"older-{number}"))
     (folder.path / "access-old.jsonl").write_bytes(b"not the gate's")
@@ -101,7 +101,7 @@ def test_requests_are_given_through_rotation_the_oldest_first(tmp_path: Path) ->
         if len(left) == 1:
             folder.access_log.rename(folder.path / "access-11.jsonl")
 
-    given = [line.id for line in follow_accesses(folder, kept, lambda: not left, wait)]
+    given = [line.id for line in follow_accesses(folder, lambda: not left, wait)]
     assert given == ["older-10", "older-2", "older-1", "one", "two", "three"]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from slipstream.serving import kept_logs
 from slipstream.serving.kept_logs import cut_own_log, find_place, read_end, set_aside
-from slipstream.serving.supervision.diagnosis import READ_BYTES, diagnose_file
+from slipstream.serving.supervision.causes.diagnosis import READ_BYTES, diagnose_file
 from slipstream.serving.supervision.warden import KEPT_PARTS, name_part, shift_parts
 
 DEATH = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.planning.settings import Choice
-from slipstream.reporting.text.run import render_status
+from slipstream.reporting.serving.run import render_status
 from slipstream.serving.run import RunFolder, State
 from slipstream.serving.run_status import (
     SHOWN_ENDED,
@@ -28,10 +28,12 @@ from tests.unit.serving.kept_runs import (
     RUN,
     SUPERVISOR,
     FakeProc,
-    count,
+    answering,
     happen,
     keep,
+    make_counts,
 )
+from tests.unit.steering.states import make_state
 
 
 @pytest.fixture
@@ -87,26 +89,30 @@ def test_a_state_lasts_since_the_first_event_that_told_it(tmp_path: Path, proc: 
     assert look(folder, proc).since == AT + timedelta(seconds=40)
 
 
-def test_requests_of_others_are_counted_in_the_engines_own_processes(
+def test_what_changes_by_the_second_is_the_supervisors_answer(
     tmp_path: Path, proc: FakeProc
 ) -> None:
-    folder, _ = keep(tmp_path)
+    folder, run = keep(tmp_path)
     proc.add(SUPERVISOR)
-    proc.add_engine(4730, 4731)
-    assert look(folder, proc).in_flight is None
-    count(folder, 4730, 90.0, ann=2, supervisor=1)
-    count(folder, 4731, None, bob=1)
-    count(folder, 4650, 99.0, ann=7)
-    status = look(folder, proc, monotonic=100)
-    assert (status.in_flight, status.last_token_seconds_ago) == (3, 10.0)
-
-
-def test_an_engine_that_gave_nothing_yet_has_no_last_token(tmp_path: Path, proc: FakeProc) -> None:
-    folder, _ = keep(tmp_path)
     proc.add_engine(4730)
-    count(folder, 4730, None)
     status = look(folder, proc)
-    assert (status.in_flight, status.last_token_seconds_ago) == (0, None)
+    assert (status.in_flight, status.waiting, status.steering) == (None, 0, ())
+    later = run.model_copy(update={"restarts": 3})
+    event = happen(folder, "ready", "not written")
+    folder.events.unlink()
+    reported = {"counts": make_counts(90.0, ann=2, bob=1), "steering": (make_state(),)}
+    with answering(folder, later, unwritten=(event,), **reported):
+        status = look(folder, proc, monotonic=100)
+        assert (status.in_flight, status.last_token_seconds_ago) == (3, 10.0)
+        assert (status.restarts, status.message) == (3, "not written")
+        assert status.steering == (make_state(),)
+        assert RunStatus.model_validate_json(status.to_json()) == status
+        proc.remove(ENGINE.pid)
+        proc.remove(4730)
+        status = look(folder, proc)
+        assert (status.in_flight, status.steering) == (None, ())
+    with answering(folder, run, counts=make_counts()):
+        assert look(folder, proc).last_token_seconds_ago is None
 
 
 def test_an_engine_that_is_gone_has_no_address(tmp_path: Path, proc: FakeProc) -> None:

@@ -187,7 +187,7 @@ def test_the_gate_learns_the_address_the_drafts_and_the_terms() -> None:
     terms = Terms(keys_file=Path("/keys"))
     gate = describe_gate(bare_plan("--host", "::1", drafter="d"), terms, FOLDER, "a" * 64)
     assert (gate.host, gate.speculation, gate.keys_file) == ("::1", True, Path("/keys"))
-    assert gate.accounting_folder == FOLDER.accounting
+    assert gate.socket == FOLDER.socket
     plain = describe_gate(bare_plan("--uds", "/run/it"), terms, FOLDER, "a" * 64)
     assert (plain.host, plain.speculation) == ("/run/it", False)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.steering import flight
 from slipstream.steering.flight import read_flight
 from slipstream.vllm_plugin.steering import flight_recorder
 from slipstream.vllm_plugin.steering.flight_recorder import FlightRecorder
@@ -23,14 +22,6 @@ for number in range(20000):
                  memory_mib=1000 + number // 1000, seconds=0.05, cache=0.25)
 os.kill(os.getpid(), 9)
 """
-
-
-def test_reader_and_recorder_have_one_format() -> None:
-    assert (flight.MAGIC, flight.HEADER.format, flight.STEP.format) == (
-        flight_recorder.MAGIC,
-        flight_recorder.HEADER.format,
-        flight_recorder.STEP.format,
-    )
 
 
 def test_the_last_steps_of_a_killed_process_are_there(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ from typing import Literal
 from slipstream.errors import InvalidInputError
 from slipstream.fleet.record import Name, find_folder, is_of_fleet
 from slipstream.records import Record
-from slipstream.serving.run import Run, RunFolder, find_runs_root, list_runs
-from slipstream.serving.spare_folder import find_engine_folder
+from slipstream.serving.run import RunFolder, find_runs_root, list_runs
 from slipstream.steering.ledger import LedgerLine, read_ledger
 from slipstream.steering.swap_test import SwapTest, Verdict
 
@@ -61,11 +60,11 @@ def judge_run(request: JudgeRun, environment: Mapping[str, str], now: datetime) 
             f"no run of the fleet {request.fleet} is here", hint="slipstream fleet status"
         )
     newest = runs[0][1]
-    earlier = (list(_read_lines(*one))[-MOST_BEFORE:] for one in runs[1:])
+    earlier = (list(_read_lines(one[0]))[-MOST_BEFORE:] for one in runs[1:])
     before = next(filter(None, earlier), [])
     # Prefixes in the cache are part of what a plan is worth.
     test = SwapTest(before, measure=measure_speed, most_cached_share=1.0)
-    for line in _read_lines(*runs[0]):
+    for line in _read_lines(runs[0][0]):
         test.add(line)
     return RunVerdict(
         run=newest.id,
@@ -84,7 +83,7 @@ def measure_speed(line: LedgerLine) -> float | None:
     return (line.tokens - 1) / seconds if seconds > 0 else None
 
 
-def _read_lines(folder: RunFolder, run: Run) -> Iterator[LedgerLine]:
-    for line in read_ledger(find_engine_folder(folder, run).list_ledgers()):
+def _read_lines(folder: RunFolder) -> Iterator[LedgerLine]:
+    for line in read_ledger(folder.list_ledgers()):
         if line.key != _OWN_KEY:
             yield line

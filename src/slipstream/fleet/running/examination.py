@@ -18,8 +18,8 @@ from slipstream.fleet.machines.transport import ask_all, escape
 from slipstream.fleet.plan import FleetPlan, PortRule
 from slipstream.fleet.running.status import FleetStatus
 from slipstream.records import Record
-from slipstream.serving.examination import Examination
-from slipstream.serving.site import Check, Verdict
+from slipstream.serving.support.checks import Check, Verdict
+from slipstream.serving.support.examination import Examination
 
 DOCTOR_SECONDS = 60
 

@@ -11,8 +11,8 @@ from slipstream.errors import SlipstreamError
 from slipstream.fleet.machines.commands import Machines, read_answer
 from slipstream.fleet.machines.transport import ask_all
 from slipstream.fleet.record import Fleet, is_of_fleet
-from slipstream.measuring.live_view import LiveView
 from slipstream.records import Record
+from slipstream.serving.live_view import LiveView
 from slipstream.serving.run_status import RunStatus, StatusList
 from slipstream.steering.drafts import Drafts
 

@@ -2,8 +2,8 @@
 
 from slipstream.fleet.machines.transport import escape
 from slipstream.fleet.running.status import FleetStatus, FleetView, GroupView, MachineStatus
+from slipstream.reporting.serving.run import show_age
 from slipstream.reporting.tables import align
-from slipstream.reporting.text.run import show_age
 from slipstream.units import UNKNOWN
 
 

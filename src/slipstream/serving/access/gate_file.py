@@ -1,11 +1,10 @@
-"""The gate's settings and counts as files, since the gate imports none of our packages.
+"""The gate's settings, with their defaults, and the user's rules for them in `gate.toml`.
 
-The defaults are here; `slipstream.vllm_plugin.gate.settings` reads the file back.
+vLLM's API process imports this module: it imports nothing that is heavy.
 """
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import datetime
 from ipaddress import ip_address
 from pathlib import Path
@@ -15,7 +14,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_va
 
 from slipstream.atomic_files import write_even_if_full
 from slipstream.errors import InvalidInputError
-from slipstream.records import Record, read_record
+from slipstream.records import Record, read_toml
 from slipstream.serving.access.keys import Key, Scope
 
 # With a letter in its last part: an address in digits is no name.
@@ -67,6 +66,7 @@ POOLING = frozenset(
 GENERATING = frozenset(
     route for name in ("chat", "completions", "responses", "messages") for route in ROUTES[name]
 )
+RULES_HINT = "docs/gate.md has every key with its default"
 
 
 class GateLimits(Record):
@@ -139,9 +139,9 @@ class GateRecording(Record):
 class KeyDefaults(Record):
     """The limits of keys that set none themselves; None is no limit."""
 
-    routes: tuple[Scope, ...] = tuple(one for one in get_args(Scope) if one != "metrics")
+    routes: tuple[Scope, ...] | None = tuple(one for one in get_args(Scope) if one != "metrics")
     models: tuple[str, ...] | None = None
-    requests_at_once: PositiveInt = 64
+    requests_at_once: PositiveInt | None = 64
     requests_per_minute: PositiveInt | None = None
     tokens_per_minute: PositiveInt | None = None
     max_tokens: PositiveInt | None = None
@@ -201,10 +201,8 @@ class GateSettings(GateRules):
     priorities: bool = False
     # The hash of the supervisor's own key, which passes while draining and is not recorded.
     probe_sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
-    state_file: Path | None = None
-    accounting_folder: Path | None = None
-    # What the engine's core reports of its steps.
-    steering_file: Path | None = None
+    # Where the run's supervisor listens (serving/messages.py).
+    socket: Path | None = None
     speculation: bool = False
     # Whether the engine keeps a ledger, for which each request tells whose and of what kind it is.
     tags: bool = False
@@ -212,42 +210,29 @@ class GateSettings(GateRules):
     generates: bool = True
     text_only: bool = True
     recording: GateRecording | None = None
-    # Where orders to replace the drafter come; None takes none.
-    swap_file: Path | None = None
+
+    @property
+    def longest_body(self) -> int:
+        """The largest body in bytes, with all its pictures in base64."""
+        pictures = 0 if self.text_only else -(-self.media.request_bytes // 3) * 4
+        return self.limits.body_bytes + pictures
+
+    def limit_answers(self, most: int | None) -> "GateSettings":
+        """Return the settings for a key whose answers may not be longer."""
+        if most is None:
+            return self
+        own = min(most, self.limits.max_tokens or most)
+        limits = self.limits.model_copy(update={"max_tokens": own})
+        return self.model_copy(update={"limits": limits})
+
+    def follow(self, rules: GateRules) -> "GateSettings":
+        """Return these settings with other rules; the rest is of the engine that was started."""
+        changed = {name: getattr(rules, name) for name in GateRules.model_fields}
+        return self.model_copy(update=changed)
 
     def write(self, path: Path) -> None:
         """Write the settings for the engine to read."""
         write_even_if_full(path, self.to_json().encode())
-
-
-class CallerCounts(Record):
-    """The requests of one key; those in flight are in the engine, the others wait for a seat."""
-
-    in_flight: int
-    total: int
-    waiting: int = 0
-
-
-class GateCounts(Record):
-    """The open requests of one API process; times are of the monotonic clock."""
-
-    pid: int
-    written: float
-    last_token: float | None
-    in_flight: int
-    total: int
-    longest_body_bytes: int = 0
-    waiting: int = 0
-    by_key: dict[str, CallerCounts]
-
-
-def read_counts(folder: Path) -> tuple[GateCounts, ...]:
-    """Return the counts of every API process, ended ones too; unreadable files are skipped."""
-    found = []
-    for file in sorted(folder.glob("*.json")):
-        with suppress(InvalidInputError):
-            found.append(read_record(file, GateCounts, hint=f"remove {file}"))
-    return tuple(found)
 
 
 def require_key_for(host: str, keys: Sequence[Key], *, now: datetime) -> None:
@@ -261,10 +246,32 @@ def require_key_for(host: str, keys: Sequence[Key], *, now: datetime) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address, or the path of a socket, is reachable from this machine only."""
+    """Return whether an address, or the path of a socket, is of this machine only."""
     if host == "localhost" or host.startswith("/"):
         return True
     try:
-        return ip_address(host).is_loopback
+        return ip_address(host.removeprefix("::ffff:")).is_loopback
     except ValueError:
         return False
+
+
+def read_rules(path: Path) -> GateRules:
+    """Return the rules of a file; all faults are reported, a misspelt key with the nearest name."""
+    return read_toml(path, GateRules, called="rules", hint=RULES_HINT)
+
+
+def apply_rules(settings: GateSettings, rules: GateRules, *, keys_required: bool) -> GateSettings:
+    """Return a gate's settings with other rules; keys that were once required stay so."""
+    changed = {
+        "routes": _choose_routes(rules.routes, generates=settings.generates),
+        "keys_required": rules.keys_required or keys_required,
+    }
+    return settings.follow(rules.model_copy(update=changed))
+
+
+def _choose_routes(routes: tuple[Route, ...], *, generates: bool) -> tuple[Route, ...]:
+    """Return the routes that the model can answer; one of vectors has its own without asking."""
+    if generates:
+        return tuple(route for route in routes if route not in POOLING)
+    kept = tuple(route for route in routes if route not in GENERATING)
+    return kept if POOLING & {*kept} else (*kept, *sorted(POOLING))

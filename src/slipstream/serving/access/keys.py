@@ -1,26 +1,32 @@
 """API keys: the secret is shown once, the file holds its hash.
 
 The key file has one key a line and is replaced in one step, so a gate that reads it sees
-all of it or what was there before. Nobody but its owner may write it.
+all of it or what was there before. Nobody but its owner may write it. vLLM's API process imports
+this module: it imports nothing that is heavy.
 """
 
 import fcntl
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import datetime, timedelta
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
 from pydantic import AwareDatetime, PositiveFloat, PositiveInt, ValidationError
 
+from slipstream.atomic_files import write_atomically
 from slipstream.errors import InvalidInputError
 from slipstream.records import Record, describe_faults
 
 KEYS_HINT = "slipstream keys list"
+BORROWED_FOR = timedelta(minutes=15)
+# The gate follows its key file four times a second.
+FOLLOWED_SECONDS = 1.0
 
 
 # What a key may be used for: an API each, and what reads the engine's metrics.
@@ -63,7 +69,6 @@ class Key(KeyTerms):
     expires: AwareDatetime | None = None
 
     def is_valid(self, now: datetime) -> bool:
-        """Return whether the key is valid now."""
         return self.expires is None or now < self.expires
 
 
@@ -84,7 +89,6 @@ class KeyList(Record):
 
 
 def find_key_file(environment: Mapping[str, str]) -> Path:
-    """Return the file of this user's keys."""
     if named := environment.get("SLIPSTREAM_KEYS"):
         return Path(named).expanduser()
     if named := environment.get("XDG_CONFIG_HOME"):
@@ -198,16 +202,9 @@ def _locked_folder(file: Path) -> Iterator[None]:
 
 
 def _replace(file: Path, keys: Sequence[Key]) -> None:
-    """Replace the file atomically; only its owner can ever read it."""
-    partial = file.with_name(f".{file.name}.partial")
-    partial.unlink(missing_ok=True)
+    """Replace the file in one step; only its owner can ever read it."""
     content = "".join(f"{key.model_dump_json(exclude_none=True)}\n" for key in keys)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    with os.fdopen(os.open(partial, flags, 0o600), "w") as written:
-        written.write(content)
-        written.flush()
-        os.fsync(written.fileno())
-    partial.replace(file)
+    write_atomically(file, content.encode(), mode=0o600)
 
 
 def _require_own(file: Path) -> None:
@@ -217,3 +214,20 @@ def _require_own(file: Path) -> None:
         if bits & 0o022 and not bits & stat.S_ISVTX:
             message = f"other users can write to {path} and could add a key"
             raise InvalidInputError(message, hint=f"chmod {mode} {path}")
+
+
+@contextmanager
+def borrow_key(file: Path | None) -> Iterator[str | None]:
+    """Have a key that a gate with this key file takes, None without one; then it is revoked."""
+    if file is None:
+        yield None
+        return
+    now = datetime.now(UTC).replace(microsecond=0)
+    terms = KeyTerms(routes=("chat", "completions", "models", "metrics"))
+    made = make_key(file, "verify", now=now, expires=now + BORROWED_FOR, terms=terms)
+    try:
+        time.sleep(FOLLOWED_SECONDS)
+        yield made.secret
+    finally:
+        with suppress(InvalidInputError):  # The file was replaced by one without it.
+            revoke_key(file, made.key.id)

@@ -49,7 +49,6 @@ def find_listening(addresses: Collection[IPAddress], port: int, proc: Path) -> f
 
 
 def list_held_sockets(pids: Iterable[int], proc: Path) -> frozenset[int]:
-    """Return the sockets that these processes hold."""
     return frozenset(inode for pid in pids for inode in _list_sockets(pid, proc))
 
 

@@ -5,14 +5,21 @@ receiver's: whoever recorded beats can play none of them to a supervisor that st
 """
 
 import hmac
+import os
+import secrets
+import stat
 from hashlib import sha256
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, ValidationError
 
+from slipstream.atomic_files import write_atomically
+from slipstream.errors import InvalidInputError
 from slipstream.records import Record
 from slipstream.serving.run import State
-from slipstream.serving.supervision.ladder import Cause, Rung
+from slipstream.serving.supervision.causes.diagnosis import Cause
+from slipstream.serving.supervision.causes.ladder import Rung
 
 MOST_BYTES = 2048
 _DIGEST_BYTES = sha256().digest_size
@@ -21,6 +28,8 @@ _PURPOSE = b"slipstream group 1\0"
 
 Session = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Message = Annotated[str, Field(max_length=300)]
+LEAST_BYTES = 32
+MOST_SECRET_BYTES = 1024
 
 
 class Order(Record):
@@ -85,3 +94,31 @@ def verify(datagram: bytes, secret: bytes) -> Heartbeat | None:
 
 def _sign(document: bytes, secret: bytes) -> bytes:
     return hmac.digest(secret, _PURPOSE + document, "sha256")
+
+
+def write_secret(file: Path) -> None:
+    """Make a secret for a group, which only this user may read."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomically(file, secrets.token_hex(LEAST_BYTES).encode() + b"\n", mode=0o600)
+
+
+def read_secret(file: Path) -> bytes:
+    """Read a group's secret; one that others could read or that is short is refused."""
+    try:
+        with file.open("rb") as opened:
+            found, secret = os.fstat(opened.fileno()), opened.read(MOST_SECRET_BYTES).strip()
+    except OSError as fault:
+        raise InvalidInputError(
+            f"cannot read the group's secret {file}: {fault.strerror or fault}",
+            hint=f"copy it from the group's other machines: scp HEAD:{file} {file}",
+        ) from fault
+    if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077:
+        raise InvalidInputError(
+            f"others may read the group's secret {file}", hint=f"chmod 600 {file}"
+        )
+    if len(secret) < LEAST_BYTES:
+        raise InvalidInputError(
+            f"the group's secret {file} has {len(secret)} bytes, and at least {LEAST_BYTES} count",
+            hint=f"copy it from the group's other machines: scp HEAD:{file} {file}",
+        )
+    return secret

@@ -4,31 +4,28 @@ A disk that refuses to be written to ends no engine: the run in memory counts, t
 told once, and what is not written yet is written as soon as it can be.
 """
 
+import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from slipstream.engines.vllm_log import Phase
 from slipstream.errors import InvalidInputError
 from slipstream.serving.kept_logs import cut_own_log
 from slipstream.serving.run import Event, Run, RunFolder, State
+from slipstream.serving.supervision.causes.ladder import Death
 
 KEPT_EVENTS = 1000
+Found = TypeVar("Found")
 
 
 class Chronicle:
-    """The current run, and the way to change it.
-
-    The engine's own files (its log, the gate's) are in `engine_folder`, which is the run's
-    unless that could not be written when the engine started. Then what is not written yet is
-    there, too, for others to read.
-    """
+    """The current run, and the way to change it."""
 
     def __init__(self, folder: RunFolder, run: Run, tell: Callable[[Event], None]) -> None:
         self.folder, self.run = folder, run
-        self.engine_folder = folder
         self._listeners = [tell]
         self._is_saved = True
         self._unwritten = deque[Event](maxlen=KEPT_EVENTS)
@@ -40,12 +37,10 @@ class Chronicle:
 
     def go_on_in(self, folder: RunFolder, run: Run) -> None:
         """Write another run, into another folder, from now on."""
-        self.folder = self.engine_folder = folder
-        self.run, self._is_saved = run, False
+        self.folder, self.run, self._is_saved = folder, run, False
         self.save()
 
     def move(self, state: State, message: str, **figures: float) -> None:
-        """Move the run to its next state."""
         self.run = self.run.move(state)
         self._is_saved = False
         self.note(message, figures=figures)
@@ -71,20 +66,40 @@ class Chronicle:
         """Write what is not written yet, if the disk takes it."""
         try:
             self._write()
-            self._write_spare(None)
             if self._trouble is not None:
                 self._trouble = None
                 self._add("the run's folder is writable again")
                 self._write()
         except InvalidInputError as fault:
-            self.report(fault.message)
-            self._write_spare(self.run)
+            if self._trouble is None:  # Reported once, until it can be written again.
+                self._trouble = fault.message
+                self._add(f"{fault.message}; the engine keeps running")
 
-    def report(self, trouble: str) -> None:
-        """Report that something cannot be written, once until it can be again."""
-        if self._trouble is None:
-            self._trouble = trouble
-            self._add(f"{trouble}; the engine keeps running")
+    @property
+    def unwritten(self) -> tuple[Event, ...]:
+        """The events that the disk has not taken yet."""
+        return tuple(self._unwritten)
+
+    async def keep_looking(
+        self, name: str, look: Callable[[], Awaitable[Found | None]], every_seconds: float
+    ) -> Found:
+        """Look again and again until something is found, or an engine has to end.
+
+        Any other fault costs that look: it is noted once, and what serves is not ended for it.
+        """
+        trouble: str | None = None
+        while True:
+            await asyncio.sleep(every_seconds)
+            try:
+                if (found := await look()) is not None:
+                    return found
+            except Death:
+                raise
+            except Exception as fault:  # noqa: BLE001
+                said = f"{name}: {type(fault).__name__}: {fault}"
+                if said != trouble:
+                    trouble = said
+                    self.note(said)
 
     def _add(
         self, message: str, phase: Phase | None = None, figures: Mapping[str, float] | None = None
@@ -109,17 +124,3 @@ class Chronicle:
         while self._unwritten:
             self.folder.append(self._unwritten[0])
             self._unwritten.popleft()
-
-    def _write_spare(self, run: Run | None) -> None:
-        """Write into the spare folder what the run's folder cannot take."""
-        spare = self.engine_folder
-        if spare == self.folder:
-            return
-        with suppress(OSError, InvalidInputError):
-            if run is not None:
-                spare.write(run)
-                lines = [event.model_dump_json() + "\n" for event in self._unwritten]
-                spare.events.write_text("".join(lines))
-            else:
-                spare.record.unlink(missing_ok=True)
-                spare.events.unlink(missing_ok=True)

@@ -5,7 +5,6 @@ the supervisor's affair.
 """
 
 import asyncio
-import json
 import re
 import subprocess
 import time
@@ -13,22 +12,23 @@ from collections import deque
 from contextlib import closing
 from pathlib import Path
 
-from slipstream.atomic_files import write_even_if_full
 from slipstream.engines.vllm_log import Phase, PhaseMark, PhaseTracker
 from slipstream.errors import EngineError
 from slipstream.planning.plan import LaunchPlan
-from slipstream.serving.access.gate_file import GateCounts, read_counts
 from slipstream.serving.following import GrowingFile
 from slipstream.serving.kept_logs import LogPlace, find_place, read_end
+from slipstream.serving.messages import GateCounts
 from slipstream.serving.run import expected_phases
+from slipstream.serving.supervision.causes.diagnosis import READ_BYTES
+from slipstream.serving.supervision.causes.ladder import Death
 from slipstream.serving.supervision.chronicle import Chronicle
-from slipstream.serving.supervision.death import Death
-from slipstream.serving.supervision.diagnosis import READ_BYTES
 from slipstream.serving.supervision.generation import Asker, prove, warm_up
-from slipstream.serving.supervision.memory_guard import LOOK_EVERY_SECONDS, MemoryGuard
 from slipstream.serving.supervision.peers import Peers
-from slipstream.serving.supervision.watchdog import (
+from slipstream.serving.supervision.run_socket import RunSocket
+from slipstream.serving.supervision.watching.watchdog import (
+    LOOK_EVERY_SECONDS,
     STUCK_AFTER_SECONDS,
+    MemoryGuard,
     Observation,
     judge,
     should_probe,
@@ -50,7 +50,7 @@ DEFAULT_CONTEXT = 4096
 # Of a request's body: more than most texts have, so that patience is not too short.
 BYTES_A_TOKEN = 3
 
-_UNPATCHED = re.compile(r"slipstream patch [\w-]+: not applied: .*")
+_NOT_APPLIED = re.compile(r"slipstream (?:patch [\w-]+|steering): not applied: .*")
 _MEMINFO = Path("/proc/meminfo")
 _PHASE_NAMES: dict[Phase, str] = {
     "boot": "Python and vLLM are being loaded",
@@ -74,10 +74,11 @@ class EngineLife:
         chronicle: Chronicle,
         process: subprocess.Popen[bytes],
         asker: Asker,
+        socket: RunSocket,
         peers: Peers | None = None,
     ) -> None:
         self.chronicle, self.process, self.asker = chronicle, process, asker
-        self._peers = peers or Peers()
+        self._socket, self._peers = socket, peers or Peers()
         self.ready_at: float | None = None
         self._began = time.monotonic()
         self._prefill_tokens_per_s: float | None = None
@@ -90,10 +91,9 @@ class EngineLife:
         self._rising: asyncio.Task[None] | None = None
         self._marks = deque[LogPlace](maxlen=KEPT_MARKS)
         self._stranger_since: float | None = None
-        self._gate_state: bytes | None = None
 
     async def live(self, guard: MemoryGuard) -> None:
-        """Run until the engine dies, and return why."""
+        """Run until the engine dies; raises its `Death`."""
         self._rising = asyncio.create_task(self._rise_and_work())
         parts = (self._await_exit(), self._guard_memory(guard), self._peers.watch())
         fates = [asyncio.create_task(part) for part in parts]
@@ -115,30 +115,6 @@ class EngineLife:
         """Stop warming, testing and watching: the engine is about to be ended."""
         if self._rising is not None:
             self._rising.cancel()
-
-    def count_in_flight(self) -> int:
-        """Return how many requests of others are under way."""
-        counts = self._read_counts()
-        own = sum(
-            one.by_key["supervisor"].in_flight for one in counts if "supervisor" in one.by_key
-        )
-        return sum(one.in_flight for one in counts) - own
-
-    def tell_gate(self, state: str, *reasons: str) -> None:
-        """Report the state to the gate, for /readyz and for admission."""
-        self._gate_state = json.dumps({"state": state, "reasons": reasons}).encode()
-        self._catch_up()
-
-    def _catch_up(self) -> None:
-        """Write what could not be written when it was new."""
-        try:
-            if self._gate_state is not None:
-                write_even_if_full(self.chronicle.engine_folder.gate_state, self._gate_state)
-                self._gate_state = None
-        except OSError as fault:
-            self.chronicle.report(f"cannot write the gate's state: {fault.strerror or fault}")
-        else:
-            self.chronicle.save()
 
     @property
     def healthy_seconds(self) -> float:
@@ -180,7 +156,7 @@ class EngineLife:
         tracker = PhaseTracker(started_at=self._began, drafts=drafts)
         reported = self._began
         self._tell_phase(tracker.reached, reported, expected.get("boot"))
-        with closing(GrowingFile(chronicle.engine_folder.engine_log)) as log:
+        with closing(GrowingFile(chronicle.folder.engine_log)) as log:
             while not await self._is_up():
                 now = time.monotonic()
                 if now - self._began > START_WITHIN_SECONDS:
@@ -196,8 +172,11 @@ class EngineLife:
                     reported = now
                 await asyncio.sleep(READ_LOG_EVERY_SECONDS)
         said = read_end(log.path, READ_BYTES)
-        for line in dict.fromkeys(_UNPATCHED.findall(said)):
-            chronicle.note(f"{line}; the fault that it repairs can occur (docs/patches.md)")
+        for line in dict.fromkeys(_NOT_APPLIED.findall(said)):
+            effect = "the fault that it repairs can occur (docs/patches.md)"
+            if line.startswith("slipstream steering"):
+                effect = "the draft length stays as planned, and there is no ledger"
+            chronicle.note(f"{line}; {effect}")
         took = tracker.seconds_by_phase(time.monotonic())
         chronicle.update(phase_seconds={**took})
         self._measure(start_seconds=time.monotonic() - self._began)
@@ -232,7 +211,7 @@ class EngineLife:
     async def _warm(self) -> None:
         seconds = time.monotonic() - self._began
         self.chronicle.move("warming", f"listening after {seconds:.0f} s", elapsed=seconds)
-        self.tell_gate("warming", "sending the first requests, which are slow")
+        self._socket.tell_gate("warming", "sending the first requests, which are slow")
         warm = await warm_up(self.asker, self._context, self.chronicle.note)
         self._prefill_tokens_per_s = warm.prefill_tokens_per_s
         self._measure(
@@ -259,20 +238,20 @@ class EngineLife:
         self.ready_at = self._probed_well_at = time.monotonic()
         figures["ready_seconds"] = self.ready_at - self._began
         self._measure(**figures)
-        self._mark(find_place(self.chronicle.engine_folder.engine_log))
+        self._mark(find_place(self.chronicle.folder.engine_log))
         self.chronicle.update(healthy_log=self.healthy_log)
         self._become_ready(f"ready at {self.chronicle.run.url}: {speed}", **figures)
 
     def _become_ready(self, message: str, **figures: float) -> None:
         self.chronicle.move("ready", message, **figures)
-        self.tell_gate("ready")
+        self._socket.tell_gate("ready")
 
     async def _watch(self) -> None:
         """Check once a second whether the engine still generates."""
         while True:
             await asyncio.sleep(WATCH_EVERY_SECONDS)
-            self._catch_up()
-            place = find_place(self.chronicle.engine_folder.engine_log)
+            self.chronicle.save()
+            place = find_place(self.chronicle.folder.engine_log)
             self._count_health_check(await self.asker.is_healthy(), place)
             await self._judge()
 
@@ -305,7 +284,7 @@ class EngineLife:
         is_ready = self.chronicle.run.state == "ready"
         if is_ready and not health.ready:
             self.chronicle.move("warming", f"not ready: {health.reason}")
-            self.tell_gate("warming", health.reason)
+            self._socket.tell_gate("warming", health.reason)
         elif health.ready and self.chronicle.run.state == "warming":
             self._become_ready(f"ready again: {health.reason}")
 
@@ -322,10 +301,7 @@ class EngineLife:
             self._probe = asyncio.create_task(self._look_for_life())
 
     async def _look_for_life(self) -> bool:
-        """Probe; an engine too busy to answer in time shows by its own counts that it works.
-
-        The gate's counts would show that too, but not if it cannot write them.
-        """
+        """Probe; an engine too busy to answer in time shows by its own counts that it works."""
         return await self.asker.probe() or await self._has_made_tokens()
 
     async def _has_made_tokens(self) -> bool:
@@ -338,19 +314,16 @@ class EngineLife:
         return counted[0] - before[0] <= STUCK_AFTER_SECONDS and counted[1] > before[1]
 
     def _observe(self) -> Observation:
-        counts = self._read_counts()
-        tokens = [one.last_token for one in counts if one.last_token is not None]
-        longest = max((one.longest_body_bytes for one in counts), default=0)
-        last_token_at = max(tokens, default=None)
-        last_sign = max(last_token_at or 0.0, self._probed_well_at or 0.0)
+        counts = self._socket.counts or GateCounts(pid=0)
+        last_sign = max(counts.last_token or 0.0, self._probed_well_at or 0.0)
         self._failures = [at for at in self._failures if at > last_sign]
         return Observation(
             now=time.monotonic(),
-            in_flight=self.count_in_flight(),
-            last_token_at=last_token_at,
+            in_flight=counts.in_flight,
+            last_token_at=counts.last_token,
             last_good_generation_at=self._probed_well_at,
             failed_probes=len(self._failures),
-            longest_prompt_tokens=min(self._context, longest // BYTES_A_TOKEN),
+            longest_prompt_tokens=min(self._context, counts.longest_body_bytes // BYTES_A_TOKEN),
             prefill_tokens_per_s=self._prefill_tokens_per_s,
         )
 
@@ -361,9 +334,6 @@ class EngineLife:
     @property
     def _context(self) -> int:
         return self._plan.context or DEFAULT_CONTEXT
-
-    def _read_counts(self) -> tuple[GateCounts, ...]:
-        return read_counts(self.chronicle.engine_folder.accounting)
 
     def _measure(self, **figures: float) -> None:
         self.chronicle.update(measurements={**self.chronicle.run.measurements, **figures})

@@ -24,7 +24,7 @@ from slipstream.planning.settings import Choice
 from slipstream.serving.access.tls import TLS_FLAGS
 from slipstream.serving.kept_logs import LogPlace, begin_log, read_end
 from slipstream.serving.supervision import warden
-from slipstream.serving.supervision.client_records import drop_quotes
+from slipstream.serving.supervision.causes.diagnosis import drop_quotes
 
 READY_WITHIN_SECONDS = 3600
 GRACE_SECONDS = 30

@@ -16,11 +16,11 @@ from slipstream.serving.group.heartbeats import Order, Report
 from slipstream.serving.group.link import SILENT_AFTER_SECONDS
 from slipstream.serving.kept_logs import find_place
 from slipstream.serving.run import State
+from slipstream.serving.supervision.causes.diagnosis import Cause
+from slipstream.serving.supervision.causes.ladder import Death, Rung, take_rungs
 from slipstream.serving.supervision.chronicle import Chronicle
-from slipstream.serving.supervision.death import Death
 from slipstream.serving.supervision.engine_life import WATCH_EVERY_SECONDS, EngineLife
 from slipstream.serving.supervision.generation import Asker
-from slipstream.serving.supervision.ladder import Cause, Rung, take_rungs
 from slipstream.serving.supervision.peers import (
     LOOK_EVERY_SECONDS,
     SHOWN_CHARACTERS,
@@ -51,7 +51,6 @@ class Head(Peers):
         self._idle_after: tuple[str | None, int] | None = None
 
     async def open(self) -> None:
-        """Begin to hear the head."""
         await self._link.open()
 
     async def close(self) -> None:
@@ -104,7 +103,6 @@ class Head(Peers):
             await asyncio.sleep(LOOK_EVERY_SECONDS)
 
     def report(self, cause: Cause | None, message: str) -> None:
-        """Report that our engine has ended, and why."""
         text = message[:SHOWN_CHARACTERS]
         self._end = Report(ended=self._running, cause=cause, message=text)
         self._running = None
@@ -136,11 +134,9 @@ class Head(Peers):
 class FollowerLife(EngineLife):
     """An engine without a port: it is as ready as the head says."""
 
-    def __init__(
-        self, chronicle: Chronicle, process: subprocess.Popen[bytes], asker: Asker, head: Head
-    ) -> None:
-        super().__init__(chronicle, process, asker, head)
-        self._head = head
+    @property
+    def _head(self) -> Head:
+        return cast(Head, self._peers)
 
     async def _is_up(self) -> bool:
         return self._head.state in ("warming", "ready")
@@ -153,7 +149,7 @@ class FollowerLife(EngineLife):
         while self._head.state != "ready":
             await asyncio.sleep(LOOK_EVERY_SECONDS)
         self.ready_at = time.monotonic()
-        self._mark(find_place(self.chronicle.engine_folder.engine_log))
+        self._mark(find_place(self.chronicle.folder.engine_log))
         self.chronicle.update(healthy_log=self.healthy_log)
         self.chronicle.move("ready", "ready: the head has proven a generation")
 
@@ -161,10 +157,10 @@ class FollowerLife(EngineLife):
         """Show the head's state, and remember how far the log was in good health."""
         while True:
             await asyncio.sleep(WATCH_EVERY_SECONDS)
-            self._catch_up()
+            self.chronicle.save()
             state = self._head.state
             if state == "ready":
-                self._mark(find_place(self.chronicle.engine_folder.engine_log))
+                self._mark(find_place(self.chronicle.folder.engine_log))
             if state != self.chronicle.run.state and (state == "warming" or state == "ready"):
                 self.chronicle.move(state, f"the head is {state}")
 
@@ -179,7 +175,7 @@ class Follower(Supervisor):
         return self._head
 
     def _make_life(self, process: subprocess.Popen[bytes], asker: Asker) -> EngineLife:
-        return FollowerLife(self._chronicle, process, asker, self._head)
+        return FollowerLife(self._chronicle, process, asker, self._socket, self._head)
 
     def _remember(self, death: Death, life: EngineLife, elsewhere: Cause | None) -> Cause:
         """Look for a cause in our log unless the head has ended the engine."""

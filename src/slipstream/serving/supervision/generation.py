@@ -15,6 +15,7 @@ import httpx
 from slipstream.engines.prometheus import add_up, parse_metrics
 from slipstream.errors import EngineError
 from slipstream.serving.access.own_listener import OwnListener
+from slipstream.steering.drafts import Drafts
 
 STORY = "The lighthouse keeper wrote in the log that night: the wind came from the north, and"
 PROOFS = (
@@ -70,7 +71,7 @@ class Proof:
     @property
     def tokens_per_step(self) -> float | None:
         """Return the mean acceptance length, None without drafts."""
-        return 1 + self.accepted / self.drafts if self.drafts else None
+        return Drafts(drafts=self.drafts, accepted=(self.accepted,)).tokens_per_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,6 @@ class Asker:
         )
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._client.aclose()
 
     async def is_healthy(self) -> bool | None:

@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from slipstream.planning.group import Group
-from slipstream.serving.group.heartbeats import Order, Report
+from slipstream.serving.group.heartbeats import Order, Report, read_secret
 from slipstream.serving.group.link import SILENT_AFTER_SECONDS, GroupLink
-from slipstream.serving.group.secret import read_secret
+from slipstream.serving.supervision.causes.diagnosis import Cause
+from slipstream.serving.supervision.causes.ladder import Death
 from slipstream.serving.supervision.chronicle import Chronicle
-from slipstream.serving.supervision.death import Death
-from slipstream.serving.supervision.ladder import Cause
 
 LOOK_EVERY_SECONDS = 0.1
 STILL_EVERY_SECONDS = 30.0
@@ -26,7 +25,7 @@ BEGIN_WITHIN_SECONDS = 30.0
 SETTLE_SECONDS = 10.0
 SHOWN_CHARACTERS = 300
 # What says nothing of its own: a rank that knows more is believed.
-_VAGUE: tuple[Cause | None, ...] = (None, "other", "hang", "rank-lost")
+_VAGUE: tuple[Cause | None, ...] = (None, "unknown", "hang", "rank-lost")
 
 
 class Peers:
@@ -70,11 +69,9 @@ class Followers(Peers):
         self._begun: set[int] = set()
 
     async def open(self) -> None:
-        """Begin to hear the others."""
         await self._link.open()
 
     async def close(self) -> None:
-        """Send the last order, and hear nobody any more."""
         await self._link.close()
 
     async def assemble(self, stop: asyncio.Event) -> None:
@@ -102,7 +99,6 @@ class Followers(Peers):
             await asyncio.sleep(LOOK_EVERY_SECONDS)
 
     def dismiss(self, message: str) -> None:
-        """Order every rank to end its engine."""
         self._runs, self._message = False, message[:SHOWN_CHARACTERS]
         self._link.send()
 
@@ -121,7 +117,6 @@ class Followers(Peers):
         return None
 
     def give_up(self, message: str) -> None:
-        """Order every rank to give up, too."""
         self._given_up = True
         self.dismiss(message)
 

@@ -5,6 +5,7 @@ and stops in order: drain, TERM, grace, KILL. The first signal drains, the secon
 """
 
 import asyncio
+import os
 import secrets
 import signal
 import subprocess
@@ -24,13 +25,21 @@ from slipstream.hardware.nvml import read_nvidia
 from slipstream.serving.access.addresses import Address
 from slipstream.serving.access.gate_file import GATE_VARIABLE
 from slipstream.serving.access.own_listener import OwnListener
-from slipstream.serving.kept_logs import LogPlace, set_aside
-from slipstream.serving.run import RunFolder, read_process
+from slipstream.serving.kept_logs import LogPlace, find_place, set_aside
+from slipstream.serving.messages import SOCKET
+from slipstream.serving.run import read_process
 from slipstream.serving.served_plan import describe_gate
-from slipstream.serving.spare_folder import make_spare_folder
+from slipstream.serving.service.systemd import ServiceManager
+from slipstream.serving.supervision.causes.diagnosis import Cause, Finding, diagnose, diagnose_file
+from slipstream.serving.supervision.causes.ladder import (
+    Crash,
+    Death,
+    classify,
+    decide_succession_wait,
+    may_restart,
+    step_down,
+)
 from slipstream.serving.supervision.chronicle import Chronicle
-from slipstream.serving.supervision.death import Death
-from slipstream.serving.supervision.diagnosis import Finding, diagnose, diagnose_file
 from slipstream.serving.supervision.engine_life import EngineLife
 from slipstream.serving.supervision.engine_process import (
     GRACE_SECONDS,
@@ -42,24 +51,18 @@ from slipstream.serving.supervision.engine_process import (
     start_group,
 )
 from slipstream.serving.supervision.engine_session import list_session
-from slipstream.serving.supervision.gate_following import GateFollowing
 from slipstream.serving.supervision.generation import Asker
-from slipstream.serving.supervision.ladder import (
-    Cause,
-    Crash,
-    decide_succession_wait,
-    may_restart,
-    step_down,
-)
-from slipstream.serving.supervision.memory_guard import guard_host
 from slipstream.serving.supervision.peers import Followers, Peers
-from slipstream.serving.supervision.service_manager import ServiceManager
-from slipstream.serving.supervision.steering_watch import SteeringWatch
-from slipstream.serving.supervision.swapping import Swapping
+from slipstream.serving.supervision.run_socket import RunSocket
+from slipstream.serving.supervision.swapping.swapping import Swapping
+from slipstream.serving.supervision.watching.gate_following import GateFollowing
+from slipstream.serving.supervision.watching.steering_watch import SteeringWatch
+from slipstream.serving.supervision.watching.watchdog import guard_host
 
 LOOK_EVERY_SECONDS = 0.1
-# The gate looks for a new state four times a second, and shows a request within half of one.
+# For requests that were admitted just before the gate heard of the drain to be counted.
 SETTLED_SECONDS = 1.0
+MEMORY = "/dev/shm"
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 ADDRESS_WAIT_SECONDS = 5.0
 
@@ -72,15 +75,19 @@ class Supervisor:
         self._address = Address.of(chronicle.run.plan)
         certificate = self._address.certificate
         self._tls = certificate.pin() if certificate else None
+        self._socket = RunSocket(chronicle)
         self._gate = GateFollowing(chronicle)
-        self._swapping = Swapping(chronicle)
-        self._steering = SteeringWatch(chronicle, self._read_accelerators, self._swapping)
+        self._swapping = Swapping(chronicle, self._socket)
+        self._steering = SteeringWatch(
+            chronicle, self._socket, self._read_accelerators, self._swapping
+        )
         self._stop, self._now = asyncio.Event(), asyncio.Event()
         self._history: list[Crash] = []
         self._findings: tuple[Finding, ...] = ()
         # A successor follows a supervisor that was killed, not one whose engine failed.
         self._has_served = bool(chronicle.run.successions)
         self._spare: TemporaryDirectory[str] | None = None
+        self._log_begin: LogPlace | None = None
         self._chance = Random()
         self._peers = self._make_peers()
         self._manager = ServiceManager(environment)
@@ -108,6 +115,7 @@ class Supervisor:
             await self._peers.close()
             beating.cancel()
             self._steering.close()
+            await self._socket.close()
             self._remove_spare_folder()
         self._chronicle.move("stopped", "all of its processes have ended")
 
@@ -125,7 +133,7 @@ class Supervisor:
         """Run one engine and return its death, None if it was asked to stop."""
         chronicle = self._chronicle
         key = secrets.token_urlsafe(32)
-        self._prepare_folder(key)
+        await self._prepare_folder(key)
         await self._await_address()
         await self._peers.assemble(self._stop)
         if self._stop.is_set():
@@ -154,7 +162,7 @@ class Supervisor:
         except Death as end:
             death = end
             chronicle.note(end.message)
-            life.tell_gate("failed", end.message)
+            self._socket.tell_gate("failed", end.message)
         finally:
             for task in tasks:
                 task.cancel()
@@ -199,37 +207,44 @@ class Supervisor:
 
         return read_nvidia(pynvml, host.memory, self._environment).accelerators
 
-    def _prepare_folder(self, key: str) -> None:
-        """Return a folder for the engine's files, in shared memory if the run's is not writable."""
+    async def _prepare_folder(self, key: str) -> None:
+        """Put the socket and the gate's settings where the engine finds them.
+
+        That is the run's folder, or one in shared memory while the run's cannot be written.
+        """
         chronicle = self._chronicle
         group = chronicle.run.plan.group
         if not chronicle.run.terms.gated and not (group and group.is_follower):
             chronicle.note("without the gate: every route of vLLM is open, without a key")
         self._gate.look()
+        with suppress(OSError):
+            set_aside(chronicle.folder.engine_log)
+        # What is still there is of an engine before: it tells nothing of the next one.
+        self._log_begin = find_place(chronicle.folder.engine_log)
         try:
-            self._fill_folder(chronicle.folder, key)
-            chronicle.engine_folder = chronicle.folder
+            await self._fill_folder(chronicle.folder.path, key)
             self._remove_spare_folder()
         except OSError as fault:
             if self._spare is None:
-                self._spare = make_spare_folder(chronicle.run.supervisor, self._environment)
-            chronicle.engine_folder = RunFolder(Path(self._spare.name))
-            self._fill_folder(chronicle.engine_folder, key)
+                self._spare = TemporaryDirectory(prefix="slipstream-", dir=self._find_memory())
+            await self._fill_folder(Path(self._spare.name), key)
             chronicle.note(
-                f"cannot write {chronicle.folder.path}: {fault.strerror or fault}; "
-                f"the engine's log and the gate's files are in {chronicle.engine_folder.path}"
+                f"cannot write {chronicle.folder.path}: {fault.strerror or fault}; until the next "
+                f"start the gate's settings and the ledger are in {self._spare.name}"
             )
 
-    def _fill_folder(self, folder: RunFolder, key: str) -> None:
-        """Keep the previous engine's log, drop its gate's counts, write the new settings."""
+    async def _fill_folder(self, folder: Path, key: str) -> None:
         run = self._chronicle.run
-        folder.accounting.mkdir(mode=0o700, parents=True, exist_ok=True)
-        set_aside(folder.engine_log)
-        for file in (*folder.accounting.iterdir(), folder.swap, folder.swapped):
-            file.unlink(missing_ok=True)
+        await self._socket.listen(folder)
         if run.terms.gated:
             digest = sha256(key.encode()).hexdigest()
-            describe_gate(run.plan, run.terms, folder, digest).write(folder.gate)
+            settings = describe_gate(run.plan, run.terms, self._chronicle.folder, digest)
+            self._gate.path = folder / self._chronicle.folder.gate.name
+            settings.model_copy(update={"socket": folder / SOCKET}).write(self._gate.path)
+
+    def _find_memory(self) -> str | None:
+        folders = (self._environment.get("XDG_RUNTIME_DIR"), MEMORY)
+        return next((one for one in folders if one and os.access(one, os.W_OK)), None)
 
     def _remove_spare_folder(self) -> None:
         if self._spare is not None:
@@ -241,12 +256,12 @@ class Supervisor:
         command = make_command(plan)
         again = [sys.executable, "-P", "-m", "slipstream", "serve", str(chronicle.folder.path)]
         environment = make_environment(plan, self._environment)
-        if chronicle.run.terms.gated and chronicle.engine_folder != chronicle.folder:
-            environment[GATE_VARIABLE] = str(chronicle.engine_folder.gate)
+        if chronicle.run.terms.gated:
+            environment[GATE_VARIABLE] = str(self._gate.path)
         process = start_group(
             command,
             environment,
-            chronicle.engine_folder.engine_log,
+            chronicle.folder.engine_log,
             successor=[*again, "--detach"] if chronicle.run.terms.detached else (),
             successor_wait_seconds=decide_succession_wait(chronicle.run.successions),
         )
@@ -263,12 +278,12 @@ class Supervisor:
         )
         asker = Asker(listener, plan.settings.list_served_names()[0], key, self._tls)
         life = self._make_life(process, asker)
-        life.tell_gate("starting")
+        self._socket.tell_gate("starting")
         chronicle.move("starting", f"starting vLLM {plan.engine_version}, process {process.pid}")
         return life
 
     def _make_life(self, process: subprocess.Popen[bytes], asker: Asker) -> EngineLife:
-        return EngineLife(self._chronicle, process, asker, self._peers)
+        return EngineLife(self._chronicle, process, asker, self._socket, self._peers)
 
     async def _drain(self, life: EngineLife, living: "asyncio.Task[None]") -> None:
         """Refuse new requests, and wait for the open ones."""
@@ -284,16 +299,20 @@ class Supervisor:
         began = time.monotonic()
         life.leave()
         chronicle.move("draining", f"no new requests; open ones have {patience} s")
-        life.tell_gate("draining", "the server was asked to stop")
+        self._socket.tell_gate("draining", "the server was asked to stop")
         while (waited := time.monotonic() - began) < patience and not self._now.is_set():
-            if waited > SETTLED_SECONDS and life.count_in_flight() == 0:
+            if waited > SETTLED_SECONDS and self._count_in_flight() == 0:
                 break
             if living.done():
                 await living
             await asyncio.sleep(LOOK_EVERY_SECONDS)
-        left = life.count_in_flight()
+        left = self._count_in_flight()
         message = f"{left} requests were cut off" if left else "all requests were answered"
         chronicle.move("stopping", f"{message}; stopping the engine", in_flight=left)
+
+    def _count_in_flight(self) -> int:
+        """Return how many requests of others are under way, as far as the gate has said."""
+        return self._socket.counts.in_flight if self._socket.counts else 0
 
     async def _end(self, life: EngineLife, *, at_once: bool) -> None:
         """End the whole group; one that died or hangs is killed."""
@@ -313,7 +332,7 @@ class Supervisor:
     def _remember(self, death: Death, life: EngineLife, elsewhere: Cause | None) -> Cause:
         """Find the cause of a crash, here or in another rank, report its remedy, and count it."""
         self._chronicle.update(exit_code=death.exit_code, healthy_log=life.healthy_log)
-        self._findings = self._diagnose(death, life.healthy_log)
+        self._findings = self._diagnose(death, life.healthy_log or self._log_begin)
         for finding in self._findings[:1]:
             self._chronicle.note(f"{finding.meaning} {finding.remedy}")
         self._has_served |= life.ready_at is not None
@@ -342,10 +361,10 @@ class Supervisor:
             chronicle.move("starting", plan.notes[-1])
         chronicle.update(restarts=run.restarts + 1)
 
-    def _diagnose(self, death: Death, healthy: LogPlace | None) -> tuple[Finding, ...]:
-        log = self._chronicle.engine_folder.engine_log
+    def _diagnose(self, death: Death, since: LogPlace | None) -> tuple[Finding, ...]:
+        log = self._chronicle.folder.engine_log
         try:
-            return diagnose_file(log, exit_code=death.exit_code, healthy=healthy)
+            return diagnose_file(log, exit_code=death.exit_code, healthy=since)
         except InvalidInputError:  # The log is gone; the exit code is not.
             return diagnose("", exit_code=death.exit_code)
 
@@ -356,18 +375,3 @@ class Supervisor:
             details=tuple(finding.meaning for finding in self._findings[:3]),
             hint=death.hint or remedy or f"slipstream logs {self._chronicle.run.id}",
         )
-
-
-def classify(findings: tuple[Finding, ...], *, has_served: bool = False) -> Cause:
-    """Return the ladder's cause for what a log tells first.
-
-    Settings with which it has served are not refused, so nothing in a log forbids a restart.
-    """
-    if not findings or findings[0].cause == "request":
-        return "other"
-    first = findings[0]
-    if not first.retry and not has_served:
-        return "configuration"
-    if first.cause in ("illegal-access", "out-of-memory", "hang"):
-        return first.cause
-    return "other"

@@ -19,12 +19,17 @@ from slipstream.errors import InvalidInputError, SlipstreamError
 from slipstream.hardware import Host
 from slipstream.planning import LaunchPlan
 from slipstream.records import Record
-from slipstream.serving.access.access_lines import read_access_line
 from slipstream.serving.access.keys import find_key_file, read_keys
-from slipstream.serving.examination import Examination, diagnose_run
+from slipstream.serving.following import read_access_line
 from slipstream.serving.run import Event, Run, RunFolder
-from slipstream.serving.support.log_skeleton import list_skeleton
-from slipstream.serving.support.redaction import Redactor, make_redactor, show_model, show_value
+from slipstream.serving.support.examination import Examination, diagnose_run
+from slipstream.serving.support.redaction import (
+    Redactor,
+    list_skeleton,
+    make_redactor,
+    show_model,
+    show_value,
+)
 from slipstream.steering.ledger import read_ledger
 
 READ_BYTES = 2 << 20
@@ -75,7 +80,6 @@ class Bundle:
         self._holds[name] = holds
 
     def list_files(self, file: Path | None) -> BundleList:
-        """List what it holds."""
         return BundleList(
             file=None if file is None else str(file),
             files=tuple(

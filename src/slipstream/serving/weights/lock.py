@@ -1,24 +1,29 @@
-"""The hashes of a model's files, so that changes are noticed before an engine starts.
+"""Which of a model's files an engine reads, and their hashes, so that changes are noticed.
 
-vLLM loads a flipped bit without a word. A file is hashed once, and then known by its inode,
-time and size: it is hashed again only where one of these differs.
+Only safetensors are taken: another format can run code while it is loaded. vLLM loads a flipped
+bit without a word. A file is hashed once, and then known by its inode, time and size: it is hashed
+again only where one of these differs.
 """
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from pydantic import model_validator
 
 from slipstream.atomic_files import write_even_if_full
+from slipstream.checkpoints.files import INDEX, read_header
 from slipstream.errors import InvalidInputError
 from slipstream.records import Record, read_record
 from slipstream.serving.weights.progress import ByteProgress, Report
 
 CHUNK_BYTES = 1 << 20
+_PLACES = (".", "additional_chat_templates")
+_SUFFIXES = (".json", ".jinja", ".model", ".tiktoken", ".txt", ".safetensors")
 
 
 class LockedFile(Record):
@@ -52,7 +57,6 @@ class WeightsLock(Record):
         return data
 
     def by_name(self) -> dict[str, LockedFile]:
-        """Return the files by their names."""
         return {file.name: file for file in self.files}
 
 
@@ -76,7 +80,6 @@ def read_lock(path: Path) -> WeightsLock | None:
 
 
 def save_lock(path: Path, lock: WeightsLock) -> None:
-    """Write a lock."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_even_if_full(path, lock.to_json().encode())
@@ -191,3 +194,73 @@ def _describe_change(folder: Path, then: LockedFile, now: LockedFile) -> str:
         f"{then.name} of {folder} has changed since {then.hashed_on}: "
         f"sha256 {then.sha256} then, {now.sha256} now"
     )
+
+
+def choose_files(
+    name: str, present: Iterable[str], read_index: Callable[[], bytes], *, with_code: bool
+) -> tuple[str, ...]:
+    """Return the files that an engine reads; with an index, only the safetensors that it names."""
+    suffixes = (*_SUFFIXES, ".py") if with_code else _SUFFIXES
+    wanted = sorted(
+        file
+        for file in present
+        if file.endswith(suffixes) and str(PurePosixPath(file).parent) in _PLACES
+    )
+    shards = {file for file in wanted if file.endswith(".safetensors")}
+    if not shards:
+        raise InvalidInputError(
+            f"{name} has no safetensors",
+            hint="choose a repository that has them: other formats can run code when loaded",
+        )
+    if INDEX not in wanted:
+        return tuple(wanted)
+    named = _read_shard_names(name, read_index())
+    if missing := tuple(sorted(named - shards)):
+        raise InvalidInputError(
+            f"{name} lacks {len(missing)} of its {len(named)} shards",
+            details=missing,
+            hint=f"fetch {missing[0]}",
+        )
+    return tuple(file for file in wanted if file not in shards or file in named)
+
+
+def require_whole(folder: Path, names: Iterable[str]) -> None:
+    """Raise if a safetensors header does not describe exactly the bytes of its file."""
+    faults = []
+    for name in names:
+        if name.endswith(".safetensors"):
+            try:
+                read_header(folder / name)
+                _require_no_gaps(folder / name)
+            except InvalidInputError as fault:
+                faults.append(fault.message)
+    if faults:
+        raise InvalidInputError(
+            f"{len(faults)} of the files in {folder} cannot be loaded",
+            details=tuple(faults),
+            hint="download these files again",
+        )
+
+
+def _read_shard_names(name: str, index: bytes) -> frozenset[str]:
+    try:
+        return frozenset(json.loads(index)["weight_map"].values())
+    except (ValueError, TypeError, KeyError, AttributeError) as fault:
+        raise InvalidInputError(
+            f"{INDEX} of {name} names no shards", hint=f"download {INDEX} again"
+        ) from fault
+
+
+def _require_no_gaps(path: Path) -> None:
+    """Raise if tensors overlap or leave gaps, which `read_header` accepts."""
+    with path.open("rb") as file:
+        entries = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    entries.pop("__metadata__", None)
+    reached = 0
+    for start, end in sorted(entry["data_offsets"] for entry in entries.values()):
+        if start != reached:
+            raise InvalidInputError(
+                f"{path.name} has a tensor at byte {start} of its data, where {reached} is next",
+                hint=f"download {path.name} again",
+            )
+        reached = end

@@ -15,14 +15,15 @@ from slipstream.errors import InvalidInputError
 from slipstream.serving.weights.lock import (
     LocalModel,
     WeightsLock,
+    choose_files,
     describe_file,
     describe_model,
     hash_changed,
     read_lock,
+    require_whole,
     save_lock,
     verify,
 )
-from slipstream.serving.weights.model_files import choose_files, require_whole
 from slipstream.serving.weights.progress import Report
 from slipstream.serving.weights.snapshot import Snapshots
 from slipstream.user_folders import slipstream_cache

@@ -46,7 +46,6 @@ class ByteProgress:
             self._report(self._describe())
 
     def add(self, count: int) -> None:
-        """Count more bytes."""
         with self._lock:
             self._reach(self._done + count)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from slipstream.checkpoints.files import INDEX
 from slipstream.checkpoints.hub import asking_hub, explain_absence, find_snapshot, is_offline
 from slipstream.errors import InvalidInputError
-from slipstream.serving.weights.model_files import choose_files
+from slipstream.serving.weights.lock import choose_files
 from slipstream.serving.weights.progress import ByteProgress, Report, make_hub_bar, show_size
 from slipstream.user_folders import model_cache
 

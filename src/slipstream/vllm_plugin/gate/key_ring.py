@@ -10,13 +10,13 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from hmac import compare_digest
-from ipaddress import ip_address
 from typing import Any
 
+from slipstream.serving.access.gate_file import KeyDefaults, is_loopback
 from slipstream.vllm_plugin.gate.answers import Refusal
 from slipstream.vllm_plugin.gate.probe_rules import MOST_REQUESTS
 from slipstream.vllm_plugin.gate.routes import SCOPES
@@ -24,6 +24,7 @@ from slipstream.vllm_plugin.gate.settings import KeyTerms, Settings
 from slipstream.vllm_plugin.gate.watched_file import WatchedFile
 
 Headers = Mapping[bytes, bytes]
+NO_TERMS = KeyTerms()
 
 _PAGE_FROM_HERE = re.compile(rb"https?://(?:localhost|127\.\d+\.\d+\.\d+|\[::1\])(?::\d+)?")
 _log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class Caller:
 
     id: str
     cache_salt: str | None = None
-    terms: KeyTerms = field(default_factory=KeyTerms)
+    terms: KeyDefaults = NO_TERMS
 
 
 TERMS = {
@@ -101,7 +102,7 @@ class KeyRing:
             how = "Authorization: Bearer KEY, or x-api-key: KEY"
             raise Refusal(401, f"{what}: {how}", headers=challenge)
         several = len({key.id for key in keys}) > 1
-        terms = replace(self._defaults, **found[0].terms) if found[0].terms else self._defaults
+        terms = self._defaults.model_copy(update=found[0].terms)
         return Caller(found[0].id, found[0].cache_salt if several else None, terms)
 
     def _find(self, keys: tuple[_Key, ...], digest: bytes) -> _Key | None:
@@ -120,16 +121,6 @@ def require_scope(caller: Caller, route: str) -> None:
     if allowed is not None and SCOPES.get(route) not in allowed:
         what = f"this key is not for {route}; it is for {', '.join(allowed)}"
         raise Refusal(403, what, reason="scope")
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether an address, or the path of a Unix socket, is of this machine only."""
-    if address == "localhost" or address.startswith("/"):
-        return True
-    try:
-        return ip_address(address.removeprefix("::ffff:")).is_loopback
-    except ValueError:
-        return False
 
 
 def _require_no_foreign_page(headers: Headers) -> None:

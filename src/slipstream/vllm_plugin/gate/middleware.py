@@ -11,7 +11,7 @@ import logging
 import os
 from dataclasses import dataclass
 
-from slipstream.vllm_plugin.gate.accounting import Accounting
+from slipstream.serving.access.gate_file import is_loopback
 from slipstream.vllm_plugin.gate.answer_lengths import ANSWER_FIELDS, find_longest_answer
 from slipstream.vllm_plugin.gate.answer_tokens import AnswerTokens
 from slipstream.vllm_plugin.gate.answers import (
@@ -37,7 +37,6 @@ from slipstream.vllm_plugin.gate.key_ring import (
     Caller,
     Headers,
     KeyRing,
-    is_loopback,
     require_scope,
 )
 from slipstream.vllm_plugin.gate.media import estimate_prompt_bytes
@@ -54,9 +53,9 @@ from slipstream.vllm_plugin.gate.request_body import (
 from slipstream.vllm_plugin.gate.request_limits import Document, count_sequences
 from slipstream.vllm_plugin.gate.request_policy import apply_policy, parse_body
 from slipstream.vllm_plugin.gate.routes import CANCEL, MODELS, RESPONSES, SCOPES, WITHOUT_ENGINE
+from slipstream.vllm_plugin.gate.run_link import RunLink
 from slipstream.vllm_plugin.gate.schema_pace import Release, SchemaPace, hold_nothing
 from slipstream.vllm_plugin.gate.settings import VARIABLE, Settings, make_settings, read_settings
-from slipstream.vllm_plugin.gate.swaps import Swaps
 from slipstream.vllm_plugin.gate.view import ROUTES as VIEW_ROUTES
 from slipstream.vllm_plugin.gate.view import View, is_for_here
 from slipstream.vllm_plugin.gate.visits import VISIT, Visits
@@ -87,14 +86,6 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
-    """The engine's state as the supervisor reports it."""
-
-    name: str
-    reasons: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class _Judged:
     """An accepted request: its body, and what it needs from the engine."""
 
@@ -106,9 +97,6 @@ class _Judged:
     release: Release
 
 
-UNKNOWN = _State("unknown", ("no word from the supervisor",))
-
-
 class Gate:
     """Admits requests that are allowed for their caller and within limits."""
 
@@ -118,17 +106,15 @@ class Gate:
         self.app = self._visits.hand_over(app)
         self._newer = WatchedFile(os.environ[VARIABLE], self._read_newer, absent=self.settings)
         self._keys = KeyRing(self.settings)
-        self._state = WatchedFile(self.settings.state_file, _parse_state, absent=UNKNOWN)
-        self._accounting = Accounting(self.settings.accounting_folder)
-        expose_steering(self.settings.steering_file)
-        self._view = View(self.settings, self._accounting, lambda: self._state.read().name)
+        self.run = RunLink(self.settings)
+        expose_steering(lambda: self.run.steering)
+        self._view = View(self.settings.served_names, self.run)
         self._limits = CallerLimits()
         self._memory = BodyMemory()
-        self._shares = FairShares(self.settings.seats, self._accounting)
+        self._shares = FairShares(self.settings.seats, self.run.accounting)
         self._recorder = Recorder(self.settings.recording)
         self._pace = RefusalPace(self.settings.refusals_per_second)
         self._schema_pace = SchemaPace(self.settings)
-        self._swaps = Swaps(self.settings.swap_file)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -161,15 +147,14 @@ class Gate:
             await receive()
             await send({"type": "lifespan.startup.failed", "message": UNBOUNDED})
             return
-        self._accounting.write()
         self._visits.start(scope)
         following = asyncio.create_task(self._view.follow())
-        self._swaps.start(scope)
+        self.run.start(scope)
         try:
             await self.app(scope, receive, send)
         finally:
             following.cancel()
-            self._swaps.close()
+            self.run.close()
             self._visits.close()
 
     def _read_newer(self, content: bytes) -> Settings:
@@ -225,7 +210,7 @@ class Gate:
     async def _admit(
         self, scope: Scope, headers: Headers, caller: Caller, receive: Receive, send: Send
     ) -> None:
-        if caller is not SUPERVISOR and self._state.read().name in LEAVING:
+        if caller is not SUPERVISOR and self.run.readiness.state in LEAVING:
             raise self._try_later(503, "the server is about to stop")
         if not hold_place(scope, spare=caller is SUPERVISOR):
             what = "the server has all the connections that it can serve"
@@ -242,10 +227,9 @@ class Gate:
                 await self._pass_on(scope, body, caller, receive, send)
 
     async def _tell_state(self, send: Send) -> None:
-        state = self._state.read()
-        ready = state.name == "ready"
-        document = {"state": state.name, "reasons": state.reasons}
-        await send_json(send, 200 if ready else 503, document)
+        readiness = self.run.readiness
+        status = 200 if readiness.state == "ready" else 503
+        await send_json(send, status, readiness.model_dump())
 
     async def _pass_on(
         self, scope: Scope, body: bytes, caller: Caller, receive: Receive, send: Send
@@ -263,7 +247,7 @@ class Gate:
                 return
             if tokens is not None:
                 tokens.seated = True
-            with seat, self._accounting.count(caller.id, size):
+            with seat, self.run.accounting.count(caller.id, size):
                 again = replay(judged.body, receive)
                 await self.app(scope, *self._watch(judged, again, send, tokens))
 
@@ -335,7 +319,7 @@ class Gate:
                 if warning:
                     message = {**message, "headers": [*message.get("headers", ()), *warning]}
             elif succeeds and not has_left:
-                self._accounting.see_token()
+                self.run.accounting.see_token()
                 judged.release()
                 if tokens is not None:
                     tokens.see(message.get("body", b""))
@@ -368,11 +352,3 @@ def _is_from_here(scope: Scope, headers: Headers) -> bool:
     """Return whether a program of this machine asks; what a proxy passes on is from elsewhere."""
     client = scope.get("client")
     return not FORWARDED & headers.keys() and (client is None or is_loopback(client[0]))
-
-
-def _parse_state(content: bytes) -> _State:
-    try:
-        document = json.loads(content)
-        return _State(str(document["state"]), tuple(map(str, document.get("reasons", ()))))
-    except (ValueError, TypeError, LookupError, AttributeError):
-        return UNKNOWN

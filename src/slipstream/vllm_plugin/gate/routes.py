@@ -6,24 +6,11 @@ scopes have one name for it.
 
 import re
 
-# By the scope that a key needs. `slipstream.serving.access.gate_file` has the same names.
-SCOPES = {
-    "POST /v1/chat/completions": "chat",
-    "POST /v1/completions": "completions",
-    "POST /v1/responses": "responses",
-    "GET /v1/responses/{id}": "responses",
-    "POST /v1/responses/{id}/cancel": "responses",
-    "POST /v1/messages": "messages",
-    "POST /v1/messages/count_tokens": "messages",
-    "POST /v1/embeddings": "embeddings",
-    "POST /v1/rerank": "rerank",
-    "POST /v1/score": "score",
-    "POST /pooling": "pooling",
-    "POST /tokenize": "tokenize",
-    "POST /detokenize": "detokenize",
-    "GET /v1/models": "models",
-    "GET /metrics": "metrics",
-}
+from slipstream.serving.access.gate_file import ROUTES
+
+# By the scope that a key needs.
+SCOPES: dict[str, str] = {route: scope for scope, routes in ROUTES.items() for route in routes}
+SCOPES["GET /metrics"] = "metrics"
 MODELS = "GET /v1/models"
 RESPONSES = "/v1/responses"
 MESSAGES = "/v1/messages"

@@ -11,17 +11,13 @@ import re
 import time
 from base64 import b64encode
 from collections import deque
-from collections.abc import Callable
-from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 
-from slipstream.vllm_plugin.gate.accounting import Accounting
+from slipstream.serving.access.gate_file import is_loopback
 from slipstream.vllm_plugin.gate.answers import Scope, Send
-from slipstream.vllm_plugin.gate.key_ring import is_loopback
 from slipstream.vllm_plugin.gate.metrics import open_metrics
-from slipstream.vllm_plugin.gate.settings import Settings
-from slipstream.vllm_plugin.steering.state_reading import read_report
+from slipstream.vllm_plugin.gate.run_link import RunLink
 
 PAGE = "GET /slipstream"
 STATE = "GET /slipstream/state"
@@ -62,25 +58,19 @@ def is_for_here(scope: Scope) -> bool:
 
 
 class View:
-    """Serves both routes; `read_state` returns the engine's state from the supervisor."""
+    """Serves both routes, with what the supervisor and the engine's core reported last."""
 
-    def __init__(
-        self, settings: Settings, accounting: Accounting, read_state: Callable[[], str]
-    ) -> None:
-        self._steering_file = settings.steering_file
-        self._model = _name_model(settings.served_names)
-        self._accounting, self._read_state = accounting, read_state
+    def __init__(self, served_names: tuple[str, ...], run: RunLink) -> None:
+        self._model, self._run = _name_model(served_names), run
         self._page = Path(__file__).with_name("view.html").read_text()
         self._policy = _make_policy(self._page)
         self._history: deque[tuple[float, float | None, int | None]] = deque(maxlen=MOST_POINTS)
 
     async def follow(self) -> None:
         """Keep the history of the last minutes for pages that are opened later."""
-        while self._steering_file is not None:
-            report = read_report(self._steering_file)
-            seen = (
-                (None, None) if report is None else (report.tokens_per_second, report.draft_length)
-            )
+        while True:
+            state = self._run.steering
+            seen = (None, None) if state is None else (state.tokens_per_second, state.draft_length)
             self._history.append((round(time.time(), 1), *seen))
             await asyncio.sleep(POINT_SECONDS)
 
@@ -93,17 +83,17 @@ class View:
             await _send(send, b"application/json", document, _CLOSED)
 
     def _describe(self) -> dict[str, object]:
-        report = read_report(self._steering_file)
-        in_flight, waiting = self._accounting.count_requests()
+        steering = self._run.steering
+        in_flight, waiting = self._run.accounting.count_requests()
         return {
             "schema_version": 1,
             "at": time.time(),
-            "state": self._read_state(),
+            "state": self._run.readiness.state,
             "model": self._model,
             "in_flight": in_flight,
             "waiting": waiting,
             "first_token_seconds": open_metrics().summarize_first_tokens(),
-            "steering": None if report is None else asdict(report),
+            "steering": None if steering is None else steering.model_dump(mode="json"),
             "history": tuple(self._history),
         }
 

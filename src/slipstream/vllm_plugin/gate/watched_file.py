@@ -14,7 +14,7 @@ class WatchedFile(Generic[Content]):
     """The current content of a file; `parse` gets no bytes if the file cannot be read."""
 
     def __init__(
-        self, path: str | None, parse: Callable[[bytes], Content], *, absent: Content
+        self, path: Path | str | None, parse: Callable[[bytes], Content], *, absent: Content
     ) -> None:
         self._path = None if path is None else Path(path)
         self._parse = parse

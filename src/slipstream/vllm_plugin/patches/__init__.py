@@ -6,17 +6,19 @@ nothing and imports nothing.
 """
 
 import os
+from types import ModuleType
 
 VARIABLE = "SLIPSTREAM_PATCHES"
 SWAPS = "SLIPSTREAM_SWAPS"
+BACKEND = "slipstream-file"
 
 
 def apply_named() -> None:
     """Apply the patches that the environment names, separated by commas."""
     if os.environ.get(SWAPS):
-        from slipstream.vllm_plugin.steering.registration import register_file_transfer
+        from slipstream.vllm_plugin.patches.application import when_imported
 
-        register_file_transfer()
+        when_imported("vllm.distributed.weight_transfer.factory", _register_file_transfer)
     if not (names := os.environ.get(VARIABLE)):
         return
     from vllm.version import __version_tuple__
@@ -25,3 +27,12 @@ def apply_named() -> None:
     from slipstream.vllm_plugin.patches.known import PATCHES
 
     apply(names.split(","), PATCHES, __version_tuple__)
+
+
+def _register_file_transfer(module: ModuleType) -> None:
+    """Add our backend to `--weight-transfer-config` in this process."""
+    register = module.WeightTransferEngineFactory
+    if BACKEND not in register._registry:
+        register.register_engine(
+            BACKEND, "slipstream.vllm_plugin.steering.file_transfer", "FileTransfer"
+        )

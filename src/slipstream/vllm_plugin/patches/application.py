@@ -1,4 +1,4 @@
-"""Applying a patch: only to the known version and source, once, with one line in the log.
+"""`Patch`, and applying one: only to the known version and source, once, with one line in the log.
 
 A module that vLLM has not imported yet is patched when it does: importing an attention backend
 costs a second, and most processes never need it.
@@ -9,19 +9,36 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from operator import attrgetter
 from types import ModuleType
-
-from slipstream.vllm_plugin.patches.patch import Patch
+from typing import Any
 
 # Below vLLM's own logger, whose handler it so has. All is told as warnings: where a config is made,
 # vLLM loads plugins before it sets its logger up, and Python then shows nothing less.
 log = logging.getLogger("vllm.slipstream")
 _handled: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patch:
+    """One patch; `change` gets the module if its source is the known one."""
+
+    name: str
+    since: tuple[int, int]
+    before: tuple[int, int]
+    module: str
+    touches: str
+    source_sha256: str
+    symptom: str
+    proof: str
+    upstream: str
+    drop_when: str
+    change: Callable[[Any], None]
 
 
 def apply(names: Iterable[str], patches: Mapping[str, Patch], version: Sequence[int | str]) -> None:

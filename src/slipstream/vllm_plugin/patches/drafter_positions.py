@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from slipstream.vllm_plugin.patches.patch import Patch
+from slipstream.vllm_plugin.patches.application import Patch
 
 METHODS = ("dflash", "dspark")
 

@@ -1,13 +1,13 @@
-"""The core's report on vLLM's /metrics: read from steering.json at each scrape.
+"""The core's report on vLLM's /metrics, as it is at each scrape.
 
 Labels are bounded: six kinds, and as many positions as a draft may have tokens.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
-from slipstream.vllm_plugin.steering.state_reading import SteeringReport, read_report
+from slipstream.steering.state import SteeringState
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -30,23 +30,22 @@ _COUNTERS = {
 
 
 class SteeringCollector:
-    """A collector for prometheus_client; `path` is the file of the report."""
+    """A collector for prometheus_client; `read` returns the report."""
 
-    def __init__(self) -> None:
-        self.path: str | None = None
+    read: Callable[[], SteeringState | None] = staticmethod(lambda: None)
 
     def describe(self) -> list["Metric"]:
-        """Return nothing, so that registering reads no file."""
+        """Return nothing, so that registering reads no report."""
         return []
 
     def collect(self) -> Iterator["Metric"]:
         """Yield the metrics of the report, none without one."""
-        if (report := read_report(self.path)) is not None:
+        if (report := self.read()) is not None:
             yield from _list_gauges(report)
             yield from _list_counters(report)
 
 
-def _list_gauges(report: SteeringReport) -> Iterator["Metric"]:
+def _list_gauges(report: SteeringState) -> Iterator["Metric"]:
     from prometheus_client.core import GaugeMetricFamily
 
     for field, (name, text) in _GAUGES.items():
@@ -54,7 +53,7 @@ def _list_gauges(report: SteeringReport) -> Iterator["Metric"]:
             yield GaugeMetricFamily(f"slipstream_steering_{name}", text, value=float(value))
 
 
-def _list_counters(report: SteeringReport) -> Iterator["Metric"]:
+def _list_counters(report: SteeringState) -> Iterator["Metric"]:
     from prometheus_client.core import CounterMetricFamily
 
     for field, (name, text) in _COUNTERS.items():
@@ -73,9 +72,9 @@ def _list_counters(report: SteeringReport) -> Iterator["Metric"]:
     yield by_position
 
 
-def expose_steering(path: str | None) -> None:
-    """Add the report at `path` to this process's /metrics."""
-    _register().path = path
+def expose_steering(read: Callable[[], SteeringState | None]) -> None:
+    """Add the report to this process's /metrics."""
+    _register().read = read
 
 
 @cache

@@ -2,7 +2,8 @@
 
 vLLM's own engines spread an update over three calls, between which steps run. Here everything
 happens within one `update_weights`, so every step finds a whole drafter. If loading fails, the
-drafter before is loaded again from its folder; the call fails in any case.
+drafter before is loaded again from its folder; the call fails in any case. Two drafters match if an
+engine that runs one can hold the other in the same places: the same names, shapes and types.
 """
 
 import logging
@@ -24,19 +25,16 @@ from vllm.model_executor.model_loader.reload import (
     initialize_layerwise_reload,
 )
 
-from slipstream.vllm_plugin.steering.drafter_files import (
-    MASK_EMBEDDING,
-    list_files,
-    read_headers,
-    require_match,
-)
-
 CONTEXT_WEIGHT = "_fused_kv_weight"
+# Read by vLLM from the first drafter's folder, whatever is loaded later, and no safetensors.
+MASK_EMBEDDING = "mask_embedding.pt"
+SHOWN = 3
 
 # Below vLLM's own logger, whose handler it so has.
 _log = logging.getLogger("vllm.slipstream")
 
 Weights = dict[str, torch.Tensor]
+Headers = dict[str, tuple[str, tuple[int, ...]]]
 
 
 @dataclass
@@ -161,3 +159,40 @@ def _join_context_weights(drafter: Any, weights: Weights) -> torch.Tensor:
 def _synchronize() -> None:
     if torch.accelerator.is_available():
         torch.accelerator.synchronize()
+
+
+def list_files(folder: Path) -> list[Path]:
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ValueError(f"there are no safetensors in {folder}")
+    return files
+
+
+def read_headers(folder: Path) -> Headers:
+    """Return the type and the shape of every tensor in a folder, by name; no weights are read."""
+    found: Headers = {}
+    for file in list_files(folder):
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 it is no dictionary
+                if name in found:
+                    raise ValueError(f"{name} is in two files of {folder}")
+                part = opened.get_slice(name)
+                found[name] = (part.get_dtype(), tuple(part.get_shape()))
+    return found
+
+
+def require_match(loaded: Headers, folder: Path) -> None:
+    """Refuse a folder whose tensors have no place in the drafter that is loaded."""
+    if (folder / MASK_EMBEDDING).exists():
+        raise ValueError(f"{folder} has a {MASK_EMBEDDING}, which cannot be swapped")
+    there = read_headers(folder)
+    if wrong := sorted(name for name in loaded | there if loaded.get(name) != there.get(name)):
+        shown = "; ".join(
+            f"{name} is {_show(there.get(name))}, not {_show(loaded.get(name))}"
+            for name in wrong[:SHOWN]
+        )
+        raise ValueError(f"{len(wrong)} tensors of {folder} do not match: {shown}")
+
+
+def _show(tensor: tuple[str, tuple[int, ...]] | None) -> str:
+    return "missing" if tensor is None else f"{tensor[0]} {list(tensor[1])}"

@@ -1,20 +1,17 @@
 """The flight recorder: the engine's last steps, in a file that outlives it.
 
 It is a ring in mapped memory: a step costs a few writes to memory, and what was written is in the
-file whatever kills the process. `slipstream.steering.flight` reads it.
+file whatever kills the process. `slipstream.steering.flight` has its format, and reads it.
 """
 
 import mmap
 import os
-import struct
 import time
 from contextlib import suppress
 from pathlib import Path
 
-MAGIC = b"SLIPFLT1"
-HEADER = struct.Struct("<8sII")
-# Time, step, running, waiting, verified and drafted length, tokens, memory in MiB, seconds, cache.
-STEP = struct.Struct("<dIHHHHIIff")
+from slipstream.steering.flight import HEADER, MAGIC, STEP
+
 STEPS = 16_384
 _MOST = 0xFFFF
 
@@ -41,7 +38,6 @@ class FlightRecorder:
         seconds: float,
         cache: float,
     ) -> None:
-        """Record a step."""
         if self._ring is None:
             return
         place = HEADER.size + self._next % STEPS * STEP.size

@@ -102,7 +102,8 @@ class StepCosts:
             for weight, feature in zip(self._weights, _describe(sequences, length), strict=True)
         )
         # A line is far off at its edges until it has seen enough.
-        lowest = min((one.seconds for one in self.cells.values()), default=1e-3)
+        # Listed at once: a report is made in another thread while steps add cells.
+        lowest = min((one.seconds for one in list(self.cells.values())), default=1e-3)
         return self.pace * max(line, lowest / 2)
 
     def count(self, sequences: int, length: int) -> int:

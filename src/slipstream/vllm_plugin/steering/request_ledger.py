@@ -5,12 +5,12 @@ whose request it is and of what kind; no text of a client is in it.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
 
-KINDS = ("code", "prose", "structured", "tools", "translation", "other")
+from slipstream.steering.state import KINDS, Kind, KindCounts
+
 ROUTES = ("chat", "completions", "messages", "responses")
 TAG = "slipstream"
 _TAG_CHARACTERS = 200
@@ -23,7 +23,7 @@ class Tag:
 
     id: str | None = None
     key: str | None = None
-    kind: str = "other"
+    kind: Kind = "other"
     route: str | None = None
 
 
@@ -37,7 +37,7 @@ def read_tag(arguments: object) -> Tag:
     return Tag(
         id=name[:_ID_CHARACTERS],
         key=None if key == "-" else key[:_ID_CHARACTERS],
-        kind=kind if kind in KINDS else "other",
+        kind=next((one for one in KINDS if one == kind), "other"),
         route=route if route in ROUTES else None,
     )
 
@@ -77,11 +77,10 @@ class RequestLedger:
     def __init__(self, longest: int, add: Callable[[dict[str, object]], object]) -> None:
         self._longest, self._add = longest, add
         self._entries: dict[str, Entry] = {}
-        self.kinds: dict[str, Totals] = {}
+        self.kinds: dict[Kind, Totals] = {}
         self.tokens = 0
 
     def begin(self, request: str, arguments: object, temperature: float | None) -> None:
-        """Add a request."""
         tag = read_tag(arguments)
         self._entries[request] = Entry(tag, temperature, [0] * (self._longest + 1))
         if tag.kind not in self.kinds:
@@ -147,21 +146,19 @@ class RequestLedger:
             }
         )
 
-    def describe_kinds(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the totals of each kind."""
-        for kind, totals in list(self.kinds.items()):
-            yield (
-                kind,
-                {
-                    "requests": totals.requests,
-                    "aborted": totals.aborted,
-                    "tokens": totals.tokens,
-                    "steps": totals.steps,
-                    "drafts": totals.drafts,
-                    "drafted": totals.drafted,
-                    "accepted": _by_position(totals.accepted),
-                },
+    def describe_kinds(self) -> dict[Kind, KindCounts]:
+        return {
+            kind: KindCounts(
+                requests=totals.requests,
+                aborted=totals.aborted,
+                tokens=totals.tokens,
+                steps=totals.steps,
+                drafts=totals.drafts,
+                drafted=totals.drafted,
+                accepted=tuple(_by_position(totals.accepted)),
             )
+            for kind, totals in list(self.kinds.items())
+        }
 
 
 def _by_position(accepted: list[int]) -> list[int]:

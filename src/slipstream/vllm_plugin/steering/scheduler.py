@@ -1,7 +1,7 @@
 """vLLM's scheduler, steered: `--scheduler-cls slipstream.vllm_plugin.steering.scheduler.make`.
 
-Like a patch it is for the source that it was written for; with another, vLLM's own scheduler runs,
-and a line in the log says so.
+Like a patch it is for the source that it was written for. With another, or if our own part cannot
+be loaded, vLLM's own scheduler runs; a line in the log says so, and the run notes it.
 """
 
 import logging
@@ -11,15 +11,16 @@ from collections import deque
 from hashlib import sha256
 from inspect import getsource
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
-from slipstream.vllm_plugin.gate.settings import VARIABLE as GATE_VARIABLE
-from slipstream.vllm_plugin.steering.steering import Steering
+if TYPE_CHECKING:
+    from slipstream.vllm_plugin.steering.steering import Steering
 
+GATE_VARIABLE = "SLIPSTREAM_GATE"
 # Set to "fixed", the length stays the planned one, and all else is the same.
 VARIABLE = "SLIPSTREAM_DRAFT_LENGTH"
 KNOWN_SOURCE = "bd39a88acabb1f63c1f9ae31f54918150358b11ca026370f3b786de0bfe21255"
@@ -39,16 +40,26 @@ log = logging.getLogger("vllm.slipstream")
 def make(*, vllm_config: Any, **others: Any) -> Any:
     """Return the scheduler for a config, steered if its source is known and there is a run."""
     asynchronous = vllm_config.scheduler_config.async_scheduling
-    gate = os.environ.get(GATE_VARIABLE)
-    if gate is None or hash_source() != KNOWN_SOURCE:
-        why = "no run names a folder" if gate is None else "source is not the known one"
-        log.warning("slipstream steering: not applied: %s", why)
+    try:
+        gate = _require_gate()
+        from slipstream.vllm_plugin.steering.steering import Steering
+    except Exception as fault:  # noqa: BLE001 an engine serves without steering, too
+        log.warning("slipstream steering: not applied: %s", fault)
         plain = AsyncScheduler if asynchronous else Scheduler
         return plain(vllm_config=vllm_config, **others)
     steered = SteeredAsyncScheduler if asynchronous else SteeredScheduler
     scheduler = steered(vllm_config=vllm_config, **others)
-    scheduler.steer(Path(gate).parent, vllm_config)
+    scheduler.steer(Steering, Path(gate).parent, vllm_config)
     return scheduler
+
+
+def _require_gate() -> str:
+    """Return the gate's settings file, which lies where the run's files are."""
+    if (gate := os.environ.get(GATE_VARIABLE)) is None:
+        raise LookupError("no run names a folder")
+    if hash_source() != KNOWN_SOURCE:
+        raise LookupError("source is not the known one")
+    return gate
 
 
 def hash_source() -> str:
@@ -68,16 +79,16 @@ def list_lengths(config: Any, longest: int, planned: list[int] | None) -> list[i
 class _Steered:
     """The steering that is added to either scheduler; vLLM's own methods do all the work."""
 
-    _steering: Steering
+    _steering: "Steering"
 
-    def steer(self: Any, folder: Path, config: Any) -> None:
+    def steer(self: Any, steering: type["Steering"], folder: Path, config: Any) -> None:
         """Start steering: from now on the draft length is ours."""
         longest, planned = self.num_spec_tokens, self.dynamic_sd_lookup
         lengths = list_lengths(config, longest, planned)
         rank = config.parallel_config.data_parallel_rank
-        self._steering = Steering(folder, lengths, longest=longest, planned=planned, rank=rank)
+        self._steering = steering(folder, lengths, longest=longest, planned=planned, rank=rank)
         if self._steering.steers:
-            self.dynamic_sd_lookup = _Chosen(self._steering)
+            self.dynamic_sd_lookup = _SteeredLookup(self._steering)
         self._begun: deque[tuple[int, float]] = deque(maxlen=8)
         self._ended = time.perf_counter()
         self._idle, self._updating = True, False
@@ -146,7 +157,6 @@ class _Steered:
         )
 
     def add_request(self: Any, request: Any) -> Any:
-        """Add a request to the ledger."""
         params = request.sampling_params
         if params is not None:
             self._steering.ledger.begin(request.request_id, params.extra_args, params.temperature)
@@ -196,10 +206,10 @@ class SteeredAsyncScheduler(_Steered, AsyncScheduler):  # type: ignore[misc]
     """The steered scheduler that plans a step while the last one runs."""
 
 
-class _Chosen:
+class _SteeredLookup:
     """Replaces vLLM's table of lengths by batch, which is read once per step."""
 
-    def __init__(self, steering: Steering) -> None:
+    def __init__(self, steering: "Steering") -> None:
         self._control = steering.control
 
     def __getitem__(self, sequences: int) -> int:

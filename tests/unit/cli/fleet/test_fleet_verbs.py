@@ -291,7 +291,7 @@ def test_top_adds_up_what_groups_do(site: Site, capsys: Capture) -> None:
     site.runs = {name: run_status(site.fleet) for name in site.fleet.machines}
     document = {"at": "2026-11-16T12:00:00Z", "status": json.loads(site.runs["one"].to_json())}
     document |= {"steering": None, "engine": None, "traffic": None}
-    document |= {"keys": [], "processes": [], "events": []}
+    document |= {"counts": {"pid": 1}, "processes": [], "events": []}
     site.answers["top"] = say(json.dumps(document))
     assert run(["fleet", "top", "--once"], {}) == 0
     shown = capsys.readouterr().out.splitlines()

@@ -88,13 +88,6 @@ def test_the_file_is_its_owners_alone_from_the_first_byte(
     assert opened == [(os.O_EXCL, 0o600)] * 3
 
 
-def test_what_a_dead_command_left_does_not_matter(tmp_path: Path) -> None:
-    (tmp_path / ".keys.json.partial").write_text("half")
-    make(tmp_path / "keys.json")
-    assert len(read_keys(tmp_path / "keys.json")) == 1
-    assert not (tmp_path / ".keys.json.partial").exists()
-
-
 def test_commands_at_the_same_time_lose_no_key(tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     with ThreadPoolExecutor(8) as pool:

@@ -10,9 +10,17 @@ import pytest
 from slipstream.errors import InvalidInputError
 from slipstream.planning.group import Group, Member
 from slipstream.serving.group import link as link_module
-from slipstream.serving.group.heartbeats import MOST_BYTES, Heartbeat, Order, Report, sign, verify
+from slipstream.serving.group.heartbeats import (
+    MOST_BYTES,
+    Heartbeat,
+    Order,
+    Report,
+    read_secret,
+    sign,
+    verify,
+    write_secret,
+)
 from slipstream.serving.group.link import SILENT_AFTER_SECONDS, GroupLink
-from slipstream.serving.group.secret import read_secret, write_secret
 from slipstream.serving.supervision.engine_process import choose_port
 
 SECRET = b"s" * 32

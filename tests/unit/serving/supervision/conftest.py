@@ -3,7 +3,8 @@
 import pytest
 
 from slipstream.hardware import Host, load_host
-from slipstream.serving.supervision import engine_life, ladder, supervisor
+from slipstream.serving.supervision import engine_life, supervisor
+from slipstream.serving.supervision.causes import ladder
 
 
 @pytest.fixture

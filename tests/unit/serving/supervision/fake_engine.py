@@ -6,11 +6,15 @@ import os
 import signal
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from slipstream.hardware import Host
 from slipstream.planning.plan import LaunchPlan
+from slipstream.records import Record
+from slipstream.serving.messages import decode, encode, short_path
 from slipstream.serving.run import Event, Run, RunFolder, State, Terms
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.engine_process import choose_port
@@ -126,6 +130,46 @@ server.serve_forever()
 '''
 
 
+@dataclass
+class Peer:
+    """The other end of a connection to a run's socket."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def send(self, message: Record) -> None:
+        self.writer.write(encode(message))
+
+    async def hear(self, *kinds: type[Record]) -> Record | None:
+        """Return the next message of these kinds; None if the supervisor has hung up."""
+        with suppress(ConnectionResetError):
+            async with asyncio.timeout(20):
+                while line := await self.reader.readline():
+                    with suppress(ValueError):
+                        return decode(line, kinds)
+        return None
+
+
+def write_program(folder: Path, *rules: dict[str, Any]) -> Path:
+    """Write the program as a package vllm, with its rules, and return where to import it from."""
+    package = folder / "vllm" / "entrypoints" / "openai"
+    package.mkdir(parents=True)
+    for part in (package, *package.parents[:2]):
+        (part / "__init__.py").touch()
+    (package / "api_server.py").write_text(PROGRAM)
+    (folder / "rules").write_text(json.dumps(rules))
+    return folder
+
+
+async def connect(socket: Path, *messages: Record) -> Peer:
+    """Connect to a run's socket, and send messages."""
+    with short_path(socket) as short:
+        peer = Peer(*await asyncio.open_unix_connection(short))
+    for message in messages:
+        peer.send(message)
+    return peer
+
+
 class Stage:
     """A run with a fake engine, and what was told of it."""
 
@@ -137,13 +181,7 @@ class Stage:
         terms: Terms | None = None,
         words: tuple[str, ...] = (),
     ) -> None:
-        self.fake = folder / "fake"
-        package = self.fake / "vllm" / "entrypoints" / "openai"
-        package.mkdir(parents=True)
-        for part in (package, *package.parents[:2]):
-            (part / "__init__.py").touch()
-        (package / "api_server.py").write_text(PROGRAM)
-        (self.fake / "rules").write_text(json.dumps(rules))
+        self.fake = write_program(folder / "fake", *rules)
         self.environment = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(self.fake),
@@ -155,26 +193,47 @@ class Stage:
         run = RUN.model_copy(update=changes)
         self.folder.begin(run)
         self.events: list[Event] = []
+        self._peers: list[Peer] = []
         self.chronicle = Chronicle(self.folder, run, self.events.append)
 
     @property
     def run(self) -> Run:
         return self.chronicle.run
 
-    def serve(self, act: Callable[["Stage"], Coroutine[None, None, None]] | None = None) -> None:
-        """Supervise to the end; `act` goes on meanwhile, and its end is a request to stop."""
+    def serve(self, act: Callable[["Stage"], Coroutine[None, None, Any]] | None = None) -> Any:
+        """Supervise to the end; `act` goes on meanwhile, and its end is a request to stop.
+
+        What it returns is returned.
+        """
+        result = None
 
         async def serve() -> None:
+            nonlocal result
             serving = asyncio.create_task(Supervisor(self.chronicle, self.environment).serve())
             if act is not None:
                 acting = asyncio.create_task(act(self))
                 await asyncio.wait((serving, acting), return_when=asyncio.FIRST_COMPLETED)
                 if acting.done():
-                    await acting
+                    result = await acting
                     os.kill(os.getpid(), signal.SIGTERM)
-            await serving
+            try:
+                await serving
+            finally:
+                for peer in self._peers:
+                    peer.writer.close()
 
         asyncio.run(serve())
+        return result
+
+    async def say(self, *messages: Record, socket: Path | None = None) -> "Peer":
+        """Connect to the run's socket as one of its processes or a command, and send messages."""
+        self._peers.append(peer := await connect(socket or self.folder.socket, *messages))
+        return peer
+
+    def read_environment(self) -> dict[str, str]:
+        """Return the variables of the last engine."""
+        variables: dict[str, str] = json.loads((self.fake / "environment").read_text())
+        return variables
 
     async def reach(self, state: State, times: int = 1) -> None:
         """Wait until the run has come to a state so many times."""

@@ -9,7 +9,7 @@ import slipstream
 from slipstream.hardware import Host
 from slipstream.planning.group import Member
 from slipstream.planning.spreading import spread_plan
-from slipstream.serving.group.secret import write_secret
+from slipstream.serving.group.heartbeats import write_secret
 from slipstream.serving.run import Terms
 from slipstream.serving.served_plan import follow_head
 from slipstream.serving.supervision.engine_process import choose_port

@@ -11,24 +11,24 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slipstream.cli.main import run
 from slipstream.errors import InvalidInputError
 from slipstream.hardware import Host
+from slipstream.records import read_record
+from slipstream.serving.access.gate_file import GateSettings
+from slipstream.serving.messages import GateCounts, Readiness
 from slipstream.serving.run import RunFolder, Terms, read_process
-from slipstream.serving.spare_folder import find_engine_folder, make_spare_folder
-from slipstream.serving.supervision import (
-    chronicle,
-    engine_process,
-    gate_following,
-    watchdog,
-)
+from slipstream.serving.run_status import read_live
+from slipstream.serving.supervision import chronicle, engine_process
 from slipstream.serving.supervision.engine_process import run_group
+from slipstream.serving.supervision.watching import gate_following, watchdog
 from tests.unit.full_disk import fill, unmount_disk
-from tests.unit.serving.kept_runs import access
 from tests.unit.serving.supervision.fake_engine import Stage
+from tests.unit.serving.supervision.test_supervisor import NO_ROOM
 
 
 @pytest.fixture(autouse=True)
@@ -89,10 +89,11 @@ def test_a_run_that_cannot_be_written_down_goes_on(
     tmp_path: Path, host: Host, spoil: Callable[[Stage], Callable[[], None]]
 ) -> None:
     stage = Stage(tmp_path, host)
-    pids = []
+    pids, states = [], []
 
     async def act(stage: Stage) -> None:
         await stage.reach("ready")
+        gate = await stage.say(GateCounts(pid=1))
         pids.append(stage.pid())
         undo = spoil(stage)
         try:
@@ -101,12 +102,16 @@ def test_a_run_that_cannot_be_written_down_goes_on(
             undo()
         await asyncio.sleep(0.3)
         assert stage.folder.read() == stage.run
-        assert f'"{stage.run.state}"' in stage.folder.gate_state.read_text()
         pids.append(stage.pid())
+        for _ in range(3):
+            states.append(await gate.hear(Readiness))
 
     stage.serve(act)
     assert pids[0] == pids[1]
     assert stage.run.restarts == 0
+    assert [one.state for one in states if isinstance(one, Readiness)] == [
+        *("ready", "warming", "ready"),
+    ]
     told = [event.message for event in stage.events]
     written = [event.message for event in stage.folder.read_events()]
     if spoil is remove_it:  # It is made anew, without what happened before.
@@ -152,8 +157,11 @@ def test_unwritten_events_are_kept_up_to_a_number(
 def test_an_engine_that_dies_over_an_unwritable_folder_is_replaced(
     tmp_path: Path, host: Host
 ) -> None:
-    stage = Stage(tmp_path, host)
-    spare = []
+    stage = Stage(tmp_path, host, {"at": "say", "with": [], "words": NO_ROOM})
+    gates = []
+
+    def find_gate() -> Path:
+        return Path(stage.read_environment()["SLIPSTREAM_GATE"])
 
     async def act(stage: Stage) -> None:
         await stage.reach("ready")
@@ -161,23 +169,23 @@ def test_an_engine_that_dies_over_an_unwritable_folder_is_replaced(
         try:
             os.kill(stage.pid(), signal.SIGKILL)
             await stage.reach("ready", times=2)
-            folder = stage.chronicle.engine_folder
-            assert folder.path.stat().st_mode & 0o077 == 0
-            assert folder.gate.exists()
-            assert '"ready"' in folder.gate_state.read_text()
-            spare.append(folder)
+            gates.append(gate := find_gate())
+            assert gate.parent.stat().st_mode & 0o077 == 0
+            socket = read_record(gate, GateSettings, hint="").socket
+            peer = await stage.say(GateCounts(pid=1), socket=socket)
+            assert await peer.hear(Readiness) == Readiness(state="ready")
         finally:
             undo()
         await asyncio.sleep(0.3)
         os.kill(stage.pid(), signal.SIGKILL)
         await stage.reach("ready", times=3)
-        assert stage.chronicle.engine_folder == stage.folder
+        assert find_gate() == stage.folder.gate
 
     stage.serve(act)
-    assert spare[0] != stage.folder
-    assert not spare[0].path.exists()
+    assert gates[0] != stage.folder.gate
+    assert not gates[0].exists()
     assert stage.run.state == "stopped"
-    assert f"the engine's log and the gate's files are in {spare[0].path}" in stage.messages()
+    assert f"the gate's settings and the ledger are in {gates[0].parent}" in stage.messages()
 
 
 async def replace_engine(stage: Stage) -> None:
@@ -190,7 +198,7 @@ async def replace_engine(stage: Stage) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_status_and_logs_follow_an_engine_to_the_folder_that_a_read_only_disk_forces(
+def test_status_says_what_is_true_while_the_disk_is_read_only(
     small_disk: Path,
     tmp_path: Path,
     host: Host,
@@ -201,58 +209,35 @@ def test_status_and_logs_follow_an_engine_to_the_folder_that_a_read_only_disk_fo
     (tmp_path / "state" / "slipstream").mkdir(parents=True)
     for link in (tmp_path / "runs", tmp_path / "state" / "slipstream" / "runs"):
         link.symlink_to(small_disk)
-    stage = Stage(tmp_path, host, {"at": "say", "with": [], "words": "an engine speaks"})
+    stage = Stage(tmp_path, host)
 
-    def ask(*words: str) -> str:
+    async def ask() -> dict[str, Any]:
+        """Ask from another thread, as from another terminal: the supervisor has to answer."""
         capsys.readouterr()
-        assert run(words, os.environ) == 0
-        return capsys.readouterr().out
+        assert await asyncio.to_thread(run, ("status", "one", "--json"), os.environ) == 0
+        status: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return status
 
     async def act(stage: Stage) -> None:
         stage.chronicle.update(supervisor=read_process(os.getpid()))
         await stage.reach("ready")
-        assert ask("logs") == "an engine speaks\n"
-        assert "engine's files" not in ask("status", "one")
         with read_only(small_disk):
             await replace_engine(stage)
-            spare = stage.chronicle.engine_folder
-            assert ask("logs") == "an engine speaks\n" * 2
-            status = json.loads(ask("status", "one", "--json"))
+            status = await ask()
             assert status["restarts"] == stage.run.restarts == 1
+            assert stage.folder.read().restarts == 0
             assert stage.run.engine is not None
             assert status["engine_pid"] == stage.run.engine.pid
             assert status["message"] == stage.events[-1].message
-            assert status["engine_folder"] == str(spare.path)
-            spare.access_log.write_bytes(access("9f86d081884c7d65"))
-            assert "9f86d081884c7d65" in ask("logs", "--access")
         async with asyncio.timeout(30):
-            while spare.record.exists():
+            while stage.folder.read() != stage.run:
                 await asyncio.sleep(0.05)
-        assert stage.folder.read() == stage.run
-        assert json.loads(ask("status", "one", "--json"))["engine_folder"] == str(spare.path)
-        await replace_engine(stage)
-        assert json.loads(ask("status", "one", "--json"))["engine_folder"] is None
+        assert (await ask())["restarts"] == 1
 
     stage.serve(act)
 
 
-def test_a_folder_of_somebody_else_in_shared_memory_is_not_a_runs(
-    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    stage = Stage(tmp_path, host)
-    with make_spare_folder(stage.run.supervisor, os.environ) as name:
-        assert find_engine_folder(stage.folder, stage.run) == RunFolder(Path(name))
-        if os.geteuid() == 0:
-            os.chown(name, 12345, -1)
-            assert find_engine_folder(stage.folder, stage.run) == stage.folder
-        moved = Path(name).rename(tmp_path / "moved")
-        Path(name).symlink_to(moved)
-        assert find_engine_folder(stage.folder, stage.run) == stage.folder
-        Path(name).unlink()
-
-
-def test_a_gate_whose_file_could_not_be_written_gets_its_rules_later_and_in_the_spare_folder(
+def test_a_gate_whose_file_could_not_be_written_gets_its_rules_later_and_in_shared_memory(
     tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gate_following, "LOOK_EVERY_SECONDS", 0.02)
@@ -263,7 +248,7 @@ def test_a_gate_whose_file_could_not_be_written_gets_its_rules_later_and_in_the_
     async def follow(seconds: int) -> None:
         wanted = f'"retry_after_seconds": {seconds}'
         async with asyncio.timeout(20):
-            while wanted not in read(stage.chronicle.engine_folder.gate):
+            while wanted not in Path(stage.read_environment()["SLIPSTREAM_GATE"]).read_text():
                 await asyncio.sleep(0.02)
 
     async def act(stage: Stage) -> None:
@@ -278,7 +263,6 @@ def test_a_gate_whose_file_could_not_be_written_gets_its_rules_later_and_in_the_
             undo = put_a_file_there(stage)
             os.kill(stage.pid(), signal.SIGKILL)
             await stage.reach("ready", times=2)
-            assert stage.chronicle.engine_folder != stage.folder
             rules.write_text("retry_after_seconds = 333\n")
             await follow(333)
         finally:
@@ -301,28 +285,21 @@ def test_a_full_disk_costs_no_engine_and_the_run_says_how_it_stands(
         first = stage.pid()
         await fall_silent(stage)
         assert stage.pid() == first
-        assert (stage.folder.read().state, '"ready"' in read(stage.folder.gate_state)) == (
-            "ready",
-            True,
-        )
+        assert stage.folder.read().state == "ready"
         os.kill(first, signal.SIGKILL)
         await stage.reach("ready", times=3)
         seen.append(stage.folder.read())
-        assert '"ready"' in read(stage.folder.gate_state)
+        assert stage.read_environment()["SLIPSTREAM_GATE"] == str(stage.folder.gate)
+        assert (await asyncio.to_thread(read_live, stage.folder)) is not None
         (small_disk / "filler").unlink()
         await asyncio.sleep(0.3)
 
     stage.serve(act)
     assert (seen[0].state, seen[0].restarts) == ("ready", 1)
-    assert stage.chronicle.engine_folder == stage.folder
     assert [event.message for event in stage.folder.read_events()] == [
         event.message for event in stage.events
     ]
     assert "disk_full: there is no room left to write" in stage.messages()
-
-
-def read(path: Path) -> str:
-    return path.read_text()
 
 
 def test_a_new_run_on_a_full_disk_is_refused_and_leaves_nothing(
@@ -338,23 +315,18 @@ def test_a_new_run_on_a_full_disk_is_refused_and_leaves_nothing(
     assert not other.path.exists()
 
 
-def test_a_busy_engine_whose_gate_cannot_write_its_counts_is_not_taken_for_dead(
+def test_a_busy_engine_whose_gate_is_silent_is_not_taken_for_dead(
     tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watchdog, "STUCK_AFTER_SECONDS", 1.2)
     stage = Stage(tmp_path, host)
-    stale = (
-        '{"pid": 1, "written": 1, "last_token": 1.0, "in_flight": 2, "total": 2,'
-        ' "by_key": {"anyone": {"in_flight": 2, "total": 2}}}'
-    )
 
     async def act(stage: Stage) -> None:
         await stage.reach("ready")
-        (stage.folder.accounting / "1.json").write_text(stale)
-        (stage.folder.accounting / "2.json").write_text('{"pid": 1, "writ')
+        gate = await stage.say(GateCounts(pid=1, last_token=1.0, in_flight=2, total=2))
         (stage.fake / "busy").touch()
         await asyncio.sleep(3)
-        (stage.folder.accounting / "1.json").unlink()
+        gate.send(GateCounts(pid=1))
         (stage.fake / "busy").unlink()
 
     stage.serve(act)

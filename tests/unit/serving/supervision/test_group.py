@@ -1,4 +1,4 @@
-"""The ranks of an engine are one thing: ready, ended and started again together."""
+"""Ranks of a group start, end and step down together, and a new supervisor waits for its turn."""
 
 import asyncio
 import os
@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 from slipstream.errors import EngineError
-from slipstream.hardware import Host
+from slipstream.hardware import Host, load_host
+from slipstream.planning.group import Group
+from slipstream.planning.settings import Choice
 from slipstream.serving.group import link
+from slipstream.serving.group.heartbeats import Heartbeat, Order, read_secret, sign
 from slipstream.serving.group.link import GroupLink
 from slipstream.serving.run import read_process
-from slipstream.serving.supervision import follower, ladder, peers
+from slipstream.serving.supervision import follower, peers
+from slipstream.serving.supervision.causes import ladder
+from slipstream.serving.supervision.follower import Head
 from tests.unit.serving.supervision.group_stage import GroupStage
 from tests.unit.serving.supervision.test_supervisor import ILLEGAL, crash
 
@@ -141,3 +146,72 @@ def test_the_head_waits_for_a_rank_that_left(tmp_path: Path, host: Host) -> None
     stage.serve(leave_and_come_back)
     assert "rank 1 (two, 127.0.0.2): it was asked to stop" in stage.head.messages()
     assert stage.head.run.rungs == ()
+
+
+class Orders:
+    """A head's orders, handed to a follower that has no socket."""
+
+    def __init__(self, head: Head, group: Group) -> None:
+        self._head, self._group, self._number = head, group, 0
+
+    def give(self, generation: int, *, runs: bool, session: str = "a" * 32) -> None:
+        self._number += 1
+        order = Order(generation=generation, runs=runs, state="starting")
+        beat = Heartbeat(
+            group=self._group.name,
+            sender=0,
+            receiver=1,
+            session=session,
+            echo=self._head._link.session,
+            number=self._number,
+            body=order,
+        )
+        secret = read_secret(Path(self._group.secret_file))
+        self._head._link.datagram_received(sign(beat, secret), ("127.0.0.1", 1))
+
+
+def test_a_new_supervisor_waits_for_the_next_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "LOOK_EVERY_SECONDS", 0.001)
+    stage = GroupStage(tmp_path, load_host("gb10")).follower
+    group = stage.run.plan.group
+    assert group is not None
+    head = Head(stage.chronicle, group)
+    orders = Orders(head, group)
+
+    async def starts() -> bool:
+        """Say whether the orders up to now start an engine."""
+        assembling = asyncio.create_task(head.assemble(asyncio.Event()))
+        done, _ = await asyncio.wait((assembling,), timeout=0.1)
+        assembling.cancel()
+        return bool(done)
+
+    async def follow() -> list[bool]:
+        seen = []
+        for generation, runs in ((3, True), (3, False), (5, True), (4, True), (4, True)):
+            orders.give(generation, runs=runs)
+            seen.append(await starts())
+        orders.give(4, runs=False)
+        seen.append(await starts())
+        orders.give(5, runs=True, session="b" * 32)
+        seen.append(await starts())
+        return seen
+
+    # Only 4 follows what was ended, once; another head has ended nothing yet.
+    assert asyncio.run(follow()) == [False, False, False, True, False, False, False]
+
+
+def test_a_successor_takes_only_the_rungs_that_are_not_behind_it(tmp_path: Path) -> None:
+    stage = GroupStage(tmp_path, load_host("gb10")).follower
+    group = stage.run.plan.group
+    assert group is not None
+    halved = stage.run.plan.change(context=Choice(4096, "measured", "less-memory"))
+    stage.chronicle.update(plan=halved, rungs=("less-memory",))
+    head = Head(stage.chronicle, group)
+    head._take_rungs(("less-memory", "eager"))
+    assert stage.run.plan.context == 4096
+    assert "--enforce-eager" in stage.run.plan.argv()
+    assert stage.run.rungs == ("less-memory", "eager")
+    with pytest.raises(EngineError, match="has stepped down"):
+        head._take_rungs(())

@@ -12,7 +12,8 @@ import pytest
 
 from slipstream.hardware import Host
 from slipstream.serving.run import Terms, read_process
-from slipstream.serving.supervision import generation, ladder, supervisor
+from slipstream.serving.supervision import generation, supervisor
+from slipstream.serving.supervision.causes import ladder
 from tests.unit.serving.supervision.fake_engine import Stage
 from tests.unit.serving.supervision.test_own_key import stranger_at
 from tests.unit.serving.supervision.test_supervisor import (

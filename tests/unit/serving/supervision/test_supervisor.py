@@ -1,10 +1,8 @@
 """A run is ready only after it has shown it, comes back after a fault, and ends in order."""
 
 import asyncio
-import json
 import os
 import signal
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -14,13 +12,13 @@ import pytest
 from slipstream.errors import EngineError, InvalidInputError
 from slipstream.hardware import Host
 from slipstream.planning.settings import Choice, Speculation
-from slipstream.serving import systemd
 from slipstream.serving.access.addresses import Address
-from slipstream.serving.examination import diagnose_run
+from slipstream.serving.messages import GateCounts, Readiness
 from slipstream.serving.run import Terms, is_alive, read_process
-from slipstream.serving.supervision import engine_life, engine_process, supervisor, watchdog
-from slipstream.serving.supervision.diagnosis import diagnose
-from slipstream.serving.supervision.supervisor import classify
+from slipstream.serving.service import systemd
+from slipstream.serving.supervision import engine_life, engine_process, supervisor
+from slipstream.serving.supervision.watching import watchdog
+from slipstream.serving.support.examination import diagnose_run
 from tests.unit.serving.supervision.fake_engine import Stage
 
 ILLEGAL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
@@ -49,12 +47,9 @@ async def until_ready(stage: Stage) -> None:
 
 async def leave_two(stage: Stage) -> None:
     """Leave two requests in flight that never end."""
-    counts = (
-        '{"pid": 1, "written": 1, "last_token": null, "in_flight": 2, "total": 2,'
-        ' "by_key": {"anyone": {"in_flight": 2, "total": 2}}}'
-    )
     await stage.reach("ready")
-    (stage.folder.accounting / "1.json").write_text(counts)
+    gate = await stage.say(GateCounts(pid=1, in_flight=2, total=2))
+    assert await gate.hear(Readiness) == Readiness(state="ready")
 
 
 def test_ready_is_said_after_a_generation_with_accepted_drafts(tmp_path: Path, host: Host) -> None:
@@ -74,18 +69,22 @@ def test_ready_is_said_after_a_generation_with_accepted_drafts(tmp_path: Path, h
 def test_the_gate_is_told_every_state_and_its_settings_hold_no_key(
     tmp_path: Path, host: Host
 ) -> None:
-    stage = Stage(tmp_path, host)
-    seen = []
+    stage, states = Stage(tmp_path, host), list[str]()
 
-    async def look(stage: Stage) -> None:
-        await stage.reach("ready")
-        await asyncio.sleep(0.1)
-        seen.append(stage.folder.gate_state.read_text())
+    async def listen(stage: Stage) -> None:
+        await stage.reach("warming")
+        gate = await stage.say(GateCounts(pid=1))
+        while not states or states[-1] != "draining":
+            heard = await gate.hear(Readiness)
+            assert isinstance(heard, Readiness)
+            states.append(heard.state)
+            if heard.state == "ready":
+                os.kill(os.getpid(), signal.SIGTERM)
 
-    stage.serve(look)
-    assert [json.loads(one) for one in seen] == [{"state": "ready", "reasons": []}]
-    assert '"draining"' in stage.folder.gate_state.read_text()
+    stage.serve(listen)
+    assert states == ["warming", "ready", "draining"]
     assert '"probe_sha256"' in stage.folder.gate.read_text()
+    assert not stage.folder.socket.exists()
 
 
 def test_a_drafter_that_is_never_accepted_is_left_out(tmp_path: Path, host: Host) -> None:
@@ -328,11 +327,19 @@ def test_a_second_signal_cuts_the_grace_short(tmp_path: Path, host: Host) -> Non
     assert read_process(stage.pid()) is None
 
 
-def test_a_patch_that_was_not_applied_is_told(tmp_path: Path, host: Host) -> None:
-    line = "slipstream patch drafter-positions: not applied: it is not for vLLM 0.33.0"
+@pytest.mark.parametrize(
+    ("line", "effect"),
+    [
+        ("slipstream patch cpu-top-k: not applied: it is not for vLLM 0.33.0", "the fault that"),
+        ("slipstream steering: not applied: source is not the known one", "the draft length"),
+    ],
+)
+def test_a_part_of_ours_that_was_not_applied_is_told(
+    tmp_path: Path, host: Host, line: str, effect: str
+) -> None:
     stage = Stage(tmp_path, host, rule("say", f"WARNING {line}"))
     stage.serve(until_ready)
-    assert f"starting: {line}; the fault that it repairs can occur" in stage.messages()
+    assert f"starting: {line}; {effect}" in stage.messages()
 
 
 def test_a_start_that_is_stopped_leaves_nothing_and_gets_little_grace(
@@ -373,19 +380,6 @@ def test_a_deaf_engine_ends_within_the_time_that_systemd_gives(
     assert 2 <= took <= systemd.count_stop_seconds(1)
 
 
-def test_a_port_that_is_taken_is_told_at_once(tmp_path: Path, host: Host) -> None:
-    stage = Stage(tmp_path, host)
-    port = stage.run.plan.find("--port")
-    assert port is not None
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", int(port.value or 0)))
-        taken.listen()
-        with pytest.raises(InvalidInputError, match="cannot listen at"):
-            stage.serve()
-    assert stage.starts() == []
-    assert stage.run.state == "failed"
-
-
 def test_the_run_names_the_engine_only_while_it_lives(tmp_path: Path, host: Host) -> None:
     stage = Stage(tmp_path, host)
     alive = []
@@ -398,17 +392,3 @@ def test_the_run_names_the_engine_only_while_it_lives(tmp_path: Path, host: Host
     stage.serve(look)
     assert alive == [True]
     assert stage.folder.read().engine is None
-
-
-@pytest.mark.parametrize(
-    ("log", "cause"),
-    [
-        (ILLEGAL, "illegal-access"),
-        (NO_ROOM, "out-of-memory"),
-        ("api_server.py: error: unrecognized arguments: --warp-speed", "configuration"),
-        (UNKNOWN, "other"),
-        ("", "other"),
-    ],
-)
-def test_what_a_log_tells_first_decides_the_ladder(log: str, cause: str) -> None:
-    assert classify(diagnose(log)) == cause

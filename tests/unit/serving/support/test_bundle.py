@@ -14,8 +14,8 @@ from slipstream.serving.run import RunFolder, Terms
 from slipstream.serving.support.bundle import BundleList
 from slipstream.steering.guardian import Drift
 from tests.unit.planning.bare_plans import bare_plan
-from tests.unit.serving.kept_runs import PLAN, access, count, happen, keep
-from tests.unit.serving.test_examination import EXCERPTS
+from tests.unit.serving.kept_runs import PLAN, access, happen, keep
+from tests.unit.serving.support.test_examination import EXCERPTS
 from tests.unit.steering.lines import write as write_line
 
 Capture = pytest.CaptureFixture[str]
@@ -108,9 +108,7 @@ def folder(tmp_path: Path) -> RunFolder:
     folder.access_log.write_bytes(access(PROMPT, key=OWNER, client="10.9.8.7", client_id=TEXT))
     (folder.path / "access-1.jsonl").write_bytes(b"not json " + TEXT.encode() + b"\n")
     folder.ledger.write_bytes(write_line(id=KEY, key=OWNER, route=PROMPT, kind=MODEL))
-    count(folder, 7, None, **{OWNER: 1})
-    for file in (folder.gate, folder.gate_state, folder.steering, folder.swap, folder.swapped):
-        file.write_text(json.dumps({"text": TEXT}))
+    folder.gate.write_text(json.dumps({"text": TEXT}))
     folder.flight.write_bytes(TEXT.encode())
     (folder.path / "engine-9.log").symlink_to(keys)
     return folder

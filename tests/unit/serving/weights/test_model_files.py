@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.errors import InvalidInputError
-from slipstream.serving.weights.model_files import choose_files, require_whole
+from slipstream.serving.weights.lock import choose_files, require_whole
 from tests.unit.serving.weights.pieces import make_index, make_shard
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"

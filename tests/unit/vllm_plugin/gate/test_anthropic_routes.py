@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from slipstream.serving.messages import Readiness
 from tests.unit.vllm_plugin.gate.pieces import HELLO, REMOTE, Engine, ask, make_gate
 from tests.unit.vllm_plugin.gate.test_key_ring import new_key
 
@@ -44,8 +45,8 @@ def test_a_refusal_has_anthropics_form(
 
 
 def test_a_server_that_is_about_to_stop_is_overloaded(tmp_path: Path) -> None:
-    (tmp_path / "state.json").write_text('{"state": "draining"}')
-    gate = make_gate(tmp_path, Engine(), state_file=tmp_path / "state.json")
+    gate = make_gate(tmp_path, Engine())
+    gate.run.hear(Readiness(state="draining"))
     answer = ask(gate, MESSAGES, json=ASKED)
     assert (answer.status_code, read_kind(answer)) == (503, "overloaded_error")
     assert answer.headers["retry-after"] == "5"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from slipstream.serving.access.gate_file import KeyDefaults
+from slipstream.serving.messages import Readiness
 from slipstream.vllm_plugin.gate import watched_file
 from tests.unit.vllm_plugin.gate.pieces import (
     CHAT,
@@ -111,16 +112,10 @@ def test_an_open_gate_has_no_such_limit(tmp_path: Path) -> None:
 
 
 def test_the_supervisor_has_a_key_of_its_own(tmp_path: Path) -> None:
-    file, state = tmp_path / "keys.json", tmp_path / "state.json"
+    file = tmp_path / "keys.json"
     _, secret = new_key(file)
-    state.write_text('{"state": "draining"}')
-    gate = make_gate(
-        tmp_path,
-        Engine(),
-        keys_file=file,
-        state_file=state,
-        probe_sha256=sha256(b"probe").hexdigest(),
-    )
+    gate = make_gate(tmp_path, Engine(), keys_file=file, probe_sha256=sha256(b"probe").hexdigest())
+    gate.run.hear(Readiness(state="draining"))
     assert ask(gate, "/v1/completions", key="probe", json=PROBE).status_code == 200
     assert ask_chat(gate, key=secret).status_code == 503
     assert ask_chat(gate, key="other").status_code == 401

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from slipstream.serving.supervision.diagnosis import diagnose
+from slipstream.serving.supervision.causes.diagnosis import diagnose
 from slipstream.vllm_plugin.gate import connections
 from slipstream.vllm_plugin.gate.answers import App, Receive, Scope, Send
 from slipstream.vllm_plugin.gate.connections import bound_connections

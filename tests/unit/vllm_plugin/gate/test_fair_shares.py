@@ -209,12 +209,12 @@ def test_one_who_leaves_while_waiting_never_reaches_the_engine(tmp_path: Path) -
         client = Client(gate, key)
         asked = asyncio.create_task(client.ask())
         await asyncio.sleep(0.05)
-        counts = gate._accounting._describe()
-        assert (counts["in_flight"], counts["waiting"]) == (2, 1)
+        counts = gate.run.accounting.describe()
+        assert (counts.in_flight, counts.waiting) == (2, 1)
         client.gone.set()
         await asyncio.wait_for(asked, 0.2)
         assert client.status == 0
-        assert gate._accounting._describe()["waiting"] == 0
+        assert gate.run.accounting.describe().waiting == 0
         assert (await Client(gate, key).ask()).status == 200
         assert engine.most_inside == 2
 

@@ -12,7 +12,7 @@ from slipstream.serving.access.gate_file import KeyDefaults
 from slipstream.serving.access.keys import KeyTerms, make_key, revoke_key, rotate_key
 from slipstream.vllm_plugin.gate import key_ring, watched_file
 from slipstream.vllm_plugin.gate.answers import Refusal
-from slipstream.vllm_plugin.gate.key_ring import KeyRing, is_loopback
+from slipstream.vllm_plugin.gate.key_ring import KeyRing
 from tests.unit.vllm_plugin.gate.pieces import (
     CHAT,
     HELLO,
@@ -288,14 +288,3 @@ def test_with_a_key_any_page_may_ask(tmp_path: Path) -> None:
     gate = make_gate(tmp_path, Engine(), keys_file=tmp_path / "keys.json")
     headers = {"origin": "https://chat.example"}
     assert ask(gate, CHAT, key=secret, json=HELLO, headers=headers).status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        *((one, True) for one in ("127.9.9.9", "::1", "::ffff:127.0.0.1", "localhost", "/run/a")),
-        *((one, False) for one in ("", "0.0.0.0", "::", "10.0.0.1", "::ffff:10.0.0.1", "local")),
-    ],
-)
-def test_addresses_of_this_machine(address: str, expected: bool) -> None:
-    assert is_loopback(address) is expected

@@ -1,12 +1,11 @@
 """What passes the gate passes as it came, at once, and only while the server stays."""
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
 
-from slipstream.vllm_plugin.gate import watched_file
+from slipstream.serving.messages import Readiness
 from slipstream.vllm_plugin.gate.answers import Message, Receive, Scope, Send
 from tests.unit.vllm_plugin.gate.pieces import (
     CHAT,
@@ -62,10 +61,10 @@ def test_a_client_that_leaves_within_its_body_is_let_go(tmp_path: Path) -> None:
     engine = Engine()
     scope, (message,) = post(b'{"model"')
     message["more_body"] = True
-    gate = make_gate(tmp_path, engine, accounting_folder=tmp_path / "counts")
+    gate = make_gate(tmp_path, engine)
     assert asyncio.run(call(gate, scope, message)) == []
     assert engine.scopes == []
-    assert not (tmp_path / "counts").exists()
+    assert gate.run.accounting.describe().total == 0
 
 
 def test_every_part_of_an_answer_is_sent_at_once(tmp_path: Path) -> None:
@@ -103,20 +102,16 @@ def test_an_answer_is_not_touched_but_for_its_id(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", ["draining", "stopping"])
-def test_while_it_drains_a_server_takes_nothing_new(
-    tmp_path: Path, state: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watched_file, "LOOK_EVERY_SECONDS", 0.0)
-    engine, file = Engine(), tmp_path / "state.json"
-    file.write_text('{"state": "ready"}')
-    gate = make_gate(tmp_path, engine, state_file=file, retry_after_seconds=7)
+def test_while_it_drains_a_server_takes_nothing_new(tmp_path: Path, state: str) -> None:
+    engine = Engine()
+    gate = make_gate(tmp_path, engine, retry_after_seconds=7)
     assert ask_chat(gate).status_code == 200
-    file.write_text(json.dumps({"state": state, "reasons": ["stop was asked for"]}))
+    gate.run.hear(Readiness(state=state, reasons=("stop was asked for",)))
     refused = ask_chat(gate)
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "7")
     assert read_error(refused) == "the server is about to stop"
     assert ask(gate, "/v1/models").status_code == 503
     assert ask(gate, "/health").status_code == 200
     assert len(engine.bodies) == 2
-    file.write_text('{"state": "ready"}  ')
+    gate.run.hear(Readiness(state="ready"))
     assert ask_chat(gate).status_code == 200

@@ -14,7 +14,6 @@ import httpx
 import pytest
 import uvicorn
 
-from slipstream.serving.access.gate_file import read_counts
 from slipstream.vllm_plugin.gate.answers import App, Receive, Scope, Send
 from tests.unit.vllm_plugin.gate.pieces import CHAT, HELLO, Engine, make_gate, read_all
 from tests.unit.vllm_plugin.gate.test_routes import TRICKS
@@ -169,24 +168,24 @@ class Stream:
 
 
 def test_a_client_that_leaves_within_its_answer_is_counted_out(tmp_path: Path) -> None:
-    engine, folder = Stream(), tmp_path / "counts"
-    with serve(make_gate(tmp_path, engine, accounting_folder=folder)) as port:
+    gate = make_gate(tmp_path, Stream())
+    read = gate.run.accounting.describe
+    with serve(gate) as port:
         connections = [connect(port) for _ in range(20)]
         for connection in connections:
             connection.sendall(start_post(len(REQUEST_BODY)) + REQUEST_BODY)
         for connection in connections:
             assert b"token" in connection.recv(65536) + connection.recv(65536)
-        time.sleep(0.7)
-        (during,) = read_counts(folder)
+        during = read()
         assert (during.in_flight, during.total) == (20, 20)
         assert during.last_token is not None
-        assert during.written - during.last_token < 0.5
+        assert time.monotonic() - during.last_token < 0.5
         for connection in connections:
             connection.close()
         left = time.monotonic()
-        while read_counts(folder)[0].in_flight and time.monotonic() < left + 2:
+        while read().in_flight and time.monotonic() < left + 2:
             time.sleep(0.02)
-        (after,) = read_counts(folder)
+        after = read()
     assert (after.in_flight, after.total) == (0, 20)
 
 

@@ -1,19 +1,17 @@
 """The gate replaces the drafter when the supervisor orders it, and at nobody else's word."""
 
 import asyncio
-import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from slipstream.vllm_plugin.gate import swaps
-from slipstream.vllm_plugin.gate.swaps import Order, Swaps, carry_out
+from slipstream.serving.messages import DrafterOrder, DrafterResult
+from slipstream.vllm_plugin.gate.swaps import carry_out
 from tests.unit.vllm_plugin.gate.pieces import Engine, ask, make_gate
 
-ORDER = Order("o1", "/new", "/old", is_return=False)
+ORDER = DrafterOrder(folder=Path("/new"), previous=Path("/old"), is_return=False)
 
 
 class Client:
@@ -23,6 +21,7 @@ class Client:
         self.fault = fault
         self.loaded: list[str] = []
         self.calls: list[str] = []
+        self.before_load: Callable[[dict[str, Any]], Awaitable[None]] | None = None
 
     async def start_draft_weight_update(self) -> None:
         self.calls.append("start")
@@ -30,6 +29,8 @@ class Client:
     async def update_weights(self, request: Any) -> None:
         info = request.update_info
         self.calls.append("check" if info["check_only"] else "load")
+        if self.before_load is not None and not info["check_only"]:
+            await self.before_load(info)
         if self.fault(info):
             raise RuntimeError(f"no {info['folder']}")
         if not info["check_only"]:
@@ -39,14 +40,15 @@ class Client:
         self.calls.append("finish")
 
 
-def carry(client: Client) -> swaps.Result:
+def carry(client: Client) -> DrafterResult:
     return asyncio.run(carry_out(client, ORDER))
 
 
 def test_a_drafter_is_checked_in_all_ranks_before_it_is_loaded() -> None:
     client = Client()
     result = carry(client)
-    assert (result.outcome, result.error, client.loaded) == ("swapped", None, ["/new"])
+    assert (result.order, result.outcome, result.error) == (ORDER.id, "swapped", None)
+    assert client.loaded == ["/new"]
     assert client.calls == ["start", "check", "finish", "start", "load", "finish"]
     assert result.seconds is not None
 
@@ -71,72 +73,6 @@ def test_two_drafters_that_cannot_be_loaded_are_told() -> None:
     assert result.error == "no /new; nor could the drafter before be loaded: no /old"
 
 
-def write_order(file: Path, order: str, folder: str, **more: Any) -> None:
-    document = {
-        **{"schema_version": 1, "order": order, "folder": folder, "previous": "/old"},
-        **{"is_return": False, **more},
-    }
-    partial = file.with_name("partial")
-    partial.write_text(json.dumps(document))
-    partial.rename(file)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError
-
-
-@pytest.fixture(autouse=True)
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(swaps, "LOOK_EVERY_SECONDS", 0.01)
-
-
-def test_orders_are_followed_without_any_request(tmp_path: Path) -> None:
-    file, client = tmp_path / "swap.json", Client()
-    write_order(file, "from before the start", "/stale")
-
-    async def follow() -> None:
-        following = Swaps(str(file))
-        following.start({"app": SimpleNamespace(state=SimpleNamespace(engine_client=client))})
-        await asyncio.sleep(0.05)
-        write_order(file, "o1", "/new")
-        await until((tmp_path / swaps.RESULT).exists)
-        file.write_text("{")
-        await asyncio.sleep(0.05)
-        write_order(file, "o2", "/newer", is_return=True)
-        await until(lambda: client.loaded[-1] == "/newer")
-        await until(lambda: '"o2"' in (tmp_path / swaps.RESULT).read_text())
-        following.close()
-
-    asyncio.run(follow())
-    assert client.loaded == ["/new", "/newer"]
-    result = json.loads((tmp_path / swaps.RESULT).read_text())
-    seconds = result.pop("seconds")
-    assert seconds >= 0
-    assert result == {"schema_version": 1, "order": "o2", "outcome": "swapped", "error": None}
-
-
-def test_a_result_is_written_when_the_disk_has_room_again(tmp_path: Path) -> None:
-    file, client = tmp_path / "swap.json", Client()
-    (tmp_path / f".{swaps.RESULT}.partial").mkdir()
-
-    async def follow() -> None:
-        following = Swaps(str(file))
-        following.start({"app": SimpleNamespace(state=SimpleNamespace(engine_client=client))})
-        write_order(file, "o1", "/new")
-        await until(lambda: client.loaded == ["/new"])
-        assert not (tmp_path / swaps.RESULT).exists()
-        (tmp_path / f".{swaps.RESULT}.partial").rmdir()
-        await until((tmp_path / swaps.RESULT).exists)
-        following.close()
-
-    asyncio.run(follow())
-    assert client.loaded == ["/new"]
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -146,6 +82,6 @@ def test_a_result_is_written_when_the_disk_has_room_again(tmp_path: Path) -> Non
 )
 def test_no_client_reaches_a_route_of_weight_transfer(tmp_path: Path, path: str) -> None:
     engine = Engine()
-    gate = make_gate(tmp_path, engine, swap_file=tmp_path / "swap.json")
+    gate = make_gate(tmp_path, engine)
     assert ask(gate, path, json={"update_info": {"folder": "/tmp"}}).status_code == 404
     assert engine.scopes == []

@@ -5,6 +5,7 @@ import base64
 import hashlib
 import json
 import re
+import time
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,6 +15,8 @@ import httpx
 import pytest
 
 from slipstream.serving.access.keys import make_key
+from slipstream.serving.messages import Readiness
+from slipstream.steering.state import FRESH_SECONDS
 from slipstream.vllm_plugin.gate import view
 from slipstream.vllm_plugin.gate.middleware import Gate
 from slipstream.vllm_plugin.gate.view import is_for_here
@@ -30,7 +33,7 @@ from tests.unit.vllm_plugin.gate.pieces import (
 )
 from tests.unit.vllm_plugin.gate.test_connections import Living, serve_as_vllm
 from tests.unit.vllm_plugin.gate.test_visits import EVENTS, Streaming
-from tests.unit.vllm_plugin.steering.reports import write_report
+from tests.unit.vllm_plugin.steering.reports import make_state
 
 PAGE, STATE = "/slipstream", "/slipstream/state"
 HERE = ((b"host", b"127.0.0.1:8000"),)
@@ -169,8 +172,6 @@ def test_a_browser_runs_the_pages_own_script_and_nothing_else(tmp_path: Path) ->
 def test_the_figures_are_those_of_the_moment_and_nobodys(tmp_path: Path) -> None:
     keys = tmp_path / "keys" / "keys.json"
     made = make_key(keys, "alice", now=datetime.now(UTC), expires=None)
-    file = write_report(tmp_path / "steering.json", drafter=str(tmp_path))
-    (tmp_path / "state.json").write_text('{"state": "ready"}')
     engine = Streaming(*EVENTS)
 
     async def living(scope: Any, receive: Any, send: Any) -> None:
@@ -180,10 +181,10 @@ def test_the_figures_are_those_of_the_moment_and_nobodys(tmp_path: Path) -> None
         tmp_path,
         living,
         keys_file=keys,
-        steering_file=file,
-        state_file=tmp_path / "state.json",
         served_names=("/data/models/private/Qwen3-8B",),
     )
+    gate.run.hear(Readiness(state="ready"))
+    gate.run.hear(make_state())
     with serve_as_vllm(gate) as port:
         base = f"http://127.0.0.1:{port}"
         said = {**HELLO, "model": "/data/models/private/Qwen3-8B", "stream": True}
@@ -207,8 +208,8 @@ def test_a_page_that_is_opened_has_the_last_minutes(
 ) -> None:
     monkeypatch.setattr(view, "POINT_SECONDS", 0.001)
     monkeypatch.setattr(view, "MOST_POINTS", 5)
-    file = write_report(tmp_path / "steering.json")
-    gate = make_gate(tmp_path, Living(), steering_file=file)
+    gate = make_gate(tmp_path, Living())
+    gate.run.hear(make_state())
 
     def read_history(port: int) -> list[list[Any]]:
         history: list[list[Any]] = httpx.get(f"http://127.0.0.1:{port}{STATE}").json()["history"]
@@ -216,19 +217,14 @@ def test_a_page_that_is_opened_has_the_last_minutes(
 
     with serve_as_vllm(gate) as port:
         wait_until(lambda: len(read_history(port)) == 5)
-        file.unlink()
+        gate.run.hear(make_state(at=time.time() - FRESH_SECONDS - 1))
         wait_until(lambda: read_history(port)[-1][1:] == [None, None])
         times = [at for at, *_ in read_history(port)]
     assert times == sorted(times)
 
 
-@pytest.mark.parametrize("content", [None, "", "{", '{"at": NaN}', "[]"])
-def test_without_a_report_the_figures_say_so(tmp_path: Path, content: str | None) -> None:
-    file = tmp_path / "steering.json"
-    if content is not None:
-        file.write_text(content)
-    gate = make_gate(tmp_path, Engine(), steering_file=file)
-    status, headers, body = ask(gate, STATE)
+def test_without_a_report_the_figures_say_so(tmp_path: Path) -> None:
+    status, headers, body = ask(make_gate(tmp_path, Engine()), STATE)
     assert (status, json.loads(body)["steering"]) == (200, None)
     assert headers[b"content-type"] == b"application/json"
 

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from slipstream.serving.access.access_lines import AccessLine, read_access_line
 from slipstream.serving.access.keys import make_key
+from slipstream.serving.following import AccessLine, read_access_line
 from slipstream.vllm_plugin.gate.answers import Receive, Scope, Send
 from slipstream.vllm_plugin.gate.middleware import Gate
 from tests.unit.vllm_plugin.gate.pieces import CHAT, HELLO, Engine, make_gate, read_all, wait_until

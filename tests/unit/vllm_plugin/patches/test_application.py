@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from slipstream.vllm_plugin.patches import VARIABLE, application
-from slipstream.vllm_plugin.patches.application import apply
-from slipstream.vllm_plugin.patches.patch import Patch
+from slipstream.vllm_plugin.patches.application import Patch, apply
 
 METHOD = "    def count(self):\n        return 1\n"
 SOURCE = f"class Engine:\n{METHOD}"

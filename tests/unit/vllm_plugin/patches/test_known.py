@@ -8,8 +8,8 @@ import pytest
 
 from slipstream.planning.settings import patches as rules
 from slipstream.vllm_plugin.patches import VARIABLE, apply_named
+from slipstream.vllm_plugin.patches.application import Patch
 from slipstream.vllm_plugin.patches.known import PATCHES
-from slipstream.vllm_plugin.patches.patch import Patch
 
 REPOSITORY = Path(__file__).parents[4]
 DOCUMENT = (REPOSITORY / "docs/patches.md").read_text()

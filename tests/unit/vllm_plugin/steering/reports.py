@@ -1,10 +1,10 @@
-"""A report of the engine's core, as it writes one."""
+"""A report of the engine's core, as it sends one."""
 
-import json
 import os
 import time
-from pathlib import Path
 from typing import Any
+
+from slipstream.steering.state import SteeringState
 
 
 def make_report(**changes: Any) -> dict[str, Any]:
@@ -57,7 +57,5 @@ def make_estimate(length: int, step: float, per_step: float, speed: float) -> di
     }
 
 
-def write_report(path: Path, **changes: Any) -> Path:
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(make_report(**changes)))
-    return partial.replace(path)
+def make_state(**changes: Any) -> SteeringState:
+    return SteeringState.model_validate(make_report(**changes))

@@ -4,14 +4,13 @@ import time
 from pathlib import Path
 
 import httpx
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from slipstream.vllm_plugin.steering.state_reading import FRESH_SECONDS
+from slipstream.steering.state import FRESH_SECONDS
 from tests.unit.vllm_plugin.gate.pieces import make_gate
 from tests.unit.vllm_plugin.gate.test_connections import Living, serve_as_vllm
 from tests.unit.vllm_plugin.gate.test_metrics import serve_metrics
-from tests.unit.vllm_plugin.steering.reports import make_report, write_report
+from tests.unit.vllm_plugin.steering.reports import make_report, make_state
 
 OURS = ("slipstream_steering_", "slipstream_ledger_")
 GAUGES = {
@@ -49,31 +48,16 @@ def scrape(port: int) -> dict[tuple[str, ...], float]:
 
 
 def test_every_scrape_shows_the_report_of_that_moment(tmp_path: Path) -> None:
-    file = tmp_path / "steering.json"
-    gate = make_gate(tmp_path, serve_metrics(Living()), steering_file=file)
+    gate = make_gate(tmp_path, serve_metrics(Living()))
     prose = {"prose": make_report()["kinds"]["prose"]}
     with serve_as_vllm(gate) as port:
         assert scrape(port) == {}
-        write_report(file, kinds=prose)
+        gate.run.hear(make_state(kinds=prose))
         assert scrape(port) == GAUGES | PROSE
-        write_report(file, kinds=prose, draft_length=0, step_seconds=None, steers=False)
+        gate.run.hear(make_state(kinds=prose, draft_length=0, step_seconds=None, steers=False))
         changed = scrape(port)
         assert changed[("slipstream_steering_draft_length",)] == 0
         assert changed[("slipstream_steering_steers",)] == 0
         assert ("slipstream_steering_step_seconds",) not in changed
-        write_report(file, kinds=prose, at=time.time() - FRESH_SECONDS - 5)
+        gate.run.hear(make_state(kinds=prose, at=time.time() - FRESH_SECONDS - 5))
         assert scrape(port) == {}
-        file.write_text("{")
-        assert scrape(port) == {}
-
-
-@pytest.mark.parametrize("name", ['"} 1\nforged 1', "code\n", "anything"])
-def test_no_file_makes_a_label(tmp_path: Path, name: str) -> None:
-    counts = make_report()["kinds"]["code"] | {"accepted": [1] * 500}
-    file = write_report(tmp_path / "steering.json", kinds={name: counts, "code": counts})
-    gate = make_gate(tmp_path, serve_metrics(Living()), steering_file=file)
-    with serve_as_vllm(gate) as port:
-        shown = scrape(port)
-        assert "forged" not in httpx.get(f"http://127.0.0.1:{port}/metrics").text
-    labels = {labels[1:] for labels in shown if len(labels) > 1}
-    assert labels == {("code",), *(("code", str(position)) for position in range(1, 65))}

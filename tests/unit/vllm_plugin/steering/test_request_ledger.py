@@ -2,6 +2,8 @@
 
 import pytest
 
+from slipstream.steering.drafts import Drafts
+from slipstream.steering.state import KindCounts
 from slipstream.vllm_plugin.steering.request_ledger import RequestLedger, Tag, read_tag
 
 
@@ -49,16 +51,9 @@ def test_a_request_is_counted_from_its_first_step_to_its_line() -> None:
     )
     assert (line["prompt_tokens"], line["cached_tokens"], line["tokens"]) == (20, 16, 5)
     assert (line["batch"], line["draft_length"]) == (2.67, 1.67)
-    totals = dict(ledger.describe_kinds())["code"]
-    assert totals == {
-        "requests": 1,
-        "aborted": 0,
-        "tokens": 5,
-        "steps": 3,
-        "drafts": 2,
-        "drafted": 5,
-        "accepted": [1, 1, 0],
-    }
+    drafts = Drafts(drafts=2, drafted=5, accepted=(1, 1, 0)).model_dump()
+    expected = KindCounts(requests=1, aborted=0, tokens=5, steps=3, **drafts)
+    assert ledger.describe_kinds() == {"code": expected}
 
 
 def test_a_client_that_left_has_its_line_and_a_stranger_none() -> None:

@@ -1,22 +1,23 @@
-"""The core's files: its state once a second, and an order that it follows."""
+"""The core reports its state once a second and takes orders, and no fault ends that."""
 
-import json
+import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from slipstream.serving.swaps import GateResult
 from slipstream.steering.flight import read_flight
-from slipstream.steering.order import SteeringOrder
+from slipstream.steering.state import SteeringOrder, SteeringState
 from slipstream.vllm_plugin.steering import steering as module
-from slipstream.vllm_plugin.steering.steering import ORDER, STATE, SWAPPED, Steering
+from slipstream.vllm_plugin.steering.goodput import Cell
+from slipstream.vllm_plugin.steering.steering import Steering
 
 
 @pytest.fixture
 def steering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Steering]:
-    monkeypatch.setattr(module, "WRITE_EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(module, "REPORT_EVERY_SECONDS", 0.01)
     made = Steering(tmp_path, range(8), longest=7, planned=None)
     yield made
     made.close()
@@ -35,29 +36,26 @@ def step(steering: Steering, sequences: int, length: int, seconds: float = 0.05)
     )
 
 
-def wait_for(file: Path, **facts: object) -> dict[str, object]:
-    """Wait until a state says so; a test that waits in vain is ended by its time limit."""
-    while True:
-        try:
-            state: dict[str, object] = json.loads(file.read_bytes())
-        except (OSError, ValueError):
-            state = {}
-        if facts.items() <= state.items():
-            return state
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def test_the_state_tells_what_the_core_does(steering: Steering, tmp_path: Path) -> None:
+def test_the_state_tells_what_the_core_does(steering: Steering) -> None:
+    steering.ledger.begin("one", {"slipstream": "4f - code chat"}, 0.0)
+    steering.ledger.see_draft("one", 7, 2)
     for length in (7, 7, 0):
         step(steering, 2, length)
-    state = wait_for(tmp_path / STATE, steps=3)
-    assert (state["steers"], state["longest"], state["running"]) == (True, 7, 2)
-    assert (state["kv_usage"], state["step_seconds"]) == (0.25, 0.05)
-    lengths = state["lengths"]
-    assert isinstance(lengths, list)
-    assert [(one["draft_length"], one["steps"]) for one in lengths] == [(0, 1), (7, 2)]
+    state = steering.describe()
+    assert (state.steers, state.longest, state.running, state.steps) == (True, 7, 2, 3)
+    assert (state.kv_usage, state.step_seconds) == (0.25, 0.05)
+    assert [(one.draft_length, one.steps) for one in state.lengths] == [(0, 1), (7, 2)]
+    assert state.kinds["code"].accepted == (1, 1, 0, 0, 0, 0, 0)
+    assert state.is_fresh(time.time())
     steering.rest(waiting=1)
-    assert wait_for(tmp_path / STATE, running=0)["waiting"] == 1
+    assert (steering.describe().running, steering.describe().waiting) == (0, 1)
 
 
 def test_a_step_that_reads_a_prompt_says_nothing_of_a_length(steering: Steering) -> None:
@@ -70,32 +68,64 @@ def test_a_step_that_reads_a_prompt_says_nothing_of_a_length(steering: Steering)
     assert steering.control.costs.steps == 1
 
 
-def test_an_order_is_followed_and_a_broken_one_is_none(steering: Steering, tmp_path: Path) -> None:
+def test_an_order_bounds_the_length_and_another_drafter_begins_anew(steering: Steering) -> None:
     step(steering, 1, 7)
-    SteeringOrder(least=1, most=2).write(tmp_path / ORDER)
-    wait_for(tmp_path / STATE, least=1, most=2)
-    assert steering.control.choose(1) in (1, 2)
-    for broken in (b"{", b"[]", b'{"most": "2"}', b'{"most": true}', b'{"most": -1}', b"[" * 9999):
-        (tmp_path / ORDER).write_bytes(broken)
-        wait_for(tmp_path / STATE, least=None, most=None)
-    SteeringOrder(most=0).write(tmp_path / ORDER)
-    wait_for(tmp_path / STATE, most=0)
-    assert steering.control.choose(1) == 0
-
-
-def test_another_drafter_begins_anew(steering: Steering, tmp_path: Path) -> None:
     for _ in range(500):
         steering.control.observe_draft(7, 0)
     steering.control.gains.learn()
+    steering._obey(SteeringOrder(least=1, most=2, drafter=3))
+    assert steering.control.choose(1) in (1, 2)
+    assert (steering.describe().least, steering.describe().most) == (1, 2)
     assert steering.control.gains.expect(7) < 1.1
-    SteeringOrder(most=5).write(tmp_path / ORDER)
-    (tmp_path / SWAPPED).write_text(GateResult(order="1", outcome="refused").to_json())
-    wait_for(tmp_path / STATE, most=5)
-    assert steering.control.gains.expect(7) < 1.1
-    (tmp_path / SWAPPED).write_text(GateResult(order="2", outcome="swapped").to_json())
-    SteeringOrder(most=4).write(tmp_path / ORDER)
-    wait_for(tmp_path / STATE, most=4)
+    steering._obey(SteeringOrder(drafter=4))
+    assert (steering.describe().least, steering.describe().most) == (None, None)
     assert steering.control.gains.expect(7) > 2
+
+
+def test_a_report_that_fails_is_logged_and_the_next_one_comes(
+    steering: Steering, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent: list[SteeringState] = []
+    monkeypatch.setattr(steering._link, "send", sent.append)
+    wait_until(lambda: len(sent) > 1)
+
+    def fail(_: int) -> None:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(steering.control, "estimate", fail)
+        wait_until(lambda: "dictionary changed size" in caplog.text)
+    sent.clear()
+    wait_until(lambda: len(sent) > 1)
+    assert caplog.text.count("the state was not reported") == 1
+
+
+def test_states_are_made_while_steps_add_cells(tmp_path: Path) -> None:
+    """A step of a new kind adds a cell; the thread that reports must not stumble over it."""
+    steering, over = Steering(tmp_path, range(8), longest=7, planned=None), threading.Event()
+    faults: list[Exception] = []
+
+    def report() -> None:
+        while not over.is_set():
+            try:
+                steering.control.costs.expect(999, 7)
+            except RuntimeError as fault:
+                faults.append(fault)
+                return
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=report)
+    thread.start()
+    try:
+        for number in range(20_000):
+            steering.control.costs.cells[(number, 0)] = Cell(0.05, steps=1)
+    finally:
+        sys.setswitchinterval(interval)
+        over.set()
+        thread.join()
+        steering.close()
+    assert faults == []
 
 
 def test_where_nothing_is_to_be_chosen_nothing_is(tmp_path: Path) -> None:
@@ -110,6 +140,7 @@ def test_several_cores_keep_states_and_steps_of_their_own(tmp_path: Path) -> Non
     for core in cores:
         step(core, 1, 7)
         core.close()
+    assert [core.describe().rank for core in cores] == [0, 1]
     flights = [read_flight(tmp_path / name) for name in ("flight.bin", "flight-rank-1.bin")]
     assert [one and one.steps for one in flights] == [1, 1]
     assert not (tmp_path / "flight-1.bin").exists()

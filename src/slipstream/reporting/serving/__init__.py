@@ -1,0 +1,1 @@
+"""Runs, their requests, keys and checks as text."""

@@ -1,0 +1,150 @@
+"""Engine settings that our plugin takes: the gate's rules inside the engine, steering, swaps."""
+
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from slipstream.planning.plan import LaunchPlan
+from slipstream.planning.settings import Choice
+from slipstream.serving.access.gate_file import GateMedia
+from slipstream.serving.run import Run
+from slipstream.serving.swaps import Trial
+
+GRAMMAR_CACHE_MIB = "64"
+MEDIA_HOSTS = "--allowed-media-domains"
+# vLLM fetches from every host if its list is empty, and RFC 2606 gives this name to nobody.
+NO_HOST = "none.invalid"
+SCHEDULER = "--scheduler-cls"
+STEERED = "slipstream.vllm_plugin.steering.scheduler.make"
+LENGTH_VARIABLE = "SLIPSTREAM_DRAFT_LENGTH"
+# Whose drafts may be of any length in any step; the others' stay as planned.
+_ANY_LENGTH = ("dflash",)
+TRANSFER = "--weight-transfer-config"
+# As `slipstream.vllm_plugin` has them, which nothing imports.
+BACKEND = "slipstream-file"
+SWAPS_VARIABLE = "SLIPSTREAM_SWAPS"
+# The file transfer was written for its loader of weights.
+ENGINE = "0.32."
+_MOE_BACKEND = "--moe-backend"
+# These refuse to start beside a weight transfer.
+_MOE_WITHOUT_TRANSFER = ("flashinfer_moe_ep_cutedsl", "flashinfer_moe_ep_mega_deep_gemm")
+_SAFETENSORS = (None, "auto", "safetensors")
+
+
+def takes_pictures(plan: LaunchPlan) -> bool:
+    """Return whether the plan takes anything but text."""
+    media = plan.settings.media_limits
+    return media is not None and any(media.value.values())
+
+
+def guard_engine(plan: LaunchPlan, media: GateMedia) -> LaunchPlan:
+    """Bound what the engine keeps of requests, and the hosts that it fetches pictures from."""
+    plan = plan.change_variables(
+        {
+            "VLLM_ENABLE_RESPONSES_API_STORE": Choice(
+                "0", "default", "vLLM keeps stored responses in memory and never removes one"
+            ),
+            "VLLM_XGRAMMAR_CACHE_MB": Choice(
+                GRAMMAR_CACHE_MIB,
+                "default",
+                "limit for compiled grammars; vLLM's default is 512 MiB",
+            ),
+        }
+    )
+    if not takes_pictures(plan):
+        return plan
+    rest = plan.settings.rest
+    if MEDIA_HOSTS not in rest or rest[MEDIA_HOSTS].source == "default":
+        because = "from the gate's rules; without a list vLLM fetches from every host"
+        hosts: Choice[JsonValue] = Choice([*media.hosts] or [NO_HOST], "default", because)
+        plan = plan.change(rest={**rest, MEDIA_HOSTS: hosts})
+    return plan.change_variables(
+        {
+            "VLLM_MEDIA_URL_ALLOW_REDIRECTS": Choice(
+                "0", "default", "a listed host could redirect the engine to an internal address"
+            ),
+            "VLLM_MAX_IMAGE_PIXELS": Choice(
+                str(media.pixels), "default", "the gate cannot see the size of what is fetched"
+            ),
+        }
+    )
+
+
+def steer_engine(plan: LaunchPlan, *, steered: bool) -> LaunchPlan:
+    """Return the plan with our scheduler, which keeps the ledger and adapts the draft length."""
+    rest = plan.settings.rest
+    if SCHEDULER in rest and rest[SCHEDULER].value != STEERED:
+        return plan
+    because = "keeps the ledger of requests and adapts the draft length to the cost of steps"
+    plan = plan.change(rest={**rest, SCHEDULER: Choice(STEERED, "default", because)})
+    speculation = plan.settings.speculation
+    if speculation is None or (steered and speculation.method.value in _ANY_LENGTH):
+        return plan.change_variables({LENGTH_VARIABLE: None})
+    fixed: Choice[str] = Choice("fixed", "user", "requested")
+    if steered:
+        fixed = Choice("fixed", "default", f"{speculation.method.value} drafts one length")
+    return plan.change_variables({LENGTH_VARIABLE: fixed})
+
+
+def is_followed(plan: LaunchPlan) -> bool:
+    """Return whether the engine keeps a ledger."""
+    choice = plan.settings.rest.get(SCHEDULER)
+    return choice is not None and choice.value == STEERED
+
+
+def offer_swaps(plan: LaunchPlan) -> LaunchPlan:
+    """Return the plan with swaps enabled: the gate can load another DFlash drafter from disk."""
+    settings = plan.settings
+    load_format = settings.load_format.value if settings.load_format else None
+    experts = settings.rest.get(_MOE_BACKEND)
+    fits = (
+        plan.speculation is not None
+        # The other ranks of a group would start again with their own.
+        and plan.group is None
+        and plan.speculation.method.value == "dflash"
+        and plan.drafter is not None
+        and plan.engine_version.startswith(ENGINE)
+        and load_format in _SAFETENSORS
+        and (experts is None or experts.value not in _MOE_WITHOUT_TRANSFER)
+        and TRANSFER not in settings.rest
+    )
+    if not fits:
+        return plan
+    because = "the drafter can be replaced without a restart: slipstream swap"
+    backend: Choice[JsonValue] = Choice({"backend": BACKEND}, "default", because)
+    plan = plan.change(rest={**settings.rest, TRANSFER: backend})
+    return plan.change_variables({SWAPS_VARIABLE: Choice("1", "default", because)})
+
+
+def withdraw_swaps(plan: LaunchPlan) -> LaunchPlan:
+    """Return the plan with swaps disabled, since without a gate none can be ordered."""
+    if not takes_swaps(plan):
+        return plan
+    rest = {flag: one for flag, one in plan.settings.rest.items() if flag != TRANSFER}
+    return plan.change(rest=rest).change_variables({SWAPS_VARIABLE: None})
+
+
+def takes_swaps(plan: LaunchPlan) -> bool:
+    """Return whether an engine of this plan can swap its drafter."""
+    transfer = plan.settings.rest.get(TRANSFER)
+    asked = transfer is not None and transfer.value == {"backend": BACKEND}
+    return asked and plan.drafter is not None
+
+
+def with_drafter(plan: LaunchPlan, folder: Path, because: str) -> LaunchPlan:
+    """Return the plan with another drafter, whose files are in a folder."""
+    assert plan.speculation is not None
+    drafter = Choice(str(folder), "user", because)
+    changed = plan.speculation.model_copy(update={"drafter": drafter, "revision": None})
+    return plan.change(speculation=changed)
+
+
+def leave_trial(run: Run) -> tuple[LaunchPlan, Trial | None]:
+    """Return a run's plan and trial for its successor: a drafter still on trial is left behind."""
+    plan, trial = run.plan, run.trial
+    if trial is None or trial.state != "running":
+        return plan, trial
+    message = "the supervisor ended during the trial"
+    if plan.drafter == str(trial.folder):
+        plan = with_drafter(plan, trial.before.folder, message)
+    return plan, trial.model_copy(update={"state": "rolled back", "message": message})

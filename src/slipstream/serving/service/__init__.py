@@ -1,0 +1,1 @@
+"""How a supervisor is started and stopped: by a terminal, systemd or a container."""

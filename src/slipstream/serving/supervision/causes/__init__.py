@@ -1,0 +1,1 @@
+"""Why an engine ended, and what its plan gives up for it."""

@@ -1,0 +1,1 @@
+"""Another drafter for an engine that serves."""

@@ -1,0 +1,172 @@
+"""What `doctor` checks: the form of a result, and what others could read, write or reach."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, Protocol
+from urllib.parse import urlsplit
+
+from slipstream.errors import InvalidInputError
+from slipstream.hardware import Host
+from slipstream.records import Record, read_record
+from slipstream.serving.access.gate_file import GateSettings, is_loopback
+from slipstream.serving.access.keys import find_key_file, read_keys
+from slipstream.serving.access.listeners import Listener, list_engines, list_open_listeners
+from slipstream.serving.access.tls import Certificate
+from slipstream.serving.run import Run, RunFolder, is_alive
+from slipstream.serving.supervision.engine_session import list_session
+from slipstream.serving.support.advisories import Lookup
+from slipstream.user_folders import model_cache, slipstream_cache
+
+Verdict = Literal["ok", "warning", "fault"]
+
+
+class Check(Record):
+    """The result of one check; one that is not ok has a hint."""
+
+    subject: str
+    verdict: Verdict
+    message: str
+    details: tuple[str, ...] = ()
+    hint: str | None = None
+
+
+def fine(subject: str, message: str, details: tuple[str, ...] = ()) -> Check:
+    """Return a check that found nothing."""
+    return Check(subject=subject, verdict="ok", message=message, details=details)
+
+
+def warn(subject: str, message: str, hint: str, details: tuple[str, ...] = ()) -> Check:
+    """Return a check that found something to know."""
+    return Check(subject=subject, verdict="warning", message=message, hint=hint, details=details)
+
+
+def fault(subject: str, message: str, hint: str, details: tuple[str, ...] = ()) -> Check:
+    """Return a check that found something to repair."""
+    return Check(subject=subject, verdict="fault", message=message, hint=hint, details=details)
+
+
+class OtherLoad(Protocol):
+    """What other processes use of this machine, as measuring's `MachineLoad` has it."""
+
+    cores: int
+    other_cpu_share: float
+    busiest: str | None
+
+    def describe(self, *, named: bool = True) -> str:
+        """Return what disturbs, or nothing on a quiet machine; not `named`, without programs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Everything that is examined, the newest run first."""
+
+    host: Host
+    environment: Mapping[str, str]
+    user: int
+    runs: tuple[tuple[RunFolder, Run], ...]
+    runs_root: Path
+    now: datetime
+    lookup: Lookup | None = None
+    load: OtherLoad | None = None
+    proc: Path = Path("/proc")
+
+
+def check_modes(site: Site) -> Iterator[Check]:
+    """Check the modes of files that others could read or write, and for unused key files."""
+    keys = find_key_file(site.environment)
+    yield from _check_mode(keys, 0o077, 600, site.user)
+    for folder in (site.runs_root, *(folder.path for folder, _ in site.runs)):
+        yield from _check_mode(folder, 0o077, 700, site.user)
+    for folder in _list_caches(site.environment):
+        # What is compiled is kept as pickles: whoever writes there runs code in the engine.
+        yield from _check_mode(folder, 0o022, 700, site.user)
+    try:
+        read_keys(keys)
+    except InvalidInputError as found:
+        yield fault("files", found.message, found.hint, found.details)
+
+
+def _check_mode(path: Path, closed: int, mode: int, user: int) -> Iterator[Check]:
+    try:
+        status = path.stat()
+    except OSError:
+        return
+    name = shlex.quote(str(path))
+    if status.st_uid not in (user, 0):
+        yield fault("files", f"{path} is another user's", f"ls -ld {name}")
+    elif status.st_mode & closed & 0o022:
+        yield fault("files", f"others can write to {path}", f"chmod {mode} {name}")
+    elif status.st_mode & closed:
+        yield warn("files", f"others can read {path}", f"chmod {mode} {name}")
+
+
+def _list_caches(environment: Mapping[str, str]) -> Iterator[Path]:
+    home = Path(environment.get("HOME") or Path.home())
+    cache = Path(environment.get("XDG_CACHE_HOME") or home / ".cache")
+    yield slipstream_cache(environment)
+    yield model_cache(environment)
+    yield Path(environment.get("VLLM_CACHE_ROOT") or cache / "vllm")
+    yield Path(environment.get("TRITON_CACHE_DIR") or home / ".triton" / "cache")
+
+
+def check_listeners(site: Site) -> Iterator[Check]:
+    """Check for engines that other machines can reach without passing the gate."""
+    owners = {
+        process.pid: (folder, run)
+        for folder, run in site.runs
+        if run.engine is not None
+        for process in list_session(run.engine, site.proc)
+    }
+    pids = {*owners, *list_engines(site.user, site.proc)}
+    for _, run in site.runs:
+        if not run.terms.gated and run.engine and list_session(run.engine, site.proc):
+            who = "programs of every user of this machine may ask it anything"
+            hint = f"slipstream stop {run.id}, then serve it without --no-gate"
+            yield warn("network", f"{run.id} runs without the gate: {who}", hint)
+    for listener in list_open_listeners(pids, site.proc):
+        yield from _judge_listener(listener, owners.get(listener.pid))
+
+
+def _judge_listener(listener: Listener, owner: tuple[RunFolder, Run] | None) -> Iterator[Check]:
+    where = f"{listener.address}:{listener.port}"
+    if owner is None:
+        what = f"process {listener.pid} is vLLM without a gate on {where}"
+        message = f"{what}: even with --api-key some of its routes need no key"
+        yield warn("network", message, "slipstream serve TARGET")
+        return
+    folder, run = owner
+    if urlsplit(run.url or "").port != listener.port:
+        message = f"{run.id} has an internal port on {where} that the gate does not protect"
+        hint = f"let a firewall close port {listener.port} to other machines"
+        yield warn("network", message, hint)
+    elif not _asks_for_keys(folder):
+        message = f"{run.id} serves other machines on {where} without a key"
+        yield fault("network", message, f"slipstream stop {run.id}")
+
+
+def _asks_for_keys(folder: RunFolder) -> bool:
+    try:
+        gate = read_record(folder.gate, GateSettings, hint="slipstream serve TARGET")
+    except InvalidInputError:
+        return False
+    has_keys = gate.keys_file is not None and gate.keys_file.exists()
+    return not is_loopback(gate.host) or gate.keys_required or has_keys
+
+
+def check_certificates(site: Site) -> Iterator[Check]:
+    """Check the TLS certificates of live runs: expiry, and what the next start would refuse."""
+    for _, run in site.runs:
+        if not is_alive(run.supervisor, site.proc):
+            continue
+        try:
+            certificate = Certificate.of(run.plan)
+            warnings = certificate.check(site.now) if certificate else ()
+        except InvalidInputError as found:
+            yield fault("network", found.message, found.hint)
+            continue
+        for warning in warnings:
+            hint = f"renew it; {run.id} takes a new one only with -- --enable-ssl-refresh"
+            yield warn("network", warning, hint)
