@@ -11,13 +11,13 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 
 from slipstream.vllm_plugin.gate.accounting import Accounting
 from slipstream.vllm_plugin.gate.answers import Receive, try_later
 from slipstream.vllm_plugin.gate.key_ring import Caller
+from slipstream.vllm_plugin.gate.request_body import await_leaving
 from slipstream.vllm_plugin.gate.settings import Settings
 
 KEPT_SECONDS = 10.0
@@ -134,7 +134,7 @@ class FairShares:
     ) -> Seat | None:
         self._waiting += 1
         self._waiting_bytes += size
-        leaving = asyncio.ensure_future(_await_leaving(receive))
+        leaving = asyncio.ensure_future(await_leaving(receive))
         taken = False
         try:
             await asyncio.wait(
@@ -215,10 +215,3 @@ class FairShares:
             self._hand_out()
 
         place.given.set_result(Seat(release))
-
-
-async def _await_leaving(receive: Receive) -> None:
-    """Wait until the client disconnects; its body was read, so nothing else can come."""
-    with suppress(OSError):
-        while (await receive())["type"] != "http.disconnect":
-            continue

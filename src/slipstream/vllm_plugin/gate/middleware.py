@@ -26,8 +26,9 @@ from slipstream.vllm_plugin.gate.answers import (
     try_later,
 )
 from slipstream.vllm_plugin.gate.caller_limits import CallerLimits
-from slipstream.vllm_plugin.gate.compiled_constraints import list_forms
 from slipstream.vllm_plugin.gate.connections import bound_connections, give_way, hold_place
+from slipstream.vllm_plugin.gate.constraints.forms import list_forms
+from slipstream.vllm_plugin.gate.constraints.measuring import Constraints
 from slipstream.vllm_plugin.gate.content_kind import find_kind
 from slipstream.vllm_plugin.gate.engine_errors import translate_errors
 from slipstream.vllm_plugin.gate.fair_shares import FairShares, Seat
@@ -50,11 +51,11 @@ from slipstream.vllm_plugin.gate.request_body import (
     append_fields,
     read_body,
     replay,
+    unless_left,
 )
 from slipstream.vllm_plugin.gate.request_limits import Document, count_sequences
 from slipstream.vllm_plugin.gate.request_policy import apply_policy, parse_body
 from slipstream.vllm_plugin.gate.routes import CANCEL, MODELS, RESPONSES, SCOPES, WITHOUT_ENGINE
-from slipstream.vllm_plugin.gate.schema_pace import Release, SchemaPace, hold_nothing
 from slipstream.vllm_plugin.gate.settings import VARIABLE, Settings, make_settings, read_settings
 from slipstream.vllm_plugin.gate.swaps import Swaps
 from slipstream.vllm_plugin.gate.view import ROUTES as VIEW_ROUTES
@@ -103,7 +104,6 @@ class _Judged:
     warnings: list[str]
     sequences: int
     answer_tokens: float | None
-    release: Release
 
 
 UNKNOWN = _State("unknown", ("no word from the supervisor",))
@@ -127,7 +127,7 @@ class Gate:
         self._shares = FairShares(self.settings.seats, self._accounting)
         self._recorder = Recorder(self.settings.recording)
         self._pace = RefusalPace(self.settings.refusals_per_second)
-        self._schema_pace = SchemaPace(self.settings)
+        self._constraints = Constraints()
         self._swaps = Swaps(self.settings.swap_file)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -165,11 +165,14 @@ class Gate:
         self._visits.start(scope)
         following = asyncio.create_task(self._view.follow())
         self._swaps.start(scope)
+        if self.settings.generates:
+            self._constraints.worker.prepare(getattr(scope["app"].state, "vllm_config", None))
         try:
             await self.app(scope, receive, send)
         finally:
             following.cancel()
             self._swaps.close()
+            self._constraints.worker.close()
             self._visits.close()
 
     def _read_newer(self, content: bytes) -> Settings:
@@ -185,7 +188,6 @@ class Gate:
             self.settings = newer
             self._keys.follow(newer)
             self._pace.follow(newer.refusals_per_second)
-            self._schema_pace.follow(newer)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, route = scope[VISIT].path, scope[VISIT].route
@@ -251,7 +253,9 @@ class Gate:
         self, scope: Scope, body: bytes, caller: Caller, receive: Receive, send: Send
     ) -> None:
         """Pass a request to the engine when there is a seat for it, and count it."""
-        judged = self._judge_body(body, caller, scope["path"], scope[VISIT].id)
+        judged = await self._judge_body(body, caller, scope["path"], scope[VISIT].id, receive)
+        if judged is None:
+            return
         if judged.body is not body:
             scope["headers"] = _with_length(scope["headers"], len(judged.body))
         if self.settings.priorities and caller.terms.priority:
@@ -267,13 +271,26 @@ class Gate:
                 again = replay(judged.body, receive)
                 await self.app(scope, *self._watch(judged, again, send, tokens))
 
-    def _judge_body(self, body: bytes, caller: Caller, path: str, identity: str) -> _Judged:
-        """Check the body against the rules; its parsed document, which is large, is not kept."""
+    async def _judge_body(
+        self, body: bytes, caller: Caller, path: str, identity: str, receive: Receive
+    ) -> _Judged | None:
+        """Check the body against the rules; None if the client leaves before that is done.
+
+        The parsed document, which is large, is not kept.
+        """
         settings = self.settings.limit_answers(caller.terms.max_tokens)
         document = parse_body(body, settings.limits)
         if caller is SUPERVISOR:
             require_probe(body, document)
-        if warnings := apply_policy(document, body, path, settings):
+        warnings = apply_policy(document, body, path, settings)
+        _require_model(document, caller, settings.served_names)
+        trusted = settings.constraints == "any" or caller is SUPERVISOR or path in WITHOUT_ENGINE
+        if forms := [] if trusted else list_forms(document):
+            admission = self._constraints.admit(caller, forms, document, settings)
+            if (dropped := await unless_left(admission, receive)) is None:
+                return None
+            warnings += dropped
+        if warnings:
             body = json.dumps(document).encode()
         own: dict[str, object] = {}
         if settings.tags and path in ANSWER_FIELDS:
@@ -285,14 +302,12 @@ class Gate:
             own["request_id"] = f"resp_{identity}"
         if own and document:
             body = append_fields(body, own)
-        _require_model(document, caller, settings.served_names)
-        release = hold_nothing if path in WITHOUT_ENGINE else self._admit_forms(caller, document)
         if caller is not SUPERVISOR and path in ANSWER_FIELDS:
             self._recorder.record(document)
         sequences = count_sequences(document)
         answer = 0 if path in WITHOUT_ENGINE else find_longest_answer(document, path)
         size = len(body) if settings.text_only else estimate_prompt_bytes(document, len(body))
-        return _Judged(body, size, warnings, sequences, answer and answer * sequences, release)
+        return _Judged(body, size, warnings, sequences, answer and answer * sequences)
 
     async def _find_seat(
         self, caller: Caller, judged: _Judged, path: str, receive: Receive
@@ -302,12 +317,6 @@ class Gate:
             return Seat()
         size = len(judged.body)
         return await self._shares.take(caller, judged.sequences, size, receive, self.settings)
-
-    def _admit_forms(self, caller: Caller, document: Document) -> Release:
-        """Count what the engine has to compile for a key; return what ends the count."""
-        paced = self.settings.constraints == "plain" and caller not in (ANYONE, SUPERVISOR)
-        forms = list_forms(document) if paced else []
-        return self._schema_pace.admit(caller.id, forms) if forms else hold_nothing
 
     def _try_later(self, status: int, message: str) -> Refusal:
         return try_later(status, message, self.settings.retry_after_seconds)
@@ -336,7 +345,6 @@ class Gate:
                     message = {**message, "headers": [*message.get("headers", ()), *warning]}
             elif succeeds and not has_left:
                 self._accounting.see_token()
-                judged.release()
                 if tokens is not None:
                     tokens.see(message.get("body", b""))
             await send(message)

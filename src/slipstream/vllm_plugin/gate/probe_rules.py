@@ -10,6 +10,8 @@ ROUTE = "POST /v1/completions"
 MOST_TOKENS = 64
 MOST_REQUESTS = 4
 BODY_BYTES = 2**14
+# The one that `slipstream.serving.supervision.generation` sends: it is not measured.
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 FIELDS = frozenset(
     {"model", "prompt", "max_tokens", "temperature", "top_p", "seed", "ignore_eos"}
     | {"structured_outputs"}
@@ -28,6 +30,8 @@ def require_probe(body: bytes, document: Document) -> None:
         raise Refusal(403, f"a probe has one prompt, in at most {BODY_BYTES} bytes")
     if unknown := document.keys() - FIELDS:
         raise Refusal(403, f"a probe has no {min(unknown)[:40]}", field=min(unknown)[:40])
+    if document.get("structured_outputs") not in (None, {"json": SCHEMA}):
+        raise Refusal(403, "a probe has one form only", field="structured_outputs")
     if document.get("max_tokens") is None:
         raise Refusal(403, "a probe says how many tokens it wants", field="max_tokens")
     require_number(document, "max_tokens", MOST_TOKENS, least=1)

@@ -2,12 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 from slipstream.vllm_plugin.gate.answers import Message, Receive, Refusal, try_later
 from slipstream.vllm_plugin.gate.key_ring import Headers
 from slipstream.vllm_plugin.gate.settings import Settings
+
+Result = TypeVar("Result")
 
 
 class BodyMemory:
@@ -64,6 +67,24 @@ async def read_body(
     except TimeoutError as fault:
         late = f"the body did not come within {limits.body_seconds:g} s"
         raise Refusal(408, late) from fault
+
+
+async def await_leaving(receive: Receive) -> None:
+    """Wait until the client disconnects; its body was read, so nothing else can come."""
+    with suppress(OSError):
+        while (await receive())["type"] != "http.disconnect":
+            continue
+
+
+async def unless_left(work: Coroutine[Any, Any, Result], receive: Receive) -> Result | None:
+    """Do some work, or end it and return None if the client leaves before it is done."""
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(await_leaving(receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        leaving.cancel()
+        working.cancel()
 
 
 def replay(body: bytes, receive: Receive) -> Receive:

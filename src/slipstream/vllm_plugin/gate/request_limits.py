@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from slipstream.vllm_plugin.gate.answers import Refusal
-from slipstream.vllm_plugin.gate.request_tools import list_tools
 from slipstream.vllm_plugin.gate.settings import Limits
 
 Document = dict[str, Any]
@@ -84,6 +83,19 @@ def require_short_salt(document: Document) -> None:
         raise Refusal(400, what, field="cache_salt")
 
 
+def list_tools(document: Document) -> list[Document]:
+    """List the tools: declared, within a namespace (Responses), or added by a turn (Messages)."""
+    tools: list[Document] = []
+    for tool in _list_objects(document.get("tools")):
+        tools += [*_list_objects(tool.get("tools"))] or [tool]
+    for turn in _list_objects(document.get("messages")):
+        for part in _list_objects(turn.get("content")):
+            change = part.get("tool")
+            added = change.get("definition") if isinstance(change, dict) else None
+            tools += [added] if isinstance(added, dict) else []
+    return tools
+
+
 def walk(value: Any) -> Iterator[Any]:
     """Yield every list and object in a value, itself too if it is one."""
     waiting = [value] if isinstance(value, CONTAINERS) else []
@@ -91,6 +103,10 @@ def walk(value: Any) -> Iterator[Any]:
         yield (one := waiting.pop())
         children = one.values() if isinstance(one, dict) else one
         waiting += [child for child in children if isinstance(child, CONTAINERS)]
+
+
+def _list_objects(value: Any) -> list[Document]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _count_openings(body: bytes) -> int:

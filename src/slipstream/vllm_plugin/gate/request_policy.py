@@ -8,12 +8,8 @@ from typing import NoReturn
 
 from slipstream.vllm_plugin.gate.answer_lengths import bound_answer
 from slipstream.vllm_plugin.gate.answers import Refusal
-from slipstream.vllm_plugin.gate.compiled_constraints import (
-    require_affordable_forms,
-    require_tokens_left,
-)
+from slipstream.vllm_plugin.gate.constraints.forms import require_forms, require_tokens_left
 from slipstream.vllm_plugin.gate.media import require_pictures, require_text
-from slipstream.vllm_plugin.gate.request_constraints import drop_patterns, require_plain_constraints
 from slipstream.vllm_plugin.gate.request_fields import keep_known_fields
 from slipstream.vllm_plugin.gate.request_limits import (
     Document,
@@ -64,9 +60,7 @@ def apply_policy(document: Document, body: bytes, path: str, settings: Settings)
     warnings += bound_answer(document, path, settings)
     require_tokens_left(document)
     if settings.constraints == "plain" and path not in WITHOUT_ENGINE:
-        require_plain_constraints(document, settings.limits.grammar_characters)
-        warnings += drop_patterns(document, settings.limits.grammar_characters)
-        warnings += require_affordable_forms(document, settings.limits.schema_units)
+        require_forms(document)
     if settings.speculation:
         warnings += _drop_unsupported(document, settings.unsupported_sampling)
     return warnings
