@@ -1,12 +1,28 @@
-"""The number of tokens of an answer: by its usage, or else by what is streamed.
+"""The tokens of prompt and answer, by the usage that each API reports, or else by what is streamed.
 
-A chunk of a stream has at least one token, and with drafts several: then its text is measured.
+A Responses stream repeats the request's tools in its first events, and Anthropic's begins with an
+answer of no tokens: what such an event says of the answer does not count. A chunk of a stream has
+at least one token, and with drafts several: then its text is measured.
 """
 
+import json
 import re
+from typing import Any, NamedTuple
 
-from slipstream.vllm_plugin.gate.usage import BEFORE_TOKENS, read_usage
-
+# Sent before there is a token.
+BEFORE_TOKENS = (
+    b"event: response.created",
+    b"event: response.queued",
+    b"event: response.in_progress",
+    b"event: message_start",
+    b"event: ping",
+)
+_MESSAGE_START = BEFORE_TOKENS[3]
+_WITHIN_BYTES = 1 << 16
+_USAGE_BYTES = 1024
+# Anthropic's count of the prompt leaves out what came from the prefix cache.
+_CACHED = ("cache_read_input_tokens", "cache_creation_input_tokens")
+_decoder = json.JSONDecoder()
 CHARACTERS_A_TOKEN = 4
 # A quote within a text is written with a backslash, so no text can pass for these.
 _TEXT = re.compile(
@@ -16,6 +32,43 @@ _TEXT = re.compile(
 # Once a part is whole, a Responses stream repeats it, in several events.
 _RESPONSES, _DELTA = b"event: response.", b".delta"
 _EVENT_BYTES = 80
+
+
+class Usage(NamedTuple):
+    """Token counts, None where they are not reported."""
+
+    prompt: int | None = None
+    answer: int | None = None
+
+
+def read_usage(chunk: bytes) -> Usage:
+    """Find the last usage in a part of an answer.
+
+    Within a string quotes are escaped, so what is found is a key and nothing that was said.
+    """
+    starts = chunk.startswith(BEFORE_TOKENS)
+    if starts and not chunk.startswith(_MESSAGE_START):
+        return Usage()
+    start = chunk.rfind(b'"usage":', max(0, len(chunk) - _WITHIN_BYTES))
+    if start < 0:
+        return Usage()
+    text = chunk[start + 8 :][:_USAGE_BYTES].decode("latin-1").lstrip()
+    try:
+        usage, _ = _decoder.raw_decode(text)
+    except (ValueError, RecursionError):
+        return Usage()
+    if not isinstance(usage, dict):
+        return Usage()
+    prompt = _read_count(usage, "prompt_tokens", "input_tokens")
+    if prompt is not None:
+        prompt += sum(_read_count(usage, name) or 0 for name in _CACHED)
+    answer = _read_count(usage, "completion_tokens", "output_tokens")
+    return Usage(prompt, None if starts else answer)
+
+
+def _read_count(usage: dict[str, Any], *names: str) -> int | None:
+    counts = [count for name in names if isinstance(count := usage.get(name), int)]
+    return counts[0] if counts else None
 
 
 class AnswerTokens:

@@ -1,7 +1,12 @@
-"""The gate's own answers, in the format of the API in use."""
+"""The gate's own answers, in the format of the API in use, and the engine's where they are changed.
+
+vLLM 0.32 answers on Anthropic's routes with OpenAI's form if a field is faulty, with names of its
+own for the kinds (`BadRequestError`) if it is not, and in a stream with `internal_error`. Its list
+of models has their folders.
+"""
 
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Self
 
 from slipstream.vllm_plugin.gate.routes import is_anthropic
@@ -37,6 +42,7 @@ REASONS = {
 }
 # The other refusals are made before the body was read, and nobody will read it.
 KEEP_THE_CONNECTION = (400, 429)
+_ERROR_IN_STREAM = b"event: error"
 
 
 class Refusal(Exception):
@@ -82,7 +88,7 @@ async def send_refusal(send: Send, refusal: Refusal, *, method: str, path: str) 
     if method not in ("GET", "HEAD") and refusal.status not in KEEP_THE_CONNECTION:
         headers += ((b"connection", b"close"),)
     if is_anthropic(path):
-        document = describe_anthropic_error(refusal.status, refusal.message)
+        document = _describe_anthropic_error(refusal.status, refusal.message)
     else:
         document = _describe_openai_error(refusal)
     await send_json(send, refusal.status, document, headers)
@@ -99,7 +105,7 @@ async def send_json(
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-def describe_anthropic_error(status: int, message: str) -> dict[str, object]:
+def _describe_anthropic_error(status: int, message: str) -> dict[str, object]:
     """Return an error as Anthropic's clients read it."""
     kind = ANTHROPIC_KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": message}}
@@ -113,3 +119,71 @@ def _describe_openai_error(refusal: Refusal) -> dict[str, object]:
         "code": refusal.status,
     }
     return {"error": error}
+
+
+def translate_errors(send: Send, path: str) -> Send:
+    """Translate errors in the answers of an Anthropic route; other answers pass unchanged."""
+    if not is_anthropic(path):
+        return send
+
+    async def send_translated(message: Message) -> None:
+        if message.get("body", b"").startswith(_ERROR_IN_STREAM):
+            body = message["body"].replace(b'"internal_error"', b'"api_error"')
+            message = {**message, "body": body}
+        await send(message)
+
+    return _change_whole(send_translated, lambda status: status >= 400, _translate_error)
+
+
+def show_names_only(send: Send, allowed: tuple[str, ...] | None) -> Send:
+    """Hide the folders of models, and models of other keys; anything else passes unchanged."""
+
+    def hide(status: int, body: bytes) -> bytes:
+        try:
+            document = json.loads(body)
+            listed = [{**one, "root": one["id"]} for one in document["data"]]
+        except (ValueError, TypeError, LookupError):
+            return body
+        document["data"] = [one for one in listed if allowed is None or one["id"] in allowed]
+        return json.dumps(document).encode()
+
+    return _change_whole(send, lambda status: status == 200, hide)
+
+
+def with_length(headers: Iterable[tuple[bytes, bytes]], length: int) -> list[tuple[bytes, bytes]]:
+    """Return headers of a message with another body."""
+    dropped = (b"content-length", b"transfer-encoding")
+    kept = [one for one in headers if one[0].lower() not in dropped]
+    return [*kept, (b"content-length", str(length).encode())]
+
+
+def _change_whole(
+    send: Send, concerns: Callable[[int], bool], change: Callable[[int, bytes], bytes]
+) -> Send:
+    """Hold an answer of some status back until it is whole, and send what becomes of it."""
+    start: Message = {}
+    parts: list[bytes] = []
+
+    async def send_changed(message: Message) -> None:
+        nonlocal start
+        if message["type"] == "http.response.start" and concerns(message["status"]):
+            start = message
+        elif start:
+            parts.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                body = change(start["status"], b"".join(parts))
+                headers = with_length(start.get("headers", ()), len(body))
+                await send({**start, "headers": headers})
+                await send({**message, "body": body})
+        else:
+            await send(message)
+
+    return send_changed
+
+
+def _translate_error(status: int, body: bytes) -> bytes:
+    try:
+        message = str(json.loads(body)["error"]["message"])
+    except (ValueError, TypeError, LookupError, RecursionError):
+        message = body.decode(errors="replace") or "the engine gave no reason"
+    return json.dumps(_describe_anthropic_error(status, message)).encode()

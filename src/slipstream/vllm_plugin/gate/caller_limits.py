@@ -1,9 +1,10 @@
-"""Limits of one key: concurrent requests and rates per minute; beyond them a 429.
+"""Limits of one key: concurrent requests, rates per minute, and how fast it is refused.
 
 A minute's amount fills up steadily. Tokens are paid for beforehand as estimated and set right
 when the answer has ended: a key that took more than it had owes the rest.
 """
 
+import asyncio
 import math
 import time
 from collections import Counter, defaultdict
@@ -17,6 +18,8 @@ from slipstream.vllm_plugin.gate.key_ring import Caller
 BYTES_A_TOKEN = 4
 USUAL_ANSWER_TOKENS = 256.0
 _LATEST = 0.1
+REFUSED_AT_ONCE = 100
+LONGEST_WAIT_SECONDS = 5.0
 
 
 class _Bucket:
@@ -94,6 +97,33 @@ class CallerLimits:
         if not wait:
             bucket.level -= amount
         return wait
+
+
+class RefusalPace:
+    """Delays refusals, which take time from others: a hundred at once, then some per second."""
+
+    def __init__(self, per_second: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds_each = 1 / per_second
+        self._clock = clock
+        self._next: dict[str, float] = {}
+
+    def follow(self, per_second: float) -> None:
+        """Refuse at another pace from now on."""
+        self._seconds_each = 1 / per_second
+
+    def place(self, caller: str) -> float:
+        """Return the seconds that the next refusal of a caller has to wait."""
+        now = self._clock()
+        earliest = now - (REFUSED_AT_ONCE - 1) * self._seconds_each
+        due = max(self._next.get(caller, earliest), earliest)
+        due = min(due, now + LONGEST_WAIT_SECONDS)
+        self._next[caller] = due + self._seconds_each
+        return max(due - now, 0)
+
+    async def wait(self, caller: str) -> None:
+        """Wait until the next refusal of a caller may be sent."""
+        if seconds := self.place(caller):
+            await asyncio.sleep(seconds)
 
 
 def _before_the_body(refusal: Refusal) -> Refusal:

@@ -14,8 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from slipstream.vllm_plugin.gate.answers import Scope
-from slipstream.vllm_plugin.gate.handshakes import Handshake
-from slipstream.vllm_plugin.gate.places import Places
+from slipstream.vllm_plugin.gate.places import Handshake, Places
 from slipstream.vllm_plugin.gate.settings import Limits
 
 if TYPE_CHECKING:

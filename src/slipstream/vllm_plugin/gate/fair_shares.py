@@ -11,8 +11,8 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from types import TracebackType
 
 from slipstream.vllm_plugin.gate.accounting import Accounting
 from slipstream.vllm_plugin.gate.answers import Receive, try_later
@@ -25,13 +25,16 @@ LOOK_AGAIN_SECONDS = 1.0
 # How fast the usual time in a seat follows the latest one.
 _LATEST = 0.1
 
+# A request's seats in the engine, released at the end of its block.
+Seat = ExitStack
+
 
 @dataclass(eq=False, slots=True)
 class _Place:
     """A request's place in the queue of its key."""
 
     seats: int
-    given: "asyncio.Future[Seat]"
+    given: asyncio.Future[Seat]
 
 
 @dataclass(eq=False, slots=True)
@@ -54,26 +57,6 @@ class _Share:
         """Remember for a while how many seats were wanted at the same time."""
         if (wanted := self.wanted) >= self.peak or now - self.peak_at > KEPT_SECONDS:
             self.peak, self.peak_at = wanted, now
-
-
-class Seat:
-    """A request's seats in the engine, for the duration of the block."""
-
-    def __init__(self, release: Callable[[], None] | None = None) -> None:
-        self._release = release
-
-    def __enter__(self) -> None:
-        """Occupy the seats."""
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Release the seats."""
-        if self._release is not None:
-            self._release()
 
 
 class FairShares:
@@ -214,4 +197,6 @@ class FairShares:
             self._usual_seconds += _LATEST * (took - self._usual_seconds)
             self._hand_out()
 
-        place.given.set_result(Seat(release))
+        seat = Seat()
+        seat.callback(release)
+        place.given.set_result(seat)

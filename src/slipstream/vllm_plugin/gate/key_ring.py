@@ -2,6 +2,9 @@
 
 The file may be replaced at any time. Without one, a gate on the loopback is open, unless keys are
 required; a gate that has seen keys never opens again because their file went away.
+
+The supervisor's own key generates a few tokens and nothing else: it passes while the server is
+about to stop, so whoever got hold of it must gain little.
 """
 
 import hmac
@@ -18,13 +21,23 @@ from ipaddress import ip_address
 from typing import Any
 
 from slipstream.vllm_plugin.gate.answers import Refusal
-from slipstream.vllm_plugin.gate.probe_rules import MOST_REQUESTS
+from slipstream.vllm_plugin.gate.request_limits import Document, require_number
 from slipstream.vllm_plugin.gate.routes import SCOPES
 from slipstream.vllm_plugin.gate.settings import KeyTerms, Settings
 from slipstream.vllm_plugin.gate.watched_file import WatchedFile
 
 Headers = Mapping[bytes, bytes]
 
+PROBE_ROUTE = "POST /v1/completions"
+PROBE_TOKENS = 64
+PROBES_AT_ONCE = 4
+PROBE_BYTES = 2**14
+# The one that `slipstream.serving.supervision.generation` sends: it is not measured.
+PROBE_SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+PROBE_FIELDS = frozenset(
+    {"model", "prompt", "max_tokens", "temperature", "top_p", "seed", "ignore_eos"}
+    | {"structured_outputs"}
+)
 _PAGE_FROM_HERE = re.compile(rb"https?://(?:localhost|127\.\d+\.\d+\.\d+|\[::1\])(?::\d+)?")
 _log = logging.getLogger(__name__)
 
@@ -49,7 +62,7 @@ TERMS = {
     "priority": int,
 }
 ANYONE = Caller("anyone")
-SUPERVISOR = Caller("supervisor", terms=KeyTerms(requests_at_once=MOST_REQUESTS))
+SUPERVISOR = Caller("supervisor", terms=KeyTerms(requests_at_once=PROBES_AT_ONCE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +133,25 @@ def require_scope(caller: Caller, route: str) -> None:
     if allowed is not None and SCOPES.get(route) not in allowed:
         what = f"this key is not for {route}; it is for {', '.join(allowed)}"
         raise Refusal(403, what, reason="scope")
+
+
+def require_probe_route(route: str) -> None:
+    """Refuse every route but the one that a probe takes."""
+    if route != PROBE_ROUTE:
+        raise Refusal(403, "this key is for probes only", reason="scope")
+
+
+def require_probe(body: bytes, document: Document) -> None:
+    """Refuse a request that is no probe: too long, too many tokens, or with other fields."""
+    if len(body) > PROBE_BYTES or not isinstance(document.get("prompt"), str):
+        raise Refusal(403, f"a probe has one prompt, in at most {PROBE_BYTES} bytes")
+    if unknown := document.keys() - PROBE_FIELDS:
+        raise Refusal(403, f"a probe has no {min(unknown)[:40]}", field=min(unknown)[:40])
+    if document.get("structured_outputs") not in (None, {"json": PROBE_SCHEMA}):
+        raise Refusal(403, "a probe has one form only", field="structured_outputs")
+    if document.get("max_tokens") is None:
+        raise Refusal(403, "a probe says how many tokens it wants", field="max_tokens")
+    require_number(document, "max_tokens", PROBE_TOKENS, least=1)
 
 
 def is_loopback(address: str) -> bool:

@@ -12,7 +12,6 @@ import os
 from dataclasses import dataclass
 
 from slipstream.vllm_plugin.gate.accounting import Accounting
-from slipstream.vllm_plugin.gate.answer_lengths import ANSWER_FIELDS, find_longest_answer
 from slipstream.vllm_plugin.gate.answer_tokens import AnswerTokens
 from slipstream.vllm_plugin.gate.answers import (
     App,
@@ -23,14 +22,16 @@ from slipstream.vllm_plugin.gate.answers import (
     Send,
     send_json,
     send_refusal,
+    show_names_only,
+    translate_errors,
     try_later,
+    with_length,
 )
-from slipstream.vllm_plugin.gate.caller_limits import CallerLimits
+from slipstream.vllm_plugin.gate.caller_limits import CallerLimits, RefusalPace
 from slipstream.vllm_plugin.gate.connections import bound_connections, give_way, hold_place
 from slipstream.vllm_plugin.gate.constraints.forms import list_forms
 from slipstream.vllm_plugin.gate.constraints.measuring import Constraints
-from slipstream.vllm_plugin.gate.content_kind import find_kind
-from slipstream.vllm_plugin.gate.engine_errors import translate_errors
+from slipstream.vllm_plugin.gate.content import estimate_prompt_bytes, find_kind
 from slipstream.vllm_plugin.gate.fair_shares import FairShares, Seat
 from slipstream.vllm_plugin.gate.key_ring import (
     ANYONE,
@@ -39,13 +40,11 @@ from slipstream.vllm_plugin.gate.key_ring import (
     Headers,
     KeyRing,
     is_loopback,
+    require_probe,
+    require_probe_route,
     require_scope,
 )
-from slipstream.vllm_plugin.gate.media import estimate_prompt_bytes
-from slipstream.vllm_plugin.gate.model_list import show_names_only
-from slipstream.vllm_plugin.gate.probe_rules import require_probe, require_probe_route
-from slipstream.vllm_plugin.gate.recording import Recorder
-from slipstream.vllm_plugin.gate.refusal_pace import RefusalPace
+from slipstream.vllm_plugin.gate.records import Recorder
 from slipstream.vllm_plugin.gate.request_body import (
     BodyMemory,
     append_fields,
@@ -54,7 +53,12 @@ from slipstream.vllm_plugin.gate.request_body import (
     unless_left,
 )
 from slipstream.vllm_plugin.gate.request_limits import Document, count_sequences
-from slipstream.vllm_plugin.gate.request_policy import apply_policy, parse_body
+from slipstream.vllm_plugin.gate.request_policy import (
+    ANSWER_FIELDS,
+    apply_policy,
+    find_longest_answer,
+    parse_body,
+)
 from slipstream.vllm_plugin.gate.routes import CANCEL, MODELS, RESPONSES, SCOPES, WITHOUT_ENGINE
 from slipstream.vllm_plugin.gate.settings import VARIABLE, Settings, make_settings, read_settings
 from slipstream.vllm_plugin.gate.swaps import Swaps
@@ -257,7 +261,7 @@ class Gate:
         if judged is None:
             return
         if judged.body is not body:
-            scope["headers"] = _with_length(scope["headers"], len(judged.body))
+            scope["headers"] = with_length(scope["headers"], len(judged.body))
         if self.settings.priorities and caller.terms.priority:
             scope["headers"].append((PRIORITY, str(caller.terms.priority).encode()))
         size = judged.prompt_bytes
@@ -365,11 +369,6 @@ def _require_model(document: Document, caller: Caller, served: tuple[str, ...]) 
     if allowed is not None and model not in allowed:
         what = f"this key is for {', '.join(allowed)}"
         raise Refusal(404, what, field="model", reason="scope")
-
-
-def _with_length(headers: list[tuple[bytes, bytes]], length: int) -> list[tuple[bytes, bytes]]:
-    kept = [one for one in headers if one[0] not in (b"content-length", b"transfer-encoding")]
-    return [*kept, (b"content-length", str(length).encode())]
 
 
 def _is_from_here(scope: Scope, headers: Headers) -> bool:

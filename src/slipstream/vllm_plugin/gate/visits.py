@@ -2,15 +2,20 @@
 
 A `Visit` travels in the scope and is filled on the way. It holds no text of the client but what
 `_shorten` leaves of an unknown path, and never a prompt, an answer or a key.
+
+Only our own id reaches the engine: two clients may send the same one, and some of vLLM's connectors
+read addresses out of it. A client gets its own back, if it is harmless.
 """
 
+import os
+import re
 import time
 from collections import deque
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from slipstream.vllm_plugin.gate.access_log import AccessLog
+from slipstream.vllm_plugin.gate.answer_tokens import BEFORE_TOKENS, Usage, read_usage
 from slipstream.vllm_plugin.gate.answers import (
     App,
     Message,
@@ -22,17 +27,14 @@ from slipstream.vllm_plugin.gate.answers import (
 )
 from slipstream.vllm_plugin.gate.key_ring import SUPERVISOR
 from slipstream.vllm_plugin.gate.metrics import OTHER, open_metrics
-from slipstream.vllm_plugin.gate.request_ids import (
-    HEADER,
-    make_id,
-    read_client_id,
-    read_trace_id,
-)
+from slipstream.vllm_plugin.gate.records import AccessLog
 from slipstream.vllm_plugin.gate.routes import name_route
 from slipstream.vllm_plugin.gate.settings import Settings
-from slipstream.vllm_plugin.gate.usage import BEFORE_TOKENS, Usage, read_usage
 
 VISIT = "slipstream.visit"
+HEADER = b"x-request-id"
+_HARMLESS = re.compile(rb"[A-Za-z0-9._:=-]{1,64}")
+_TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 TEXT_CHARACTERS = 64
 # A stream's usage comes shortly before its end: '[DONE]' and an empty part may follow.
 LAST_CHUNKS = 4
@@ -41,38 +43,13 @@ LAST_CHUNKS = 4
 class Visit:
     """One request; the gate fills in the caller and the refusal."""
 
-    __slots__ = (
-        "answer_bytes",
-        "at",
-        "began",
-        "body_bytes",
-        "caller",
-        "chunks",
-        "client",
-        "client_id",
-        "complete",
-        "field",
-        "first",
-        "handed_over",
-        "id",
-        "last_chunks",
-        "left",
-        "method",
-        "path",
-        "refused",
-        "route",
-        "status",
-        "streamed",
-        "trace_id",
-    )
-
     def __init__(self, scope: Scope) -> None:
         headers, client = scope["headers"], scope.get("client")
         path = (scope.get("raw_path") or b"").partition(b"?")[0].decode("latin-1")
         self.at, self.began = time.time(), time.monotonic()
-        self.id = make_id()
-        self.client_id = read_client_id(headers)
-        self.trace_id = read_trace_id(headers)
+        self.id = os.urandom(8).hex()
+        self.client_id = _read_only(headers, HEADER, _HARMLESS)
+        self.trace_id = _read_only(headers, b"traceparent", _TRACE)
         self.client = _shorten(client[0]) if client else None
         self.method = scope["method"]
         self.path, self.route = path, name_route(self.method, path)
@@ -247,3 +224,12 @@ def _shorten(text: str) -> str:
     kept = text[:TEXT_CHARACTERS]
     safe = "".join(sign if sign.isascii() and sign.isprintable() else "?" for sign in kept)
     return safe if len(kept) == len(text) else f"{safe}..."
+
+
+def _read_only(
+    headers: Iterable[tuple[bytes, bytes]], name: bytes, form: re.Pattern[bytes]
+) -> str | None:
+    """Return a header's value, or the part of it that counts, unless it is odd or sent twice."""
+    given = [value for one, value in headers if one == name]
+    found = form.fullmatch(given[0]) if len(given) == 1 else None
+    return None if found is None else found[found.lastindex or 0].decode()

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.vllm_plugin.gate import access_log
-from slipstream.vllm_plugin.gate.access_log import AccessLog
+from slipstream.vllm_plugin.gate import records
+from slipstream.vllm_plugin.gate.records import AccessLog
 from tests.unit.vllm_plugin.gate.pieces import wait_until
 
 WRITER = """
 import sys
-from slipstream.vllm_plugin.gate.access_log import AccessLog
+from slipstream.vllm_plugin.gate.records import AccessLog
 lost = []
 log = AccessLog(sys.argv[1], limit_bytes=5000, older=99, drop=lost.append)
 for number in range(300):
@@ -48,7 +48,7 @@ def test_lines_are_private_and_in_order(tmp_path: Path) -> None:
 def test_a_full_file_is_moved_aside_and_the_oldest_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access_log, "LINES_AT_ONCE", 1)
+    monkeypatch.setattr(records, "LINES_AT_ONCE", 1)
     path = tmp_path / "access.jsonl"
     log = make_log(path, [], limit_bytes=len(b'{"number":100}\n') * 10, older=2)
     for number in range(100, 145):
@@ -65,7 +65,7 @@ def test_a_full_file_is_moved_aside_and_the_oldest_goes(
 def test_without_older_files_a_full_one_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access_log, "LINES_AT_ONCE", 1)
+    monkeypatch.setattr(records, "LINES_AT_ONCE", 1)
     log = make_log(tmp_path / "access.jsonl", [], limit_bytes=150, older=0)
     for number in range(100, 145):
         log.add({"number": number})
@@ -141,7 +141,7 @@ def test_a_link_in_the_files_place_is_not_followed(tmp_path: Path) -> None:
 def test_a_disk_that_hangs_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access_log, "MOST_WAITING", 10)
+    monkeypatch.setattr(records, "MOST_WAITING", 10)
     lost: list[int] = []
     log = make_log(tmp_path / "access.jsonl", lost)
     folder = os.open(tmp_path, os.O_RDONLY)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from slipstream.vllm_plugin.gate.answer_lengths import LEAST_BUDGET
 from slipstream.vllm_plugin.gate.request_limits import list_tools
+from slipstream.vllm_plugin.gate.request_policy import LEAST_BUDGET
 from tests.unit.vllm_plugin.gate.pieces import HELLO, Engine, ask, make_gate
 from tests.unit.vllm_plugin.gate.test_key_ring import new_key
 

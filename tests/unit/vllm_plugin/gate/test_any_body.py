@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from slipstream.serving.access.gate_file import GateRecording
 from slipstream.training.prompts import read_prompts
-from slipstream.vllm_plugin.gate.media import CONTENT_FIELDS
-from slipstream.vllm_plugin.gate.recording import PARAMETERS
-from slipstream.vllm_plugin.gate.request_fields import SERVER_FIELDS
+from slipstream.vllm_plugin.gate.content import CONTENT_FIELDS
+from slipstream.vllm_plugin.gate.records import PARAMETERS
 from slipstream.vllm_plugin.gate.request_limits import LISTS, SCHEMAS
-from slipstream.vllm_plugin.gate.request_policy import NOT_WITH_SPECULATION
+from slipstream.vllm_plugin.gate.request_policy import NOT_WITH_SPECULATION, SERVER_FIELDS
 from tests.unit.vllm_plugin.gate.pieces import CHAT, Engine, call, make_gate, make_scope
 
 FIELDS = (

@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from slipstream.vllm_plugin.gate.answers import Receive, Scope, Send
-from slipstream.vllm_plugin.gate.request_ids import read_client_id, read_trace_id
-from tests.unit.vllm_plugin.gate.pieces import CHAT, HELLO, Engine, make_gate
+from slipstream.vllm_plugin.gate.visits import Visit
+from tests.unit.vllm_plugin.gate.pieces import CHAT, HELLO, Engine, make_gate, make_scope
 from tests.unit.vllm_plugin.gate.test_sockets import send_raw, serve
 
 OURS = re.compile("[0-9a-f]{16}")
@@ -104,11 +104,19 @@ def test_the_headers_of_a_trace_reach_the_engine(tmp_path: Path) -> None:
     assert {name: engine.headers[name.encode()].decode() for name in trace} == trace
 
 
-def test_of_several_ids_none_counts() -> None:
-    assert read_client_id([(b"x-request-id", b"a"), (b"x-request-id", b"b")]) is None
-
-
-def test_a_trace_has_the_form_of_the_standard() -> None:
-    assert read_trace_id([(b"traceparent", f"00-{TRACE}-00f067aa0ba902b7-01".encode())]) == TRACE
-    for odd in (b"", b"00-x-y-01", f"00-{TRACE}".encode(), f'00-{TRACE}-"-01'.encode()):
-        assert read_trace_id([(b"traceparent", odd)]) is None
+@pytest.mark.parametrize(
+    ("headers", "client_id", "trace_id"),
+    [
+        ([(b"x-request-id", b"a")], "a", None),
+        ([(b"x-request-id", b"a"), (b"x-request-id", b"b")], None, None),
+        ([(b"traceparent", f"00-{TRACE}-00f067aa0ba902b7-01".encode())], None, TRACE),
+        ([(b"traceparent", b"00-x-y-01")], None, None),
+        ([(b"traceparent", f"00-{TRACE}".encode())], None, None),
+        ([(b"traceparent", f'00-{TRACE}-"-01'.encode())], None, None),
+    ],
+)
+def test_of_several_ids_none_counts_and_a_trace_has_the_form_of_the_standard(
+    headers: list[tuple[bytes, bytes]], client_id: str | None, trace_id: str | None
+) -> None:
+    visit = Visit(make_scope(b"/", headers=headers))
+    assert (visit.client_id, visit.trace_id) == (client_id, trace_id)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.vllm_plugin.gate.media import MEDIA
+from slipstream.vllm_plugin.gate.content import MEDIA
 from tests.unit.vllm_plugin.gate.pieces import (
     CHAT,
     HELLO,

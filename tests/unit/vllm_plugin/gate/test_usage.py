@@ -2,7 +2,7 @@
 
 import pytest
 
-from slipstream.vllm_plugin.gate.usage import Usage, read_usage
+from slipstream.vllm_plugin.gate.answer_tokens import Usage, read_usage
 
 USAGE = b'"usage":{"prompt_tokens":12,"total_tokens":46,"completion_tokens":34}'
 CACHED = b'"cache_read_input_tokens":100,"cache_creation_input_tokens":null'

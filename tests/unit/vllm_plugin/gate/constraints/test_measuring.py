@@ -12,7 +12,7 @@ import pytest
 from slipstream.serving.access.gate_file import GateSettings
 from slipstream.serving.access.keys import make_key
 from slipstream.serving.supervision.generation import SCHEMA as PROBE_SCHEMA
-from slipstream.vllm_plugin.gate import probe_rules
+from slipstream.vllm_plugin.gate import key_ring
 from slipstream.vllm_plugin.gate.answers import App
 from slipstream.vllm_plugin.gate.constraints import measuring
 from slipstream.vllm_plugin.gate.constraints.forms import Form
@@ -243,7 +243,7 @@ def test_nothing_is_measured_for_a_count_of_tokens(tmp_path: Path) -> None:
 
 
 def test_the_probes_form_is_the_supervisors() -> None:
-    assert probe_rules.SCHEMA == PROBE_SCHEMA
+    assert key_ring.PROBE_SCHEMA == PROBE_SCHEMA
 
 
 def test_keys_take_turns_one_constraint_each(tmp_path: Path) -> None:

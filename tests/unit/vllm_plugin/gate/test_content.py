@@ -1,22 +1,102 @@
-"""Pictures pass within limits, inline or from listed hosts; other media and tricks do not."""
+"""Pictures pass within limits, inline or from listed hosts; a request has a kind of text."""
 
 import json
+import struct
+import time
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slipstream.serving.access.gate_file import GateMedia
+from slipstream.vllm_plugin.gate.answer_tokens import AnswerTokens
+from slipstream.vllm_plugin.gate.content import MOST_CHARACTERS, find_kind, read_size
 from slipstream.vllm_plugin.gate.middleware import Gate
 from tests.unit.vllm_plugin.gate.pieces import CHAT, Engine, ask, make_gate
 from tests.unit.vllm_plugin.gate.test_key_ring import new_key
-from tests.unit.vllm_plugin.gate.test_picture_sizes import jpeg, png
 
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 HOSTS = ("pictures.example.org",)
 LISTED = "https://pictures.example.org/a.png"
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {}}}
+
+
+def png(*sizes: tuple[int, int]) -> bytes:
+    heads = [struct.pack(">I4sII5x4x", 13, b"IHDR", *size) for size in sizes]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(heads) + struct.pack(">I4s", 0, b"IDAT")
+
+
+def jpeg(*sizes: tuple[int, int], before: bytes = b"") -> bytes:
+    frames = [struct.pack(">BBHBHH", 0xFF, 0xC2, 11, 8, h, w) + b"\x01\x01\x11\0" for w, h in sizes]
+    return b"\xff\xd8" + before + b"".join(frames) + b"\xff\xda\0\x08"
+
+
+def gif(screen: tuple[int, int], corner: tuple[int, int], frame: tuple[int, int]) -> bytes:
+    comment = b"\x21\xfe\x02hi\0"
+    table = b"\0" * 6
+    shown = b"\x2c" + struct.pack("<HHHH", *corner, *frame)
+    return b"GIF89a" + struct.pack("<HH", *screen) + b"\x80\0\0" + table + comment + shown
+
+
+def webp(chunk: bytes) -> bytes:
+    return b"RIFF\0\0\0\0WEBP" + chunk
+
+
+EXIF = b"\xff\xe1" + struct.pack(">H", 6) + b"\xff\xc0ab"
+THUMBNAIL = b"\xff\xff\xe2" + struct.pack(">H", 20) + jpeg((9, 9))[:18]
+
+
+@pytest.mark.parametrize(
+    ("head", "size"),
+    [
+        (png((640, 480)), (640, 480)),
+        (png((1, 1), (9000, 70)), (9000, 70)),
+        (jpeg((640, 480)), (640, 480)),
+        (jpeg((640, 480), before=EXIF + THUMBNAIL), (640, 480)),
+        (jpeg((1, 1), (9000, 70), before=b"junk\xff\x01"), (9000, 70)),
+        (gif((640, 480), (0, 0), (640, 480)), (640, 480)),
+        (gif((1, 1), (10, 20), (30, 40)), (40, 60)),
+        (webp(b"VP8X" + b"\0" * 8 + b"\x7f\x02\0\xdf\x01\0"), (640, 480)),
+        (webp(b"VP8L" + b"\0" * 4 + b"\x2f" + (639 | 479 << 14).to_bytes(4, "little")), (640, 480)),
+        (webp(b"VP8 " + b"\0" * 7 + b"\x9d\x01\x2a\x80\x02\xe0\x01"), (640, 480)),
+    ],
+)
+def test_the_declared_size_is_found(head: bytes, size: tuple[int, int]) -> None:
+    assert read_size(head) == size
+    assert read_size(head + b"\0" * 999) == size
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        b"BM" + b"\0" * 60,
+        b"II*\0" + b"\0" * 60,
+        b"%!PS-Adobe-3.0 EPSF-3.0",
+        b"<svg width='9' height='9'/>",
+        b"\x89PNG\r\n\x1a\n",
+        png((640, 480))[:20],
+        jpeg(),
+        jpeg((640, 480))[:6],
+        b"GIF89a\0",
+        webp(b"ANIM"),
+        webp(b"VP8 " + b"\0" * 20),
+    ],
+)
+def test_what_is_no_picture_has_no_size(head: bytes) -> None:
+    assert read_size(head) is None
+
+
+@given(
+    st.sampled_from([b"\x89PNG\r\n\x1a\n", b"\xff\xd8", b"GIF89a", b"RIFFxxxxWEBP"]), st.binary()
+)
+def test_no_bytes_are_too_odd(start: bytes, rest: bytes) -> None:
+    size = read_size(start + rest)
+    assert size is None or all(0 <= length < 2**32 for length in size)
 
 
 def encode(picture: bytes) -> str:
@@ -120,8 +200,7 @@ def test_an_address_that_is_not_listed_is_not_fetched(tmp_path: Path, address: A
     ):
         answer = ask(gate, path, json=document)
         assert answer.status_code == 400
-        what = "this server takes pictures as inline data (base64) and addresses of pictures."
-        assert read_message(answer).startswith(what)
+        assert "pictures.example.org" in read_message(answer)
     assert engine.scopes == []
 
 
@@ -211,3 +290,65 @@ def test_a_seeing_server_takes_text_as_ever(tmp_path: Path) -> None:
     document = chat({"type": "text", "text": "data:image/png;base64,AAAA file:///etc/passwd"})
     assert ask(seeing(tmp_path, engine), json=document).status_code == 200
     assert json.loads(engine.bodies[0]) == document
+
+
+def say(text: Any, **more: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}], **more}
+
+
+@pytest.mark.parametrize(
+    ("document", "kind"),
+    [
+        (say("Write a Python function that sorts a list."), "code"),
+        (say("What does this do?\n```\nfor x in y: pass\n```"), "code"),
+        (say("Tell me a story about a lighthouse."), "prose"),
+        (say("Translate into French: where is the station?"), "translation"),
+        (say("hi", tools=[TOOL]), "tools"),
+        (say("Tell me a story.", tools=[TOOL], tool_choice="none"), "prose"),
+        (say("List three.", response_format={"type": "json_object"}), "structured"),
+        (say("List three.", response_format={"type": "text"}), "prose"),
+        (say([{"type": "text", "text": "Explain this traceback"}]), "code"),
+        ({"prompt": "Once upon a time"}, "prose"),
+        ({"prompt": [1, 2, 3]}, "other"),
+        ({"input": [{"role": "user", "content": "Refactor it."}]}, "code"),
+        ({"input": "Tell me a story."}, "prose"),
+        ({}, "other"),
+        (say(None), "other"),
+        ({"messages": [None, 7]}, "other"),
+        ({"messages": "Tell me."}, "prose"),
+    ],
+)
+def test_a_request_has_a_kind(document: dict[str, Any], kind: str) -> None:
+    assert find_kind(document) == kind
+
+
+def test_a_long_text_is_judged_by_its_end() -> None:
+    assert find_kind(say("def f(): pass\n" * 100_000 + "Tell me a story. " * 400)) == "prose"
+
+
+HOSTILE = (
+    *("\n", " ", "\t ", "; ", "{ \n", "def ", "\n\t", "x\n ", "```", "translat", "c++ c"),
+    *("import\t", "unit tes", "class\n", "#", "\u00fcbersetz ", "trad"),
+)
+
+
+@pytest.mark.parametrize("piece", HOSTILE, ids=repr)
+def test_the_kind_is_found_in_a_time_that_grows_with_the_text(piece: str) -> None:
+    """A pattern that began with any white space took 2.4 s for 4,000 newlines."""
+
+    def measure(characters: int) -> float:
+        document = {"prompt": (piece * characters)[:characters] + "x"}
+        began = time.process_time()
+        for _ in range(5):
+            find_kind(document)
+        return time.process_time() - began
+
+    quarter, whole = measure(MOST_CHARACTERS // 4), measure(MOST_CHARACTERS)
+    assert whole < max(0.1, 8 * quarter)
+
+
+@pytest.mark.parametrize("piece", [b'"content":"', b"\\", b'\\"', b'"text": ', b'"delta":"\\'])
+def test_tokens_are_counted_in_a_time_that_grows_with_the_answer(piece: bytes) -> None:
+    began = time.process_time()
+    AnswerTokens().see((piece * 200_000)[:200_000])
+    assert time.process_time() - began < 1
