@@ -29,7 +29,7 @@ from slipstream.vllm_plugin.gate.answers import (
 )
 from slipstream.vllm_plugin.gate.caller_limits import CallerLimits, RefusalPace
 from slipstream.vllm_plugin.gate.connections import bound_connections, give_way, hold_place
-from slipstream.vllm_plugin.gate.constraints.forms import list_forms
+from slipstream.vllm_plugin.gate.constraints.forms import Form
 from slipstream.vllm_plugin.gate.constraints.measuring import Constraints
 from slipstream.vllm_plugin.gate.content import estimate_prompt_bytes, find_kind
 from slipstream.vllm_plugin.gate.fair_shares import FairShares, Seat
@@ -257,7 +257,7 @@ class Gate:
         self, scope: Scope, body: bytes, caller: Caller, receive: Receive, send: Send
     ) -> None:
         """Pass a request to the engine when there is a seat for it, and count it."""
-        judged = await self._judge_body(body, caller, scope["path"], scope[VISIT].id, receive)
+        judged = await self._judge_all(body, caller, scope, receive)
         if judged is None:
             return
         if judged.body is not body:
@@ -275,10 +275,21 @@ class Gate:
                 again = replay(judged.body, receive)
                 await self.app(scope, *self._watch(judged, again, send, tokens))
 
-    async def _judge_body(
-        self, body: bytes, caller: Caller, path: str, identity: str, receive: Receive
+    async def _judge_all(
+        self, body: bytes, caller: Caller, scope: Scope, receive: Receive
     ) -> _Judged | None:
-        """Check the body against the rules; None if the client leaves before that is done.
+        """Check the body, again when its constraints are measured; None if the client left."""
+        path, identity = scope["path"], scope[VISIT].id
+        while isinstance(judged := self._judge_body(body, caller, path, identity), list):
+            measuring = self._constraints.measure(caller, judged, self.settings)
+            if await unless_left(measuring, receive) is None:
+                return None
+        return judged
+
+    def _judge_body(
+        self, body: bytes, caller: Caller, path: str, identity: str
+    ) -> _Judged | list[Form]:
+        """Check the body against the rules, or return the forms that are to be measured first.
 
         The parsed document, which is large, is not kept.
         """
@@ -288,11 +299,11 @@ class Gate:
             require_probe(body, document)
         warnings = apply_policy(document, body, path, settings)
         _require_model(document, caller, settings.served_names)
-        trusted = settings.constraints == "any" or caller is SUPERVISOR or path in WITHOUT_ENGINE
-        if forms := [] if trusted else list_forms(document):
-            admission = self._constraints.admit(caller, forms, document, settings)
-            if (dropped := await unless_left(admission, receive)) is None:
-                return None
+        trusted = settings.constraints == "any" or caller is SUPERVISOR
+        if not trusted and path not in WITHOUT_ENGINE:
+            unmeasured, dropped = self._constraints.check(document, settings)
+            if unmeasured:
+                return unmeasured
             warnings += dropped
         if warnings:
             body = json.dumps(document).encode()

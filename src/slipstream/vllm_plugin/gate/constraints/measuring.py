@@ -44,6 +44,8 @@ REMEMBERED_BYTES = 256 * 2**20
 LEAST_BYTES = 2**16
 REASONS = {"costly": "costly_schema", "faulty": "faulty_schema"}
 
+# When a key had something measured, and the milliseconds that it took.
+_Recent = deque[tuple[float, float]]
 _log = logging.getLogger(__name__)
 
 
@@ -60,6 +62,9 @@ class Verdict(NamedTuple):
     why: str = ""
 
 
+FITS = Verdict("fits", 0)
+
+
 class Constraints:
     """Admits requests whose constraints were measured, and those without any."""
 
@@ -69,49 +74,45 @@ class Constraints:
         self._turns = Turns()
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()
         self._known_bytes = 0
-        self._recent: dict[str, deque[tuple[float, float]]] = {}
+        self._recent: dict[str, _Recent] = {}
 
-    async def admit(
-        self, caller: Caller, forms: list[Form], document: Document, settings: Settings
-    ) -> list[str]:
-        """Refuse what the engine cannot afford; tools lose optional parts first; return that."""
-        dropped = []
-        verdict = await self._judge(caller, forms, settings)
-        if verdict.outcome != "fits" and (lost := lighten(find_compiled_tools(document))):
-            dropped = [f"{lost} lengths, patterns and formats dropped from tools: {verdict.why}"]
-            verdict = await self._judge(caller, list_forms(document), settings)
+    def check(self, document: Document, settings: Settings) -> tuple[list[Form], list[str]]:
+        """Refuse what does not fit; return what is to be measured, and what tools have lost."""
+        forms = list_forms(document)
+        verdict = self._recall(forms, settings) if forms else FITS
+        dropped = _lighten(document, verdict)
+        if dropped:
+            forms = list_forms(document)
+            verdict = self._recall(forms, settings)
+        if verdict is None:
+            return forms, dropped
         if (reason := REASONS.get(verdict.outcome)) is not None:
-            what = f"{forms[0].field}: {verdict.why}"
-            raise Refusal(400, what, field=forms[0].field, reason=reason)
-        return [text.encode("ascii", "replace").decode() for text in dropped]
+            field = forms[0].field
+            raise Refusal(400, f"{field}: {verdict.why}", field=field, reason=reason)
+        return [], dropped
 
-    async def _judge(self, caller: Caller, forms: list[Form], settings: Settings) -> Verdict:
-        most = settings.limits.schema_units
-        content = json.dumps([most, [(form.kind, form.text) for form in forms]])
-        digest = sha256(content.encode()).digest()
-        if (known := self._recall(digest)) is not None:
-            return known
+    async def measure(self, caller: Caller, forms: list[Form], settings: Settings) -> bool:
+        """Have forms measured when it is their key's turn, unless that was done meanwhile."""
+        most, field = settings.limits.schema_units, forms[0].field
         async with self._turns.take(caller.id, settings.retry_after_seconds):
-            if (known := self._recall(digest)) is not None:
-                return known
-            if caller is not ANYONE:
-                self._require_pace(caller.id, forms[0].field, settings)
+            if self._recall(forms, settings) is not None:
+                return True
             began, spent = self._clock(), float(most)
+            recent = self._require_pace(caller, began, field, settings)
             try:
                 verdict = await self.worker.measure(forms, most)
                 spent = verdict.milliseconds
             except Unmeasured as fault:
-                what, seconds = f"{forms[0].field}: {fault}", settings.retry_after_seconds
+                what, seconds = f"{field}: {fault}", settings.retry_after_seconds
                 raise try_later(503, what, seconds, reason="unmeasured") from fault
             finally:  # Whoever leaves has had so much, too.
-                spent = min(spent, (self._clock() - began) * 1000)
-                self._recent.setdefault(caller.id, deque()).append((began, spent))
-            self._remember(digest, verdict)
-            return verdict
+                recent.append((began, min(spent, (self._clock() - began) * 1000)))
+            self._remember(_digest(forms, settings), verdict)
+            return True
 
-    def _require_pace(self, caller: str, field: str, settings: Settings) -> None:
-        """Refuse what is too much of a key within a minute."""
-        now, recent = self._clock(), self._recent.get(caller, deque())
+    def _require_pace(self, caller: Caller, now: float, field: str, settings: Settings) -> _Recent:
+        """Refuse what is too much of a key within a minute; return what it had in that."""
+        recent = self._recent.setdefault(caller.id, deque())
         while recent and recent[0][0] <= now - MINUTE:
             recent.popleft()
         spent = sum(milliseconds for _, milliseconds in recent)
@@ -120,15 +121,16 @@ class Constraints:
             "ms for new schemas": (spent, settings.schema_units_per_minute),
         }
         for what, (used, most) in limits.items():
-            if used >= most:
+            if used >= most and caller is not ANYONE:
                 message = f"{field}: this key may have {most} {what} within a minute"
                 wait = max(1, ceil(recent[0][0] + MINUTE - now))
                 refusal = try_later(429, message, wait, reason="new_schemas")
                 refusal.field = field
                 raise refusal
+        return recent
 
-    def _recall(self, digest: bytes) -> Verdict | None:
-        if digest in self._known:
+    def _recall(self, forms: list[Form], settings: Settings) -> Verdict | None:
+        if (digest := _digest(forms, settings)) in self._known:
             self._known.move_to_end(digest)
         return self._known.get(digest)
 
@@ -138,6 +140,21 @@ class Constraints:
         while self._known_bytes > REMEMBERED_BYTES:
             _, oldest = self._known.popitem(last=False)
             self._known_bytes -= max(LEAST_BYTES, oldest.size)
+
+
+def _lighten(document: Document, verdict: Verdict | None) -> list[str]:
+    """Remove optional parts from tools that do not fit; return what the client is told of it."""
+    if verdict is None or verdict.outcome == FITS.outcome:
+        return []
+    lost = lighten(find_compiled_tools(document))
+    what = f"{lost} lengths, patterns and formats dropped from tools: {verdict.outcome}"
+    return [what] if lost else []
+
+
+def _digest(forms: list[Form], settings: Settings) -> bytes:
+    """Return what tells forms apart, as the engine's cache does; with other limits all are new."""
+    texts = [(form.kind, form.text) for form in forms]
+    return sha256(json.dumps([settings.limits.schema_units, texts]).encode()).digest()
 
 
 class Turns:
@@ -168,6 +185,8 @@ class Turns:
 
     def _hand_out(self) -> None:
         for key, queue in [*self._waiting.items()]:
+            while queue and queue[0].cancelled():
+                queue.popleft()
             if not queue:
                 del self._waiting[key]
             elif key not in self._running and len(self._running) < CHILDREN:
@@ -250,10 +269,10 @@ class WorkerProcess:
         self._writer = None
         process.kill()
         process.wait()
-        _log.warning("slipstream gate: the process that measures constraints has ended")
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(Unmeasured("the process that measures has ended"))
+                _log.warning("slipstream gate: the process that measures constraints has ended")
 
 
 def describe_vocabulary(config: Any) -> bytes:

@@ -318,3 +318,21 @@ def test_a_client_that_leaves_ends_its_measurement_and_has_had_the_time(tmp_path
     worker = asyncio.run(run())
     assert (worker.running, worker.ended_early, engine.scopes) == (0, 3, [])
     assert ask(gate, key=one, json=HELLO | hold_to(9)).status_code == 429
+
+
+def test_whoever_leaves_the_queue_holds_up_nobody(tmp_path: Path) -> None:
+    async def run() -> list[int]:
+        gate._constraints.worker = worker = Slow()
+        asking = [
+            asyncio.create_task(ask_async(gate, key=keys[n % 3], json=HELLO | hold_to(n)))
+            for n in range(9)
+        ]
+        await asyncio.sleep(0.05)
+        worker.go_on.set()
+        for task in asking[3:6]:
+            task.cancel()
+        done = await asyncio.gather(*asking, return_exceptions=True)
+        return [one.status_code for one in done if isinstance(one, httpx.Response)]
+
+    gate, keys, _ = keyed_gate(tmp_path, Engine())
+    assert asyncio.run(asyncio.wait_for(run(), 30)) == [200] * 6
