@@ -8,20 +8,23 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from slipstream.vllm_plugin.gate.answer_tokens import AnswerTokens
-from slipstream.vllm_plugin.gate.answers import Receive, Refusal, Scope, Send
-from slipstream.vllm_plugin.gate.caller_limits import CallerLimits
+from slipstream.vllm_plugin.gate.answers import Refusal
+from slipstream.vllm_plugin.gate.caller_limits import (
+    LONGEST_WAIT_SECONDS,
+    REFUSED_AT_ONCE,
+    CallerLimits,
+    RefusalPace,
+)
 from slipstream.vllm_plugin.gate.key_ring import Caller
 from slipstream.vllm_plugin.gate.settings import KeyTerms
 from tests.unit.vllm_plugin.gate.pieces import (
     CHAT,
     HELLO,
     Engine,
-    ask,
     ask_async,
     ask_chat,
     make_gate,
@@ -213,86 +216,57 @@ def test_half_bodies_have_a_seat_each_and_the_next_is_refused_at_once(tmp_path: 
     assert len(engine.bodies) == 1
 
 
-def test_an_open_gate_lets_in_what_comes(tmp_path: Path) -> None:
-    async def ask_many() -> list[int]:
-        gate = make_gate(tmp_path, Engine())
-        answers = await asyncio.gather(*(ask_async(gate, json=HELLO) for _ in range(80)))
-        return [answer.status_code for answer in answers]
-
-    assert asyncio.run(ask_many()) == [200] * 80
+def test_a_hundred_are_refused_at_once_and_then_fifty_a_second() -> None:
+    pace = RefusalPace(50, clock=Clock())
+    waits = [pace.place("a") for _ in range(REFUSED_AT_ONCE + 50)]
+    assert waits[:REFUSED_AT_ONCE] == [0] * REFUSED_AT_ONCE
+    assert round(waits[-1], 6) == 1
 
 
-LISTED = {
-    "object": "list",
-    "data": [
-        {"id": name, "root": f"/home/someone/models/{name}", "max_model_len": 512}
-        for name in ("one", "two")
-    ],
-}
+def test_one_who_stops_is_forgiven() -> None:
+    clock = Clock()
+    pace = RefusalPace(50, clock=clock)
+    for _ in range(REFUSED_AT_ONCE + 50):
+        pace.place("a")
+    clock.now += 3
+    assert [pace.place("a") for _ in range(REFUSED_AT_ONCE)] == [0] * REFUSED_AT_ONCE
+    assert pace.place("a") > 0
 
 
-@pytest.mark.parametrize(("models", "shown"), [(None, ["one", "two"]), (("two",), ["two"])])
-def test_models_are_listed_by_name_and_not_by_their_folder(
-    tmp_path: Path, models: tuple[str, ...] | None, shown: list[str]
-) -> None:
-    file, listed = tmp_path / "keys.json", json.dumps(LISTED).encode()
-    _, key = new_key(file, models=models)
-    engine = Engine(chunks=(listed[:20], listed[20:]))
-    answer = ask(make_gate(tmp_path, engine, keys_file=file), "/v1/models", key=key)
-    assert "/home" not in answer.text
-    assert [(one["id"], one["root"]) for one in answer.json()["data"]] == [
-        (name, name) for name in shown
-    ]
-    assert answer.json()["data"][0]["max_model_len"] == 512
+def test_others_do_not_wait() -> None:
+    pace = RefusalPace(50, clock=Clock())
+    for _ in range(REFUSED_AT_ONCE * 2):
+        pace.place("a")
+    assert pace.place("b") == 0
 
 
-@pytest.mark.parametrize("body", [b"", b"no list", b'{"data": 3}', b"x" * 3 * 2**20])
-def test_what_is_no_list_of_models_passes(tmp_path: Path, body: bytes) -> None:
-    chunks = tuple(body[start : start + 2**19] for start in range(0, len(body), 2**19))
-    gate = make_gate(tmp_path, Engine(chunks=chunks))
-    assert ask(gate, "/v1/models").content == body
-    gate = make_gate(tmp_path, Engine(status=500, chunks=(json.dumps(LISTED).encode(),)))
-    assert ask(gate, "/v1/models").json() == LISTED
+def test_nobody_is_held_for_long() -> None:
+    pace = RefusalPace(1, clock=Clock())
+    waits = [pace.place("a") for _ in range(REFUSED_AT_ONCE * 10)]
+    assert max(waits) == LONGEST_WAIT_SECONDS
 
 
-def test_a_list_of_models_keeps_its_length(tmp_path: Path) -> None:
-    body = json.dumps(LISTED).encode()
+def test_the_gate_holds_refusals_and_not_what_it_lets_pass(tmp_path: Path) -> None:
+    gate = make_gate(tmp_path, Engine(), refusals_per_second=0.01)
 
-    async def engine(scope: Scope, receive: Receive, send: Send) -> None:
-        length = (b"content-length", str(len(body)).encode())
-        await send({"type": "http.response.start", "status": 200, "headers": [length]})
-        await send({"type": "http.response.body", "body": body})
+    async def ask_all() -> None:
+        for _ in range(REFUSED_AT_ONCE):
+            assert (await ask_async(gate, content=b"[]")).status_code == 400
+        held = asyncio.create_task(ask_async(gate, content=b"[]"))
+        await asyncio.sleep(0)
+        assert (await ask_async(gate, content=b"{}")).status_code == 200
+        assert not held.done()
+        held.cancel()
 
-    answer = ask(make_gate(tmp_path, engine), "/v1/models")
-    assert int(answer.headers["content-length"]) == len(answer.content) < len(body)
-
-
-@pytest.mark.parametrize("field", ["session_id", "stream_interval", "mm_payload", "priority"])
-def test_what_chooses_for_the_server_is_refused(tmp_path: Path, field: str) -> None:
-    answer = ask(make_gate(tmp_path, Engine()), json={**HELLO, field: 1})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+    asyncio.run(ask_all())
 
 
-def test_a_field_that_nobody_knows_is_dropped_with_a_warning(tmp_path: Path) -> None:
-    engine = Engine()
-    fields: dict[str, Any] = {"tempreature": 1, "caf\u00e9\r\nx: y": 2, "seed": 3}
-    answer = ask_chat(make_gate(tmp_path, engine), **fields)
-    assert answer.status_code == 200
-    assert engine.document == HELLO | {"seed": 3}
-    assert answer.headers["x-slipstream-warning"] == (
-        "tempreature dropped: not a field of this API; caf???x: y dropped: not a field of this API"
-    )
-
-
-def test_a_session_is_not_chosen_by_a_header_either(tmp_path: Path) -> None:
-    engine = Engine()
-    gate = make_gate(tmp_path, engine)
-    ask(gate, CHAT, json=HELLO, headers={"x-session-id": "another's"})
-    assert b"x-session-id" not in engine.headers
-
-
-def test_a_body_of_odd_fields_only_is_refused(tmp_path: Path) -> None:
-    odd: dict[str, Any] = {f"field{number}": 1 for number in range(17)}
-    refused = ask_chat(make_gate(tmp_path, Engine()), **odd)
-    assert refused.status_code == 400
-    assert read_error(refused) == "the body has 17 fields that are not of this API"
+def test_a_refusal_that_waits_holds_no_frame_of_its_request() -> None:
+    try:
+        try:
+            raise ValueError("the body")
+        except ValueError as fault:
+            raise Refusal(400, "no") from fault
+    except Refusal as fault:
+        refusal = fault.forget()
+    assert (refusal.__traceback__, refusal.__cause__, refusal.__context__) == (None, None, None)

@@ -10,6 +10,7 @@ import pytest
 
 from slipstream.serving.access.gate_file import KeyDefaults
 from slipstream.vllm_plugin.gate import watched_file
+from slipstream.vllm_plugin.gate.key_ring import PROBE_SCHEMA
 from tests.unit.vllm_plugin.gate.pieces import (
     CHAT,
     HELLO,
@@ -135,6 +136,9 @@ def test_the_supervisor_has_a_key_of_its_own(tmp_path: Path) -> None:
         ("/v1/completions", {"max_tokens": None}, 403),
         ("/v1/completions", {"max_tokens": True, "n": 8}, 403),
         ("/v1/completions", {"stream": True}, 403),
+        ("/v1/completions", {"structured_outputs": {"json": PROBE_SCHEMA}}, 200),
+        ("/v1/completions", {"structured_outputs": {"json": {}}}, 403),
+        ("/v1/completions", {"structured_outputs": {"regex": "a"}}, 403),
         ("/v1/completions", {"prompt": ["a", "b"]}, 403),
         ("/v1/completions", {"prompt": "x" * 2**14}, 403),
         (CHAT, HELLO, 403),

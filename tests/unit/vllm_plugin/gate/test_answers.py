@@ -1,4 +1,4 @@
-"""Anthropic's routes pass the gate like the others, and their errors have Anthropic's form."""
+"""Errors have the form of their API, and the list of models has names only."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from slipstream.vllm_plugin.gate.answers import Receive, Scope, Send
 from tests.unit.vllm_plugin.gate.pieces import HELLO, REMOTE, Engine, ask, make_gate
 from tests.unit.vllm_plugin.gate.test_key_ring import new_key
 
@@ -121,3 +122,48 @@ def test_what_makes_no_tokens_waits_for_no_seat_and_costs_none(tmp_path: Path) -
     gate = make_gate(tmp_path, engine, keys_file=file, seats=1)
     statuses = [ask(gate, COUNT, key=secret, json=HELLO).status_code for _ in range(3)]
     assert statuses == [200, 200, 200]
+
+
+LISTED = {
+    "object": "list",
+    "data": [
+        {"id": name, "root": f"/home/someone/models/{name}", "max_model_len": 512}
+        for name in ("one", "two")
+    ],
+}
+
+
+@pytest.mark.parametrize(("models", "shown"), [(None, ["one", "two"]), (("two",), ["two"])])
+def test_models_are_listed_by_name_and_not_by_their_folder(
+    tmp_path: Path, models: tuple[str, ...] | None, shown: list[str]
+) -> None:
+    file, listed = tmp_path / "keys.json", json.dumps(LISTED).encode()
+    _, key = new_key(file, models=models)
+    engine = Engine(chunks=(listed[:20], listed[20:]))
+    answer = ask(make_gate(tmp_path, engine, keys_file=file), "/v1/models", key=key)
+    assert "/home" not in answer.text
+    assert [(one["id"], one["root"]) for one in answer.json()["data"]] == [
+        (name, name) for name in shown
+    ]
+    assert answer.json()["data"][0]["max_model_len"] == 512
+
+
+@pytest.mark.parametrize("body", [b"", b"no list", b'{"data": 3}', b"x" * 3 * 2**20])
+def test_what_is_no_list_of_models_passes(tmp_path: Path, body: bytes) -> None:
+    chunks = tuple(body[start : start + 2**19] for start in range(0, len(body), 2**19))
+    gate = make_gate(tmp_path, Engine(chunks=chunks))
+    assert ask(gate, "/v1/models").content == body
+    gate = make_gate(tmp_path, Engine(status=500, chunks=(json.dumps(LISTED).encode(),)))
+    assert ask(gate, "/v1/models").json() == LISTED
+
+
+def test_a_list_of_models_keeps_its_length(tmp_path: Path) -> None:
+    body = json.dumps(LISTED).encode()
+
+    async def engine(scope: Scope, receive: Receive, send: Send) -> None:
+        length = (b"content-length", str(len(body)).encode())
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await send({"type": "http.response.body", "body": body})
+
+    answer = ask(make_gate(tmp_path, engine), "/v1/models")
+    assert int(answer.headers["content-length"]) == len(answer.content) < len(body)
