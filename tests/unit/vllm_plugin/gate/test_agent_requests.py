@@ -89,7 +89,6 @@ def test_what_needs_stored_responses_is_refused(tmp_path: Path, field: str) -> N
     gate = make_gate(tmp_path, engine)
     answer = ask(gate, RESPONSES, json={**RESPONSE, field: "resp_1", "store": True})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
-    assert "this server stores no responses" in answer.json()["error"]["message"]
     assert engine.scopes == []
     assert ask(gate, RESPONSES, json={**RESPONSE, field: None, "store": True}).status_code == 200
 

@@ -41,60 +41,25 @@ ENOUGH: list[dict[str, Any]] = [
     {"tools": [{"function": {"description": "x" * 60000}}] * 3},
 ]
 TOO_MUCH: list[tuple[dict[str, Any], str]] = [
-    ({"n": 9}, "n is 9; this server allows up to 8"),
-    ({"n": 1000}, "n is 1000; this server allows up to 8"),
-    ({"n": 8.5}, "n is 8.5; this server allows up to 8"),
-    ({"n": "1000"}, "n is not a number"),
-    ({"n": [1]}, "n is not a number"),
-    ({"best_of": 9}, "best_of is 9; this server allows up to 8"),
-    ({"logprobs": 21}, "logprobs is 21; this server allows up to 20"),
-    ({"top_logprobs": 21}, "top_logprobs is 21; this server allows up to 20"),
-    ({"top_logprobs": -1}, "top_logprobs is -1; this server allows up to 20"),
-    ({"prompt_logprobs": -1}, "prompt_logprobs is -1; this server allows up to 20"),
-    ({"top_logprobs": "21"}, "top_logprobs is not a number"),
-    ({"stop": ["a"] * 5}, "stop: 5 stop strings; this server allows up to 4"),
-    ({"stop": "x" * 257}, "stop: 257 characters in a stop string; this server allows up to 256"),
-    (
-        {"stop": ["a", "x" * 257]},
-        "stop: 257 characters in a stop string; this server allows up to 256",
-    ),
-    ({"stop_sequences": ["a"] * 5}, "stop_sequences: 5 stop strings; this server allows up to 4"),
-    ({"bad_words": ["a"] * 1025}, "bad_words: 1025 entries; this server allows up to 1024"),
-    (
-        {"allowed_token_ids": [1] * 1025},
-        "allowed_token_ids: 1025 entries; this server allows up to 1024",
-    ),
-    ({"structured_outputs": "regex"}, "structured_outputs is not an object"),
-    ({"structured_outputs": [{"regex": "a"}]}, "structured_outputs is not an object"),
-    (
-        {"structured_outputs": {"regex": "a" * 2049}},
-        "regex: 2049 characters; this server allows up to 2048",
-    ),
-    (
-        {"structured_outputs": {"json": {"items": [{"pattern": "a" * 2049}]}}},
-        "pattern: 2049 characters; this server allows up to 2048",
-    ),
-    (
-        {"structured_outputs": {"grammar": "g" * 16385}},
-        "grammar: 16385 characters; this server allows up to 16384",
-    ),
-    (
-        {"structured_outputs": {"json": "x" * 65537}},
-        "json: 65537 bytes of schema; this server allows up to 65536",
-    ),
-    (
-        {"structured_outputs": {"choice": ["x" * 65536]}},
-        "choice: 65540 bytes of schema; this server allows up to 65536",
-    ),
-    (
-        {"response_format": {"x": "x" * 65536}},
-        "response_format: 65545 bytes of schema; this server allows up to 65536",
-    ),
-    ({"text": {"x": "x" * 65536}}, "text: 65545 bytes of schema; this server allows up to 65536"),
-    (
-        {"tools": [{}, {"x": "x" * 65536}]},
-        "tools: 65545 bytes of schema; this server allows up to 65536",
-    ),
+    *(({"n": number}, "n") for number in (9, 1000, 8.5, "1000", [1])),
+    ({"best_of": 9}, "best_of"),
+    ({"logprobs": 21}, "logprobs"),
+    *(({"top_logprobs": number}, "top_logprobs") for number in (21, -1, "21")),
+    ({"prompt_logprobs": -1}, "prompt_logprobs"),
+    *(({"stop": stops}, "stop") for stops in (["a"] * 5, "x" * 257, ["a", "x" * 257])),
+    ({"stop_sequences": ["a"] * 5}, "stop_sequences"),
+    ({"bad_words": ["a"] * 1025}, "bad_words"),
+    ({"allowed_token_ids": [1] * 1025}, "allowed_token_ids"),
+    ({"structured_outputs": "regex"}, "structured_outputs"),
+    ({"structured_outputs": [{"regex": "a"}]}, "structured_outputs"),
+    ({"structured_outputs": {"regex": "a" * 2049}}, "regex"),
+    ({"structured_outputs": {"json": {"items": [{"pattern": "a" * 2049}]}}}, "pattern"),
+    ({"structured_outputs": {"grammar": "g" * 16385}}, "grammar"),
+    ({"structured_outputs": {"json": "x" * 65537}}, "json"),
+    ({"structured_outputs": {"choice": ["x" * 65536]}}, "choice"),
+    ({"response_format": {"x": "x" * 65536}}, "response_format"),
+    ({"text": {"x": "x" * 65536}}, "text"),
+    ({"tools": [{}, {"x": "x" * 65536}]}, "tools"),
 ]
 
 
@@ -110,12 +75,11 @@ def test_what_is_just_enough_passes_as_it_came(tmp_path: Path, fields: dict[str,
     assert engine.document == HELLO | fields
 
 
-@pytest.mark.parametrize(("fields", "message"), TOO_MUCH, ids=lambda part: name(part)[:40])
-def test_what_is_too_much_is_refused(tmp_path: Path, fields: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("fields", "field"), TOO_MUCH, ids=lambda part: name(part)[:40])
+def test_what_is_too_much_is_refused(tmp_path: Path, fields: dict[str, Any], field: str) -> None:
     engine = Engine()
     answer = ask_chat(make_gate(tmp_path, engine), **fields)
-    assert (answer.status_code, read_error(answer)) == (400, message)
-    assert answer.json()["error"]["param"] == message.split()[0].rstrip(":")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
     assert engine.scopes == []
 
 
@@ -141,31 +105,27 @@ def test_prompts_count_and_so_do_their_answers(
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("body", "field"),
     [
-        (b"", "the body is not JSON: Expecting value: line 1 column 1 (char 0)"),
-        (b"{", "the body is not JSON: Expecting property name"),
-        (b'{"n": NaN}', "the body is not JSON: NaN is not JSON"),
-        (b'{"n": -Infinity}', "the body is not JSON: -Infinity is not JSON"),
-        (b'{"n": 1e999}', "n is inf; this server allows up to 8"),
-        (b'{"a": "\xff"}', "the body is not JSON: 'utf-8' codec can't decode"),
-        ('{"n": 1}'.encode("utf-16"), "the body is not JSON"),
-        (b"\xef\xbb\xbf{}", "the body is not JSON"),
-        (b'{"n": 1} {"n": 1000}', "the body is not JSON: Extra data"),
-        (b'{"n": ' + b"9" * 5000 + b"}", "the body is not JSON: Exceeds the limit"),
-        (b"[]", "the body is not a JSON object"),
-        (b'"chat"', "the body is not a JSON object"),
-        (b'{"a": ' + b"[" * 64 + b"]" * 64 + b"}", "the body is nested more than 64 deep"),
-        (b"[" * 9999 + b"]" * 9999, "the body is nested too deep"),
-        (b"[" * 50000 + b"]" * 50000, "the body has more than 20000 objects and lists"),
-        (b'{"n": 1, "n": 1000}', "n is 1000; this server allows up to 8"),
+        *((one, None) for one in (b"", b"{", b'{"n": NaN}', b'{"n": -Infinity}', b'{"a": "\xff"}')),
+        *(
+            (one, None)
+            for one in ('{"n": 1}'.encode("utf-16"), b"\xef\xbb\xbf{}", b"[]", b'"chat"')
+        ),
+        *((one, None) for one in (b'{"n": 1} {"n": 1000}', b'{"n": ' + b"9" * 5000 + b"}")),
+        (b'{"a": ' + b"[" * 64 + b"]" * 64 + b"}", None),
+        *((b"[" * depth + b"]" * depth, None) for depth in (9999, 50_000)),
+        (b'{"n": 1e999}', "n"),
+        (b'{"n": 1, "n": 1000}', "n"),
     ],
 )
-def test_a_body_that_is_no_sound_json_is_refused(tmp_path: Path, body: bytes, message: str) -> None:
+def test_a_body_that_is_no_sound_json_is_refused(
+    tmp_path: Path, body: bytes, field: str | None
+) -> None:
     engine = Engine()
     answer = ask(make_gate(tmp_path, engine), CHAT, content=body)
-    assert answer.status_code == 400
-    assert read_error(answer).startswith(message)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+    assert read_error(answer)
     assert engine.scopes == []
 
 

@@ -57,7 +57,6 @@ def test_a_salt_that_is_not_a_short_text_is_refused(tmp_path: Path, salt: Any) -
     engine = Engine()
     answer = ask_chat(make_gate(tmp_path, engine), cache_salt=salt)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "cache_salt")
-    assert "1 to 128 printable characters" in read_error(answer)
     assert engine.scopes == []
 
 
@@ -69,25 +68,20 @@ def test_a_field_that_says_nothing_passes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "status"),
     [
-        ({"enable_thinking": False}, None),
-        ({"thinking": True, "enable_thinking": True}, None),
-        ({}, None),
-        (
-            {"thinking": True, "tools": [], "date": 1},
-            "chat_template_kwargs may hold enable_thinking, thinking, and not date",
-        ),
-        ("thinking", "chat_template_kwargs is not an object"),
-        ([], "chat_template_kwargs is not an object"),
+        ({"enable_thinking": False}, 200),
+        ({"thinking": True, "enable_thinking": True}, 200),
+        ({}, 200),
+        ({"thinking": True, "tools": [], "date": 1}, 400),
+        ("thinking", 400),
+        ([], 400),
     ],
 )
-def test_a_template_is_told_only_what_is_listed(
-    tmp_path: Path, given: Any, message: str | None
-) -> None:
+def test_a_template_is_told_only_what_is_listed(tmp_path: Path, given: Any, status: int) -> None:
     answer = ask_chat(make_gate(tmp_path, Engine()), chat_template_kwargs=given)
-    assert answer.status_code == (200 if message is None else 400)
-    assert message is None or read_error(answer) == message
+    assert answer.status_code == status
+    assert status == 200 or answer.json()["error"]["param"] == "chat_template_kwargs"
 
 
 def test_the_list_of_template_arguments_is_a_setting(tmp_path: Path) -> None:
@@ -137,9 +131,8 @@ def test_pictures_and_files_are_refused_by_a_server_of_text(
     engine = Engine()
     answer = ask(make_gate(tmp_path, engine), CHAT, json=document)
     assert answer.status_code == 400
-    medium, _, rest = read_error(answer).partition(": ")
-    hint = "for a model that sees: slipstream serve --pictures"
-    assert (medium in MEDIA, rest) == (True, f"this server takes text only; {hint}")
+    assert read_error(answer).partition(": ")[0] in MEDIA
+    assert "slipstream serve --pictures" in read_error(answer)
     assert engine.scopes == []
 
 
@@ -225,15 +218,14 @@ def test_a_long_answer_is_clamped_and_the_client_is_told(
 def test_a_length_in_words_is_refused(tmp_path: Path, policy: str) -> None:
     gate = make_gate(tmp_path, Engine(), long_answers=policy, limits={"max_tokens": 100})
     answer = ask_chat(gate, max_tokens="100000")
-    assert (answer.status_code, read_error(answer)) == (400, "max_tokens is not a number")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "max_tokens")
 
 
 def test_a_long_answer_can_be_refused_instead(tmp_path: Path) -> None:
     engine = Engine()
     gate = make_gate(tmp_path, engine, limits={"max_tokens": 100})
     answer = ask_chat(gate, max_completion_tokens=101)
-    assert answer.status_code == 400
-    assert read_error(answer) == "max_completion_tokens is 101; this server allows up to 100"
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "max_completion_tokens")
     assert engine.scopes == []
     assert ask_chat(gate, max_completion_tokens=100).status_code == 200
 
@@ -271,10 +263,7 @@ def test_or_it_is_refused(tmp_path: Path) -> None:
     engine = Engine()
     gate = make_gate(tmp_path, engine, speculation=True, unsupported_sampling="refuse")
     answer = ask_chat(gate, min_p=0.1, logit_bias={"5": 1})
-    assert answer.status_code == 400
-    assert read_error(answer) == (
-        "min_p and logit_bias: the engine cannot do this while it speculates"
-    )
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "min_p")
     assert engine.scopes == []
     assert ask_chat(gate, min_p=0).status_code == 200
 
