@@ -11,8 +11,6 @@ import logging
 import os
 from dataclasses import dataclass
 
-from slipstream.vllm_plugin.gate.accounting import Accounting
-from slipstream.vllm_plugin.gate.answer_tokens import AnswerTokens
 from slipstream.vllm_plugin.gate.answers import (
     App,
     Message,
@@ -27,13 +25,13 @@ from slipstream.vllm_plugin.gate.answers import (
     try_later,
     with_length,
 )
-from slipstream.vllm_plugin.gate.caller_limits import CallerLimits, RefusalPace
-from slipstream.vllm_plugin.gate.connections import bound_connections, give_way, hold_place
-from slipstream.vllm_plugin.gate.constraints.forms import Form
-from slipstream.vllm_plugin.gate.constraints.measuring import Constraints
-from slipstream.vllm_plugin.gate.content import estimate_prompt_bytes, find_kind
-from slipstream.vllm_plugin.gate.fair_shares import FairShares, Seat
-from slipstream.vllm_plugin.gate.key_ring import (
+from slipstream.vllm_plugin.gate.answers.accounting import Accounting
+from slipstream.vllm_plugin.gate.answers.records import Recorder
+from slipstream.vllm_plugin.gate.answers.tokens import AnswerTokens
+from slipstream.vllm_plugin.gate.answers.view import ROUTES as VIEW_ROUTES
+from slipstream.vllm_plugin.gate.answers.view import View, is_for_here
+from slipstream.vllm_plugin.gate.answers.visits import VISIT, Visits
+from slipstream.vllm_plugin.gate.callers.key_ring import (
     ANYONE,
     SUPERVISOR,
     Caller,
@@ -44,16 +42,19 @@ from slipstream.vllm_plugin.gate.key_ring import (
     require_probe_route,
     require_scope,
 )
-from slipstream.vllm_plugin.gate.records import Recorder
-from slipstream.vllm_plugin.gate.request_body import (
+from slipstream.vllm_plugin.gate.connections import bound_connections, give_way, hold_place
+from slipstream.vllm_plugin.gate.constraints.forms import Form
+from slipstream.vllm_plugin.gate.constraints.measuring import Constraints
+from slipstream.vllm_plugin.gate.requests.body import (
     BodyMemory,
     append_fields,
     read_body,
     replay,
     unless_left,
 )
-from slipstream.vllm_plugin.gate.request_limits import Document, count_sequences
-from slipstream.vllm_plugin.gate.request_policy import (
+from slipstream.vllm_plugin.gate.requests.content import estimate_prompt_bytes, find_kind
+from slipstream.vllm_plugin.gate.requests.limits import Document, count_sequences
+from slipstream.vllm_plugin.gate.requests.policy import (
     ANSWER_FIELDS,
     apply_policy,
     find_longest_answer,
@@ -61,10 +62,9 @@ from slipstream.vllm_plugin.gate.request_policy import (
 )
 from slipstream.vllm_plugin.gate.routes import CANCEL, MODELS, RESPONSES, SCOPES, WITHOUT_ENGINE
 from slipstream.vllm_plugin.gate.settings import VARIABLE, Settings, make_settings, read_settings
+from slipstream.vllm_plugin.gate.shares.caller_limits import CallerLimits, RefusalPace
+from slipstream.vllm_plugin.gate.shares.fair_shares import FairShares, Seat
 from slipstream.vllm_plugin.gate.swaps import Swaps
-from slipstream.vllm_plugin.gate.view import ROUTES as VIEW_ROUTES
-from slipstream.vllm_plugin.gate.view import View, is_for_here
-from slipstream.vllm_plugin.gate.visits import VISIT, Visits
 from slipstream.vllm_plugin.gate.watched_file import WatchedFile
 from slipstream.vllm_plugin.steering.exposition import expose_steering
 

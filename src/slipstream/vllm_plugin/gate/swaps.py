@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from slipstream.vllm_plugin.gate.metrics import open_metrics
+from slipstream.vllm_plugin.gate.answers.metrics import open_metrics
 
 LOOK_EVERY_SECONDS = 0.25
 RESULT = "swapped.json"

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from slipstream.vllm_plugin.gate.records import AccessLog
+from slipstream.vllm_plugin.gate.answers.records import AccessLog
 from slipstream.vllm_plugin.steering.draft_length import DraftLength
 from slipstream.vllm_plugin.steering.flight_recorder import FlightRecorder
 from slipstream.vllm_plugin.steering.request_ledger import RequestLedger

@@ -17,7 +17,7 @@ from slipstream.serving.access.gate_file import (
 )
 from slipstream.serving.access.gate_rules import apply_rules, read_rules
 from slipstream.serving.access.keys import KeyTerms, Scope
-from slipstream.vllm_plugin.gate.key_ring import TERMS
+from slipstream.vllm_plugin.gate.callers.key_ring import TERMS
 from slipstream.vllm_plugin.gate.routes import SCOPES
 
 PAGE = Path(__file__).parents[4] / "docs" / "gate.md"

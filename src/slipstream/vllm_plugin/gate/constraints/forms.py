@@ -10,7 +10,7 @@ import json
 from typing import Any, NamedTuple
 
 from slipstream.vllm_plugin.gate.answers import Refusal
-from slipstream.vllm_plugin.gate.request_limits import SCHEMAS, Document, list_tools, walk
+from slipstream.vllm_plugin.gate.requests.limits import SCHEMAS, Document, list_tools, walk
 
 KINDS = ("json", "regex", "choice")
 GRAMMARS = ("grammar", "structural_tag")

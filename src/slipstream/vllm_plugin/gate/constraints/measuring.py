@@ -22,14 +22,14 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from slipstream.vllm_plugin.gate.answers import Refusal, try_later
+from slipstream.vllm_plugin.gate.callers.key_ring import ANYONE, Caller
 from slipstream.vllm_plugin.gate.constraints.forms import (
     Form,
     find_compiled_tools,
     lighten,
     list_forms,
 )
-from slipstream.vllm_plugin.gate.key_ring import ANYONE, Caller
-from slipstream.vllm_plugin.gate.request_limits import Document
+from slipstream.vllm_plugin.gate.requests.limits import Document
 from slipstream.vllm_plugin.gate.settings import Settings
 
 WORKER = "slipstream.vllm_plugin.gate.constraints.worker"

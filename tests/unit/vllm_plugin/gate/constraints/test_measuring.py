@@ -12,8 +12,8 @@ import pytest
 from slipstream.serving.access.gate_file import GateSettings
 from slipstream.serving.access.keys import make_key
 from slipstream.serving.supervision.generation import SCHEMA as PROBE_SCHEMA
-from slipstream.vllm_plugin.gate import key_ring
 from slipstream.vllm_plugin.gate.answers import App
+from slipstream.vllm_plugin.gate.callers import key_ring
 from slipstream.vllm_plugin.gate.constraints import measuring
 from slipstream.vllm_plugin.gate.constraints.forms import Form
 from slipstream.vllm_plugin.gate.constraints.measuring import (
