@@ -17,6 +17,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -24,7 +26,7 @@ from slipstream.vllm_plugin.gate.constraints.patterns import is_plain
 
 NICE = 10
 PR_SET_PDEATHSIG = 1
-MEMORY_BYTES = 512 * 2**20
+MEMORY_BYTES = 256 * 2**20
 # Parts of what a job may take: vLLM reads a constraint on the API server's event loop, and fills
 # the mask of every token in the engine's.
 READ_SHARE = 1 / 12
@@ -226,8 +228,7 @@ def _limit(milliseconds: int) -> None:
     seconds = milliseconds // 1000 + 2
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with open("/proc/self/statm") as file:  # noqa: PTH123
-        taken = int(file.read().split()[0]) * resource.getpagesize()
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY_BYTES, taken + MEMORY_BYTES))
 
 
@@ -272,6 +273,9 @@ def _read_lines(file: int) -> Iterator[list[Line]]:
 def main() -> None:
     """Serve the process that started this one."""
     os.nice(NICE)
+    # Where memory runs out, the system ends this process and its children before the engine.
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
     lines = _read_lines(0)
     first = next((some for some in lines if some), [])
     worker = Worker(Compiler(**first[0])) if first else None

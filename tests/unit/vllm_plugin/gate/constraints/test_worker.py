@@ -149,7 +149,9 @@ def test_a_job_that_nobody_waits_for_is_ended_and_others_run_beside_it() -> None
     async def work() -> list[str]:
         async with running_worker() as worker:
             leaving = asyncio.create_task(worker.measure([ENDLESS], 60_000))
-            process, _ = await find_child(worker)
+            process, child = await find_child(worker)
+            assert Path(f"/proc/{child}/oom_score_adj").read_text() == "1000\n"
+            assert os.getpriority(os.PRIO_PROCESS, child) > os.getpriority(os.PRIO_PROCESS, 0)
             beside = await worker.measure([ANY], 1000)
             leaving.cancel()
             while children_of(process):
