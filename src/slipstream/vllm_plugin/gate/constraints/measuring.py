@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
@@ -42,7 +42,6 @@ MINUTE = 60.0
 # Half of what vLLM keeps (VLLM_XGRAMMAR_CACHE_MB): what is remembered here is still in there.
 REMEMBERED_BYTES = 256 * 2**20
 LEAST_BYTES = 2**16
-REASONS = {"costly": "costly_schema", "faulty": "faulty_schema"}
 
 # When a key had something measured, and the milliseconds that it took.
 _Recent = deque[tuple[float, float]]
@@ -71,7 +70,9 @@ class Constraints:
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.worker = WorkerProcess()
         self._clock = clock
-        self._turns = Turns()
+        self._waiting: Counter[str] = Counter()
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._children = asyncio.Semaphore(CHILDREN)
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()
         self._known_bytes = 0
         self._recent: dict[str, _Recent] = {}
@@ -86,15 +87,15 @@ class Constraints:
             verdict = self._recall(forms, settings)
         if verdict is None:
             return forms, dropped
-        if (reason := REASONS.get(verdict.outcome)) is not None:
-            field = forms[0].field
+        if verdict.outcome != FITS.outcome:
+            field, reason = forms[0].field, f"{verdict.outcome}_schema"
             raise Refusal(400, f"{field}: {verdict.why}", field=field, reason=reason)
         return [], dropped
 
     async def measure(self, caller: Caller, forms: list[Form], settings: Settings) -> bool:
         """Have forms measured when it is their key's turn, unless that was done meanwhile."""
         most, field = settings.limits.schema_units, forms[0].field
-        async with self._turns.take(caller.id, settings.retry_after_seconds):
+        async with self._take_turn(caller.id, settings.retry_after_seconds):
             if self._recall(forms, settings) is not None:
                 return True
             began, spent = self._clock(), float(most)
@@ -109,6 +110,19 @@ class Constraints:
                 recent.append((began, min(spent, (self._clock() - began) * 1000)))
             self._remember(_digest(forms, settings), verdict)
             return True
+
+    @asynccontextmanager
+    async def _take_turn(self, key: str, retry_after_seconds: int) -> AsyncIterator[None]:
+        """Wait for one of the children: each key for one at a time, so the keys take turns."""
+        if self._waiting[key] >= MOST_WAITING:
+            what = f"{MOST_WAITING} new schemas of this key wait to be measured"
+            raise try_later(429, what, retry_after_seconds, reason="new_schemas")
+        self._waiting[key] += 1
+        try:
+            async with self._turns[key], self._children:
+                yield
+        finally:
+            self._waiting[key] -= 1
 
     def _require_pace(self, caller: Caller, now: float, field: str, settings: Settings) -> _Recent:
         """Refuse what is too much of a key within a minute; return what it had in that."""
@@ -155,44 +169,6 @@ def _digest(forms: list[Form], settings: Settings) -> bytes:
     """Return what tells forms apart, as the engine's cache does; with other limits all are new."""
     texts = [(form.kind, form.text) for form in forms]
     return sha256(json.dumps([settings.limits.schema_units, texts]).encode()).digest()
-
-
-class Turns:
-    """One constraint of a key at a time, a few in all, and the keys one after the other."""
-
-    def __init__(self) -> None:
-        self._running: set[str] = set()
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
-
-    @asynccontextmanager
-    async def take(self, key: str, retry_after_seconds: int) -> AsyncIterator[None]:
-        """Wait for the key's turn, which lasts as long as the block."""
-        queue = self._waiting.setdefault(key, deque())
-        if len(queue) >= MOST_WAITING:
-            what = f"{len(queue)} new schemas of this key wait to be measured"
-            raise try_later(429, what, retry_after_seconds, reason="new_schemas")
-        queue.append(turn := asyncio.get_running_loop().create_future())
-        self._hand_out()
-        try:
-            await turn
-            yield
-        finally:
-            if turn in queue:
-                queue.remove(turn)
-            elif not turn.cancelled():
-                self._running.discard(key)
-            self._hand_out()
-
-    def _hand_out(self) -> None:
-        for key, queue in [*self._waiting.items()]:
-            while queue and queue[0].cancelled():
-                queue.popleft()
-            if not queue:
-                del self._waiting[key]
-            elif key not in self._running and len(self._running) < CHILDREN:
-                self._running.add(key)
-                queue.popleft().set_result(None)
-                self._waiting.move_to_end(key)
 
 
 class WorkerProcess:

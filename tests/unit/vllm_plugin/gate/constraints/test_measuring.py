@@ -288,7 +288,7 @@ def test_a_queue_has_an_end(tmp_path: Path) -> None:
         gate._constraints.worker = worker = Slow()
         asking = [
             asyncio.create_task(ask_async(gate, key=keys[0], json=HELLO | hold_to(n)))
-            for n in range(MOST_WAITING + 2)
+            for n in range(MOST_WAITING + 1)
         ]
         early, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
         worker.go_on.set()
