@@ -66,7 +66,12 @@ class AccessLog:
     """Appends lines to a file; `drop` is called with the number of lost lines."""
 
     def __init__(
-        self, path: str | None, *, limit_bytes: int, older: int, drop: Callable[[int], object]
+        self,
+        path: Path | str | None,
+        *,
+        limit_bytes: int,
+        older: int,
+        drop: Callable[[int], object],
     ) -> None:
         self._path = None if path is None else Path(path)
         self._limit_bytes, self._older, self._drop = limit_bytes, older, drop
