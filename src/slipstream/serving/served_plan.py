@@ -122,7 +122,7 @@ def put_behind_gate(
         quiet: Choice[JsonValue] = Choice(True, "default", because)
         rest = {**rest, _NO_ACCESS_LOG: quiet}
     if _CONSTRAINTS not in rest:
-        because = "the gate's schema costs are for it; the first request would choose one for all"
+        because = "the gate measures with it; the first request would choose one for all"
         rest = {**rest, _CONSTRAINTS: Choice({"backend": "xgrammar"}, "default", because)}
     plan = plan.change(rest=rest)
     plan = _bound_queue(_have_port(plan))

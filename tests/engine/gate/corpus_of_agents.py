@@ -5,6 +5,7 @@ from typing import Any
 from tests.engine.gate.hostile import (
     HELLO,
     MESSAGES,
+    REFUSED,
     Hostile,
     chat,
     message,
@@ -41,7 +42,7 @@ def show(name: str, source: dict[str, Any]) -> Hostile:
 AGENTS_PAST_LIMITS = (
     message("a message of many answers, in words", n="9"),
     message("a message with a thousand ends", stop_sequences=["a"] * 1000),
-    message("a message with a costly form", output_config={"format": {"schema": COSTLY}}),
+    message("a message with a costly form", *REFUSED, output_config={"format": {"schema": COSTLY}}),
     message("a message before the others", priority=-1),
     message("a message with an engine's arguments", vllm_xargs={"a": 1}),
     message("a message with a template's arguments", chat_template_kwargs={"tools": 1}),
@@ -54,9 +55,12 @@ AGENTS_PAST_LIMITS = (
     respond("a response of another time", previous_response_id="resp_x"),
     respond("a response in the background", background=True, store=True),
     respond("a response with an id of the caller", request_id="resp_x"),
-    respond("a costly response", text={"format": {"type": "json_schema", "schema": COSTLY}}),
+    respond(
+        "a costly response", *REFUSED, text={"format": {"type": "json_schema", "schema": COSTLY}}
+    ),
     respond(
         "a costly response that says it is text",
+        *REFUSED,
         text={"type": "text", "format": {"type": "json_schema", "name": "a", "schema": COSTLY}},
     ),
     respond("a conversation of bare words", input=["x"] * 100_000),

@@ -79,6 +79,14 @@ class Gated:
         }
 
 
+def describe_process(process: int) -> str:
+    """Return the command of a process, nothing if it has ended."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
 def wait_until(condition: Callable[[], bool], *, within_seconds: float) -> float:
     """Wait for a condition and return the seconds that it took."""
     started = time.monotonic()

@@ -8,7 +8,7 @@ from tests.engine.gate.gated_server import LONGEST_ANSWER, Gated, wait_until
 from tests.engine.gate.hostile import HELLO, MESSAGES, RESPONSES
 from tests.engine.gate.test_records import find_lines
 from tests.engine.gate.wire import Answer, connect, make_request
-from tests.unit.vllm_plugin.gate.test_request_shapes import PLAIN
+from tests.unit.vllm_plugin.gate.requests.test_shapes import PLAIN
 
 pytestmark = pytest.mark.engine
 

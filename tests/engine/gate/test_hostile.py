@@ -10,8 +10,9 @@ from statistics import median
 
 import pytest
 
+from slipstream.vllm_plugin.gate.constraints.measuring import WORKER
 from tests.engine.gate.corpus import BROKEN, CORPUS, KNOWN, LIMITS
-from tests.engine.gate.gated_server import Gated
+from tests.engine.gate.gated_server import Gated, describe_process
 from tests.engine.gate.hostile import Hostile
 from tests.engine.gate.neighbour import Neighbour
 from tests.engine.gate.percentiles import MOST_TIMES, Comparison, compare_neighbour
@@ -47,13 +48,16 @@ def test_rounds_of_the_corpus_kill_nothing(gated: Gated) -> None:
             assert answer.status < 500 or hostile.name in KNOWN, told
             statuses[answer.status] += 1
             seconds[hostile.name].append(answer.seconds)
-    assert gated.list_processes() == processes
+    begun = gated.list_processes() - processes
+    assert processes <= gated.list_processes()
+    assert {WORKER in command for command in map(describe_process, begun) if command} <= {True}
     assert gated.ask("/health").status == 200
-    refused = {hostile.name: seconds[hostile.name] for hostile in (*LIMITS, *BROKEN)}
+    at_once = [hostile for hostile in (*LIMITS, *BROKEN) if 429 not in hostile.expected]
+    refused = {hostile.name: seconds[hostile.name] for hostile in at_once}
     by_median = sorted(refused, key=lambda name: median(refused[name]), reverse=True)
     sys.stdout.write(
         f"\n{len(CORPUS)} requests x {ROUNDS}: by status {dict(statuses)}"
-        f"\n{len(refused)} past a limit or broken, ms (median, longest):"
+        f"\n{len(refused)} past a limit or broken and not measured, ms (median, longest):"
     )
     for name in by_median[:5]:
         times = refused[name]
@@ -82,4 +86,4 @@ def test_an_attacker_past_the_limits_is_not_felt_next_door(
     neighbour.watch(1)
     assert compare_neighbour("attacked all the time", measure) < MOST_TIMES
     sys.stdout.write(f"by status {dict(sent)}\n")
-    assert set(sent) == {400, 413, 431}
+    assert set(sent) == {400, 413, 429, 431}

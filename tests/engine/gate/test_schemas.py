@@ -2,15 +2,16 @@
 
 import json
 import sys
-import time
+import threading
 from collections import Counter
 from itertools import count
 from typing import Any
 
 import pytest
 
+from slipstream.vllm_plugin.gate.constraints.measuring import WORKER
 from tests.engine.gate.corpus_of_schemas import COSTLY
-from tests.engine.gate.gated_server import Gated
+from tests.engine.gate.gated_server import Gated, describe_process, wait_until
 from tests.engine.gate.hostile import CHAT, HELLO
 from tests.engine.gate.wire import connect, make_request
 
@@ -65,34 +66,47 @@ def tell(what: str, seconds: tuple[float, float]) -> None:
     sys.stdout.write(f"\n{what}: schema {seconds[0]:.2f} s, plain answer {seconds[1]:.2f} s\n")
 
 
+def count_children(gated: Gated) -> int:
+    """Count the processes that measure a schema at the moment, beside the one that starts them."""
+    found = [one for one in gated.list_processes() if WORKER in describe_process(one)]
+    return len(found) - 1
+
+
 def test_the_schema_that_stalled_the_engine_never_reaches_it(gated: Gated) -> None:
     """It took 27 s of processor time, and the neighbour waited for 12 to 14 s."""
     measure(gated)
     alone = measure(gated)
     attack = COSTLY["ten lengths in 401 bytes"]
-    started = time.monotonic()
     statuses = {send_and_leave(gated, attack) for _ in range(ATTEMPTS)}
-    refused_within = (time.monotonic() - started) / ATTEMPTS
+    ended = wait_until(lambda: count_children(gated) == 0, within_seconds=5)
     beside = measure(gated)
     tell("alone", alone)
-    tell(f"after {ATTEMPTS} attacks, each refused in {refused_within * 1000:.0f} ms", beside)
-    assert statuses == {400}
-    assert refused_within < LEAVES_AFTER_SECONDS
+    tell(f"after {ATTEMPTS} attacks, the last ended {ended:.1f} s after its client left", beside)
+    assert statuses <= {None, 400, 429}
     assert beside[0] < 2 * alone[0] + 1
     assert beside[1] < 2 * alone[1] + 1
 
 
-def test_the_costliest_that_passes_is_compiled_once_and_not_ten_times(gated: Gated) -> None:
+def test_the_costliest_that_passes_are_few_and_do_not_stall_the_neighbour(gated: Gated) -> None:
     measure(gated)
-    alone = measure(gated)
-    statuses = Counter(
-        send_and_leave(gated, {"type": "string", "maxLength": 119, "title": str(number)})
-        for number in range(ATTEMPTS)
-    )
-    beside = measure(gated)
+    alone, beside = measure(gated), []
+    statuses: Counter[int] = Counter()
+
+    def attack() -> None:
+        for number in range(ATTEMPTS):
+            body = make_chat({"type": "string", "maxLength": 100, "title": str(number)})
+            answer = gated.ask(CHAT, method="POST", key=gated.attacker, body=body)
+            statuses[answer.status] += 1
+
+    attacking = threading.Thread(target=attack)
+    attacking.start()
+    while attacking.is_alive():
+        beside.append(measure(gated))
+    longest = max(one[0] for one in beside), max(one[1] for one in beside)
     tell("alone", alone)
-    tell(f"after {ATTEMPTS} attacks, by status {dict(statuses)}", beside)
-    assert statuses[429] >= ATTEMPTS - 2
-    assert beside[0] < alone[0] + MOST_SECONDS_MORE
-    assert beside[1] < alone[1] + MOST_SECONDS_MORE
+    tell(f"beside {ATTEMPTS} costly schemas, by status {dict(statuses)}", longest)
+    assert set(statuses) <= {200, 429}
+    assert statuses[429] >= ATTEMPTS - 5
+    assert longest[0] < alone[0] + MOST_SECONDS_MORE
+    assert longest[1] < alone[1] + MOST_SECONDS_MORE
     assert gated.ask("/health").status == 200

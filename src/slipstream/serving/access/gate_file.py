@@ -93,7 +93,7 @@ class GateLimits(Record):
     regex_characters: PositiveInt = 2048
     grammar_characters: PositiveInt = 2**14
     schema_bytes: PositiveInt = 2**16
-    # Of compiling: about a millisecond of a core each (vllm_plugin/gate/schema_cost.py).
+    # What compiling a constraint may take: milliseconds of a core.
     schema_units: PositiveInt = 3000
 
 

@@ -14,8 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from slipstream.vllm_plugin.gate.answers import Scope
-from slipstream.vllm_plugin.gate.handshakes import Handshake
-from slipstream.vllm_plugin.gate.places import Places
+from slipstream.vllm_plugin.gate.places import Handshake, Places
 from slipstream.vllm_plugin.gate.settings import Limits
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ class BoundedConnection(HttpToolsProtocol):
     _header_bytes = 0
     _framing_bytes = 0
     _fault = _BAD
-    _deaf = False
+    _discards_input = False
     _late_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -121,14 +120,14 @@ class BoundedConnection(HttpToolsProtocol):
         A body in chunks of a byte is mostly sizes. Such bytes may be as many as those of the body,
         beside what a head may have.
         """
-        if self._deaf:
+        if self._discards_input:
             self._late_bytes += len(data)
             if self._late_bytes > self.limits.body_bytes:
                 self.transport.abort()
             return
         self._framing_bytes += len(data)
         super().data_received(data)
-        if self._deaf:
+        if self._discards_input:
             return
         if self._framing_bytes > self.limits.head_bytes:
             self._give_up(_TOO_LARGE)
@@ -190,7 +189,7 @@ class BoundedConnection(HttpToolsProtocol):
             return
         if waits:
             self._running = self.cycle
-        elif self._deaf or (answered is not None and answered.more_body):
+        elif self._discards_input or (answered is not None and answered.more_body):
             self._linger()
 
     def send_400_response(self, msg: str) -> None:
@@ -228,7 +227,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _give_up(self, status: str) -> None:
         """Stop reading; answer with the status, after a complete request is answered."""
-        self._deaf = True
+        self._discards_input = True
         self._disarm()
         running = self._running
         if running is not None and (running.response_started or not running.more_body):
@@ -243,7 +242,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _linger(self) -> None:
         """Read what is still under way: closing earlier would lose the answer."""
-        self._deaf = True
+        self._discards_input = True
         self.places.rest(self)
         self.flow.resume_reading()
         if self.transport.can_write_eof():

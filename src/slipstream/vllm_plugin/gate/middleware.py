@@ -12,8 +12,6 @@ import os
 from dataclasses import dataclass
 
 from slipstream.serving.access.gate_file import is_loopback
-from slipstream.vllm_plugin.gate.answer_lengths import ANSWER_FIELDS, find_longest_answer
-from slipstream.vllm_plugin.gate.answer_tokens import AnswerTokens
 from slipstream.vllm_plugin.gate.answers import (
     App,
     Message,
@@ -23,42 +21,49 @@ from slipstream.vllm_plugin.gate.answers import (
     Send,
     send_json,
     send_refusal,
+    show_names_only,
+    translate_errors,
     try_later,
+    with_length,
 )
-from slipstream.vllm_plugin.gate.caller_limits import CallerLimits
-from slipstream.vllm_plugin.gate.compiled_constraints import list_forms
-from slipstream.vllm_plugin.gate.connections import bound_connections, give_way, hold_place
-from slipstream.vllm_plugin.gate.content_kind import find_kind
-from slipstream.vllm_plugin.gate.engine_errors import translate_errors
-from slipstream.vllm_plugin.gate.fair_shares import FairShares, Seat
-from slipstream.vllm_plugin.gate.key_ring import (
+from slipstream.vllm_plugin.gate.answers.records import Recorder
+from slipstream.vllm_plugin.gate.answers.tokens import AnswerTokens
+from slipstream.vllm_plugin.gate.answers.view import ROUTES as VIEW_ROUTES
+from slipstream.vllm_plugin.gate.answers.view import View, is_for_here
+from slipstream.vllm_plugin.gate.answers.visits import VISIT, Visits
+from slipstream.vllm_plugin.gate.callers.key_ring import (
     ANYONE,
     SUPERVISOR,
     Caller,
     Headers,
     KeyRing,
+    require_probe,
+    require_probe_route,
     require_scope,
 )
-from slipstream.vllm_plugin.gate.media import estimate_prompt_bytes
-from slipstream.vllm_plugin.gate.model_list import show_names_only
-from slipstream.vllm_plugin.gate.probe_rules import require_probe, require_probe_route
-from slipstream.vllm_plugin.gate.recording import Recorder
-from slipstream.vllm_plugin.gate.refusal_pace import RefusalPace
-from slipstream.vllm_plugin.gate.request_body import (
+from slipstream.vllm_plugin.gate.connections import bound_connections, give_way, hold_place
+from slipstream.vllm_plugin.gate.constraints.forms import Form
+from slipstream.vllm_plugin.gate.constraints.measuring import Constraints
+from slipstream.vllm_plugin.gate.requests.body import (
     BodyMemory,
     append_fields,
     read_body,
     replay,
+    unless_left,
 )
-from slipstream.vllm_plugin.gate.request_limits import Document, count_sequences
-from slipstream.vllm_plugin.gate.request_policy import apply_policy, parse_body
+from slipstream.vllm_plugin.gate.requests.content import estimate_prompt_bytes, find_kind
+from slipstream.vllm_plugin.gate.requests.limits import Document, count_sequences
+from slipstream.vllm_plugin.gate.requests.policy import (
+    ANSWER_FIELDS,
+    apply_policy,
+    find_longest_answer,
+    parse_body,
+)
 from slipstream.vllm_plugin.gate.routes import CANCEL, MODELS, RESPONSES, SCOPES, WITHOUT_ENGINE
 from slipstream.vllm_plugin.gate.run_link import RunLink
-from slipstream.vllm_plugin.gate.schema_pace import Release, SchemaPace, hold_nothing
 from slipstream.vllm_plugin.gate.settings import VARIABLE, Settings, make_settings, read_settings
-from slipstream.vllm_plugin.gate.view import ROUTES as VIEW_ROUTES
-from slipstream.vllm_plugin.gate.view import View, is_for_here
-from slipstream.vllm_plugin.gate.visits import VISIT, Visits
+from slipstream.vllm_plugin.gate.shares.caller_limits import CallerLimits, RefusalPace
+from slipstream.vllm_plugin.gate.shares.fair_shares import FairShares, Seat
 from slipstream.vllm_plugin.gate.watched_file import WatchedFile
 from slipstream.vllm_plugin.steering.exposition import expose_steering
 
@@ -94,7 +99,6 @@ class _Judged:
     warnings: list[str]
     sequences: int
     answer_tokens: float | None
-    release: Release
 
 
 class Gate:
@@ -114,7 +118,7 @@ class Gate:
         self._shares = FairShares(self.settings.seats, self.run.accounting)
         self._recorder = Recorder(self.settings.recording)
         self._pace = RefusalPace(self.settings.refusals_per_second)
-        self._schema_pace = SchemaPace(self.settings)
+        self._constraints = Constraints()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -150,11 +154,14 @@ class Gate:
         self._visits.start(scope)
         following = asyncio.create_task(self._view.follow())
         self.run.start(scope)
+        if self.settings.generates:
+            self._constraints.worker.prepare(getattr(scope["app"].state, "vllm_config", None))
         try:
             await self.app(scope, receive, send)
         finally:
             following.cancel()
             self.run.close()
+            self._constraints.worker.close()
             self._visits.close()
 
     def _read_newer(self, content: bytes) -> Settings:
@@ -170,7 +177,6 @@ class Gate:
             self.settings = newer
             self._keys.follow(newer)
             self._pace.follow(newer.refusals_per_second)
-            self._schema_pace.follow(newer)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, route = scope[VISIT].path, scope[VISIT].route
@@ -235,9 +241,11 @@ class Gate:
         self, scope: Scope, body: bytes, caller: Caller, receive: Receive, send: Send
     ) -> None:
         """Pass a request to the engine when there is a seat for it, and count it."""
-        judged = self._judge_body(body, caller, scope["path"], scope[VISIT].id)
+        judged = await self._judge_all(body, caller, scope, receive)
+        if judged is None:
+            return
         if judged.body is not body:
-            scope["headers"] = _with_length(scope["headers"], len(judged.body))
+            scope["headers"] = with_length(scope["headers"], len(judged.body))
         if self.settings.priorities and caller.terms.priority:
             scope["headers"].append((PRIORITY, str(caller.terms.priority).encode()))
         size = judged.prompt_bytes
@@ -251,13 +259,37 @@ class Gate:
                 again = replay(judged.body, receive)
                 await self.app(scope, *self._watch(judged, again, send, tokens))
 
-    def _judge_body(self, body: bytes, caller: Caller, path: str, identity: str) -> _Judged:
-        """Check the body against the rules; its parsed document, which is large, is not kept."""
+    async def _judge_all(
+        self, body: bytes, caller: Caller, scope: Scope, receive: Receive
+    ) -> _Judged | None:
+        """Check the body, again when its constraints are measured; None if the client left."""
+        path, identity = scope["path"], scope[VISIT].id
+        while isinstance(judged := self._judge_body(body, caller, path, identity), list):
+            measuring = self._constraints.measure(caller, judged, self.settings)
+            if await unless_left(measuring, receive) is None:
+                return None
+        return judged
+
+    def _judge_body(
+        self, body: bytes, caller: Caller, path: str, identity: str
+    ) -> _Judged | list[Form]:
+        """Check the body against the rules, or return the forms that are to be measured first.
+
+        The parsed document, which is large, is not kept.
+        """
         settings = self.settings.limit_answers(caller.terms.max_tokens)
         document = parse_body(body, settings.limits)
         if caller is SUPERVISOR:
             require_probe(body, document)
-        if warnings := apply_policy(document, body, path, settings):
+        warnings = apply_policy(document, body, path, settings)
+        _require_model(document, caller, settings.served_names)
+        trusted = settings.constraints == "any" or caller is SUPERVISOR
+        if not trusted and path not in WITHOUT_ENGINE:
+            unmeasured, dropped = self._constraints.check(document, settings)
+            if unmeasured:
+                return unmeasured
+            warnings += dropped
+        if warnings:
             body = json.dumps(document).encode()
         own: dict[str, object] = {}
         if settings.tags and path in ANSWER_FIELDS:
@@ -269,14 +301,12 @@ class Gate:
             own["request_id"] = f"resp_{identity}"
         if own and document:
             body = append_fields(body, own)
-        _require_model(document, caller, settings.served_names)
-        release = hold_nothing if path in WITHOUT_ENGINE else self._admit_forms(caller, document)
         if caller is not SUPERVISOR and path in ANSWER_FIELDS:
             self._recorder.record(document)
         sequences = count_sequences(document)
         answer = 0 if path in WITHOUT_ENGINE else find_longest_answer(document, path)
         size = len(body) if settings.text_only else estimate_prompt_bytes(document, len(body))
-        return _Judged(body, size, warnings, sequences, answer and answer * sequences, release)
+        return _Judged(body, size, warnings, sequences, answer and answer * sequences)
 
     async def _find_seat(
         self, caller: Caller, judged: _Judged, path: str, receive: Receive
@@ -286,12 +316,6 @@ class Gate:
             return Seat()
         size = len(judged.body)
         return await self._shares.take(caller, judged.sequences, size, receive, self.settings)
-
-    def _admit_forms(self, caller: Caller, document: Document) -> Release:
-        """Count what the engine has to compile for a key; return what ends the count."""
-        paced = self.settings.constraints == "plain" and caller not in (ANYONE, SUPERVISOR)
-        forms = list_forms(document) if paced else []
-        return self._schema_pace.admit(caller.id, forms) if forms else hold_nothing
 
     def _try_later(self, status: int, message: str) -> Refusal:
         return try_later(status, message, self.settings.retry_after_seconds)
@@ -320,7 +344,6 @@ class Gate:
                     message = {**message, "headers": [*message.get("headers", ()), *warning]}
             elif succeeds and not has_left:
                 self.run.accounting.see_token()
-                judged.release()
                 if tokens is not None:
                     tokens.see(message.get("body", b""))
             await send(message)
@@ -341,11 +364,6 @@ def _require_model(document: Document, caller: Caller, served: tuple[str, ...]) 
     if allowed is not None and model not in allowed:
         what = f"this key is for {', '.join(allowed)}"
         raise Refusal(404, what, field="model", reason="scope")
-
-
-def _with_length(headers: list[tuple[bytes, bytes]], length: int) -> list[tuple[bytes, bytes]]:
-    kept = [one for one in headers if one[0] not in (b"content-length", b"transfer-encoding")]
-    return [*kept, (b"content-length", str(length).encode())]
 
 
 def _is_from_here(scope: Scope, headers: Headers) -> bool:

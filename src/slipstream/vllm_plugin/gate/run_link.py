@@ -11,7 +11,7 @@ from typing import Any
 from slipstream.records import Record
 from slipstream.serving.messages import DrafterOrder, DrafterResult, Readiness
 from slipstream.steering.state import SteeringState
-from slipstream.vllm_plugin.gate.accounting import Accounting
+from slipstream.vllm_plugin.gate.answers.accounting import Accounting
 from slipstream.vllm_plugin.gate.settings import Settings
 from slipstream.vllm_plugin.gate.swaps import carry_out
 from slipstream.vllm_plugin.supervisor_link import SupervisorLink

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from slipstream.serving.messages import DrafterOrder, DrafterResult
-from slipstream.vllm_plugin.gate.metrics import open_metrics
+from slipstream.vllm_plugin.gate.answers.metrics import open_metrics
 
 ERROR_CHARACTERS = 500
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from slipstream.records import Record
 from slipstream.serving.messages import SOCKET
 from slipstream.steering.state import LengthEstimate, SteeringOrder, SteeringState
-from slipstream.vllm_plugin.gate.access_log import AccessLog
+from slipstream.vllm_plugin.gate.answers.records import AccessLog
 from slipstream.vllm_plugin.steering.draft_length import DraftLength
 from slipstream.vllm_plugin.steering.flight_recorder import FlightRecorder
 from slipstream.vllm_plugin.steering.request_ledger import RequestLedger

@@ -1,7 +1,6 @@
 """An agent's tasks grow turn by turn, fit their sizes, and are the same for everybody."""
 
 import json
-from copy import deepcopy
 from itertools import pairwise
 
 import pytest
@@ -13,8 +12,6 @@ from slipstream.measuring.workloads import Prompt, Workload, load_workload
 from slipstream.measuring.workloads.agent_tasks import SIZES
 from slipstream.measuring.workloads.shipped import TASKS_A_KIND, make_prompts
 from slipstream.measuring.workloads.workload import count_prompt_tokens, estimate_tokens
-from slipstream.serving.access.gate_file import GateRules
-from slipstream.vllm_plugin.gate.compiled_constraints import list_forms, require_affordable_forms
 
 CONTENT = {
     "agent-2k": "33e141f3f180",
@@ -81,19 +78,6 @@ def test_the_scripted_calls_are_ones_that_would_parse(tasks: list[tuple[Prompt, 
         assert results == [call["id"] for call in called]
         assert len(set(results)) == len(results)
         assert task[-1].expected_tool is None
-
-
-def test_our_gate_lets_every_call_through_with_its_lengths(
-    tasks: list[tuple[Prompt, ...]],
-) -> None:
-    rules, units = GateRules(), 0
-    tools = tasks[0][0].extra["tools"]
-    for name in {turn.expected_tool for turn in tasks[0] if turn.expected_tool}:
-        choice = {"type": "function", "function": {"name": name}}
-        body = {"tools": deepcopy(tools), "tool_choice": choice}
-        assert require_affordable_forms(body, rules.limits.schema_units) == []
-        units += sum(form.weigh(rules.limits.schema_units).units for form in list_forms(body))
-    assert units <= rules.schema_units_per_minute
 
 
 def test_a_task_is_drawn_and_left_out_as_a_whole() -> None:

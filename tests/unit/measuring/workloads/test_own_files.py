@@ -9,7 +9,7 @@ import pytest
 from slipstream.errors import InvalidInputError
 from slipstream.measuring.workloads.own_files import MAX_TOKENS, OWN_HINT, read_own_file
 from slipstream.measuring.workloads.workload import Prompt
-from slipstream.vllm_plugin.gate.recording import PARAMETERS, Recorder
+from slipstream.vllm_plugin.gate.answers.records import PARAMETERS, Recorder
 from slipstream.vllm_plugin.gate.settings import Recording
 
 USER = {"role": "user", "content": "What is ice?"}

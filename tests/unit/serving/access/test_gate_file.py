@@ -27,7 +27,7 @@ from slipstream.serving.access.gate_file import (
 )
 from slipstream.serving.access.keys import Key, KeyTerms, Scope
 from slipstream.vllm_plugin.gate import settings as gate_settings
-from slipstream.vllm_plugin.gate.key_ring import TERMS
+from slipstream.vllm_plugin.gate.callers.key_ring import TERMS
 from slipstream.vllm_plugin.gate.middleware import Gate
 from slipstream.vllm_plugin.gate.routes import SCOPES
 

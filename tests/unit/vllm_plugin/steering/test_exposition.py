@@ -7,9 +7,9 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from slipstream.steering.state import FRESH_SECONDS
+from tests.unit.vllm_plugin.gate.answers.test_metrics import serve_metrics
 from tests.unit.vllm_plugin.gate.pieces import make_gate
 from tests.unit.vllm_plugin.gate.test_connections import Living, serve_as_vllm
-from tests.unit.vllm_plugin.gate.test_metrics import serve_metrics
 from tests.unit.vllm_plugin.steering.reports import make_report, make_state
 
 OURS = ("slipstream_steering_", "slipstream_ledger_")

@@ -1,0 +1,130 @@
+"""The run on one page: GET /slipstream, and GET /slipstream/state with its figures as JSON.
+
+For a browser on this machine, with or without keys, and for nobody else: to others there is no
+such route. A page of another site that has its name resolve to this machine (DNS rebinding) is
+told by its Host header. No key, no prompt, no path and no client is in either answer.
+"""
+
+import asyncio
+import json
+import re
+import time
+from base64 import b64encode
+from collections import deque
+from hashlib import sha256
+from pathlib import Path
+
+from slipstream.serving.access.gate_file import is_loopback
+from slipstream.vllm_plugin.gate.answers import Scope, Send
+from slipstream.vllm_plugin.gate.answers.metrics import open_metrics
+from slipstream.vllm_plugin.gate.run_link import RunLink
+
+PAGE = "GET /slipstream"
+STATE = "GET /slipstream/state"
+ROUTES = (PAGE, STATE)
+NAME_CHARACTERS = 80
+POINT_SECONDS = 2.0
+MOST_POINTS = 300
+# A proxy may send any of them for somebody who is not here.
+_FORWARDED = re.compile(rb"forwarded|via|x-forwarded-.*|x-real-ip|x-client-ip|cf-connecting-ip")
+_HOST = re.compile(rb"(?:localhost|127\.0\.0\.1|\[::1\])(?::(\d{1,5}))?", re.IGNORECASE)
+_USUAL_PORTS = {"http": 80, "https": 443}
+_HEADERS = (
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+)
+_CLOSED = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+
+def is_for_here(scope: Scope) -> bool:
+    """Return whether a browser or program of this machine asks, under a name of this machine."""
+    client, server = scope.get("client"), scope.get("server")
+    if client is None or server is None or not is_loopback(client[0]):
+        return False
+    if any(_FORWARDED.fullmatch(name) for name, _ in scope["headers"]):
+        return False
+    # nginx without further settings says nothing else of those whom it passes on.
+    if scope.get("http_version", "1.1") != "1.1":
+        return False
+    hosts = [value for name, value in scope["headers"] if name == b"host"]
+    found = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+    if found is None:
+        return False
+    usual = _USUAL_PORTS.get(scope.get("scheme", "http"))
+    return bool((int(found[1]) if found[1] else usual) == server[1])
+
+
+class View:
+    """Serves both routes, with what the supervisor and the engine's core reported last."""
+
+    def __init__(self, served_names: tuple[str, ...], run: RunLink) -> None:
+        self._model, self._run = _name_model(served_names), run
+        self._page = Path(__file__).with_name("view.html").read_text()
+        self._policy = _make_policy(self._page)
+        self._history: deque[tuple[float, float | None, int | None]] = deque(maxlen=MOST_POINTS)
+
+    async def follow(self) -> None:
+        """Keep the history of the last minutes for pages that are opened later."""
+        while True:
+            state = self._run.steering
+            seen = (None, None) if state is None else (state.tokens_per_second, state.draft_length)
+            self._history.append((round(time.time(), 1), *seen))
+            await asyncio.sleep(POINT_SECONDS)
+
+    async def answer(self, route: str, send: Send) -> None:
+        """Answer with the page or with its figures."""
+        if route == PAGE:
+            await _send(send, b"text/html; charset=utf-8", self._page.encode(), self._policy)
+        else:
+            document = json.dumps(self._describe(), allow_nan=False).encode()
+            await _send(send, b"application/json", document, _CLOSED)
+
+    def _describe(self) -> dict[str, object]:
+        steering = self._run.steering
+        in_flight, waiting = self._run.accounting.count_requests()
+        return {
+            "schema_version": 1,
+            "at": time.time(),
+            "state": self._run.readiness.state,
+            "model": self._model,
+            "in_flight": in_flight,
+            "waiting": waiting,
+            "first_token_seconds": open_metrics().summarize_first_tokens(),
+            "steering": None if steering is None else steering.model_dump(mode="json"),
+            "history": tuple(self._history),
+        }
+
+
+def _name_model(served: tuple[str, ...]) -> str:
+    """Return the model's name without the folder or owner before it."""
+    name = served[0].rstrip("/").rpartition("/")[2] if served else ""
+    return "".join(sign if sign.isprintable() else "?" for sign in name[:NAME_CHARACTERS])
+
+
+def _make_policy(page: str) -> str:
+    """Allow the page its own style and script, by their hashes, and requests for its figures."""
+    own = {
+        kind: _hash(re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL))
+        for kind, tag in (("style-src", "style"), ("script-src", "script"))
+    }
+    allowed = "; ".join(f"{kind} {hashes}" for kind, hashes in own.items())
+    return f"{_CLOSED}; {allowed}; connect-src 'self'"
+
+
+def _hash(contents: list[str]) -> str:
+    digests = (b64encode(sha256(one.encode()).digest()).decode() for one in contents)
+    return " ".join(f"'sha256-{digest}'" for digest in digests)
+
+
+async def _send(send: Send, kind: bytes, body: bytes, policy: str) -> None:
+    headers = [
+        (b"content-type", kind),
+        (b"content-length", str(len(body)).encode()),
+        (b"content-security-policy", policy.encode()),
+        *_HEADERS,
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,202 @@
+"""Authentication by the keys of the key file, of which only hashes are known.
+
+The file may be replaced at any time. Without one, a gate on the loopback is open, unless keys are
+required; a gate that has seen keys never opens again because their file went away.
+
+The supervisor's own key generates a few tokens and nothing else: it passes while the server is
+about to stop, so whoever got hold of it must gain little.
+"""
+
+import hmac
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from hmac import compare_digest
+from typing import Any
+
+from slipstream.serving.access.gate_file import KeyDefaults, is_loopback
+from slipstream.vllm_plugin.gate.answers import Refusal
+from slipstream.vllm_plugin.gate.requests.limits import Document, require_number
+from slipstream.vllm_plugin.gate.routes import SCOPES
+from slipstream.vllm_plugin.gate.settings import KeyTerms, Settings
+from slipstream.vllm_plugin.gate.watched_file import WatchedFile
+
+Headers = Mapping[bytes, bytes]
+NO_TERMS = KeyTerms()
+
+PROBE_ROUTE = "POST /v1/completions"
+PROBE_TOKENS = 64
+PROBES_AT_ONCE = 4
+PROBE_BYTES = 2**14
+# The one that `slipstream.serving.supervision.generation` sends: it is not measured.
+PROBE_SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+PROBE_FIELDS = frozenset(
+    {"model", "prompt", "max_tokens", "temperature", "top_p", "seed", "ignore_eos"}
+    | {"structured_outputs"}
+)
+_PAGE_FROM_HERE = re.compile(rb"https?://(?:localhost|127\.\d+\.\d+\.\d+|\[::1\])(?::\d+)?")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The authenticated caller, the salt of its prefix cache, and its limits."""
+
+    id: str
+    cache_salt: str | None = None
+    terms: KeyDefaults = NO_TERMS
+
+
+TERMS = {
+    "routes": tuple,
+    "models": tuple,
+    "requests_at_once": int,
+    "requests_per_minute": int,
+    "tokens_per_minute": int,
+    "max_tokens": int,
+    "weight": float,
+    "priority": int,
+}
+ANYONE = Caller("anyone")
+SUPERVISOR = Caller("supervisor", terms=KeyTerms(requests_at_once=PROBES_AT_ONCE))
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    id: str
+    digest: bytes
+    expires: float | None
+    cache_salt: str
+    terms: dict[str, Any]
+
+
+class KeyRing:
+    """Identifies callers by their key."""
+
+    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
+        self._may_be_open = is_loopback(settings.host)
+        self._defaults = settings.keys
+        self.follow(settings)
+        self._probe = bytes.fromhex(settings.probe_sha256 or "")
+        self._file = WatchedFile(settings.keys_file, _parse_keys, absent=None)
+        self._clock = clock
+
+    def follow(self, settings: Settings) -> None:
+        """Apply newer settings; a gate that requires keys keeps doing so."""
+        self._defaults = settings.keys
+        self._may_be_open = self._may_be_open and not settings.keys_required
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether one needs no key here."""
+        if self._file.read() is not None:
+            self._may_be_open = False
+        return self._may_be_open
+
+    def require_caller(self, headers: Headers) -> Caller:
+        """Return the caller, or refuse one without a valid key."""
+        given = _list_given(headers)
+        digests = [sha256(one).digest() for one in given]
+        if any([compare_digest(digest, self._probe) for digest in digests]):
+            return SUPERVISOR
+        if self.is_open:
+            _require_no_foreign_page(headers)
+            return ANYONE
+        keys = self._file.read() or ()
+        found = [key for digest in digests if (key := self._find(keys, digest)) is not None]
+        if not found:
+            what = "this key is not known, or has expired" if given else "a key is needed"
+            challenge = ((b"www-authenticate", b"Bearer"),)
+            how = "Authorization: Bearer KEY, or x-api-key: KEY"
+            raise Refusal(401, f"{what}: {how}", headers=challenge)
+        several = len({key.id for key in keys}) > 1
+        terms = self._defaults.model_copy(update=found[0].terms)
+        return Caller(found[0].id, found[0].cache_salt if several else None, terms)
+
+    def _find(self, keys: tuple[_Key, ...], digest: bytes) -> _Key | None:
+        """Compare with every key, whichever is found, so that time tells nothing."""
+        now, found = self._clock(), None
+        for key in keys:
+            valid = key.expires is None or now < key.expires
+            if compare_digest(key.digest, digest) & valid:
+                found = key
+        return found
+
+
+def require_scope(caller: Caller, route: str) -> None:
+    """Refuse a key that is for other routes."""
+    allowed = caller.terms.routes
+    if allowed is not None and SCOPES.get(route) not in allowed:
+        what = f"this key is not for {route}; it is for {', '.join(allowed)}"
+        raise Refusal(403, what, reason="scope")
+
+
+def require_probe_route(route: str) -> None:
+    """Refuse every route but the one that a probe takes."""
+    if route != PROBE_ROUTE:
+        raise Refusal(403, "this key is for probes only", reason="scope")
+
+
+def require_probe(body: bytes, document: Document) -> None:
+    """Refuse a request that is no probe: too long, too many tokens, or with other fields."""
+    if len(body) > PROBE_BYTES or not isinstance(document.get("prompt"), str):
+        raise Refusal(403, f"a probe has one prompt, in at most {PROBE_BYTES} bytes")
+    if unknown := document.keys() - PROBE_FIELDS:
+        raise Refusal(403, f"a probe has no {min(unknown)[:40]}", field=min(unknown)[:40])
+    if document.get("structured_outputs") not in (None, {"json": PROBE_SCHEMA}):
+        raise Refusal(403, "a probe has one form only", field="structured_outputs")
+    if document.get("max_tokens") is None:
+        raise Refusal(403, "a probe says how many tokens it wants", field="max_tokens")
+    require_number(document, "max_tokens", PROBE_TOKENS, least=1)
+
+
+def _require_no_foreign_page(headers: Headers) -> None:
+    """Refuse requests that pages of other sites send from a browser on this machine."""
+    origin = headers.get(b"origin")
+    if origin is not None and not _PAGE_FROM_HERE.fullmatch(origin):
+        raise Refusal(403, "a page of another site may not use a server without keys")
+
+
+def _list_given(headers: Headers) -> list[bytes]:
+    """List the keys that a request brings, the one that counts first.
+
+    Anthropic's clients may send both headers, one of them with a key of Anthropic's own.
+    """
+    scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
+    keys = (bearer.strip() if scheme.lower() == b"bearer" else b"", headers.get(b"x-api-key", b""))
+    return [key for key in keys if key]
+
+
+def _parse_keys(content: bytes) -> tuple[_Key, ...] | None:
+    """Read one key a line; a file with a faulty line lets nobody in."""
+    try:
+        return tuple(_make_key(json.loads(line)) for line in content.splitlines() if line.strip())
+    except (ValueError, TypeError, LookupError) as fault:
+        _log.error("the key file cannot be used, and every key is refused: %s", fault)
+        return ()
+
+
+def _make_key(line: dict[str, Any]) -> _Key:
+    digest, expires = bytes.fromhex(line["sha256"]), line.get("expires")
+    return _Key(
+        id=str(line["id"]),
+        digest=digest,
+        expires=None if expires is None else datetime.fromisoformat(expires).timestamp(),
+        cache_salt=hmac.digest(digest, b"prefix cache", "sha256").hex(),
+        terms={name: _read_term(name, line[name]) for name in TERMS if line.get(name) is not None},
+    )
+
+
+def _read_term(name: str, value: Any) -> Any:
+    kind = TERMS[name]
+    if kind is tuple and isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return tuple(value)
+    numbers = (int, float) if kind is float else (int,)
+    if kind is not tuple and type(value) in numbers and (value > 0 or name == "priority"):
+        return value
+    raise ValueError(f"{name} is {value!r}")

@@ -1,0 +1,193 @@
+"""The limits of a request, refused before the engine sees it.
+
+A number must be written as one: the engine would also take "1000" for a thousand.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from slipstream.vllm_plugin.gate.answers import Refusal
+from slipstream.vllm_plugin.gate.settings import Limits
+
+Document = dict[str, Any]
+
+LISTS = (
+    *("stop_token_ids", "bad_words", "allowed_token_ids", "logprob_token_ids", "logit_bias"),
+    *("include", "metadata", "tools"),
+)
+# Of the routes that give vectors and scores: a sequence each.
+POOLED_LISTS = ("documents", "queries", "items", "data_1", "data_2", "text_1", "text_2")
+# Whose values the engine makes grammars of.
+SCHEMAS = ("response_format", "text", "output_config")
+
+SALT_CHARACTERS = 128
+
+CONTAINERS = (dict, list)
+# Without its end, too: to look for that from every quote again would take forever.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+
+
+def require_few_containers(body: bytes, most: int) -> None:
+    """Refuse a body that would take long to parse, before it is parsed."""
+    if _count_openings(body) > most and _count_openings(_STRING.sub(b"", body)) > most:
+        raise Refusal(400, f"the body has more than {most} objects and lists")
+
+
+def require_within_limits(document: Document, body: bytes, limits: Limits) -> None:
+    """Refuse what is too deep, too many, too long or too large."""
+    _require_shallow(document, body, limits.depth)
+    for field in ("n", "best_of"):
+        require_number(document, field, limits.n)
+    for field in ("logprobs", "top_logprobs", "prompt_logprobs"):
+        require_number(document, field, limits.top_logprobs, least=0)
+    _require_few_sequences(document, limits)
+    for field in ("stop", "stop_sequences"):
+        _require_few_stops(document, field, limits)
+    for field in LISTS:
+        if isinstance(items := document.get(field), list | dict):
+            _require_most(len(items), limits.list_items, "entries", field)
+    _require_small_constraints(document, body, limits)
+
+
+def require_few_inputs(document: Document, limits: Limits) -> None:
+    """Refuse a list of too many texts; one of numbers is a single text in tokens."""
+    for field in ("input", *POOLED_LISTS):
+        items = document.get(field)
+        if isinstance(items, list) and not (items and isinstance(items[0], int)):
+            _require_most(len(items), limits.list_items, "texts", field)
+
+
+def require_number(
+    document: Document, field: str, most: int, *, least: float = float("-inf")
+) -> None:
+    """Refuse a field that is not a number, or not within its bounds; none is fine."""
+    value = document.get(field)
+    if value is None:
+        return
+    if not isinstance(value, int | float):
+        raise Refusal(400, f"{field} is not a number", field=field)
+    if not least <= value <= most:
+        raise Refusal(400, f"{field} is {value}; this server allows up to {most}", field=field)
+
+
+def require_short_salt(document: Document) -> None:
+    """Refuse a cache salt that is not a short text; with one, a caller only shares less."""
+    salt = document.get("cache_salt")
+    if salt is None:
+        return
+    text = isinstance(salt, str) and salt.isascii() and salt.isprintable()
+    if not text or not 1 <= len(salt) <= SALT_CHARACTERS:
+        what = f"cache_salt is not a text of 1 to {SALT_CHARACTERS} printable characters"
+        raise Refusal(400, what, field="cache_salt")
+
+
+def list_tools(document: Document) -> list[Document]:
+    """List the tools: declared, within a namespace (Responses), or added by a turn (Messages)."""
+    tools: list[Document] = []
+    for tool in _list_objects(document.get("tools")):
+        tools += [*_list_objects(tool.get("tools"))] or [tool]
+    for turn in _list_objects(document.get("messages")):
+        for part in _list_objects(turn.get("content")):
+            change = part.get("tool")
+            added = change.get("definition") if isinstance(change, dict) else None
+            tools += [added] if isinstance(added, dict) else []
+    return tools
+
+
+def walk(value: Any) -> Iterator[Any]:
+    """Yield every list and object in a value, itself too if it is one."""
+    waiting = [value] if isinstance(value, CONTAINERS) else []
+    while waiting:
+        yield (one := waiting.pop())
+        children = one.values() if isinstance(one, dict) else one
+        waiting += [child for child in children if isinstance(child, CONTAINERS)]
+
+
+def _list_objects(value: Any) -> list[Document]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _count_openings(body: bytes) -> int:
+    return body.count(b"{") + body.count(b"[")
+
+
+def _require_shallow(document: Document, body: bytes, most: int) -> None:
+    if _count_openings(body) <= most:
+        return
+    level: list[Any] = [document]
+    for _ in range(most):
+        level = [
+            child
+            for one in level
+            for child in (one.values() if isinstance(one, dict) else one)
+            if isinstance(child, CONTAINERS)
+        ]
+        if not level:
+            return
+    raise Refusal(400, f"the body is nested more than {most} deep")
+
+
+def count_sequences(document: Document) -> int:
+    """Count the answers that a request asks for, each of which takes a seat in the engine."""
+    return _count_prompts(document) * max(1, int(document.get("n") or 1))
+
+
+def _count_prompts(document: Document) -> int:
+    prompt = document.get("prompt")
+    several = isinstance(prompt, list) and not (prompt and isinstance(prompt[0], int))
+    return len(prompt) if several and prompt else 1
+
+
+def _require_few_sequences(document: Document, limits: Limits) -> None:
+    prompts = _count_prompts(document)
+    _require_most(prompts, limits.prompts, "prompts", "prompt")
+    _require_most(count_sequences(document), limits.sequences, "answers in one request", "n")
+
+
+def _require_few_stops(document: Document, field: str, limits: Limits) -> None:
+    stops = document.get(field)
+    texts = [stops] if isinstance(stops, str) else stops if isinstance(stops, list) else []
+    _require_most(len(texts), limits.stop_strings, "stop strings", field)
+    for text in texts:
+        if isinstance(text, str):
+            _require_most(len(text), limits.stop_characters, "characters in a stop string", field)
+
+
+def _require_small_constraints(document: Document, body: bytes, limits: Limits) -> None:
+    asked = document.get("structured_outputs")
+    if asked is not None:
+        if not isinstance(asked, dict):  # vLLM 0.32 answers 500.
+            field = "structured_outputs"
+            raise Refusal(400, f"{field} is not an object", field=field)
+        for name in ("regex", "whitespace_pattern"):
+            _require_short(asked, name, limits.regex_characters)
+        _require_short(asked, "grammar", limits.grammar_characters)
+        for name in ("json", "choice", "structural_tag"):
+            _require_small_schema(asked.get(name), name, body, limits)
+    for name in SCHEMAS:
+        _require_small_schema(document.get(name), name, body, limits)
+    for tool in list_tools(document):
+        _require_small_schema(tool, "tools", body, limits)
+
+
+def _require_small_schema(schema: Any, name: str, body: bytes, limits: Limits) -> None:
+    """No part is larger than the whole, and a small body is not measured."""
+    if len(body) > limits.schema_bytes:
+        size = len(schema if isinstance(schema, str) else json.dumps(schema))
+        _require_most(size, limits.schema_bytes, "bytes of schema", name)
+    if len(body) > limits.regex_characters:
+        for part in walk(schema):
+            if isinstance(part, dict):
+                _require_short(part, "pattern", limits.regex_characters)
+
+
+def _require_short(document: Document, field: str, most: int) -> None:
+    if isinstance(text := document.get(field), str):
+        _require_most(len(text), most, "characters", field)
+
+
+def _require_most(count: float, most: int, what: str, field: str) -> None:
+    if count > most:
+        raise Refusal(400, f"{field}: {count} {what}; this server allows up to {most}", field=field)

@@ -1,0 +1,1 @@
+"""How much of the engine a caller may have."""

@@ -1,0 +1,244 @@
+"""What is recorded can be trained on, is its owner's alone, and ends at its limit."""
+
+import json
+import logging
+import os
+import re
+import stat
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipstream.serving.access.gate_file import GateRecording
+from slipstream.serving.access.keys import make_key
+from slipstream.training.prompts import read_prompts
+from slipstream.vllm_plugin.gate.middleware import Gate
+from tests.unit.vllm_plugin.gate.callers.test_key_ring import NOW
+from tests.unit.vllm_plugin.gate.pieces import CHAT, HELLO, Engine, ask, ask_chat, make_gate
+
+
+def make_recorder(folder: Path, **own: Any) -> Gate:
+    recording = GateRecording(folder=folder / "traffic", **own.pop("recording", {}))
+    return make_gate(folder, Engine(), recording=recording, **own)
+
+
+def read_lines(folder: Path) -> list[dict[str, Any]]:
+    file = folder / "traffic" / "requests.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def read_conversations(folder: Path) -> list[list[tuple[str, str]]]:
+    """Read the recording as `slipstream train` does."""
+    conversations, _ = read_prompts([folder / "traffic" / "requests.jsonl"], seed=0)
+    return [[(one["role"], one["content"]) for one in row.messages] for row in conversations]
+
+
+def test_nothing_is_recorded_unless_it_was_asked_for(tmp_path: Path) -> None:
+    ask_chat(make_gate(tmp_path, Engine()))
+    assert [path.name for path in tmp_path.iterdir()] == ["gate.json"]
+
+
+def test_a_request_is_kept_with_its_sampling_parameters(tmp_path: Path) -> None:
+    gate = make_recorder(tmp_path)
+    ask_chat(
+        gate, temperature=0.7, top_p=0.9, seed=3, max_tokens=5, stream=True, user="ann", n=None
+    )
+    (line,) = read_lines(tmp_path)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", line.pop("recorded_at"))
+    assert line == HELLO | {
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "seed": 3,
+        "max_tokens": 5,
+        "stream": True,
+    }
+    assert read_conversations(tmp_path) == [[("user", "Hello")]]
+
+
+@pytest.mark.parametrize(
+    ("path", "document", "conversations"),
+    [
+        (
+            CHAT,
+            {
+                "messages": [
+                    {"role": "developer", "content": "Be brief."},
+                    {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+                ]
+            },
+            [[("system", "Be brief."), ("user", "Hi")]],
+        ),
+        ("/v1/completions", {"prompt": "Once"}, [[("user", "Once")]]),
+        ("/v1/completions", {"prompt": ["One", "Two"]}, [[("user", "One")], [("user", "Two")]]),
+        (
+            "/v1/responses",
+            {"instructions": "Be brief.", "input": "Hi"},
+            [[("system", "Be brief."), ("user", "Hi")]],
+        ),
+        (
+            "/v1/responses",
+            {"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}]},
+            [[("user", "Hi")]],
+        ),
+        (
+            "/v1/messages",
+            {
+                "system": [{"type": "text", "text": "Be brief."}],
+                "messages": [{"role": "user", "content": "Hi"}],
+            },
+            [[("system", "Be brief."), ("user", "Hi")]],
+        ),
+    ],
+)
+def test_the_requests_of_every_api_can_be_trained_on(
+    tmp_path: Path, path: str, document: dict[str, Any], conversations: list[list[tuple[str, str]]]
+) -> None:
+    gate = make_recorder(tmp_path, routes=[f"POST {path}"])
+    assert ask(gate, path, json=document).status_code == 200
+    assert read_conversations(tmp_path) == conversations
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"messages": [{"role": "critic", "content": "Hi"}]},
+        {"messages": [{"role": "user", "content": 3}]},
+        {"messages": [{"role": "user", "content": ["a bare text"]}]},
+        {"messages": [{"role": "user", "content": [{"text": "no type"}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": 3}]}]},
+        {"messages": [{"content": "Hi"}]},
+        {"messages": None},
+        {"messages": [{"role": "user", "content": "\ud800"}]},
+        {"input": [{"type": "function_call", "name": "x"}]},
+        {"prompt": [1, 2, 3]},
+        {**HELLO, "temperature": 10**400},
+        {},
+    ],
+    ids=lambda document: str(document)[:60],
+)
+def test_what_the_reader_cannot_read_is_left_out(tmp_path: Path, document: dict[str, Any]) -> None:
+    gate = make_recorder(tmp_path)
+    body = json.dumps(document).replace("1" + "0" * 400, "1e999")
+    assert ask(gate, CHAT, content=body).status_code == 200
+    assert read_lines(tmp_path) == []
+    ask_chat(gate)
+    assert read_conversations(tmp_path) == [[("user", "Hello")]]
+
+
+def test_tool_calls_are_kept_for_the_reader_to_skip(tmp_path: Path) -> None:
+    gate = make_recorder(tmp_path)
+    called = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+    ask_chat(gate, messages=[*HELLO["messages"], called, {"role": "tool", "content": "4"}])
+    ask_chat(gate)
+    _, counts = read_prompts([tmp_path / "traffic" / "requests.jsonl"], seed=0)
+    assert (counts["read"], counts["skipped"]) == (2, 1)
+
+
+def test_what_matches_a_pattern_is_struck_out_everywhere(tmp_path: Path) -> None:
+    patterns = (r"[\w.]+@[\w.]+", r"\d{4}-\d{4}")
+    gate = make_recorder(tmp_path, recording={"redact": patterns})
+    said = [
+        {"role": "system", "content": [{"type": "text", "text": "Write to ann@example.org."}]},
+        {"role": "user", "content": "My card is 1234-5678, not 12-34."},
+    ]
+    ask_chat(gate, messages=said, stop=["bob@example.org"], model="m")
+    (line,) = read_lines(tmp_path)
+    assert line["messages"][0]["content"] == [{"type": "text", "text": "Write to [redacted]"}]
+    assert line["messages"][1]["content"] == "My card is [redacted], not 12-34."
+    assert line["stop"] == ["[redacted]"]
+
+
+def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        ask_chat(make_recorder(tmp_path))
+    finally:
+        os.umask(before)
+    folder = tmp_path / "traffic"
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "requests.jsonl")]
+    assert modes == [0o700, 0o600]
+
+
+@pytest.mark.parametrize(("folder_mode", "file_mode"), [(0o750, 0o600), (0o700, 0o640)])
+def test_where_others_can_read_nothing_is_recorded(
+    tmp_path: Path, folder_mode: int, file_mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "traffic" / "requests.jsonl"
+    file.parent.mkdir(mode=folder_mode)
+    file.touch(mode=file_mode)
+    gate = make_recorder(tmp_path)
+    assert [ask_chat(gate).status_code for _ in range(2)] == [200, 200]
+    assert file.read_bytes() == b""
+    assert [record.getMessage() for record in caplog.records] == [
+        f"no more requests are recorded: others can read {tmp_path / 'traffic'}"
+    ]
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "traffic").mkdir(mode=0o700)
+    (tmp_path / "victim").write_text("")
+    (tmp_path / "traffic" / "requests.jsonl").symlink_to(tmp_path / "victim")
+    assert ask_chat(make_recorder(tmp_path)).status_code == 200
+    assert (tmp_path / "victim").read_text() == ""
+
+
+def test_no_key_and_no_header_is_recorded(tmp_path: Path) -> None:
+    made = make_key(tmp_path / "keys.json", "ann", now=NOW, expires=None)
+    gate = make_recorder(tmp_path, keys_file=tmp_path / "keys.json")
+    ask(gate, CHAT, key=made.secret, json=HELLO, headers={"x-tenant": "acme"})
+    kept = (tmp_path / "traffic" / "requests.jsonl").read_text()
+    assert len(read_lines(tmp_path)) == 1
+    assert not [
+        word for word in (made.secret, made.key.id, made.key.sha256, "acme") if word in kept
+    ]
+
+
+def test_over_its_limit_it_stops_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = make_recorder(tmp_path, recording={"limit_bytes": 400})
+    with caplog.at_level(logging.WARNING):
+        assert [ask_chat(gate).status_code for _ in range(9)] == [200] * 9
+    size = (tmp_path / "traffic" / "requests.jsonl").stat().st_size
+    length = size // len(read_lines(tmp_path))
+    assert 400 - length < size <= 400
+    assert [record.getMessage() for record in caplog.records] == [
+        "no more requests are recorded: 400 bytes are full"
+    ]
+
+
+def test_prompts_over_the_limit_break_nothing(tmp_path: Path) -> None:
+    gate = make_recorder(tmp_path, recording={"limit_bytes": 100})
+    document = {"prompt": ["x" * 80] * 3}
+    assert [ask(gate, "/v1/completions", json=document).status_code for _ in range(2)] == [200, 200]
+    assert read_lines(tmp_path) == []
+
+
+def test_a_new_start_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
+    for _ in range(2):
+        ask_chat(make_recorder(tmp_path))
+    assert len(read_lines(tmp_path)) == 2
+
+
+def test_half_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = make_recorder(tmp_path)
+    ask_chat(gate)
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, line: write(file, line[:10]))
+    assert ask_chat(gate).status_code == 200
+    assert len(read_lines(tmp_path)) == 1
+
+
+def test_refused_requests_and_the_supervisors_are_not_recorded(tmp_path: Path) -> None:
+    gate = make_recorder(
+        tmp_path,
+        probe_sha256=sha256(b"probe").hexdigest(),
+        routes=["POST /tokenize", f"POST {CHAT}", "POST /v1/completions"],
+    )
+    ask_chat(gate, n=1000)
+    probe = {"prompt": "Once", "max_tokens": 1}
+    assert ask(gate, "/v1/completions", key="probe", json=probe).status_code == 200
+    ask(gate, "/tokenize", json={"prompt": "x"})
+    assert read_lines(tmp_path) == []

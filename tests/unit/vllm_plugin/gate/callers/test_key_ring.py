@@ -1,0 +1,291 @@
+"""Callers are told by keys of which the gate knows the hashes; the file may change any time."""
+
+import hmac
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipstream.serving.access.gate_file import KeyDefaults
+from slipstream.serving.access.keys import KeyTerms, make_key, revoke_key, rotate_key
+from slipstream.vllm_plugin.gate import watched_file
+from slipstream.vllm_plugin.gate.answers import Refusal
+from slipstream.vllm_plugin.gate.callers import key_ring
+from slipstream.vllm_plugin.gate.callers.key_ring import KeyRing
+from tests.unit.vllm_plugin.gate.pieces import (
+    CHAT,
+    HELLO,
+    LOCAL,
+    REMOTE,
+    Engine,
+    ask,
+    ask_chat,
+    make_gate,
+    read_error,
+)
+
+NOW = datetime(2026, 11, 15, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def _look_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched_file, "LOOK_EVERY_SECONDS", 0.0)
+
+
+def new_key(file: Path, expires: datetime | None = None, **terms: Any) -> tuple[str, str]:
+    made = make_key(file, "someone", now=NOW, expires=expires, terms=KeyTerms(**terms))
+    return made.key.id, made.secret
+
+
+def test_with_a_key_file_a_key_is_needed_even_here(tmp_path: Path) -> None:
+    file, engine = tmp_path / "keys.json", Engine()
+    _, secret = new_key(file)
+    gate = make_gate(tmp_path, engine, keys_file=file)
+    without = ask(gate, "/v1/models")
+    assert (without.status_code, without.headers["www-authenticate"]) == (401, "Bearer")
+    assert read_error(without)
+    assert ask(gate, "/v1/models", key=secret).status_code == 200
+    assert len(engine.scopes) == 1
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": "Bearer {}"},
+        {"authorization": "bearer  {}"},
+        {"x-api-key": "{}"},
+        {"authorization": "Basic abc", "x-api-key": "{}"},
+        {"authorization": "Bearer ", "x-api-key": "{}"},
+        {"authorization": "Bearer sk-ant-other", "x-api-key": "{}"},
+        {"authorization": "Bearer {}", "x-api-key": "sk-ant-other"},
+    ],
+)
+def test_a_key_is_given_in_either_header(tmp_path: Path, headers: dict[str, str]) -> None:
+    _, secret = new_key(tmp_path / "keys.json")
+    gate = make_gate(tmp_path, Engine(), keys_file=tmp_path / "keys.json")
+    sent = {name: value.format(secret) for name, value in headers.items()}
+    assert ask(gate, "/v1/models", headers=sent).status_code == 200
+
+
+def test_of_two_valid_keys_the_bearers_counts(tmp_path: Path) -> None:
+    file, engine = tmp_path / "keys.json", Engine()
+    (_, chatting), (_, listing) = new_key(file, routes=("chat",)), new_key(file, routes=("models",))
+    gate = make_gate(tmp_path, engine, keys_file=file)
+    both = {"x-api-key": listing}
+    assert ask(gate, "/v1/models", key=chatting, headers=both).status_code == 403
+    assert ask(gate, CHAT, key=chatting, headers=both, json=HELLO).status_code == 200
+
+
+def test_what_is_no_key_opens_nothing(tmp_path: Path) -> None:
+    identity, secret = new_key(tmp_path / "keys.json")
+    engine = Engine()
+    gate = make_gate(tmp_path, engine, keys_file=tmp_path / "keys.json")
+    digest = sha256(secret.encode()).hexdigest()
+    for wrong in (secret[:-1], secret + "x", secret.swapcase(), digest, identity, "", "EMPTY"):
+        assert ask(gate, "/v1/models", headers={"x-api-key": wrong}).status_code == 401
+    assert ask(gate, "/v1/models", headers={"authorization": secret}).status_code == 401
+    assert ask(gate, f"/v1/models?api_key={secret}").status_code == 401
+    assert engine.scopes == []
+
+
+def test_the_key_stays_at_the_gate(tmp_path: Path) -> None:
+    _, secret = new_key(tmp_path / "keys.json")
+    engine = Engine()
+    gate = make_gate(tmp_path, engine, keys_file=tmp_path / "keys.json")
+    ask_chat(gate, key=secret)
+    assert secret.encode() not in repr(engine.scopes).encode() + b"".join(engine.bodies)
+
+
+@pytest.mark.parametrize("client", [LOCAL, REMOTE])
+def test_where_there_are_keys_the_metrics_need_one_that_is_for_them(
+    tmp_path: Path, client: tuple[str, int]
+) -> None:
+    """A proxy on this machine passes strangers on, and need not say so in any header."""
+    file, engine = tmp_path / "keys.json", Engine()
+    (_, ordinary), (_, scraper) = new_key(file), new_key(file, routes=("metrics",))
+    gate = make_gate(tmp_path, engine, keys_file=file)
+    statuses = [
+        ask(gate, "/metrics", client=client, key=key).status_code
+        for key in (None, ordinary, scraper)
+    ]
+    assert statuses == [401, 403, 200]
+    assert ask_chat(gate, key=scraper).status_code == 403
+    assert engine.paths == ["/metrics"]
+    assert ask(gate, "/health").status_code == 200
+
+
+def test_keys_that_were_required_are_required_after_their_file_is_gone(tmp_path: Path) -> None:
+    file, engine = tmp_path / "keys.json", Engine()
+    _, secret = new_key(file)
+    file.unlink()
+    gate = make_gate(tmp_path, engine, keys_file=file, keys_required=True)
+    assert [ask_chat(gate, key=key).status_code for key in (None, secret)] == [401, 401]
+    assert ask(gate, "/metrics").status_code == 401
+    assert engine.scopes == []
+
+
+def test_a_rotated_key_counts_beside_its_successor_for_a_while(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    identity, old = new_key(file, routes=("chat",), weight=3)
+    new = rotate_key(file, identity, now=NOW, overlap=timedelta(hours=1)).secret
+    settings = make_gate(tmp_path, Engine(), keys_file=file).settings
+    rings = [
+        KeyRing(settings, clock=(NOW + timedelta(minutes=minutes)).timestamp)
+        for minutes in (59, 60)
+    ]
+    callers = [ring.require_caller({b"x-api-key": new.encode()}) for ring in rings]
+    callers.append(rings[0].require_caller({b"x-api-key": old.encode()}))
+    assert {caller.id for caller in callers} == {identity}
+    assert {caller.terms.weight for caller in callers} == {3}
+    assert {caller.cache_salt for caller in callers} == {None}
+    with pytest.raises(Refusal, match="has expired"):
+        rings[1].require_caller({b"x-api-key": old.encode()})
+    gate = make_gate(tmp_path, Engine(), keys_file=file)
+    revoke_key(file, identity)
+    assert [ask_chat(gate, key=key).status_code for key in (old, new)] == [401, 401]
+
+
+def test_a_key_is_for_some_models(tmp_path: Path) -> None:
+    file, engine = tmp_path / "keys.json", Engine()
+    _, secret = new_key(file, models=("m",))
+    gate = make_gate(tmp_path, engine, keys_file=file, served_names=("other", "m"))
+    statuses = [ask_chat(gate, key=secret, model=model).status_code for model in ("m", "x", None)]
+    assert statuses == [200, 404, 404]
+    assert len(engine.bodies) == 1
+
+
+def test_a_key_without_terms_has_the_gates_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    (_, plain), (_, own) = new_key(file), new_key(file, requests_at_once=9, priority=-2)
+    keys = KeyDefaults(requests_at_once=3, tokens_per_minute=1000, priority=5)
+    ring = KeyRing(make_gate(tmp_path, Engine(), keys_file=file, keys=keys).settings)
+    terms = [ring.require_caller({b"x-api-key": key.encode()}).terms for key in (plain, own)]
+    assert [one.requests_at_once for one in terms] == [3, 9]
+    assert [one.priority for one in terms] == [5, -2]
+    assert [one.tokens_per_minute for one in terms] == [1000, 1000]
+
+
+def test_keys_come_and_go_without_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    first, old = new_key(file)
+    gate = make_gate(tmp_path, Engine(), keys_file=file)
+    assert ask_chat(gate, key=old).status_code == 200
+    _, new = new_key(file)
+    assert [ask_chat(gate, key=key).status_code for key in (old, new)] == [200, 200]
+    revoke_key(file, first)
+    assert [ask_chat(gate, key=key).status_code for key in (old, new)] == [401, 200]
+
+
+def test_an_expired_key_opens_nothing(tmp_path: Path) -> None:
+    end = NOW + timedelta(days=1)
+    _, brief = new_key(tmp_path / "keys.json", expires=end)
+    settings = make_gate(tmp_path, Engine(), keys_file=tmp_path / "keys.json").settings
+    headers = {b"x-api-key": brief.encode()}
+    assert KeyRing(settings, clock=NOW.timestamp).require_caller(headers).id
+    with pytest.raises(Refusal, match="not known, or has expired"):
+        KeyRing(settings, clock=end.timestamp).require_caller(headers)
+
+
+def test_every_key_is_compared_whichever_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = [new_key(tmp_path / "keys.json")[1] for _ in range(3)]
+    gate = make_gate(tmp_path, Engine(), keys_file=tmp_path / "keys.json")
+    compared: list[bytes] = []
+
+    def compare(kept: bytes, given: bytes) -> bool:
+        compared.append(kept)
+        return hmac.compare_digest(kept, given)
+
+    monkeypatch.setattr(key_ring, "compare_digest", compare)
+    kept = [sha256(secret.encode()).digest() for secret in secrets]
+    for key in (*secrets, "wrong"):
+        compared.clear()
+        ask(gate, "/v1/models", key=key)
+        assert compared[1:] == kept  # The first is the supervisor's.
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "/run/slipstream/engine.sock"])
+def test_without_a_key_file_a_gate_on_the_loopback_is_open(tmp_path: Path, host: str) -> None:
+    gate = make_gate(tmp_path, Engine(), host=host, keys_file=tmp_path / "none.json")
+    assert ask_chat(gate).status_code == 200
+    assert ask_chat(gate, key="EMPTY").status_code == 200
+    assert ask_chat(make_gate(tmp_path, Engine(), host=host)).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.7", "host.example"])
+def test_elsewhere_it_is_shut(tmp_path: Path, host: str) -> None:
+    engine = Engine()
+    gate = make_gate(tmp_path, engine, host=host, keys_file=tmp_path / "none.json")
+    assert ask_chat(gate).status_code == 401
+    assert ask_chat(gate, key="EMPTY").status_code == 401
+    assert engine.scopes == []
+
+
+def test_an_open_gate_shuts_when_a_key_is_made_and_never_opens_again(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    gate = make_gate(tmp_path, Engine(), keys_file=file)
+    assert ask_chat(gate).status_code == 200
+    _, secret = new_key(file)
+    assert ask_chat(gate).status_code == 401
+    file.unlink()
+    assert ask_chat(gate).status_code == 401
+    assert ask_chat(gate, key=secret).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"id": "a", "sha256": "zz"}',
+        '{"id": "a", "sha256": 3}',
+        '{"id": "a", "sha256": "00", "expires": "soon"}',
+        '{"id": "a", "sha256": "00", "routes": "chat"}',
+        '{"id": "a", "sha256": "00", "weight": 0}',
+        '{"id": "a", "sha256": "00", "tokens_per_minute": "many"}',
+    ],
+)
+def test_a_key_file_that_cannot_be_used_lets_nobody_in(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "keys.json"
+    file.write_text(content)
+    engine = Engine()
+    assert ask_chat(make_gate(tmp_path, engine, keys_file=file), key="x").status_code == 401
+    assert engine.scopes == []
+
+
+def test_a_key_file_that_cannot_be_read_lets_nobody_in(tmp_path: Path) -> None:
+    (tmp_path / "keys.json").mkdir()
+    gate = make_gate(tmp_path, Engine(), keys_file=tmp_path / "keys.json")
+    assert ask_chat(gate).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("https://evil.example", 403),
+        ("http://localhost.evil.example", 403),
+        ("http://127.0.0.1.evil.example:80", 403),
+        ("null", 403),
+        ("", 403),
+        ("http://localhost:3000", 200),
+        ("http://127.0.0.1", 200),
+        ("https://[::1]:8000", 200),
+    ],
+)
+def test_a_page_of_another_site_cannot_use_an_open_gate(
+    tmp_path: Path, origin: str, status: int
+) -> None:
+    gate = make_gate(tmp_path, Engine())
+    assert ask(gate, CHAT, json=HELLO, headers={"origin": origin}).status_code == status
+
+
+def test_with_a_key_any_page_may_ask(tmp_path: Path) -> None:
+    _, secret = new_key(tmp_path / "keys.json")
+    gate = make_gate(tmp_path, Engine(), keys_file=tmp_path / "keys.json")
+    headers = {"origin": "https://chat.example"}
+    assert ask(gate, CHAT, key=secret, json=HELLO, headers=headers).status_code == 200
