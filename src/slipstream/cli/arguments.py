@@ -57,7 +57,11 @@ SHELL_VERBS = {
     "completion": "print a script that completes the command in bash, zsh or fish",
 }
 # The package of a group's verbs, where it is not `slipstream.cli`.
-GROUP_PACKAGES: dict[str, str] = {}
+GROUP_PACKAGES = {
+    "look before you start": "slipstream.cli.planning",
+    "run a server": "slipstream.cli.serving",
+    "judge speed and text": "slipstream.cli.measuring",
+}
 # Verbs of two words; the module of `fleet plan` is `slipstream.cli.fleet.plan`.
 FLEET_VERBS = {
     "init": "write a fleet.toml for machines reachable by SSH, or send them certificates and keys",
@@ -189,7 +193,7 @@ def _parse_verb(
     options = parser.parse_args(words)
     target = getattr(options, "target", None)
     if target and configured and Path(target).is_file():
-        from slipstream.cli.plan import list_plan_options
+        from slipstream.cli.planning.plan import list_plan_options
 
         # A saved plan is taken as it is: defaults for making plans do not apply to it.
         parser = make_verb_parser(name, verb)

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from slipstream.atomic_files import write_atomically
 from slipstream.cli.arguments import add_host, natural_number, whole_number
-from slipstream.cli.plan import PLAN_HINT, add_plan_options, find_host, plan_for, take_plan
+from slipstream.cli.planning.plan import PLAN_HINT, add_plan_options, find_host, plan_for, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights
 from slipstream.deployment.deployment import Deployment, DeploymentList, DeploymentWishes

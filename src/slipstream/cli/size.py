@@ -158,7 +158,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Size the demand; a goal that no number of replicas holds leaves with 4."""
     if options.html or options.markdown:
         # What pages need takes longer to import than the arithmetic to compute.
-        from slipstream.cli.measuring_options import require_writable
+        from slipstream.cli.measuring.measuring_options import require_writable
 
         require_writable(options.html, options.markdown)
     if options.day and options.arithmetic:
@@ -180,7 +180,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     report = describe_sizing(sizing)
     screen.show_data(text=render_text(report), document=sizing.to_json())
     if options.html or options.markdown:
-        from slipstream.cli.measuring_options import write_reports
+        from slipstream.cli.measuring.measuring_options import write_reports
 
         markdown = render_markdown(report)
         write_reports(options, sizing, render_sizing_html, lambda _: markdown, screen)

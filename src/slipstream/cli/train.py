@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slipstream.checkpoints import read_checkpoint
 from slipstream.cli.arguments import natural_number, positive_number, whole_number
-from slipstream.cli.measuring_options import add_seed, add_thinking
+from slipstream.cli.measuring.measuring_options import add_seed, add_thinking
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights, add_accept_changes
 from slipstream.errors import ExitCode

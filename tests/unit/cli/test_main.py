@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from slipstream import __version__
-from slipstream.cli import probe
 from slipstream.cli.arguments import REPLACED_VERBS
 from slipstream.cli.main import run
+from slipstream.cli.planning import probe
 from tests.snapshots import read_snapshot
 
 
@@ -130,7 +130,8 @@ def test_an_unsupported_host_is_shown_and_warned_about(capsys: pytest.CaptureFix
 # A command whose verb waits for a line, and gives its length as the exit code.
 WAITING = """
 import signal, sys
-from slipstream.cli import main, probe
+from slipstream.cli import main
+from slipstream.cli.planning import probe
 
 def wait(*_):
     try:

@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from slipstream.cli.arguments import parse_arguments
-from slipstream.cli.plan import find_host, make_plan
+from slipstream.cli.planning.plan import find_host, make_plan
 from slipstream.deployment.deployment import DeploymentWishes
 from slipstream.deployment.manifests import read_manifests, render_manifests
 from slipstream.deployment.rules import make_deployment

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from slipstream.cli.fleet import add_fleet, load_fleet
-from slipstream.cli.plan import plan_for
+from slipstream.cli.planning.plan import plan_for
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.fleet.machines.commands import Machines

@@ -6,7 +6,15 @@ from datetime import UTC, datetime
 
 from slipstream.cli.fleet import add_fleet, load_fleet
 from slipstream.cli.screen import Screen
-from slipstream.cli.top import FOOTER, HOME, REST, REST_OF_LINE, full_screen, is_live, wait_for_quit
+from slipstream.cli.serving.top import (
+    FOOTER,
+    HOME,
+    REST,
+    REST_OF_LINE,
+    full_screen,
+    is_live,
+    wait_for_quit,
+)
 from slipstream.errors import ExitCode
 from slipstream.fleet.machines.commands import Machines
 from slipstream.fleet.machines.openssh import open_ssh

@@ -1,0 +1,313 @@
+"""`slipstream compare`: whether speculation is faster for these prompts at this load."""
+
+import argparse
+import os
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from slipstream.cli.arguments import ENGINE_ARGUMENTS, whole_number
+from slipstream.cli.measuring import verify
+from slipstream.cli.measuring.measuring_options import (
+    add_reports,
+    add_workload,
+    describe_conditions,
+    make_tick,
+    read_concurrencies,
+    read_thinking,
+    read_workload,
+    require_writable,
+    write_report,
+    write_reports,
+)
+from slipstream.cli.planning.method_plans import plan_methods
+from slipstream.cli.planning.plan import (
+    PLAN_HINT,
+    TARGET_OR_PLAN_HELP,
+    add_plan_options,
+    plan_plain,
+    take_plan,
+)
+from slipstream.cli.screen import Screen
+from slipstream.cli.weights import Weights, add_accept_changes
+from slipstream.engines.vllm import find_versions, require_engine
+from slipstream.engines.vllm_methods import METHOD_NAMES
+from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
+from slipstream.hardware import Host, read_host, this_machine
+from slipstream.measuring.bench import Bench, ToolChoice
+from slipstream.measuring.comparing.comparison import ComparedArm, Comparing, Comparison
+from slipstream.measuring.comparing.design import LETTERS
+from slipstream.measuring.comparing.verdict import PLAIN
+from slipstream.measuring.contribution import (
+    Published,
+    add_figures,
+    collect_evidence,
+    contribute,
+    render_toml,
+)
+from slipstream.measuring.machine_watch import make_watch
+from slipstream.measuring.verifying.verification import SAMPLES
+from slipstream.planning import LaunchPlan
+from slipstream.recipes.published import HUB_NAME
+from slipstream.records import read_record
+from slipstream.reporting.measuring.bench import render_cell_line
+from slipstream.reporting.measuring.comparison import describe_comparison, render_comparison_html
+from slipstream.reporting.measuring.contribution import describe_contribution
+from slipstream.reporting.report import render_markdown, render_text
+from slipstream.reporting.serving.doctor import render_bundle
+from slipstream.serving.run import expected_phases, find_runs_root
+from slipstream.serving.supervision.engine_process import require_accepted
+from slipstream.user_folders import slipstream_cache
+
+EXAMPLES = """\
+# drafted against plain decoding at concurrency 1 and 8, with an HTML report
+slipstream compare Qwen/Qwen3-8B --concurrency 1 8 --html report.html
+# three drafting methods on prompts of your own
+slipstream compare Qwen/Qwen3-8B --methods dflash ngram plain --workload prompts.jsonl
+# measure, verify the text, and write a recipe with its evidence for others
+slipstream compare Qwen/Qwen3-8B --rounds 1 --recipe qwen3-8b.toml --by jane
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `compare`."""
+    parser.add_argument("target", metavar="TARGET", help=TARGET_OR_PLAN_HELP)
+    design = parser.add_argument_group("comparison")
+    design.add_argument(
+        "--against",
+        metavar="PLAN",
+        type=Path,
+        nargs="+",
+        help="saved plans to compare with (default: the plan that --no-speculation makes)",
+    )
+    design.add_argument(
+        "--methods",
+        metavar="NAME[=DRAFTER]",
+        nargs="+",
+        help=f"drafting methods to compare, two or more of {', '.join(METHOD_NAMES)}; a drafter "
+        "after = replaces the one that `plan` would choose",
+    )
+    design.add_argument(
+        "--rounds",
+        metavar="N",
+        type=whole_number,
+        default=2,
+        help="rounds of two engine starts per plan, in the order A B B A (default 2)",
+    )
+    add_accept_changes(design)
+    add_workload(parser, prompts=8)
+    add_plan_options(parser)
+    add_reports(parser)
+    recipe = parser.add_argument_group("recipe for others")
+    recipe.add_argument(
+        "--recipe",
+        metavar="FILE",
+        type=Path,
+        help="verify the text, too, and write a recipe (.toml) with its evidence (.zip)",
+    )
+    recipe.add_argument("--by", default="anonymous", help="name that the catalogue shows")
+    for name in ("target", "drafter"):
+        recipe.add_argument(
+            f"--{name}-name", metavar="OWNER/NAME", help=f"hub name of a {name} in a local folder"
+        )
+    parser.usage = (
+        "slipstream compare TARGET [--against PLAN ... | --methods NAME ...] [options] "
+        f"{ENGINE_ARGUMENTS}"
+    )
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Measure the plans in turns and print which one to use."""
+    require_writable(options.html, options.markdown, options.recipe)
+    host = read_host(this_machine(os.environ, datetime.now(UTC)))
+    require_engine(host)
+    arms = _find_arms(options, host)
+    logs = slipstream_cache(os.environ) / "compare" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    if options.recipe is not None:
+        return _run_recipe(options, host, arms, screen, logs)
+    return _show(measure(options, host, arms, screen, logs), options, screen)
+
+
+def measure(
+    options: argparse.Namespace,
+    host: Host,
+    arms: tuple[ComparedArm, ...],
+    screen: Screen,
+    logs: Path,
+) -> Comparison:
+    """Start each arm in turns and judge what was measured."""
+    plans = [arm.plan for arm in arms]
+    bench = Bench(
+        workload=read_workload(options, _find_context(plans)),
+        concurrencies=read_concurrencies(options),
+        thinking=read_thinking(options),
+        tool_choice=_find_tool_choice(plans, options.tool_choice),
+        tell=lambda cell: screen.show_progress(render_cell_line(cell)),
+        tick=make_tick(screen),
+    )
+    conditions = describe_conditions(
+        options, bench, model=plans[-1].target, versions=find_versions(), plan=plans[-1], host=host
+    )
+    weights = Weights(screen, os.environ, options.accept_changes)
+    for plan in plans:
+        weights.localize(plan)
+    screen.show_progress(_describe_time(plans, options.rounds))
+    comparing = Comparing(
+        arms=arms,
+        bench=bench,
+        rounds=options.rounds,
+        environment=os.environ,
+        logs=logs,
+        say=screen.show_progress,
+        watch=make_watch(host),
+        localize=weights.localize,
+    )
+    with screen.busy("comparing"):
+        return comparing.run(conditions)
+
+
+def _show(
+    comparison: Comparison, options: argparse.Namespace, screen: Screen, more: str = ""
+) -> ExitCode:
+    report = describe_comparison(comparison)
+    screen.show_data(text=render_text(report) + more, document=comparison.to_json())
+    write_reports(
+        options, comparison, render_comparison_html, lambda _: render_markdown(report), screen
+    )
+    return ExitCode.DONE
+
+
+def _describe_time(plans: list[LaunchPlan], rounds: int) -> str:
+    """Return how many starts there will be, and how long they take if earlier ones tell."""
+    starts = 2 * rounds * len(plans)
+    root = find_runs_root(os.environ)
+    seconds = 2 * rounds * sum(sum(expected_phases(root, plan).values()) for plan in plans)
+    about = f", about {seconds / 60:.0f} minutes of starting by earlier runs" if seconds else ""
+    return f"{starts} starts of the engine{about}"
+
+
+def _run_recipe(
+    options: argparse.Namespace,
+    host: Host,
+    arms: tuple[ComparedArm, ...],
+    screen: Screen,
+    logs: Path,
+) -> ExitCode:
+    """Compare and verify, and write a recipe with what it rests on."""
+    published = _require_publishable(options, arms)
+    plans = {arm.name: arm.plan for arm in arms}
+    archive = options.recipe.with_suffix(".zip")
+    options.samples, began = SAMPLES, time.monotonic()
+    try:
+        comparison = measure(options, host, arms, screen, logs / "compare")
+        certificate = verify.examine(options, host, arms[1].plan, screen, logs / "verify")
+    except EngineError:
+        bundle = collect_evidence(host, plans, logs.glob("*/*.log"), os.environ)
+        bundle.write(archive)
+        screen.show_progress(f"written: {archive}, the evidence of a failure without names or keys")
+        raise
+    kept = sorted(logs.glob("*/*.log"))
+    contribution = contribute(
+        comparison,
+        certificate,
+        kept,
+        published,
+        host=host,
+        today=datetime.now(UTC).date(),
+        seconds=time.monotonic() - began,
+    )
+    bundle = collect_evidence(host, plans, kept, os.environ)
+    add_figures(bundle, contribution, comparison, certificate)
+    recipe = render_toml(contribution.recipe)
+    parts = (
+        render_text(describe_contribution(contribution, certificate)),
+        recipe.rstrip(),
+        render_bundle(bundle.list_files(None)),
+    )
+    _show(comparison, options, screen, "\n\n" + "\n\n".join(parts))
+    write_report(options.recipe, recipe, screen)
+    bundle.write(archive)
+    screen.show_progress(f"written: {archive}; docs/contributing.md says where to send both")
+    return ExitCode.DONE if certificate.passed else ExitCode.GATE_MISSED
+
+
+def _require_publishable(options: argparse.Namespace, arms: tuple[ComparedArm, ...]) -> Published:
+    """Return public names; a folder's own name is nobody's business and means nothing elsewhere."""
+    plan = arms[-1].plan
+    if len(arms) != 2 or arms[0].name != PLAIN or plan.drafter is None:
+        raise UsageError(
+            "a recipe is about one drafter and plain decoding",
+            hint="slipstream compare TARGET --drafter DRAFTER --recipe FILE.toml",
+        )
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*\.toml", options.recipe.name):
+        raise UsageError(
+            "a recipe is named after its file, in small letters", hint="--recipe qwen3-8b-gb10.toml"
+        )
+    for file in (options.recipe, options.recipe.with_suffix(".zip")):
+        if file.exists():
+            raise InvalidInputError(f"{file} is there already", hint="--recipe NEW_FILE.toml")
+    if not re.fullmatch(r"[\w .@-]{1,60}", options.by, re.ASCII):
+        raise UsageError(
+            "--by takes up to 60 letters, digits and spaces", hint="--by 'Ann Example'"
+        )
+    target, drafter = options.target_name or plan.target, options.drafter_name or plan.drafter
+    for flag, name in (("--target-name", target), ("--drafter-name", drafter)):
+        if Path(name).exists() or not re.fullmatch(HUB_NAME, name):
+            raise InvalidInputError(
+                f"{name} is no name on the hub, and a recipe needs one", hint=f"{flag} OWNER/NAME"
+            )
+    return Published(options.recipe.stem, target, drafter, options.by)
+
+
+def _find_arms(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ...]:
+    """Return the arms, the baseline first."""
+    if options.users is None and not Path(options.target).is_file():
+        options.users = max(read_concurrencies(options))
+    if options.methods is not None:
+        arms = plan_methods(options, host)
+    elif options.against is not None:
+        arms = _read_against(options, host)
+    else:
+        plan = take_plan(options, host)
+        if plan.speculation is None:
+            raise InvalidInputError(
+                f"the plan for {plan.target} has no drafter to compare",
+                hint="name one with --drafter, or another plan with --against",
+            )
+        plain = ComparedArm(name=PLAIN, plan=plan_plain(plan, host))
+        arms = (plain, ComparedArm(name="drafted", plan=plan))
+    for arm in arms:
+        require_accepted(arm.plan)
+    return arms
+
+
+def _read_against(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ...]:
+    """Return the saved plans and then the target's own as arms."""
+    files = [*options.against, Path(options.target)]
+    names = [file.stem for file in files]
+    if len(set(names)) < len(names):
+        names = [str(file.with_suffix("")) for file in files]
+    if len(names) > len(LETTERS) or len(set(names)) < len(names):
+        raise UsageError(
+            f"compare up to {len(LETTERS)} plans in different files, not {', '.join(names)}",
+            hint="slipstream compare PLAN --against PLAN ...",
+        )
+    saved = [read_record(file, LaunchPlan, hint=PLAN_HINT) for file in options.against]
+    plans = (*saved, take_plan(options, host))
+    return tuple(ComparedArm(name=n, plan=plan) for n, plan in zip(names, plans, strict=True))
+
+
+def _find_tool_choice(plans: list[LaunchPlan], wanted: ToolChoice) -> ToolChoice:
+    """Return how to request tool calls; `none` unless all engines parse them."""
+    return wanted if all(map(_parses_calls, plans)) else "none"
+
+
+def _parses_calls(plan: LaunchPlan) -> bool:
+    parser, auto = plan.settings.tool_parser, plan.settings.auto_tools
+    return parser is not None and auto is not None and auto.value
+
+
+def _find_context(plans: list[LaunchPlan]) -> int | None:
+    """Return the shortest context of the plans."""
+    return min((plan.context for plan in plans if plan.context is not None), default=None)

@@ -1,0 +1,193 @@
+"""`slipstream verify`: whether the text is the same with speculation."""
+
+import argparse
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+from slipstream.cli.arguments import ENGINE_ARGUMENTS, whole_number
+from slipstream.cli.measuring.measuring_options import (
+    add_reports,
+    add_seed,
+    add_thinking,
+    describe_conditions,
+    read_thinking,
+    read_workload,
+    require_writable,
+    write_reports,
+)
+from slipstream.cli.planning.plan import TARGET_OR_PLAN_HELP, add_plan_options, take_plan
+from slipstream.cli.screen import Screen
+from slipstream.cli.weights import Weights, add_accept_changes
+from slipstream.engines.vllm import find_versions, require_engine
+from slipstream.errors import ExitCode, InvalidInputError, UsageError
+from slipstream.hardware import Host, read_host, this_machine
+from slipstream.measuring.bench import Bench
+from slipstream.measuring.client.endpoint import Endpoint
+from slipstream.measuring.verifying.certificate import ArmName, Certificate
+from slipstream.measuring.verifying.served_check import check_served
+from slipstream.measuring.verifying.verification import SAMPLES, Verification, start_in_turn
+from slipstream.planning import LaunchPlan
+from slipstream.reporting.measuring.certificate import (
+    describe_certificate,
+    render_certificate_html,
+)
+from slipstream.reporting.report import render_markdown, render_text
+from slipstream.serving.access.keys import borrow_key
+from slipstream.serving.access.tls import Certificate as ServerCertificate
+from slipstream.serving.run import RunFolder, is_alive
+from slipstream.serving.supervision.engine_process import require_accepted
+from slipstream.user_folders import slipstream_cache
+
+WORKLOAD = ("code", "reasoning", "dialogue", "prose", "translation", "tools", "json")
+USUAL_CONCURRENCY = 8
+PROMPTS = 24
+RUN_PROMPTS = 2
+
+
+EXAMPLES = """\
+# compare the text of a model with and without its drafter; exit code 4 if it differs
+slipstream verify Qwen/Qwen3-8B
+# a quick check of one drafter, with the certificate as an HTML page
+slipstream verify Qwen/Qwen3-8B --drafter z-lab/Qwen3-8B-DFlash-b16 --prompts 4 --html verify.html
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `verify`."""
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        help=f"{TARGET_OR_PLAN_HELP}; or the folder of a run, for a short check of it",
+    )
+    prompts = parser.add_argument_group("prompts")
+    prompts.add_argument(
+        "--workload",
+        metavar="NAME|FILE",
+        nargs="+",
+        default=WORKLOAD,
+        help=f"kinds of prompts, a JSONL file or a recording (default {' '.join(WORKLOAD)})",
+    )
+    prompts.add_argument(
+        "--prompts",
+        metavar="N",
+        type=whole_number,
+        help=f"prompts per kind (default {PROMPTS}; for a run {RUN_PROMPTS})",
+    )
+    prompts.add_argument(
+        "--max-tokens",
+        metavar="TOKENS",
+        type=whole_number,
+        default=64,
+        help="longest answer (default 64)",
+    )
+    prompts.add_argument(
+        "--samples",
+        metavar="N",
+        type=whole_number,
+        default=SAMPLES,
+        help=f"answers sampled at temperature 1 to compare their distribution (default {SAMPLES})",
+    )
+    add_thinking(prompts)
+    add_seed(prompts)
+    add_accept_changes(prompts)
+    add_plan_options(parser)
+    add_reports(parser)
+    parser.usage = f"slipstream verify TARGET [options] {ENGINE_ARGUMENTS}"
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Ask both engines and print a certificate; the exit code is 4 if the text changes."""
+    require_writable(options.html, options.markdown)
+    folder = RunFolder(Path(options.target))
+    if folder.record.is_file():
+        return _check_run(folder, options, screen)
+    options.prompts = options.prompts or PROMPTS
+    host = read_host(this_machine(os.environ, datetime.now(UTC)))
+    require_engine(host)
+    certificate = examine(options, host, _take_drafting_plan(options, host), screen)
+    return _show(certificate, options, screen)
+
+
+def examine(
+    options: argparse.Namespace,
+    host: Host,
+    plan: LaunchPlan,
+    screen: Screen,
+    logs: Path | None = None,
+) -> Certificate:
+    """Ask the plan's engine with and without drafts, and judge the answers."""
+    # One token of the context is the judge's.
+    workload = read_workload(options, None if plan.context is None else plan.context - 1)
+    plan = Weights(screen, os.environ, options.accept_changes).localize(plan)
+    plans: dict[ArmName, LaunchPlan] = {"plain": plan.without_drafts(), "drafted": plan}
+    verification = Verification(
+        workload=workload,
+        concurrency=plan.sequences or USUAL_CONCURRENCY,
+        thinking=read_thinking(options),
+        seed=options.seed,
+        reasoning=plan.settings.reasoning_parser is not None,
+        samples=options.samples,
+        say=screen.show_progress,
+    )
+    conditions = describe_conditions(
+        options,
+        Bench(
+            workload, (verification.concurrency,), verification.thinking, prefix_cache="as it is"
+        ),
+        model=plan.target,
+        versions=find_versions(),
+        plan=plan,
+        host=host,
+    )
+    logs = logs or slipstream_cache(os.environ) / "verify" / f"{conditions.at:%Y%m%d-%H%M%S}"
+    with screen.busy("verifying"):
+        findings = verification.run(
+            start_in_turn(plans, logs=logs, environment=os.environ, say=verification.say)
+        )
+    return Certificate.make(findings, conditions, verification.concurrency)
+
+
+def _check_run(folder: RunFolder, options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Have a run judge its own text, with a key that it takes for a quarter of an hour."""
+    if options.html or options.markdown or options.raw:
+        raise UsageError(
+            "a short check of a run makes no page and starts no engine",
+            hint="slipstream verify PLAN, for a whole certificate",
+        )
+    run = folder.read()
+    if run.url is None or not is_alive(run.supervisor):
+        raise InvalidInputError(f"{run.id} does not serve", hint="slipstream status")
+    options.prompts = options.prompts or RUN_PROMPTS
+    with borrow_key(run.terms.needed_keys) as key:
+        check = check_served(
+            Endpoint(run.url, key=key, certificate=ServerCertificate.of(run.plan)),
+            read_workload(options, None if run.plan.context is None else run.plan.context - 1),
+            run=run.id,
+            drafted=run.plan.is_drafted_by_model,
+            max_tokens=options.max_tokens,
+            say=screen.show_progress,
+        )
+    screen.show_data(text=check.sentence, document=check.to_json())
+    return ExitCode.DONE if check.passed else ExitCode.GATE_MISSED
+
+
+def _show(certificate: Certificate, options: argparse.Namespace, screen: Screen) -> ExitCode:
+    report = describe_certificate(certificate)
+    text = f"{certificate.outcome.upper()}: {render_text(report)}"
+    screen.show_data(text=text, document=certificate.to_json())
+    write_reports(
+        options, certificate, render_certificate_html, lambda _: render_markdown(report), screen
+    )
+    return ExitCode.DONE if certificate.passed else ExitCode.GATE_MISSED
+
+
+def _take_drafting_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
+    plan = take_plan(options, host)
+    require_accepted(plan)
+    if plan.speculation is None:
+        raise InvalidInputError(
+            f"the plan for {plan.target} has no drafts to verify",
+            hint="name a drafter with --drafter, or --method ngram",
+        )
+    return plan

@@ -1,0 +1,1 @@
+"""The verbs that look before you start."""

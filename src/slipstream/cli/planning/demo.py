@@ -1,0 +1,214 @@
+"""`slipstream demo`: the same prompts with and without drafts, side by side, on this machine."""
+
+import argparse
+import os
+import shutil
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from slipstream.checkpoints import read_checkpoint
+from slipstream.cli.arguments import ENGINE_ARGUMENTS, whole_number
+from slipstream.cli.measuring.measuring_options import (
+    describe_conditions,
+    require_writable,
+    write_report,
+)
+from slipstream.cli.screen import Screen
+from slipstream.demo.performance import (
+    Demo,
+    Part,
+    Stage,
+    load_decoder,
+    make_workload,
+    stay_up,
+)
+from slipstream.engines.vllm import find_versions, require_engine
+from slipstream.errors import ExitCode
+from slipstream.hardware import Host, read_host, this_machine
+from slipstream.measuring.bench import Bench
+from slipstream.measuring.comparing.comparison import ComparedArm
+from slipstream.measuring.comparing.verdict import PLAIN
+from slipstream.measuring.machine_watch import make_watch
+from slipstream.planning import LaunchPlan, make_options, make_plan
+from slipstream.proving_ground import SHIPPED_DRAFTER, make_smollm2
+from slipstream.proving_ground.smollm2 import CHECKPOINT
+from slipstream.reporting.measuring.demo import describe_demo, render_demo_html
+from slipstream.reporting.measuring.demo_columns import list_frames
+from slipstream.reporting.report import render_text
+from slipstream.user_folders import slipstream_cache
+
+PAGE = Path("slipstream-demo.html")
+# Compiling would take two minutes of the four.
+ENGINE = ("--enforce-eager",)
+MOST_ROWS = 18
+READING_SECONDS = 1.0
+
+Made = TypeVar("Made")
+
+
+EXAMPLES = """\
+# two to four minutes on a CPU: start both engines and replay their answers side by side
+slipstream demo
+# longer answers, with the engine compiled as `plan` would have it
+slipstream demo --max-tokens 256 -- --no-enforce-eager
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `demo`."""
+    parser.add_argument(
+        "--max-tokens",
+        metavar="TOKENS",
+        type=whole_number,
+        default=96,
+        help="longest answer (default 96)",
+    )
+    parser.add_argument(
+        "--html",
+        metavar="FILE",
+        type=Path,
+        default=PAGE,
+        help=f"file for the HTML report (default {PAGE})",
+    )
+    parser.set_defaults(seed=0)
+    parser.usage = f"slipstream demo [options] {ENGINE_ARGUMENTS}"
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Run both engines in turn, replay their answers, and keep the drafted one serving."""
+    require_writable(options.html)
+    display = _Display(screen)
+    now = datetime.now(UTC)
+    host = read_host(this_machine(os.environ, now))
+    require_engine(host, extra="demo")
+    cache = slipstream_cache(os.environ)
+    target = display.time(f"{CHECKPOINT} is prepared", lambda: make_smollm2(cache))
+    plain, drafted = display.time(
+        "both plans are made",
+        lambda: [
+            ComparedArm(name=name, plan=_make_plan(target, host, options.raw, drafts=name != PLAIN))
+            for name in (PLAIN, "drafted")
+        ],
+    )
+    stage = Stage(
+        bench=Bench(make_workload(options.max_tokens), (1,), prefix_cache="as it is"),
+        decode=load_decoder(target),
+        logs=cache / "demo" / f"{now:%Y%m%d-%H%M%S}",
+        environment=os.environ,
+        tick=display.tick,
+        note=display.note,
+        watch=make_watch(host),
+    )
+    conditions = describe_conditions(
+        options,
+        stage.bench,
+        model=target.name,
+        versions=find_versions(),
+        plan=drafted.plan,
+        host=host,
+    )
+    with stage.perform("A", plain) as (_, first, before):
+        pass
+    with stage.perform("B", drafted) as (url, second, after):
+        demo = Demo(
+            conditions=conditions,
+            arms=(plain, drafted),
+            starts=(first, second),
+            takes=(tuple(before), tuple(after)),
+            parts=(),
+        )
+        if display.live:
+            display.replay(demo)
+        demo = demo.model_copy(update={"parts": tuple(display.parts)})
+        screen.show_data(text=render_text(describe_demo(demo)), document=demo.to_json())
+        write_report(options.html, render_demo_html(demo), screen)
+        if not display.live:
+            return ExitCode.DONE
+        screen.show_progress(_describe_server(url, target.name))
+        try:
+            stay_up(url)
+        except KeyboardInterrupt:
+            screen.show_progress("\nstopping the engine")
+    return ExitCode.DONE
+
+
+def _make_plan(target: Path, host: Host, raw: list[str], *, drafts: bool) -> LaunchPlan:
+    return make_plan(
+        host,
+        read_checkpoint(str(target)),
+        read_checkpoint(str(SHIPPED_DRAFTER), tokenizer=False) if drafts else None,
+        None,
+        make_options(
+            served_name=target.name, method=None if drafts else "plain", engine=raw or ENGINE
+        ),
+    )
+
+
+def _describe_server(url: str, model: str) -> str:
+    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
+    return (
+        f"\nthe drafted engine serves at {url}/v1 until Ctrl-C:\n\n"
+        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+        f"    -d '{body}'"
+    )
+
+
+class _Display:
+    """The parts of the demo with their times, redrawn where the terminal can (`live`)."""
+
+    def __init__(self, screen: Screen) -> None:
+        self.parts: list[Part] = []
+        self._screen = screen
+        moves = screen.messages.isatty() and os.environ.get("TERM") != "dumb"
+        self.live = moves and not screen.json
+
+    def tick(self, name: str, seconds: float) -> None:
+        """Redraw the line of the part that is under way, with its time so far."""
+        if self.live:
+            self._write(f"\r{_describe_part(name, seconds)}\033[K")
+
+    def note(self, part: Part) -> None:
+        """Keep a part that is done, and print its time."""
+        self.parts.append(part)
+        self.tick(part.name, part.seconds)
+        self._screen.show_progress("" if self.live else _describe_part(part.name, part.seconds))
+
+    def time(self, name: str, make: Callable[[], Made]) -> Made:
+        """Run a part, note its time and return its result."""
+        began = time.monotonic()
+        self.tick(name, 0.0)
+        made = make()
+        self.note(Part(name=name, seconds=time.monotonic() - began))
+        return made
+
+    def replay(self, demo: Demo) -> None:
+        """Replay each pair of answers side by side at the speed at which they were measured."""
+        opened = time.monotonic()
+        green = ", accepted drafts in green" if self._screen.colour else ""
+        self._write(f"\nreplayed as measured, one engine after the other{green}\n")
+        size = shutil.get_terminal_size()
+        rows = max(1, min(MOST_ROWS, size.lines - 4))
+        for plain, drafted in demo.pairs:
+            frames = list_frames(
+                plain, drafted, width=size.columns, rows=rows, colour=self._screen.colour
+            )
+            began, up = time.monotonic(), "\n"
+            for moment, lines in frames:
+                time.sleep(max(0.0, began + moment - time.monotonic()))
+                self._write(up + "".join(f"{line}\033[K\n" for line in lines))
+                up = f"\033[{len(lines)}A"
+            time.sleep(READING_SECONDS)
+        self._write("\n")
+        self.note(Part(name="both are replayed", seconds=time.monotonic() - opened))
+        self._write("\n")
+
+    def _write(self, text: str) -> None:
+        self._screen.messages.write(text)
+        self._screen.messages.flush()
+
+
+def _describe_part(name: str, seconds: float) -> str:
+    return f"{seconds:6.1f} s  {name}"

@@ -1,0 +1,297 @@
+"""`slipstream serve`: start an engine, test it and keep it running."""
+
+import argparse
+import asyncio
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from slipstream.cli.arguments import ENGINE_ARGUMENTS
+from slipstream.cli.planning.plan import (
+    PLAN_HINT,
+    add_chat_options,
+    add_plan_options,
+    make_plan,
+    require_no_plan_options,
+    take_plan,
+)
+from slipstream.cli.screen import Screen
+from slipstream.cli.serving.serve_options import add_access_options, add_running_options, read_terms
+from slipstream.cli.serving.service_unit import show_unit
+from slipstream.cli.weights import Weights
+from slipstream.engines.vllm import find_versions, require_engine
+from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
+from slipstream.hardware import Host, read_host, this_machine
+from slipstream.planning import LaunchPlan
+from slipstream.reporting.serving.run import render_event
+from slipstream.reporting.text.plan import render_plan
+from slipstream.serving.access.addresses import Address
+from slipstream.serving.access.gate_file import require_key_for
+from slipstream.serving.access.keys import Key, find_key_file, read_keys
+from slipstream.serving.plugin_settings import leave_trial
+from slipstream.serving.run import (
+    Event,
+    Run,
+    RunFolder,
+    Terms,
+    find_runs_root,
+    name_run,
+    read_process,
+)
+from slipstream.serving.run_status import find_standing
+from slipstream.serving.served_plan import (
+    ask_for_certificates,
+    follow_head,
+    leave_without_gate,
+    listen_at,
+    put_behind_gate,
+)
+from slipstream.serving.service.container import (
+    decide_bind,
+    read_variable_key,
+    require_readable,
+    without_key,
+    write_key,
+)
+from slipstream.serving.service.detaching import detach, follow_to_ready, stopping_early
+from slipstream.serving.service.pruning import prune_runs
+from slipstream.serving.supervision.causes.ladder import Rung
+from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.serving.supervision.engine_process import require_accepted
+from slipstream.serving.supervision.follower import Follower
+from slipstream.serving.supervision.supervisor import SIGNALS, Supervisor
+
+EXAMPLES = """\
+# serve a model on this machine, in the background
+slipstream serve Qwen/Qwen3-8B --detach
+# serve other machines with a longer context and an argument for vLLM; needs `slipstream keys new`
+slipstream serve Qwen/Qwen3-8B --bind 0.0.0.0 --context 65536 -- --max-num-seqs 16
+"""
+
+MOST_SUCCESSIONS = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `serve`."""
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        nargs="?",
+        help="local folder or hub name of a model, file of a saved plan, or folder of an earlier "
+        "run",
+    )
+    add_plan_options(parser)
+    add_chat_options(parser)
+    add_access_options(parser)
+    add_running_options(parser)
+    parser.usage = f"slipstream serve TARGET [options] {ENGINE_ARGUMENTS}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    """What is decided before a run begins; `handed` is a key out of the environment."""
+
+    plan: LaunchPlan
+    terms: Terms
+    host: Host
+    keys: tuple[Key, ...]
+    handed: Key | None
+    successions: tuple[datetime, ...]
+
+    def describe(self, folder: RunFolder) -> Run:
+        """Return the run as its folder holds it, with the engine behind the folder's gate."""
+        here, terms = read_process(os.getpid()), self.terms
+        assert here is not None
+        if self.handed is not None:
+            terms = terms.model_copy(update={"keys_file": folder.path / "keys.json"})
+        plan = _set_gate(self.plan, terms, folder)
+        return Run(
+            id=folder.path.name,
+            began_at=datetime.now(UTC),
+            plan=plan,
+            host=self.host,
+            versions=find_versions(),
+            terms=terms,
+            argv=tuple(plan.argv()),
+            supervisor=here,
+            successions=self.successions,
+        )
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Serve until a signal or `slipstream stop` ends it."""
+    environment, now = os.environ, datetime.now(UTC)
+    host = read_host(this_machine(environment, now))
+    with screen.busy("reading checkpoints and planning"):
+        plan, terms = _find_plan(options, host)
+    if plan.group is not None and plan.group.is_follower:
+        terms = terms.model_copy(update={"gated": False})
+    if options.unit:
+        return show_unit(options, plan, terms, screen)
+    if options.from_env:
+        screen.show_progress(render_plan(plan, explain=False))
+    require_engine(host)
+    require_accepted(plan)
+    serving = _decide(options, plan, terms, host, now)
+    folder = RunFolder(find_runs_root(environment) / name_run(plan, now, os.getpid()))
+    earlier = RunFolder(Path(options.target).absolute()) if options.target else None
+    begun = serving.describe(folder)
+    if plan.group is not None:  # Every rank has to know how far the plan has come down.
+        begun = begun.model_copy(update={"rungs": _list_rungs(options)})
+    if earlier is not None and earlier.record.is_file():
+        begun = begun.model_copy(update={"trial": leave_trial(earlier.read())[1]})
+    warnings = list(_check_address(serving, Address.of(begun.plan), now))
+    if options.dry_run:
+        for warning in warnings:
+            screen.show_progress(warning)
+        screen.show_data(text=render_plan(begun.plan, explain=True), document=begun.plan.to_json())
+        return ExitCode.DONE
+    pruned = prune_runs(folder.path.parent, now=now, spared=earlier.path if earlier else None)
+    warnings += [str(pruned)] if pruned.names else []
+    chronicle = Chronicle(folder, begun, lambda event: _show_event(event, screen))
+    with stopping_early(chronicle):
+        try:
+            folder.begin(begun)
+        except InvalidInputError:
+            if earlier is None or not serving.successions:
+                raise
+            folder = earlier  # A full disk leaves no room for another folder: this one has some.
+            chronicle.go_on_in(folder, serving.describe(folder))
+        if serving.handed is not None:
+            write_key(folder.path / "keys.json", serving.handed)
+        screen.rest()
+        if not (options.detach and detach(folder.supervisor_log)):
+            if options.detach:
+                screen = replace(screen, status=None)  # Its messages go to a log from here on.
+            chronicle.update(supervisor=read_process(os.getpid()))
+            for warning in warnings:
+                chronicle.note(warning)
+            kept = without_key(environment)
+            weights = Weights(screen, kept, options.accept_changes, chronicle.note)
+            return _supervise(chronicle, kept, weights, hold=options.hold)
+    return follow_to_ready(folder, lambda event: _show_event(event, screen))
+
+
+def _decide(
+    options: argparse.Namespace, plan: LaunchPlan, terms: Terms, host: Host, now: datetime
+) -> _Serving:
+    """Decide where to listen, with which keys, and whose successor this supervisor is."""
+    keys = read_keys(terms.keys_file) if terms.keys_file else ()
+    handed = None if keys else read_variable_key(os.environ, now)
+    keys = keys if handed is None else (handed,)
+    if keys or (terms.keys_file and terms.keys_file.exists()):
+        terms = terms.model_copy(update={"keys_required": True})
+    bind = _find_bind(options, plan, host, has_key=any(key.is_valid(now) for key in keys))
+    plan = listen_at(plan, bind, options.port)
+    if options.tls is not None:
+        plan = ask_for_certificates(plan, options.tls.expanduser().resolve())
+    return _Serving(plan, terms, host, keys, handed, _list_successions(options, now))
+
+
+def _check_address(serving: _Serving, address: Address, now: datetime) -> tuple[str, ...]:
+    """Raise if the address is taken or open without a key; warn of its certificate."""
+    if not serving.successions:  # A successor waits until it is free.
+        address.require_free()
+    if serving.terms.gated:
+        require_key_for(address.socket or address.host, serving.keys, now=now)
+    return address.certificate.check(now) if address.certificate else ()
+
+
+def _find_plan(options: argparse.Namespace, host: Host) -> tuple[LaunchPlan, Terms]:
+    """Return the plan of a run or file, or a new one; terms are checked before planning."""
+    terms = Terms(keys_file=find_key_file(os.environ))
+    if options.target is None:
+        if not (options.from_env and os.environ.get("MODEL_PATH")):
+            hint = "slipstream serve TARGET; with --from-env MODEL_PATH names it"
+            raise UsageError("TARGET is missing", hint=hint)
+        require_readable(os.environ)
+        terms = read_terms(options, terms)
+        return make_plan(options, host), terms
+    target = Path(options.target)
+    if (target / "run.json").is_file():
+        require_no_plan_options(
+            options, "a run is served again with its own plan", "slipstream serve TARGET"
+        )
+        earlier = RunFolder(target).read()
+        return leave_trial(earlier)[0], read_terms(options, earlier.terms)
+    if target.is_file():
+        require_no_plan_options(options, "a saved plan cannot be changed", PLAN_HINT)
+        terms = terms.model_copy(update={"plan_file": target.resolve()})
+    terms = read_terms(options, terms)
+    return take_plan(options, host), terms
+
+
+def _set_gate(plan: LaunchPlan, terms: Terms, folder: RunFolder) -> LaunchPlan:
+    """Put the engine behind the gate of a run's folder, unless the terms say otherwise."""
+    if plan.group is not None and plan.group.is_follower:
+        return follow_head(plan, steered=terms.steered)
+    if not terms.gated:
+        return leave_without_gate(plan)
+    return put_behind_gate(plan, folder, terms.gate_rules, steered=terms.steered)
+
+
+def _list_successions(options: argparse.Namespace, now: datetime) -> tuple[datetime, ...]:
+    """Return when supervisors of this run were killed and succeeded, up to now."""
+    earlier = Path(options.target or "") / "run.json"
+    if not (options.target and earlier.is_file()):
+        return ()
+    run = RunFolder(earlier.parent).read()
+    if find_standing(run) != "supervisor gone":
+        return ()
+    return (*run.successions, now)[-MOST_SUCCESSIONS:]
+
+
+def _list_rungs(options: argparse.Namespace) -> tuple[Rung, ...]:
+    """Return the rungs that a run which is served again had stepped down."""
+    folder = RunFolder(Path(options.target or ""))
+    return folder.read().rungs if folder.record.is_file() else ()
+
+
+def _find_bind(
+    options: argparse.Namespace, plan: LaunchPlan, host: Host, *, has_key: bool
+) -> str | None:
+    """Return the address to listen on; with a container's variables, one that fits a container."""
+    named: str | None = options.bind
+    asked = (plan.settings.host, plan.settings.uds)
+    if named or not options.from_env or any(one and one.source != "default" for one in asked):
+        return named
+    return decide_bind(host, has_key=has_key)
+
+
+def _supervise(
+    chronicle: Chronicle, environment: Mapping[str, str], weights: Weights, *, hold: bool
+) -> ExitCode:
+    """Download and check the weights, then keep an engine running."""
+    group = chronicle.run.plan.group
+    kind = Follower if group and group.is_follower else Supervisor
+    supervisor = kind(chronicle, environment)
+    chronicle.move("downloading", "downloading the weights, or checking those that are here")
+    try:
+        chronicle.update(plan=weights.localize(chronicle.run.plan))
+    except BaseException as fault:
+        chronicle.move("failed", f"given up: {fault}")
+        raise
+    try:
+        asyncio.run(supervisor.serve())
+    except EngineError as fault:
+        if not hold:
+            raise
+        chronicle.note(f"{fault.message}; waiting without an engine to be stopped")
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        signal.sigwait(SIGNALS)
+        raise
+    return ExitCode.DONE
+
+
+def _show_event(event: Event, screen: Screen) -> None:
+    if screen.json:
+        screen.show_data(text="", document=event.model_dump_json())
+    else:
+        screen.show_progress(render_event(event))
+        if event.state in ("ready", "stopped", "failed"):
+            screen.rest()
+        else:
+            screen.begin(event.message)

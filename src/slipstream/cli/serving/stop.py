@@ -1,0 +1,46 @@
+"""`slipstream stop`: end a run and wait until none of its processes is left."""
+
+import argparse
+import os
+import time
+
+from slipstream.cli.screen import Screen
+from slipstream.cli.serving.run_options import add_run
+from slipstream.errors import ExitCode
+from slipstream.reporting.serving.run import render_event
+from slipstream.serving.run import Event, find_runs_root
+from slipstream.serving.run_status import read_status
+from slipstream.serving.selection import choose_running
+from slipstream.serving.service.detaching import stop_run
+from slipstream.serving.supervision.engine_session import ProcessTools
+
+EXAMPLES = """\
+# let open requests finish, then stop the only live run
+slipstream stop
+# stop a certain run at once
+slipstream stop Qwen3-8B --now
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `stop`."""
+    add_run(parser, default="the only live run")
+    parser.add_argument(
+        "--now", action="store_true", help="end open requests instead of waiting for them"
+    )
+    parser.usage = "slipstream stop [RUN] [options]"
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Stop a run and print its events until it has ended."""
+
+    def tell(event: Event) -> None:
+        screen.show_progress(render_event(event))
+
+    folder, _ = choose_running(find_runs_root(os.environ), options.run)
+    with screen.busy(f"stopping {folder.path.name}"):
+        stop_run(folder, at_once=options.now, tell=tell, tools=ProcessTools())
+    status = read_status(folder, folder.read(), time.monotonic())
+    text = f"{status.id} has ended: {status.state}"
+    screen.show_data(text=text, document=status.to_json())
+    return ExitCode.DONE

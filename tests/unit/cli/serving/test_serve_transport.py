@@ -1,0 +1,99 @@
+"""`serve` with a certificate, and in the hands of a restart policy."""
+
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import slipstream
+from slipstream.cli.main import run
+from slipstream.errors import ExitCode
+from slipstream.serving.supervision.engine_process import choose_port
+from tests.unit.cli.serving.test_serve import find_runs, pair, serve_until_ready
+from tests.unit.serving.access.certificates import make_pair
+
+__all__ = ["pair"]
+
+
+def test_a_certificate_is_served_with(
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, port = make_pair(tmp_path / "tls", days=3), str(choose_port(None))
+    assert serve_until_ready(*pair, "--port", port, "--", *made.flags) == 0
+    told = capsys.readouterr().err
+    assert f"the certificate {made.file} expires on" in told
+    assert f"ready at https://127.0.0.1:{port}" in told
+
+
+def test_a_fleets_certificate_is_shown_to_the_engine_and_wanted_from_clients(
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority = make_pair(tmp_path / "authority", "authority", is_authority=True)
+    made, port = make_pair(tmp_path / "tls", issuer=authority), str(choose_port(None))
+    made.file.rename(tmp_path / "tls" / "machine.pem")
+    made.key.rename(tmp_path / "tls" / "machine.pem.key")
+    (tmp_path / "tls" / "ca.pem").write_bytes(authority.pem)
+    assert serve_until_ready(*pair, "--port", port, "--tls", "tls") == 0
+    assert f"ready at https://127.0.0.1:{port}" in capsys.readouterr().err
+    (served,) = find_runs()
+    rest = {flag: choice.value for flag, choice in served.plan.settings.rest.items()}
+    assert rest["--ssl-cert-reqs"] == ssl.CERT_REQUIRED
+    assert rest["--ssl-ca-certs"] == str(tmp_path / "tls" / "ca.pem")
+    assert rest["--enable-ssl-refresh"] is True
+
+
+def test_a_certificate_that_cannot_be_served_with_starts_nothing(
+    pair: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--port", str(choose_port(None)), "--", "--ssl-certfile", "none.pem")
+    assert run(["serve", *pair, *words], os.environ) == 1
+    assert "hint: ls -l none.pem" in capsys.readouterr().err
+    assert find_runs() == []
+
+
+def test_a_unit_wants_the_whole_path_of_a_certificate(
+    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, saved = make_pair(tmp_path / "tls"), tmp_path / "plan.json"
+    for flags, code in ((made.flags, 0), (("--ssl-certfile", "tls/cert.pem"), 1)):
+        assert run(["plan", *pair, "--json", "--", *flags], os.environ) == 0
+        saved.write_text(capsys.readouterr().out)
+        assert run(["serve", str(saved), "--unit"], os.environ) == code
+        if code == 0:
+            assert str(made.file.parent) in capsys.readouterr().out
+    assert "would not find tls/cert.pem" in capsys.readouterr().err
+
+
+def test_after_its_final_verdict_it_can_stay_without_an_engine(
+    pair: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Path(slipstream.__file__).parents[1]
+    monkeypatch.setenv("PYTHONPATH", f"{source}:{tmp_path / 'fake'}")
+    words = "api_server.py: error: unrecognized arguments: --warp-speed"
+    rule = {"at": "start", "words": words, "with": []}
+    (tmp_path / "fake" / "rules").write_text(json.dumps([rule]))
+    command = [sys.executable, "-m", "slipstream", "serve", *pair]
+    port = ("--port", str(choose_port(None)))
+    ended = subprocess.run([*command, *port], capture_output=True, text=True, check=False)
+    assert ended.returncode == ExitCode.ENGINE
+    held = subprocess.Popen([*command, *port, "--hold"], stderr=subprocess.PIPE, text=True)
+    assert held.stderr is not None
+    try:
+        for line in held.stderr:
+            if "waiting without an engine" in line:
+                break
+        time.sleep(0.5)
+        assert held.poll() is None
+        assert len(list((tmp_path / "fake").glob("start-*"))) == 2
+        held.send_signal(signal.SIGTERM)
+        assert held.wait(10) == ExitCode.ENGINE
+    finally:
+        held.kill()
+        held.stderr.close()
+        held.wait()
