@@ -50,6 +50,7 @@ def time_fastest(*arguments: str, program: str = str(COMMAND)) -> float:
     return min(seconds)
 
 
+@pytest.mark.weekly
 def test_help_takes_less_than_a_quarter_second() -> None:
     assert time_fastest("--help") < 0.250
 
@@ -61,6 +62,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return str(target), str(make_untrained_drafter(target, drafter, DrafterShape()))
 
 
+@pytest.mark.weekly
 def test_a_plan_of_a_local_pair_takes_less_than_400_ms_or_a_few_imports(
     pair: tuple[str, str],
 ) -> None:

@@ -28,7 +28,7 @@ from slipstream.measuring.client.sample import Sample
 from tests.engine.prompts import CHAT_PROMPTS
 from tests.engine.server import Server
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 ARM = Path(__file__).parent / "arms" / "bench_serve.py"
 CONCURRENCY = 4
@@ -156,6 +156,7 @@ def read_histograms(url: str) -> dict[str, float]:
     return {name: float(total) for name, total in found}
 
 
+@pytest.mark.weekly
 def test_both_clients_measure_the_same(server: Server, target: Path, tmp_path: Path) -> None:
     with run_theirs(server.url, target, tmp_path) as run:
         clients = {"ours": lambda: summarize(measure_ours(server.url)), "theirs": run}

@@ -8,7 +8,7 @@ import pytest
 
 from tests.docs.documents import DOCUMENTS, make_environment, read_blocks, run_blocks
 
-pytestmark = [pytest.mark.engine, pytest.mark.beside]
+pytestmark = [pytest.mark.engine, pytest.mark.weekly]
 
 
 @pytest.fixture

@@ -26,31 +26,17 @@ def test_the_target_knows_what_it_was_taught(arm: RunArm, tokenizer: Any) -> Non
     assert "#!/bin/bash" in answers[1]
 
 
-@pytest.mark.parametrize("drafter", ["noise", "echo"])
-def test_in_float32_every_token_equals_plain_greedy_decoding(arm: RunArm, drafter: str) -> None:
-    plain, drafted = arm("float32", "plain"), arm("float32", drafter)
+def test_drafts_that_all_fail_change_no_token(arm: RunArm) -> None:
+    """Over HTTP, where test_http.py asks for them, some are accepted."""
+    plain, drafted = arm("float32", "plain"), arm("float32", "noise")
     assert len(plain.alone) == BATCH_SIZE
     assert find_divergences(plain.alone, drafted.alone) == []
     assert find_divergences(plain.alone, drafted.batched) == []
     assert all(answer.steps > 0 for answer in drafted.alone if len(answer.token_ids) > 1)
+    assert count_accepted(drafted) == 0
 
 
-def test_both_rejection_and_acceptance_were_put_to_the_test(arm: RunArm) -> None:
-    noise, echo = arm("float32", "noise"), arm("float32", "echo")
-    assert count_accepted(noise) == 0
-    assert count_accepted(echo) >= 20
-    whole_blocks = sum(answer.accepted_by_step[-1] for answer in echo.alone)
-    assert whole_blocks > 0, "no block was accepted to its end"
-
-
-def test_every_token_comes_from_a_step_or_an_accepted_draft(arm: RunArm) -> None:
-    echo = arm("float32", "echo")
-    for answer in (*echo.alone, *echo.batched):
-        surplus = 1 + answer.steps + answer.accepted - len(answer.token_ids)
-        # The last block may reach past the end of the answer, and is cut there.
-        assert 0 <= surplus <= 7
-
-
+@pytest.mark.weekly
 def test_in_bfloat16_answers_part_only_at_near_ties(arm: RunArm) -> None:
     plain, drafted = arm("bfloat16", "plain"), arm("bfloat16", "echo")
     comparisons = {

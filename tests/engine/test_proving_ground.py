@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from slipstream.proving_ground import DrafterShape, make_untrained_drafter
+from slipstream.checkpoints import read_checkpoint
+from slipstream.checkpoints.pairing import pair
+from slipstream.proving_ground import SHIPPED_DRAFTER, DrafterShape, make_untrained_drafter
 from slipstream.proving_ground.untrained_drafter import weight_shapes
 
 pytestmark = [pytest.mark.engine, pytest.mark.beside]
@@ -50,3 +52,15 @@ def test_a_seed_gives_the_same_drafter_again(target: Path, tmp_path: Path) -> No
     ]
     assert contents[0] == contents[1]
     assert contents[0] != contents[2]
+
+
+def test_the_shipped_drafter_is_small_fits_its_target_and_names_no_folder_of_ours(
+    target: Path,
+) -> None:
+    faults = pair(read_checkpoint(str(target)), read_checkpoint(str(SHIPPED_DRAFTER))).faults
+    assert [fault for fault in faults if fault.verdict == "refuse"] == []
+    assert (SHIPPED_DRAFTER / "model.safetensors").stat().st_size <= 20_000_000
+    config = json.loads((SHIPPED_DRAFTER / "config.json").read_text())
+    assert config["speculators_config"]["verifier"]["name_or_path"] == "SmolLM2-135M-Instruct"
+    assert config["sliding_window_non_causal"] is True
+    assert "slipstream train" in (SHIPPED_DRAFTER / "README.md").read_text()

@@ -84,7 +84,7 @@ def test_status_says_ready_and_logs_hold_the_engines_words(service: Service) -> 
     assert "Application startup complete" in service.command("logs").stdout
 
 
-@pytest.mark.parametrize("victim", ["core", "api", "supervisor"])
+@pytest.mark.parametrize("victim", ["core", "supervisor"])
 def test_a_killed_process_costs_only_what_was_in_flight(service: Service, victim: str) -> None:
     service.wait_for(service.is_ready)
     processes = service.find_processes()

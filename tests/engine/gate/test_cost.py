@@ -14,7 +14,7 @@ from tests.engine.gate.neighbour_process import MAX_TOKENS
 from tests.engine.gate.null_engine import measure_gate
 from tests.engine.gate.percentiles import percentile
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.weekly]
 
 SHARE = 0.01
 # One stream at 400 tokens a second is more than a single GPU gives a large model.

@@ -60,6 +60,7 @@ def measure(neighbour: Neighbour, attack: Callable[[], None]) -> Comparison:
     return Comparison(neighbour.during(quiet), neighbour.during(hostile))
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize("what", ENDLESS)
 def test_what_has_no_end_takes_no_memory_and_no_time(
     gated: Gated, neighbour: Neighbour, what: str

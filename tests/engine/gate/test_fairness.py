@@ -18,7 +18,7 @@ from tests.engine.gate.hostile import CHAT, HELLO
 from tests.engine.gate.neighbour import Neighbour, Sample
 from tests.engine.gate.percentiles import MOST_TIMES, percentile
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.weekly]
 
 CROWD = 64
 SECONDS = 10

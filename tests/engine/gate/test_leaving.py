@@ -164,6 +164,7 @@ def be_slow(gated: Gated) -> Window:
     return started, ended
 
 
+@pytest.mark.weekly
 def test_slow_clients_are_not_felt_next_door(gated: Gated, neighbour: Neighbour) -> None:
     def measure() -> Comparison:
         before, slow = neighbour.watch(QUIET_SECONDS), be_slow(gated)

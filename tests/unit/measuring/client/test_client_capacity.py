@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
+import pytest
+
 from slipstream.measuring.client.completions import Request
 from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.client.load import run_closed_loop
@@ -101,6 +103,7 @@ def find_good_round(run: Callable[[], Round], is_good: Callable[[Round], bool]) 
     return False
 
 
+@pytest.mark.weekly
 def test_256_streams_of_40_chunks_a_second_are_kept_up_with() -> None:
     def is_good(one: Round) -> bool:
         in_time = abs(one.pace_error) < 0.03 and one.longest_pause < 0.1
@@ -109,6 +112,7 @@ def test_256_streams_of_40_chunks_a_second_are_kept_up_with() -> None:
     assert find_good_round(lambda: run_round(1 / CHUNKS_A_SECOND, CHUNKS), is_good)
 
 
+@pytest.mark.weekly
 def test_a_client_that_is_full_spends_less_on_a_chunk() -> None:
     """It reads several chunks at a time; its clock then falls behind the server's."""
 
