@@ -17,8 +17,6 @@ from tests.engine.server import Server, run_server
 
 RunArm = Callable[[str, str], Arm]
 LONGEST = "test_verify.py"
-# These share the session's server or its arms.
-SHARED = ("test_lossless.py", "test_http.py", "test_call_clients.py", "test_client_crosscheck.py")
 
 # A shell's background job ignores interrupts, which some tests send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -42,14 +40,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one worker, and all that ask the session's server.
-
-    The longest file begins: begun last, it runs beside a worker with nothing to do.
-    """
+    """Begin with the longest file: begun last, it runs beside a worker with nothing to do."""
     items.sort(key=lambda item: item.path.name != LONGEST)
-    for item in items:
-        shared = item.path.name in SHARED
-        item.add_marker(pytest.mark.xdist_group("server" if shared else str(item.path)))
 
 
 @pytest.fixture(scope="session", autouse=True)

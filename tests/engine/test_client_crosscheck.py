@@ -22,13 +22,12 @@ import pytest
 
 from slipstream.measuring.client.completions import Request
 from slipstream.measuring.client.endpoint import Endpoint
-from slipstream.measuring.client.engine_metrics import read_engine_counts
 from slipstream.measuring.client.load import run_closed_loop
 from slipstream.measuring.client.sample import Sample
 from tests.engine.prompts import CHAT_PROMPTS
 from tests.engine.server import Server
 
-pytestmark = [pytest.mark.engine, pytest.mark.beside]
+pytestmark = [pytest.mark.engine, pytest.mark.weekly]
 
 ARM = Path(__file__).parent / "arms" / "bench_serve.py"
 CONCURRENCY = 4
@@ -120,22 +119,6 @@ def summarize(samples: list[Sample]) -> Figures:
     )
 
 
-def test_the_drafts_of_all_samples_are_those_that_the_engine_counted(server: Server) -> None:
-    endpoint = Endpoint(server.url)
-    before = read_engine_counts(endpoint)
-    samples = measure_ours(server.url)
-    counted = read_engine_counts(endpoint).since(before)
-    told = {
-        name: sum(getattr(sample, name) for sample in samples)
-        for name in ("prompt_tokens", "output_tokens", "drafts", "drafted", "accepted")
-    }
-    assert told == {name: getattr(counted, name) for name in told}
-    positions = zip(*(sample.accepted_by_position for sample in samples), strict=True)
-    assert counted.accepted_by_position == tuple(map(sum, positions))
-    assert all(len(sample.token_ids) == sample.output_tokens for sample in samples)
-    assert (counted.running, counted.waiting, counted.preemptions) == (0, 0, 0)
-
-
 def run_beside_the_server(url: str, run: Callable[[], Figures]) -> tuple[Figures, Figures]:
     """Return a client's figures, and in relation to the server's own of the same requests."""
     before = read_histograms(url)
@@ -156,7 +139,6 @@ def read_histograms(url: str) -> dict[str, float]:
     return {name: float(total) for name, total in found}
 
 
-@pytest.mark.weekly
 def test_both_clients_measure_the_same(server: Server, target: Path, tmp_path: Path) -> None:
     with run_theirs(server.url, target, tmp_path) as run:
         clients = {"ours": lambda: summarize(measure_ours(server.url)), "theirs": run}

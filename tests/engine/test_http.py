@@ -6,9 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from slipstream.measuring.client.endpoint import Endpoint
+from slipstream.measuring.client.engine_metrics import read_engine_counts
 from tests.engine.conftest import RunArm
 from tests.engine.offline import BATCH_SIZE
 from tests.engine.server import Server, Streamed
+from tests.engine.test_client_crosscheck import measure_ours
 
 pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
@@ -59,3 +62,19 @@ def test_streams_equal_plain_decoding_and_account_for_their_drafts(
     assert counted == summed
     per_position = after["accepted_tokens_per_pos"] - before.get("accepted_tokens_per_pos", 0)
     assert per_position == summed["accepted_tokens"]
+
+
+def test_the_drafts_of_all_samples_are_those_that_the_engine_counted(server: Server) -> None:
+    endpoint = Endpoint(server.url)
+    before = read_engine_counts(endpoint)
+    samples = measure_ours(server.url)
+    counted = read_engine_counts(endpoint).since(before)
+    told = {
+        name: sum(getattr(sample, name) for sample in samples)
+        for name in ("prompt_tokens", "output_tokens", "drafts", "drafted", "accepted")
+    }
+    assert told == {name: getattr(counted, name) for name in told}
+    positions = zip(*(sample.accepted_by_position for sample in samples), strict=True)
+    assert counted.accepted_by_position == tuple(map(sum, positions))
+    assert all(len(sample.token_ids) == sample.output_tokens for sample in samples)
+    assert (counted.running, counted.waiting, counted.preemptions) == (0, 0, 0)
