@@ -1,5 +1,5 @@
 #!/bin/sh
-# As docker would for docs/container.md's confined line: an overlay as a read-only root, volumes, a
+# As docker would for docs/deploy.md's confined line: an overlay as a read-only root, volumes, a
 # network of its own, user 2000:0 without capabilities. Run by `unshare`, it becomes process 1.
 # contain.sh ROOT VIRTUALENV PYTHON REPOSITORY VOLUMES COMMAND...
 set -eu

@@ -1,6 +1,6 @@
 """The known clients, each with its variables, files and command.
 
-Settings are those of the versions in docs/howto-agents.md, where each was run against an engine.
+Settings are those of the versions in docs/agents.md, where each was run against an engine.
 """
 
 import json

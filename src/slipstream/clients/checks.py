@@ -7,7 +7,7 @@ from slipstream.serving.access.gate_file import GateRules
 
 PARSER_HINT = (
     "slipstream serve TARGET -- --enable-auto-tool-choice --tool-call-parser PARSER; "
-    "docs/conversations.md has the parsers by family"
+    "docs/agents.md has the parsers by family"
 )
 
 

@@ -126,7 +126,7 @@ def test_a_program_finds_what_connect_wrote(secured: Secured, tmp_path: Path) ->
 
 def test_the_page_about_agents_says_what_is_so(secured: Secured, tmp_path: Path) -> None:
     """What it types needs a run that is live; this is one."""
-    blocks = [block for block in read_blocks("docs/howto-agents.md") if block.needs("run")]
+    blocks = [block for block in read_blocks("docs/agents.md") if block.needs("run")]
     state = {"XDG_STATE_HOME": str(secured.service.home / "state")}
     assert blocks
     assert run_blocks(blocks, tmp_path, state) is None

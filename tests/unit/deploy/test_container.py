@@ -1,4 +1,4 @@
-"""The image and its compose file keep what docs/container.md promises; no docker is needed."""
+"""The image and its compose file keep what docs/deploy.md promises; no docker is needed."""
 
 import json
 import os
@@ -230,7 +230,7 @@ def test_the_published_lines_plan_on_a_spark(
 
 
 def test_the_documented_line_has_the_published_variables() -> None:
-    text = (REPOSITORY / "docs" / "container.md").read_text()
+    text = (REPOSITORY / "docs" / "deploy.md").read_text()
     found = re.search(r"docker run -d --name vllm-dflash .*?(?=\n```)", text, re.DOTALL)
     assert found
     words = shlex.split(found[0])

@@ -228,7 +228,7 @@ def _run_recipe(
     _show(comparison, options, screen, "\n\n" + "\n\n".join(parts))
     write_report(options.recipe, recipe, screen)
     bundle.write(archive)
-    screen.show_progress(f"written: {archive}; docs/contributing.md says where to send both")
+    screen.show_progress(f"written: {archive}; docs/maintainers.md says where to send both")
     return ExitCode.DONE if certificate.passed else ExitCode.GATE_MISSED
 
 

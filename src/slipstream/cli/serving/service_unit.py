@@ -57,7 +57,7 @@ def show_unit(
     )
     screen.output.write(render_unit(service))
     screen.show_progress(
-        f"the unit runs as user {USER} with its own keys; docs/howto-secure.md has the commands"
+        f"the unit runs as user {USER} with its own keys; docs/secure.md has the commands"
     )
     return ExitCode.DONE
 

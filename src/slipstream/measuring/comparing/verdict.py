@@ -1,6 +1,6 @@
 """`Verdict`: which arm is fastest for what, up to where, and how sure.
 
-`docs/comparing.md` explains it, `docs/comparing-errors.md` has its error rates.
+`docs/worth-it.md` explains it, `docs/measurements.md` has its error rates.
 """
 
 from typing import Literal

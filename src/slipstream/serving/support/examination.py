@@ -270,7 +270,7 @@ def _check_stale(site: Site) -> Iterator[Check]:
 def _check_drifts(site: Site) -> Iterator[Check]:
     for _, run in site.runs:
         if run.drifts and is_alive(run.supervisor, site.proc):
-            hint = f"slipstream logs --events {run.id}, and docs/guardian.md"
+            hint = f"slipstream logs --events {run.id}, and docs/steering.md"
             details = tuple(drift.describe() for drift in run.drifts)
             yield warn("drift", f"{run.id} has become worse", hint, details)
 

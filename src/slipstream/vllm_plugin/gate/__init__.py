@@ -1,1 +1,1 @@
-"""The gate before vLLM's API: an ASGI middleware that imports no other package of ours."""
+"""The gate before vLLM's API: an ASGI middleware; of ours it imports records only."""

@@ -1,7 +1,8 @@
 """vLLM's scheduler, steered: `--scheduler-cls slipstream.vllm_plugin.steering.scheduler.make`.
 
 Like a patch it is for the source that it was written for. With another, or if our own part cannot
-be loaded, vLLM's own scheduler runs; a line in the log says so, and the run notes it.
+be loaded, vLLM's own scheduler runs; a line in the log says so, and the run notes it. vLLM asks
+its table of lengths (`dynamic_sd_lookup`) once per step: an object in its place is all it takes.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """How often verdicts err, on servers that are made up; `pytest -s` shows the rates.
 
-`SLIPSTREAM_SIMULATED_RUNS=400` makes the figures of docs/comparing-errors.md again.
+`SLIPSTREAM_SIMULATED_RUNS=400` makes the figures of docs/measurements.md again.
 """
 
 import os

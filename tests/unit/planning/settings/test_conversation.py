@@ -406,7 +406,7 @@ def describe(family: Family) -> str:
 
 
 def test_the_page_shows_every_family() -> None:
-    page = Path(__file__).parents[4] / "docs/conversations.md"
+    page = Path(__file__).parents[4] / "docs/agents.md"
     head, title, _ = page.read_text().partition("## Families\n")
     lines = [
         "Thinking is switched by the template's argument; `(off)`: it is off unless switched on.\n",
