@@ -15,11 +15,10 @@ from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights
 from slipstream.deployment.deployment import Deployment, DeploymentList, DeploymentWishes
 from slipstream.deployment.hazards import examine
-from slipstream.deployment.manifests import read_manifests, render_manifests
+from slipstream.deployment.manifests import read_manifests, render_manifests, render_values
 from slipstream.deployment.other_stacks import STACKS, translate
 from slipstream.deployment.pod_group import make_rank_plan
 from slipstream.deployment.rules import make_deployment
-from slipstream.deployment.values import render_values
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.fleet.planning.planner import spread_options
 from slipstream.fleet.record import read_fleet

@@ -9,8 +9,7 @@ from typing import Any
 
 from slipstream.clients.apis import COUNT_PATH, ChatCompletions, Messages, Responses
 from slipstream.clients.config_files import make_file
-from slipstream.clients.connection import Client, Environment, Setup
-from slipstream.clients.served import NO_KEY, ServedModel
+from slipstream.clients.connection import NO_KEY, Client, Environment, ServedModel, Setup
 from slipstream.measuring.client.endpoint import KEY_VARIABLE
 
 # Under which clients list the server among others.

@@ -9,9 +9,7 @@ from typing import Any
 import httpx
 
 from slipstream.clients.apis import COUNT_PATH, Choose, Messages, Streamed
-from slipstream.clients.checks import PARSER_HINT
-from slipstream.clients.connection import Check, Client
-from slipstream.clients.served import ServedModel
+from slipstream.clients.connection import PARSER_HINT, Check, Client, ServedModel
 from slipstream.measuring.client.endpoint import Endpoint, no_answer, open_client
 from slipstream.serving.access.addresses import Address
 from slipstream.serving.access.own_listener import OwnListener

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from slipstream.deployment.deployment import Deployment
-from slipstream.deployment.pod_hazards import Pod, list_pods
-from slipstream.deployment.values import dump
+from slipstream.deployment.hazards import Pod, list_pods
+from slipstream.deployment.manifests import dump
 from slipstream.engines.arguments import render_arguments
 from slipstream.planning.settings import SPECULATION
 

@@ -9,11 +9,9 @@ import pytest
 import yaml
 
 from slipstream.deployment.deployment import DeploymentWishes
-from slipstream.deployment.hazards import find_hazards
-from slipstream.deployment.manifests import CHART, read_manifests, render_manifests
-from slipstream.deployment.pod_hazards import list_pods
+from slipstream.deployment.hazards import find_hazards, list_pods
+from slipstream.deployment.manifests import CHART, read_manifests, render_manifests, render_values
 from slipstream.deployment.rules import make_deployment
-from slipstream.deployment.values import render_values
 from slipstream.errors import InvalidInputError
 from slipstream.planning import LaunchPlan
 from slipstream.serving.service.systemd import count_stop_seconds

@@ -14,8 +14,7 @@ import pytest
 from slipstream import __version__
 from slipstream.cli.arguments import FLEET_VERBS
 from slipstream.errors import UnreachableError
-from slipstream.fleet.machines.commands import Machines
-from slipstream.fleet.machines.transport import Answer
+from slipstream.fleet.machines.commands import Answer, Machines
 from slipstream.fleet.plan import Interface, MachineView
 from slipstream.fleet.record import Fleet
 from slipstream.hardware import load_host

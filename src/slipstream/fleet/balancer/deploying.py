@@ -8,14 +8,17 @@ from typing import Literal
 
 from slipstream.errors import EngineError, InvalidInputError, SlipstreamError, UnreachableError
 from slipstream.fleet.balancer.control import (
+    LOG,
     BalancerStatus,
+    find_keeper,
     is_running,
     read_state,
     set_group,
+    start,
+    stop,
     take_keys,
 )
 from slipstream.fleet.balancer.haproxy import CONFIGURATION, render_balancer
-from slipstream.fleet.balancer.keeper import LOG, find_keeper, start, stop
 from slipstream.fleet.machines.commands import Machines
 from slipstream.fleet.plan import FleetPlan
 from slipstream.fleet.record import Balancer, Fleet, Name

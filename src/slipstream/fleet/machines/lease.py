@@ -19,8 +19,7 @@ from pydantic import AwareDatetime, Field
 
 from slipstream.atomic_files import write_atomically
 from slipstream.errors import InvalidInputError, SlipstreamError, UnreachableError
-from slipstream.fleet.machines.commands import Machines
-from slipstream.fleet.machines.transport import escape
+from slipstream.fleet.machines.commands import Machines, escape
 from slipstream.fleet.record import Name
 from slipstream.records import Record, read_record
 

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from slipstream.errors import MissingPartError, UnreachableError
-from slipstream.fleet.machines.commands import Machines
-from slipstream.fleet.machines.transport import Answer, Stream, ask_all
+from slipstream.fleet.machines.commands import Answer, Machines, Stream, ask_all
 from slipstream.fleet.record import Fleet
 
 MOST_BYTES = 32 << 20

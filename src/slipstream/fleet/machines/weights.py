@@ -14,8 +14,7 @@ from shlex import join
 
 from slipstream.errors import InvalidInputError, MissingPartError, SlipstreamError, UnreachableError
 from slipstream.fleet.far_side.this_machine import HeldModel, LocateModel, ModelPlace, ModelRequest
-from slipstream.fleet.machines.commands import Machines
-from slipstream.fleet.machines.transport import Show, ask_all
+from slipstream.fleet.machines.commands import Machines, Show, ask_all
 from slipstream.fleet.plan import FleetPlan
 from slipstream.planning.plan import LaunchPlan
 from slipstream.units import show_bytes

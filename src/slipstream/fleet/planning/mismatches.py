@@ -7,8 +7,7 @@ from typing import Literal
 from slipstream import __version__
 from slipstream.checkpoints.pairing import Fault
 from slipstream.engines import vllm
-from slipstream.fleet.machines.commands import VENV
-from slipstream.fleet.machines.transport import escape
+from slipstream.fleet.machines.commands import VENV, escape
 from slipstream.fleet.plan import Link, MachineView
 from slipstream.fleet.planning.topology import GroupNetwork, order_ring
 from slipstream.fleet.record import Fleet

@@ -19,12 +19,13 @@ from slipstream.fleet.plan import (
     RankPlan,
 )
 from slipstream.fleet.planning.mismatches import find_mismatches, find_network_faults
-from slipstream.fleet.planning.ports import list_balancer_ports, list_group_ports
 from slipstream.fleet.planning.topology import (
     GroupNetwork,
     decide_lone_variables,
     decide_variables,
     find_network,
+    list_balancer_ports,
+    list_group_ports,
 )
 from slipstream.fleet.record import Fleet
 from slipstream.hardware import Host

@@ -2,19 +2,39 @@
 
 import math
 import re
+import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import IPv4Interface, IPv6Interface, ip_interface
+from itertools import combinations, islice
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from slipstream import __version__
 from slipstream.checkpoints.pairing import Fault
 from slipstream.errors import SlipstreamError, UnreachableError
+from slipstream.fleet.far_side.connections import (
+    SECRET_BYTES,
+    LinkFigures,
+    Listening,
+    MeasureLink,
+    ServeLink,
+)
 from slipstream.fleet.far_side.this_machine import DescribeMachine
-from slipstream.fleet.machines.commands import Machines, name_command
+from slipstream.fleet.machines.commands import (
+    Machines,
+    Stream,
+    ask_all,
+    escape,
+    name_command,
+    name_request,
+)
 from slipstream.fleet.machines.installing import install, make_wheel
-from slipstream.fleet.machines.transport import ask_all, escape
-from slipstream.fleet.plan import FleetProbe, MachineView
-from slipstream.fleet.planning.links import list_ends, measure_links
+from slipstream.fleet.plan import FleetProbe, Interface, Link, MachineView
+from slipstream.fleet.record import Fleet
 
 PROBE_SECONDS = 120
 Report = Callable[[str], None]
@@ -102,3 +122,136 @@ def _read_clock(far: Machines, machine: str) -> float | None:
 def _describe(error: SlipstreamError, *, code: str) -> Fault:
     details = f" ({'; '.join(error.details)})" if error.details else ""
     return Fault(code=code, verdict="refuse", message=f"{error.message}{details}", hint=error.hint)
+
+
+MOST_WAYS = 6
+LISTEN_SECONDS = 30
+MOST_LOGIN_LINES = 100
+_VIRTUAL = ("docker", "br-", "virbr", "cni", "flannel", "kube", "tun", "tap")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Two addresses between which a link may be."""
+
+    a: str
+    b: str
+    interface_a: Interface
+    interface_b: Interface
+    address_a: str
+    address_b: str
+
+
+def list_pairs(fleet: Fleet) -> list[tuple[str, str]]:
+    """List the pairs of machines that exchange results in every layer of every step."""
+    return [pair for group in fleet.groups.values() for pair in combinations(group.machines, 2)]
+
+
+def list_ways(a: str, view_a: MachineView, b: str, view_b: MachineView) -> list[Way]:
+    """List pairs of addresses in the same network, RDMA first; failing that, the first of each."""
+    ends_a, ends_b = list(list_ends(view_a)), list(list_ends(view_b))
+    ways = [
+        Way(a, b, one, other, str(here.ip), str(there.ip))
+        for one, here in ends_a
+        for other, there in ends_b
+        # A bridge that every machine has for itself carries the same address everywhere.
+        if here.network == there.network and here.ip != there.ip
+    ]
+    if not ways and ends_a and ends_b:
+        (one, here), (other, there) = ends_a[0], ends_b[0]
+        ways = [Way(a, b, one, other, str(here.ip), str(there.ip))]
+    ways.sort(key=lambda way: not (way.interface_a.rdma_active and way.interface_b.rdma_active))
+    return ways[:MOST_WAYS]
+
+
+def measure_links(
+    far: Machines, views: Mapping[str, MachineView]
+) -> tuple[tuple[Link, ...], tuple[SlipstreamError, ...]]:
+    """Measure every way between pairs that were seen, no machine twice at a time."""
+    pairs = [pair for pair in list_pairs(far.fleet) if pair[0] in views and pair[1] in views]
+    links, faults = list[Link](), list[SlipstreamError]()
+    for chosen in _group_disjoint(pairs):
+        ways = {f"{a} and {b}": list_ways(a, views[a], b, views[b]) for a, b in chosen}
+
+        def measure(name: str, ways: dict[str, list[Way]] = ways) -> list[Link]:
+            return _measure_pair(far, name, ways[name])
+
+        for outcome in ask_all(ways, measure).values():
+            if isinstance(outcome, SlipstreamError):
+                faults.append(outcome)
+            else:
+                links += outcome
+    return tuple(links), tuple(faults)
+
+
+def list_ends(view: MachineView) -> Iterator[tuple[Interface, IPv4Interface | IPv6Interface]]:
+    """Yield the addresses of a machine that others may reach, in the kernel's order."""
+    for interface in view.interfaces:
+        if interface.up is not False and not interface.name.startswith(_VIRTUAL):
+            for address in interface.addresses:
+                yield interface, ip_interface(address)
+
+
+def _group_disjoint(pairs: list[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """Put pairs into rounds in which no machine is twice: they would share their links."""
+    left = list(pairs)
+    while left:
+        busy, chosen = set[str](), []
+        for pair in left:
+            if busy.isdisjoint(pair):
+                busy.update(pair)
+                chosen.append(pair)
+        left = [pair for pair in left if pair not in chosen]
+        yield chosen
+
+
+def _measure_pair(far: Machines, name: str, ways: list[Way]) -> list[Link]:
+    """Measure all ways between two machines; one that carries nothing is no link."""
+    links, faults = list[Link](), list[SlipstreamError]()
+    for way in ways:
+        try:
+            links.append(_measure_way(far, way))
+        except SlipstreamError as fault:
+            faults.append(fault)
+    if not ways:
+        faults = [UnreachableError(f"{name} have no network in common", hint="ip address, on both")]
+    if not links:
+        raise faults[0]
+    return links
+
+
+def _measure_way(far: Machines, way: Way) -> Link:
+    secret = secrets.token_hex(SECRET_BYTES)
+    serving = ServeLink(address=way.address_b, secret=secret, seconds=LISTEN_SECONDS)
+    content = serving.model_dump_json().encode()
+    stream = far.start(way.b, name_request(serving), stdin=content)
+    try:
+        port = _read_port(way.b, stream)
+        asked = MeasureLink(source=way.address_a, address=way.address_b, port=port, secret=secret)
+        figures = far.ask(way.a, asked, LinkFigures)
+    finally:
+        stream.close()
+    one, other = way.interface_a, way.interface_b
+    return Link(
+        a=way.a,
+        b=way.b,
+        interface_a=one.name,
+        interface_b=other.name,
+        address_a=way.address_a,
+        address_b=way.address_b,
+        kind="roce" if one.rdma_active and other.rdma_active else "tcp",
+        gigabits=round(figures.gigabits, 2),
+        round_trip_ms=round(figures.round_trip_ms, 3),
+        mtu_a=one.mtu,
+        mtu_b=other.mtu,
+    )
+
+
+def _read_port(machine: str, stream: Stream) -> int:
+    """Read where the other end listens; what a login prints comes before it."""
+    for line in islice(stream.lines(), MOST_LOGIN_LINES):
+        with suppress(ValidationError):
+            return Listening.model_validate_json(line).port
+    raise UnreachableError(
+        f"{machine}: the end of a link did not begin to listen", hint="slipstream fleet probe"
+    )

@@ -9,8 +9,7 @@ from typing import Protocol
 from slipstream.errors import EngineError, InvalidInputError, SlipstreamError, UnreachableError
 from slipstream.fleet.balancer.deploying import ask_balancer
 from slipstream.fleet.far_side.judging import JudgeRun, RunVerdict
-from slipstream.fleet.machines.commands import Machines, read_answer
-from slipstream.fleet.machines.transport import Show, escape
+from slipstream.fleet.machines.commands import Machines, Show, escape, read_answer
 from slipstream.fleet.plan import FleetPlan
 from slipstream.fleet.record import Fleet
 from slipstream.fleet.rolling.rollout import (

@@ -13,8 +13,7 @@ from slipstream.fleet.far_side.connections import (
     ReachRequest,
     Target,
 )
-from slipstream.fleet.machines.commands import Machines, read_answer
-from slipstream.fleet.machines.transport import ask_all, escape
+from slipstream.fleet.machines.commands import Machines, ask_all, escape, read_answer
 from slipstream.fleet.plan import FleetPlan, PortRule
 from slipstream.fleet.running.status import FleetStatus
 from slipstream.records import Record

@@ -8,8 +8,7 @@ from typing import Literal
 from pydantic import AwareDatetime
 
 from slipstream.errors import SlipstreamError
-from slipstream.fleet.machines.commands import Machines, read_answer
-from slipstream.fleet.machines.transport import ask_all
+from slipstream.fleet.machines.commands import Machines, ask_all, read_answer
 from slipstream.fleet.record import Fleet, is_of_fleet
 from slipstream.records import Record
 from slipstream.serving.live_view import LiveView

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli.main import run
-from slipstream.fleet.machines.transport import Answer
+from slipstream.fleet.machines.commands import Answer
 from slipstream.fleet.plan import FleetPlan, FleetProbe
 from slipstream.fleet.record import read_fleet
 from slipstream.fleet.running.status import FleetStatus

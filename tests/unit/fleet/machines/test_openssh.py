@@ -10,9 +10,8 @@ import pytest
 
 from slipstream.errors import SlipstreamError, UnreachableError
 from slipstream.fleet.machines import openssh
-from slipstream.fleet.machines.commands import Machines, name_command
+from slipstream.fleet.machines.commands import Answer, Machines, ask_all, escape, name_command
 from slipstream.fleet.machines.openssh import OpenSsh
-from slipstream.fleet.machines.transport import Answer, ask_all, escape
 from slipstream.fleet.record import Fleet, Machine
 
 FLEET = Fleet.model_validate(

@@ -8,7 +8,7 @@ import pytest
 
 from slipstream.fleet.plan import FleetPlan, FleetProbe, Link, MachineView, diff_fleet_plans
 from slipstream.fleet.planning.planner import make_fleet_plan
-from slipstream.fleet.planning.ports import render_firewall
+from slipstream.fleet.planning.topology import render_firewall
 from slipstream.fleet.record import Fleet, read_fleet
 from slipstream.hardware import Host
 from slipstream.planning import LaunchPlan, PlanOptions

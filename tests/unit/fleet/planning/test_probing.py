@@ -5,10 +5,9 @@ import threading
 
 from slipstream.errors import SlipstreamError
 from slipstream.fleet.far_side.connections import LinkFigures
-from slipstream.fleet.machines.commands import Machines
-from slipstream.fleet.machines.transport import Answer
+from slipstream.fleet.machines.commands import Answer, Machines
 from slipstream.fleet.plan import Interface, MachineView
-from slipstream.fleet.planning.links import list_pairs, list_ways, measure_links
+from slipstream.fleet.planning.probing import list_pairs, list_ways, measure_links
 from slipstream.fleet.record import Fleet
 from tests.unit.fleet.far_machines import FarMachines, say, view
 
