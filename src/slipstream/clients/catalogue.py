@@ -25,7 +25,6 @@ def _find_folder(environment: Environment, variable: str, default: str) -> Path:
 
 
 def _known(**entries: Any) -> dict[str, Any]:
-    """Return the entries that are known; None is not."""
     return {name: value for name, value in entries.items() if value is not None}
 
 

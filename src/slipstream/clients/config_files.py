@@ -57,7 +57,6 @@ class MergeError(ValueError):
 def make_file(
     path: Path, form: Form, entries: dict[str, Any], list_key: str | None = None
 ) -> ConfigFile:
-    """Return a file with these entries, and the text that they have alone."""
     file = ConfigFile(path=path, form=form, entries=entries, list_key=list_key, text="")
     return file.model_copy(update={"text": merge("", file)[0]})
 

@@ -44,7 +44,6 @@ class ClientKey:
 
     @property
     def is_used(self) -> bool:
-        """Whether the client has to send a key."""
         return bool(self.required or self.secret)
 
     def for_shell(self) -> str:
@@ -54,7 +53,6 @@ class ClientKey:
         return f'"$({self.make_command()})"' if self.file else f'"${KEY_VARIABLE}"'
 
     def make_command(self) -> str:
-        """Return a command that prints the key."""
         if self.file is None:
             return f"printenv {KEY_VARIABLE}"
         return f"cat {shlex.quote(str(self.file.absolute()))}"
@@ -78,7 +76,6 @@ class ServedModel:
 
     @property
     def api_url(self) -> str:
-        """The base URL to which OpenAI's clients append their paths."""
         return f"{self.url}/v1"
 
     @property
@@ -189,16 +186,13 @@ class Client(ABC):
 
     @property
     def route(self) -> str:
-        """The route of its requests for answers."""
         return f"POST {self.api.path}"
 
     @property
     def routes(self) -> tuple[str, ...]:
-        """Every route that it needs."""
         return (self.route, *self.more_routes)
 
     def make_headers(self, key: str | None) -> dict[str, str]:
-        """Return the headers that the client sends beside its body."""
         version = {"anthropic-version": "2023-06-01"} if self.api.path == "/v1/messages" else {}
         if key is None:
             return version
@@ -233,8 +227,6 @@ class Client(ABC):
 
 
 class ClientSummary(Record):
-    """A client in the list of them."""
-
     name: str
     title: str
     route: str
@@ -242,8 +234,6 @@ class ClientSummary(Record):
 
 
 class ClientList(Record):
-    """All clients."""
-
     schema_version: Literal[1] = 1
     clients: tuple[ClientSummary, ...]
 

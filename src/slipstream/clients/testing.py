@@ -27,8 +27,6 @@ _CALL = "Use the tool to set the unit to celsius."
 
 @dataclass(frozen=True, slots=True)
 class Tester:
-    """Sends a server the requests of one client."""
-
     client: Client
     served: ServedModel
     report: Callable[[str], None]
@@ -93,7 +91,6 @@ class Tester:
         return Check(what=what, works=True, message=message)
 
     async def _test_count(self, http: httpx.AsyncClient, short: Streamed) -> Check:
-        """Compare the server's token count of a prompt with that of its answer to it."""
         counted = None
         body = {"model": self.served.name, "messages": Messages().ask(_SHORT, 1)["messages"]}
         try:

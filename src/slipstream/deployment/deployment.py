@@ -60,7 +60,6 @@ class DeploymentWishes(Record):
         return image
 
     def read_image(self) -> Image:
-        """Return the image in its parts."""
         found = _IMAGE.fullmatch(self.image)
         assert found is not None
         return Image(**{name: text or "" for name, text in found.groupdict().items()})
@@ -121,8 +120,6 @@ class Deployment(Record):
 
 
 class DeploymentList(Record):
-    """The deployments of a fleet's groups."""
-
     schema_version: Literal[1] = 1
     deployments: tuple[Deployment, ...]
 

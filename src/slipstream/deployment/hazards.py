@@ -34,7 +34,6 @@ class Pod(NamedTuple):
 
 
 def list_pods(document: Object) -> Iterator[Pod]:
-    """Yield the pod templates of an object."""
     kind, spec = document["kind"], document.get("spec") or {}
     name = f"{kind}/{document.get('metadata', {}).get('name')}"
     if kind == "LeaderWorkerSet":
@@ -236,8 +235,6 @@ POD_CHECKS: tuple[Callable[[Pod], Iterator[Fault]], ...] = (
 
 
 class HazardList(Record):
-    """The hazards of some objects together."""
-
     schema_version: Literal[1] = 1
     objects: int
     pods: int
@@ -245,7 +242,6 @@ class HazardList(Record):
 
 
 def examine(documents: list[dict[str, Any]]) -> HazardList:
-    """Return what is unsafe in these objects, and how much was looked at."""
     try:
         return HazardList(
             objects=len(documents),
@@ -260,7 +256,6 @@ def examine(documents: list[dict[str, Any]]) -> HazardList:
 
 
 def find_hazards(documents: list[dict[str, Any]]) -> tuple[Fault, ...]:
-    """List what is unsafe in these objects together."""
     pods = [pod for document in documents for pod in list_pods(document)]
     found = [fault for pod in pods for check in POD_CHECKS for fault in check(pod)]
     found += [fault for pod in pods for fault in _check_surroundings(pod, documents)]
@@ -323,7 +318,6 @@ def _check_object(document: Object) -> Iterator[Fault]:
 
 
 def _check_policy(where: str, spec: Object) -> Iterator[Fault]:
-    """Find rules that let everybody in, or out to everywhere."""
     members = {"podSelector": spec.get("podSelector")}
     for direction, side in (("ingress", "from"), ("egress", "to")):
         for rule in spec.get(direction) or ():

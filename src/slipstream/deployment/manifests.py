@@ -16,7 +16,6 @@ _WITHIN_SECONDS = 60
 
 
 def render_manifests(name: str, namespace: str, values: str) -> str:
-    """Return the manifests of a release."""
     helm = shutil.which("helm")
     if helm is None:
         raise MissingPartError(
@@ -43,7 +42,6 @@ def render_manifests(name: str, namespace: str, values: str) -> str:
 
 
 def read_manifests(text: str, where: str) -> list[dict[str, Any]]:
-    """Read the objects of a file of manifests."""
     try:
         documents = [one for one in yaml.safe_load_all(text) if one is not None]
     except yaml.YAMLError as fault:
@@ -83,7 +81,6 @@ _MOST_LETTERS = 400
 
 
 def make_values(deployment: Deployment) -> dict[str, Any]:
-    """Return what the chart's templates are filled with."""
     single = deployment.machines.value == 1 and deployment.replicas.value == 1
     scaled = deployment.highest_replicas
     weights: dict[str, Any] = {
@@ -122,7 +119,6 @@ def make_values(deployment: Deployment) -> dict[str, Any]:
 
 
 def render_values(deployment: Deployment) -> str:
-    """Write the values file of a deployment."""
     values = make_values(deployment)
     reasons = values["because"]
     lines = [
@@ -150,7 +146,6 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def dump(document: dict[str, Any]) -> str:
-    """Write YAML in the order of its keys."""
     options = {"sort_keys": False, "allow_unicode": False, "width": 10_000}
     return str(yaml.dump(document, Dumper=_Dumper, **options))
 

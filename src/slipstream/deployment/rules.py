@@ -129,7 +129,6 @@ def decide_source(plan: LaunchPlan) -> tuple[Choice[Literal["hub", "folder"]], s
 
 
 def decide_replicas(wishes: DeploymentWishes) -> Choice[int]:
-    """Return the copies of the model."""
     if wishes.replicas == 1:
         return Choice(1, "default", "one copy of the model; --replicas says otherwise")
     return Choice(wishes.replicas, "user", "copies of the model")
@@ -141,7 +140,6 @@ def decide_machines(plan: LaunchPlan) -> Choice[int]:
 
 
 def decide_gpus(plan: LaunchPlan) -> Choice[int]:
-    """Return the accelerators of each pod."""
     if plan.capability is None:
         return Choice(0, "hardware", f"the plan is for {plan.machine or 'a CPU'}")
     settings = plan.settings
@@ -167,7 +165,6 @@ def decide_nodes(plan: LaunchPlan) -> Choice[dict[str, str]] | None:
 
 
 def decide_processors(plan: LaunchPlan) -> Choice[int]:
-    """Return the processors to ask for."""
     if plan.capability is not None:
         return Choice(4, "default", "the server, the scheduler, a worker and the tokenizer")
     bound = plan.environment.get("VLLM_CPU_OMP_THREADS_BIND")
@@ -233,7 +230,6 @@ def decide_storage(plan: LaunchPlan) -> Choice[int]:
 
 
 def _sum_weights(plan: LaunchPlan) -> int | None:
-    """Return the bytes of all weights that one shard holds, None if some are unknown."""
     sizes = [item.size_bytes for item in plan.memory.items if item.name.endswith(" weights")]
     known = [size for size in sizes if size is not None]
     return sum(known) if sizes and len(known) == len(sizes) else None

@@ -37,8 +37,6 @@ _CERTIFICATE, _KEY = "authority.pem", "authority.key"
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A machine's certificate and its key, both in PEM."""
-
     certificate: bytes
     key: bytes
 
@@ -52,7 +50,6 @@ class Authority:
 
     @property
     def pem(self) -> bytes:
-        """The certificate that everybody in the fleet trusts."""
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
     def issue(self, names: Iterable[str], now: datetime) -> Issued:
@@ -74,7 +71,6 @@ class Authority:
         return Issued(certificate.public_bytes(serialization.Encoding.PEM), _write_key(key))
 
     def list_names(self, pem: bytes) -> list[str]:
-        """Return the names and addresses that one of our certificates is for."""
         try:
             found = x509.load_pem_x509_certificate(pem)
             found.verify_directly_issued_by(self.certificate)
@@ -125,7 +121,6 @@ def make_authority(folder: Path, fleet: str, now: datetime) -> Authority:
 
 
 def read_authority(folder: Path) -> Authority | None:
-    """Read the authority that was made here, None if there is none."""
     try:
         pem, key = (folder / _CERTIFICATE).read_bytes(), (folder / _KEY).read_bytes()
     except FileNotFoundError:
@@ -203,8 +198,6 @@ class Delivery(Record):
 
 
 class DeliveryList(Record):
-    """What every machine was brought."""
-
     schema_version: Literal[1] = 1
     deliveries: tuple[Delivery, ...]
 

@@ -52,11 +52,6 @@ def test_a_fleet_is_read_with_its_defaults_and_whole_paths(tmp_path: Path) -> No
     assert fleet.first_machine == "spark-1"
 
 
-def test_the_names_of_an_earlier_version_are_read(tmp_path: Path) -> None:
-    old = LAB.replace("[balancer]", '[router]\npolicy = "power_of_two"')
-    assert read(tmp_path, old).balancer is not None
-
-
 @pytest.mark.parametrize(
     ("ssh", "shown"),
     [

@@ -57,7 +57,6 @@ class BalancerStatus(Record):
     groups: tuple[BackendStatus, ...] = ()
 
     def find(self, group: str) -> BackendStatus | None:
-        """Return a group's state."""
         return next((one for one in self.groups if one.group == group), None)
 
 
@@ -117,7 +116,6 @@ def take_keys(fleet: Path, folder: Path, now: datetime) -> None:
 
 
 def is_running(folder: Path) -> bool:
-    """Say whether HAProxy answers."""
     try:
         _ask(folder, "show info")
     except EngineError:

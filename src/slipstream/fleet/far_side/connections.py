@@ -43,8 +43,6 @@ class ServeLink(Record):
 
 
 class Listening(Record):
-    """Where it listens."""
-
     port: Port
 
 
@@ -59,34 +57,24 @@ class MeasureLink(Record):
 
 
 class LinkFigures(Record):
-    """What was measured from one end."""
-
     gigabits: Figure
     round_trip_ms: Figure
 
 
 class Target(Record):
-    """A TCP port at an address."""
-
     address: IpAddress
     port: Port
 
 
 class ReachRequest(Record):
-    """Asks a machine which ports it can reach."""
-
     targets: Annotated[tuple[Target, ...], Field(max_length=MOST_TARGETS)]
 
 
 class Reached(Target):
-    """What became of a try."""
-
     reach: Reach
 
 
 class ReachList(Record):
-    """What a machine can reach of the others."""
-
     schema_version: Literal[1] = 1
     reached: Annotated[tuple[Reached, ...], Field(max_length=MOST_TARGETS)]
 
@@ -182,7 +170,6 @@ def _connect(request: MeasureLink) -> socket.socket:
 
 
 def _is_known(connection: socket.socket, secret: bytes) -> bool:
-    """Say whether whoever connects begins with the secret."""
     connection.settimeout(_ACCEPT_SECONDS)
     greeting = b""
     with suppress(OSError):

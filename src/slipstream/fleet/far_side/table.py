@@ -49,12 +49,10 @@ class Here:
     say: Callable[[Record], None]
 
     def find(self, fleet: str) -> Path:
-        """Return a fleet's folder."""
         return self.home / find_folder(fleet)
 
     @property
     def path(self) -> str:
-        """Return where programs are looked for."""
         return self.environment.get("PATH", os.defpath)
 
 
@@ -76,7 +74,6 @@ NAMES = {kind.__name__: kind for kind in TABLE}
 
 
 def answer(name: str, content: bytes, here: Here) -> Record | None:
-    """Carry out a request."""
     kind = NAMES[name]
     try:
         request = kind.model_validate_json(content)

@@ -60,8 +60,6 @@ class LocateModel(Record):
 
 
 class ModelPlace(Record):
-    """The folder of a model."""
-
     tree: FarFolder
 
 
@@ -145,7 +143,6 @@ def find_tree(name: str, environment: Mapping[str, str]) -> Path:
 
 
 def read_interfaces(root: Path, run: RunProgram) -> tuple[Interface, ...]:
-    """List the interfaces that other machines can be reached by."""
     devices = _find_rdma_devices(root)
     found = []
     for entry in parse_addresses(run(("ip", "-json", "address"))):
@@ -178,7 +175,6 @@ def read_ephemeral_ports(root: Path) -> tuple[int, int] | None:
 
 
 def parse_addresses(text: str | None) -> list[dict[str, Any]]:
-    """Read what `ip -json address` prints."""
     try:
         entries = json.loads(text or "[]")
     except ValueError:
@@ -201,7 +197,6 @@ def _is_up(entry: dict[str, Any]) -> bool | None:
 
 
 def _find_rdma_devices(root: Path) -> dict[str, str]:
-    """Return the RDMA device of each interface that has one."""
     return {
         interface.name: interface.parents[2].name
         for interface in sorted(root.glob("sys/class/infiniband/*/device/net/*"))
@@ -213,7 +208,6 @@ def _is_active(root: Path, device: str) -> bool | None:
 
 
 def _find_gid(root: Path, device: str, addresses: tuple[str, ...]) -> int | None:
-    """Find the RoCE v2 entry of one of the interface's IPv4 addresses."""
     port = root / f"sys/class/infiniband/{device}/ports/1"
     own = {ip_address(address.partition("/")[0]) for address in addresses}
     for index in range(MOST_GIDS):

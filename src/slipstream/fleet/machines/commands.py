@@ -57,8 +57,6 @@ class Stream(Protocol):
 
 
 class Transport(Protocol):
-    """What a fleet needs of its machines."""
-
     def run(
         self, machine: str, argv: Sequence[str], *, stdin: bytes | None = None, timeout: float
     ) -> Answer:
@@ -189,7 +187,6 @@ class Machines:
         self.transport.send(machine, content, f"{self.fleet.folder}/{name}")
 
     def read(self, machine: str, name: str) -> bytes | None:
-        """Read a file, None if there is none."""
         path, mark = f"{self.fleet.folder}/{name}", secrets.token_hex(16)
         command = ["sh", "-c", _READ, "sh", path, mark]
         answer = self.transport.run(machine, command, timeout=READ_SECONDS)
@@ -206,7 +203,6 @@ class Machines:
     def read_record(
         self, machine: str, name: str, kind: type[AnyRecord], *, hint: str
     ) -> AnyRecord | None:
-        """Read a record, None if there is none."""
         if (content := self.read(machine, name)) is None:
             return None
         try:
@@ -220,7 +216,6 @@ class Machines:
 
 
 def name_command(machine: Machine, words: Sequence[str]) -> list[str]:
-    """Return the command line of Slipstream on a machine."""
     if machine.python is not None:
         return [name_program(machine.python), "-m", "slipstream", *words]
     return ["sh", "-c", _RUN, "slipstream", *words]
@@ -232,7 +227,6 @@ def name_program(path: str) -> str:
 
 
 def name_request(request: Record) -> list[str]:
-    """Return the words of the command that takes a request on its standard input."""
     return ["fleet", "far", type(request).__name__, "--json"]
 
 

@@ -27,7 +27,6 @@ INSTALL_SECONDS = 300
 
 
 def make_wheel() -> tuple[str, bytes]:
-    """Return the name and the content of a wheel of the package that is running."""
     metadata = distribution("slipstream")
     stem = f"slipstream-{slipstream.__version__}"
     files = {f"slipstream/{name}": content for name, content in _read_package()}

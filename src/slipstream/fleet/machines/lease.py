@@ -29,8 +29,6 @@ _PLAIN = r"^[A-Za-z0-9@._ -]{1,120}$"
 
 
 class Lease(Record):
-    """Who holds a fleet, for what, and until when."""
-
     schema_version: Literal[1] = 1
     owner: str = Field(pattern=r"^[0-9a-f]{32}$")
     who: str = Field(pattern=_PLAIN)
@@ -87,7 +85,6 @@ class HeldLease:
         self._renewing = threading.Thread(target=self._renew, daemon=True)
 
     def take(self, *, force: bool) -> None:
-        """Take the lease, or fail with whose it is."""
         held = self._ask("take", force=force)
         if held.owner != self._owner:
             raise InvalidInputError(

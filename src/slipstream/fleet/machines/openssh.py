@@ -87,7 +87,6 @@ class OpenSsh:
             )
 
     def start(self, machine: str, argv: Sequence[str], *, stdin: bytes | None = None) -> Stream:
-        """Begin a command whose output is read as it comes."""
         process = self._begin(machine, argv, stdin, stderr=subprocess.DEVNULL)
         _feed(process, stdin)
         return SshStream(process)
@@ -101,7 +100,6 @@ class OpenSsh:
         *,
         timeout: float,
     ) -> Answer:
-        """Hand one machine's output to another's input, through this one."""
         giver = self._begin(source, giving, None, stderr=subprocess.DEVNULL)
         try:
             taker = self._begin(machine, taking, giver.stdout)
@@ -116,7 +114,6 @@ class OpenSsh:
         return Answer(answer.code or giver.returncode, b"", answer.stderr)
 
     def close(self) -> None:
-        """Close the shared connections."""
         if self.shared:
             ask_all(self._used, self._disconnect)
         shutil.rmtree(self.sockets, ignore_errors=True)
@@ -223,13 +220,11 @@ class SshStream:
         self._process = process
 
     def lines(self) -> Iterator[bytes]:
-        """Yield its lines; one without an end is cut."""
         assert self._process.stdout is not None
         while line := self._process.stdout.readline(1 << 16):
             yield line
 
     def close(self) -> int | None:
-        """End it, and return its exit code if it had ended by itself."""
         code = self._process.poll()
         _end(self._process)
         if self._process.stdout is not None:

@@ -6,9 +6,8 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
-from itertools import combinations, islice
+from itertools import combinations, islice, product
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -130,38 +129,40 @@ MOST_LOGIN_LINES = 100
 _VIRTUAL = ("docker", "br-", "virbr", "cni", "flannel", "kube", "tun", "tap")
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """Two addresses between which a link may be."""
-
-    a: str
-    b: str
-    interface_a: Interface
-    interface_b: Interface
-    address_a: str
-    address_b: str
-
-
 def list_pairs(fleet: Fleet) -> list[tuple[str, str]]:
     """List the pairs of machines that exchange results in every layer of every step."""
     return [pair for group in fleet.groups.values() for pair in combinations(group.machines, 2)]
 
 
-def list_ways(a: str, view_a: MachineView, b: str, view_b: MachineView) -> list[Way]:
-    """List pairs of addresses in the same network, RDMA first; failing that, the first of each."""
-    ends_a, ends_b = list(list_ends(view_a)), list(list_ends(view_b))
-    ways = [
-        Way(a, b, one, other, str(here.ip), str(there.ip))
-        for one, here in ends_a
-        for other, there in ends_b
-        # A bridge that every machine has for itself carries the same address everywhere.
-        if here.network == there.network and here.ip != there.ip
+def list_ways(a: str, view_a: MachineView, b: str, view_b: MachineView) -> list[Link]:
+    """List pairs of addresses in the same network, RDMA first; failing that, the first of each.
+
+    They are links whose figures are not known yet.
+    """
+    ends = list(product(list_ends(view_a), list_ends(view_b)))
+    # A bridge that every machine has for itself carries the same address everywhere.
+    near = [
+        (one, other)
+        for one, other in ends
+        if one[1].network == other[1].network and one[1].ip != other[1].ip
     ]
-    if not ways and ends_a and ends_b:
-        (one, here), (other, there) = ends_a[0], ends_b[0]
-        ways = [Way(a, b, one, other, str(here.ip), str(there.ip))]
-    ways.sort(key=lambda way: not (way.interface_a.rdma_active and way.interface_b.rdma_active))
-    return ways[:MOST_WAYS]
+    ways = [
+        Link(
+            a=a,
+            b=b,
+            interface_a=one.name,
+            interface_b=other.name,
+            address_a=str(here.ip),
+            address_b=str(there.ip),
+            kind="roce" if one.rdma_active and other.rdma_active else "tcp",
+            gigabits=None,
+            round_trip_ms=None,
+            mtu_a=one.mtu,
+            mtu_b=other.mtu,
+        )
+        for (one, here), (other, there) in near or ends[:1]
+    ]
+    return sorted(ways, key=lambda way: way.kind != "roce")[:MOST_WAYS]
 
 
 def measure_links(
@@ -173,7 +174,7 @@ def measure_links(
     for chosen in _group_disjoint(pairs):
         ways = {f"{a} and {b}": list_ways(a, views[a], b, views[b]) for a, b in chosen}
 
-        def measure(name: str, ways: dict[str, list[Way]] = ways) -> list[Link]:
+        def measure(name: str, ways: dict[str, list[Link]] = ways) -> list[Link]:
             return _measure_pair(far, name, ways[name])
 
         for outcome in ask_all(ways, measure).values():
@@ -205,7 +206,7 @@ def _group_disjoint(pairs: list[tuple[str, str]]) -> Iterator[list[tuple[str, st
         yield chosen
 
 
-def _measure_pair(far: Machines, name: str, ways: list[Way]) -> list[Link]:
+def _measure_pair(far: Machines, name: str, ways: list[Link]) -> list[Link]:
     """Measure all ways between two machines; one that carries nothing is no link."""
     links, faults = list[Link](), list[SlipstreamError]()
     for way in ways:
@@ -220,7 +221,7 @@ def _measure_pair(far: Machines, name: str, ways: list[Way]) -> list[Link]:
     return links
 
 
-def _measure_way(far: Machines, way: Way) -> Link:
+def _measure_way(far: Machines, way: Link) -> Link:
     secret = secrets.token_hex(SECRET_BYTES)
     serving = ServeLink(address=way.address_b, secret=secret, seconds=LISTEN_SECONDS)
     content = serving.model_dump_json().encode()
@@ -231,20 +232,8 @@ def _measure_way(far: Machines, way: Way) -> Link:
         figures = far.ask(way.a, asked, LinkFigures)
     finally:
         stream.close()
-    one, other = way.interface_a, way.interface_b
-    return Link(
-        a=way.a,
-        b=way.b,
-        interface_a=one.name,
-        interface_b=other.name,
-        address_a=way.address_a,
-        address_b=way.address_b,
-        kind="roce" if one.rdma_active and other.rdma_active else "tcp",
-        gigabits=round(figures.gigabits, 2),
-        round_trip_ms=round(figures.round_trip_ms, 3),
-        mtu_a=one.mtu,
-        mtu_b=other.mtu,
-    )
+    gigabits, round_trip = round(figures.gigabits, 2), round(figures.round_trip_ms, 3)
+    return way.model_copy(update={"gigabits": gigabits, "round_trip_ms": round_trip})
 
 
 def _read_port(machine: str, stream: Stream) -> int:

@@ -1,19 +1,21 @@
-"""Which measured links a group's ranks use, in what shape, and the variables that say so.
+"""Which measured links a group's ranks use, the variables that say so, and the ports to open.
 
 Sockets (Gloo, NCCL's bootstrap, vLLM's queues) need one interface per machine over which every
 other member is reached. RDMA needs less: in a ring of cables each machine reaches its neighbours
 only, and NCCL is told so. Sources of the variables: vLLM 0.32 for its own; NCCL's documentation;
 what eugr's and sparkrun's scripts set for linked DGX Sparks (docs/fleet.md compares them).
+
+Ranks open sockets at ports that the kernel chooses (Gloo, NCCL, vLLM's queues), and none of them
+asks for a key: that range is for the members alone.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_interface
 from itertools import combinations
-from typing import Literal
+from typing import Any, Literal
 
 from slipstream.fleet.plan import (
-    BalancerPlan,
     FleetPlan,
     GroupPlan,
     Interface,
@@ -46,7 +48,6 @@ class GroupNetwork:
 
     @property
     def slowest_gigabits(self) -> float | None:
-        """Return what the slowest of its links carries."""
         known = [link.gigabits for link in self.links if link.gigabits is not None]
         return min(known, default=None)
 
@@ -104,14 +105,12 @@ def order_ring(members: tuple[str, ...], cables: list[Link]) -> tuple[str, ...] 
 
 
 def find_interface(view: MachineView, name: str) -> Interface:
-    """Return a machine's interface by its name."""
     return next(interface for interface in view.interfaces if interface.name == name)
 
 
 def _find_complete(
     members: tuple[str, ...], views: Mapping[str, MachineView], links: list[Link]
 ) -> list[list[Link]]:
-    """List the networks that have a link between every two members."""
     networks: dict[str, list[Link]] = {}
     for link in links:
         networks.setdefault(_name_network(views[link.a], link), []).append(link)
@@ -203,61 +202,47 @@ def _decide_rdma(network: GroupNetwork, machine: str) -> dict[str, Choice[str]]:
 
 ROCE_PORT = 4791
 EPHEMERAL = (32768, 60999)
+Callers = tuple[str, ...] | Literal["clients"]
 
 
-def list_group_ports(
+def list_ports(
     fleet: Fleet,
     group: GroupPlan,
     network: GroupNetwork | None,
     ephemeral: dict[str, tuple[int, int]],
 ) -> Iterator[PortRule]:
-    """List what a group's machines open, to whom."""
     members = [rank.machine for rank in group.ranks]
     head = members[0]
-    yield PortRule(
-        machine=head,
-        port=group.port,
-        protocol="tcp",
-        who=_find_callers(fleet, head),
-        why="the gate, which asks for a key",
-    )
+    callers = _find_callers(fleet, head)
+    yield make_rule(head, group.port, callers, "the gate, which asks for a key")
     for machine in members if len(members) > 1 else ():
-        first, last = ephemeral.get(machine, EPHEMERAL)
-        opened: list[tuple[int, int | None, Literal["tcp", "udp"], str]] = [
-            (WATCH_PORT, None, "udp", "supervisors' reports on their ranks, which are signed"),
-            (first, last, "tcp", "Gloo, NCCL and vLLM's queues, at ports that the kernel chooses"),
-        ]
+        others = tuple(name for name in members if name != machine)
         if machine == head:
             why = "where ranks find each other; it asks nobody who they are"
-            opened.insert(0, (MASTER_PORT, None, "tcp", why))
+            yield make_rule(machine, MASTER_PORT, others, why)
+        why = "supervisors' reports on their ranks, which are signed"
+        yield make_rule(machine, WATCH_PORT, others, why, protocol="udp")
+        first, last = ephemeral.get(machine, EPHEMERAL)
+        why = "Gloo, NCCL and vLLM's queues, at ports that the kernel chooses"
+        yield make_rule(machine, first, others, why, last_port=last)
         if network is not None and network.shape != "tcp":
-            opened.append((ROCE_PORT, None, "udp", "RoCE v2"))
-        others = tuple(name for name in members if name != machine)
-        for port, last_port, protocol, why in opened:
-            yield PortRule(
-                machine=machine,
-                port=port,
-                last_port=last_port,
-                protocol=protocol,
-                who=others,
-                why=why,
-            )
+            yield make_rule(machine, ROCE_PORT, others, "RoCE v2", protocol="udp")
 
 
-def _find_callers(fleet: Fleet, head: str) -> tuple[str, ...] | Literal["clients"]:
+def make_rule(machine: str, port: int, who: Callers, why: str, **more: Any) -> PortRule:
+    """Return who may reach a TCP port, or with `more` another."""
+    return PortRule.model_validate(
+        {"machine": machine, "port": port, "protocol": "tcp", "who": who, "why": why, **more}
+    )
+
+
+def _find_callers(fleet: Fleet, head: str) -> Callers:
     """Say who may ask a group: the load balancer if there is one; without keys nobody else."""
     if fleet.keys is None:
         return ()
     if fleet.balancer is None:
         return "clients"
     return () if fleet.balancer.machine == head else (fleet.balancer.machine,)
-
-
-def list_balancer_ports(balancer: BalancerPlan | None) -> Iterator[PortRule]:
-    """List what the load balancer's machine opens."""
-    if balancer is not None:
-        machine, port, why = balancer.machine, balancer.port, "the one address of the fleet"
-        yield PortRule(machine=machine, port=port, protocol="tcp", who="clients", why=why)
 
 
 def render_firewall(plan: FleetPlan, machine: str) -> str:

@@ -24,22 +24,17 @@ DOCTOR_SECONDS = 60
 
 
 class MachineCheck(Record):
-    """A check of one machine, or of the whole fleet."""
-
     machine: str | None
     check: Check
 
 
 class FleetExamination(Record):
-    """Every check that found something, and how many found nothing."""
-
     schema_version: Literal[1] = 1
     fleet: str
     found: tuple[MachineCheck, ...]
     passed: int
 
     def count(self, verdict: str) -> int:
-        """Count the checks that ended so."""
         return sum(one.check.verdict == verdict for one in self.found)
 
 

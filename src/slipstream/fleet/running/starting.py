@@ -136,7 +136,6 @@ def _is_balanced(fleet: Fleet, machine: str) -> bool:
 
 
 def _read_events(lines: Iterator[bytes]) -> Iterator[Event]:
-    """Read what `serve --json` prints; anything else is passed over."""
     for line in lines:
         try:
             yield Event.model_validate_json(line)

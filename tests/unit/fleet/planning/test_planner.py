@@ -1,6 +1,5 @@
 """A fleet's plan gives every rank its own variables, and names what does not match."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -251,18 +250,3 @@ def test_two_plans_are_compared_machine_by_machine() -> None:
 def test_a_plan_loads_back_from_its_json() -> None:
     plan = plan_two()
     assert FleetPlan.model_validate_json(plan.to_json()) == plan
-
-
-def test_a_plan_of_an_earlier_version_is_read() -> None:
-    plan = plan_two(balancer={"machine": "one"}, keys={"file": "keys.json"})
-    document = json.loads(plan.to_json())
-    document["fleet"]["router"] = document["fleet"].pop("balancer")
-    router = {**document.pop("balancer"), "policy": "power_of_two", "settings": {"--policy": 1}}
-    old = {**document, "router": router, "schema_version": 1}
-    read = FleetPlan.model_validate_json(json.dumps(old))
-    assert read.balancer is not None
-    assert plan.balancer is not None
-    assert read.balancer.groups == plan.balancer.groups
-    assert read.fleet.balancer is not None
-    without = FleetPlan.model_validate_json(json.dumps({**old, "router": None}))
-    assert without.balancer is None

@@ -55,7 +55,7 @@ def test_rdma_comes_first_and_bridges_and_dead_ports_do_not_count() -> None:
         interface("dead", "10.2.0.2/24"),
         interface("cable", "10.1.0.2/24", rdma=True),
     )
-    ways = [(way.interface_a.name, way.address_b) for way in list_ways("a", one, "b", two)]
+    ways = [(way.interface_a, way.address_b) for way in list_ways("a", one, "b", two)]
     assert ways == [("cable", "10.1.0.2"), ("lan", "10.0.0.2")]
 
 
