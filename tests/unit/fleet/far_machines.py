@@ -31,6 +31,14 @@ class ControlDiedError(BaseException):
     """The control machine is no more: nothing of its program runs on."""
 
 
+def make_fleet(**changes: Any) -> Fleet:
+    """Make a fleet of two machines in one group, but for what changes."""
+    document = {"name": "lab", "model": {"target": "a/b"}, "machines": {"one": {}, "two": {}}}
+    return Fleet.model_validate(
+        {**document, "groups": {"g": {"machines": ["one", "two"]}}} | changes
+    )
+
+
 def say(text: str | bytes, code: int = 0, stderr: bytes = b"") -> Answer:
     """Answer with a text."""
     return Answer(code, text.encode() if isinstance(text, str) else text, stderr)

@@ -12,7 +12,7 @@ from slipstream.fleet.record import Fleet, read_fleet
 from slipstream.hardware import Host
 from slipstream.planning import LaunchPlan, PlanOptions
 from slipstream.records import read_record
-from tests.unit.fleet.far_machines import view
+from tests.unit.fleet.far_machines import make_fleet, view
 from tests.unit.planning.bare_plans import bare_plan
 
 DOCS = Path(__file__).parents[4] / "docs" / "fleet"
@@ -34,18 +34,6 @@ def load(name: str) -> tuple[Fleet, FleetProbe]:
 def plan_sparks(name: str, **changes: Any) -> FleetPlan:
     fleet, probe = load(name)
     return make_fleet_plan(fleet.model_copy(update=changes), probe, plan_machine)
-
-
-def make_fleet(**changes: Any) -> Fleet:
-    return Fleet.model_validate(
-        {
-            "name": "lab",
-            "model": {"target": "a/b"},
-            "machines": {"one": {}, "two": {}},
-            "groups": {"g": {"machines": ["one", "two"]}},
-            **changes,
-        }
-    )
 
 
 def link(**changes: Any) -> Link:
@@ -137,6 +125,7 @@ def test_without_accelerators_only_gloo_and_vllm_are_told() -> None:
     names = {"CORES", "VLLM_HOST_IP", "GLOO_SOCKET_IFNAME"}
     assert plan.groups[0].ranks[1].environment.keys() == names
     assert list_codes(plan) == {"fleet-keys": "warn"}
+    assert FleetPlan.model_validate_json(plan.to_json()) == plan
 
 
 def test_one_engine_has_the_settings_that_its_smallest_machine_can_hold() -> None:
@@ -148,9 +137,13 @@ def test_one_engine_has_the_settings_that_its_smallest_machine_can_hold() -> Non
     assert [rank.plan.machine for rank in plan.groups[0].ranks] == ["small", "small"]
 
 
+ALIKE: dict[str, Any] = {"weights": {"a/b": "0" * 64}, "clock_offset_seconds": 0.1}
+
+
 @pytest.mark.parametrize(
     ("change", "code", "verdict"),
     [
+        ({}, "fleet-keys", "warn"),
         ({"slipstream": "0.0.1"}, "fleet-slipstream", "refuse"),
         ({"engine": None}, "fleet-engine", "refuse"),
         ({"engine": "vllm 0.31.0"}, "fleet-rank-engine", "refuse"),
@@ -161,19 +154,15 @@ def test_one_engine_has_the_settings_that_its_smallest_machine_can_hold() -> Non
 def test_what_does_not_match_is_a_fault_with_something_to_type(
     change: dict[str, Any], code: str, verdict: str
 ) -> None:
-    alike: dict[str, Any] = {"weights": {"a/b": "0" * 64}, "clock_offset_seconds": 0.1}
-    one = view(1, address="10.0.0.1", **alike)
-    plan = plan_two(one=one, two=view(2, address="10.0.0.2", **alike | change))
+    one = view(1, address="10.0.0.1", **ALIKE)
+    plan = plan_two(one=one, two=view(2, address="10.0.0.2", **ALIKE | change))
     assert list_codes(plan)[code] == verdict
     fault = next(one for one in plan.faults if one.code == code)
-    assert "two" in fault.message
     assert fault.hint
-
-
-def test_machines_that_match_have_no_fault() -> None:
-    alike: dict[str, Any] = {"weights": {"a/b": "0" * 64}, "clock_offset_seconds": 0.1}
-    views = [view(number, address=f"10.0.0.{number}", **alike) for number in (1, 2)]
-    assert list_codes(plan_two(one=views[0], two=views[1])) == {"fleet-keys": "warn"}
+    if change:
+        assert "two" in fault.message
+    else:
+        assert plan.faults == (fault,)
 
 
 @pytest.mark.parametrize(
@@ -189,13 +178,14 @@ def test_a_poor_link_is_a_warning(change: dict[str, Any], code: str) -> None:
     assert list_codes(plan)[code] == "warn"
 
 
-def test_a_group_without_a_link_is_refused_and_so_is_one_with_an_unseen_machine() -> None:
+def test_a_group_without_a_link_an_unseen_machine_and_a_balancer_without_keys_are_refused() -> None:
     probe = FleetProbe(machines={"one": view(1), "two": view(2)})
     plan = make_fleet_plan(make_fleet(), probe, plan_machine)
     assert list_codes(plan)["fleet-group-link"] == "refuse"
     assert plan.refusals
     unseen = make_fleet_plan(make_fleet(), FleetProbe(machines={"one": view(1)}), plan_machine)
     assert unseen.groups == ()
+    assert list_codes(plan_two(balancer={"machine": "one"}))["fleet-keys"] == "refuse"
 
 
 def test_ports_of_ranks_are_for_members_and_the_gates_for_the_load_balancer() -> None:
@@ -227,26 +217,10 @@ def test_ports_of_ranks_are_for_members_and_the_gates_for_the_load_balancer() ->
     assert "ip saddr { 10.0.0.3 } tcp dport 8000 accept\n    tcp dport 8000 drop" in shown
 
 
-def test_a_load_balancer_without_keys_is_refused() -> None:
-    assert list_codes(plan_two(balancer={"machine": "one"}))["fleet-keys"] == "refuse"
-
-
 def test_two_plans_are_compared_machine_by_machine() -> None:
-    left, right = (
-        plan_two(),
-        plan_two(
-            link(gigabits=12.0),
-            groups={
-                "g": {"machines": ["one", "two"], "wishes": {"engine": ["--max-num-seqs", "3"]}}
-            },
-        ),
-    )
+    group = {"machines": ["one", "two"], "wishes": {"engine": ["--max-num-seqs", "3"]}}
+    left, right = plan_two(), plan_two(link(gigabits=12.0), groups={"g": group})
     shown = {one.flag: (one.left, one.right) for one in diff_fleet_plans(left, right)}
     assert shown["one --max-num-seqs"] == (None, "3")
     assert "link one two eth0" in shown
     assert list(diff_fleet_plans(left, left)) == []
-
-
-def test_a_plan_loads_back_from_its_json() -> None:
-    plan = plan_two()
-    assert FleetPlan.model_validate_json(plan.to_json()) == plan
