@@ -184,10 +184,11 @@ def _render(deployment: Deployment, options: argparse.Namespace, screen: Screen)
     manifests = render_manifests(deployment.name, options.namespace, values)
     if options.rendered:
         return manifests
-    translation = translate(options.stack, deployment, read_manifests(manifests, "the chart"))
-    for line in translation.missing:
+    objects = read_manifests(manifests, "the chart")
+    text, missing = translate(options.stack, deployment, objects)
+    for line in missing:
         screen.show_progress(f"{options.stack} cannot carry {line}")
-    return translation.text
+    return text
 
 
 def _save(path: Path, text: str) -> None:

@@ -234,16 +234,5 @@ class AnthropicPython(Client):
         )
 
 
-CLIENTS: dict[str, Client] = {
-    client.name: client
-    for client in (
-        Claude(),
-        Codex(),
-        OpenCode(),
-        OpenWebUi(),
-        Aider(),
-        Llm(),
-        OpenAiPython(),
-        AnthropicPython(),
-    )
-}
+_KINDS = (Claude, Codex, OpenCode, OpenWebUi, Aider, Llm, OpenAiPython, AnthropicPython)
+CLIENTS: dict[str, Client] = {kind.name: kind() for kind in _KINDS}

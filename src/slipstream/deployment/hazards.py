@@ -86,27 +86,19 @@ def _check_confinement(pod: Pod) -> Iterator[Fault]:
         }
         for code, is_wrong in wrong.items():
             if is_wrong:
-                yield make_hazard(code, where, _UNCONFINED[code][0], _UNCONFINED[code][1])
+                message, hint = _UNCONFINED[code]
+                yield make_hazard(code, where, message, f"securityContext.{hint}")
         if any(port.get("hostPort") for port in container.get("ports") or ()):
             yield make_hazard("host-port", where, "it takes a port of the node", "remove hostPort")
 
 
 _UNCONFINED = {
-    "privileged": ("it is privileged", "securityContext.privileged: false"),
-    "privilege-escalation": (
-        "it may gain privileges",
-        "securityContext.allowPrivilegeEscalation: false",
-    ),
-    "root": ("it may run as root", "securityContext.runAsNonRoot: true, runAsUser: 2000"),
-    "writable-root": (
-        "its programs can be written over",
-        "securityContext.readOnlyRootFilesystem: true",
-    ),
-    "capabilities": ("it keeps capabilities", "securityContext.capabilities.drop: [ALL]"),
-    "seccomp": (
-        "every system call is open to it",
-        "securityContext.seccompProfile.type: RuntimeDefault",
-    ),
+    "privileged": ("it is privileged", "privileged: false"),
+    "privilege-escalation": ("it may gain privileges", "allowPrivilegeEscalation: false"),
+    "root": ("it may run as root", "runAsNonRoot: true, runAsUser: 2000"),
+    "writable-root": ("its programs can be written over", "readOnlyRootFilesystem: true"),
+    "capabilities": ("it keeps capabilities", "capabilities.drop: [ALL]"),
+    "seccomp": ("every system call is open to it", "seccompProfile.type: RuntimeDefault"),
 }
 
 

@@ -56,12 +56,9 @@ def read_manifests(text: str, where: str) -> list[dict[str, Any]]:
             f"{where} holds something else than Kubernetes objects",
             hint="helm template RELEASE CHART --values FILE > manifests.yaml",
         )
-    return [part for one in documents for part in _list_items(one)]
-
-
-def _list_items(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the objects of a List, as `kubectl get -o yaml` writes it."""
-    return list(document.get("items") or ()) if document["kind"] == "List" else [document]
+    # `kubectl get -o yaml` writes a List.
+    listed = [one.get("items") or [] if one["kind"] == "List" else [one] for one in documents]
+    return [part for parts in listed for part in parts]
 
 
 GIB = 1 << 30

@@ -6,14 +6,14 @@ llm-d-modelservice 0.4.12.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from slipstream.deployment.deployment import Deployment
 from slipstream.deployment.hazards import Pod, list_pods
 from slipstream.deployment.manifests import dump
 
 Objects = list[dict[str, Any]]
-
+Parts = tuple[dict[str, Any], tuple[str, ...]]
 _NOT_OF_A_POD = (
     "the NetworkPolicy, PodDisruptionBudget and ServiceMonitor: take them from --raw",
     "scaling by our queue, batch and goodput",
@@ -21,21 +21,14 @@ _NOT_OF_A_POD = (
 )
 
 
-class Translation(NamedTuple):
-    """Another stack's file, and what of the deployment is not in it."""
-
-    text: str
-    missing: tuple[str, ...]
-
-
-def translate(stack: str, deployment: Deployment, manifests: Objects) -> Translation:
+def translate(
+    stack: str, deployment: Deployment, manifests: Objects
+) -> tuple[str, tuple[str, ...]]:
+    """Return another stack's file, and what of the deployment is not in it."""
     document, missing = STACKS[stack](deployment, manifests)
     head = [f"# The plan of {deployment.name}, for {stack}. It cannot carry:"]
     head += [f"# - {line}" for line in missing]
-    return Translation("\n".join([*head, dump(document)]), missing)
-
-
-Parts = tuple[dict[str, Any], tuple[str, ...]]
+    return "\n".join([*head, dump(document)]), missing
 
 
 def _write_kserve(deployment: Deployment, manifests: Objects) -> Parts:

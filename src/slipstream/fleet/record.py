@@ -74,10 +74,6 @@ class FleetWishes(Record):
     pictures: bool | None = None
     engine: tuple[str, ...] | None = None
 
-    def override(self, other: "FleetWishes | None") -> "FleetWishes":
-        changed = other.model_dump(exclude_none=True) if other else {}
-        return self.model_copy(update=changed)
-
     def to_options(self, *, drafter: str | None, speculation: bool) -> PlanOptions:
         drafted = speculation and self.method != "plain"
         options = make_options(
@@ -179,7 +175,8 @@ class Fleet(Record):
 
     def find_options(self, group: str) -> PlanOptions:
         chosen = self.groups[group]
-        wishes = self.wishes.override(chosen.wishes)
+        changed = chosen.wishes.model_dump(exclude_none=True) if chosen.wishes else {}
+        wishes = self.wishes.model_copy(update=changed)
         return wishes.to_options(drafter=self.model.drafter, speculation=chosen.speculation)
 
 

@@ -2,6 +2,10 @@
 
 Its key stays beside fleet.toml and is never sent anywhere. A machine's certificate is for its name
 and its addresses, and serves both ways: HAProxy shows it to gates, gates show it to HAProxy.
+
+Certificates and keys are sent over SSH and followed without a restart. A machine's key is made
+here, sent, and kept nowhere else. Certificates are written over the old ones: vLLM watches the
+files and not their names. Keys are replaced in one step: the gate watches names.
 """
 
 import ipaddress
@@ -24,8 +28,8 @@ from slipstream.fleet.far_side.this_machine import DescribeMachine
 from slipstream.fleet.machines.commands import Machines, ask_all
 from slipstream.fleet.plan import MachineView
 from slipstream.fleet.record import Fleet
+from slipstream.fleet.running.starting import KEYS_NAME, render_keys
 from slipstream.records import Record
-from slipstream.serving.access.keys import read_keys
 
 AUTHORITY_DAYS = 3650
 MACHINE_DAYS = 365
@@ -33,6 +37,10 @@ RENEW_BEFORE = timedelta(days=60)
 # Clocks differ; a certificate that is not valid yet helps nobody.
 _EARLIER = timedelta(hours=1)
 _CERTIFICATE, _KEY = "authority.pem", "authority.key"
+_OTHER_USES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+    *("key_agreement", "encipher_only", "decipher_only"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,29 +101,18 @@ def make_authority(folder: Path, fleet: str, now: datetime) -> Authority:
     """Make a fleet's authority, readable by its maker alone."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = f"Slipstream fleet {fleet}"
-    usage = x509.KeyUsage(
-        key_cert_sign=True,
-        crl_sign=True,
-        digital_signature=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    uses = dict.fromkeys(_OTHER_USES, False) | {"key_cert_sign": True, "crl_sign": True}
     certificate = (
         _begin(name, key, None, now, AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
+        .add_extension(x509.KeyUsage(**uses), critical=True)
         .sign(key, hashes.SHA256())
     )
     authority = Authority(certificate, key)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for file, content in ((_KEY, _write_key(key)), (_CERTIFICATE, authority.pem)):
-        with os.fdopen(
-            os.open(folder / file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
-        ) as out:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(os.open(folder / file, flags, 0o600), "wb") as out:
             out.write(content)
     return authority
 
@@ -183,7 +180,7 @@ def _read_name(name: str) -> x509.GeneralName:
 
 
 MACHINE, FRONT, AUTHORITY = "machine.pem", "front.pem", "ca.pem"
-TLS_FOLDER, KEYS_FILE = "tls", "keys.json"
+TLS_FOLDER = "tls"
 _SECONDS = 30.0
 _OVERWRITE = 'set -e; umask 077; for f; do cat "$f.next" > "$f"; rm "$f.next"; done'
 
@@ -228,8 +225,7 @@ def deliver(
 def deliver_keys(far: Machines) -> dict[str, Delivery | SlipstreamError]:
     """Send every machine the keys of the fleet's file; a revoked one opens nothing from then on."""
     return ask_all(
-        far.fleet.machines,
-        lambda machine: Delivery(machine=machine, keys=send_keys(far, machine)),
+        far.fleet.machines, lambda name: Delivery(machine=name, keys=send_keys(far, name))
     )
 
 
@@ -237,17 +233,11 @@ def send_keys(far: Machines, machine: str) -> int | None:
     """Send the keys to a machine, and have its load balancer take them; None without any."""
     if far.fleet.keys is None:
         return None
-    file = far.fleet.keys.file
-    if not (keys := read_keys(file)):
-        raise InvalidInputError(
-            f"there are no keys in {file}",
-            hint=f"SLIPSTREAM_KEYS={file} slipstream keys new --name NAME",
-        )
-    content = "".join(f"{key.model_dump_json(exclude_none=True)}\n" for key in keys)
-    far.send(machine, content.encode(), KEYS_FILE)
+    content = render_keys(far.fleet.keys.file)
+    far.send(machine, content, KEYS_NAME)
     if _is_balancer(far.fleet, machine):
         ask_balancer(far, "keys")
-    return len(keys)
+    return content.count(b"\n")
 
 
 def require_certificates(far: Machines, groups: Iterable[str]) -> None:
@@ -273,12 +263,7 @@ def _is_balancer(fleet: Fleet, machine: str) -> bool:
 
 
 def _renew(
-    far: Machines,
-    authority: Authority,
-    machine: str,
-    file: str,
-    names: list[str],
-    now: datetime,
+    far: Machines, authority: Authority, machine: str, file: str, names: list[str], now: datetime
 ) -> str | None:
     """Send a machine a certificate if it needs one, and return why it did."""
     found = far.read(machine, f"{TLS_FOLDER}/{file}") or b""

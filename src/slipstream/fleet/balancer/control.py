@@ -1,7 +1,11 @@
-"""HAProxy on this machine, asked and changed through its own socket.
+"""HAProxy on this machine: kept running, and asked and changed through its own socket.
 
 A group is closed by putting its server into maintenance: requests under way go on and no new one
 comes. What is closed is written down, so that it still is after HAProxy was started again.
+
+The keeper needs no root and no other program. It runs in a session of its own, starts HAProxy again
+when that dies, and writes its log. TERM ends HAProxy softly: requests under way have ten seconds.
+USR2 has it take a changed configuration without a pause.
 """
 
 import csv

@@ -51,14 +51,12 @@ class Here:
     def find(self, fleet: str) -> Path:
         return self.home / find_folder(fleet)
 
-    @property
-    def path(self) -> str:
-        return self.environment.get("PATH", os.defpath)
-
 
 Function = Callable[[Any, Here], Record | None]
 TABLE: dict[type[Record], Function] = {
-    BalancerRequest: lambda one, here: carry_out(one, here.find(one.fleet), here.path, here.now),
+    BalancerRequest: lambda one, here: carry_out(
+        one, here.find(one.fleet), here.environment.get("PATH", os.defpath), here.now
+    ),
     DescribeMachine: lambda one, here: describe_here(
         this_machine(here.environment, here.now), one.models
     ),

@@ -149,20 +149,21 @@ def read_interfaces(root: Path, run: RunProgram) -> tuple[Interface, ...]:
         name = entry["ifname"]
         if "LOOPBACK" in entry.get("flags", ()):
             continue
-        addresses = _list_addresses(entry)
+        addresses, state = _list_addresses(entry), entry.get("operstate")
         device = devices.get(name)
+        port = root / f"sys/class/infiniband/{device}/ports/1"
         speed = _read_number(root / "sys/class/net" / name / "speed")
         found.append(
             Interface(
                 name=name,
-                up=_is_up(entry),
+                up=None if state in (None, "UNKNOWN") else state == "UP",
                 mtu=entry.get("mtu"),
                 # The kernel's unit is megabits per second; a virtual one says -1.
                 speed_gbit_per_s=speed / 1000 if speed and speed > 0 else None,
                 addresses=addresses,
                 rdma_device=device,
-                rdma_active=_is_active(root, device) if device else None,
-                gid_index=_find_gid(root, device, addresses) if device else None,
+                rdma_active=parse_port_state(read_text(port / "state")) if device else None,
+                gid_index=_find_gid(port, addresses) if device else None,
             )
         )
     return tuple(found[:MOST_INTERFACES])
@@ -191,11 +192,6 @@ def _list_addresses(entry: dict[str, Any]) -> tuple[str, ...]:
     return tuple(f"{address}/{length}" for address, length in kept)
 
 
-def _is_up(entry: dict[str, Any]) -> bool | None:
-    state = entry.get("operstate")
-    return None if state in (None, "UNKNOWN") else state == "UP"
-
-
 def _find_rdma_devices(root: Path) -> dict[str, str]:
     return {
         interface.name: interface.parents[2].name
@@ -203,12 +199,7 @@ def _find_rdma_devices(root: Path) -> dict[str, str]:
     }
 
 
-def _is_active(root: Path, device: str) -> bool | None:
-    return parse_port_state(read_text(root / f"sys/class/infiniband/{device}/ports/1/state"))
-
-
-def _find_gid(root: Path, device: str, addresses: tuple[str, ...]) -> int | None:
-    port = root / f"sys/class/infiniband/{device}/ports/1"
+def _find_gid(port: Path, addresses: tuple[str, ...]) -> int | None:
     own = {ip_address(address.partition("/")[0]) for address in addresses}
     for index in range(MOST_GIDS):
         if (gid := read_text(port / f"gids/{index}")) is None:

@@ -1,4 +1,7 @@
-"""Slipstream's own command on a far machine, its answer read as a record, and files there."""
+"""Slipstream's own command on a far machine, its answer read as a record, and files there.
+
+A far machine is another's: what it prints is bounded, and shown by nobody unescaped.
+"""
 
 import json
 import re

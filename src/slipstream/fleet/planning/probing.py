@@ -1,4 +1,8 @@
-"""A look at every machine of a fleet over SSH, all at a time; what could not be seen is a fault."""
+"""A look at every machine of a fleet over SSH, all at a time; what could not be seen is a fault.
+
+Only ways between the members of a group are measured, so the work grows with the groups and not
+with all pairs of machines; requests and answers are text, which any network carries.
+"""
 
 import math
 import re
