@@ -15,13 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 
-from tests.fleet_bed.machine_files import (
-    NETWORKS,
-    find_sshd,
-    run,
-    write_home,
-    write_shared_files,
-)
+from tests.fleet_bed.machine_files import NETWORKS, find_sshd, run, write_home, write_shared_files
 
 DESK = "desk"
 READY_WITHIN_SECONDS = 20.0

@@ -36,10 +36,7 @@ def _write_kserve(deployment: Deployment, manifests: Objects) -> Parts:
     pods = _find_pods(manifests)
     settings = deployment.plan.settings
     spec: dict[str, Any] = {
-        "model": {
-            "uri": _name_uri(deployment),
-            "name": settings.list_served_names()[0],
-        },
+        "model": {"uri": _name_uri(deployment), "name": settings.list_served_names()[0]},
         # Its own initializer knows one model and no lock; our init container has both.
         "storageInitializer": {"enabled": False},
         "replicas": deployment.replicas.value,
@@ -99,10 +96,7 @@ def _write_llm_d(deployment: Deployment, manifests: Objects) -> Parts:
         "accelerator": {"type": "nvidia" if deployment.gpus.value else "cpu"},
         "decode": {
             "replicas": deployment.replicas.value,
-            "parallelism": {
-                "tensor": deployment.gpus.value or 1,
-                "workers": machines,
-            },
+            "parallelism": {"tensor": deployment.gpus.value or 1, "workers": machines},
             "nodeSelector": pods[0].spec.get("nodeSelector", {}),
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": pods[0].spec["terminationGracePeriodSeconds"],

@@ -145,11 +145,7 @@ def _not_an_authority(folder: Path) -> InvalidInputError:
 
 
 def _begin(
-    name: str,
-    key: ec.EllipticCurvePrivateKey,
-    issuer: x509.Name | None,
-    now: datetime,
-    days: int,
+    name: str, key: ec.EllipticCurvePrivateKey, issuer: x509.Name | None, now: datetime, days: int
 ) -> x509.CertificateBuilder:
     # At most 64 characters; what counts is the list of names.
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
@@ -166,9 +162,7 @@ def _begin(
 
 def _write_key(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 

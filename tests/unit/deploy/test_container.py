@@ -254,11 +254,7 @@ def keep_run(state: Path, name: str, url: str | None, *, second: int) -> None:
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
 def test_health_is_what_the_newest_run_says(
-    tmp_path: Path,
-    server: HTTPServer,
-    monkeypatch: pytest.MonkeyPatch,
-    status: int,
-    code: int,
+    tmp_path: Path, server: HTTPServer, monkeypatch: pytest.MonkeyPatch, status: int, code: int
 ) -> None:
     monkeypatch.setattr(Ready, "status", status)
     keep_run(tmp_path, "old", "http://127.0.0.1:1", second=1)

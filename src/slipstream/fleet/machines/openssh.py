@@ -143,11 +143,7 @@ class OpenSsh:
         )
 
     def _finish(
-        self,
-        machine: str,
-        process: "subprocess.Popen[bytes]",
-        stdin: bytes | None,
-        timeout: float,
+        self, machine: str, process: "subprocess.Popen[bytes]", stdin: bytes | None, timeout: float
     ) -> Answer:
         output, complaints = bytearray(), bytearray()
         threads = [

@@ -15,14 +15,7 @@ from ipaddress import ip_interface
 from itertools import combinations
 from typing import Any, Literal
 
-from slipstream.fleet.plan import (
-    FleetPlan,
-    GroupPlan,
-    Interface,
-    Link,
-    MachineView,
-    PortRule,
-)
+from slipstream.fleet.plan import FleetPlan, GroupPlan, Interface, Link, MachineView, PortRule
 from slipstream.fleet.record import Fleet
 from slipstream.planning.settings import Choice
 from slipstream.planning.spreading import MASTER_PORT, WATCH_PORT

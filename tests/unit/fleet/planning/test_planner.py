@@ -45,10 +45,7 @@ def link(**changes: Any) -> Link:
 def plan_two(
     *links: Link, one: MachineView | None = None, two: MachineView | None = None, **changes: Any
 ) -> FleetPlan:
-    views = {
-        "one": one or view(1, address="10.0.0.1"),
-        "two": two or view(2, address="10.0.0.2"),
-    }
+    views = {"one": one or view(1, address="10.0.0.1"), "two": two or view(2, address="10.0.0.2")}
     probe = FleetProbe(machines=views, links=links or (link(),))
     return make_fleet_plan(make_fleet(**changes), probe, plan_machine)
 
