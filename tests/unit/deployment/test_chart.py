@@ -197,7 +197,6 @@ def test_scaling_asks_for_our_series_and_starts_one_at_a_time() -> None:
 
 
 def list_differences(before: Any, after: Any, at: str = "") -> set[str]:
-    """Return the paths at which two documents differ."""
     if isinstance(before, dict) and isinstance(after, dict):
         keys = before.keys() | after.keys()
         found = (list_differences(before.get(k), after.get(k), f"{at}.{k}") for k in keys)

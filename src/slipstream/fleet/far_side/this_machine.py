@@ -95,7 +95,9 @@ def find_weights(locks: Path, models: Sequence[str]) -> dict[str, str]:
     for file in sorted(locks.glob("*.json")):
         with suppress(InvalidInputError):
             if (lock := read_lock(file)) is not None:
-                found |= {name: digest_weights(lock) for name in models if _is_of(lock, name)}
+                known = {lock.repository, lock.folder}
+                named = [one for one in models if {one, str(Path(one).expanduser())} & known]
+                found |= {name: digest_weights(lock) for name in named}
     return found
 
 
@@ -105,10 +107,6 @@ def digest_weights(lock: WeightsLock) -> str:
         f"{file.sha256} {file.name}\n" for file in lock.files if file.name.endswith(".safetensors")
     )
     return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def _is_of(lock: WeightsLock, model: str) -> bool:
-    return model in (lock.repository, lock.folder) or str(Path(model).expanduser()) == lock.folder
 
 
 def hold_model(request: ModelRequest, environment: Mapping[str, str]) -> HeldModel:

@@ -22,6 +22,7 @@ from slipstream.records import Record, describe_faults
 # Processes of ssh at a time; each takes about 10 MB and, while it connects, a core for 20 ms.
 MOST_AT_ONCE = 32
 Result = TypeVar("Result")
+Words = Sequence[str]
 # What a machine does now: its name, a state and a line about it.
 Show = Callable[[str, str, str], None]
 
@@ -61,24 +62,18 @@ class Stream(Protocol):
 
 class Transport(Protocol):
     def run(
-        self, machine: str, argv: Sequence[str], *, stdin: bytes | None = None, timeout: float
+        self, machine: str, argv: Words, *, stdin: bytes | None = None, timeout: float
     ) -> Answer:
         """Run a command to its end."""
 
-    def send(self, machine: str, local: Path | bytes, remote: str, *, mode: int = 0o600) -> None:
+    def send(self, machine: str, local: Path | bytes, remote: str) -> None:
         """Put a file there in one step; a relative path is below the user's home."""
 
-    def start(self, machine: str, argv: Sequence[str], *, stdin: bytes | None = None) -> Stream:
+    def start(self, machine: str, argv: Words, *, stdin: bytes | None = None) -> Stream:
         """Begin a command whose output is read as it comes."""
 
     def relay(
-        self,
-        source: str,
-        giving: Sequence[str],
-        machine: str,
-        taking: Sequence[str],
-        *,
-        timeout: float,
+        self, source: str, giving: Words, machine: str, taking: Words, *, timeout: float
     ) -> Answer:
         """Hand one machine's output to another's input, and return what the taker said."""
 
@@ -138,15 +133,14 @@ class Machines:
     def call(
         self,
         machine: str,
-        words: Sequence[str],
+        words: Words,
         *,
         stdin: bytes | None = None,
         timeout: float = 60,
-        variables: Sequence[str] = (),
+        variables: Words = (),
     ) -> Answer:
         """Run Slipstream on a machine; one that does not have it is an error."""
-        command = name_command(self.fleet.machines[machine], words)
-        command = ["env", *variables, *command] if variables else command
+        command = name_command(self.fleet.machines[machine], words, variables)
         answer = self.transport.run(machine, command, stdin=stdin, timeout=timeout)
         if answer.code in NOT_FOUND:
             raise MissingPartError(
@@ -161,7 +155,7 @@ class Machines:
         kind: type[AnyRecord],
         *,
         timeout: float = 60,
-        variables: Sequence[str] = (),
+        variables: Words = (),
         fault: type[SlipstreamError] = UnreachableError,
         hint: str = VERSION_HINT,
     ) -> AnyRecord:
@@ -173,16 +167,10 @@ class Machines:
         return read_answer(machine, answer, kind)
 
     def start(
-        self,
-        machine: str,
-        words: Sequence[str],
-        *,
-        stdin: bytes | None = None,
-        variables: Sequence[str] = (),
+        self, machine: str, words: Words, *, stdin: bytes | None = None, variables: Words = ()
     ) -> Stream:
         """Begin Slipstream on a machine; its output is read as it comes."""
-        command = name_command(self.fleet.machines[machine], words)
-        command = ["env", *variables, *command] if variables else command
+        command = name_command(self.fleet.machines[machine], words, variables)
         return self.transport.start(machine, command, stdin=stdin)
 
     def send(self, machine: str, content: bytes, name: str) -> None:
@@ -218,10 +206,11 @@ class Machines:
             ) from fault
 
 
-def name_command(machine: Machine, words: Sequence[str]) -> list[str]:
+def name_command(machine: Machine, words: Words, variables: Words = ()) -> list[str]:
+    program = ["sh", "-c", _RUN, "slipstream"]
     if machine.python is not None:
-        return [name_program(machine.python), "-m", "slipstream", *words]
-    return ["sh", "-c", _RUN, "slipstream", *words]
+        program = [name_program(machine.python), "-m", "slipstream"]
+    return [*(["env", *variables] if variables else []), *program, *words]
 
 
 def name_program(path: str) -> str:

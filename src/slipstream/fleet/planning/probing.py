@@ -53,7 +53,6 @@ def probe_fleet(
     *,
     installing: bool = False,
     wheels: Path | None = None,
-    measuring: bool = True,
 ) -> FleetProbe:
     """Look at every machine and measure the links; a machine that fails does not stop the others.
 
@@ -76,8 +75,6 @@ def probe_fleet(
     views = {name: one for name, one in seen.items() if isinstance(one, MachineView)}
     failed = [one for one in seen.values() if isinstance(one, SlipstreamError)]
     faults = tuple(_describe(one, code="fleet-machine") for one in failed)
-    if not measuring:
-        return FleetProbe(machines=views, faults=faults)
     report("the links are measured")
     links, missing = measure_links(far, views)
     faults += tuple(_describe(fault, code="fleet-link") for fault in missing)

@@ -10,7 +10,6 @@ from tests.unit.fleet.balancer.balancers import plan_balancer
 
 
 def read_section(text: str, title: str) -> list[str]:
-    """Return the lines of one section."""
     rest = text.split(f"\n{title}\n", 1)[1]
     return [line.strip() for line in rest.split("\n\n", 1)[0].splitlines()]
 
