@@ -91,10 +91,6 @@ class RankPlan(Record):
     rank: int
     plan: LaunchPlan
 
-    @property
-    def environment(self) -> dict[str, str]:
-        return {name: choice.value for name, choice in self.plan.environment.items()}
-
 
 class GroupPlan(Record):
     """One engine: its ranks, and where the first of them answers."""

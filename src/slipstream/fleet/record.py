@@ -76,18 +76,10 @@ class FleetWishes(Record):
 
     def to_options(self, *, drafter: str | None, speculation: bool) -> PlanOptions:
         drafted = speculation and self.method != "plain"
-        options = make_options(
-            drafter=drafter if drafted else None,
-            method=self.method if drafted else None,
-            context=self.context,
-            users=self.users,
-            goal=self.goal or "latency",
-            draft_length=self.k if drafted else None,
-            thinking=self.thinking,
-            pictures=bool(self.pictures),
-            engine=self.engine or (),
-        )
-        return options if drafted else options.without_speculation()
+        given = self.model_dump(exclude_none=True, exclude={"method", "k"})
+        if not drafted:
+            return make_options(**given).without_speculation()
+        return make_options(drafter=drafter, method=self.method, draft_length=self.k, **given)
 
 
 class Group(Record):

@@ -70,13 +70,11 @@ class ReachRequest(Record):
     targets: Annotated[tuple[Target, ...], Field(max_length=MOST_TARGETS)]
 
 
-class Reached(Target):
-    reach: Reach
-
-
 class ReachList(Record):
-    schema_version: Literal[1] = 1
-    reached: Annotated[tuple[Reached, ...], Field(max_length=MOST_TARGETS)]
+    """What became of each try, in the order of the targets."""
+
+    schema_version: Literal[2] = 2
+    reached: Annotated[tuple[Reach, ...], Field(max_length=MOST_TARGETS)]
 
 
 def try_targets(request: ReachRequest) -> ReachList:
@@ -85,15 +83,12 @@ def try_targets(request: ReachRequest) -> ReachList:
         return ReachList(reached=tuple(pool.map(_try, request.targets)))
 
 
-def _try(target: Target) -> Reached:
-    reach: Reach = "closed"
+def _try(target: Target) -> Reach:
     try:
         with socket.create_connection((target.address, target.port), CONNECT_SECONDS):
-            reach = "open"
+            return "open"
     except OSError as fault:
-        if fault.errno == errno.ECONNREFUSED:
-            reach = "refused"
-    return Reached(address=target.address, port=target.port, reach=reach)
+        return "refused" if fault.errno == errno.ECONNREFUSED else "closed"
 
 
 def serve_link(request: ServeLink, announce: Callable[[Listening], None]) -> None:

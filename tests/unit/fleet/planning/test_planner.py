@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from slipstream.fleet.plan import FleetPlan, FleetProbe, Link, MachineView, diff_fleet_plans
+from slipstream.fleet.plan import (
+    FleetPlan,
+    FleetProbe,
+    Link,
+    MachineView,
+    RankPlan,
+    diff_fleet_plans,
+)
 from slipstream.fleet.planning.planner import make_fleet_plan
 from slipstream.fleet.planning.topology import render_firewall
 from slipstream.fleet.record import Fleet, read_fleet
@@ -51,6 +58,10 @@ def plan_two(
     return make_fleet_plan(make_fleet(**changes), probe, plan_machine)
 
 
+def read_variables(rank: RankPlan) -> dict[str, str]:
+    return {name: choice.value for name, choice in rank.plan.environment.items()}
+
+
 def list_codes(plan: FleetPlan) -> dict[str, str]:
     return {fault.code: fault.verdict for fault in plan.faults}
 
@@ -58,7 +69,7 @@ def list_codes(plan: FleetPlan) -> dict[str, str]:
 def test_two_sparks_with_a_cable_use_both_halves_of_the_port() -> None:
     plan = plan_sparks("two-sparks")
     head, follower = plan.groups[0].ranks
-    assert head.environment == {
+    assert read_variables(head) == {
         "CORES": "20",
         "VLLM_HOST_IP": "192.168.177.11",
         "GLOO_SOCKET_IFNAME": "enp1s0f1np1",
@@ -69,7 +80,7 @@ def test_two_sparks_with_a_cable_use_both_halves_of_the_port() -> None:
         "NCCL_CROSS_NIC": "1",
         "NCCL_IB_GID_INDEX": "3",
     }
-    assert follower.environment == {**head.environment, "VLLM_HOST_IP": "192.168.177.12"}
+    assert read_variables(follower) == {**read_variables(head), "VLLM_HOST_IP": "192.168.177.12"}
     for rank in (head, follower):
         words = " ".join(rank.plan.argv())
         assert f"--tensor-parallel-size 2 --nnodes 2 --node-rank {rank.rank}" in words
@@ -92,14 +103,14 @@ def test_machines_whose_cables_are_in_different_ports_get_different_variables() 
         update={"machines": {**probe.machines, "spark-2": other}, "links": tuple(links)}
     )
     head, follower = make_fleet_plan(fleet, probe, plan_machine).groups[0].ranks
-    assert head.environment["NCCL_IB_HCA"] == "=rocep1s0f1,roceP2p1s0f1"
-    assert follower.environment["NCCL_IB_HCA"] == "=rocep1s0f0,roceP2p1s0f0"
-    assert follower.environment["GLOO_SOCKET_IFNAME"] == "enp1s0f0np0"
+    assert read_variables(head)["NCCL_IB_HCA"] == "=rocep1s0f1,roceP2p1s0f1"
+    assert read_variables(follower)["NCCL_IB_HCA"] == "=rocep1s0f0,roceP2p1s0f0"
+    assert read_variables(follower)["GLOO_SOCKET_IFNAME"] == "enp1s0f0np0"
 
 
 def test_four_sparks_in_a_ring_coordinate_over_the_network_that_all_share() -> None:
     plan = plan_sparks("four-sparks")
-    chosen = plan.groups[0].ranks[2].environment
+    chosen = read_variables(plan.groups[0].ranks[2])
     assert chosen["GLOO_SOCKET_IFNAME"] == "enP7s7"
     assert chosen["VLLM_HOST_IP"] == "192.0.2.13"
     assert chosen["NCCL_IB_HCA"].count("roce") == 4
@@ -115,13 +126,13 @@ def test_ranks_out_of_the_rings_order_are_named_in_the_right_one() -> None:
     plan = make_fleet_plan(fleet, probe, plan_machine)
     fault = next(one for one in plan.faults if one.code == "fleet-ring")
     assert fault.hint == ('machines = ["spark-1", "spark-2", "spark-3", "spark-4"] in [groups.glm]')
-    assert plan.groups[0].ranks[0].environment["NCCL_NET"] == "Socket"
+    assert read_variables(plan.groups[0].ranks[0])["NCCL_NET"] == "Socket"
 
 
 def test_without_accelerators_only_gloo_and_vllm_are_told() -> None:
     plan = plan_two()
     names = {"CORES", "VLLM_HOST_IP", "GLOO_SOCKET_IFNAME"}
-    assert plan.groups[0].ranks[1].environment.keys() == names
+    assert read_variables(plan.groups[0].ranks[1]).keys() == names
     assert list_codes(plan) == {"fleet-keys": "warn"}
     assert FleetPlan.model_validate_json(plan.to_json()) == plan
 
