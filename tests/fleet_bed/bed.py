@@ -15,13 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 
-from tests.fleet_bed.machine_files import (
-    NETWORKS,
-    find_sshd,
-    run,
-    write_home,
-    write_shared_files,
-)
+from tests.fleet_bed.machine_files import NETWORKS, find_sshd, run, write_home, write_shared_files
 
 DESK = "desk"
 READY_WITHIN_SECONDS = 20.0
@@ -40,22 +34,18 @@ class Machine:
 
     @property
     def address(self) -> str:
-        """Return its address on the management network."""
         return f"{NETWORKS['eth0']}.{self.number}"
 
     @property
     def link_address(self) -> str:
-        """Return its address on the cable between the machines."""
         return f"{NETWORKS['link0']}.{self.number}"
 
     def enter(self, argv: Sequence[str]) -> list[str]:
-        """Return the command that runs another one on the machine, without ssh."""
         namespaces = ("--net", "--mount", "--pid", "--uts", "--ipc")
         place = (f"--target={self.pid}", f"--wdns={self.home}")
         return ["nsenter", *place, *namespaces, "--", *argv]
 
     def run(self, argv: Sequence[str], *, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-        """Run a command on the machine, without ssh, to its end."""
         return subprocess.run(
             self.enter(argv),
             env={**self.variables, "HOME": str(self.home)},
@@ -94,7 +84,6 @@ class Bed:
 
     @property
     def desk(self) -> Machine:
-        """Return the machine that a person sits at."""
         return self.machines[DESK]
 
     def cut(self, name: str, network: str = "link0") -> None:
@@ -102,7 +91,6 @@ class Bed:
         self._change_port("ip", "link", "set", self._name_port(name, network), "down")
 
     def join(self, name: str, network: str = "link0") -> None:
-        """Plug a machine's cable in again."""
         self._change_port("ip", "link", "set", self._name_port(name, network), "up")
 
     def limit(self, name: str, megabits: int, network: str = "link0") -> None:

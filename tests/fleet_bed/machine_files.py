@@ -54,7 +54,6 @@ def find_libraries(program: Path) -> str:
 
 
 def write_shared_files(folder: Path, numbers: Mapping[str, int]) -> None:
-    """Make the key that every machine has, everybody's host keys, and the names."""
     _make_key(folder / "id_ed25519")
     hosts, known, config = ["127.0.0.1 localhost"], [], []
     for name, number in numbers.items():
@@ -102,7 +101,6 @@ def write_home(folder: Path, home: Path, variables: Mapping[str, str]) -> Path:
 
 
 def run(argv: Sequence[str], cwd: Path | None = None) -> None:
-    """Run a command that must succeed."""
     done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(argv)}: {done.stderr.strip()}")

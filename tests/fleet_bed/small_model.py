@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.atomic_files import make_folder_once
-from slipstream.proving_ground.untrained_drafter import DrafterShape, make_untrained_drafter
+from slipstream.proving_ground.untrained_drafter import (
+    DrafterShape,
+    make_untrained_drafter,
+    weight_shapes,
+)
 
 FREQUENT_TOKEN = 260  # ' the' in SmolLM2's vocabulary
 LAYERS = 4
@@ -59,31 +63,17 @@ def _build(smollm2: Path, folder: Path) -> None:
     def draw(*size: int, scale: float = 0.05) -> Any:
         return torch.randn(size, generator=generator) * scale
 
-    vocabulary, inner, head = CONFIG["vocab_size"], CONFIG["intermediate_size"], CONFIG["head_dim"]
-    query, key = CONFIG["num_attention_heads"] * head, CONFIG["num_key_value_heads"] * head
     shared = draw(HIDDEN, scale=1.0)
-    outputs = draw(vocabulary, HIDDEN)
+    outputs = draw(CONFIG["vocab_size"], HIDDEN)
     outputs[FREQUENT_TOKEN] += _FAVOUR * shared / shared.norm()
     weights = {
-        "model.embed_tokens.weight": draw(vocabulary, HIDDEN, scale=1.0) + shared,
+        "model.embed_tokens.weight": draw(CONFIG["vocab_size"], HIDDEN, scale=1.0) + shared,
         "model.norm.weight": torch.ones(HIDDEN),
         "lm_head.weight": outputs,
     }
-    for number in range(LAYERS):
-        layer = {
-            "input_layernorm.weight": torch.ones(HIDDEN),
-            "post_attention_layernorm.weight": torch.ones(HIDDEN),
-            "self_attn.q_norm.weight": torch.ones(head),
-            "self_attn.k_norm.weight": torch.ones(head),
-            "self_attn.q_proj.weight": draw(query, HIDDEN),
-            "self_attn.k_proj.weight": draw(key, HIDDEN),
-            "self_attn.v_proj.weight": draw(key, HIDDEN),
-            "self_attn.o_proj.weight": draw(HIDDEN, query),
-            "mlp.gate_proj.weight": draw(inner, HIDDEN),
-            "mlp.up_proj.weight": draw(inner, HIDDEN),
-            "mlp.down_proj.weight": draw(HIDDEN, inner),
-        }
-        weights |= {f"model.layers.{number}.{name}": tensor for name, tensor in layer.items()}
+    for name, size in weight_shapes({**CONFIG, "dflash_config": {"target_layer_ids": ()}}).items():
+        if name.startswith("layers."):
+            weights[f"model.{name}"] = torch.ones(size) if len(size) == 1 else draw(*size)
     save_file(
         {name: one.contiguous() for name, one in weights.items()}, folder / "model.safetensors"
     )

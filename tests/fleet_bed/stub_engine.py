@@ -34,8 +34,6 @@ def write_package(folder: Path) -> Path:
 
 
 class Engine:
-    """What answers behind the gate."""
-
     def __init__(self, name: str, *, drafts: bool) -> None:
         self._name, self._drafts, self._steps = name, drafts, 0
 
@@ -126,7 +124,6 @@ async def _say(send: Send, content: bytes, kind: bytes) -> None:
 
 
 def main() -> None:
-    """Serve as the command line says."""
     words = sys.argv[1:]
     if BAD_CHOICE in words:
         sys.exit(f"api_server.py: error: argument: invalid choice: '{BAD_CHOICE}'")

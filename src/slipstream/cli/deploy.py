@@ -15,11 +15,10 @@ from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights
 from slipstream.deployment.deployment import Deployment, DeploymentList, DeploymentWishes
 from slipstream.deployment.hazards import examine
-from slipstream.deployment.manifests import read_manifests, render_manifests
+from slipstream.deployment.manifests import read_manifests, render_manifests, render_values
 from slipstream.deployment.other_stacks import STACKS, translate
 from slipstream.deployment.pod_group import make_rank_plan
 from slipstream.deployment.rules import make_deployment
-from slipstream.deployment.values import render_values
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.fleet.planning.planner import spread_options
 from slipstream.fleet.record import read_fleet
@@ -185,10 +184,11 @@ def _render(deployment: Deployment, options: argparse.Namespace, screen: Screen)
     manifests = render_manifests(deployment.name, options.namespace, values)
     if options.rendered:
         return manifests
-    translation = translate(options.stack, deployment, read_manifests(manifests, "the chart"))
-    for line in translation.missing:
+    objects = read_manifests(manifests, "the chart")
+    text, missing = translate(options.stack, deployment, objects)
+    for line in missing:
         screen.show_progress(f"{options.stack} cannot carry {line}")
-    return translation.text
+    return text
 
 
 def _save(path: Path, text: str) -> None:

@@ -25,8 +25,6 @@ _FUNCTION: Json = {"name": TOOL, "description": "Set the unit of temperatures.",
 
 @dataclass(slots=True)
 class Streamed:
-    """The content of a stream so far."""
-
     text: str = ""
     names: list[str] = field(default_factory=list)
     arguments: dict[Any, str] = field(default_factory=dict)

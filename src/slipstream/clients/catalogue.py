@@ -9,8 +9,7 @@ from typing import Any
 
 from slipstream.clients.apis import COUNT_PATH, ChatCompletions, Messages, Responses
 from slipstream.clients.config_files import make_file
-from slipstream.clients.connection import Client, Environment, Setup
-from slipstream.clients.served import NO_KEY, ServedModel
+from slipstream.clients.connection import NO_KEY, Client, Environment, ServedModel, Setup
 from slipstream.measuring.client.endpoint import KEY_VARIABLE
 
 # Under which clients list the server among others.
@@ -26,7 +25,6 @@ def _find_folder(environment: Environment, variable: str, default: str) -> Path:
 
 
 def _known(**entries: Any) -> dict[str, Any]:
-    """Return the entries that are known; None is not."""
     return {name: value for name, value in entries.items() if value is not None}
 
 
@@ -236,16 +234,5 @@ class AnthropicPython(Client):
         )
 
 
-CLIENTS: dict[str, Client] = {
-    client.name: client
-    for client in (
-        Claude(),
-        Codex(),
-        OpenCode(),
-        OpenWebUi(),
-        Aider(),
-        Llm(),
-        OpenAiPython(),
-        AnthropicPython(),
-    )
-}
+_KINDS = (Claude, Codex, OpenCode, OpenWebUi, Aider, Llm, OpenAiPython, AnthropicPython)
+CLIENTS: dict[str, Client] = {kind.name: kind() for kind in _KINDS}

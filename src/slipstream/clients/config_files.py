@@ -57,7 +57,6 @@ class MergeError(ValueError):
 def make_file(
     path: Path, form: Form, entries: dict[str, Any], list_key: str | None = None
 ) -> ConfigFile:
-    """Return a file with these entries, and the text that they have alone."""
     file = ConfigFile(path=path, form=form, entries=entries, list_key=list_key, text="")
     return file.model_copy(update={"text": merge("", file)[0]})
 
@@ -121,7 +120,7 @@ def merge(text: str, wanted: ConfigFile) -> tuple[str, tuple[str, ...]]:
         raise MergeError("it is no object with keys")
     else:
         after, changed = _combine(before or {}, wanted.entries)
-        written = write(text, after, wanted.entries) if changed else text
+        written = "\n".join([*write(text, after, wanted.entries), ""]) if changed else text
     if changed and _parse(parse, written) != after:
         raise MergeError("it is written in a way that cannot be changed line by line")
     return written, tuple(changed)
@@ -148,17 +147,9 @@ def _combine(old: Mapping[str, Any], new: Entries) -> tuple[dict[str, Any], list
     return merged, changed
 
 
-def _write_json(text: str, after: Mapping[str, Any], _: Entries) -> str:
+def _write_json(text: str, after: Mapping[str, Any], _: Entries) -> list[str]:
     indent = re.search(r"^([ \t]+)\S", text, re.MULTILINE)
-    return json.dumps(after, indent=indent[1] if indent else "  ", ensure_ascii=False) + "\n"
-
-
-def _write_toml(text: str, _: Mapping[str, Any], new: Entries) -> str:
-    return "\n".join(_set_tables(text.splitlines(), new)) + "\n"
-
-
-def _write_yaml(text: str, _: Mapping[str, Any], new: Entries) -> str:
-    return "\n".join(_set_lines(text.splitlines(), 0, new, ": ")) + "\n"
+    return [json.dumps(after, indent=indent[1] if indent else "  ", ensure_ascii=False)]
 
 
 def _set_tables(lines: list[str], table: Entries, path: str = "") -> list[str]:
@@ -217,8 +208,10 @@ def _merge_into_list(
     return written, [*others, entry], [f"{key} {entry[key]}"]
 
 
-_FORMS: dict[str, tuple[Callable[[str], Any], Callable[[str, Mapping[str, Any], Entries], str]]] = {
+# How each is parsed, and its lines with the entries in it.
+_Write = Callable[[str, Mapping[str, Any], Entries], list[str]]
+_FORMS: dict[str, tuple[Callable[[str], Any], _Write]] = {
     "json": (json.loads, _write_json),
-    "toml": (tomllib.loads, _write_toml),
-    "yaml": (yaml.safe_load, _write_yaml),
+    "toml": (tomllib.loads, lambda text, _, new: _set_tables(text.splitlines(), new)),
+    "yaml": (yaml.safe_load, lambda text, _, new: _set_lines(text.splitlines(), 0, new, ": ")),
 }

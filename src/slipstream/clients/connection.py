@@ -3,8 +3,11 @@
 A key is named by its variable or its file, and stands in no setting and on no screen.
 """
 
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -12,10 +15,100 @@ from pydantic import Field, field_validator
 
 from slipstream.clients.apis import Api
 from slipstream.clients.config_files import ConfigFile, Written
-from slipstream.clients.served import ServedModel
+from slipstream.errors import InvalidInputError
+from slipstream.measuring.client.endpoint import KEY_VARIABLE
 from slipstream.records import Record
+from slipstream.serving.access.addresses import Address
+from slipstream.serving.access.gate_file import GateRules
+from slipstream.serving.access.tls import Certificate
+from slipstream.serving.run import Run
 
+NO_KEY = "none"
+PARSER_HINT = (
+    "slipstream serve TARGET -- --enable-auto-tool-choice --tool-call-parser PARSER; "
+    "docs/agents.md has the parsers by family"
+)
 Environment = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientKey:
+    """The source of a client's key, a file or else a variable; the key itself is not stored.
+
+    `required` is None where only the server knows.
+    """
+
+    required: bool | None
+    file: Path | None = None
+    secret: str | None = field(default=None, repr=False)
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self.required or self.secret)
+
+    def for_shell(self) -> str:
+        """Return the word that a shell expands to the key; clients insist on some value."""
+        if not self.is_used:
+            return NO_KEY
+        return f'"$({self.make_command()})"' if self.file else f'"${KEY_VARIABLE}"'
+
+    def make_command(self) -> str:
+        if self.file is None:
+            return f"printenv {KEY_VARIABLE}"
+        return f"cat {shlex.quote(str(self.file.absolute()))}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A model at an address; what is unknown about a foreign server is None."""
+
+    url: str
+    names: tuple[str, ...]
+    context: int | None
+    key: ClientKey
+    certificate: Certificate | None = None
+    run: Run | None = None
+
+    @property
+    def name(self) -> str:
+        """The name that clients request, preferably without a slash."""
+        return next((name for name in self.names if "/" not in name), self.names[0])
+
+    @property
+    def api_url(self) -> str:
+        return f"{self.url}/v1"
+
+    @property
+    def answer_tokens(self) -> int | None:
+        """The longest answer to allow: a quarter of the context, the rest being the prompt's."""
+        return None if self.context is None else max(1, min(32_000, self.context // 4))
+
+    def for_clients(self) -> "ServedModel":
+        """Return the same server under a name that its certificate is for."""
+        if self.certificate is None:
+            return self
+        parts, names = urlsplit(self.url), self.certificate.read_names()
+        if not names or parts.hostname in names or "*" in names[0]:
+            return self
+        return replace(self, url=f"https://{names[0]}:{parts.port or 443}")
+
+
+def describe_run(run: Run, key: ClientKey) -> ServedModel:
+    """Return what a run of ours serves; one at a Unix socket is out of every client's reach."""
+    address = Address.of(run.plan)
+    if address.socket is not None:
+        raise InvalidInputError(
+            f"{run.id} listens at the Unix socket {address.socket}, which no client can be given",
+            hint="slipstream serve TARGET --port 8000, without -- --uds",
+        )
+    return ServedModel(
+        url=address.url,
+        names=run.plan.settings.list_served_names(),
+        context=run.plan.context,
+        key=replace(key, required=run.terms.needs_key),
+        certificate=address.certificate,
+        run=run,
+    )
 
 
 class Check(Record):
@@ -93,16 +186,13 @@ class Client(ABC):
 
     @property
     def route(self) -> str:
-        """The route of its requests for answers."""
         return f"POST {self.api.path}"
 
     @property
     def routes(self) -> tuple[str, ...]:
-        """Every route that it needs."""
         return (self.route, *self.more_routes)
 
     def make_headers(self, key: str | None) -> dict[str, str]:
-        """Return the headers that the client sends beside its body."""
         version = {"anthropic-version": "2023-06-01"} if self.api.path == "/v1/messages" else {}
         if key is None:
             return version
@@ -137,8 +227,6 @@ class Client(ABC):
 
 
 class ClientSummary(Record):
-    """A client in the list of them."""
-
     name: str
     title: str
     route: str
@@ -146,7 +234,40 @@ class ClientSummary(Record):
 
 
 class ClientList(Record):
-    """All clients."""
-
     schema_version: Literal[1] = 1
     clients: tuple[ClientSummary, ...]
+
+
+def check_plan(client: Client, served: ServedModel) -> list[Check]:
+    """Return what the plan of a run keeps from a client, without a request."""
+    run = served.run
+    if run is None:
+        return []
+    checks = []
+    if served.key.required and not served.key.secret:
+        message = f"the server needs a key, and there is none in {KEY_VARIABLE} or --key FILE"
+        hint = f"slipstream keys new --name {client.name} > {client.name}.key; "
+        hint += f"slipstream connect {client.name} --key {client.name}.key"
+        checks.append(Check(what="key", works=False, message=message, hint=hint))
+    if client.wants_plain_name and "/" in served.name:
+        message = f"{client.title} takes no model name with a slash, as {served.name} has"
+        short = served.name.rpartition("/")[2]
+        hint = f"slipstream serve TARGET -- --served-model-name {short} {served.name}"
+        checks.append(Check(what="model name", works=False, message=message, hint=hint))
+    rules = run.terms.gate_rules or GateRules()
+    closed = [route for route in client.routes if route not in rules.routes]
+    if run.terms.gated and closed:
+        routes = ", ".join(f'"{route}"' for route in (*rules.routes, *closed))
+        hint = f"slipstream serve TARGET --gate FILE, with routes = [{routes}] in it"
+        checks.append(Check(what="route", works=False, message=f"closed: {closed[0]}", hint=hint))
+    needed = client.agent_context
+    if needed and served.context and served.context < needed:
+        message = f"{client.title} sends about {needed:,} tokens at first, and the context is "
+        message += f"{served.context:,}"
+        roomy = -(-3 * needed // 8192) * 8192
+        hint = f"slipstream serve TARGET --context {roomy}"
+        checks.append(Check(what="context", works=False, message=message, hint=hint))
+    if needed and run.plan.settings.tool_parser is None:
+        message = "the engine has no tool-call parser: calls come as text"
+        checks.append(Check(what="tool calls", works=False, message=message, hint=PARSER_HINT))
+    return checks

@@ -9,9 +9,7 @@ from typing import Any
 import httpx
 
 from slipstream.clients.apis import COUNT_PATH, Choose, Messages, Streamed
-from slipstream.clients.checks import PARSER_HINT
-from slipstream.clients.connection import Check, Client
-from slipstream.clients.served import ServedModel
+from slipstream.clients.connection import PARSER_HINT, Check, Client, ServedModel
 from slipstream.measuring.client.endpoint import Endpoint, no_answer, open_client
 from slipstream.serving.access.addresses import Address
 from slipstream.serving.access.own_listener import OwnListener
@@ -29,8 +27,6 @@ _CALL = "Use the tool to set the unit to celsius."
 
 @dataclass(frozen=True, slots=True)
 class Tester:
-    """Sends a server the requests of one client."""
-
     client: Client
     served: ServedModel
     report: Callable[[str], None]
@@ -95,7 +91,6 @@ class Tester:
         return Check(what=what, works=True, message=message)
 
     async def _test_count(self, http: httpx.AsyncClient, short: Streamed) -> Check:
-        """Compare the server's token count of a prompt with that of its answer to it."""
         counted = None
         body = {"model": self.served.name, "messages": Messages().ask(_SHORT, 1)["messages"]}
         try:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import field_validator
+from pydantic import ValidationInfo, field_validator
 
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
@@ -15,8 +15,16 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _IMAGE = re.compile(
     r"(?P<repository>[a-z0-9](?:[a-z0-9._/-]|:\d+/)*)"
-    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+    r":(?!latest(?:@|$))(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})"
+    r"(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
+_FORMS = {
+    "name": (_NAME, "1 to 40 of a-z, 0-9 and -, from a letter on"),
+    **dict.fromkeys(
+        ("fleet", "group"), (_LABEL, "a label: 1 to 63 of A-Z, a-z, 0-9, '-', '_', '.'")
+    ),
+    "image": (_IMAGE, "REPOSITORY:TAG or REPOSITORY:TAG@sha256:..."),
+}
 
 
 class Image(Record):
@@ -38,29 +46,15 @@ class DeploymentWishes(Record):
     fleet: str = "default"
     group: str = "default"
 
-    @field_validator("name")
+    @field_validator("name", "fleet", "group", "image")
     @classmethod
-    def _require_name(cls, name: str | None) -> str | None:
-        if name is not None and not _NAME.fullmatch(name):
-            raise ValueError(f"'{name}' is not 1 to 40 of a-z, 0-9 and -, from a letter on")
-        return name
-
-    @field_validator("fleet", "group")
-    @classmethod
-    def _require_label(cls, label: str) -> str:
-        if not _LABEL.fullmatch(label):
-            raise ValueError(f"'{label}' is not a label: 1 to 63 of A-Z, a-z, 0-9, '-', '_', '.'")
-        return label
-
-    @field_validator("image")
-    @classmethod
-    def _require_image(cls, image: str) -> str:
-        if not (found := _IMAGE.fullmatch(image)) or found["tag"] in (None, "latest"):
-            raise ValueError(f"'{image}' is not REPOSITORY:TAG or REPOSITORY:TAG@sha256:...")
-        return image
+    def _require_form(cls, text: str | None, info: ValidationInfo) -> str | None:
+        form, what = _FORMS[info.field_name or ""]
+        if text is not None and not form.fullmatch(text):
+            raise ValueError(f"'{text}' is not {what}")
+        return text
 
     def read_image(self) -> Image:
-        """Return the image in its parts."""
         found = _IMAGE.fullmatch(self.image)
         assert found is not None
         return Image(**{name: text or "" for name, text in found.groupdict().items()})
@@ -121,8 +115,6 @@ class Deployment(Record):
 
 
 class DeploymentList(Record):
-    """The deployments of a fleet's groups."""
-
     schema_version: Literal[1] = 1
     deployments: tuple[Deployment, ...]
 

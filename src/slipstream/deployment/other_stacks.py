@@ -2,26 +2,18 @@
 
 A stack that takes a pod gets the chart's own, as helm rendered it: there is no second description
 of a pod. Read in their repositories: KServe's v1alpha2 types and presets (2026-08), the chart
-llm-d-modelservice 0.4.12, production-stack's chart 0.1.12.
+llm-d-modelservice 0.4.12.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from slipstream.deployment.deployment import Deployment
-from slipstream.deployment.pod_hazards import Pod, list_pods
-from slipstream.deployment.values import dump
-from slipstream.engines.arguments import render_arguments
-from slipstream.planning.settings import SPECULATION
+from slipstream.deployment.hazards import Pod, list_pods
+from slipstream.deployment.manifests import dump
 
 Objects = list[dict[str, Any]]
-
-# Arguments that its values have fields for, or that it sets itself.
-_PRODUCTION_STACKS_OWN = {
-    *("--model", "--host", "--port", "--max-model-len", "--max-num-seqs", "--dtype"),
-    *("--tensor-parallel-size", "--gpu-memory-utilization", "--revision"),
-    *("--enable-prefix-caching", "--nnodes", "--node-rank"),
-}
+Parts = tuple[dict[str, Any], tuple[str, ...]]
 _NOT_OF_A_POD = (
     "the NetworkPolicy, PodDisruptionBudget and ServiceMonitor: take them from --raw",
     "scaling by our queue, batch and goodput",
@@ -29,22 +21,14 @@ _NOT_OF_A_POD = (
 )
 
 
-class Translation(NamedTuple):
-    """Another stack's file, and what of the deployment is not in it."""
-
-    text: str
-    missing: tuple[str, ...]
-
-
-def translate(stack: str, deployment: Deployment, manifests: Objects) -> Translation:
-    """Return the deployment in another stack's form."""
+def translate(
+    stack: str, deployment: Deployment, manifests: Objects
+) -> tuple[str, tuple[str, ...]]:
+    """Return another stack's file, and what of the deployment is not in it."""
     document, missing = STACKS[stack](deployment, manifests)
     head = [f"# The plan of {deployment.name}, for {stack}. It cannot carry:"]
     head += [f"# - {line}" for line in missing]
-    return Translation("\n".join([*head, dump(document)]), missing)
-
-
-Parts = tuple[dict[str, Any], tuple[str, ...]]
+    return "\n".join([*head, dump(document)]), missing
 
 
 def _write_kserve(deployment: Deployment, manifests: Objects) -> Parts:
@@ -52,10 +36,7 @@ def _write_kserve(deployment: Deployment, manifests: Objects) -> Parts:
     pods = _find_pods(manifests)
     settings = deployment.plan.settings
     spec: dict[str, Any] = {
-        "model": {
-            "uri": _name_uri(deployment),
-            "name": settings.list_served_names()[0],
-        },
+        "model": {"uri": _name_uri(deployment), "name": settings.list_served_names()[0]},
         # Its own initializer knows one model and no lock; our init container has both.
         "storageInitializer": {"enabled": False},
         "replicas": deployment.replicas.value,
@@ -115,10 +96,7 @@ def _write_llm_d(deployment: Deployment, manifests: Objects) -> Parts:
         "accelerator": {"type": "nvidia" if deployment.gpus.value else "cpu"},
         "decode": {
             "replicas": deployment.replicas.value,
-            "parallelism": {
-                "tensor": deployment.gpus.value or 1,
-                "workers": machines,
-            },
+            "parallelism": {"tensor": deployment.gpus.value or 1, "workers": machines},
             "nodeSelector": pods[0].spec.get("nodeSelector", {}),
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": pods[0].spec["terminationGracePeriodSeconds"],
@@ -142,90 +120,6 @@ def _write_llm_d(deployment: Deployment, manifests: Objects) -> Parts:
     return document, tuple(missing)
 
 
-def _write_production_stack(deployment: Deployment, manifests: Objects) -> Parts:
-    """Write values of production-stack, whose command is `vllm serve` and cannot be another."""
-    pod = _find_pods(manifests)[0]
-    start = {"httpGet": {"path": "/health", "port": deployment.port.value}, "periodSeconds": 10}
-    start["failureThreshold"] = -(-deployment.start_seconds.value // 10)
-    document = {
-        "servingEngineSpec": {
-            "containerPort": deployment.port.value,
-            "startupProbe": start,
-            "securityContext": pod.spec["securityContext"],
-            "containerSecurityContext": {
-                **pod.spec["containers"][0]["securityContext"],
-                # vLLM's image writes below its home.
-                "readOnlyRootFilesystem": False,
-            },
-            "vllmApiKey": {"secretName": f"{deployment.name}-vllm-key", "secretKey": "key"},
-            "modelSpec": [_describe_production_model(deployment, pod)],
-        }
-    }
-    return document, _list_losses_of_production_stack(deployment)
-
-
-def _describe_production_model(deployment: Deployment, pod: Pod) -> dict[str, Any]:
-    settings = deployment.plan.settings
-    typed = {
-        "maxModelLen": settings.context,
-        "maxNumSeqs": settings.sequences,
-        "dtype": settings.dtype,
-        "tensorParallelSize": settings.tensor_parallel,
-        "gpuMemoryUtilization": settings.memory_utilization,
-        "enablePrefixCaching": settings.prefix_caching,
-    }
-    # Its chart turns the prefix cache off where nothing is said, and vLLM turns it on.
-    config: dict[str, Any] = {"enablePrefixCaching": True}
-    config |= {name: choice.value for name, choice in typed.items() if choice}
-    arguments = settings.list_arguments().items()
-    config["extraArgs"] = render_arguments(
-        {flag: value for flag, value in arguments if flag not in _PRODUCTION_STACKS_OWN}
-    )
-    terms = [
-        {"key": key, "operator": "In", "values": [value]}
-        for key, value in (deployment.nodes.value.items() if deployment.nodes else ())
-    ]
-    model: dict[str, Any] = {
-        "name": deployment.name,
-        "repository": "vllm/vllm-openai",
-        "tag": f"v{deployment.plan.engine_version}",
-        "modelURL": settings.model.value,
-        "replicaCount": deployment.replicas.value,
-        "requestCPU": deployment.processors.value,
-        "requestMemory": pod.spec["containers"][0]["resources"]["requests"]["memory"],
-        "requestGPU": deployment.gpus.value,
-        "vllmConfig": config,
-        "env": [{"name": one.flag, "value": one.value} for one in deployment.plan.variables],
-        "nodeSelectorTerms": [{"matchExpressions": terms}] if deployment.nodes else [],
-    }
-    if settings.revision is not None:
-        model["modelRevision"] = settings.revision.value
-    if deployment.storage_bytes is not None:
-        model["pvcStorage"] = f"{deployment.storage_bytes.value >> 30}Gi"
-    return model
-
-
-def _list_losses_of_production_stack(deployment: Deployment) -> tuple[str, ...]:
-    losses = [
-        "the gate: no scopes, limits, shares or access log, and /metrics and other routes are open",
-        "the supervisor: no proof before readiness, no watch for hangs, no step down after crashes",
-        "/livez and /readyz: /health stays 200 while an engine hangs or drains",
-        "a drain: its pods have neither a preStop nor a grace period",
-        "steering of the draft length, the ledger and what scales by them",
-        "the lock of the weights: vLLM fetches by itself, and the drafter without a revision"
-        if deployment.plan.speculation
-        else "the lock of the weights: vLLM fetches by itself",
-        "a NetworkPolicy, and topology spread",
-    ]
-    if deployment.plan.patches:
-        losses.append(f"our patches of vLLM: {', '.join(deployment.plan.patches)}")
-    if deployment.machines.value > 1:
-        losses.append("several machines without Ray, which copies the driver's environment")
-    if SPECULATION in deployment.plan.settings.list_arguments():
-        losses.append("which replicas draft and which do not, other than as two entries by hand")
-    return tuple(losses)
-
-
 def _find_pods(manifests: Objects) -> list[Pod]:
     return [pod for document in manifests for pod in list_pods(document)]
 
@@ -246,5 +140,4 @@ def _name_uri(deployment: Deployment) -> str:
 STACKS: dict[str, Callable[[Deployment, Objects], Parts]] = {
     "kserve": _write_kserve,
     "llm-d": _write_llm_d,
-    "production-stack": _write_production_stack,
 }

@@ -50,7 +50,9 @@ def make_deployment(plan: LaunchPlan, wishes: DeploymentWishes) -> Deployment:
         fleet=wishes.fleet,
         group=wishes.group,
         plan=pod_plan,
-        replicas=decide_replicas(wishes),
+        replicas=Choice(wishes.replicas, "user", "copies of the model")
+        if wishes.replicas > 1
+        else Choice(1, "default", "one copy of the model; --replicas says otherwise"),
         highest_replicas=None
         if highest is None
         else Choice(highest, "user", "asked for; scaled by queue, batch and goodput"),
@@ -61,12 +63,15 @@ def make_deployment(plan: LaunchPlan, wishes: DeploymentWishes) -> Deployment:
         memory_bytes=decide_memory(plan),
         port=plan.settings.port or Choice(PORT, "default", "vLLM's usual one"),
         start_seconds=decide_start(plan),
-        drain_seconds=decide_drain(wishes),
+        drain_seconds=Choice(Terms().drain_seconds, "default", "as slipstream serve does")
+        if wishes.drain_seconds is None
+        else Choice(wishes.drain_seconds, "user", "asked for"),
         source=source,
         weights_path=path,
         storage_bytes=decide_storage(plan) if source.value == "hub" else None,
-        queue=decide_queue(plan),
-        batch=decide_batch(plan),
+        # Requests that wait for each replica, or are in its engine, that ask for another one.
+        queue=_share_sequences(plan, 1, "a quarter"),
+        batch=_share_sequences(plan, 3, "three quarters"),
         left_out=left_out,
         warnings=tuple(_warn(plan, wishes, source.value)),
     )
@@ -128,20 +133,12 @@ def decide_source(plan: LaunchPlan) -> tuple[Choice[Literal["hub", "folder"]], s
     return Choice("folder", "user", because), path
 
 
-def decide_replicas(wishes: DeploymentWishes) -> Choice[int]:
-    """Return the copies of the model."""
-    if wishes.replicas == 1:
-        return Choice(1, "default", "one copy of the model; --replicas says otherwise")
-    return Choice(wishes.replicas, "user", "copies of the model")
-
-
 def decide_machines(plan: LaunchPlan) -> Choice[int]:
     """Return how many pods share one copy of the model."""
     return plan.settings.nodes or Choice(1, "default", "one machine holds the model")
 
 
 def decide_gpus(plan: LaunchPlan) -> Choice[int]:
-    """Return the accelerators of each pod."""
     if plan.capability is None:
         return Choice(0, "hardware", f"the plan is for {plan.machine or 'a CPU'}")
     settings = plan.settings
@@ -167,7 +164,6 @@ def decide_nodes(plan: LaunchPlan) -> Choice[dict[str, str]] | None:
 
 
 def decide_processors(plan: LaunchPlan) -> Choice[int]:
-    """Return the processors to ask for."""
     if plan.capability is not None:
         return Choice(4, "default", "the server, the scheduler, a worker and the tokenizer")
     bound = plan.environment.get("VLLM_CPU_OMP_THREADS_BIND")
@@ -212,13 +208,6 @@ def decide_start(plan: LaunchPlan) -> Choice[int]:
     return Choice(seconds, "hardware", f"twice {expected:.0f} s, {how}; {basis}")
 
 
-def decide_drain(wishes: DeploymentWishes) -> Choice[int]:
-    """Return how long requests under way may take when a pod is to end."""
-    if wishes.drain_seconds is not None:
-        return Choice(wishes.drain_seconds, "user", "asked for")
-    return Choice(Terms().drain_seconds, "default", "as slipstream serve does")
-
-
 def decide_storage(plan: LaunchPlan) -> Choice[int]:
     """Return a volume for two sets of weights, so that an upgrade finds room beside the old."""
     shard_bytes = _sum_weights(plan)
@@ -233,20 +222,9 @@ def decide_storage(plan: LaunchPlan) -> Choice[int]:
 
 
 def _sum_weights(plan: LaunchPlan) -> int | None:
-    """Return the bytes of all weights that one shard holds, None if some are unknown."""
     sizes = [item.size_bytes for item in plan.memory.items if item.name.endswith(" weights")]
     known = [size for size in sizes if size is not None]
     return sum(known) if sizes and len(known) == len(sizes) else None
-
-
-def decide_batch(plan: LaunchPlan) -> Choice[int]:
-    """Return the requests in an engine from which another replica is worth its start."""
-    return _share_sequences(plan, 3, "three quarters")
-
-
-def decide_queue(plan: LaunchPlan) -> Choice[int]:
-    """Return the waiting requests per replica that ask for another one."""
-    return _share_sequences(plan, 1, "a quarter")
 
 
 def _share_sequences(plan: LaunchPlan, quarters: int, called: str) -> Choice[int]:

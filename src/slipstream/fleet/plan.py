@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from ipaddress import ip_interface
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -17,8 +17,6 @@ LinkKind = Literal["roce", "tcp"]
 SHOWN = r"^[ -~]{1,80}$"
 # At most what a machine may say of itself: it is read from far machines.
 MOST_INTERFACES = 256
-
-
 IpInterface = Annotated[str, AfterValidator(lambda text: str(ip_interface(text)))]
 
 
@@ -78,7 +76,6 @@ class FleetProbe(Record):
 
     @model_validator(mode="after")
     def _require_known_ends(self) -> "FleetProbe":
-        """Refuse a link of a machine or an interface that is not there."""
         for link in self.links:
             for machine, name in ((link.a, link.interface_a), (link.b, link.interface_b)):
                 view = self.machines.get(machine)
@@ -94,11 +91,6 @@ class RankPlan(Record):
     rank: int
     plan: LaunchPlan
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """Return the variables that the engine starts with."""
-        return {name: choice.value for name, choice in self.plan.environment.items()}
-
 
 class GroupPlan(Record):
     """One engine: its ranks, and where the first of them answers."""
@@ -110,13 +102,10 @@ class GroupPlan(Record):
 
     @property
     def speculation(self) -> bool:
-        """Whether the engine drafts."""
         return self.ranks[0].plan.speculation is not None
 
 
 class Backend(Record):
-    """A group as the load balancer reaches it."""
-
     group: str
     machine: str
     address: IpAddress
@@ -125,8 +114,6 @@ class Backend(Record):
 
 
 class BalancerPlan(Record):
-    """The load balancer before all groups."""
-
     machine: str
     address: IpAddress | None
     port: Port
@@ -157,33 +144,18 @@ class FleetPlan(Record):
     ports: tuple[PortRule, ...]
     faults: tuple[Fault, ...]
 
-    @model_validator(mode="before")
-    @classmethod
-    def _take_first_schema(cls, content: Any) -> Any:
-        """Read a plan of schema 1, which had a router with settings of its own."""
-        if not isinstance(content, dict) or content.get("schema_version") != 1:
-            return content
-        kept = {name: value for name, value in content.items() if name != "router"}
-        router = content.get("router")
-        balancer = router and {name: router[name] for name in router if name != "settings"}
-        return {**kept, "schema_version": 2, "balancer": balancer}
-
     @property
     def refusals(self) -> tuple[Fault, ...]:
-        """List what keeps the fleet from being started."""
         return tuple(fault for fault in self.faults if fault.verdict == "refuse")
 
     def find_group(self, name: str) -> GroupPlan | None:
-        """Return a group by its name."""
         return next((group for group in self.groups if group.name == name), None)
 
     def find_rank(self, machine: str) -> RankPlan | None:
-        """Return a machine's part."""
         ranks = (rank for group in self.groups for rank in group.ranks)
         return next((rank for rank in ranks if rank.machine == machine), None)
 
     def list_addresses(self, machine: str) -> list[str]:
-        """List the addresses under which others know a machine."""
         view = self.machines.get(machine)
         found = {view.address} if view and view.address else set[str]()
         for link in self.links:

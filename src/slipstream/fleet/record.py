@@ -12,14 +12,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    AliasChoices,
-    Field,
-    PositiveInt,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, PositiveInt, field_validator, model_validator
 
 from slipstream.engines.vllm_methods import MethodName
 from slipstream.planning.settings.options import Goal, PlanOptions, make_options
@@ -28,44 +21,32 @@ from slipstream.records import Record, read_toml
 FLEET_HINT = "docs/fleet.md has every key; slipstream fleet init writes a file to begin with"
 FILE_NAME = "fleet.toml"
 PLAN_NAME = "plan.json"
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-_SSH = re.compile(
+
+
+def _matching(pattern: str, message: str) -> AfterValidator:
+    def require(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(message)
+        return text
+
+    return AfterValidator(require)
+
+
+_NAME, _NAME_MESSAGE = (
+    r"[a-z0-9][a-z0-9._-]{0,62}",
+    "a name has a-z, 0-9, '.', '_', '-', 63 at most",
+)
+_SSH = (
     r"(?:[A-Za-z0-9_][A-Za-z0-9._-]*@)?"
     r"(?:[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?"
 )
+Name = Annotated[str, _matching(_NAME, _NAME_MESSAGE)]
+SshName = Annotated[str, _matching(_SSH, "not an SSH name, nor [user@]host[:port]")]
 # A path on another machine: nothing that a shell or a line of a file could take for more.
-_PATH = re.compile(r"[A-Za-z0-9_./~+@-]+")
-
-
-def _require_name(text: str) -> str:
-    if not _NAME.fullmatch(text):
-        raise ValueError("a name has lower-case letters, digits, '.', '_' and '-', 63 at most")
-    return text
-
-
-def _require_ssh(text: str) -> str:
-    if not _SSH.fullmatch(text):
-        raise ValueError("not an SSH name, nor [user@]host[:port]")
-    return text
-
-
-def _require_path(text: str) -> str:
-    if not _PATH.fullmatch(text) or text.startswith("-"):
-        raise ValueError("not a plain path")
-    return text
-
-
-def _require_address(text: str) -> str:
-    return str(ip_address(text))
-
-
-Name = Annotated[str, AfterValidator(_require_name)]
-SshName = Annotated[str, AfterValidator(_require_ssh)]
-FarPath = Annotated[str, AfterValidator(_require_path)]
-IpAddress = Annotated[str, AfterValidator(_require_address)]
+FarPath = Annotated[str, _matching(r"(?!-)[A-Za-z0-9_./~+@-]+", "not a plain path")]
+IpAddress = Annotated[str, AfterValidator(lambda text: str(ip_address(text)))]
 Port = Annotated[int, Field(ge=1, le=65535)]
-# The last is what leastconn was called when another program balanced.
-Policy = Literal["leastconn", "session", "power_of_two"]
+Policy = Literal["leastconn", "session"]
 
 
 class Machine(Record):
@@ -77,8 +58,6 @@ class Machine(Record):
 
 
 class FleetModel(Record):
-    """What is served."""
-
     target: str
     drafter: str | None = None
 
@@ -95,26 +74,12 @@ class FleetWishes(Record):
     pictures: bool | None = None
     engine: tuple[str, ...] | None = None
 
-    def override(self, other: "FleetWishes | None") -> "FleetWishes":
-        """Return these wishes with those that the other sets."""
-        changed = other.model_dump(exclude_none=True) if other else {}
-        return self.model_copy(update=changed)
-
     def to_options(self, *, drafter: str | None, speculation: bool) -> PlanOptions:
-        """Return them as a planner reads them."""
         drafted = speculation and self.method != "plain"
-        options = make_options(
-            drafter=drafter if drafted else None,
-            method=self.method if drafted else None,
-            context=self.context,
-            users=self.users,
-            goal=self.goal or "latency",
-            draft_length=self.k if drafted else None,
-            thinking=self.thinking,
-            pictures=bool(self.pictures),
-            engine=self.engine or (),
-        )
-        return options if drafted else options.without_speculation()
+        given = self.model_dump(exclude_none=True, exclude={"method", "k"})
+        if not drafted:
+            return make_options(**given).without_speculation()
+        return make_options(drafter=drafter, method=self.method, draft_length=self.k, **given)
 
 
 class Group(Record):
@@ -154,10 +119,7 @@ class Fleet(Record):
     wishes: FleetWishes = FleetWishes()
     machines: Annotated[dict[Name, Machine], Field(min_length=1)]
     groups: Annotated[dict[Name, Group], Field(min_length=1)]
-    # It was called [router] once.
-    balancer: Balancer | None = Field(
-        default=None, validation_alias=AliasChoices("balancer", "router")
-    )
+    balancer: Balancer | None = None
     keys: Keys | None = None
 
     @field_validator("groups")
@@ -183,7 +145,6 @@ class Fleet(Record):
 
     @property
     def folder(self) -> str:
-        """Return the fleet's folder on every machine, relative to the user's home."""
         return find_folder(self.name)
 
     def find_login(self, machine: str) -> tuple[str, str | None]:
@@ -201,20 +162,19 @@ class Fleet(Record):
         return " ".join([program, *config, *(["-p", port] if port else []), destination, *words])
 
     def find_group(self, machine: str) -> str | None:
-        """Name the group that a machine is in."""
         found = (name for name, group in self.groups.items() if machine in group.machines)
         return next(found, None)
 
     def find_options(self, group: str) -> PlanOptions:
-        """Return what a group's plan is made from."""
         chosen = self.groups[group]
-        wishes = self.wishes.override(chosen.wishes)
+        changed = chosen.wishes.model_dump(exclude_none=True) if chosen.wishes else {}
+        wishes = self.wishes.model_copy(update=changed)
         return wishes.to_options(drafter=self.model.drafter, speculation=chosen.speculation)
 
 
 def find_folder(name: str) -> str:
     """Return the folder of a fleet on any machine, relative to the user's home."""
-    return f".local/share/slipstream/fleet/{_require_name(name)}"
+    return f".local/share/slipstream/fleet/{name}"
 
 
 def is_of_fleet(folder: str, plan_file: str | Path | None) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 import uvicorn
 
-from slipstream.fleet.trust.authority import Authority, Issued
+from slipstream.fleet.trust import Authority, Issued
 from slipstream.vllm_plugin.gate.answers import Receive, Scope, Send
 
 ANSWER_SECONDS = 0.2

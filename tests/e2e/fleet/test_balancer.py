@@ -19,13 +19,12 @@ from typing import Any
 import httpx
 import pytest
 
-from slipstream.fleet.balancer.control import BalancerStatus, is_running, read_state
+from slipstream.fleet.balancer.control import BalancerStatus, find_keeper, is_running, read_state
 from slipstream.fleet.balancer.deploying import Action, BalancerRequest
 from slipstream.fleet.balancer.haproxy import render_balancer
-from slipstream.fleet.balancer.keeper import find_keeper
 from slipstream.fleet.machines.commands import name_request
 from slipstream.fleet.record import find_folder
-from slipstream.fleet.trust.authority import Authority, make_authority
+from slipstream.fleet.trust import Authority, make_authority
 from slipstream.serving.access.keys import make_key, revoke_key
 from tests.e2e.fleet.stub_gates import PIECES, StubGate
 from tests.unit.fleet.balancer.balancers import plan_balancer

@@ -121,8 +121,8 @@ def test_a_machine_without_slipstream_gets_it_and_is_then_planned_for(bed: Bed) 
     own = {(link.interface_a, link.interface_b, link.kind) for link in plan.links}
     assert own == {("eth0", "eth0", "tcp"), ("link0", "link0", "tcp")}
     assert all((link.gigabits or 0) > 0.01 for link in plan.links)
-    chosen = plan.groups[0].ranks[1].environment
-    assert chosen["VLLM_HOST_IP"] in (bed["two"].address, bed["two"].link_address)
+    chosen = plan.groups[0].ranks[1].plan.environment
+    assert chosen["VLLM_HOST_IP"].value in (bed["two"].address, bed["two"].link_address)
     (bed.desk.home / "plan.json").write_text(planned.stdout)
 
 

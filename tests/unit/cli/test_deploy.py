@@ -195,7 +195,7 @@ def test_a_fleet_becomes_a_release_for_each_group(capsys: pytest.CaptureFixture[
 
 
 @needs_helm
-@pytest.mark.parametrize("stack", ["kserve", "llm-d", "production-stack"])
+@pytest.mark.parametrize("stack", ["kserve", "llm-d"])
 def test_another_stacks_file_names_what_it_cannot_carry(
     stack: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,8 +12,6 @@ ARGUMENTS = ('{"unit": ', '"celsius"}')
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers as vLLM does, but for what is wrong."""
-
     wrong: dict[str, Any]
 
     def do_GET(self) -> None:

@@ -16,8 +16,6 @@ PROGRAM = Path(__file__).with_name("api_server.py")
 
 @dataclass(frozen=True)
 class StandIn:
-    """A running stand-in, and what it was asked."""
-
     port: int
     process: Process
     log: Path
@@ -32,7 +30,6 @@ class StandIn:
 
 @contextmanager
 def run_stand_in(folder: Path, **wrong: Any) -> Iterator[StandIn]:
-    """Serve in a session of its own, as an engine does."""
     log = folder / "stand-in.log"
     with (
         log.open("w") as file,

@@ -44,19 +44,16 @@ def _fill_in(query: str) -> str:
 
 
 def list_rules() -> dict[str, str]:
-    """Return the alerts' expressions by name."""
     groups = read_yaml("alerts.yml")["groups"]
     return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
 
 
 def list_recordings() -> dict[str, str]:
-    """Return the expressions of the recorded series by name."""
     groups = read_yaml("recording.yml")["groups"]
     return {rule["record"]: rule["expr"] for group in groups for rule in group["rules"]}
 
 
 def list_metrics(query: str) -> set[str]:
-    """Return the names of the metrics that a query reads."""
     return set(METRIC.findall(query))
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from prometheus_client import generate_latest
 
 from tests.unit.deploy.observability_files import (
@@ -44,14 +43,10 @@ def run_promtool(*words: str, folder: Path) -> str:
 
 @needs_promtool
 def test_the_rules_and_their_tests_pass() -> None:
-    assert f"{len(list_rules())} rules found" in run_promtool(
-        "check", "rules", "alerts.yml", folder=FOLDER
-    )
-    assert "SUCCESS" in run_promtool("test", "rules", "alerts_test.yml", folder=FOLDER)
-    assert f"{len(list_recordings())} rules found" in run_promtool(
-        "check", "rules", "recording.yml", folder=FOLDER
-    )
-    assert "SUCCESS" in run_promtool("test", "rules", "recording_test.yml", folder=FOLDER)
+    for name, rules in (("alerts", list_rules()), ("recording", list_recordings())):
+        checked = run_promtool("check", "rules", f"{name}.yml", folder=FOLDER)
+        assert f"{len(rules)} rules found" in checked
+        assert "SUCCESS" in run_promtool("test", "rules", f"{name}_test.yml", folder=FOLDER)
 
 
 @needs_promtool
@@ -60,14 +55,6 @@ def test_the_configuration_is_valid_beside_a_key(tmp_path: Path) -> None:
     shutil.copy(FOLDER / "prometheus.yml", config)
     shown = run_promtool("check", "config", config.name, folder=tmp_path)
     assert "2 rule files found" in shown
-
-
-@needs_promtool
-def test_a_rule_that_does_not_parse_is_caught(tmp_path: Path) -> None:
-    text = (FOLDER / "alerts.yml").read_text()
-    (tmp_path / "alerts.yml").write_text(text.replace("sum by", "summ by"))
-    with pytest.raises(AssertionError):
-        run_promtool("check", "rules", "alerts.yml", folder=tmp_path)
 
 
 def test_every_alert_is_shown_to_fire() -> None:
@@ -130,63 +117,12 @@ def test_recorded_series_keep_no_label_that_grows() -> None:
     assert named == []
 
 
-def compare_count(folder: Path, *, replicas: int, keys: int, positions: int) -> str:
-    """Have Prometheus count the recorded series of a group, and say whether they are 11."""
-    given = []
-    for replica in range(replicas):
-        who = f'fleet="lab", group="a", instance="{replica}"'
-        given += [f'up{{job="slipstream", {who}}}', f"slipstream_steering_plain_pays{{{who}}}"]
-        given += [f"vllm:num_requests_running{{{who}}}"]
-        for kind in ("code", "prose"):
-            base = f'{who}, kind="{kind}"'
-            given += [f"slipstream_ledger_{one}_total{{{base}}}" for one in ("steps", "drafts")]
-            given += [f"slipstream_ledger_tokens_total{{{base}}}"]
-            given += [
-                f'slipstream_ledger_accepted_tokens_total{{{base}, position="{position}"}}'
-                for position in range(1, positions + 1)
-            ]
-        given += [
-            f'slipstream_gate_requests_total{{{who}, route="POST /", status="2xx", key="{key}"}}'
-            for key in range(keys)
-        ]
-    test = {
-        "rule_files": ["recording.yml"],
-        "evaluation_interval": "1m",
-        "tests": [
-            {
-                "interval": "1m",
-                "input_series": [{"series": one, "values": "0+60x10"} for one in given],
-                "promql_expr_test": [
-                    {
-                        "expr": 'count({__name__=~"fleet_group.*"})',
-                        "eval_time": "10m",
-                        "exp_samples": [{"labels": "{}", "value": 11}],
-                    }
-                ],
-            }
-        ],
-    }
-    shutil.copy(FOLDER / "recording.yml", folder)
-    (folder / "count.yml").write_text(yaml.safe_dump(test))
-    return run_promtool("test", "rules", "count.yml", folder=folder)
-
-
-@needs_promtool
-def test_a_larger_fleet_has_no_more_recorded_series(tmp_path: Path) -> None:
-    assert "SUCCESS" in compare_count(tmp_path, replicas=2, keys=1, positions=1)
-    assert "SUCCESS" in compare_count(tmp_path, replicas=40, keys=5, positions=15)
-
-
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_the_dashboards_panels_lie_beside_each_other(name: str) -> None:
     panels = read_dashboard(name)["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
-    assert [
-        (one["title"], other["title"])
-        for one, other in combinations(panels, 2)
-        if overlap(one, other)
-    ] == []
+    assert [pair for pair in combinations(panels, 2) if overlap(*pair)] == []
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)

@@ -10,9 +10,8 @@ from unittest.mock import patch
 from slipstream.cli.arguments import parse_arguments
 from slipstream.cli.planning.plan import find_host, make_plan
 from slipstream.deployment.deployment import DeploymentWishes
-from slipstream.deployment.manifests import read_manifests, render_manifests
+from slipstream.deployment.manifests import read_manifests, render_manifests, render_values
 from slipstream.deployment.rules import make_deployment
-from slipstream.deployment.values import render_values
 from slipstream.planning import LaunchPlan
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from tests.unit.proving_ground.test_untrained_drafter import TARGET

@@ -1,7 +1,7 @@
 """Machines that are not there: a transport whose answers a test writes."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,8 +14,7 @@ import pytest
 from slipstream import __version__
 from slipstream.cli.arguments import FLEET_VERBS
 from slipstream.errors import UnreachableError
-from slipstream.fleet.machines.commands import Machines
-from slipstream.fleet.machines.transport import Answer
+from slipstream.fleet.machines.commands import Answer, Machines, Words
 from slipstream.fleet.plan import Interface, MachineView
 from slipstream.fleet.record import Fleet
 from slipstream.hardware import load_host
@@ -32,12 +31,19 @@ class ControlDiedError(BaseException):
     """The control machine is no more: nothing of its program runs on."""
 
 
+def make_fleet(**changes: Any) -> Fleet:
+    """Make a fleet of two machines in one group, but for what changes."""
+    document = {"name": "lab", "model": {"target": "a/b"}, "machines": {"one": {}, "two": {}}}
+    return Fleet.model_validate(
+        {**document, "groups": {"g": {"machines": ["one", "two"]}}} | changes
+    )
+
+
 def say(text: str | bytes, code: int = 0, stderr: bytes = b"") -> Answer:
-    """Answer with a text."""
     return Answer(code, text.encode() if isinstance(text, str) else text, stderr)
 
 
-def find_words(argv: Sequence[str]) -> list[str]:
+def find_words(argv: Words) -> list[str]:
     """Return the words of Slipstream's command in a far command line; none for another program."""
     words = list(argv)
     while words[:1] == ["env"] or (words and "=" in words[0]):
@@ -50,7 +56,6 @@ def find_words(argv: Sequence[str]) -> list[str]:
 
 
 def view(number: int, **changes: Any) -> MachineView:
-    """Describe a machine with one address."""
     made = MachineView(
         host=load_host("cpu-server"),
         slipstream=__version__,
@@ -70,7 +75,6 @@ def view(number: int, **changes: Any) -> MachineView:
 
 
 def run_status(fleet: Fleet, state: State = "ready", **changes: object) -> RunStatus:
-    """Describe a run of the fleet's plan."""
     made = RunStatus(
         id="model-1",
         folder="/home/me/runs/model-1",
@@ -97,12 +101,10 @@ def run_status(fleet: Fleet, state: State = "ready", **changes: object) -> RunSt
 
 
 def list_runs(*runs: RunStatus) -> Answer:
-    """Answer as `status --json` does."""
     return say(StatusList(root="/home/me/runs", runs=runs).to_json())
 
 
 def events(*states: State) -> Answer:
-    """Answer as `serve --detach --json` does."""
     lines = [Event(at=NOW, state=one, message=f"now {one}").model_dump_json() for one in states]
     return say("\n".join(lines) + "\n")
 
@@ -125,7 +127,7 @@ class FarMachines:
     _lock: Lock = field(default_factory=Lock)
 
     def run(
-        self, machine: str, argv: Sequence[str], *, stdin: bytes | None = None, timeout: float
+        self, machine: str, argv: Words, *, stdin: bytes | None = None, timeout: float
     ) -> Answer:
         with self._lock:
             self.commands.append((machine, list(argv)))
@@ -152,24 +154,16 @@ class FarMachines:
         if is_last:
             raise ControlDiedError
 
-    def send(self, machine: str, local: Path | bytes, remote: str, *, mode: int = 0o600) -> None:
+    def send(self, machine: str, local: Path | bytes, remote: str) -> None:
         content = local if isinstance(local, bytes) else local.read_bytes()
         with self._lock, self._dying():
             self.files[machine, remote] = content
 
-    def start(
-        self, machine: str, argv: Sequence[str], *, stdin: bytes | None = None
-    ) -> "FarStream":
+    def start(self, machine: str, argv: Words, *, stdin: bytes | None = None) -> "FarStream":
         return FarStream(self.run(machine, argv, stdin=stdin, timeout=60))
 
     def relay(
-        self,
-        source: str,
-        giving: Sequence[str],
-        machine: str,
-        taking: Sequence[str],
-        *,
-        timeout: float,
+        self, source: str, giving: Words, machine: str, taking: Words, *, timeout: float
     ) -> Answer:
         given = self.run(source, giving, timeout=timeout)
         return self.run(machine, taking, stdin=given.stdout, timeout=timeout)
@@ -185,8 +179,6 @@ class FarMachines:
 
 @dataclass
 class FarStream:
-    """The whole answer, line by line."""
-
     answer: Answer
 
     def lines(self) -> Iterator[bytes]:

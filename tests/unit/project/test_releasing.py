@@ -20,11 +20,8 @@ def test_a_section_is_the_one_of_its_version() -> None:
     assert notes.read_section(CHANGELOG, "0.1") is None
 
 
-def test_what_fits_is_released() -> None:
+def test_what_fits_is_released_and_everything_that_does_not_fit_is_named() -> None:
     assert notes.find_faults("v0.2.0", "0.2.0", "- two", URLS, "us/slipstream") == []
-
-
-def test_everything_that_does_not_fit_is_named() -> None:
     faults = notes.find_faults("v0.2.0", "0.3.0.dev0", None, URLS, "them/slipstream")
     assert len(faults) == 4
     for words in ("the tag is v0.2.0", "no version to release", "no section", "Homepage"):

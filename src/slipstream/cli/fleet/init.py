@@ -11,8 +11,7 @@ from slipstream.errors import ExitCode, UsageError
 from slipstream.fleet.machines.lease import holding
 from slipstream.fleet.machines.openssh import open_ssh
 from slipstream.fleet.record import read_fleet, render_skeleton
-from slipstream.fleet.trust.authority import make_authority, read_authority
-from slipstream.fleet.trust.distribution import deliver
+from slipstream.fleet.trust import deliver, make_authority, read_authority
 
 EXAMPLES = """\
 # a fleet.toml for two machines that together run one engine

@@ -8,7 +8,7 @@ from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, SlipstreamError
 from slipstream.fleet.machines.lease import holding
 from slipstream.fleet.machines.openssh import open_ssh
-from slipstream.fleet.trust.distribution import Delivery, DeliveryList, deliver_keys
+from slipstream.fleet.trust import Delivery, DeliveryList, deliver_keys
 
 EXAMPLES = """\
 # send the fleet's keys to every machine

@@ -9,7 +9,7 @@ from slipstream.cli.fleet import add_fleet, load_fleet
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.fleet.machines.openssh import open_ssh
-from slipstream.fleet.running.logs import follow_logs
+from slipstream.fleet.running.starting import follow_logs
 from slipstream.fleet.running.status import read_fleet_status
 
 EXAMPLES = """\

@@ -15,16 +15,15 @@ from slipstream.cli.fleet.plan import add_probing, add_saved_plan, take_fleet_pl
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, SlipstreamError
 from slipstream.fleet.balancer.deploying import deploy_balancer
-from slipstream.fleet.machines.commands import Machines
+from slipstream.fleet.machines.commands import Machines, ask_all
 from slipstream.fleet.machines.lease import HeldLease, holding
 from slipstream.fleet.machines.openssh import open_ssh
-from slipstream.fleet.machines.transport import ask_all
 from slipstream.fleet.machines.weights import spread_weights
 from slipstream.fleet.plan import FleetPlan
 from slipstream.fleet.record import FILE_NAME
 from slipstream.fleet.running.starting import require_startable, start_groups
 from slipstream.fleet.running.status import read_fleet_status
-from slipstream.fleet.trust.distribution import require_certificates, send_keys
+from slipstream.fleet.trust import require_certificates, send_keys
 from slipstream.reporting.fleet.plan import render_fleet_plan
 from slipstream.reporting.fleet.status import render_fleet_status
 

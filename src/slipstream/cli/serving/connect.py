@@ -10,10 +10,18 @@ from pathlib import Path
 from slipstream.cli.screen import Screen
 from slipstream.cli.serving.run_options import add_server
 from slipstream.clients.catalogue import CLIENTS
-from slipstream.clients.checks import check_plan
 from slipstream.clients.config_files import Written, plan_change, write_change
-from slipstream.clients.connection import Client, ClientList, ClientSummary, Connection
-from slipstream.clients.served import NO_KEY, ClientKey, ServedModel, describe_run
+from slipstream.clients.connection import (
+    NO_KEY,
+    Client,
+    ClientKey,
+    ClientList,
+    ClientSummary,
+    Connection,
+    ServedModel,
+    check_plan,
+    describe_run,
+)
 from slipstream.clients.testing import Tester
 from slipstream.errors import ExitCode, InvalidInputError, MissingPartError, UsageError
 from slipstream.measuring.client.endpoint import KEY_VARIABLE, Endpoint, read_key, read_served_model

@@ -8,21 +8,23 @@ from typing import Literal
 
 from slipstream.errors import EngineError, InvalidInputError, SlipstreamError, UnreachableError
 from slipstream.fleet.balancer.control import (
+    LOG,
     BalancerStatus,
+    find_keeper,
     is_running,
     read_state,
     set_group,
+    start,
+    stop,
     take_keys,
 )
 from slipstream.fleet.balancer.haproxy import CONFIGURATION, render_balancer
-from slipstream.fleet.balancer.keeper import LOG, find_keeper, start, stop
 from slipstream.fleet.machines.commands import Machines
 from slipstream.fleet.plan import FleetPlan
 from slipstream.fleet.record import Balancer, Fleet, Name
 from slipstream.records import Record
 
 FOLDER = "balancer"
-_OLD_FOLDER = "front"
 # A stop waits for requests for ten seconds.
 WITHIN_SECONDS = 90.0
 Action = Literal["start", "reload", "stop", "state", "open", "close", "keys"]
@@ -41,11 +43,6 @@ def carry_out(request: BalancerRequest, fleet: Path, path: str, now: datetime) -
     folder, action = fleet / FOLDER, request.action
     if action in ("start", "keys"):
         take_keys(fleet, folder, now)
-    if action == "start" and is_running(fleet / _OLD_FOLDER):
-        raise EngineError(
-            "the load balancer of an earlier version runs",
-            hint=f"kill $(cat {fleet / _OLD_FOLDER}/supervisord.pid)",
-        )
     if action == "start" or (action == "reload" and find_keeper(folder) is not None):
         start(folder, path)
     elif action == "stop":

@@ -76,7 +76,6 @@ _CHECK = "check inter 1s fastinter 300ms downinter 1s fall 2 rise 1"
 
 
 def render_balancer(balancer: BalancerPlan) -> str:
-    """Write the configuration for a fleet's load balancer."""
     if not balancer.groups:
         raise InvalidInputError(
             "no group has an address, so there is nothing to balance",

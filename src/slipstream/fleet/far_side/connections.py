@@ -43,8 +43,6 @@ class ServeLink(Record):
 
 
 class Listening(Record):
-    """Where it listens."""
-
     port: Port
 
 
@@ -59,36 +57,24 @@ class MeasureLink(Record):
 
 
 class LinkFigures(Record):
-    """What was measured from one end."""
-
     gigabits: Figure
     round_trip_ms: Figure
 
 
 class Target(Record):
-    """A TCP port at an address."""
-
     address: IpAddress
     port: Port
 
 
 class ReachRequest(Record):
-    """Asks a machine which ports it can reach."""
-
     targets: Annotated[tuple[Target, ...], Field(max_length=MOST_TARGETS)]
 
 
-class Reached(Target):
-    """What became of a try."""
-
-    reach: Reach
-
-
 class ReachList(Record):
-    """What a machine can reach of the others."""
+    """What became of each try, in the order of the targets."""
 
-    schema_version: Literal[1] = 1
-    reached: Annotated[tuple[Reached, ...], Field(max_length=MOST_TARGETS)]
+    schema_version: Literal[2] = 2
+    reached: Annotated[tuple[Reach, ...], Field(max_length=MOST_TARGETS)]
 
 
 def try_targets(request: ReachRequest) -> ReachList:
@@ -97,15 +83,12 @@ def try_targets(request: ReachRequest) -> ReachList:
         return ReachList(reached=tuple(pool.map(_try, request.targets)))
 
 
-def _try(target: Target) -> Reached:
-    reach: Reach = "closed"
+def _try(target: Target) -> Reach:
     try:
         with socket.create_connection((target.address, target.port), CONNECT_SECONDS):
-            reach = "open"
+            return "open"
     except OSError as fault:
-        if fault.errno == errno.ECONNREFUSED:
-            reach = "refused"
-    return Reached(address=target.address, port=target.port, reach=reach)
+        return "refused" if fault.errno == errno.ECONNREFUSED else "closed"
 
 
 def serve_link(request: ServeLink, announce: Callable[[Listening], None]) -> None:
@@ -182,7 +165,6 @@ def _connect(request: MeasureLink) -> socket.socket:
 
 
 def _is_known(connection: socket.socket, secret: bytes) -> bool:
-    """Say whether whoever connects begins with the secret."""
     connection.settimeout(_ACCEPT_SECONDS)
     greeting = b""
     with suppress(OSError):

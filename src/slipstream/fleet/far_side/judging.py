@@ -38,7 +38,6 @@ class RunVerdict(Record):
 
     @property
     def message(self) -> str:
-        """Return it in words."""
         found = {"as-good": "as good as before", "worse": "worse than before", None: "undecided"}
         figures = "no request could be compared"
         if self.tokens_per_second is not None:

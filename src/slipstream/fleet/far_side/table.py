@@ -49,18 +49,14 @@ class Here:
     say: Callable[[Record], None]
 
     def find(self, fleet: str) -> Path:
-        """Return a fleet's folder."""
         return self.home / find_folder(fleet)
-
-    @property
-    def path(self) -> str:
-        """Return where programs are looked for."""
-        return self.environment.get("PATH", os.defpath)
 
 
 Function = Callable[[Any, Here], Record | None]
 TABLE: dict[type[Record], Function] = {
-    BalancerRequest: lambda one, here: carry_out(one, here.find(one.fleet), here.path, here.now),
+    BalancerRequest: lambda one, here: carry_out(
+        one, here.find(one.fleet), here.environment.get("PATH", os.defpath), here.now
+    ),
     DescribeMachine: lambda one, here: describe_here(
         this_machine(here.environment, here.now), one.models
     ),
@@ -76,7 +72,6 @@ NAMES = {kind.__name__: kind for kind in TABLE}
 
 
 def answer(name: str, content: bytes, here: Here) -> Record | None:
-    """Carry out a request."""
     kind = NAMES[name]
     try:
         request = kind.model_validate_json(content)

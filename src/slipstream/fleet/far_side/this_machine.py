@@ -60,8 +60,6 @@ class LocateModel(Record):
 
 
 class ModelPlace(Record):
-    """The folder of a model."""
-
     tree: FarFolder
 
 
@@ -97,7 +95,9 @@ def find_weights(locks: Path, models: Sequence[str]) -> dict[str, str]:
     for file in sorted(locks.glob("*.json")):
         with suppress(InvalidInputError):
             if (lock := read_lock(file)) is not None:
-                found |= {name: digest_weights(lock) for name in models if _is_of(lock, name)}
+                known = {lock.repository, lock.folder}
+                named = [one for one in models if {one, str(Path(one).expanduser())} & known]
+                found |= {name: digest_weights(lock) for name in named}
     return found
 
 
@@ -107,10 +107,6 @@ def digest_weights(lock: WeightsLock) -> str:
         f"{file.sha256} {file.name}\n" for file in lock.files if file.name.endswith(".safetensors")
     )
     return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def _is_of(lock: WeightsLock, model: str) -> bool:
-    return model in (lock.repository, lock.folder) or str(Path(model).expanduser()) == lock.folder
 
 
 def hold_model(request: ModelRequest, environment: Mapping[str, str]) -> HeldModel:
@@ -145,27 +141,27 @@ def find_tree(name: str, environment: Mapping[str, str]) -> Path:
 
 
 def read_interfaces(root: Path, run: RunProgram) -> tuple[Interface, ...]:
-    """List the interfaces that other machines can be reached by."""
     devices = _find_rdma_devices(root)
     found = []
     for entry in parse_addresses(run(("ip", "-json", "address"))):
         name = entry["ifname"]
         if "LOOPBACK" in entry.get("flags", ()):
             continue
-        addresses = _list_addresses(entry)
+        addresses, state = _list_addresses(entry), entry.get("operstate")
         device = devices.get(name)
+        port = root / f"sys/class/infiniband/{device}/ports/1"
         speed = _read_number(root / "sys/class/net" / name / "speed")
         found.append(
             Interface(
                 name=name,
-                up=_is_up(entry),
+                up=None if state in (None, "UNKNOWN") else state == "UP",
                 mtu=entry.get("mtu"),
                 # The kernel's unit is megabits per second; a virtual one says -1.
                 speed_gbit_per_s=speed / 1000 if speed and speed > 0 else None,
                 addresses=addresses,
                 rdma_device=device,
-                rdma_active=_is_active(root, device) if device else None,
-                gid_index=_find_gid(root, device, addresses) if device else None,
+                rdma_active=parse_port_state(read_text(port / "state")) if device else None,
+                gid_index=_find_gid(port, addresses) if device else None,
             )
         )
     return tuple(found[:MOST_INTERFACES])
@@ -178,7 +174,6 @@ def read_ephemeral_ports(root: Path) -> tuple[int, int] | None:
 
 
 def parse_addresses(text: str | None) -> list[dict[str, Any]]:
-    """Read what `ip -json address` prints."""
     try:
         entries = json.loads(text or "[]")
     except ValueError:
@@ -195,26 +190,14 @@ def _list_addresses(entry: dict[str, Any]) -> tuple[str, ...]:
     return tuple(f"{address}/{length}" for address, length in kept)
 
 
-def _is_up(entry: dict[str, Any]) -> bool | None:
-    state = entry.get("operstate")
-    return None if state in (None, "UNKNOWN") else state == "UP"
-
-
 def _find_rdma_devices(root: Path) -> dict[str, str]:
-    """Return the RDMA device of each interface that has one."""
     return {
         interface.name: interface.parents[2].name
         for interface in sorted(root.glob("sys/class/infiniband/*/device/net/*"))
     }
 
 
-def _is_active(root: Path, device: str) -> bool | None:
-    return parse_port_state(read_text(root / f"sys/class/infiniband/{device}/ports/1/state"))
-
-
-def _find_gid(root: Path, device: str, addresses: tuple[str, ...]) -> int | None:
-    """Find the RoCE v2 entry of one of the interface's IPv4 addresses."""
-    port = root / f"sys/class/infiniband/{device}/ports/1"
+def _find_gid(port: Path, addresses: tuple[str, ...]) -> int | None:
     own = {ip_address(address.partition("/")[0]) for address in addresses}
     for index in range(MOST_GIDS):
         if (gid := read_text(port / f"gids/{index}")) is None:

@@ -1,16 +1,111 @@
-"""Slipstream's own command on a far machine, its answer read as a record, and files there."""
+"""Slipstream's own command on a far machine, its answer read as a record, and files there.
 
+A far machine is another's: what it prints is bounded, and shown by nobody unescaped.
+"""
+
+import json
+import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 from pydantic import ValidationError
 
 from slipstream.errors import InvalidInputError, MissingPartError, SlipstreamError, UnreachableError
-from slipstream.fleet.machines.transport import Answer, Stream, Transport, escape
 from slipstream.fleet.record import Fleet, Machine
 from slipstream.records import Record, describe_faults
+
+# Processes of ssh at a time; each takes about 10 MB and, while it connects, a core for 20 ms.
+MOST_AT_ONCE = 32
+Result = TypeVar("Result")
+Words = Sequence[str]
+# What a machine does now: its name, a state and a line about it.
+Show = Callable[[str, str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command on a machine left behind; all of it is a stranger's text."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def document(self) -> bytes:
+        """Return its output from the line on that begins a JSON document: logins print first."""
+        return _skip_chatter(self.stdout)
+
+    @property
+    def complaint(self) -> str:
+        """Return the message of Slipstream's own error, or the last line, safe to show."""
+        with suppress(ValueError, KeyError, TypeError):
+            return escape(str(json.loads(_skip_chatter(self.stderr))["error"]["message"]))
+        lines = [line for line in self.stderr.decode(errors="replace").splitlines() if line.strip()]
+        own = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        return escape((own[:1] or lines[-1:] or [f"exit code {self.code}"])[0])
+
+
+class Stream(Protocol):
+    """A command that runs on a machine while its output is read."""
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield its lines as they come, each of bounded length."""
+
+    def close(self) -> int | None:
+        """End it, and return its exit code if it had ended by itself."""
+
+
+class Transport(Protocol):
+    def run(
+        self, machine: str, argv: Words, *, stdin: bytes | None = None, timeout: float
+    ) -> Answer:
+        """Run a command to its end."""
+
+    def send(self, machine: str, local: Path | bytes, remote: str) -> None:
+        """Put a file there in one step; a relative path is below the user's home."""
+
+    def start(self, machine: str, argv: Words, *, stdin: bytes | None = None) -> Stream:
+        """Begin a command whose output is read as it comes."""
+
+    def relay(
+        self, source: str, giving: Words, machine: str, taking: Words, *, timeout: float
+    ) -> Answer:
+        """Hand one machine's output to another's input, and return what the taker said."""
+
+
+def _skip_chatter(output: bytes) -> bytes:
+    chatter = re.match(rb"(?:[^{\n][^\n]*\n|\n)*", output)
+    return output[chatter.end() if chatter else 0 :]
+
+
+def escape(text: str, most: int = 300) -> str:
+    """Return a stranger's text on one line that cannot move a cursor or hide a word."""
+    shown = "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
+    )
+    return shown if len(shown) <= most else f"{shown[:most]}..."
+
+
+def ask_all(
+    machines: Iterable[str], ask: Callable[[str], Result], *, at_once: int = MOST_AT_ONCE
+) -> dict[str, Result | SlipstreamError]:
+    """Do the same for every machine concurrently; a machine that fails does not stop the others."""
+
+    def ask_one(machine: str) -> Result | SlipstreamError:
+        try:
+            return ask(machine)
+        except SlipstreamError as fault:
+            return fault
+
+    names = list(machines)
+    with ThreadPoolExecutor(max_workers=max(1, min(at_once, len(names)))) as pool:
+        return dict(zip(names, pool.map(ask_one, names), strict=True))
+
 
 VENV = ".local/share/slipstream/fleet/venv"
 INSTALL_HINT = "slipstream fleet probe --install; or set python in its table of the fleet's file"
@@ -38,15 +133,14 @@ class Machines:
     def call(
         self,
         machine: str,
-        words: Sequence[str],
+        words: Words,
         *,
         stdin: bytes | None = None,
         timeout: float = 60,
-        variables: Sequence[str] = (),
+        variables: Words = (),
     ) -> Answer:
         """Run Slipstream on a machine; one that does not have it is an error."""
-        command = name_command(self.fleet.machines[machine], words)
-        command = ["env", *variables, *command] if variables else command
+        command = name_command(self.fleet.machines[machine], words, variables)
         answer = self.transport.run(machine, command, stdin=stdin, timeout=timeout)
         if answer.code in NOT_FOUND:
             raise MissingPartError(
@@ -61,7 +155,7 @@ class Machines:
         kind: type[AnyRecord],
         *,
         timeout: float = 60,
-        variables: Sequence[str] = (),
+        variables: Words = (),
         fault: type[SlipstreamError] = UnreachableError,
         hint: str = VERSION_HINT,
     ) -> AnyRecord:
@@ -73,16 +167,10 @@ class Machines:
         return read_answer(machine, answer, kind)
 
     def start(
-        self,
-        machine: str,
-        words: Sequence[str],
-        *,
-        stdin: bytes | None = None,
-        variables: Sequence[str] = (),
+        self, machine: str, words: Words, *, stdin: bytes | None = None, variables: Words = ()
     ) -> Stream:
         """Begin Slipstream on a machine; its output is read as it comes."""
-        command = name_command(self.fleet.machines[machine], words)
-        command = ["env", *variables, *command] if variables else command
+        command = name_command(self.fleet.machines[machine], words, variables)
         return self.transport.start(machine, command, stdin=stdin)
 
     def send(self, machine: str, content: bytes, name: str) -> None:
@@ -90,7 +178,6 @@ class Machines:
         self.transport.send(machine, content, f"{self.fleet.folder}/{name}")
 
     def read(self, machine: str, name: str) -> bytes | None:
-        """Read a file, None if there is none."""
         path, mark = f"{self.fleet.folder}/{name}", secrets.token_hex(16)
         command = ["sh", "-c", _READ, "sh", path, mark]
         answer = self.transport.run(machine, command, timeout=READ_SECONDS)
@@ -107,7 +194,6 @@ class Machines:
     def read_record(
         self, machine: str, name: str, kind: type[AnyRecord], *, hint: str
     ) -> AnyRecord | None:
-        """Read a record, None if there is none."""
         if (content := self.read(machine, name)) is None:
             return None
         try:
@@ -120,11 +206,11 @@ class Machines:
             ) from fault
 
 
-def name_command(machine: Machine, words: Sequence[str]) -> list[str]:
-    """Return the command line of Slipstream on a machine."""
+def name_command(machine: Machine, words: Words, variables: Words = ()) -> list[str]:
+    program = ["sh", "-c", _RUN, "slipstream"]
     if machine.python is not None:
-        return [name_program(machine.python), "-m", "slipstream", *words]
-    return ["sh", "-c", _RUN, "slipstream", *words]
+        program = [name_program(machine.python), "-m", "slipstream"]
+    return [*(["env", *variables] if variables else []), *program, *words]
 
 
 def name_program(path: str) -> str:
@@ -133,7 +219,6 @@ def name_program(path: str) -> str:
 
 
 def name_request(request: Record) -> list[str]:
-    """Return the words of the command that takes a request on its standard input."""
     return ["fleet", "far", type(request).__name__, "--json"]
 
 

@@ -9,6 +9,7 @@ import base64
 import csv
 import hashlib
 import io
+import re
 import shlex
 import zipfile
 from importlib.metadata import distribution
@@ -19,7 +20,6 @@ from slipstream.errors import MissingPartError
 from slipstream.fleet.machines.commands import VENV, Machines, name_program
 
 WHEELS = ".local/share/slipstream/fleet/wheels"
-_SKIPPED = ("__pycache__",)
 _TAG = "py3-none-any"
 _FILES = ("METADATA", "entry_points.txt")
 _MAKE_VENV = f'[ -x "{VENV}/bin/python" ] || python3 -m venv --system-site-packages "{VENV}"'
@@ -27,13 +27,14 @@ INSTALL_SECONDS = 300
 
 
 def make_wheel() -> tuple[str, bytes]:
-    """Return the name and the content of a wheel of the package that is running."""
     metadata = distribution("slipstream")
     stem = f"slipstream-{slipstream.__version__}"
     files = {f"slipstream/{name}": content for name, content in _read_package()}
     for name in _FILES:
         if (text := metadata.read_text(name)) is not None:
-            files[f"{stem}.dist-info/{name}"] = _set_version(name, text).encode()
+            # An editable install may not know yet which version runs.
+            text = re.sub(r"(?m)^Version:.*$", f"Version: {slipstream.__version__}", text)
+            files[f"{stem}.dist-info/{name}"] = text.encode()
     files[f"{stem}.dist-info/WHEEL"] = (
         f"Wheel-Version: 1.0\nGenerator: slipstream\nRoot-Is-Purelib: true\nTag: {_TAG}\n"
     ).encode()
@@ -73,23 +74,10 @@ def _run(far: Machines, machine: str, argv: list[str], what: str) -> None:
 
 def _read_package() -> list[tuple[str, bytes]]:
     folder = Path(slipstream.__file__).parent
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    paths = [path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts]
     return [
-        (path.relative_to(folder).as_posix(), path.read_bytes())
-        for path in paths
-        if not set(_SKIPPED) & set(path.parts)
+        (path.relative_to(folder).as_posix(), path.read_bytes()) for path in paths if path.is_file()
     ]
-
-
-def _set_version(name: str, text: str) -> str:
-    """Write the version that runs, which an editable install may not know yet."""
-    if name != "METADATA":
-        return text
-    lines = [
-        f"Version: {slipstream.__version__}" if line.startswith("Version:") else line
-        for line in text.split("\n")
-    ]
-    return "\n".join(lines)
 
 
 def _list_record(files: dict[str, bytes], own: str) -> bytes:

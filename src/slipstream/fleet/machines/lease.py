@@ -19,8 +19,7 @@ from pydantic import AwareDatetime, Field
 
 from slipstream.atomic_files import write_atomically
 from slipstream.errors import InvalidInputError, SlipstreamError, UnreachableError
-from slipstream.fleet.machines.commands import Machines
-from slipstream.fleet.machines.transport import escape
+from slipstream.fleet.machines.commands import Machines, escape
 from slipstream.fleet.record import Name
 from slipstream.records import Record, read_record
 
@@ -30,8 +29,6 @@ _PLAIN = r"^[A-Za-z0-9@._ -]{1,120}$"
 
 
 class Lease(Record):
-    """Who holds a fleet, for what, and until when."""
-
     schema_version: Literal[1] = 1
     owner: str = Field(pattern=r"^[0-9a-f]{32}$")
     who: str = Field(pattern=_PLAIN)
@@ -88,7 +85,6 @@ class HeldLease:
         self._renewing = threading.Thread(target=self._renew, daemon=True)
 
     def take(self, *, force: bool) -> None:
-        """Take the lease, or fail with whose it is."""
         held = self._ask("take", force=force)
         if held.owner != self._owner:
             raise InvalidInputError(

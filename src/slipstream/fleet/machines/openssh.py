@@ -11,15 +11,14 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from slipstream.errors import MissingPartError, UnreachableError
-from slipstream.fleet.machines.commands import Machines
-from slipstream.fleet.machines.transport import Answer, Stream, ask_all
+from slipstream.fleet.machines.commands import Answer, Machines, Stream, Words, ask_all
 from slipstream.fleet.record import Fleet
 
 MOST_BYTES = 32 << 20
@@ -56,7 +55,7 @@ _CAUSES = (
 # The length is compared: the end of a connection looks like the end of a file.
 _WRITE = (
     'set -e; umask 077; mkdir -p "$(dirname "$1")"; p="$1.partial-$$"; trap \'rm -f "$p"\' EXIT; '
-    'cat > "$p"; [ "$(wc -c < "$p")" -eq "$3" ]; chmod "$2" "$p"; mv "$p" "$1"'
+    'cat > "$p"; [ "$(wc -c < "$p")" -eq "$2" ]; mv "$p" "$1"'
 )
 
 
@@ -71,15 +70,15 @@ class OpenSsh:
     _used: set[str] = field(default_factory=set)
 
     def run(
-        self, machine: str, argv: Sequence[str], *, stdin: bytes | None = None, timeout: float
+        self, machine: str, argv: Words, *, stdin: bytes | None = None, timeout: float
     ) -> Answer:
         """Run a command to its end; one that takes too long or says too much is ended."""
         return self._finish(machine, self._begin(machine, argv, stdin), stdin, timeout)
 
-    def send(self, machine: str, local: Path | bytes, remote: str, *, mode: int = 0o600) -> None:
-        """Put a file there in one step, readable by nobody else until its mode says otherwise."""
+    def send(self, machine: str, local: Path | bytes, remote: str) -> None:
+        """Put a file there in one step, readable by its user alone."""
         content = local if isinstance(local, bytes) else local.read_bytes()
-        argv = ["sh", "-c", _WRITE, "sh", remote, f"{mode:o}", str(len(content))]
+        argv = ["sh", "-c", _WRITE, "sh", remote, str(len(content))]
         answer = self.run(machine, argv, stdin=content, timeout=60 + len(content) / 1e6)
         if answer.code:
             raise UnreachableError(
@@ -87,22 +86,14 @@ class OpenSsh:
                 hint=self.fleet.hint_ssh(machine, "df -h ."),
             )
 
-    def start(self, machine: str, argv: Sequence[str], *, stdin: bytes | None = None) -> Stream:
-        """Begin a command whose output is read as it comes."""
+    def start(self, machine: str, argv: Words, *, stdin: bytes | None = None) -> Stream:
         process = self._begin(machine, argv, stdin, stderr=subprocess.DEVNULL)
         _feed(process, stdin)
         return SshStream(process)
 
     def relay(
-        self,
-        source: str,
-        giving: Sequence[str],
-        machine: str,
-        taking: Sequence[str],
-        *,
-        timeout: float,
+        self, source: str, giving: Words, machine: str, taking: Words, *, timeout: float
     ) -> Answer:
-        """Hand one machine's output to another's input, through this one."""
         giver = self._begin(source, giving, None, stderr=subprocess.DEVNULL)
         try:
             taker = self._begin(machine, taking, giver.stdout)
@@ -117,7 +108,6 @@ class OpenSsh:
         return Answer(answer.code or giver.returncode, b"", answer.stderr)
 
     def close(self) -> None:
-        """Close the shared connections."""
         if self.shared:
             ask_all(self._used, self._disconnect)
         shutil.rmtree(self.sockets, ignore_errors=True)
@@ -131,7 +121,7 @@ class OpenSsh:
     def _begin(
         self,
         machine: str,
-        argv: Sequence[str],
+        argv: Words,
         stdin: bytes | IO[bytes] | None,
         stderr: int = subprocess.PIPE,
     ) -> "subprocess.Popen[bytes]":
@@ -139,7 +129,7 @@ class OpenSsh:
         command = [self.program, *self._list_options(), *self._name(machine), shlex.join(argv)]
         return subprocess.Popen(
             command,
-            stdin=_choose_input(stdin),
+            stdin=subprocess.PIPE if isinstance(stdin, bytes) else stdin or subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=stderr,
             # An interrupt is ours to handle: a child that dies of it first would look like a fault.
@@ -147,11 +137,7 @@ class OpenSsh:
         )
 
     def _finish(
-        self,
-        machine: str,
-        process: "subprocess.Popen[bytes]",
-        stdin: bytes | None,
-        timeout: float,
+        self, machine: str, process: "subprocess.Popen[bytes]", stdin: bytes | None, timeout: float
     ) -> Answer:
         output, complaints = bytearray(), bytearray()
         threads = [
@@ -224,24 +210,16 @@ class SshStream:
         self._process = process
 
     def lines(self) -> Iterator[bytes]:
-        """Yield its lines; one without an end is cut."""
         assert self._process.stdout is not None
         while line := self._process.stdout.readline(1 << 16):
             yield line
 
     def close(self) -> int | None:
-        """End it, and return its exit code if it had ended by itself."""
         code = self._process.poll()
         _end(self._process)
         if self._process.stdout is not None:
             self._process.stdout.close()
         return code
-
-
-def _choose_input(stdin: bytes | IO[bytes] | None) -> int | IO[bytes]:
-    if stdin is None:
-        return subprocess.DEVNULL
-    return subprocess.PIPE if isinstance(stdin, bytes) else stdin
 
 
 def _keep(process: "subprocess.Popen[bytes]", pipe: IO[bytes], content: bytearray) -> None:

@@ -14,8 +14,7 @@ from shlex import join
 
 from slipstream.errors import InvalidInputError, MissingPartError, SlipstreamError, UnreachableError
 from slipstream.fleet.far_side.this_machine import HeldModel, LocateModel, ModelPlace, ModelRequest
-from slipstream.fleet.machines.commands import Machines
-from slipstream.fleet.machines.transport import Show, ask_all
+from slipstream.fleet.machines.commands import Machines, Show, ask_all
 from slipstream.fleet.plan import FleetPlan
 from slipstream.planning.plan import LaunchPlan
 from slipstream.units import show_bytes
@@ -28,7 +27,6 @@ _UNPACK = 'mkdir -p "$1" && tar -C "$1" -xf - -- "$2"'
 
 
 def list_models(plan: LaunchPlan) -> Iterator[ModelRequest]:
-    """Yield a plan's models."""
     settings, code = plan.settings, plan.trusts_remote_code
     revision = settings.revision.value if settings.revision else None
     yield ModelRequest(model=settings.model.value, revision=revision, with_code=code)
@@ -51,15 +49,12 @@ def spread_weights(plan: FleetPlan, groups: list[str], far: Machines, show: Show
 
 @dataclass(frozen=True, slots=True)
 class _Spreading:
-    """One model's way to its machines."""
-
     plan: FleetPlan
     model: ModelRequest
     far: Machines
     show: Show
 
     def spread(self, machines: list[str]) -> None:
-        """Find who has the model, fetch it if nobody does, and copy it to the others."""
         found = ask_all(machines, self._check)
         held = {name: one for name, one in found.items() if isinstance(one, HeldModel)}
         if not held:
@@ -101,7 +96,6 @@ class _Spreading:
         )
 
     def _copy(self, source: str, held: HeldModel, machine: str) -> HeldModel:
-        """Copy a model's tree to a machine, and have it hashed there."""
         transport, model = self.far.transport, self.model.model
         size = show_bytes(held.size_bytes)
         self.show(machine, "copying", f"{model}, {size}, from {source}")

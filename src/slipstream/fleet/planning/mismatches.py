@@ -7,8 +7,7 @@ from typing import Literal
 from slipstream import __version__
 from slipstream.checkpoints.pairing import Fault
 from slipstream.engines import vllm
-from slipstream.fleet.machines.commands import VENV
-from slipstream.fleet.machines.transport import escape
+from slipstream.fleet.machines.commands import VENV, escape
 from slipstream.fleet.plan import Link, MachineView
 from slipstream.fleet.planning.topology import GroupNetwork, order_ring
 from slipstream.fleet.record import Fleet
@@ -37,7 +36,6 @@ def find_mismatches(
 def find_network_faults(
     fleet: Fleet, group: str, network: GroupNetwork | None, links: tuple[Link, ...]
 ) -> Iterator[Fault]:
-    """Say what is wrong with the links of a group of several machines."""
     members, where = fleet.groups[group].machines, f"group {group}"
     if network is None:
         what = f"no network has a measured link between every two of {', '.join(members)}"
@@ -81,7 +79,6 @@ def _find_version_faults(fleet: Fleet, views: Mapping[str, MachineView]) -> Iter
 def _find_group_faults(
     fleet: Fleet, group: str, views: Mapping[str, MachineView]
 ) -> Iterator[Fault]:
-    """Find what ranks of one engine may not differ in."""
     members = {name: views[name] for name in fleet.groups[group].machines if name in views}
     hosts = {name: view.host for name, view in members.items()}
     engines = {name: view.engine for name, view in members.items()}

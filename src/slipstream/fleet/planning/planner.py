@@ -19,12 +19,13 @@ from slipstream.fleet.plan import (
     RankPlan,
 )
 from slipstream.fleet.planning.mismatches import find_mismatches, find_network_faults
-from slipstream.fleet.planning.ports import list_balancer_ports, list_group_ports
 from slipstream.fleet.planning.topology import (
     GroupNetwork,
     decide_lone_variables,
     decide_variables,
     find_network,
+    list_ports,
+    make_rule,
 )
 from slipstream.fleet.record import Fleet
 from slipstream.hardware import Host
@@ -53,9 +54,12 @@ def make_fleet_plan(fleet: Fleet, probe: FleetProbe, plan_machine: PlanMachine) 
             faults += find_network_faults(fleet, name, network, links)
         planned = _plan_group(fleet, name, views, network, plan_machine)
         faults += _collect_faults(planned)
-        ports += list_group_ports(fleet, planned, network, ephemeral)
+        ports += list_ports(fleet, planned, network, ephemeral)
         groups.append(planned)
     balancer = _plan_balancer(fleet, groups, views)
+    if balancer is not None:
+        why = "the one address of the fleet"
+        ports.append(make_rule(balancer.machine, balancer.port, "clients", why))
     faults += _find_key_faults(fleet)
     return FleetPlan(
         fleet=fleet,
@@ -63,7 +67,7 @@ def make_fleet_plan(fleet: Fleet, probe: FleetProbe, plan_machine: PlanMachine) 
         links=links,
         groups=tuple(groups),
         balancer=balancer,
-        ports=(*ports, *list_balancer_ports(balancer)),
+        ports=tuple(ports),
         faults=tuple(faults),
     )
 

@@ -1,20 +1,43 @@
-"""A look at every machine of a fleet over SSH, all at a time; what could not be seen is a fault."""
+"""A look at every machine of a fleet over SSH, all at a time; what could not be seen is a fault.
+
+Only ways between the members of a group are measured, so the work grows with the groups and not
+with all pairs of machines; requests and answers are text, which any network carries.
+"""
 
 import math
 import re
+import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from ipaddress import IPv4Interface, IPv6Interface, ip_interface
+from itertools import combinations, islice, product
 from pathlib import Path
+
+from pydantic import ValidationError
 
 from slipstream import __version__
 from slipstream.checkpoints.pairing import Fault
 from slipstream.errors import SlipstreamError, UnreachableError
+from slipstream.fleet.far_side.connections import (
+    SECRET_BYTES,
+    LinkFigures,
+    Listening,
+    MeasureLink,
+    ServeLink,
+)
 from slipstream.fleet.far_side.this_machine import DescribeMachine
-from slipstream.fleet.machines.commands import Machines, name_command
+from slipstream.fleet.machines.commands import (
+    Machines,
+    Stream,
+    ask_all,
+    escape,
+    name_command,
+    name_request,
+)
 from slipstream.fleet.machines.installing import install, make_wheel
-from slipstream.fleet.machines.transport import ask_all, escape
-from slipstream.fleet.plan import FleetProbe, MachineView
-from slipstream.fleet.planning.links import list_ends, measure_links
+from slipstream.fleet.plan import FleetProbe, Interface, Link, MachineView
+from slipstream.fleet.record import Fleet
 
 PROBE_SECONDS = 120
 Report = Callable[[str], None]
@@ -30,7 +53,6 @@ def probe_fleet(
     *,
     installing: bool = False,
     wheels: Path | None = None,
-    measuring: bool = True,
 ) -> FleetProbe:
     """Look at every machine and measure the links; a machine that fails does not stop the others.
 
@@ -53,8 +75,6 @@ def probe_fleet(
     views = {name: one for name, one in seen.items() if isinstance(one, MachineView)}
     failed = [one for one in seen.values() if isinstance(one, SlipstreamError)]
     faults = tuple(_describe(one, code="fleet-machine") for one in failed)
-    if not measuring:
-        return FleetProbe(machines=views, faults=faults)
     report("the links are measured")
     links, missing = measure_links(far, views)
     faults += tuple(_describe(fault, code="fleet-link") for fault in missing)
@@ -102,3 +122,126 @@ def _read_clock(far: Machines, machine: str) -> float | None:
 def _describe(error: SlipstreamError, *, code: str) -> Fault:
     details = f" ({'; '.join(error.details)})" if error.details else ""
     return Fault(code=code, verdict="refuse", message=f"{error.message}{details}", hint=error.hint)
+
+
+MOST_WAYS = 6
+LISTEN_SECONDS = 30
+MOST_LOGIN_LINES = 100
+_VIRTUAL = ("docker", "br-", "virbr", "cni", "flannel", "kube", "tun", "tap")
+
+
+def list_pairs(fleet: Fleet) -> list[tuple[str, str]]:
+    """List the pairs of machines that exchange results in every layer of every step."""
+    return [pair for group in fleet.groups.values() for pair in combinations(group.machines, 2)]
+
+
+def list_ways(a: str, view_a: MachineView, b: str, view_b: MachineView) -> list[Link]:
+    """List pairs of addresses in the same network, RDMA first; failing that, the first of each.
+
+    They are links whose figures are not known yet.
+    """
+    ends = list(product(list_ends(view_a), list_ends(view_b)))
+    # A bridge that every machine has for itself carries the same address everywhere.
+    near = [
+        (one, other)
+        for one, other in ends
+        if one[1].network == other[1].network and one[1].ip != other[1].ip
+    ]
+    ways = [
+        Link(
+            a=a,
+            b=b,
+            interface_a=one.name,
+            interface_b=other.name,
+            address_a=str(here.ip),
+            address_b=str(there.ip),
+            kind="roce" if one.rdma_active and other.rdma_active else "tcp",
+            gigabits=None,
+            round_trip_ms=None,
+            mtu_a=one.mtu,
+            mtu_b=other.mtu,
+        )
+        for (one, here), (other, there) in near or ends[:1]
+    ]
+    return sorted(ways, key=lambda way: way.kind != "roce")[:MOST_WAYS]
+
+
+def measure_links(
+    far: Machines, views: Mapping[str, MachineView]
+) -> tuple[tuple[Link, ...], tuple[SlipstreamError, ...]]:
+    """Measure every way between pairs that were seen, no machine twice at a time."""
+    pairs = [pair for pair in list_pairs(far.fleet) if pair[0] in views and pair[1] in views]
+    links, faults = list[Link](), list[SlipstreamError]()
+    for chosen in _group_disjoint(pairs):
+        ways = {f"{a} and {b}": list_ways(a, views[a], b, views[b]) for a, b in chosen}
+
+        def measure(name: str, ways: dict[str, list[Link]] = ways) -> list[Link]:
+            return _measure_pair(far, name, ways[name])
+
+        for outcome in ask_all(ways, measure).values():
+            if isinstance(outcome, SlipstreamError):
+                faults.append(outcome)
+            else:
+                links += outcome
+    return tuple(links), tuple(faults)
+
+
+def list_ends(view: MachineView) -> Iterator[tuple[Interface, IPv4Interface | IPv6Interface]]:
+    """Yield the addresses of a machine that others may reach, in the kernel's order."""
+    for interface in view.interfaces:
+        if interface.up is not False and not interface.name.startswith(_VIRTUAL):
+            for address in interface.addresses:
+                yield interface, ip_interface(address)
+
+
+def _group_disjoint(pairs: list[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """Put pairs into rounds in which no machine is twice: they would share their links."""
+    left = list(pairs)
+    while left:
+        busy, chosen = set[str](), []
+        for pair in left:
+            if busy.isdisjoint(pair):
+                busy.update(pair)
+                chosen.append(pair)
+        left = [pair for pair in left if pair not in chosen]
+        yield chosen
+
+
+def _measure_pair(far: Machines, name: str, ways: list[Link]) -> list[Link]:
+    """Measure all ways between two machines; one that carries nothing is no link."""
+    links, faults = list[Link](), list[SlipstreamError]()
+    for way in ways:
+        try:
+            links.append(_measure_way(far, way))
+        except SlipstreamError as fault:
+            faults.append(fault)
+    if not ways:
+        faults = [UnreachableError(f"{name} have no network in common", hint="ip address, on both")]
+    if not links:
+        raise faults[0]
+    return links
+
+
+def _measure_way(far: Machines, way: Link) -> Link:
+    secret = secrets.token_hex(SECRET_BYTES)
+    serving = ServeLink(address=way.address_b, secret=secret, seconds=LISTEN_SECONDS)
+    content = serving.model_dump_json().encode()
+    stream = far.start(way.b, name_request(serving), stdin=content)
+    try:
+        port = _read_port(way.b, stream)
+        asked = MeasureLink(source=way.address_a, address=way.address_b, port=port, secret=secret)
+        figures = far.ask(way.a, asked, LinkFigures)
+    finally:
+        stream.close()
+    gigabits, round_trip = round(figures.gigabits, 2), round(figures.round_trip_ms, 3)
+    return way.model_copy(update={"gigabits": gigabits, "round_trip_ms": round_trip})
+
+
+def _read_port(machine: str, stream: Stream) -> int:
+    """Read where the other end listens; what a login prints comes before it."""
+    for line in islice(stream.lines(), MOST_LOGIN_LINES):
+        with suppress(ValidationError):
+            return Listening.model_validate_json(line).port
+    raise UnreachableError(
+        f"{machine}: the end of a link did not begin to listen", hint="slipstream fleet probe"
+    )

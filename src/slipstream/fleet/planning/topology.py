@@ -1,19 +1,24 @@
-"""Which measured links a group's ranks use, in what shape, and the variables that say so.
+"""Which measured links a group's ranks use, the variables that say so, and the ports to open.
 
 Sockets (Gloo, NCCL's bootstrap, vLLM's queues) need one interface per machine over which every
 other member is reached. RDMA needs less: in a ring of cables each machine reaches its neighbours
 only, and NCCL is told so. Sources of the variables: vLLM 0.32 for its own; NCCL's documentation;
 what eugr's and sparkrun's scripts set for linked DGX Sparks (docs/fleet.md compares them).
+
+Ranks open sockets at ports that the kernel chooses (Gloo, NCCL, vLLM's queues), and none of them
+asks for a key: that range is for the members alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_interface
 from itertools import combinations
-from typing import Literal
+from typing import Any, Literal
 
-from slipstream.fleet.plan import Interface, Link, MachineView
+from slipstream.fleet.plan import FleetPlan, GroupPlan, Interface, Link, MachineView, PortRule
+from slipstream.fleet.record import Fleet
 from slipstream.planning.settings import Choice
+from slipstream.planning.spreading import MASTER_PORT, WATCH_PORT
 
 Shape = Literal["direct", "switched", "ring", "tcp"]
 RING_ALGORITHM_FROM = 4
@@ -36,7 +41,6 @@ class GroupNetwork:
 
     @property
     def slowest_gigabits(self) -> float | None:
-        """Return what the slowest of its links carries."""
         known = [link.gigabits for link in self.links if link.gigabits is not None]
         return min(known, default=None)
 
@@ -94,14 +98,12 @@ def order_ring(members: tuple[str, ...], cables: list[Link]) -> tuple[str, ...] 
 
 
 def find_interface(view: MachineView, name: str) -> Interface:
-    """Return a machine's interface by its name."""
     return next(interface for interface in view.interfaces if interface.name == name)
 
 
 def _find_complete(
     members: tuple[str, ...], views: Mapping[str, MachineView], links: list[Link]
 ) -> list[list[Link]]:
-    """List the networks that have a link between every two members."""
     networks: dict[str, list[Link]] = {}
     for link in links:
         networks.setdefault(_name_network(views[link.a], link), []).append(link)
@@ -189,3 +191,85 @@ def _decide_rdma(network: GroupNetwork, machine: str) -> dict[str, Choice[str]]:
             str(index), "hardware", "the RoCE v2 entry of these devices' IPv4 addresses"
         )
     return chosen
+
+
+ROCE_PORT = 4791
+EPHEMERAL = (32768, 60999)
+Callers = tuple[str, ...] | Literal["clients"]
+
+
+def list_ports(
+    fleet: Fleet,
+    group: GroupPlan,
+    network: GroupNetwork | None,
+    ephemeral: dict[str, tuple[int, int]],
+) -> Iterator[PortRule]:
+    members = [rank.machine for rank in group.ranks]
+    head = members[0]
+    callers = _find_callers(fleet, head)
+    yield make_rule(head, group.port, callers, "the gate, which asks for a key")
+    for machine in members if len(members) > 1 else ():
+        others = tuple(name for name in members if name != machine)
+        if machine == head:
+            why = "where ranks find each other; it asks nobody who they are"
+            yield make_rule(machine, MASTER_PORT, others, why)
+        why = "supervisors' reports on their ranks, which are signed"
+        yield make_rule(machine, WATCH_PORT, others, why, protocol="udp")
+        first, last = ephemeral.get(machine, EPHEMERAL)
+        why = "Gloo, NCCL and vLLM's queues, at ports that the kernel chooses"
+        yield make_rule(machine, first, others, why, last_port=last)
+        if network is not None and network.shape != "tcp":
+            yield make_rule(machine, ROCE_PORT, others, "RoCE v2", protocol="udp")
+
+
+def make_rule(machine: str, port: int, who: Callers, why: str, **more: Any) -> PortRule:
+    """Return who may reach a TCP port, or with `more` another."""
+    return PortRule.model_validate(
+        {"machine": machine, "port": port, "protocol": "tcp", "who": who, "why": why, **more}
+    )
+
+
+def _find_callers(fleet: Fleet, head: str) -> Callers:
+    """Say who may ask a group: the load balancer if there is one; without keys nobody else."""
+    if fleet.keys is None:
+        return ()
+    if fleet.balancer is None:
+        return "clients"
+    return () if fleet.balancer.machine == head else (fleet.balancer.machine,)
+
+
+def render_firewall(plan: FleetPlan, machine: str) -> str:
+    """Write a machine's rules for nftables: others than those planned are dropped at these ports.
+
+    Other ports are left as they are, and so are connections that this machine opened.
+    """
+    rules = [rule for rule in plan.ports if rule.machine == machine]
+    table = f"slipstream_{plan.fleet.name}".replace("-", "_").replace(".", "_")
+    lines = [
+        f"table inet {table}",
+        f"delete table inet {table}",
+        f"table inet {table} {{",
+        "  chain input {",
+        "    type filter hook input priority 0; policy accept;",
+        '    iif "lo" accept',
+        "    ct state established,related accept",
+    ]
+    for rule in rules:
+        port = f"{rule.port}-{rule.last_port}" if rule.last_port else str(rule.port)
+        match = f"{rule.protocol} dport {port}"
+        if rule.who == "clients":
+            lines.append(f"    {match} accept")
+            continue
+        lines += [f"    {family} {match} accept" for family in _list_sources(plan, rule.who)]
+        lines.append(f"    {match} drop")
+    return "\n".join([*lines, "  }", "}"])
+
+
+def _list_sources(plan: FleetPlan, machines: tuple[str, ...]) -> list[str]:
+    """Return matches on the addresses from which these machines come."""
+    known = sorted(address for name in machines for address in plan.list_addresses(name))
+    by_family = {
+        "ip saddr": [address for address in known if ":" not in address],
+        "ip6 saddr": [address for address in known if ":" in address],
+    }
+    return [f"{match} {{ {', '.join(some)} }}" for match, some in by_family.items() if some]

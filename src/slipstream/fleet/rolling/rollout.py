@@ -5,21 +5,15 @@ where it was left. Every step can be done twice.
 """
 
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from pydantic import AwareDatetime, Field, model_validator
+from pydantic import AwareDatetime, Field
 
 from slipstream.records import Record
 
 Step = Literal["close", "drain", "stop", "start", "verify", "open", "swap", "judge", "swap back"]
 RollState = Literal["rolling", "rolling back", "done", "rolled back", "rollback failed"]
 Version = Literal["old", "new"]
-
-_OLD_STATES = {
-    "going back": "rolling back",
-    "went back": "rolled back",
-    "stuck": "rollback failed",
-}
 FORWARD: tuple[Step, ...] = ("close", "drain", "stop", "start", "verify", "open")
 # What served before needs no proof but that it starts and answers.
 BACK: tuple[Step, ...] = ("close", "drain", "stop", "start", "open")
@@ -69,29 +63,16 @@ class Rollout(Record):
     groups: tuple[GroupRoll, ...]
     failure: str | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _take_first_schema(cls, content: Any) -> Any:
-        """Read a record of schema 1, which had other words for the same states."""
-        if isinstance(content, dict) and content.get("schema_version") == 1:
-            state = str(content.get("state"))
-            return {**content, "schema_version": 2, "state": _OLD_STATES.get(state, state)}
-        return content
-
     @property
     def version(self) -> Version:
-        """The version that groups are given now."""
         return "new" if self.state in ("rolling", "done") else "old"
 
     @property
     def is_over(self) -> bool:
-        """Say whether nothing is left to do."""
         return self.state in ("done", "rolled back", "rollback failed")
 
 
 class Action(NamedTuple):
-    """The next thing to do."""
-
     group: str
     step: Step
     version: Version
@@ -126,7 +107,6 @@ def begin(
 
 
 def find_next(rollout: Rollout) -> Action | None:
-    """Return what to do next; None if it is over."""
     for one in () if rollout.is_over else rollout.groups:
         if one.remaining:
             return Action(one.group, one.remaining[0], rollout.version)

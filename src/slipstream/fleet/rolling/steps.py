@@ -9,8 +9,7 @@ from typing import Protocol
 from slipstream.errors import EngineError, InvalidInputError, SlipstreamError, UnreachableError
 from slipstream.fleet.balancer.deploying import ask_balancer
 from slipstream.fleet.far_side.judging import JudgeRun, RunVerdict
-from slipstream.fleet.machines.commands import Machines, read_answer
-from slipstream.fleet.machines.transport import Show, escape
+from slipstream.fleet.machines.commands import Machines, Show, escape, read_answer
 from slipstream.fleet.plan import FleetPlan
 from slipstream.fleet.record import Fleet
 from slipstream.fleet.rolling.rollout import (
@@ -101,7 +100,6 @@ class FleetPerformer:
     drain_seconds: float = DRAIN_SECONDS
 
     def perform(self, action: Action) -> str | None:
-        """Do a step of a group."""
         group, step = action.group, action.step
         self.show(self._find_head(group), step, f"group {group}")
         if step == "start":
@@ -209,7 +207,6 @@ class FleetPerformer:
         return read_answer(head, answer, Swap)
 
     def _judge(self, _: str) -> str:
-        """Wait until requests have decided about all groups of the canary."""
         judge = self._judge_drafter if self.rollout.drafter else self._judge_plan
         limit = self.rollout.trial_seconds or TRIAL_SECONDS
         deadline = time.monotonic() + limit + TRIAL_SLACK_SECONDS
@@ -278,18 +275,15 @@ def serves(run: RunStatus, drafter: str) -> bool:
 
 
 def save_rollout(far: Machines, rollout: Rollout) -> None:
-    """Write down how far it is."""
     far.send(far.fleet.first_machine, rollout.to_json().encode(), _RECORD)
 
 
 def save_plans(far: Machines, plans: dict[Version, FleetPlan]) -> None:
-    """Write down what groups had and what they get."""
     for version, plan in plans.items():
         far.send(far.fleet.first_machine, plan.to_json().encode(), _PLANS[version])
 
 
 def read_rollout(far: Machines) -> Rollout | None:
-    """Read the last rollout, None if there was none."""
     machine = far.fleet.first_machine
     away = far.fleet.hint_ssh(machine, f"rm {far.fleet.folder}/{_RECORD}")
     hint = f"if no rollout goes on: {away}"
@@ -297,7 +291,6 @@ def read_rollout(far: Machines) -> Rollout | None:
 
 
 def read_plans(far: Machines) -> dict[Version, FleetPlan]:
-    """Read both plans of the last rollout."""
     return {version: _read_plan(far, name, _ANOTHER) for version, name in _PLANS.items()}
 
 

@@ -8,13 +8,12 @@ from slipstream.errors import SlipstreamError
 from slipstream.fleet.balancer.deploying import ask_balancer
 from slipstream.fleet.far_side.connections import (
     MOST_TARGETS,
-    Reached,
+    Reach,
     ReachList,
     ReachRequest,
     Target,
 )
-from slipstream.fleet.machines.commands import Machines, read_answer
-from slipstream.fleet.machines.transport import ask_all, escape
+from slipstream.fleet.machines.commands import Machines, ask_all, escape, read_answer
 from slipstream.fleet.plan import FleetPlan, PortRule
 from slipstream.fleet.running.status import FleetStatus
 from slipstream.records import Record
@@ -25,22 +24,17 @@ DOCTOR_SECONDS = 60
 
 
 class MachineCheck(Record):
-    """A check of one machine, or of the whole fleet."""
-
     machine: str | None
     check: Check
 
 
 class FleetExamination(Record):
-    """Every check that found something, and how many found nothing."""
-
     schema_version: Literal[1] = 1
     fleet: str
     found: tuple[MachineCheck, ...]
     passed: int
 
     def count(self, verdict: str) -> int:
-        """Count the checks that ended so."""
         return sum(one.check.verdict == verdict for one in self.found)
 
 
@@ -130,10 +124,8 @@ def _check_ports(plan: FleetPlan, far: Machines) -> Iterator[MachineCheck]:
         if isinstance(answer, SlipstreamError):
             yield _find(machine, "ports", answer.message, answer.hint)
             continue
-        for one in answer.reached:
-            rule = wanted[machine].get(Target(address=one.address, port=one.port))
-            if rule is not None:
-                yield _judge(machine, rule, one)
+        for rule, found in zip(wanted[machine].values(), answer.reached, strict=False):
+            yield _judge(machine, rule, found)
 
 
 def _list_targets(plan: FleetPlan, machine: str) -> Iterator[tuple[Target, PortRule]]:
@@ -148,16 +140,16 @@ def _list_targets(plan: FleetPlan, machine: str) -> Iterator[tuple[Target, PortR
             yield Target(address=address, port=rule.port), rule
 
 
-def _judge(machine: str, rule: PortRule, one: Reached) -> MachineCheck:
+def _judge(machine: str, rule: PortRule, reach: Reach) -> MachineCheck:
     allowed = rule.who == "clients" or machine in rule.who
     where = f"port {rule.port} of {rule.machine}"
-    if one.reach == "open" and not allowed:
+    if reach == "open" and not allowed:
         hint = "slipstream fleet plan --firewall"
         return _find(machine, "ports", f"{where} is open to {machine}, and not meant to be", hint)
-    if one.reach == "closed" and allowed:
+    if reach == "closed" and allowed:
         hint = f"on {rule.machine}: nft list ruleset"
         return _find(machine, "ports", f"{where} cannot be reached from {machine}", hint)
-    return _find(machine, "ports", f"{where}: {one.reach}")
+    return _find(machine, "ports", f"{where}: {reach}")
 
 
 def _find(

@@ -4,18 +4,21 @@ Each machine serves under its own supervisor, and the ranks of a group watch eac
 run, nothing here is needed any more.
 """
 
+import queue
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from slipstream.errors import EngineError, InvalidInputError, SlipstreamError
-from slipstream.fleet.machines.commands import Machines
-from slipstream.fleet.machines.transport import Show, ask_all, escape
+from slipstream.fleet.machines.commands import Machines, Show, Stream, ask_all, escape
 from slipstream.fleet.plan import FleetPlan, GroupPlan
-from slipstream.fleet.record import PLAN_NAME, Fleet
+from slipstream.fleet.record import PLAN_NAME
 from slipstream.fleet.running.status import FleetStatus
+from slipstream.serving.access.keys import read_keys
 from slipstream.serving.run import Event
 
 KEYS_NAME = "keys.json"
@@ -32,7 +35,7 @@ def list_files(
     if (rank := plan.find_rank(machine)) is not None:
         files[PLAN_NAME] = rank.plan.to_json().encode()
         if plan.fleet.keys is not None:
-            files[KEYS_NAME] = _read_keys(plan.fleet.keys.file)
+            files[KEYS_NAME] = render_keys(plan.fleet.keys.file)
     group = plan.fleet.find_group(machine) or ""
     if group in group_secrets:
         files[f"group-{group}.key"] = group_secrets[group]
@@ -112,7 +115,9 @@ def _serve(far: Machines, machine: str, show: Show) -> None:
     fleet = far.fleet
     keys = [f"SLIPSTREAM_KEYS=~/{fleet.folder}/{KEYS_NAME}"] if fleet.keys else []
     words = ["serve", f"{fleet.folder}/{PLAN_NAME}", "--detach", "--json"]
-    words += ["--tls", f"{fleet.folder}/tls"] if _is_balanced(fleet, machine) else []
+    # Of a machine that answers requests, only the load balancer may ask.
+    heads = {group.machines[0] for group in fleet.groups.values()}
+    words += ["--tls", f"{fleet.folder}/tls"] if fleet.balancer and machine in heads else []
     stream = far.start(machine, words, variables=keys)
     last: Event | None = None
     try:
@@ -128,30 +133,65 @@ def _serve(far: Machines, machine: str, show: Show) -> None:
         )
 
 
-def _is_balanced(fleet: Fleet, machine: str) -> bool:
-    """Say whether a machine answers requests, and only the load balancer may ask it."""
-    heads = {group.machines[0] for group in fleet.groups.values()}
-    return machine in heads and fleet.balancer is not None
-
-
 def _read_events(lines: Iterator[bytes]) -> Iterator[Event]:
-    """Read what `serve --json` prints; anything else is passed over."""
     for line in lines:
-        try:
+        with suppress(ValidationError):
             yield Event.model_validate_json(line)
-        except ValidationError:
-            continue
 
 
-def _read_keys(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as fault:
+def render_keys(file: Path) -> bytes:
+    """Return the fleet's keys as a machine keeps them, a line each; there has to be one."""
+    if not (keys := read_keys(file)):
         raise InvalidInputError(
-            f"cannot read the fleet's keys {file}: {fault.strerror}",
+            f"there are no keys in {file}",
             hint=f"SLIPSTREAM_KEYS={file} slipstream keys new --name NAME",
-        ) from fault
+        )
+    return "".join(f"{key.model_dump_json(exclude_none=True)}\n" for key in keys).encode()
 
 
 def _find_faults(answers: dict[str, SlipstreamError | None]) -> dict[str, SlipstreamError]:
     return {name: one for name, one in answers.items() if isinstance(one, SlipstreamError)}
+
+
+LONGEST_LINE = 4000
+# Machines that say more than is read wait; so does the memory of this one.
+MOST_LINES = 10_000
+_Line = tuple[str, str] | None
+
+
+def follow_logs(
+    far: Machines, runs: Mapping[str, str], words: Sequence[str]
+) -> Generator[tuple[str, str], None, None]:
+    """Yield lines of `slipstream logs` of each machine's run as they come, escaped."""
+    lines: queue.Queue[_Line] = queue.Queue(MOST_LINES)
+    streams = list[Stream]()
+    try:
+        for machine, run in runs.items():
+            try:
+                stream = far.start(machine, ["logs", *words, run])
+            except SlipstreamError as fault:
+                yield machine, fault.message
+                continue
+            streams.append(stream)
+            threading.Thread(target=_read, args=(machine, stream, lines), daemon=True).start()
+        left = len(streams)
+        while left:
+            if (line := lines.get()) is None:
+                left -= 1
+            else:
+                yield line
+    finally:
+        for stream in streams:
+            stream.close()
+
+
+def _read(machine: str, stream: Stream, lines: "queue.Queue[_Line]") -> None:
+    try:
+        for line in stream.lines():
+            # A bar is redrawn many times before its line ends: its last form counts.
+            text = line.decode(errors="replace").rstrip("\r\n").rpartition("\r")[2]
+            lines.put((machine, escape(text, LONGEST_LINE)))
+    except ValueError:  # It was closed meanwhile.
+        pass
+    finally:
+        lines.put(None)

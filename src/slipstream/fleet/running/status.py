@@ -8,8 +8,7 @@ from typing import Literal
 from pydantic import AwareDatetime
 
 from slipstream.errors import SlipstreamError
-from slipstream.fleet.machines.commands import Machines, read_answer
-from slipstream.fleet.machines.transport import ask_all
+from slipstream.fleet.machines.commands import Machines, ask_all, read_answer
 from slipstream.fleet.record import Fleet, is_of_fleet
 from slipstream.records import Record
 from slipstream.serving.live_view import LiveView
@@ -35,16 +34,12 @@ class MachineStatus(Record):
 
 
 class GroupStatus(Record):
-    """A group as clients see it."""
-
     name: str
     state: GroupState
     url: str | None
 
 
 class FleetStatus(Record):
-    """Every machine and every group at one moment."""
-
     schema_version: Literal[1] = 1
     fleet: str
     at: AwareDatetime
@@ -53,11 +48,9 @@ class FleetStatus(Record):
 
     @property
     def is_ready(self) -> bool:
-        """Say whether every group answers."""
         return all(group.state == "ready" for group in self.groups)
 
     def find_machine(self, name: str) -> MachineStatus:
-        """Return a machine by its name."""
         return next(one for one in self.machines if one.machine == name)
 
 
@@ -77,8 +70,6 @@ class GroupView(Record):
 
 
 class FleetView(Record):
-    """All groups at one moment."""
-
     schema_version: Literal[1] = 1
     fleet: str
     at: AwareDatetime
@@ -86,13 +77,11 @@ class FleetView(Record):
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Return what all groups generate together, as far as it is known."""
         known = [one.tokens_per_second for one in self.groups if one.tokens_per_second is not None]
         return sum(known) if known else None
 
 
 def read_fleet_status(far: Machines, now: AwareDatetime) -> FleetStatus:
-    """Ask all machines concurrently for their runs."""
     answers = ask_all(far.fleet.machines, lambda machine: read_run(far, machine))
     by_name = {name: _describe(far.fleet, name, answer) for name, answer in answers.items()}
     groups = tuple(
@@ -149,7 +138,6 @@ def _describe(
 
 
 def read_fleet_view(far: Machines, status: FleetStatus) -> FleetView:
-    """Ask the first machine of every group that has a run."""
     heads = {name: group.machines[0] for name, group in far.fleet.groups.items()}
     runs = {name: status.find_machine(head).run for name, head in heads.items()}
     asked = {name: run.id for name, run in runs.items() if run is not None}

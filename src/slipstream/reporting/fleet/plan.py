@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from slipstream.fleet.plan import FleetPlan, FleetProbe, GroupPlan, Link, MachineView, PortRule
-from slipstream.fleet.planning.ports import render_firewall
+from slipstream.fleet.planning.topology import render_firewall
 from slipstream.hardware import name_kind
 from slipstream.planning.plan import Decision
 from slipstream.reporting.tables import align

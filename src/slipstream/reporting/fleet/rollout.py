@@ -1,6 +1,6 @@
 """A rollout as text: what each group has now, and what it took."""
 
-from slipstream.fleet.machines.transport import escape
+from slipstream.fleet.machines.commands import escape
 from slipstream.fleet.rolling.rollout import GroupRoll, Rollout
 
 

@@ -1,6 +1,6 @@
 """The runs of a fleet and what they do, a line per group and machine."""
 
-from slipstream.fleet.machines.transport import escape
+from slipstream.fleet.machines.commands import escape
 from slipstream.fleet.running.status import FleetStatus, FleetView, GroupView, MachineStatus
 from slipstream.reporting.serving.run import show_age
 from slipstream.reporting.tables import align

@@ -11,7 +11,7 @@ from slipstream.errors import ExitCode
 from slipstream.fleet.balancer.control import BackendState, BackendStatus, BalancerStatus
 from slipstream.fleet.far_side.connections import LinkFigures
 from slipstream.fleet.far_side.judging import RunVerdict
-from slipstream.fleet.machines.transport import Answer
+from slipstream.fleet.machines.commands import Answer
 from slipstream.fleet.record import Fleet, read_fleet
 from slipstream.measuring.client.engine_metrics import EngineCounts
 from slipstream.measuring.verifying.certificate import Regret

@@ -6,8 +6,8 @@ import pytest
 from cryptography import x509
 
 from slipstream.cli.main import run
-from slipstream.fleet.machines.transport import Answer
-from slipstream.fleet.trust.distribution import DeliveryList
+from slipstream.fleet.machines.commands import Answer
+from slipstream.fleet.trust import DeliveryList
 from slipstream.serving.access.keys import make_key
 from tests.unit.cli.fleet.site import NUMBERS, Site, bring_up, make_replicas
 from tests.unit.fleet.far_machines import NOW, say

@@ -12,7 +12,6 @@ def plan_balancer(
     ports: tuple[int, ...] = (),
     address: str = "10.0.0.{}",
 ) -> BalancerPlan:
-    """Plan a load balancer before groups of one machine each."""
     return BalancerPlan(
         machine="spark-1",
         address="10.0.0.1",

@@ -10,7 +10,6 @@ from tests.unit.fleet.balancer.balancers import plan_balancer
 
 
 def read_section(text: str, title: str) -> list[str]:
-    """Return the lines of one section."""
     rest = text.split(f"\n{title}\n", 1)[1]
     return [line.strip() for line in rest.split("\n\n", 1)[0].splitlines()]
 
@@ -77,12 +76,9 @@ def test_the_policy_session_makes_a_session_of_whoever_names_none() -> None:
     assert line not in render_balancer(plan_balancer("a"))
 
 
-def test_a_load_balancer_without_groups_is_refused() -> None:
+def test_an_address_of_version_6_is_bracketed_and_no_group_at_all_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="nothing to balance"):
         render_balancer(plan_balancer())
-
-
-def test_an_address_of_version_6_is_bracketed_and_clients_may_have_one() -> None:
     text = render_balancer(plan_balancer("a", address="fd00::{}"))
     assert "server a [fd00::1]:8000" in text
     assert re.search(r"bind .*:8300\" v4v6 ", text)

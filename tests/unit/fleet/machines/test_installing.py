@@ -13,17 +13,9 @@ from slipstream import __version__
 from slipstream.errors import MissingPartError
 from slipstream.fleet.machines.commands import Machines
 from slipstream.fleet.machines.installing import install, make_wheel
-from slipstream.fleet.record import Fleet
-from tests.unit.fleet.far_machines import FarMachines, say
+from tests.unit.fleet.far_machines import FarMachines, make_fleet, say
 
-FLEET = Fleet.model_validate(
-    {
-        "name": "lab",
-        "model": {"target": "a/b"},
-        "machines": {"one": {}, "two": {"python": "~/env/bin/python"}},
-        "groups": {"g": {"machines": ["one", "two"]}},
-    }
-)
+FLEET = make_fleet(machines={"one": {}, "two": {"python": "~/env/bin/python"}})
 
 
 def test_the_wheel_is_whole_and_the_same_every_time() -> None:
@@ -36,9 +28,8 @@ def test_the_wheel_is_whole_and_the_same_every_time() -> None:
         assert rows.keys() == set(archive.namelist())
         digest = hashlib.sha256(archive.read("slipstream/cli/main.py")).digest()
         entry = archive.read(f"slipstream-{__version__}.dist-info/entry_points.txt")
-    assert rows["slipstream/cli/main.py"] == (
-        f"sha256={urlsafe_b64encode(digest).rstrip(b'=').decode()}"
-    )
+    shown = urlsafe_b64encode(digest).rstrip(b"=").decode()
+    assert rows["slipstream/cli/main.py"] == f"sha256={shown}"
     assert b"slipstream.cli.main:run_and_exit" in entry
 
 

@@ -37,15 +37,14 @@ def test_a_lease_ends_by_itself_and_late_renewal_does_not_take_it_back(tmp_path:
     assert change(tmp_path, OURS, later) == THEIRS
 
 
-def test_a_lease_is_taken_by_force_and_given_back_by_its_owner_only(tmp_path: Path) -> None:
+def test_a_lease_is_taken_by_force_given_back_by_its_owner_only_and_a_spoilt_one_is_free(
+    tmp_path: Path,
+) -> None:
     change(tmp_path, OURS)
     assert change(tmp_path, THEIRS, force=True) == THEIRS
     change(tmp_path, OURS, action="release")
     assert (tmp_path / FILE).exists()
     change(tmp_path, THEIRS, action="release")
     assert not (tmp_path / FILE).exists()
-
-
-def test_a_spoilt_file_holds_up_nobody(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("{")
     assert change(tmp_path, OURS) == OURS

@@ -1,19 +1,26 @@
 """A fleet's plan gives every rank its own variables, and names what does not match."""
 
-import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slipstream.fleet.plan import FleetPlan, FleetProbe, Link, MachineView, diff_fleet_plans
+from slipstream.fleet.plan import (
+    FleetPlan,
+    FleetProbe,
+    Link,
+    MachineView,
+    RankPlan,
+    diff_fleet_plans,
+)
 from slipstream.fleet.planning.planner import make_fleet_plan
-from slipstream.fleet.planning.ports import render_firewall
+from slipstream.fleet.planning.topology import render_firewall
 from slipstream.fleet.record import Fleet, read_fleet
 from slipstream.hardware import Host
 from slipstream.planning import LaunchPlan, PlanOptions
 from slipstream.records import read_record
-from tests.unit.fleet.far_machines import view
+from tests.unit.fleet.far_machines import make_fleet, view
 from tests.unit.planning.bare_plans import bare_plan
 
 DOCS = Path(__file__).parents[4] / "docs" / "fleet"
@@ -37,18 +44,6 @@ def plan_sparks(name: str, **changes: Any) -> FleetPlan:
     return make_fleet_plan(fleet.model_copy(update=changes), probe, plan_machine)
 
 
-def make_fleet(**changes: Any) -> Fleet:
-    return Fleet.model_validate(
-        {
-            "name": "lab",
-            "model": {"target": "a/b"},
-            "machines": {"one": {}, "two": {}},
-            "groups": {"g": {"machines": ["one", "two"]}},
-            **changes,
-        }
-    )
-
-
 def link(**changes: Any) -> Link:
     ends: dict[str, Any] = {"a": "one", "b": "two", "interface_a": "eth0", "interface_b": "eth0"}
     ends |= {"address_a": "10.0.0.1", "address_b": "10.0.0.2", "mtu_a": 1500, "mtu_b": 1500}
@@ -58,12 +53,13 @@ def link(**changes: Any) -> Link:
 def plan_two(
     *links: Link, one: MachineView | None = None, two: MachineView | None = None, **changes: Any
 ) -> FleetPlan:
-    views = {
-        "one": one or view(1, address="10.0.0.1"),
-        "two": two or view(2, address="10.0.0.2"),
-    }
+    views = {"one": one or view(1, address="10.0.0.1"), "two": two or view(2, address="10.0.0.2")}
     probe = FleetProbe(machines=views, links=links or (link(),))
     return make_fleet_plan(make_fleet(**changes), probe, plan_machine)
+
+
+def read_variables(rank: RankPlan) -> dict[str, str]:
+    return {name: choice.value for name, choice in rank.plan.environment.items()}
 
 
 def list_codes(plan: FleetPlan) -> dict[str, str]:
@@ -73,7 +69,7 @@ def list_codes(plan: FleetPlan) -> dict[str, str]:
 def test_two_sparks_with_a_cable_use_both_halves_of_the_port() -> None:
     plan = plan_sparks("two-sparks")
     head, follower = plan.groups[0].ranks
-    assert head.environment == {
+    assert read_variables(head) == {
         "CORES": "20",
         "VLLM_HOST_IP": "192.168.177.11",
         "GLOO_SOCKET_IFNAME": "enp1s0f1np1",
@@ -84,7 +80,7 @@ def test_two_sparks_with_a_cable_use_both_halves_of_the_port() -> None:
         "NCCL_CROSS_NIC": "1",
         "NCCL_IB_GID_INDEX": "3",
     }
-    assert follower.environment == {**head.environment, "VLLM_HOST_IP": "192.168.177.12"}
+    assert read_variables(follower) == {**read_variables(head), "VLLM_HOST_IP": "192.168.177.12"}
     for rank in (head, follower):
         words = " ".join(rank.plan.argv())
         assert f"--tensor-parallel-size 2 --nnodes 2 --node-rank {rank.rank}" in words
@@ -107,14 +103,14 @@ def test_machines_whose_cables_are_in_different_ports_get_different_variables() 
         update={"machines": {**probe.machines, "spark-2": other}, "links": tuple(links)}
     )
     head, follower = make_fleet_plan(fleet, probe, plan_machine).groups[0].ranks
-    assert head.environment["NCCL_IB_HCA"] == "=rocep1s0f1,roceP2p1s0f1"
-    assert follower.environment["NCCL_IB_HCA"] == "=rocep1s0f0,roceP2p1s0f0"
-    assert follower.environment["GLOO_SOCKET_IFNAME"] == "enp1s0f0np0"
+    assert read_variables(head)["NCCL_IB_HCA"] == "=rocep1s0f1,roceP2p1s0f1"
+    assert read_variables(follower)["NCCL_IB_HCA"] == "=rocep1s0f0,roceP2p1s0f0"
+    assert read_variables(follower)["GLOO_SOCKET_IFNAME"] == "enp1s0f0np0"
 
 
 def test_four_sparks_in_a_ring_coordinate_over_the_network_that_all_share() -> None:
     plan = plan_sparks("four-sparks")
-    chosen = plan.groups[0].ranks[2].environment
+    chosen = read_variables(plan.groups[0].ranks[2])
     assert chosen["GLOO_SOCKET_IFNAME"] == "enP7s7"
     assert chosen["VLLM_HOST_IP"] == "192.0.2.13"
     assert chosen["NCCL_IB_HCA"].count("roce") == 4
@@ -130,14 +126,15 @@ def test_ranks_out_of_the_rings_order_are_named_in_the_right_one() -> None:
     plan = make_fleet_plan(fleet, probe, plan_machine)
     fault = next(one for one in plan.faults if one.code == "fleet-ring")
     assert fault.hint == ('machines = ["spark-1", "spark-2", "spark-3", "spark-4"] in [groups.glm]')
-    assert plan.groups[0].ranks[0].environment["NCCL_NET"] == "Socket"
+    assert read_variables(plan.groups[0].ranks[0])["NCCL_NET"] == "Socket"
 
 
 def test_without_accelerators_only_gloo_and_vllm_are_told() -> None:
     plan = plan_two()
     names = {"CORES", "VLLM_HOST_IP", "GLOO_SOCKET_IFNAME"}
-    assert plan.groups[0].ranks[1].environment.keys() == names
+    assert read_variables(plan.groups[0].ranks[1]).keys() == names
     assert list_codes(plan) == {"fleet-keys": "warn"}
+    assert FleetPlan.model_validate_json(plan.to_json()) == plan
 
 
 def test_one_engine_has_the_settings_that_its_smallest_machine_can_hold() -> None:
@@ -149,9 +146,13 @@ def test_one_engine_has_the_settings_that_its_smallest_machine_can_hold() -> Non
     assert [rank.plan.machine for rank in plan.groups[0].ranks] == ["small", "small"]
 
 
+ALIKE: dict[str, Any] = {"weights": {"a/b": "0" * 64}, "clock_offset_seconds": 0.1}
+
+
 @pytest.mark.parametrize(
     ("change", "code", "verdict"),
     [
+        ({}, "fleet-keys", "warn"),
         ({"slipstream": "0.0.1"}, "fleet-slipstream", "refuse"),
         ({"engine": None}, "fleet-engine", "refuse"),
         ({"engine": "vllm 0.31.0"}, "fleet-rank-engine", "refuse"),
@@ -162,19 +163,15 @@ def test_one_engine_has_the_settings_that_its_smallest_machine_can_hold() -> Non
 def test_what_does_not_match_is_a_fault_with_something_to_type(
     change: dict[str, Any], code: str, verdict: str
 ) -> None:
-    alike: dict[str, Any] = {"weights": {"a/b": "0" * 64}, "clock_offset_seconds": 0.1}
-    one = view(1, address="10.0.0.1", **alike)
-    plan = plan_two(one=one, two=view(2, address="10.0.0.2", **alike | change))
+    one = view(1, address="10.0.0.1", **ALIKE)
+    plan = plan_two(one=one, two=view(2, address="10.0.0.2", **ALIKE | change))
     assert list_codes(plan)[code] == verdict
     fault = next(one for one in plan.faults if one.code == code)
-    assert "two" in fault.message
     assert fault.hint
-
-
-def test_machines_that_match_have_no_fault() -> None:
-    alike: dict[str, Any] = {"weights": {"a/b": "0" * 64}, "clock_offset_seconds": 0.1}
-    views = [view(number, address=f"10.0.0.{number}", **alike) for number in (1, 2)]
-    assert list_codes(plan_two(one=views[0], two=views[1])) == {"fleet-keys": "warn"}
+    if change:
+        assert "two" in fault.message
+    else:
+        assert plan.faults == (fault,)
 
 
 @pytest.mark.parametrize(
@@ -190,13 +187,14 @@ def test_a_poor_link_is_a_warning(change: dict[str, Any], code: str) -> None:
     assert list_codes(plan)[code] == "warn"
 
 
-def test_a_group_without_a_link_is_refused_and_so_is_one_with_an_unseen_machine() -> None:
+def test_a_group_without_a_link_an_unseen_machine_and_a_balancer_without_keys_are_refused() -> None:
     probe = FleetProbe(machines={"one": view(1), "two": view(2)})
     plan = make_fleet_plan(make_fleet(), probe, plan_machine)
     assert list_codes(plan)["fleet-group-link"] == "refuse"
     assert plan.refusals
     unseen = make_fleet_plan(make_fleet(), FleetProbe(machines={"one": view(1)}), plan_machine)
     assert unseen.groups == ()
+    assert list_codes(plan_two(balancer={"machine": "one"}))["fleet-keys"] == "refuse"
 
 
 def test_ports_of_ranks_are_for_members_and_the_gates_for_the_load_balancer() -> None:
@@ -228,41 +226,51 @@ def test_ports_of_ranks_are_for_members_and_the_gates_for_the_load_balancer() ->
     assert "ip saddr { 10.0.0.3 } tcp dport 8000 accept\n    tcp dport 8000 drop" in shown
 
 
-def test_a_load_balancer_without_keys_is_refused() -> None:
-    assert list_codes(plan_two(balancer={"machine": "one"}))["fleet-keys"] == "refuse"
-
-
 def test_two_plans_are_compared_machine_by_machine() -> None:
-    left, right = (
-        plan_two(),
-        plan_two(
-            link(gigabits=12.0),
-            groups={
-                "g": {"machines": ["one", "two"], "wishes": {"engine": ["--max-num-seqs", "3"]}}
-            },
-        ),
-    )
+    group = {"machines": ["one", "two"], "wishes": {"engine": ["--max-num-seqs", "3"]}}
+    left, right = plan_two(), plan_two(link(gigabits=12.0), groups={"g": group})
     shown = {one.flag: (one.left, one.right) for one in diff_fleet_plans(left, right)}
     assert shown["one --max-num-seqs"] == (None, "3")
     assert "link one two eth0" in shown
     assert list(diff_fleet_plans(left, left)) == []
 
 
-def test_a_plan_loads_back_from_its_json() -> None:
-    plan = plan_two()
-    assert FleetPlan.model_validate_json(plan.to_json()) == plan
+# docs/fleet.md shows beside other scripts what the plan of the same Sparks really sets.
+def list_rows(title: str) -> list[tuple[list[str], str]]:
+    """Return the settings and our values of a table, by the words before it."""
+    text = (DOCS.parent / "fleet.md").read_text().partition(f"**{title}")[2].partition("\n\n|")[2]
+    rows = [line.split(" | ") for line in text.partition("\n\n")[0].splitlines()[2:]]
+    return [(re.findall(r"`([^`]+)`", row[0]), row[1].strip()) for row in rows]
 
 
-def test_a_plan_of_an_earlier_version_is_read() -> None:
-    plan = plan_two(balancer={"machine": "one"}, keys={"file": "keys.json"})
-    document = json.loads(plan.to_json())
-    document["fleet"]["router"] = document["fleet"].pop("balancer")
-    router = {**document.pop("balancer"), "policy": "power_of_two", "settings": {"--policy": 1}}
-    old = {**document, "router": router, "schema_version": 1}
-    read = FleetPlan.model_validate_json(json.dumps(old))
-    assert read.balancer is not None
-    assert plan.balancer is not None
-    assert read.balancer.groups == plan.balancer.groups
-    assert read.fleet.balancer is not None
-    without = FleetPlan.model_validate_json(json.dumps({**old, "router": None}))
-    assert without.balancer is None
+def split(ours: str, count: int) -> list[str]:
+    """Return our value of each setting of a row; none if it is told in words."""
+    if ours == "not set":
+        return [ours] * count
+    values = re.split("; " if ";" in ours else ", ", ours) if count > 1 else [ours]
+    return values if not re.search(r"[a-z] [a-z]|rank", ours) else []
+
+
+def show(plan: FleetPlan, name: str) -> str:
+    """Show a setting of the first rank, and after it that of the second if it differs."""
+    found = [rank.plan.find(name) for rank in plan.groups[0].ranks[:2]]
+    if name.startswith("RAY_"):
+        return "not set"
+    values = ["not set" if one is None else str(one.value) for one in found]
+    if name == "VLLM_HOST_IP":
+        values[1] = f".{values[1].rpartition('.')[2]}"
+    return values[0] if values[0] == values[1] else ", ".join(values)
+
+
+@pytest.mark.parametrize(
+    ("title", "name"), [("Two Sparks", "two-sparks"), ("Four Sparks", "four-sparks")]
+)
+def test_our_column_is_what_the_plan_sets(title: str, name: str) -> None:
+    plan = plan_sparks(name)
+    shown = {
+        setting: value
+        for names, ours in list_rows(title)
+        for setting, value in zip(names, split(ours, len(names)), strict=False)
+    }
+    assert len(shown) >= 8
+    assert {setting: show(plan, setting) for setting in shown} == shown

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.errors import InvalidInputError
-from slipstream.fleet.trust.authority import (
+from slipstream.fleet.trust import (
     MACHINE_DAYS,
     RENEW_BEFORE,
     Authority,

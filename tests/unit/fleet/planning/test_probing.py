@@ -5,12 +5,11 @@ import threading
 
 from slipstream.errors import SlipstreamError
 from slipstream.fleet.far_side.connections import LinkFigures
-from slipstream.fleet.machines.commands import Machines
-from slipstream.fleet.machines.transport import Answer
+from slipstream.fleet.machines.commands import Answer, Machines
 from slipstream.fleet.plan import Interface, MachineView
-from slipstream.fleet.planning.links import list_pairs, list_ways, measure_links
+from slipstream.fleet.planning.probing import list_pairs, list_ways, measure_links
 from slipstream.fleet.record import Fleet
-from tests.unit.fleet.far_machines import FarMachines, say, view
+from tests.unit.fleet.far_machines import FarMachines, make_fleet, say, view
 
 
 def interface(name: str, *addresses: str, up: bool = True, rdma: bool | None = None) -> Interface:
@@ -29,16 +28,15 @@ def machine(*interfaces: Interface) -> MachineView:
     return view(1, interfaces=interfaces)
 
 
-def make_fleet(count: int, size: int, **changes: object) -> Fleet:
+def make_groups(count: int, size: int) -> Fleet:
     names = [f"m{number}" for number in range(count * size)]
     groups = {f"g{n}": {"machines": names[n * size : (n + 1) * size]} for n in range(count)}
-    document = {"name": "lab", "model": {"target": "a/b"}, "groups": groups, **changes}
-    return Fleet.model_validate({**document, "machines": {name: {} for name in names}})
+    return make_fleet(groups=groups, machines={name: {} for name in names})
 
 
 def test_pairs_grow_with_the_groups_and_not_with_the_square_of_the_machines() -> None:
-    assert len(list_pairs(make_fleet(200, 1))) == 0
-    assert len(list_pairs(make_fleet(50, 4, balancer={"machine": "m0"}))) == 50 * 6
+    assert len(list_pairs(make_groups(200, 1))) == 0
+    assert len(list_pairs(make_groups(50, 4))) == 50 * 6
 
 
 def test_rdma_comes_first_and_bridges_and_dead_ports_do_not_count() -> None:
@@ -56,7 +54,7 @@ def test_rdma_comes_first_and_bridges_and_dead_ports_do_not_count() -> None:
         interface("dead", "10.2.0.2/24"),
         interface("cable", "10.1.0.2/24", rdma=True),
     )
-    ways = [(way.interface_a.name, way.address_b) for way in list_ways("a", one, "b", two)]
+    ways = [(way.interface_a, way.address_b) for way in list_ways("a", one, "b", two)]
     assert ways == [("cable", "10.1.0.2"), ("lan", "10.0.0.2")]
 
 
@@ -67,7 +65,7 @@ def test_machines_of_different_networks_are_tried_by_their_first_addresses() -> 
 
 
 def test_no_machine_is_measured_twice_at_a_time_and_a_way_that_carries_nothing_is_no_link() -> None:
-    fleet = make_fleet(1, 4)
+    fleet = make_groups(1, 4)
     views = {name: view(number) for number, name in enumerate(fleet.machines, 1)}
     busy, twice, lock = set[str](), list[str](), threading.Lock()
 

@@ -1,1 +1,0 @@
-"""Who believes whom in a fleet: a private authority, certificates and keys on every machine."""
