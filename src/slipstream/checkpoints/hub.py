@@ -40,12 +40,10 @@ def is_offline(environment: Mapping[str, str]) -> bool:
 
 
 def is_hub_name(name: str) -> bool:
-    """Return whether a name can be that of a repository."""
     return len(name) <= _LONGEST_NAME and _NAME.fullmatch(name) is not None
 
 
 def require_hub_name(name: str) -> None:
-    """Refuse a name that is no folder here and cannot be a repository."""
     if not is_hub_name(name):
         raise InvalidInputError(
             f"there is no folder {name}, and it is not the name of a model on the hub",

@@ -28,8 +28,6 @@ _LICENCE_TAG = re.compile(r"license:([\w.+-]{1,40})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class HubDrafter:
-    """One drafter of a listing."""
-
     name: str
     method: str
     base_models: tuple[str, ...]

@@ -24,12 +24,10 @@ class Fault(Record):
 
 
 def refuse(code: str, message: str, hint: str) -> Fault:
-    """Return a fault with which nothing starts."""
     return Fault(code=code, verdict="refuse", message=message, hint=hint)
 
 
 def warn(code: str, message: str, hint: str) -> Fault:
-    """Return a fault that may be lived with."""
     return Fault(code=code, verdict="warn", message=message, hint=hint)
 
 
@@ -58,7 +56,6 @@ class Pairing(Record):
 
     @property
     def refusals(self) -> tuple[Fault, ...]:
-        """Return the faults with which the pair cannot start."""
         return tuple(fault for fault in self.faults if fault.verdict == "refuse")
 
 

@@ -68,7 +68,6 @@ def read_auxiliary_targets() -> frozenset[str]:
 
 @cache
 def read_parsers() -> ParserTable:
-    """Return the parsers and the classes that take media."""
     table = json.loads(files("slipstream.engines").joinpath("vllm_parsers.json").read_text())
     markers = {
         kind: {row["name"]: tuple(row["markers"]) for row in table[kind]}

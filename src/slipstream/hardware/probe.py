@@ -72,7 +72,6 @@ class Surface:
 
 
 def this_machine(environment: Mapping[str, str], now: datetime) -> Surface:
-    """Return the surface of the machine that this process runs on."""
     import pynvml
 
     # Only Linux reports the hardware threads that this process may run on.
@@ -94,7 +93,6 @@ def this_machine(environment: Mapping[str, str], now: datetime) -> Surface:
 
 
 def read_host(surface: Surface) -> Host:
-    """Draw the description of a machine."""
     mac = surface.system == "darwin"
     processor, memory = _read_mac(surface) if mac else _read_linux(surface)
     nvidia = NvidiaPart() if mac else read_nvidia(surface.nvml, memory, surface.environment)

@@ -15,7 +15,6 @@ RunProgram = Callable[[tuple[str, ...]], str | None]
 
 
 def read_version(distribution: str) -> str | None:
-    """Return the version of an installed distribution."""
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -37,7 +36,6 @@ def find_openmp(prefix: Path) -> str | None:
 
 
 def parse_os_release(text: str | None) -> str | None:
-    """Read the name that a distribution gives itself."""
     match = re.search(r'^PRETTY_NAME="?([^"\n]+)"?$', text or "", re.MULTILINE)
     return match[1] if match else None
 

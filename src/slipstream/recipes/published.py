@@ -92,7 +92,5 @@ class KnownModel(Record):
 
 
 class ModelFile(Record):
-    """One file of known models: a family."""
-
     schema_version: Literal[1] = 1
     models: tuple[KnownModel, ...]

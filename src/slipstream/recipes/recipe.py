@@ -83,8 +83,6 @@ class Recipe(Record):
 
 
 class RecipeList(Record):
-    """Several recipes as one document."""
-
     schema_version: Literal[1] = 1
     recipes: tuple[Recipe, ...]
 

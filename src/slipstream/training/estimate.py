@@ -40,8 +40,6 @@ class StageEstimate(Record):
 
 
 class TrainEstimate(Record):
-    """The estimate of a run."""
-
     schema_version: Literal[1] = 1
     settings: TrainSettings
     decisions: tuple[Decision, ...]
@@ -57,7 +55,6 @@ def estimate_run(
     host: Host,
     folder: Path,
 ) -> TrainEstimate:
-    """Estimate a run that would be kept in `folder`."""
     there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     stages = _estimate_stages(run.settings, target, conversations)
     known = not host.accelerators

@@ -187,7 +187,6 @@ def match_target(made_for: str, target: str, bases: tuple[str, ...]) -> Match | 
 def _find_on_hub(
     target: Checkpoint, bases: tuple[str, ...], listed: Iterable[HubDrafter]
 ) -> Iterator[Find]:
-    """Yield the drafters that the hub lists."""
     for drafter in listed:
         matches = {base: match_target(base, target.name, bases) for base in drafter.base_models}
         known = [(match, base) for base, match in matches.items() if match]
@@ -350,7 +349,6 @@ def _explain(
 
 
 def _write_command(target: str, entry: PublishedDrafter) -> str:
-    """Return the command that plans with this drafter."""
     command = f"slipstream plan {quote(target)}"
     if entry.drafter is None:
         return f"{command} --method {entry.method}"

@@ -17,7 +17,6 @@ from slipstream.units import show_bytes
 
 
 def find_host_fault(host: Host) -> list[Fault]:
-    """Return why a machine cannot serve anything."""
     obstacle = find_obstacle(host)
     return [] if obstacle is None else [refuse("host", obstacle.message, obstacle.hint)]
 
@@ -40,7 +39,6 @@ def find_layout_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterator
 
 
 def find_pair_faults(inputs: PlanInputs, settings: EngineSettings) -> list[Fault]:
-    """Return the faults of the pair, and of the engine with this pair."""
     method, drafter = inputs.method, inputs.drafter
     if method is None and (inputs.method_choice or inputs.given.drafting.method):
         drafter = None
@@ -136,7 +134,6 @@ def find_memory_faults(settings: EngineSettings, memory: MemoryBudget) -> Iterat
 
 
 def _suggest_context(memory: MemoryBudget) -> str:
-    """Return the longest context that would fit, if that is known."""
     if memory.kv_pool_bytes and memory.kv_bytes_per_token and memory.sequences_that_fit == 0:
         tokens = memory.kv_pool_bytes // memory.kv_bytes_per_token // 1024 * 1024
         if tokens:
@@ -145,7 +142,6 @@ def _suggest_context(memory: MemoryBudget) -> str:
 
 
 def find_turboquant_fault(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
-    """Refuse a TurboQuant cache on a target or backend that does not support it."""
     kv_dtype = settings.cache_dtype
     obstacle = find_turboquant_obstacle(inputs) if kv_dtype in TURBOQUANT_BITS else None
     if obstacle is not None:
@@ -168,7 +164,6 @@ def find_agent_fault(inputs: PlanInputs) -> Iterator[Fault]:
 
 
 def find_pictures_fault(inputs: PlanInputs) -> Iterator[Fault]:
-    """Refuse pictures for a model that takes none."""
     target = inputs.target
     if inputs.options.pictures and not takes_pictures(inputs):
         yield refuse(

@@ -15,7 +15,6 @@ from slipstream.units import version_tuple
 def find_known_bad(
     known: tuple[KnownBad, ...], inputs: PlanInputs, settings: EngineSettings
 ) -> Iterator[Fault]:
-    """Yield a fault for every combination that is met."""
     facts = list_facts(inputs, settings)
     for entry in known:
         if is_met(entry.when, facts):

@@ -41,8 +41,6 @@ _KEY_NOTE += "so slipstream keys new is the better way"
 
 @dataclass(frozen=True, slots=True)
 class ContainerOptions:
-    """The target and the options that the variables name."""
-
     target: str | None
     options: PlanOptions
     notes: tuple[str, ...]

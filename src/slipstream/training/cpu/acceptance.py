@@ -99,7 +99,6 @@ def judge_sample(model: Any, sample: TrainSample, states: States, geometry: Geom
 
 
 def average_everywhere(rights: Sequence[Rights]) -> Drafts:
-    """Count the drafts at every position."""
     return _count([row for sample in rights for row in sample])
 
 

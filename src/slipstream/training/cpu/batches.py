@@ -139,7 +139,6 @@ def make_row(
 
 
 def stack(rows: Sequence[Batch]) -> Batch:
-    """Stack rows of one geometry."""
     return Batch(
         *(np.concatenate([getattr(row, name) for row in rows]) for name in Batch.__slots__)
     )

@@ -100,7 +100,6 @@ def judge_offline(run: TrainRun, space: Workspace) -> dict[str, Judged]:
 
 
 def require_room(space: Workspace, wanted_bytes: int) -> None:
-    """Refuse to fill the disk."""
     free = shutil.disk_usage(space.folder.path).free
     if free < wanted_bytes * 1.05:
         raise InvalidInputError(

@@ -25,7 +25,6 @@ SAMPLES_IN_A_WINDOW = 64
 
 
 def row_bytes(layers: int, hidden_size: int) -> int:
-    """Return the bytes that one token takes."""
     return layers * hidden_size * ELEMENT_BYTES
 
 
@@ -37,7 +36,6 @@ class StateFile:
     starts: tuple[int, ...]
 
     def read(self, number: int) -> npt.NDArray[np.uint16]:
-        """Return one sample's states."""
         return self.rows[self.starts[number] : self.starts[number + 1]]
 
 
