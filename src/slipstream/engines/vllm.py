@@ -17,7 +17,7 @@ from slipstream.checkpoints.pairing import Fault, refuse, warn
 from slipstream.engines.vllm_methods import METHODS
 from slipstream.errors import MissingPartError
 from slipstream.hardware import Host
-from slipstream.hardware.software import read_version
+from slipstream.hardware.surroundings import read_version
 from slipstream.units import version_tuple
 
 VERSION = "0.32.0"

@@ -13,8 +13,14 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from slipstream.errors import InvalidInputError
-from slipstream.recipes.published import DrafterFile, KnownModel, ModelFile, PublishedDrafter
-from slipstream.recipes.recipe import KnownBad, Recipe
+from slipstream.recipes.recipe import (
+    DrafterFile,
+    KnownBad,
+    KnownModel,
+    ModelFile,
+    PublishedDrafter,
+    Recipe,
+)
 from slipstream.records import describe_faults
 
 SHIPPED = Path(__file__).parent / "catalogue"

@@ -21,7 +21,7 @@ from slipstream.engines.vllm import VERSION, find_engine_faults
 from slipstream.engines.vllm_methods import METHODS
 from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.planning.drafters.library import Library
-from slipstream.recipes.published import PublishedDrafter
+from slipstream.recipes.recipe import PublishedDrafter
 from slipstream.records import Record
 
 # How the target is what the drafter was made for: itself, by a card's base model, or by its name.

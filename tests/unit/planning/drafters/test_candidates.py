@@ -14,8 +14,7 @@ from slipstream.planning.drafters.candidates import (
     match_target,
 )
 from slipstream.planning.drafters.library import Library
-from slipstream.recipes.published import PublishedDrafter
-from slipstream.recipes.recipe import Evidence, Recipe
+from slipstream.recipes.recipe import Evidence, PublishedDrafter, Recipe
 from tests.unit.planning.pieces import DRAFTER, TARGET, make_recipe
 
 EVIDENCE = Evidence(

@@ -1,0 +1,264 @@
+"""What speaks against a plan: refusals and warnings, each with a way out.
+
+Faults between two checkpoints are in `checkpoints/pairing.py`, those of an engine version in
+`engines/vllm.py`, combinations that were seen to fail in `recipes/catalogue/known-bad/`.
+"""
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import Any
+
+from slipstream.checkpoints.pairing import Fault, pair, refuse, warn
+from slipstream.engines import vllm
+from slipstream.engines.vllm_methods import METHODS
+from slipstream.hardware import find_obstacle
+from slipstream.planning.inputs import PlanInputs
+from slipstream.planning.memory.cache import TURBOQUANT_BITS
+from slipstream.planning.plan import MemoryBudget
+from slipstream.planning.settings import EngineSettings
+from slipstream.planning.settings.attention import drafts_without_cache, find_turboquant_obstacle
+from slipstream.planning.settings.conversation import find_conversation_faults
+from slipstream.planning.settings.patches import DRAFTER_POSITIONS, drafts_past_its_context
+from slipstream.planning.settings.placement import decide_utilization, takes_pictures
+from slipstream.recipes.recipe import Condition, KnownBad
+from slipstream.units import show_bytes, version_tuple
+
+
+def find_faults(
+    inputs: PlanInputs,
+    settings: EngineSettings,
+    memory: MemoryBudget,
+    known_bad: tuple[KnownBad, ...],
+) -> list[Fault]:
+    """Return all faults; where the machine cannot serve anything, no other matters."""
+    if (obstacle := find_obstacle(inputs.host)) is not None:
+        return [refuse("host", obstacle.message, obstacle.hint)]
+    return [
+        *_find_layout_faults(inputs, settings),
+        *_find_pair_faults(inputs, settings),
+        *_find_method_faults(inputs, settings),
+        *_find_headroom_fault(inputs),
+        *_find_memory_faults(settings, memory),
+        *_find_turboquant_fault(inputs, settings),
+        *_find_agent_fault(inputs),
+        *_find_pictures_fault(inputs),
+        *find_conversation_faults(inputs, settings),
+        *_find_known_bad(known_bad, inputs, settings),
+    ]
+
+
+def _find_layout_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
+    """Compare the accelerators and machines that a model needs with those that exist."""
+    nodes = settings.nodes.value if settings.nodes else 1
+    seen = len(inputs.host.accelerators)
+    if nodes == 1 and settings.shards > max(1, seen):
+        yield refuse(
+            "accelerators",
+            f"the model needs {settings.shards} accelerators, and this machine has {seen}",
+            f"slipstream models {inputs.target.name}",
+        )
+    if nodes > 1:
+        linked = any(port.active for port in inputs.host.fabric)
+        state = "has an active link; the others were not found" if linked else "has no active link"
+        message = f"the model needs {nodes} machines: this one {state}"
+        yield (warn if linked else refuse)("nodes", message, "slipstream probe, on each of them")
+
+
+def _find_pair_faults(inputs: PlanInputs, settings: EngineSettings) -> list[Fault]:
+    method, drafter = inputs.method, inputs.drafter
+    if method is None and (inputs.method_choice or inputs.given.drafting.method):
+        drafter = None
+    engine = vllm.find_engine_faults(
+        inputs.target, drafter, on_cpu=inputs.on_cpu, capability=inputs.capability
+    )
+    if drafter is None:
+        return list(engine)
+    asked = settings.context.value if settings.context else -1
+    context = asked if asked > 0 else inputs.target.context or 0
+    pairing = pair(
+        inputs.target,
+        drafter,
+        draft_length=settings.draft_length or None,
+        context=context,
+        as_model=method is not None and method.needs == "model",
+    )
+    patched = drafts_past_its_context(inputs, context)
+    return [*(_ease(fault) if patched else fault for fault in pairing.faults), *engine]
+
+
+def _ease(fault: Fault) -> Fault:
+    """Turn too few positions of a drafter into a warning where a patch adds the others."""
+    if fault.code != "drafter-context":
+        return fault
+    message = f"{fault.message}: beyond them its drafts are untrained (patch {DRAFTER_POSITIONS})"
+    return warn(fault.code, message, fault.hint)
+
+
+def _find_method_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
+    """Return the faults of a drafting method with the drafter, the target and other settings."""
+    if (method := inputs.method) is None:
+        return
+    target, draft, drafter = inputs.target, inputs.draft, inputs.drafter
+    family = draft.family if draft and method.needs != "model" else None
+    if drafter and family and METHODS[family].engine_name != method.engine_name:
+        message = f"{drafter.name} is a {family} drafter, not a {method.name} one"
+        yield refuse("method", message, f"--method {family}")
+    if method.needs == "heads" and inputs.draft_model is None and not target.predicting_layers:
+        known = target.predicting_layers is not None
+        lack = "has no MTP layers" if known else "may have no MTP layers: its files are not here"
+        hint = f"slipstream plan {target.name} --method ngram"
+        yield (refuse if known else warn)("mtp-layers", f"{target.name} {lack}", hint)
+    if method.package is not None:
+        message = f"{method.name} needs {method.package} where the engine is installed"
+        yield warn("package", message, f"pip install {method.package}")
+    stages = settings.pipeline_parallel
+    if stages is not None and stages.value > 1 and inputs.runner == "V1":
+        yield refuse(
+            "pipeline",
+            "vLLM drafts over pipeline stages on its V2 runner only, and this machine runs V1",
+            f"slipstream plan {target.name} --method plain",
+        )
+    # These propose on the CPU (config/vllm.py).
+    wanted, name = settings.rest.get("--async-scheduling"), method.name_for(on_cpu=inputs.on_cpu)
+    if wanted is not None and wanted.value and name in ("ngram", "suffix"):
+        message = f"vLLM has no asynchronous scheduling with {name}"
+        yield refuse("async-scheduling", message, "leave out --async-scheduling")
+
+
+def _find_headroom_fault(inputs: PlanInputs) -> Iterator[Fault]:
+    """Warn if a share of unified memory leaves the system too little, which freezes the machine."""
+    given, ours = inputs.given.memory_utilization, decide_utilization(inputs)
+    if given is not None and inputs.is_unified and ours is not None and given.value > ours.value:
+        yield warn(
+            "headroom",
+            f"a share of {given.value:g} was asked for; here {ours.value:g} leaves the "
+            "system what it needs, and Sparks froze at 0.85",
+            f"--gpu-memory-utilization {ours.value:g} after --",
+        )
+
+
+def _find_memory_faults(settings: EngineSettings, memory: MemoryBudget) -> Iterator[Fault]:
+    """Refuse what does not fit, and warn about what fits in part or is unknown."""
+    if memory.items[0].size_bytes is None:
+        message = "the size of the weights is unknown, and so is whether they fit"
+        yield warn("memory-unknown", message, "run this again with access to the hub")
+        return
+    weights = [item.size_bytes for item in memory.items if item.name.endswith("weights")]
+    known = sum(size for size in weights if size is not None)
+    if memory.usable_bytes is not None and known > memory.usable_bytes:
+        yield refuse(
+            "memory",
+            f"the weights take {show_bytes(known)}, "
+            f"and {show_bytes(memory.usable_bytes)} are usable here",
+            "a smaller quantization, or a machine with more memory",
+        )
+        return
+    fit, wanted = memory.sequences_that_fit, settings.sequences.value if settings.sequences else 1
+    if fit is not None and fit < wanted:
+        message = f"{fit} sequences of full length fit into memory, not {wanted}"
+        yield (warn if fit else refuse)("cache", message, _suggest_context(memory))
+
+
+def _suggest_context(memory: MemoryBudget) -> str:
+    if memory.kv_pool_bytes and memory.kv_bytes_per_token and memory.sequences_that_fit == 0:
+        tokens = memory.kv_pool_bytes // memory.kv_bytes_per_token // 1024 * 1024
+        if tokens:
+            return f"--context {tokens}"
+    return "a shorter --context, fewer --users, or --goal capacity"
+
+
+def _find_turboquant_fault(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
+    kv_dtype = settings.cache_dtype
+    obstacle = find_turboquant_obstacle(inputs) if kv_dtype in TURBOQUANT_BITS else None
+    if obstacle is not None:
+        hint = "leave the cache in bfloat16, or --kv-cache-dtype fp8 after --"
+        yield refuse("turboquant", f"{kv_dtype} cannot be used: {obstacle}", hint)
+
+
+def _find_agent_fault(inputs: PlanInputs) -> Iterator[Fault]:
+    """Warn about a requested drafter that costs an agent the prefix cache."""
+    caching = inputs.given.prefix_caching
+    refused = caching is not None and not caching.value
+    if inputs.options.goal == "agent" and drafts_without_cache(inputs) and not refused:
+        yield warn(
+            "agent-drafts",
+            "the drafter disables the prefix cache on this hybrid target (vllm#54360), so every "
+            "turn computes the whole conversation again",
+            "leave out --drafter, --method, --k and engine arguments for speculation, "
+            "or add --no-speculation",
+        )
+
+
+def _find_pictures_fault(inputs: PlanInputs) -> Iterator[Fault]:
+    target = inputs.target
+    if inputs.options.pictures and not takes_pictures(inputs):
+        yield refuse(
+            "pictures",
+            f"--pictures was asked for, and {target.name} takes none: "
+            f"{target.architecture or 'its class is unknown, and'} has no vision part",
+            f"slipstream plan {target.name}, without --pictures",
+        )
+
+
+def _find_known_bad(
+    known: tuple[KnownBad, ...], inputs: PlanInputs, settings: EngineSettings
+) -> Iterator[Fault]:
+    facts = list_facts(inputs, settings)
+    for entry in known:
+        if is_met(entry.when, facts):
+            yield Fault(
+                code=entry.name,
+                verdict=entry.verdict,
+                message=f"{entry.message} ({', '.join(entry.sources)})",
+                hint=entry.hint,
+            )
+
+
+def list_facts(inputs: PlanInputs, settings: EngineSettings) -> dict[str, Any]:
+    """Return the fact that each field of a condition is about; None is unknown."""
+    target, drafter, draft = inputs.target, inputs.draft_model, inputs.draft
+    speculation, caching = settings.speculation, settings.prefix_caching
+    backend = speculation.attention_backend if speculation else None
+    longest = draft.longest_draft if draft else None
+    accelerator, recipe = inputs.accelerator, inputs.recipe
+    return {
+        "targets": target.name,
+        "drafters": drafter.name if drafter and draft else None,
+        "families": draft.family if draft else None,
+        "capabilities": inputs.capability,
+        "machines": inputs.machine,
+        "kv_dtypes": settings.cache_dtype,
+        "drafter_backends": backend.value if backend else None,
+        "prefix_caching": caching is None or caching.value,
+        "runners": inputs.runner,
+        "drafter_quantized": drafter.quantized if drafter and draft else None,
+        "hybrid": None if target.layers is None else target.is_hybrid,
+        "sequences_over": settings.sequences.value if settings.sequences else None,
+        "draft_length_under_block": None if longest is None else settings.draft_length < longest,
+        "memory_under_bytes": accelerator.memory_total_bytes if accelerator else None,
+        "drivers": inputs.host.software.nvidia_driver,
+        "nodes_over": settings.nodes.value if settings.nodes else recipe.nodes if recipe else 1,
+        "engine": "vllm",
+        "engine_below": vllm.VERSION,
+        "environment": [f"{name}={value}" for name, value in inputs.advice.environment.items()],
+    }
+
+
+def is_met(when: Condition, facts: dict[str, Any]) -> bool:
+    """Check every field that is given; one about an unknown fact is not met."""
+    given = when.model_fields_set
+    return bool(given) and all(
+        facts[field] is not None and _holds(field, getattr(when, field), facts[field])
+        for field in given
+    )
+
+
+def _holds(field: str, wanted: Any, fact: Any) -> bool:
+    if field == "engine_below":
+        return version_tuple(fact) < version_tuple(wanted)
+    if isinstance(wanted, tuple):
+        texts = fact if isinstance(fact, list) else [fact]
+        return any(fnmatchcase(text.lower(), one.lower()) for text in texts for one in wanted)
+    if isinstance(wanted, bool | str):
+        return bool(fact == wanted)
+    return bool(fact > wanted if field.endswith("_over") else fact < wanted)
