@@ -4,18 +4,18 @@ import re
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
-# What weakens a measurement is a caution, and told with its verdict.
-ELSEWHERE = ("measuring",)
+# Cautions of a measurement and findings of `doctor` have codes of their own.
+FAULTS = re.compile(
+    r"class Fault\(|from slipstream.checkpoints.pairing import .*(Fault|refuse|warn)"
+)
 RAISED = re.compile(r'(?:code ?= ?f?|(?:refuse|warn|misfit)\)?\(\s*)"([a-z{}-]+)"')
 
 
 def list_raised() -> set[str]:
     found: set[str] = set()
-    source = REPOSITORY / "src" / "slipstream"
-    for path in source.rglob("*.py"):
-        if path.relative_to(source).parts[0] in ELSEWHERE:
-            continue
-        for code in RAISED.findall(path.read_text()):
+    for path in (REPOSITORY / "src" / "slipstream").rglob("*.py"):
+        text = path.read_text()
+        for code in RAISED.findall(text) if FAULTS.search(text) else ():
             found |= {code.replace("{role}", role) for role in ("target", "drafter")}
     return found
 

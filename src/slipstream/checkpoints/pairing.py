@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from math import isclose
 from typing import Any, Literal
 
+from pydantic import Field
+
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
 from slipstream.records import Record
 
@@ -19,8 +21,8 @@ class Fault(Record):
 
     code: str
     verdict: Literal["refuse", "warn"]
-    message: str
-    hint: str
+    message: str = Field(min_length=1)
+    hint: str = Field(min_length=1)
 
 
 def refuse(code: str, message: str, hint: str) -> Fault:
