@@ -20,8 +20,8 @@ NVFP4 = Quantization(scheme="nvfp4", method="modelopt")
 def test_layers_are_counted_and_unknown_ones_not_suspected(
     kinds: dict[LayerKind, int] | None, count: int | None, hybrid: bool, windows: bool
 ) -> None:
-    layers = kinds and tuple(Layers(kind=kind, count=one) for kind, one in kinds.items())
-    checkpoint = Checkpoint(name="maker/model", source="test", layers=layers)
+    known = tuple(Layers(kind=kind, count=one) for kind, one in (kinds or {}).items())
+    checkpoint = Checkpoint(name="maker/model", source="test", layers=known or None)
     assert (checkpoint.layer_count, checkpoint.is_hybrid) == (count, hybrid)
     assert checkpoint.has_sliding_windows is windows
 

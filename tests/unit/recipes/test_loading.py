@@ -51,7 +51,8 @@ def test_a_folder_is_read_in_the_order_of_names(tmp_path: Path) -> None:
     write(tmp_path, "known-bad/bad", KNOWN_BAD)
     assert [recipe.name for recipe in load_recipes(tmp_path)] == ["a-pair", "pair"]
     assert [entry.name for entry in load_known_bad(tmp_path)] == ["bad"]
-    assert load_recipes(tmp_path / "empty") == load_known_bad(tmp_path / "empty") == ()
+    assert load_recipes(tmp_path / "empty") == ()
+    assert load_known_bad(tmp_path / "empty") == ()
 
 
 def test_facts_take_their_name_from_the_recipe(tmp_path: Path) -> None:

@@ -110,18 +110,15 @@ def test_other_methods_keep_their_own_loss(job: GpuJob, method: str) -> None:
     assert options.get("--ttt-steps") == (["3"] if method == "eagle3" else None)
 
 
-def test_a_warm_start_takes_the_place_of_every_other_description_of_the_layers(job: GpuJob) -> None:
-    assert "--from-pretrained" not in read_options(job, "train")
+def test_a_warm_start_describes_no_layers_and_several_gpus_take_torchrun(job: GpuJob) -> None:
+    alone = make_command(job, "train")
+    assert "--from-pretrained" not in alone
     options = read_options(replace(job, start=Path("/there/drafter")), "train")
     assert options["--from-pretrained"] == ["/there/drafter"]
     assert options.keys().isdisjoint({"--draft-config", "--num-layers", "--full-attention-indices"})
-
-
-def test_several_gpus_are_trained_on_by_the_torchrun_beside_speculators(job: GpuJob) -> None:
-    alone, together = make_command(job, "train"), make_command(replace(job, gpus=4), "train")
+    together = make_command(replace(job, gpus=4), "train")
     launcher = "/there/bin/torchrun --standalone --nproc-per-node 4 -m speculators.train"
-    assert together[:6] == tuple(launcher.split())
-    assert together[6:] == alone[2:]
+    assert together == (*launcher.split(), *alone[2:])
     assert make_command(replace(job, gpus=4), "outline") == make_command(job, "outline")
 
 
