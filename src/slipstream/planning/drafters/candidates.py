@@ -14,8 +14,7 @@ from shlex import quote
 from typing import Literal
 
 from slipstream.checkpoints.checkpoint import Checkpoint
-from slipstream.checkpoints.hub import name_stem
-from slipstream.checkpoints.hub_search import HubDrafter
+from slipstream.checkpoints.hub import HubDrafter, name_stem
 from slipstream.checkpoints.pairing import pair
 from slipstream.engines.vllm import VERSION, find_engine_faults
 from slipstream.engines.vllm_methods import METHODS

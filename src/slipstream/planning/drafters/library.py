@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, get_args
 
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart, Family
-from slipstream.checkpoints.hub import name_stem
-from slipstream.checkpoints.hub_search import HubDrafter
+from slipstream.checkpoints.hub import HubDrafter, name_stem
 from slipstream.checkpoints.pairing import differ
 from slipstream.recipes.recipe import KnownModel, PublishedDrafter, Recipe
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
-from slipstream.checkpoints.hub_search import HubDrafter
+from slipstream.checkpoints.hub import HubDrafter
 from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.planning.drafters.candidates import (
     Candidate,
