@@ -17,9 +17,9 @@ COMMAND = ("python", "-m", "sglang.launch_server")
 GPU_METHODS = ("dflash", "dspark")
 """Methods that SGLang refuses on a CPU."""
 
-_SAME = ("--revision", "--served-model-name", "--host", "--port", "--nnodes", "--node-rank")
-_SAME += ("--dtype", "--kv-cache-dtype", "--quantization", "--load-format", "--trust-remote-code")
-_SAME += ("--attention-backend", "--tool-call-parser", "--reasoning-parser")
+_SAME = ["--revision", "--served-model-name", "--host", "--port", "--nnodes", "--node-rank"]
+_SAME += ["--dtype", "--kv-cache-dtype", "--quantization", "--load-format", "--trust-remote-code"]
+_SAME += ["--attention-backend", "--tool-call-parser", "--reasoning-parser"]
 _NAMES = {flag: flag for flag in _SAME} | {
     "--model": "--model-path",
     "--max-model-len": "--context-length",

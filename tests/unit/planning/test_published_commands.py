@@ -118,16 +118,3 @@ def test_every_difference_from_a_published_command_has_its_reason() -> None:
         parts += [f"## {title}", "\n".join(compare(name, machine, published))]
     shown = "\n\n".join(parts) + "\n"
     assert shown == read_snapshot("published-commands.md", shown, DOCS)
-
-
-def test_the_model_cards_sglang_command_comes_out_of_the_same_plan() -> None:
-    plan = plan_cell(RECIPES["gemma-4-31b-it-b300"], "b300")
-    argv, _ = plan.sglang_argv()
-    pairs = dict(zip(argv[3::2], argv[4::2], strict=False))
-    assert argv[:3] == ["python", "-m", "sglang.launch_server"]
-    assert pairs["--model-path"] == "google/gemma-4-31B-it"
-    assert pairs["--speculative-algorithm"] == "DFLASH"
-    assert pairs["--speculative-draft-model-path"] == "z-lab/gemma-4-31B-it-DFlash"
-    assert pairs["--speculative-num-draft-tokens"] == "16"
-    assert pairs["--attention-backend"] == "triton"
-    assert pairs["--speculative-draft-attention-backend"] == "fa4"
