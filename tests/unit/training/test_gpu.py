@@ -36,6 +36,8 @@ from slipstream.training.run import Schedule
 from slipstream.training.workspace import Workspace
 from tests.unit.training.pieces import DESIGN, RUN, open_workspace
 
+STEPS: tuple[Step, ...] = ("outline", "train")
+
 
 @pytest.fixture
 def job(tmp_path: Path) -> GpuJob:
@@ -63,27 +65,15 @@ def read_options(job: GpuJob, step: Step) -> dict[str, list[str]]:
 
 
 def test_design_and_schedule_are_given_and_nothing_is_left_to_speculators(job: GpuJob) -> None:
-    outline, train = (read_options(job, step) for step in ("outline", "train"))
-    design = {
-        "--speculator-type": ["dflash"],
-        "--target-layer-ids": ["2", "9", "15", "21", "28"],
-        "--block-size": ["4"],
-        "--mask-token-id": ["3"],
-        "--sliding-window-non-causal": [],
-    }
-    assert design.items() <= outline.items()
-    assert outline["--full-attention-indices"] == ["0", "1", "2"]
-    schedule = {
-        "--loss-fn": ["ce"],
-        "--per-position-loss-weight": ["dpace"],
-        "--lr": ["0.0006"],
-        "--max-steps": ["40"],
-        "--epochs": ["6"],
-        "--seed": ["7"],
-        "--max-anchors": ["512"],
-        "--total-seq-len": ["3072"],
-    }
-    assert (design | schedule).items() <= train.items()
+    outline, train = (" ".join((*make_command(job, step), "")) for step in STEPS)
+    design = ("--speculator-type dflash ", "--target-layer-ids 2 9 15 21 28 ", "--block-size 4 ")
+    design += ("--mask-token-id 3 ", "--sliding-window-non-causal --")
+    assert [words for words in design if words not in outline or words not in train] == []
+    assert "--full-attention-indices 0 1 2 " in outline
+    schedule = ("--loss-fn ce ", "--per-position-loss-weight dpace ", "--lr 0.0006 ")
+    schedule += ("--max-steps 40 ", "--epochs 6 ", "--seed 7 ")
+    schedule += ("--max-anchors 512 ", "--total-seq-len 3072 ")
+    assert [words for words in schedule if words not in train] == []
     assert ("--dry-run" in outline, "--dry-run" in train) == (True, False)
 
 
