@@ -66,13 +66,13 @@ def read_options(job: GpuJob, step: Step) -> dict[str, list[str]]:
 
 def test_design_and_schedule_are_given_and_nothing_is_left_to_speculators(job: GpuJob) -> None:
     outline, train = (" ".join((*make_command(job, step), "")) for step in STEPS)
-    design = ("--speculator-type dflash ", "--target-layer-ids 2 9 15 21 28 ", "--block-size 4 ")
-    design += ("--mask-token-id 3 ", "--sliding-window-non-causal --")
+    design = ["--speculator-type dflash ", "--target-layer-ids 2 9 15 21 28 ", "--block-size 4 "]
+    design += ["--mask-token-id 3 ", "--sliding-window-non-causal --"]
     assert [words for words in design if words not in outline or words not in train] == []
     assert "--full-attention-indices 0 1 2 " in outline
-    schedule = ("--loss-fn ce ", "--per-position-loss-weight dpace ", "--lr 0.0006 ")
-    schedule += ("--max-steps 40 ", "--epochs 6 ", "--seed 7 ")
-    schedule += ("--max-anchors 512 ", "--total-seq-len 3072 ")
+    schedule = ["--loss-fn ce ", "--per-position-loss-weight dpace ", "--lr 0.0006 "]
+    schedule += ["--max-steps 40 ", "--epochs 6 ", "--seed 7 "]
+    schedule += ["--max-anchors 512 ", "--total-seq-len 3072 "]
     assert [words for words in schedule if words not in train] == []
     assert ("--dry-run" in outline, "--dry-run" in train) == (True, False)
 
