@@ -4,12 +4,10 @@ UNKNOWN = "unknown"
 
 
 def show_bytes(count: int | None) -> str:
-    """Write a size of memory or disk in GiB."""
     return UNKNOWN if count is None else f"{count / 2**30:.1f} GiB"
 
 
 def show_bandwidth(bytes_per_s: int | None) -> str:
-    """Write a bandwidth in GB/s, the unit of data sheets."""
     return UNKNOWN if bytes_per_s is None else f"{bytes_per_s / 1e9:.0f} GB/s"
 
 
@@ -19,7 +17,6 @@ def show_time(seconds: float) -> str:
 
 
 def show_number(value: float | None, unit: str = "") -> str:
-    """Write a rounded figure, with its unit if it has one."""
     return UNKNOWN if value is None else f"{value:.0f} {unit}".rstrip()
 
 

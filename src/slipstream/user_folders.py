@@ -12,7 +12,6 @@ def slipstream_cache(environment: Mapping[str, str]) -> Path:
 
 
 def config_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder of this user's own settings."""
     if named := environment.get("XDG_CONFIG_HOME"):
         return Path(named).expanduser() / "slipstream"
     return Path(environment.get("HOME") or Path.home()) / ".config" / "slipstream"

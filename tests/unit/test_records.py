@@ -40,14 +40,15 @@ def test_all_faults_of_a_file_are_named_at_once_with_their_key_paths(tmp_path: P
     assert faults == {"name", "wheels[1].size", "colour"}
 
 
-def test_a_missing_file_is_an_error_with_the_hint_how_to_make_it(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="No such file") as caught:
-        read_record(tmp_path / "car.json", Car, hint="make one")
-    assert caught.value.hint == "make one"
-
-
-def test_a_file_that_is_no_json_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "No such file"), (b"\xff\x00", "not a Car")]
+)
+def test_a_file_that_is_missing_or_no_json_is_an_error_with_the_hint_how_to_make_it(
+    content: bytes | None, message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "car.json"
-    path.write_bytes(b"\xff\x00")
-    with pytest.raises(InvalidInputError, match="not a Car"):
+    if content:
+        path.write_bytes(content)
+    with pytest.raises(InvalidInputError, match=message) as caught:
         read_record(path, Car, hint="make one")
+    assert caught.value.hint == "make one"

@@ -156,15 +156,12 @@ class Checkpoint(Record):
 
     @property
     def layer_count(self) -> int | None:
-        """Count all layers."""
         return None if self.layers is None else sum(part.count for part in self.layers)
 
     @property
     def is_hybrid(self) -> bool:
-        """Return whether recurrent layers stand among the attention layers."""
         return any(part.kind == "recurrent" for part in self.layers or ())
 
     @property
     def has_sliding_windows(self) -> bool:
-        """Return whether some layers see only a window."""
         return any(part.kind == "sliding" for part in self.layers or ())

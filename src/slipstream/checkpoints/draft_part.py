@@ -46,7 +46,6 @@ def parse_draft_part(config: dict[str, Any], tensors: frozenset[str] | None) -> 
 
 
 def guess_family(name: str) -> Family:
-    """Return the drafter family that a name suggests."""
     lower = name.lower()
     return next((family for mark, family in _MARKS if mark in lower), "dflash")
 
@@ -118,7 +117,6 @@ def _from_speculators(
 
 
 def _list_shared(config: dict[str, Any], tensors: frozenset[str] | None) -> dict[str, Any]:
-    """Return what both layouts state alike."""
     head = None if tensors is None else "lm_head.weight" in tensors
     return {
         "target_hidden_size": config.get("target_hidden_size"),

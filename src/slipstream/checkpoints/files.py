@@ -27,8 +27,6 @@ MOST_BYTES = 128 << 20  # of a config, a tokenizer or an index; the largest toke
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One entry of a safetensors header."""
-
     name: str
     dtype: str
     shape: tuple[int, ...]
@@ -60,17 +58,13 @@ class CheckpointFiles(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalFiles(CheckpointFiles):
-    """A checkpoint in a folder."""
-
     folder: Path
 
     def read(self, file: str) -> bytes | None:
-        """Read a file of the folder."""
         path = self.folder / file
         return path.read_bytes() if path.is_file() else None
 
     def read_tensors(self) -> tuple[Tensor, ...] | None:
-        """Read the header of every shard."""
         shards = self._list_shards()
         tensors = [tensor for shard in shards for tensor in read_header(shard)]
         return tuple(tensors) if shards else None
@@ -144,7 +138,6 @@ class HubFiles(CheckpointFiles):
         return self.base_models
 
     def read(self, file: str) -> bytes | None:
-        """Fetch one small file."""
         if file not in self.present:
             return None
         self._require_small(file)

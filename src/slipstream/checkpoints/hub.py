@@ -1,17 +1,22 @@
-"""The hub's names and cards, and what it means when the hub does not answer.
+"""The hub's names, cards and listings, and what it means when the hub does not answer.
 
-A card is somebody's text: only names of repositories are taken from it, and few of them. Names are
-a weak sign, too: a match by name alone is reported as such. huggingface_hub lets many exceptions
-through. Each becomes an error of ours here: a MissingPartError if the model may be there later or
-for another user, else an InvalidInputError.
+Cards and listings are what strangers wrote: only names, tags and classes are taken from them, few
+of each, and code in their files is never run. Names are a weak sign, too: a match by name alone is
+reported as such. huggingface_hub lets many exceptions through. Each becomes an error of ours here:
+a MissingPartError if the model may be there later or for another user, else an InvalidInputError.
 """
 
 import errno
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
 
+from slipstream.checkpoints.draft_part import guess_method
 from slipstream.errors import InvalidInputError, MissingPartError, SlipstreamError
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -27,6 +32,15 @@ _BUILD_WORD = re.compile(
 _FRONT_MATTER = re.compile(rb"---\r?\n(.*?)\r?\n---\s", re.DOTALL)
 _MOST_CARD_BYTES = 1 << 16
 _MOST_NAMES = 4
+TAGS = ("dflash", "eagle3", "speculators")
+MOST_LISTED = 100  # of each question
+_MOST_SEARCHED = 3  # a target and what it was made from
+# The hub's client waits forever for an answer.
+LONGEST_WAIT_S = 20.0
+# Stored in a way that vLLM does not load as a drafter.
+_FOREIGN = frozenset(("gguf", "mlx", "onnx", "openvino", "coreml"))
+_BASE_TAG = "base_model:"
+_LICENCE_TAG = re.compile(r"license:([\w.+-]{1,40})", re.ASCII)
 
 
 def is_commit(revision: str | None) -> bool:
@@ -40,12 +54,10 @@ def is_offline(environment: Mapping[str, str]) -> bool:
 
 
 def is_hub_name(name: str) -> bool:
-    """Return whether a name can be that of a repository."""
     return len(name) <= _LONGEST_NAME and _NAME.fullmatch(name) is not None
 
 
 def require_hub_name(name: str) -> None:
-    """Refuse a name that is no folder here and cannot be a repository."""
     if not is_hub_name(name):
         raise InvalidInputError(
             f"there is no folder {name}, and it is not the name of a model on the hub",
@@ -178,4 +190,91 @@ def _explain_status(status: int, code: str, name: str, revision: str | None) -> 
     return MissingPartError(
         f"the hub has no {name}, or does not show it to this user: {answered}",
         hint="check the name; for a private or gated model set HF_TOKEN",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HubDrafter:
+    name: str
+    method: str
+    base_models: tuple[str, ...]
+    licence: str | None
+    has_code: bool
+
+
+def search_drafters(names: tuple[str, ...]) -> tuple[HubDrafter, ...]:
+    """Ask the hub for drafters of models with these names; a target's own name comes first."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        raise MissingPartError(
+            "HF_HUB_OFFLINE is set, so only the index was searched", hint="unset HF_HUB_OFFLINE"
+        )
+    known = [name for name in names if is_hub_name(name)][:_MOST_SEARCHED]
+    found: dict[str, HubDrafter] = {}
+    for model in _within_time(lambda: list(_list_models(known)), known):
+        drafter = _parse(model)
+        if drafter is not None and drafter.name not in names:
+            found.setdefault(drafter.name, drafter)
+    return tuple(found.values())
+
+
+def _list_models(names: list[str]) -> Iterator[Any]:
+    """Yield what names a model as its base, and what carries a drafter's tag and its name."""
+    from huggingface_hub import HfApi
+
+    stem = names[-1].rpartition("/")[2] if names else ""
+    questions: list[dict[str, Any]] = [
+        *({"filter": f"{_BASE_TAG}{name}", "sort": "downloads"} for name in names),
+        *({"filter": tag, "search": stem} for tag in TAGS if names),
+    ]
+    for question in questions:
+        with asking_hub(stem):
+            yield from HfApi().list_models(
+                limit=MOST_LISTED, full=True, fetch_config=True, **question
+            )
+
+
+def _within_time(ask: Callable[[], list[Any]], names: list[str]) -> list[Any]:
+    answers: SimpleQueue[list[Any] | SlipstreamError] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put(ask())
+        except SlipstreamError as fault:
+            answers.put(fault)
+
+    Thread(target=run, daemon=True).start()
+    try:
+        answer = answers.get(timeout=LONGEST_WAIT_S)
+    except Empty:
+        raise MissingPartError(
+            f"the hub listed no drafters for {names[0]} within {LONGEST_WAIT_S:g} s",
+            hint="run the same command again later, or HF_HUB_OFFLINE=1 for the index only",
+        ) from None
+    if isinstance(answer, SlipstreamError):
+        raise answer
+    return answer
+
+
+def _parse(model: Any) -> HubDrafter | None:
+    """Read one model of a listing; None if it is no drafter that vLLM could load."""
+    name = model.id
+    tags = {tag.lower(): tag for tag in model.tags or () if isinstance(tag, str)}
+    if not isinstance(name, str) or not is_hub_name(name) or _FOREIGN & tags.keys():
+        return None
+    stated = (model.config or {}).get("architectures")
+    classes = [one for one in stated if isinstance(one, str)] if isinstance(stated, list) else []
+    method = guess_method(name, frozenset(tags), classes)
+    if method is None:
+        return None
+    files = [sibling.rfilename for sibling in model.siblings or ()]
+    bases = (tag.rpartition(":")[2] for tag in tags.values() if tag.startswith(_BASE_TAG))
+    licences = [match[1] for tag in tags if (match := _LICENCE_TAG.fullmatch(tag))]
+    return HubDrafter(
+        name=name,
+        method=method,
+        base_models=tuple(dict.fromkeys(base for base in bases if is_hub_name(base))),
+        licence=next(iter(licences), None),
+        has_code="custom_code" in tags or any(file.endswith(".py") for file in files),
     )

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from math import isclose
 from typing import Any, Literal
 
+from pydantic import Field
+
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
 from slipstream.records import Record
 
@@ -19,17 +21,15 @@ class Fault(Record):
 
     code: str
     verdict: Literal["refuse", "warn"]
-    message: str
-    hint: str
+    message: str = Field(min_length=1)
+    hint: str = Field(min_length=1)
 
 
 def refuse(code: str, message: str, hint: str) -> Fault:
-    """Return a fault with which nothing starts."""
     return Fault(code=code, verdict="refuse", message=message, hint=hint)
 
 
 def warn(code: str, message: str, hint: str) -> Fault:
-    """Return a fault that may be lived with."""
     return Fault(code=code, verdict="warn", message=message, hint=hint)
 
 
@@ -58,7 +58,6 @@ class Pairing(Record):
 
     @property
     def refusals(self) -> tuple[Fault, ...]:
-        """Return the faults with which the pair cannot start."""
         return tuple(fault for fault in self.faults if fault.verdict == "refuse")
 
 

@@ -65,7 +65,6 @@ def read_checkpoint(
 
 
 def parse_checkpoint(files: CheckpointFiles, *, tokenizer: bool = True) -> Checkpoint:
-    """Read config.json, the tokenizer and the safetensors headers."""
     config = _read_json(files, "config.json")
     if config is None:
         raise InvalidInputError(

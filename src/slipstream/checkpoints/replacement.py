@@ -21,7 +21,6 @@ _OWN_KEYS = ("attention_sink_bias", "attention_value_scale", "use_aux_hidden_sta
 
 
 def find_replacement_faults(loaded: str, drafter: str) -> Iterator[Fault]:
-    """Yield the reasons why one drafter cannot replace another."""
     files, others = open_files(loaded), open_files(drafter)
     hint = f"slipstream stop RUN, then slipstream serve TARGET --drafter {drafter}"
     if files.read(MASK_EMBEDDING) is not None or others.read(MASK_EMBEDDING) is not None:

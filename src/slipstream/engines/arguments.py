@@ -58,7 +58,6 @@ def render_arguments(values: Mapping[str, Value]) -> list[str]:
 
 
 def render_argument(flag: str, value: Value) -> list[str]:
-    """Write one argument."""
     row = read_table()[flag]
     if row["kind"] == "switch":
         return [flag] if value else [row["negation"]] if "negation" in row else []

@@ -17,12 +17,11 @@ COMMAND = ("python", "-m", "sglang.launch_server")
 GPU_METHODS = ("dflash", "dspark")
 """Methods that SGLang refuses on a CPU."""
 
-_NAMES = {
+_SAME = ["--revision", "--served-model-name", "--host", "--port", "--nnodes", "--node-rank"]
+_SAME += ["--dtype", "--kv-cache-dtype", "--quantization", "--load-format", "--trust-remote-code"]
+_SAME += ["--attention-backend", "--tool-call-parser", "--reasoning-parser"]
+_NAMES = {flag: flag for flag in _SAME} | {
     "--model": "--model-path",
-    "--revision": "--revision",
-    "--served-model-name": "--served-model-name",
-    "--host": "--host",
-    "--port": "--port",
     "--max-model-len": "--context-length",
     "--max-num-seqs": "--max-running-requests",
     "--max-num-batched-tokens": "--chunked-prefill-size",
@@ -30,18 +29,8 @@ _NAMES = {
     "--tensor-parallel-size": "--tp-size",
     "--pipeline-parallel-size": "--pp-size",
     "--data-parallel-size": "--dp-size",
-    "--nnodes": "--nnodes",
-    "--node-rank": "--node-rank",
-    "--dtype": "--dtype",
-    "--kv-cache-dtype": "--kv-cache-dtype",
-    "--quantization": "--quantization",
-    "--load-format": "--load-format",
-    "--trust-remote-code": "--trust-remote-code",
-    "--attention-backend": "--attention-backend",
     "--limit-mm-per-prompt": "--limit-mm-data-per-request",
     "--generation-config": "--sampling-defaults",
-    "--tool-call-parser": "--tool-call-parser",
-    "--reasoning-parser": "--reasoning-parser",
     "--speculative-config.model": "--speculative-draft-model-path",
     "--speculative-config.revision": "--speculative-draft-model-revision",
     "--speculative-config.attention_backend": "--speculative-draft-attention-backend",

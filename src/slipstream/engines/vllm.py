@@ -17,7 +17,7 @@ from slipstream.checkpoints.pairing import Fault, refuse, warn
 from slipstream.engines.vllm_methods import METHODS
 from slipstream.errors import MissingPartError
 from slipstream.hardware import Host
-from slipstream.hardware.software import read_version
+from slipstream.hardware.surroundings import read_version
 from slipstream.units import version_tuple
 
 VERSION = "0.32.0"
@@ -68,7 +68,6 @@ def read_auxiliary_targets() -> frozenset[str]:
 
 @cache
 def read_parsers() -> ParserTable:
-    """Return the parsers and the classes that take media."""
     table = json.loads(files("slipstream.engines").joinpath("vllm_parsers.json").read_text())
     markers = {
         kind: {row["name"]: tuple(row["markers"]) for row in table[kind]}

@@ -57,7 +57,6 @@ class PhaseMark:
 
 
 def read_phase(line: str) -> PhaseMark | None:
-    """Return which phase a line speaks of, if any."""
     said = _PREFIX.sub("", _COLOUR.sub("", line.strip()))
     for phase, sign in _SIGNS.items():
         if sign.match(said):

@@ -156,7 +156,6 @@ def name_kind(host: Host) -> str | None:
 
 
 def list_machines() -> tuple[str, ...]:
-    """Return the names of the machines that ship."""
     return tuple(sorted(path.stem for path in MACHINES.glob("*.json")))
 
 

@@ -3,15 +3,20 @@
 The one surprise: on unified memory (GB10, Jetson Thor) NVML answers 'not supported' to the
 memory query, and some drivers answer with a number that means nothing, so there the
 figures come from the system's memory. https://github.com/XuehaiPan/nvitop/pull/208
+
+`CUDA_VISIBLE_DEVICES` is read as CUDA reads it: entries are indices, UUIDs or beginnings of one;
+CUDA stops at the first entry that it cannot find, and shows nothing if one is repeated.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from slipstream.hardware.host import Accelerator, Memory, MemoryKind
-from slipstream.hardware.visible_devices import VARIABLE, remark_on_order, select_visible
 
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+ORDER_VARIABLE = "CUDA_DEVICE_ORDER"
+_HIDDEN = "-1"
 UNIFIED_MEMORY_BANDWIDTH_BYTES_PER_S = {
     # NVML is silent on these: NVIDIA's data sheets of DGX Spark and Jetson T5000.
     "NVIDIA GB10": 273_000_000_000,
@@ -43,7 +48,7 @@ def read_nvidia(nvml: Any, memory: Memory, environment: Mapping[str, str]) -> Nv
         devices = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
         uuids = [_ask(nvml, "DeviceGetUUID", device) for device in devices]
         names = [_ask(nvml, "DeviceGetName", device) for device in devices]
-        visible = select_visible(environment.get(VARIABLE), uuids)
+        visible = _select_visible(environment.get(VARIABLE), uuids)
         readings = [_read_accelerator(nvml, index, memory) for index in visible.indices]
         if visible.is_slice:
             readings = [(_forget_size(accelerator), []) for accelerator, _ in readings]
@@ -54,7 +59,7 @@ def read_nvidia(nvml: Any, memory: Memory, environment: Mapping[str, str]) -> Nv
             cuda_driver=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
             remarks=(
                 *visible.remarks,
-                *remark_on_order(environment, names),
+                *_remark_on_order(environment, names),
                 *(remark for _, remarks in readings for remark in remarks),
             ),
         )
@@ -126,3 +131,67 @@ def _ask(nvml: Any, question: str, *about: Any) -> Any:
         return getattr(nvml, f"nvml{question}")(*about)
     except nvml.NVMLError:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Visible:
+    """The visible devices by NVML's index, in CUDA's order, with remarks.
+
+    `is_slice`: a MIG instance is selected, and its parent GPU is unknown.
+    """
+
+    indices: tuple[int, ...]
+    remarks: tuple[str, ...] = ()
+    is_slice: bool = False
+
+
+def _select_visible(value: str | None, uuids: Sequence[str | None]) -> _Visible:
+    """Choose among the devices, in NVML's order with their UUIDs; None for the value shows all."""
+    every = tuple(range(len(uuids)))
+    if value is None or not every:
+        return _Visible(every)
+    entries = [entry.strip() for entry in value.split(",")]
+    if entries[0].startswith("MIG-"):
+        remark = f"{VARIABLE} names the MIG device {entries[0]}: its memory could not be read"
+        return _Visible(every[:1], (remark,), is_slice=True)
+    found: list[int] = []
+    remarks: list[str] = []
+    for entry in entries:
+        index = _find_device(entry, uuids)
+        if index is None:
+            if entry not in ("", _HIDDEN):
+                remarks.append(f"{VARIABLE} names {entry}, which is not here: CUDA stops there")
+            break
+        if index in found:
+            remarks.append(f"{VARIABLE} names {entry} twice: CUDA shows nothing then")
+            found = []
+            break
+        found.append(index)
+    remarks.append(_describe_visible(found, len(every)))
+    return _Visible(tuple(found), tuple(remarks))
+
+
+def _remark_on_order(environment: Mapping[str, str], names: Collection[str | None]) -> list[str]:
+    """Warn that CUDA may number unequal devices differently than NVML does."""
+    if len(set(names)) < 2 or environment.get(ORDER_VARIABLE) == "PCI_BUS_ID":
+        return []
+    return [
+        "the accelerators differ, and CUDA counts the fastest first: "
+        f"{ORDER_VARIABLE}=PCI_BUS_ID makes it count as here"
+    ]
+
+
+def _find_device(entry: str, uuids: Sequence[str | None]) -> int | None:
+    if entry.isdecimal():
+        return int(entry) if int(entry) < len(uuids) else None
+    if not entry.startswith("GPU-"):
+        return None
+    matches = [at for at, uuid in enumerate(uuids) if uuid is not None and uuid.startswith(entry)]
+    return matches[0] if len(matches) == 1 else None
+
+
+def _describe_visible(found: list[int], count: int) -> str:
+    if not found:
+        return f"{VARIABLE} hides every accelerator ({count} here)"
+    shown = ", ".join(map(str, found))
+    return f"{VARIABLE} shows {len(found)} of {count} accelerators: {shown}"

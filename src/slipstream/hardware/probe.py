@@ -16,29 +16,26 @@ from typing import Any
 
 from slipstream import __version__
 from slipstream.hardware.host import Host, Memory, Platform, Processor, Software
-from slipstream.hardware.nvml import NvidiaPart, read_nvidia
+from slipstream.hardware.nvml import read_nvidia
 from slipstream.hardware.processor import (
     parse_cgroup_limit,
     parse_cpu_list,
     parse_cpuinfo,
     parse_meminfo,
-    parse_sysctl,
-)
-from slipstream.hardware.software import (
-    RunProgram,
-    find_openmp,
-    parse_os_release,
-    read_docker,
-    read_engine,
-    read_version,
 )
 from slipstream.hardware.surroundings import (
+    RunProgram,
+    find_openmp,
     list_unread_accelerators,
+    parse_os_release,
     read_container,
     read_disk,
+    read_docker,
+    read_engine,
     read_fabric,
     read_product,
     read_text,
+    read_version,
 )
 from slipstream.user_folders import model_cache
 
@@ -72,7 +69,6 @@ class Surface:
 
 
 def this_machine(environment: Mapping[str, str], now: datetime) -> Surface:
-    """Return the surface of the machine that this process runs on."""
     import pynvml
 
     # Only Linux reports the hardware threads that this process may run on.
@@ -94,10 +90,8 @@ def this_machine(environment: Mapping[str, str], now: datetime) -> Surface:
 
 
 def read_host(surface: Surface) -> Host:
-    """Draw the description of a machine."""
-    mac = surface.system == "darwin"
-    processor, memory = _read_mac(surface) if mac else _read_linux(surface)
-    nvidia = NvidiaPart() if mac else read_nvidia(surface.nvml, memory, surface.environment)
+    processor, memory = _read_kernel(surface)
+    nvidia = read_nvidia(surface.nvml, memory, surface.environment)
     return Host(
         origin=f"probed by slipstream {__version__}",
         taken_at=surface.now,
@@ -124,7 +118,7 @@ def read_host(surface: Surface) -> Host:
     )
 
 
-def _read_linux(surface: Surface) -> tuple[Processor, Memory]:
+def _read_kernel(surface: Surface) -> tuple[Processor, Memory]:
     nodes = parse_cpu_list(read_text(surface.root / "sys/devices/system/node/online") or "")
     processor = parse_cpuinfo(
         read_text(surface.root / "proc/cpuinfo") or "",
@@ -138,11 +132,3 @@ def _read_linux(surface: Surface) -> tuple[Processor, Memory]:
     )
     meminfo = read_text(surface.root / "proc/meminfo") or ""
     return processor, parse_meminfo(meminfo, limit_bytes=parse_cgroup_limit(limit))
-
-
-def _read_mac(surface: Surface) -> tuple[Processor, Memory]:
-    text = surface.run(("sysctl", "machdep.cpu.brand_string", "hw")) or ""
-    processor = parse_sysctl(text, architecture=surface.architecture)
-    size = surface.run(("sysctl", "-n", "hw.memsize"))
-    total = int(size) if size and size.strip().isdigit() else None
-    return processor, Memory(total_bytes=total)

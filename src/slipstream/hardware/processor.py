@@ -1,4 +1,4 @@
-"""The CPU from /proc/cpuinfo, or from sysctl on a Mac; system memory and a container's limit of it.
+"""The CPU from /proc/cpuinfo, system memory from /proc/meminfo, and a container's limit of it.
 
 Lists of CPUs are in the kernel's notation, such as `0-3,8`.
 """
@@ -47,21 +47,6 @@ def parse_cpuinfo(
         numa_nodes=numa_nodes,
         features=tuple(sorted(features & (INTERESTING_X86 | INTERESTING_ARM))),
         usable_cpus=usable_cpus,
-    )
-
-
-def parse_sysctl(text: str, *, architecture: str) -> Processor:
-    """Read `sysctl machdep.cpu hw` of a Mac."""
-    values = dict(_pairs(text))
-    cores = values.get("hw.physicalcpu")
-    threads = values.get("hw.logicalcpu")
-    return Processor(
-        model=values.get("machdep.cpu.brand_string"),
-        architecture=architecture,
-        cores=None if cores is None else int(cores),
-        usable_threads=None if threads is None else int(threads),
-        numa_nodes=None,
-        features=(),
     )
 
 

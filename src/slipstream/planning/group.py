@@ -66,10 +66,8 @@ class Group(Record):
 
     @property
     def is_follower(self) -> bool:
-        """Say whether another machine leads and answers."""
         return self.rank > 0
 
     def describe(self, rank: int) -> str:
-        """Return the display name of a rank."""
         member = self.members[rank]
         return f"rank {rank} ({member.name}, {member.address})"

@@ -57,7 +57,6 @@ class PlanInputs:
 
     @property
     def on_cpu(self) -> bool:
-        """Return whether the CPU itself would serve."""
         return not self.host.accelerators
 
     @property
@@ -68,27 +67,22 @@ class PlanInputs:
 
     @property
     def capability_major(self) -> int | None:
-        """Return the generation of the accelerator."""
         return None if self.capability is None else version_tuple(self.capability)[0]
 
     @property
     def is_unified(self) -> bool:
-        """Return whether accelerator and system share one memory."""
         return self.accelerator is not None and self.accelerator.memory_kind == "unified"
 
     @property
     def machine(self) -> str | None:
-        """Return the kind of machine."""
         return name_kind(self.host)
 
     @property
     def runner(self) -> Runner:
-        """Return the runner that the engine would use here."""
         return "V1" if self.on_cpu else "V2"
 
     @property
     def block_tokens(self) -> int:
-        """Return the tokens of one cache block."""
         return CPU_BLOCK_TOKENS if self.on_cpu else GPU_BLOCK_TOKENS
 
     @property
@@ -109,22 +103,18 @@ class PlanInputs:
 
     @property
     def draft_model(self) -> Checkpoint | None:
-        """Return the checkpoint that drafts, None without one."""
         return self.drafter if self.method is not None else None
 
     @property
     def advice(self) -> Settings:
-        """Return the recipe's settings, or none."""
         return self.recipe.settings if self.recipe is not None else Settings()
 
     @property
     def recipe_fits_machine(self) -> bool:
-        """Return whether the recipe was made on this kind of machine."""
         return self.recipe is not None and self.machine in self.recipe.machines
 
     @property
     def local_advice(self) -> Settings:
-        """Return the recipe's settings if it was made on this kind of machine, or none."""
         return self.advice if self.recipe_fits_machine else Settings()
 
     def from_recipe(self, value: Value | None) -> Choice[Value] | None:

@@ -36,8 +36,6 @@ class Difference(Record):
 
 
 class DifferenceList(Record):
-    """All disagreements of two plans as one document."""
-
     schema_version: Literal[1] = 1
     differences: tuple[Difference, ...]
 
@@ -86,7 +84,6 @@ class LaunchPlan(Record):
 
     @property
     def speculation(self) -> Speculation | None:
-        """Return how the engine drafts, None if it does not."""
         return self.settings.speculation
 
     @property
@@ -111,7 +108,6 @@ class LaunchPlan(Record):
 
     @property
     def sequences(self) -> int | None:
-        """Return how many sequences run at the same time."""
         return self.settings.sequences.value if self.settings.sequences else None
 
     @property
@@ -122,19 +118,16 @@ class LaunchPlan(Record):
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """List the engine's settings as they are shown."""
         return tuple(self._list_decisions())
 
     @property
     def variables(self) -> tuple[Decision, ...]:
-        """List the engine's variables as they are shown."""
         return tuple(
             Decision(flag=name, value=choice.value, source=choice.source, because=choice.because)
             for name, choice in self.environment.items()
         )
 
     def argv(self) -> list[str]:
-        """Return the engine's command line."""
         headless = self.settings.headless
         command = vllm.HEADLESS_COMMAND if headless and headless.value else vllm.COMMAND
         return [*command, *render_arguments(self.settings.list_arguments())]
@@ -144,7 +137,6 @@ class LaunchPlan(Record):
         return sglang.render_argv(self.settings.list_arguments(), self.capability)
 
     def find(self, flag: str) -> Decision | None:
-        """Return the decision about a flag or variable."""
         shown = (*self.decisions, *self.variables)
         return next((decision for decision in shown if decision.flag == flag), None)
 

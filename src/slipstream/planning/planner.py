@@ -141,8 +141,6 @@ def _fit_context(inputs: PlanInputs, settings: EngineSettings) -> EngineSettings
 
 
 def _decide_cache(inputs: PlanInputs, settings: EngineSettings) -> EngineSettings:
-    """Choose the types of the target's and the drafter's cache."""
-
     def store(kv_dtype: Choice[str] | None) -> EngineSettings:
         stored = settings.change(kv_dtype=kv_dtype)
         speculation = stored.speculation

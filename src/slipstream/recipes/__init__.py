@@ -8,8 +8,7 @@ from slipstream.recipes.loading import (
     load_recipes,
     load_recipes_for,
 )
-from slipstream.recipes.published import KnownModel, PublishedDrafter
-from slipstream.recipes.recipe import KnownBad, Recipe
+from slipstream.recipes.recipe import KnownBad, KnownModel, PublishedDrafter, Recipe
 
 __all__ = [
     "KnownBad",

@@ -13,8 +13,14 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from slipstream.errors import InvalidInputError
-from slipstream.recipes.published import DrafterFile, KnownModel, ModelFile, PublishedDrafter
-from slipstream.recipes.recipe import KnownBad, Recipe
+from slipstream.recipes.recipe import (
+    DrafterFile,
+    KnownBad,
+    KnownModel,
+    ModelFile,
+    PublishedDrafter,
+    Recipe,
+)
 from slipstream.records import describe_faults
 
 SHIPPED = Path(__file__).parent / "catalogue"
@@ -47,7 +53,6 @@ def _list_files(folder: Path, overlay: Path | None) -> list[Path]:
 
 @cache
 def load_known_bad(folder: Path = SHIPPED) -> tuple[KnownBad, ...]:
-    """Read every known-bad combination of a folder."""
     return tuple(_load(path, KnownBad) for path in sorted(folder.glob("known-bad/*.toml")))
 
 
@@ -65,14 +70,12 @@ def find_recipes(
 
 @cache
 def load_drafters(folder: Path = SHIPPED) -> tuple[PublishedDrafter, ...]:
-    """Read the index of published drafters, in the order of its files."""
     files = (_parse(path, DrafterFile) for path in sorted(folder.glob("drafters/*.toml")))
     return tuple(drafter for file in files for drafter in file.drafters)
 
 
 @cache
 def load_models(folder: Path = SHIPPED) -> tuple[KnownModel, ...]:
-    """Read what is known of base models, in the order of their files."""
     files = (_parse(path, ModelFile) for path in sorted(folder.glob("models/*.toml")))
     return tuple(model for file in files for model in file.models)
 

@@ -28,7 +28,6 @@ def decide_design(
     options: TrainOptions,
     method: Method = "dflash",
 ) -> tuple[DrafterDesign, tuple[Decision, ...]]:
-    """Return the design of a new drafter for a target, with its decisions."""
     defaults = _describe_eagle3(target) if method == "eagle3" else _describe_dflash(target)
     parts: dict[str, object] = {"method": method, "mask_token_id": options.mask_token_id}
     if method != "eagle3":
@@ -85,7 +84,6 @@ def _describe_eagle3(target: Checkpoint) -> dict[str, tuple[object, str]]:
 
 
 def find_mask(free_tokens: Sequence[int]) -> int:
-    """Return the first token that no text needs."""
     if free_tokens:
         return free_tokens[0]
     raise InvalidInputError(
@@ -95,7 +93,6 @@ def find_mask(free_tokens: Sequence[int]) -> int:
 
 
 def design_of(drafter: Checkpoint, draft: DraftPart, inner_size: int) -> DrafterDesign:
-    """Return the design of a drafter that can be trained further."""
     return DrafterDesign(
         layers=drafter.layer_count or 0,
         intermediate_size=inner_size,

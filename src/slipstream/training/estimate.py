@@ -40,8 +40,6 @@ class StageEstimate(Record):
 
 
 class TrainEstimate(Record):
-    """The estimate of a run."""
-
     schema_version: Literal[1] = 1
     settings: TrainSettings
     decisions: tuple[Decision, ...]
@@ -57,24 +55,18 @@ def estimate_run(
     host: Host,
     folder: Path,
 ) -> TrainEstimate:
-    """Estimate a run that would be kept in `folder`."""
     there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-    stages = _estimate_stages(run.settings, target, conversations)
-    known = not host.accelerators
+    stages = (
+        StageEstimate(name=name, work=work, disk_bytes=disk_bytes, seconds=seconds)
+        for name, work, disk_bytes, seconds in _estimate_stages(run.settings, target, conversations)
+    )
+    unknown = {"seconds": None} if host.accelerators else {}
     return TrainEstimate(
         settings=run.settings,
         decisions=run.decisions,
         folder=str(folder),
         free_bytes=shutil.disk_usage(there).free,
-        stages=tuple(
-            StageEstimate(
-                name=name,
-                work=work,
-                disk_bytes=disk_bytes,
-                seconds=seconds if known or not seconds else None,
-            )
-            for name, work, disk_bytes, seconds in stages
-        ),
+        stages=tuple(one.model_copy(update=unknown if one.seconds else {}) for one in stages),
     )
 
 

@@ -71,12 +71,10 @@ class GpuJob:
 
     @property
     def rows(self) -> Path:
-        """Return the file of tokens and loss masks."""
         return self.folder / "rows.jsonl"
 
     @property
     def data(self) -> Path:
-        """Return the folder of the prepared rows."""
         return self.folder / "data"
 
     @property
@@ -114,7 +112,6 @@ def train_drafter(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figures]:
 
 
 def make_job(run: TrainRun, space: Workspace) -> GpuJob:
-    """Return a run's settings in the form that speculators takes."""
     start, target = space.start_folder, space.target_folder
     return GpuJob(
         target=str(target),

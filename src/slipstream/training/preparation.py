@@ -160,7 +160,6 @@ def settle_schedule(options: TrainOptions) -> tuple[Schedule, tuple[Decision, ..
 
 
 def read_inner_size(folder: Path) -> int:
-    """Read the width of a model's feed-forward layers."""
     config = json.loads((folder / "config.json").read_text())
     text = config.get("text_config") or config.get("transformer_layer_config") or config
     size = text.get("intermediate_size")
@@ -196,7 +195,6 @@ def read_free_tokens(folder: Path, size: int) -> list[int]:
 
 
 def read_versions() -> dict[str, str]:
-    """Return the versions of what trains and serves."""
     found = {}
     for name in (*PACKAGES, *ENGINES):
         try:

@@ -27,7 +27,6 @@ class Conversation(Record):
 
     @property
     def characters(self) -> int:
-        """Return the length of all messages."""
         return sum(len(message["content"]) for message in self.messages)
 
 
@@ -69,12 +68,10 @@ def read_prompts(
 
 
 def write_conversations(path: Path, conversations: Iterable[Conversation]) -> None:
-    """Write conversations into a file atomically, one per line."""
     write_atomically(path, "".join(f"{one.model_dump_json()}\n" for one in conversations).encode())
 
 
 def read_conversations(path: Path) -> tuple[Conversation, ...]:
-    """Read what `write_conversations` wrote."""
     hint = f"make {path} again from its prompts"
     return tuple(line.record for line in read_lines([path], Conversation, hint=hint))
 

@@ -113,8 +113,6 @@ class CurvePoint(Record):
 
 
 class StageRecord(Record):
-    """One finished stage."""
-
     name: StageName
     seconds: float
     figures: Figures
@@ -146,8 +144,6 @@ class Judged(Record):
 
 
 class TrainRun(Record):
-    """The current state of a run."""
-
     schema_version: Literal[1] = 1
     command: str
     settings: TrainSettings
@@ -158,7 +154,6 @@ class TrainRun(Record):
     judged: dict[str, Judged] = Field(default_factory=dict)
 
     def find(self, name: StageName) -> StageRecord | None:
-        """Return a stage's record, if it is done."""
         return next((stage for stage in self.stages if stage.name == name), None)
 
 
@@ -182,7 +177,6 @@ class TrainFolder:
         return read_record(self.record, TrainRun, hint="name another folder with --run")
 
     def write(self, run: TrainRun) -> None:
-        """Save the record."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             write_atomically(self.record, run.to_json().encode())

@@ -223,20 +223,12 @@ def _list_model(name: str, repository: Repository) -> dict[str, Any]:
         stated = json.loads((repository.folder / "config.json").read_text())
     kept = ("architectures", "auto_map", "model_type")
     return {
-        "_id": repository.sha[:24],
         "id": name,
-        "modelId": name,
-        "author": name.split("/")[0],
         "sha": repository.sha,
-        "lastModified": "2026-08-19T02:52:32.000Z",
-        "createdAt": "2026-08-18T12:00:00.000Z",
         "private": False,
         "gated": "auto" if repository.gated else False,
-        "disabled": False,
         "downloads": 1484,
         "likes": 71,
-        "library_name": "transformers",
-        "pipeline_tag": "text-generation",
         "tags": ["safetensors", *repository.tags, "region:us"],
         "siblings": [{"rfilename": file} for file in repository.files],
         "config": {key: stated[key] for key in kept if key in stated},

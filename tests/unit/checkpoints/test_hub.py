@@ -17,6 +17,7 @@ import pytest
 
 from slipstream.checkpoints import Checkpoint, read_checkpoint
 from slipstream.checkpoints.checkpoint import Weights
+from slipstream.checkpoints.hub import name_stem, parse_base_models
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from tests.unit.checkpoints.folders import (
     LLAMA,
@@ -152,35 +153,26 @@ def test_of_the_weights_no_more_than_the_headers_is_fetched(visit: Visit) -> Non
     assert 0 < served < total / 50
 
 
-def test_a_repository_that_the_hub_does_not_have_is_missing_with_a_way_out(visit: Visit) -> None:
-    fault = visit.told["maker/nothing"]
-    assert fault["error"] == "MissingPartError"
-    assert fault["message"] == (
-        "the hub has no maker/nothing, or does not show it to this user: 401 RepoNotFound"
-    )
-    assert fault["hint"] == "check the name; for a private or gated model set HF_TOKEN"
+@pytest.mark.parametrize(
+    ("name", "error", "message", "hint"),
+    [
+        ("maker/nothing", "MissingPartError", "the hub has no maker/nothing", "check the name"),
+        ("maker/gated", "MissingPartError", "maker/gated is gated", "accept the terms on"),
+        ("maker/not a name", "InvalidInputError", "there is no folder maker/not", "name a folder"),
+    ],
+)
+def test_what_cannot_be_read_is_an_error_with_a_way_out(
+    visit: Visit, name: str, error: str, message: str, hint: str
+) -> None:
+    fault = visit.told[name]
+    assert fault["error"] == error
+    assert fault["message"].startswith(message)
+    assert fault["hint"].startswith(hint)
+    assert ("HF_TOKEN" in fault["hint"]) is (error == "MissingPartError")
 
 
-def test_a_name_that_the_hub_cannot_have_is_refused(visit: Visit) -> None:
-    fault = visit.told["maker/not a name"]
-    assert fault["error"] == "InvalidInputError"
-    assert fault["message"] == (
-        "there is no folder maker/not a name, and it is not the name of a model on the hub"
-    )
-
-
-def test_a_gated_repository_is_missing_with_the_way_to_get_it(visit: Visit) -> None:
-    fault = visit.told["maker/gated"]
-    assert fault["error"] == "MissingPartError"
-    assert fault["message"] == "maker/gated is gated, and this user has no access: 403 GatedRepo"
-    assert fault["hint"] == "accept the terms on the hub's page of maker/gated, then set HF_TOKEN"
-
-
-def test_shards_under_other_names_leave_the_weights_unknown(visit: Visit) -> None:
+def test_odd_shards_leave_the_weights_unknown_and_an_odd_dtype_is_added_up(visit: Visit) -> None:
     assert visit.checkpoint("maker/odd-shards").weights is None
-
-
-def test_a_dtype_that_nobody_listed_is_added_up_all_the_same(visit: Visit) -> None:
     sizes = {"BF16": 6, "C64": 128}
     expected = Weights(total_bytes=134, bytes_by_dtype=sizes)
     assert visit.checkpoint("maker/odd-dtype").weights == expected
@@ -194,3 +186,88 @@ def test_a_hub_that_refuses_connections_is_missing_with_a_way_out(tmp_path: Path
     assert fault["message"] == "cannot read maker/target from the hub"
     assert fault["details"] == ["ConnectError: [Errno 111] Connection refused"]
     assert "HF_ENDPOINT" in fault["hint"]
+
+
+@pytest.mark.parametrize(
+    ("build", "model"),
+    [
+        ("RedHatAI/Qwen3-8B-FP8-dynamic", "Qwen/Qwen3-8B"),
+        ("Qwen/Qwen3-32B-AWQ", "Qwen/Qwen3-32B"),
+        ("Qwen/Qwen3-30B-A3B-GPTQ-Int4", "Qwen/Qwen3-30B-A3B"),
+        ("saricles/Qwen3-Coder-Next-NVFP4-GB10", "Qwen/Qwen3-Coder-Next"),
+        ("cyankiwi/gemma-4-26B-A4B-it-AWQ-4bit", "google/gemma-4-26B-A4B-it"),
+        ("Intel/Qwen3.5-35B-A3B-int4-AutoRound", "Qwen/Qwen3.5-35B-A3B"),
+        ("unsloth/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("RadixArk/Qwen3.8-27B-NVFP4-BF16-LMHead", "Qwen/Qwen3.8-27B"),
+        ("unsloth/Qwen3-8B-unsloth-bnb-4bit", "Qwen/Qwen3-8B"),
+        ("turboderp/GLM-5.3-Flash-exl3", "zai-org/GLM-5.3-Flash"),
+        ("somebody/Qwen3-8B-4.75bit", "Qwen/Qwen3-8B"),
+        ("./models/Qwen3-8B/", "Qwen/Qwen3-8B"),
+    ],
+)
+def test_a_build_has_the_stem_of_its_model(build: str, model: str) -> None:
+    assert name_stem(build) == name_stem(model)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-30B-A3B-Instruct-2507"),
+        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B-Base"),
+        ("openai/gpt-oss-20b", "openai/gpt-oss-120b"),
+        ("Qwen/Qwen3.5-27B", "Qwen/Qwen3.6-27B"),
+        ("poolside/Laguna-S-2.1", "poolside/Laguna-XS-2.1"),
+    ],
+)
+def test_another_model_has_another_stem(one: str, other: str) -> None:
+    assert name_stem(one) != name_stem(other)
+
+
+def test_a_name_that_is_only_a_build_word_is_left() -> None:
+    assert name_stem("somebody/fp8") == "fp8"
+
+
+def card(front_matter: str) -> bytes:
+    return f"---\n{front_matter}\n---\n# A model\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("front_matter", "names"),
+    [
+        ("base_model: Qwen/Qwen3-8B", ("Qwen/Qwen3-8B",)),
+        ("license: mit\nbase_model:\n- Qwen/Qwen3-8B\n- a/b\n", ("Qwen/Qwen3-8B", "a/b")),
+        ("base_model: [a/b, a/b]", ("a/b",)),
+        ("base_model: Qwen3-8B", None),
+        ("base_model: ../../etc/passwd", None),
+        ("base_model: {a: b}", None),
+        ("base_model: [1, null, [a/b]]", None),
+        ("license: mit", None),
+        ("- a list", None),
+        ("base_model: [a/b", None),
+        ("base_model: !!python/object/apply:os.system [false]", None),
+        (
+            "base_model: [" + ", ".join(f"a/{at}" for at in range(9)) + "]",
+            ("a/0", "a/1", "a/2", "a/3"),
+        ),
+        ("[" * 5000, None),
+    ],
+)
+def test_names_of_repositories_are_taken_and_few(
+    front_matter: str, names: tuple[str, ...] | None
+) -> None:
+    assert parse_base_models(card(front_matter)) == names
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"# A model\n", b"\xff---\n", b"---\nbase_model: a/b\n"]
+)
+def test_a_readme_without_front_matter_names_nothing(content: bytes | None) -> None:
+    assert parse_base_models(content) is None
+
+
+def test_the_card_of_a_folder_is_read(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "model", LLAMA)
+    assert read_checkpoint(str(folder)).base_models is None
+    (folder / "README.md").write_bytes(card("base_model: Qwen/Qwen3-8B"))
+    assert read_checkpoint(str(folder)).base_models == ("Qwen/Qwen3-8B",)

@@ -1,6 +1,8 @@
 """A checkpoint's files in, one `Checkpoint` out."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from slipstream.checkpoints.checkpoint import (
     Rope,
     Weights,
 )
+from slipstream.checkpoints.reading import parse_quantization
 from slipstream.errors import InvalidInputError
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from tests.unit.checkpoints.folders import (
@@ -104,26 +107,20 @@ def test_a_multimodal_model_is_read_from_its_text_config(tmp_path: Path) -> None
     )
     assert checkpoint.modalities == ("vision",)
     assert checkpoint.dtype == "bfloat16"
-
-
-def test_a_vocabulary_beside_the_text_config_is_found(tmp_path: Path) -> None:
     text = {key: value for key, value in GEMMA["text_config"].items() if key != "vocab_size"}
-    checkpoint = read_config(tmp_path, GEMMA | {"text_config": text, "vocab_size": 262208})
-    assert checkpoint.vocabulary_size == 262208
+    beside = read_config(tmp_path, GEMMA | {"text_config": text, "vocab_size": 262208})
+    assert beside.vocabulary_size == 262208
 
 
-def test_a_drafter_has_a_draft_part_and_its_head_is_the_targets(tmp_path: Path) -> None:
+def test_a_drafter_is_read_from_either_layout(tmp_path: Path) -> None:
     config = drafter_config(LLAMA, DrafterShape(layers=2))
-    folder = write_checkpoint(tmp_path, config, tensors=drafter_tensors(config))
+    folder = write_checkpoint(tmp_path / "native", config, tensors=drafter_tensors(config))
     drafter = read_checkpoint(str(folder))
     assert drafter.draft is not None
     assert (drafter.draft.family, drafter.layer_count) == ("dflash", 2)
     assert (drafter.draft.own_head, drafter.draft.has_vocabulary_map) == (False, False)
-
-
-def test_a_speculators_drafter_is_read_from_its_layer_config(tmp_path: Path) -> None:
     config = {"speculators_model_type": "dflash", "transformer_layer_config": LLAMA}
-    drafter = read_config(tmp_path, config)
+    drafter = read_config(tmp_path / "other", config)
     assert (drafter.hidden_size, drafter.context, drafter.vocabulary_size) == (64, 4096, 300)
 
 
@@ -175,10 +172,6 @@ def test_rope_is_read_in_old_and_new_keys_and_by_layer_kind(
     assert read_config(tmp_path, bare | keys).rope == rope
 
 
-def test_gpt_oss_has_attention_sinks(tmp_path: Path) -> None:
-    assert read_config(tmp_path, LLAMA | {"model_type": "gpt_oss"}).attention_sinks is True
-
-
 def test_weights_are_added_up_by_dtype_over_all_shards(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, LLAMA)
     first = {"a": ("F4", (64, 32)), "b": ("F8_E4M3", (64, 2))}
@@ -189,11 +182,14 @@ def test_weights_are_added_up_by_dtype_over_all_shards(tmp_path: Path) -> None:
     assert read_checkpoint(str(tmp_path)).weights == Weights(total_bytes=1358, bytes_by_dtype=sizes)
 
 
-def test_quantization_is_read_from_modelopts_own_file(tmp_path: Path) -> None:
+def test_quantization_is_read_from_modelopts_own_file_and_sinks_from_the_type(
+    tmp_path: Path,
+) -> None:
     extra = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4"}}
-    checkpoint = read_checkpoint(str(write_checkpoint(tmp_path, LLAMA, quantization=extra)))
+    config = LLAMA | {"model_type": "gpt_oss"}
+    checkpoint = read_checkpoint(str(write_checkpoint(tmp_path, config, quantization=extra)))
     assert checkpoint.quantization == Quantization(scheme="nvfp4", method="modelopt")
-    assert checkpoint.quantized is True
+    assert (checkpoint.quantized, checkpoint.attention_sinks) == (True, True)
 
 
 UNIGRAM = with_vocabulary([["a", -1.0], ["b", -2.0]])
@@ -226,22 +222,24 @@ def test_a_tokenizer_that_is_absent_or_not_asked_for_is_unknown(tmp_path: Path) 
     assert read_checkpoint(str(folder), tokenizer=False).tokenizer_sha256 is None
 
 
-def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError) as caught:
-        read_checkpoint(str(tmp_path))
-    assert caught.value.message == f"{tmp_path} has no config.json"
-
-
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [("{", "config.json of {} is not JSON: "), ("[]", "config.json of {} is not a JSON object")],
+    ("file", "content", "message"),
+    [
+        ("config.json", None, "{} has no config.json"),
+        ("config.json", "{", "config.json of {} is not JSON: "),
+        ("config.json", "[]", "config.json of {} is not a JSON object"),
+        ("generation_config.json", "{", "generation_config.json of {} is not JSON: "),
+    ],
 )
-def test_a_config_that_is_no_table_is_refused(tmp_path: Path, content: str, message: str) -> None:
-    (tmp_path / "config.json").write_text(content)
+def test_a_file_that_is_missing_or_no_table_is_refused(
+    tmp_path: Path, file: str, content: str | None, message: str
+) -> None:
+    write_checkpoint(tmp_path, LLAMA)
+    (tmp_path / file).write_text(content) if content else (tmp_path / file).unlink()
     with pytest.raises(InvalidInputError) as caught:
         read_checkpoint(str(tmp_path))
     assert caught.value.message.startswith(message.format(tmp_path))
-    assert caught.value.hint == "fetch config.json again"
+    assert content is None or caught.value.hint == f"fetch {file} again"
 
 
 def test_files_that_are_closed_to_this_user_are_named(
@@ -256,3 +254,154 @@ def test_files_that_are_closed_to_this_user_are_named(
     with pytest.raises(InvalidInputError, match=r"config\.json is not readable") as refused:
         read_checkpoint(str(folder))
     assert refused.value.hint == f"chmod -R a+rX {folder}"
+
+
+CONFIG = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 4}
+
+
+def read(folder: Path, **files: Any) -> Conversation:
+    """Read a checkpoint with these JSON files beside its config."""
+    write_checkpoint(folder, CONFIG)
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    conversation = read_checkpoint(str(folder)).conversation
+    assert conversation is not None
+    return conversation
+
+
+def test_a_file_comes_before_the_processors_template_and_that_before_the_tokenizers(
+    tmp_path: Path,
+) -> None:
+    files = {"chat_template": {"chat_template": "a"}, "tokenizer_config": {"chat_template": "b"}}
+    assert read(tmp_path, **files).template == "a"
+    (tmp_path / "chat_template.jinja").write_bytes(b"own \xff")
+    assert read(tmp_path).template == "own \ufffd"
+
+
+@pytest.mark.parametrize(
+    ("stated", "template"),
+    [
+        ([{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}], "b"),
+        ([{"name": "default", "template": "a"}, {"name": "rag", "template": "b"}], "a"),
+        (["default"], None),
+        ({"default": "a"}, None),
+        (7, None),
+    ],
+)
+def test_of_several_templates_the_one_for_tools_is_read(
+    stated: object, template: str | None, tmp_path: Path
+) -> None:
+    assert read(tmp_path, tokenizer_config={"chat_template": stated}).template == template
+
+
+def test_sampling_is_what_vllm_would_take(tmp_path: Path) -> None:
+    config = {"temperature": 0.6, "top_k": 20, "top_p": None, "min_p": float("nan")}
+    config |= {"do_sample": True, "eos_token_id": 2}
+    assert read(tmp_path, generation_config=config).sampling == {"temperature": 0.6, "top_k": 20}
+
+
+@pytest.mark.parametrize("response", ["text", {"fields": ["thinking"]}, {"fields": None}])
+def test_a_response_template_of_another_shape_is_none(response: object, tmp_path: Path) -> None:
+    assert read(tmp_path, tokenizer_config={"response_template": response}).response_fields == ()
+
+
+@pytest.mark.parametrize(
+    ("stated", "tensors", "layers"),
+    [
+        ({}, None, 0),
+        ({"num_nextn_predict_layers": 1}, None, 1),
+        ({"text_config": {"mtp_num_hidden_layers": 1}}, None, 1),
+        ({"num_nextn_predict_layers": 1}, ["model.layers.3.w"], 0),
+        ({"num_nextn_predict_layers": 1}, ["model.layers.4.w"], 1),
+        ({"num_nextn_predict_layers": 2}, ["mtp.layers.0.w"], 2),
+    ],
+)
+def test_mtp_layers_count_if_their_weights_are_there(
+    stated: dict[str, Any], tensors: list[str] | None, layers: int, tmp_path: Path
+) -> None:
+    shapes = {name: ("BF16", (1,)) for name in tensors} if tensors else None
+    folder = write_checkpoint(tmp_path, CONFIG | stated, tensors=shapes)
+    assert read_checkpoint(str(folder)).predicting_layers == layers
+
+
+def group(bits: int, kind: str, **more: object) -> Table:
+    return {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"group_0": {"weights": {"num_bits": bits, "type": kind, **more}}},
+    }
+
+
+NVFP4_GROUP = group(4, "float", group_size=16) | {"format": "nvfp4-pack-quantized"}
+MODELOPT = {"quant_method": "modelopt"}
+
+
+@pytest.mark.parametrize(
+    ("stated", "scheme"),
+    [
+        (MODELOPT | {"quant_algo": "NVFP4"}, "nvfp4"),
+        ({"quant_method": "modelopt_fp4", "quant_algo": "NVFP4"}, "nvfp4"),
+        (MODELOPT | {"quant_algo": "W4A16_NVFP4"}, "nvfp4"),
+        (MODELOPT | {"quant_algo": "FP8"}, "fp8"),
+        (MODELOPT | {"quant_algo": "W4A16_AWQ"}, "int4"),
+        (MODELOPT, "other"),
+        (NVFP4_GROUP, "nvfp4"),
+        (group(4, "float"), "nvfp4"),
+        (group(4, "float", group_size=32) | {"format": "mxfp4-pack-quantized"}, "mxfp4"),
+        (group(4, "float", group_size=32), "mxfp4"),
+        (group(8, "float"), "fp8"),
+        (group(8, "int"), "int8"),
+        (group(8, "int") | {"quant_method": "compressed_tensors"}, "int8"),
+        (group(4, "int"), "int4"),
+        (group(2, "int"), "other"),
+        ({"quant_method": "compressed-tensors"}, "other"),
+        ({"quant_method": "awq", "bits": 4}, "int4"),
+        ({"quant_method": "awq"}, "int4"),
+        ({"quant_method": "awq_marlin", "bits": 4}, "int4"),
+        ({"quant_method": "gptq", "bits": 4}, "int4"),
+        ({"quant_method": "gptq", "bits": 8}, "int8"),
+        ({"quant_method": "gptq_marlin", "bits": 4}, "int4"),
+        ({"quant_method": "auto-round", "bits": 4}, "int4"),
+        ({"quant_method": "auto-round", "bits": 8}, "int8"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8"),
+        ({"quant_method": "FP8"}, "fp8"),
+        ({"quant_method": "fbgemm_fp8"}, "fp8"),
+        ({"quant_method": "mxfp4"}, "mxfp4"),
+        ({"quant_method": "gpt_oss_mxfp4"}, "mxfp4"),
+        ({"quant_method": "exl3", "bits": 4.0}, "other"),
+    ],
+)
+def test_config_json_tells_the_scheme(stated: Table, scheme: str) -> None:
+    found = parse_quantization({"quantization_config": stated}, {})
+    assert found is not None
+    assert (found.scheme, found.method) == (scheme, stated["quant_method"].lower())
+
+
+NVFP4 = {"quant_algo": "NVFP4"}
+
+
+@pytest.mark.parametrize(
+    ("config", "extra", "found"),
+    [
+        ({}, {"producer": {}, "quantization": NVFP4}, ("nvfp4", "modelopt")),
+        ({}, NVFP4, ("nvfp4", "modelopt")),
+        (
+            {"quantization_config": {"quant_method": "fp8"}},
+            {"quantization": NVFP4},
+            ("fp8", "fp8"),
+        ),
+        ({"compression_config": group(8, "int")}, {}, ("int8", "compressed-tensors")),
+        (
+            {"text_config": {"quantization_config": group(4, "int")}},
+            {},
+            ("int4", "compressed-tensors"),
+        ),
+        ({"quantization_config": {"bits": 4}}, {}, ("other", "unnamed")),
+        ({}, {}, None),
+        ({"quantization_config": None}, {}, None),
+    ],
+)
+def test_it_is_found_where_it_is_told(
+    config: Table, extra: Table, found: tuple[str, str] | None
+) -> None:
+    read = parse_quantization(config, extra)
+    assert (read and (read.scheme, read.method)) == found

@@ -19,7 +19,7 @@ from slipstream.engines.vllm import (
     require_engine,
 )
 from slipstream.errors import MissingPartError
-from slipstream.hardware import load_host, software
+from slipstream.hardware import load_host, surroundings
 from slipstream.recipes import load_recipes
 
 TARGET = Checkpoint(name="maker/target", source="test", architecture="Qwen3ForCausalLM")
@@ -127,7 +127,7 @@ def test_without_an_engine_it_says_what_to_install() -> None:
 def test_every_verb_that_starts_an_engine_asks_for_one_first(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(software, "ENGINE_DISTRIBUTIONS", ())
+    monkeypatch.setattr(surroundings, "ENGINE_DISTRIBUTIONS", ())
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     words = [] if verb == "demo" else ["Qwen/Qwen3-8B", "--context", "512"]
     assert run([verb, *words], {}) == 1

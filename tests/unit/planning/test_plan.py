@@ -17,13 +17,10 @@ METRICS = ("--per-request-spec-decode-metrics", "summary")
 AS_JSON = ("--speculative_config", json.dumps({"method": "dflash", "num_speculative_tokens": 3}))
 
 
-@pytest.mark.parametrize("machine", ["h100", "gb10", "cpu-server", "apple-laptop"])
-@pytest.mark.parametrize("words", [(), ("--seed", "3", "-cc.mode", "0"), AS_JSON])
-def test_a_plan_loads_back_identically(machine: str, words: tuple[str, ...]) -> None:
-    made = plan(machine, engine=words)
+def test_a_refused_plan_loads_back_identically() -> None:
+    made = plan("apple-laptop", engine=("--seed", "3", "-cc.mode", "0"))
     loaded = LaunchPlan.model_validate_json(made.to_json())
-    assert loaded == made
-    assert loaded.argv() == made.argv()
+    assert (loaded, loaded.argv()) == (made, made.argv())
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,11 @@ from slipstream.recipes.recipe import Obsolete, Recipe
 from tests.unit.planning.pieces import DRAFTER, GIB, HYBRID_LAYERS, TARGET, make_recipe
 
 SPECULATION = "--speculative-config"
+LENGTH = f"{SPECULATION}.num_speculative_tokens"
 HYBRID = {"layers": HYBRID_LAYERS}
 SMALL = {"weights": Weights(total_bytes=GIB)}
 FP8 = make_recipe(quantization="fp8")
+STORED_FP8 = {"quantized": True, "quantization": Quantization(scheme="fp8", method="fp8")}
 
 
 def plan(
@@ -63,7 +65,7 @@ def test_a_good_pair_is_planned_without_a_fault() -> None:
         "--load-format": "safetensors",
         f"{SPECULATION}.method": "dflash",
         f"{SPECULATION}.model": "z-lab/Qwen3-8B-DFlash-b16",
-        f"{SPECULATION}.num_speculative_tokens": "15",
+        LENGTH: "15",
         f"{SPECULATION}.attention_backend": "FLASH_ATTN",
     }
 
@@ -78,6 +80,10 @@ def test_the_speculative_settings_become_one_argument() -> None:
         "attention_backend": "FLASH_ATTN",
     }
     assert SPECULATION not in plan(method="plain").argv()
+    # One of another method replaces ours whole.
+    argv = plan(engine=(SPECULATION, '{"method": "ngram"}')).argv()
+    assert argv.count(SPECULATION) == 1
+    assert argv[argv.index(SPECULATION) + 1] == '{"method": "ngram"}'
 
 
 ADVISED = make_recipe(draft_length=7, sequences=16, kv_dtype="fp8", quantization="fp8")
@@ -97,16 +103,13 @@ ADVISED = make_recipe(draft_length=7, sequences=16, kv_dtype="fp8", quantization
         (
             "h100",
             {"engine": (f"{SPECULATION}.attention_backend", "TRITON_ATTN")},
-            {
-                f"{SPECULATION}.attention_backend": "TRITON_ATTN",
-                f"{SPECULATION}.num_speculative_tokens": "15",
-            },
+            {f"{SPECULATION}.attention_backend": "TRITON_ATTN", LENGTH: "15"},
         ),
         (
             "gb10",
             {"recipe": ADVISED},
             {
-                f"{SPECULATION}.num_speculative_tokens": "7",
+                LENGTH: "7",
                 "--max-num-seqs": "16",
                 "--kv-cache-dtype": "fp8",
                 f"{SPECULATION}.kv_cache_dtype": "bfloat16",
@@ -135,17 +138,7 @@ def test_a_value_of_user_recipe_or_checkpoint_reaches_the_engine(
     ("machine", "inputs", "flag"),
     [
         ("h100", {"goal": "capacity", "users": 1}, "--kv-cache-dtype"),
-        (
-            "gb10",
-            {
-                "recipe": FP8,
-                "target": {
-                    "quantized": True,
-                    "quantization": Quantization(scheme="fp8", method="fp8"),
-                },
-            },
-            "--quantization",
-        ),
+        ("gb10", {"recipe": FP8, "target": STORED_FP8}, "--quantization"),
         ("h100", {"target": HYBRID, "engine": ("--enable-prefix-caching",)}, "--no-enable-prefix"),
         ("cpu-server", {"target": SMALL}, "--gpu-memory-utilization"),
         ("cpu-server", {"target": SMALL}, "--attention-backend"),
@@ -153,12 +146,6 @@ def test_a_value_of_user_recipe_or_checkpoint_reaches_the_engine(
 )
 def test_what_does_not_apply_is_not_set(machine: str, inputs: dict[str, Any], flag: str) -> None:
     assert [word for word in plan(machine, **inputs).argv() if word.startswith(flag)] == []
-
-
-def test_a_given_speculative_config_of_another_method_replaces_ours_whole() -> None:
-    argv = plan(engine=(SPECULATION, '{"method": "ngram"}')).argv()
-    assert argv.count(SPECULATION) == 1
-    assert argv[argv.index(SPECULATION) + 1] == '{"method": "ngram"}'
 
 
 def test_what_is_obsolete_in_a_recipe_is_said() -> None:
@@ -317,7 +304,7 @@ def test_every_plan_keeps_the_engines_invariants(
 ) -> None:
     made = plan(machine, users=users, context=context, draft_length=drafted, goal=goal)
     values = values_of(made)
-    drafts = int(values[f"{SPECULATION}.num_speculative_tokens"] or 0)
+    drafts = int(values[LENGTH] or 0)
     sequences = int(values["--max-num-seqs"] or 0)
     assert int(values["--max-num-batched-tokens"] or 0) >= sequences * (drafts + 1)
     assert int(values["--max-model-len"] or 0) <= 40960

@@ -63,17 +63,6 @@ def test_a_large_target_gets_the_shape_of_the_published_drafters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("total_bytes", "layers", "block"),
-    [(270_000_000, 3, 8), (1_999_999_998, 3, 8), (2_000_000_000, 5, 16)],
-)
-def test_a_target_below_a_billion_parameters_gets_a_small_drafter(
-    total_bytes: int, layers: int, block: int
-) -> None:
-    design, _ = decide(TARGET.model_copy(update={"weights": Weights(total_bytes=total_bytes)}))
-    assert (design.layers, design.block_size) == (layers, block)
-
-
-@pytest.mark.parametrize(
     ("name", "value", "flag", "shown"),
     [
         ("layers", 2, "--layers", "2"),
@@ -116,12 +105,21 @@ def test_a_vocabulary_without_a_free_token_is_refused_unless_the_mask_is_named()
 
 
 @pytest.mark.parametrize(
-    ("layers", "ids"),
-    [(36, (2, 10, 18, 26, 34)), (30, (2, 8, 15, 22, 28)), (12, (2, 4, 6, 8, 10)), (4, (2,))],
+    ("change", "field", "value"),
+    [
+        ({"weights": Weights(total_bytes=1_999_999_998)}, "layers", 3),
+        ({"weights": Weights(total_bytes=1_999_999_998)}, "block_size", 8),
+        ({"weights": Weights(total_bytes=2_000_000_000)}, "layers", 5),
+        ({"weights": Weights(total_bytes=2_000_000_000)}, "block_size", 16),
+        ({"layers": (Layers(kind="full", count=30),)}, "target_layer_ids", (2, 8, 15, 22, 28)),
+        ({"layers": (Layers(kind="full", count=12),)}, "target_layer_ids", (2, 4, 6, 8, 10)),
+        ({"layers": (Layers(kind="full", count=4),)}, "target_layer_ids", (2,)),
+    ],
 )
-def test_states_are_spread_evenly(layers: int, ids: tuple[int, ...]) -> None:
-    target = TARGET.model_copy(update={"layers": (Layers(kind="full", count=layers),)})
-    assert decide(target)[0].target_layer_ids == ids
+def test_the_shape_follows_the_targets_size_and_depth(
+    change: dict[str, Any], field: str, value: Any
+) -> None:
+    assert getattr(decide(TARGET.model_copy(update=change))[0], field) == value
 
 
 @given(some.integers(3, 200))

@@ -68,27 +68,15 @@ def test_what_was_not_measured_is_said_to_be_so() -> None:
     assert "\n| code | 3 | not measured | not measured | not measured |\n" in card
 
 
-@pytest.mark.parametrize(
-    ("target", "name"),
-    [
-        ("models/SmolLM2-135M-Instruct/", "SmolLM2-135M-Instruct"),
-        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
-    ],
-)
-def test_a_folder_goes_by_its_own_name_and_a_hub_model_by_its_whole_one(
-    target: str, name: str
-) -> None:
-    card = render_card(DONE, TARGET.model_copy(update={"name": target}))
-    assert f"\nbase_model: {name}\n" in card
-    assert f"\n# DFlash drafter for {name}\n" in card
-    assert f"\nvllm serve {name} --speculative-config" in card
-
-
-def test_a_licence_and_a_warm_start_are_named_if_they_are_known() -> None:
+def test_a_card_names_a_hub_model_whole_its_licence_and_its_start() -> None:
     run = DONE.model_copy(update={"settings": change(from_drafter="z-lab/some-drafter")})
-    card = render_card(run, TARGET_HERE.model_copy(update={"licence": "apache-2.0"}))
-    for line in ("license: apache-2.0", "- started from z-lab/some-drafter"):
+    card = render_card(run, TARGET.model_copy(update={"licence": "apache-2.0"}))
+    for line in (
+        *("base_model: Qwen/Qwen3-8B", "# DFlash drafter for Qwen/Qwen3-8B"),
+        *("license: apache-2.0", "- started from z-lab/some-drafter"),
+    ):
         assert f"\n{line}\n" in card
+    assert "\nvllm serve Qwen/Qwen3-8B --speculative-config" in card
     assert not {"license:", "started"} & set(render().split())
 
 
@@ -102,14 +90,9 @@ def test_a_promoted_pair_is_read_back_and_found(tmp_path: Path) -> None:
     assert find_recipes((recipe,), target="smollm2-135m-instruct", machine="cpu") == (recipe,)
     assert load_recipes_for("SmolLM2-135M-Instruct", shipped, overlay) == (recipe,)
     assert choose_recipe((recipe,), "SmolLM2-135M-Instruct", None, "cpu") == recipe
-
-
-def test_promoting_again_replaces_the_recipe(tmp_path: Path) -> None:
-    promote(RUN, tmp_path / "first", CPU, tmp_path / "own")
-    file = promote(DONE, tmp_path / "second", CPU, tmp_path / "own")
-    assert list((tmp_path / "own").iterdir()) == [file]
-    (recipe,) = load_recipes(tmp_path, tmp_path / "own")
-    assert recipe.drafter == str(tmp_path / "second")
+    # Promoting again replaces the recipe.
+    assert promote(RUN, tmp_path / "second", CPU, overlay) == file
+    assert [path.name for path in overlay.iterdir()] == [file.name]
 
 
 def test_only_what_was_served_is_evidence(tmp_path: Path) -> None:
@@ -136,23 +119,22 @@ def test_the_engine_is_the_one_that_is_installed(
     assert make_recipe(run, tmp_path, CPU, NOW).engine_version == expected
 
 
-def test_a_local_target_is_named_so_that_it_is_found_from_anywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("target", "machine", "name", "kind"),
+    [
+        ("./My-Model", "cpu-server", "{}/My-Model", "cpu"),
+        ("Qwen/Qwen3-8B", "h100", "Qwen/Qwen3-8B", "h100"),
+    ],
+)
+def test_a_recipes_models_are_found_from_anywhere(
+    target: str, machine: str, name: str, kind: str, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "My-Model").mkdir()
-    run = RUN.model_copy(update={"settings": change(target="./My-Model")})
-    recipe = make_recipe(run, Path("run/drafter"), CPU, NOW)
-    assert recipe.name == "my-model-trained-cpu"
-    assert recipe.target == str(tmp_path / "My-Model")
+    run = RUN.model_copy(update={"settings": change(target=target)})
+    recipe = make_recipe(run, Path("run/drafter"), load_host(machine), NOW)
+    assert recipe.name == f"{Path(target).name.lower()}-trained-{kind}"
+    assert (recipe.target, recipe.machines) == (name.format(tmp_path), (kind,))
     assert recipe.drafter == str(tmp_path / "run" / "drafter")
-
-
-def test_a_name_on_the_hub_stays(tmp_path: Path) -> None:
-    run = RUN.model_copy(update={"settings": change(target="Qwen/Qwen3-8B")})
-    recipe = make_recipe(run, tmp_path, load_host("h100"), NOW)
-    assert (recipe.target, recipe.machines) == ("Qwen/Qwen3-8B", ("h100",))
-    assert recipe.name == "qwen3-8b-trained-h100"
 
 
 def test_a_machine_without_a_name_is_called_unknown(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ from slipstream.training.run import Schedule
 from slipstream.training.workspace import Workspace
 from tests.unit.training.pieces import DESIGN, RUN, open_workspace
 
+STEPS: tuple[Step, ...] = ("outline", "train")
+
 
 @pytest.fixture
 def job(tmp_path: Path) -> GpuJob:
@@ -62,28 +64,17 @@ def read_options(job: GpuJob, step: Step) -> dict[str, list[str]]:
     return options
 
 
-def test_the_drafter_is_the_one_of_the_design_and_nothing_is_left_to_speculators(
-    job: GpuJob,
-) -> None:
-    for step in ("outline", "train"):
-        options = read_options(job, step)
-        assert options["--speculator-type"] == ["dflash"]
-        assert options["--target-layer-ids"] == ["2", "9", "15", "21", "28"]
-        assert (options["--block-size"], options["--mask-token-id"]) == (["4"], ["3"])
-        assert options["--sliding-window-non-causal"] == []
-    outline = read_options(job, "outline")
-    assert outline["--full-attention-indices"] == ["0", "1", "2"]
-    assert "--dry-run" in outline
-
-
-def test_training_follows_the_schedule(job: GpuJob) -> None:
-    options = read_options(job, "train")
-    assert options["--loss-fn"] == ["ce"]
-    assert options["--per-position-loss-weight"] == ["dpace"]
-    assert (options["--lr"], options["--max-steps"]) == (["0.0006"], ["40"])
-    assert (options["--epochs"], options["--seed"]) == (["6"], ["7"])
-    assert (options["--max-anchors"], options["--total-seq-len"]) == (["512"], ["3072"])
-    assert "--dry-run" not in options
+def test_design_and_schedule_are_given_and_nothing_is_left_to_speculators(job: GpuJob) -> None:
+    outline, train = (" ".join((*make_command(job, step), "")) for step in STEPS)
+    design = ["--speculator-type dflash ", "--target-layer-ids 2 9 15 21 28 ", "--block-size 4 "]
+    design += ["--mask-token-id 3 ", "--sliding-window-non-causal --"]
+    assert [words for words in design if words not in outline or words not in train] == []
+    assert "--full-attention-indices 0 1 2 " in outline
+    schedule = ["--loss-fn ce ", "--per-position-loss-weight dpace ", "--lr 0.0006 "]
+    schedule += ["--max-steps 40 ", "--epochs 6 ", "--seed 7 "]
+    schedule += ["--max-anchors 512 ", "--total-seq-len 3072 "]
+    assert [words for words in schedule if words not in train] == []
+    assert ("--dry-run" in outline, "--dry-run" in train) == (True, False)
 
 
 def test_every_step_reads_what_the_one_before_it_wrote(job: GpuJob) -> None:
@@ -109,18 +100,15 @@ def test_other_methods_keep_their_own_loss(job: GpuJob, method: str) -> None:
     assert options.get("--ttt-steps") == (["3"] if method == "eagle3" else None)
 
 
-def test_a_warm_start_takes_the_place_of_every_other_description_of_the_layers(job: GpuJob) -> None:
-    assert "--from-pretrained" not in read_options(job, "train")
+def test_a_warm_start_describes_no_layers_and_several_gpus_take_torchrun(job: GpuJob) -> None:
+    alone = make_command(job, "train")
+    assert "--from-pretrained" not in alone
     options = read_options(replace(job, start=Path("/there/drafter")), "train")
     assert options["--from-pretrained"] == ["/there/drafter"]
     assert options.keys().isdisjoint({"--draft-config", "--num-layers", "--full-attention-indices"})
-
-
-def test_several_gpus_are_trained_on_by_the_torchrun_beside_speculators(job: GpuJob) -> None:
-    alone, together = make_command(job, "train"), make_command(replace(job, gpus=4), "train")
+    together = make_command(replace(job, gpus=4), "train")
     launcher = "/there/bin/torchrun --standalone --nproc-per-node 4 -m speculators.train"
-    assert together[:6] == tuple(launcher.split())
-    assert together[6:] == alone[2:]
+    assert together == (*launcher.split(), *alone[2:])
     assert make_command(replace(job, gpus=4), "outline") == make_command(job, "outline")
 
 

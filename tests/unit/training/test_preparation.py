@@ -74,23 +74,15 @@ def test_a_new_drafter_is_designed_for_its_target() -> None:
     assert run.command == "slipstream train"
 
 
-def test_the_options_are_in_the_settings() -> None:
-    changes: dict[str, Any] = {
-        "max_tokens": 99,
-        "thinking": False,
-        "judged_a_kind": 7,
-        "held_out_share": 0.2,
-    }
-    settings = make(**changes, seed=5)[0].settings
+def test_the_options_are_in_the_settings_and_split_the_prompts() -> None:
+    changes: dict[str, Any] = {"max_tokens": 99, "thinking": False, "judged_a_kind": 7}
+    changes |= {"held_out_share": 0.2}
+    run, conversations = make(**changes, seed=5)
+    settings = run.settings
     assert (settings.target, settings.prompts) == ("target", ("prompts.jsonl",))
     assert settings.model_dump(include=set(changes)) == changes
     assert (settings.schedule.seed, settings.from_drafter) == (5, None)
-
-
-def test_the_prompts_are_read_and_split_as_they_will_be() -> None:
-    _, conversations = make(held_out_share=0.2)
-    assert len(conversations) == 20
-    assert sum(one.held_out for one in conversations) == 4
+    assert (len(conversations), sum(one.held_out for one in conversations)) == (20, 4)
     held_out = [{one.id for one in make(seed=seed)[1] if one.held_out} for seed in (0, 0, 1)]
     assert held_out[0] == held_out[1] != held_out[2]
 
@@ -126,27 +118,31 @@ def test_a_warm_start_keeps_the_design_of_its_drafter() -> None:
 @pytest.mark.parametrize("option", DESIGN)
 def test_a_warm_start_takes_no_option_of_the_design(option: str) -> None:
     value = (2, 9) if option == "target_layer_ids" else 0
-    error = refuse(from_drafter="drafter", **{option: value})
-    assert error.message == "a warm start keeps the design of its drafter"
+    assert refuse(from_drafter="drafter", **{option: value}).hint.startswith("leave out --layers")
+
+
+NARROW = drafter_config({**CONFIG, "hidden_size": 640}, DrafterShape())
+TOO_DEEP = drafter_config(CONFIG, DrafterShape(target_layer_ids=(1, 29)))
 
 
 @pytest.mark.parametrize(
-    ("config", "fault"),
+    ("folder", "config", "changes", "fault"),
     [
-        (drafter_config({**CONFIG, "hidden_size": 640}, DrafterShape()), "hidden size 640"),
-        (drafter_config(CONFIG, DrafterShape(target_layer_ids=(1, 29))), "target layer 29"),
+        ("drafter", NARROW, {"from_drafter": "drafter"}, "hidden size 640"),
+        ("drafter", TOO_DEEP, {"from_drafter": "drafter"}, "target layer 29"),
+        ("target", CONFIG, {"from_drafter": "target"}, "is not a DFlash drafter"),
+        ("target", CONFIG | {"architectures": ["AbacusForCausalLM"]}, {}, "AbacusForCausalLM"),
+        ("target", CONFIG, {"prompts": ("missing.jsonl",)}, "cannot read missing.jsonl"),
+        ("target", CONFIG, {"target_layer_ids": (2, 30)}, "layer ids (2, 30)"),
     ],
 )
-def test_a_drafter_that_cannot_be_trained_further_is_refused_before_any_work(
-    config: dict[str, Any], fault: str
+def test_what_cannot_be_trained_is_refused_before_any_work(
+    folder: str, config: dict[str, Any], changes: dict[str, Any], fault: str
 ) -> None:
-    write_config("drafter", config)
-    (detail,) = refuse(from_drafter="drafter").details
-    assert fault in detail
-
-
-def test_a_target_is_no_drafter_to_start_from() -> None:
-    assert refuse(from_drafter="target").message.startswith("target is not a DFlash drafter")
+    write_config(folder, config)
+    error = refuse(**changes)
+    assert fault in "".join((error.message, *error.details))
+    assert len(error.details) < 2
 
 
 def test_missing_libraries_are_named_together_and_nothing_is_read(
@@ -160,28 +156,16 @@ def test_missing_libraries_are_named_together_and_nothing_is_read(
     assert caught.value.hint == "pip install 'slipstream[train]'"
 
 
-def test_a_target_that_cannot_be_drafted_for_is_refused() -> None:
-    write_config("target", {**CONFIG, "architectures": ["AbacusForCausalLM"]})
-    assert "AbacusForCausalLM" in refuse().message
+@pytest.mark.parametrize(("sides", "held_out"), [((False,) * 4, 0), ((True, True), 2)])
+def test_prompts_on_one_side_only_are_refused(sides: tuple[bool, ...], held_out: int) -> None:
+    rows = [converse(str(at), held_out=side) for at, side in enumerate(sides)]
+    with pytest.raises(InvalidInputError, match=f"of {len(rows)} prompts {held_out} would be"):
+        require_both_sides(rows)
 
 
-def test_prompts_that_are_not_there_are_refused() -> None:
-    assert refuse(prompts=("missing.jsonl",)).message.startswith("cannot read missing.jsonl")
-
-
-@pytest.mark.parametrize("prompts", [1, 4])
-def test_prompts_of_which_none_is_left_to_judge_by_are_refused(prompts: int) -> None:
-    Path("prompts.jsonl").write_text("".join(f'"prompt {number}"\n' for number in range(prompts)))
-    assert refuse().message == f"of {prompts} prompts 0 would be held out"
-
-
-def test_prompts_of_which_none_is_left_to_train_on_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="of 2 prompts 2 would be held out"):
-        require_both_sides([converse("a", held_out=True), converse("b", held_out=True)])
-
-
-def test_a_design_that_the_target_cannot_serve_is_refused() -> None:
-    assert len(refuse(target_layer_ids=(2, 30), block_size=1).details) == 2
+def test_too_few_prompts_are_refused() -> None:
+    Path("prompts.jsonl").write_text('"the only one"\n')
+    assert refuse().message == "of 1 prompts 0 would be held out"
 
 
 @pytest.mark.parametrize("start", [None, "drafter"])
@@ -234,25 +218,22 @@ def test_the_inner_size_is_that_of_the_text_model(
 
 
 @pytest.mark.parametrize(
-    ("added", "size", "free"),
+    ("added", "size", "ends", "free"),
     [
-        ((17, 2, 18), 22, [20, 21, 18]),  # past the tokenizer's end come first
-        ((0, 1, 2, 17, 18), 20, [18]),  # the template and the ends use the others
+        ((17, 2, 18), 22, True, [20, 21, 18]),  # past the tokenizer's end come first
+        ((0, 1, 2, 17, 18), 20, True, [18]),  # the template and the ends use the others
+        ((0, 1, 2), 20, False, [0, 1]),  # a tokenizer may lack an end
     ],
 )
 def test_the_tokens_that_nothing_uses_are_free(
-    added: tuple[int, ...], size: int, free: list[int], monkeypatch: pytest.MonkeyPatch
+    added: tuple[int, ...], size: int, ends: bool, free: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pretend_installed(monkeypatch, FakeTokenizer(20, added=added))
-    assert read_free_tokens(Path("target"), size) == free
-
-
-def test_a_tokenizer_may_lack_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = FakeTokenizer(20, added=(0, 1, 2))
-    tokenizer.bos_token_id = tokenizer.unk_token_id = None
-    tokenizer.template = (5,)
+    tokenizer = FakeTokenizer(20, added=added)
+    if not ends:
+        tokenizer.bos_token_id = tokenizer.unk_token_id = None
+        tokenizer.template = (5,)
     pretend_installed(monkeypatch, tokenizer)
-    assert read_free_tokens(Path("target"), 20) == [0, 1]
+    assert read_free_tokens(Path("target"), size) == free
 
 
 def test_only_what_is_installed_has_a_version(monkeypatch: pytest.MonkeyPatch) -> None:

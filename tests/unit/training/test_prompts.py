@@ -145,26 +145,14 @@ def test_of_duplicates_the_first_is_kept(tmp_path: Path) -> None:
     assert counts == {"read": 5, "duplicates": 2, "skipped": 0, "training": 3, "held_out": 0}
 
 
-def test_the_same_words_of_another_role_are_no_duplicate(tmp_path: Path) -> None:
+def test_role_and_beginning_tell_conversations_and_groups_apart(tmp_path: Path) -> None:
     other = {"messages": [USER, {**SYSTEM, "content": "And snow?"}]}
     conversations, counts = read(tmp_path, {"messages": [USER, FURTHER]}, other)
-    assert len({one.id for one in conversations}) == 2
-    assert counts["duplicates"] == 0
-
-
-def test_conversations_that_begin_alike_are_one_group(tmp_path: Path) -> None:
+    assert (len({one.id for one in conversations}), counts["duplicates"]) == (2, 0)
     louder = {"role": "user", "content": "WHAT is  ice?"}
     lines = [{"messages": [USER]}, {"messages": [SYSTEM, louder]}, {"messages": [FURTHER]}]
     groups = [one.group for one in read(tmp_path, *lines)[0]]
     assert groups[0] == groups[1] != groups[2]
-
-
-def test_blank_lines_are_not_counted(tmp_path: Path) -> None:
-    path = tmp_path / "chat.jsonl"
-    path.write_bytes(b'\n"a"\r\n  \n"b"')
-    conversations, counts = read_prompts([path], seed=0)
-    assert [one.messages[0]["content"] for one in conversations] == ["a", "b"]
-    assert counts["read"] == 2
 
 
 @pytest.mark.parametrize(
@@ -205,13 +193,10 @@ def test_the_faults_of_all_files_come_together_but_no_more_than_twenty(tmp_path:
     assert (places, more) == (lines, "... and 2 more")
 
 
-def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_or_hold_no_conversation_are_refused(tmp_path: Path) -> None:
     good = write(tmp_path / "chat.jsonl", "a")
     for path in (tmp_path / "none.jsonl", tmp_path):
         assert refuse(good, path).message.startswith(f"cannot read {path}: ")
-
-
-def test_files_without_a_conversation_are_refused_with_what_was_skipped(tmp_path: Path) -> None:
     error = refuse(write(tmp_path / "chat.jsonl", "", {"messages": [SYSTEM]}, " "))
     assert error.details == ("empty content: 2", "no user message: 1")
 
@@ -248,24 +233,14 @@ def test_prompts_of_one_group_each_are_split_to_the_count(
     assert sum(one.held_out for one in conversations) == held_out
 
 
-def test_the_seed_alone_decides_which_are_held_out(tmp_path: Path) -> None:
-    lines = number("a", 200)
-    forwards = write(tmp_path / "forwards.jsonl", *lines)
-    backwards = write(tmp_path / "backwards.jsonl", *reversed(lines))
-
-    def held_out(path: Path, seed: int) -> set[str]:
-        return {one.id for one in read_prompts([path], seed=seed)[0] if one.held_out}
-
-    assert held_out(forwards, 0) == held_out(backwards, 0)
-    assert held_out(forwards, 0) != held_out(forwards, 1)
-
-
-def test_the_groups_of_the_lowest_hashes_are_held_out(tmp_path: Path) -> None:
+def test_the_groups_of_the_lowest_hashes_are_held_out_in_any_order(tmp_path: Path) -> None:
     groups = [f"topic:{one}" for one in range(30)]
-    path = write(tmp_path / "chat.jsonl", *({"prompt": one, "group": one} for one in groups))
-    conversations, _ = read_prompts([path], seed=7, held_out_share=0.1)
-    lowest = sorted(groups, key=lambda group: sha256(f"7:{group}".encode()).hexdigest())[:3]
-    assert {one.group for one in conversations if one.held_out} == set(lowest)
+    lines = [{"prompt": one, "group": one} for one in groups]
+    for seed, ordered in ((7, lines), (7, lines[::-1]), (8, lines)):
+        path = write(tmp_path / "chat.jsonl", *ordered)
+        conversations, _ = read_prompts([path], seed=seed, held_out_share=0.1)
+        by_hash = sorted(groups, key=lambda one: sha256(f"{seed}:{one}".encode()).hexdigest())
+        assert {one.group for one in conversations if one.held_out} == set(by_hash[:3])
 
 
 def test_a_group_larger_than_the_share_is_trained_on(tmp_path: Path) -> None:
@@ -277,18 +252,20 @@ def test_a_group_larger_than_the_share_is_trained_on(tmp_path: Path) -> None:
         assert counts["held_out"] == 5
 
 
-def test_of_large_groups_the_smallest_pays_the_least(tmp_path: Path) -> None:
-    lines = [line for size in (30, 12, 20) for line in number("a", size, f"of {size}")]
+@pytest.mark.parametrize(
+    ("sizes", "held_out"),
+    [
+        ((30, 12, 20), {"of 12"}),  # of large groups the smallest pays the least
+        ((3, 5, 40), {"of 3", "of 5"}),  # what is held out already counts towards the least
+    ],
+)
+def test_small_groups_pay_the_least(
+    sizes: tuple[int, ...], held_out: set[str], tmp_path: Path
+) -> None:
+    lines = [line for size in sizes for line in number("a", size, f"of {size}")]
     conversations, counts = read(tmp_path, *lines)
-    assert {one.group for one in conversations if one.held_out} == {"of 12"}
-    assert counts["training"] == 50
-
-
-def test_what_is_held_out_already_is_counted_once_towards_the_least(tmp_path: Path) -> None:
-    lines = [line for size in (3, 5, 40) for line in number("a", size, f"of {size}")]
-    conversations, counts = read(tmp_path, *lines)
-    assert {one.group for one in conversations if one.held_out} == {"of 3", "of 5"}
-    assert counts["held_out"] == 8
+    assert {one.group for one in conversations if one.held_out} == held_out
+    assert counts["held_out"] == sum(int(group.split()[1]) for group in held_out)
 
 
 def test_a_kind_that_pays_the_least_is_drawn_from_groups_of_every_size(tmp_path: Path) -> None:
@@ -338,7 +315,7 @@ def test_every_split_keeps_its_promises(
         assert empties or not short & set(groups[group])
 
 
-def test_conversations_load_back_identically(tmp_path: Path) -> None:
+def test_conversations_load_back_identically_and_are_prompts_too(tmp_path: Path) -> None:
     strange = {"role": "user", "content": 'line\nend, "quote", \u2028, \x85, 氷'}
     lines, _ = read(tmp_path, "a", {"messages": [SYSTEM, USER, ANSWER, FURTHER], "group": "g"})
     written = (*lines, lines[0].model_copy(update={"held_out": True, "messages": (strange,)}))
@@ -347,13 +324,9 @@ def test_conversations_load_back_identically(tmp_path: Path) -> None:
     assert read_conversations(path) == written
     assert len(path.read_bytes().splitlines()) == 3
     assert sorted(file.name for file in tmp_path.iterdir()) == ["chat.jsonl", path.name]
-
-
-def test_written_conversations_are_prompts_too(tmp_path: Path) -> None:
     first, _ = read(tmp_path, *number("a", 60))
-    write_conversations(tmp_path / "again.jsonl", first)
-    again, _ = read_prompts([tmp_path / "again.jsonl"], seed=0)
-    assert again == first
+    write_conversations(path, first)
+    assert read_prompts([path], seed=0)[0] == first
 
 
 def test_conversations_of_another_form_are_refused(tmp_path: Path) -> None:
@@ -361,5 +334,3 @@ def test_conversations_of_another_form_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError) as caught:
         read_conversations(path)
     assert f"{path}:1: id: Field required" in caught.value.details[0]
-    with pytest.raises(InvalidInputError, match=r"cannot read .*none\.jsonl"):
-        read_conversations(tmp_path / "none.jsonl")

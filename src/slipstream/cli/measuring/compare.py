@@ -49,7 +49,7 @@ from slipstream.measuring.contribution import (
 from slipstream.measuring.machine_watch import make_watch
 from slipstream.measuring.verifying.verification import SAMPLES
 from slipstream.planning import LaunchPlan
-from slipstream.recipes.published import HUB_NAME
+from slipstream.recipes.recipe import HUB_NAME
 from slipstream.records import read_record
 from slipstream.reporting.measuring.bench import render_cell_line
 from slipstream.reporting.measuring.comparison import describe_comparison, render_comparison_html

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from slipstream.checkpoints import read_checkpoint
-from slipstream.checkpoints.hub_search import search_drafters
+from slipstream.checkpoints.hub import search_drafters
 from slipstream.cli.arguments import ENGINE_ARGUMENTS, add_host, whole_number
 from slipstream.cli.screen import Screen
 from slipstream.engines import sglang

@@ -14,14 +14,13 @@ from shlex import quote
 from typing import Literal
 
 from slipstream.checkpoints.checkpoint import Checkpoint
-from slipstream.checkpoints.hub import name_stem
-from slipstream.checkpoints.hub_search import HubDrafter
+from slipstream.checkpoints.hub import HubDrafter, name_stem
 from slipstream.checkpoints.pairing import pair
 from slipstream.engines.vllm import VERSION, find_engine_faults
 from slipstream.engines.vllm_methods import METHODS
 from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.planning.drafters.library import Library
-from slipstream.recipes.published import PublishedDrafter
+from slipstream.recipes.recipe import PublishedDrafter
 from slipstream.records import Record
 
 # How the target is what the drafter was made for: itself, by a card's base model, or by its name.
@@ -187,7 +186,6 @@ def match_target(made_for: str, target: str, bases: tuple[str, ...]) -> Match | 
 def _find_on_hub(
     target: Checkpoint, bases: tuple[str, ...], listed: Iterable[HubDrafter]
 ) -> Iterator[Find]:
-    """Yield the drafters that the hub lists."""
     for drafter in listed:
         matches = {base: match_target(base, target.name, bases) for base in drafter.base_models}
         known = [(match, base) for base, match in matches.items() if match]
@@ -350,7 +348,6 @@ def _explain(
 
 
 def _write_command(target: str, entry: PublishedDrafter) -> str:
-    """Return the command that plans with this drafter."""
     command = f"slipstream plan {quote(target)}"
     if entry.drafter is None:
         return f"{command} --method {entry.method}"

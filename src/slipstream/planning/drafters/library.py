@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, get_args
 
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart, Family
-from slipstream.checkpoints.hub import name_stem
-from slipstream.checkpoints.hub_search import HubDrafter
+from slipstream.checkpoints.hub import HubDrafter, name_stem
 from slipstream.checkpoints.pairing import differ
-from slipstream.recipes.published import KnownModel, PublishedDrafter
-from slipstream.recipes.recipe import Recipe
+from slipstream.recipes.recipe import KnownModel, PublishedDrafter, Recipe
 
 # What two descriptions of the same files cannot disagree about.
 _IDENTITY = ("hidden_size", "layer_count")

@@ -201,7 +201,6 @@ class _Facts:
     target: Checkpoint | None = None
 
     def list_notes(self) -> tuple[str, ...]:
-        """Return each note once."""
         return tuple(dict.fromkeys(self.notes))
 
     def find_target(self, name: str, *, tokenizer: bool = False) -> Checkpoint:

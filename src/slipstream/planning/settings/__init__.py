@@ -73,7 +73,6 @@ class _Choices(Record):
 
     @classmethod
     def list_names(cls) -> dict[str, str]:
-        """Return the engine's name of every typed field."""
         extras = {name: field.json_schema_extra for name, field in cls.model_fields.items()}
         return {name: str(own["name"]) for name, own in extras.items() if isinstance(own, dict)}
 
@@ -109,12 +108,9 @@ class SpeculationOptions(_Choices):
 
 
 class Speculation(SpeculationOptions):
-    """How the engine drafts."""
-
     method: Choice[str] = Field(json_schema_extra={"name": "method"})
 
     def to_config(self) -> dict[str, JsonValue]:
-        """Return the object that the engine reads."""
         return {key: choice.value for key, choice in self.list_choices()}
 
 
@@ -219,7 +215,6 @@ class EngineSettings(EngineOptions):
 
     @property
     def cache_dtype(self) -> str:
-        """Return the type of the target's cache."""
         named = self.kv_dtype.value if self.kv_dtype else "auto"
         return "float32" if named == "auto" and self.element_bytes == 4 else named
 
@@ -230,14 +225,12 @@ class EngineSettings(EngineOptions):
         return own.value if own else self.cache_dtype
 
     def list_arguments(self) -> dict[str, Any]:
-        """Return the engine's arguments: flags and their typed values."""
         arguments = {flag: choice.value for flag, choice in self.list_choices()}
         if self.speculation is not None:
             arguments[SPECULATION] = self.speculation.to_config()
         return arguments
 
     def list_served_names(self) -> tuple[str, ...]:
-        """Return the names that clients may call the model by."""
         return self.served_names.value if self.served_names else (self.model.value,)
 
 

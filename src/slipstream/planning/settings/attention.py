@@ -22,7 +22,6 @@ COST_OF_A_SMALLER_CACHE = {
 
 
 def is_gemma4(inputs: PlanInputs) -> bool:
-    """Return whether this is Gemma 4, by its class or else by its name."""
     architecture, name = inputs.target.architecture, inputs.target.name.lower()
     return architecture.startswith(GEMMA4) if architecture else "gemma-4" in name
 
@@ -59,7 +58,6 @@ def _drafts_in_one_pass(inputs: PlanInputs) -> bool:
 
 
 def find_turboquant_obstacle(inputs: PlanInputs) -> str | None:
-    """Return why the cache cannot be compressed here, or None."""
     target = inputs.target
     if inputs.on_cpu:
         return "the CPU backend does not support TurboQuant"

@@ -33,16 +33,12 @@ _WITHOUT_COUNTERPART = ("TQ_MODE", "TQ_RING_CAPACITY", "TQ_INITIAL_LAYERS")
 _BITS = {"TQ_KEY_BITS": "4", "TQ_VALUE_BITS": "3"}
 _ON = ("1", "true", "yes", "on")
 _OFF = ("", "off")
-_KEY_NOTE = (
-    "VLLM_API_KEY opens the server if no key file does; docker shows it to whoever may ask, "
-)
+_KEY_NOTE = "VLLM_API_KEY opens the server if no key file does; docker shows it to whoever asks, "
 _KEY_NOTE += "so slipstream keys new is the better way"
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerOptions:
-    """The target and the options that the variables name."""
-
     target: str | None
     options: PlanOptions
     notes: tuple[str, ...]

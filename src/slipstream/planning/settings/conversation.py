@@ -55,11 +55,9 @@ class Family(Record):
     source: str
 
     def has_class(self, architecture: str | None) -> bool:
-        """Return whether a checkpoint's class is one of the family's."""
         return any(fnmatchcase(architecture or "", pattern) for pattern in self.classes)
 
     def writes(self, template: str) -> bool:
-        """Return whether a template is one of the family's."""
         return self.encoded or all(text in template for text in self.markers)
 
     def reasons(self, conversation: Conversation | None, template: str | None) -> bool:
@@ -82,14 +80,12 @@ class TemplateFault(Record):
 
 @cache
 def load_families() -> tuple[Family, ...]:
-    """Read the table of families."""
     rows = tomllib.loads((_FOLDER / "families.toml").read_text())["family"]
     return tuple(Family.model_validate(row) for row in rows)
 
 
 @cache
 def load_template_faults() -> tuple[TemplateFault, ...]:
-    """Read the known faults of chat templates."""
     rows = tomllib.loads((_FOLDER / "template_faults.toml").read_text())["fault"]
     return tuple(TemplateFault.model_validate(row) for row in rows)
 
@@ -212,7 +208,6 @@ def _decide_overrides(inputs: PlanInputs) -> Choice[dict[str, JsonValue]] | None
 
 
 def list_conversation_notes(inputs: PlanInputs, settings: EngineSettings) -> tuple[str, ...]:
-    """Return what is not parsed, and why."""
     notes = []
     if settings.tool_parser is None and inputs.options.goal != "agent":
         notes.append(f"{_explain_missing_tools(inputs)}; {_SET_TOOL_PARSER}")

@@ -49,7 +49,6 @@ class PlanOptions(Record):
 
     @property
     def speculates(self) -> bool:
-        """Return whether drafts are allowed."""
         return self.method is None or self.method.value != PLAIN
 
     def specify(self, engine: EngineOptions) -> Self:

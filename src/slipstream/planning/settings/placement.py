@@ -60,7 +60,6 @@ def decide_eager(inputs: PlanInputs) -> Choice[bool] | None:
 
 
 def note_compilation(inputs: PlanInputs) -> str:
-    """Return what compiling costs at the start, where it was not skipped."""
     cost = "about 110 s more for 1.4 times the speed, measured on two cores"
     told = f": {cost}" if inputs.on_cpu else "; later starts find it cached"
     return f"the engine compiles at its first start{told}; --enforce-eager after -- skips it"
@@ -132,7 +131,6 @@ def decide_modalities(inputs: PlanInputs) -> Choice[dict[str, JsonValue]] | None
 
 
 def decide_environment(inputs: PlanInputs) -> dict[str, Choice[str]]:
-    """Return the environment variables that the engine reads."""
     if inputs.on_cpu:
         return _decide_cpu_environment(inputs)
     variables: dict[str, Choice[str]] = {}

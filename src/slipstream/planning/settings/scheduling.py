@@ -91,7 +91,6 @@ def decide_context(inputs: PlanInputs) -> Choice[int]:
 
 
 def decide_sequences(inputs: PlanInputs) -> Choice[int]:
-    """Choose how many sequences run concurrently."""
     if (advised := inputs.from_recipe(inputs.advice.sequences)) is not None:
         return advised
     if inputs.on_cpu:

@@ -22,10 +22,10 @@ from slipstream.training.cpu.batches import (
     TrainSample,
     list_samples,
     make_row,
+    open_states,
     stack,
 )
 from slipstream.training.cpu.forward import draft
-from slipstream.training.cpu.states import open_states
 from slipstream.training.prompts import read_conversations
 from slipstream.training.responses import read_responses
 from slipstream.training.run import TrainFolder, TrainSettings
@@ -99,7 +99,6 @@ def judge_sample(model: Any, sample: TrainSample, states: States, geometry: Geom
 
 
 def average_everywhere(rights: Sequence[Rights]) -> Drafts:
-    """Count the drafts at every position."""
     return _count([row for sample in rights for row in sample])
 
 

@@ -26,7 +26,6 @@ def draft(model: Any, batch: Batch) -> Any:
 
 
 def to_tensors(batch: Batch, dtype: Any) -> tuple[Any, ...]:
-    """Return what `run_drafter` takes of a batch."""
     import torch
 
     visible = torch.from_numpy(batch.visible)
@@ -65,7 +64,6 @@ def _run_layers(model: Any, states: Any, blocks: Any, mask: Any, positions: Any)
 
 
 def register_attention() -> str:
-    """Register the attention with transformers, and return its name."""
     from transformers.modeling_utils import AttentionInterface
 
     AttentionInterface.register(ATTENTION, attend)

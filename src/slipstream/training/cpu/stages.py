@@ -6,7 +6,7 @@ from statistics import fmean
 
 from slipstream.errors import InvalidInputError
 from slipstream.training.cpu.acceptance import average_everywhere, judge_kinds, read_material, walk
-from slipstream.training.cpu.batches import list_samples
+from slipstream.training.cpu.batches import extract, list_samples, row_bytes
 from slipstream.training.cpu.models import (
     build_model,
     even_out,
@@ -14,7 +14,6 @@ from slipstream.training.cpu.models import (
     measure_scale,
     save_model,
 )
-from slipstream.training.cpu.states import extract, row_bytes
 from slipstream.training.cpu.trainer import train
 from slipstream.training.responses import read_responses
 from slipstream.training.run import CurvePoint, Figures, Judged, TrainRun, tokens_per_step
@@ -100,7 +99,6 @@ def judge_offline(run: TrainRun, space: Workspace) -> dict[str, Judged]:
 
 
 def require_room(space: Workspace, wanted_bytes: int) -> None:
-    """Refuse to fill the disk."""
     free = shutil.disk_usage(space.folder.path).free
     if free < wanted_bytes * 1.05:
         raise InvalidInputError(

@@ -58,7 +58,6 @@ class Trainer:
         self.compiled = torch.compile(compute, dynamic=False) if compiled else compute
 
     def take_step(self, batch: Batch, choice: "Candidates") -> float:
-        """Run one step and return its loss."""
         import torch
 
         rate = self.schedule.rate_at(self.step)
@@ -83,7 +82,6 @@ class Trainer:
         return float(loss.detach())
 
     def save(self, path: Path) -> None:
-        """Write what is needed to go on from here."""
         import torch
 
         partial = path.with_suffix(".partial")
@@ -97,7 +95,6 @@ class Trainer:
         partial.replace(path)
 
     def load(self, path: Path) -> None:
-        """Continue from where `save` stopped."""
         import torch
 
         state = torch.load(path, weights_only=True)

@@ -1,5 +1,9 @@
 """What is known without the files: found by name, completed, never mixed up."""
 
+from typing import Any
+
+import pytest
+
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart, Layers, Weights
 from slipstream.planning.drafters.library import Library, complete_facts
 from slipstream.recipes import load_drafters, load_models
@@ -11,36 +15,27 @@ BARE = Checkpoint(name=DRAFTER.name, source="a recipe", draft=DraftPart(family="
 KNOWN = DRAFTER.model_copy(update={"complete": False})
 
 
+def describe(name: str) -> Checkpoint:
+    found = LIBRARY.describe(name)
+    assert found is not None
+    return found
+
+
 def test_a_drafter_and_a_target_are_described_by_their_names() -> None:
-    drafter = LIBRARY.describe("z-lab/GPT-OSS-120B-DFlash")
+    drafter = describe("z-lab/GPT-OSS-120B-DFlash").draft
     assert drafter is not None
-    assert drafter.draft is not None
-    assert drafter.draft.longest_draft == 9
-    target = LIBRARY.describe("openai/gpt-oss-120b")
-    assert target is not None
-    assert target.attention_sinks
-    assert LIBRARY.describe("nobody/nothing") is None
-
-
-def test_a_drafter_without_facts_is_what_the_index_says() -> None:
-    bare = LIBRARY.describe("deepseek-ai/dflash_qwen3_14b_block7")
+    assert drafter.longest_draft == 9
+    assert describe("openai/gpt-oss-120b").attention_sinks
+    # A build has the shape of its base, and a drafter without facts what the index says.
+    build = describe("somebody/Llama-3.3-70B-Instruct-AWQ")
+    assert (build.layer_count, build.weights) == (80, None)
+    bare = describe("deepseek-ai/dflash_qwen3_14b_block7").draft
     assert bare is not None
-    assert bare.draft is not None
-    assert (bare.draft.family, bare.draft.verifier) == ("dspark", "Qwen/Qwen3-14B")
-    eagle = LIBRARY.describe("yuhuili/EAGLE-LLaMA3.1-Instruct-8B")
+    assert (bare.family, bare.verifier) == ("dspark", "Qwen/Qwen3-14B")
+    eagle = describe("yuhuili/EAGLE-LLaMA3.1-Instruct-8B").draft
     assert eagle is not None
-    assert eagle.draft is not None
-    assert eagle.draft.family == "eagle"
-
-
-def test_a_build_is_described_by_the_shape_of_its_base() -> None:
-    build = LIBRARY.describe("somebody/Llama-3.3-70B-Instruct-AWQ")
-    assert build is not None
-    assert (build.name, build.layer_count, build.weights) == (
-        "somebody/Llama-3.3-70B-Instruct-AWQ",
-        80,
-        None,
-    )
+    assert eagle.family == "eagle"
+    assert LIBRARY.describe("nobody/nothing") is None
 
 
 def test_a_name_is_known_with_or_without_facts() -> None:
@@ -52,31 +47,31 @@ def test_a_name_is_known_with_or_without_facts() -> None:
 
 def test_what_a_recipe_leaves_open_is_filled() -> None:
     filled = complete_facts(BARE, KNOWN)
-    assert filled.layers == KNOWN.layers
-    assert filled.weights == KNOWN.weights
-    assert filled.draft == KNOWN.draft
+    known = (KNOWN.layers, KNOWN.weights, KNOWN.draft)
+    assert (filled.layers, filled.weights, filled.draft) == known
     assert filled.source == "a recipe"
+    unsized = BARE.model_copy(update={"layers": (Layers(kind="full", count=5),)})
+    assert complete_facts(unsized, KNOWN).layers == KNOWN.layers
 
 
-def test_what_a_recipe_states_is_kept() -> None:
-    stated = BARE.model_copy(update={"weights": Weights(total_bytes=1)})
-    assert complete_facts(stated, KNOWN).weights == Weights(total_bytes=1)
+SIZED = (Layers(kind="full", count=5, key_value_heads=1, head_size=1),)
 
 
-def test_layers_without_sizes_are_replaced_and_with_sizes_kept() -> None:
-    layers = (Layers(kind="full", count=5),)
-    assert complete_facts(BARE.model_copy(update={"layers": layers}), KNOWN).layers == KNOWN.layers
-    sized = (Layers(kind="full", count=5, key_value_heads=1, head_size=1),)
-    assert complete_facts(BARE.model_copy(update={"layers": sized}), KNOWN).layers == sized
-
-
-def test_facts_of_other_files_are_not_mixed_in() -> None:
-    wider = BARE.model_copy(update={"hidden_size": 5120})
-    assert complete_facts(wider, KNOWN) == wider
-    longer = BARE.model_copy(update={"draft": DraftPart(family="dflash", block_size=8)})
-    assert complete_facts(longer, KNOWN) == longer
-    other = BARE.model_copy(update={"draft": DraftPart(family="dflash2")})
-    assert complete_facts(other, KNOWN) == other
-    read = BARE.model_copy(update={"complete": True})
-    assert complete_facts(read, KNOWN) == read
-    assert complete_facts(BARE, None) == BARE
+@pytest.mark.parametrize(
+    ("stated", "mixed"),
+    [
+        ({"weights": Weights(total_bytes=1)}, True),
+        ({"layers": SIZED}, True),
+        # Facts of other files are not mixed in, nor into what was read whole.
+        ({"hidden_size": 5120}, False),
+        ({"draft": DraftPart(family="dflash", block_size=8)}, False),
+        ({"draft": DraftPart(family="dflash2")}, False),
+        ({"complete": True}, False),
+    ],
+)
+def test_what_a_recipe_states_is_kept(stated: dict[str, Any], mixed: bool) -> None:
+    facts = BARE.model_copy(update=stated)
+    completed = complete_facts(facts, KNOWN)
+    assert {name: getattr(completed, name) for name in stated} == stated
+    assert (completed != facts) is mixed
+    assert complete_facts(facts, None) == facts

@@ -116,15 +116,12 @@ def test_without_any_drafter_the_heads_draft_or_the_text_or_nothing(
     assert "slipstream models Qwen/Qwen3-8B" in found.method.because
 
 
-def test_candidates_that_may_not_be_taken_are_counted() -> None:
+def test_candidates_that_may_not_be_taken_are_counted_and_a_method_without_any_refused() -> None:
     parallel = publish("a/peagle", "peagle")
     found = find(index={"load_drafters": lambda: (parallel,)})
     assert found.method is not None
     assert found.method.value == "ngram"
     assert "of 1 (slipstream models" in found.method.because
-
-
-def test_a_method_without_a_known_drafter_is_refused_with_what_to_type() -> None:
     with pytest.raises(InvalidInputError, match="no drafter of method dspark") as caught:
         find(method="dspark")
     assert "--method dspark --drafter NAME" in caught.value.hint
@@ -138,13 +135,6 @@ def test_a_method_takes_its_own_drafter_and_not_the_recipes() -> None:
     assert found.recipe == HERE
 
 
-def test_the_index_says_why_it_names_a_drafter() -> None:
-    found = find(index=INDEX).found
-    assert found is not None
-    assert found.drafter.source == "index"
-    assert "z-lab made it for this target" in found.drafter.because
-
-
 def test_a_target_is_read_once_for_its_candidates_and_its_plan() -> None:
     read: list[str] = []
 
@@ -156,8 +146,11 @@ def test_a_target_is_read_once_for_its_candidates_and_its_plan() -> None:
     assert read.count(TARGET.name) == 1
 
 
-def test_offline_the_index_knows_both_and_says_so() -> None:
+def test_the_index_says_why_it_names_a_drafter_and_knows_both_offline() -> None:
     found = find(index=INDEX, offline=True)
+    assert found.found is not None
+    assert found.found.drafter.source == "index"
+    assert "z-lab made it for this target" in found.found.drafter.because
     assert found.drafter is not None
     assert found.drafter.draft is not None
     assert (found.drafter.draft.block_size, found.target.hidden_size) == (16, 4096)

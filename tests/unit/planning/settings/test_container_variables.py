@@ -46,26 +46,34 @@ def test_the_containers_own_line_is_understood() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "values"),
+    ("variables", "values"),
     [
         (
-            "--seed 1 --hf-overrides '{\"x\": 2}'",
+            {"EXTRA_ARGS": "--seed 1 --hf-overrides '{\"x\": 2}'"},
             {"--seed": 1, "--hf-overrides": {"x": 2}},
         ),
-        ("--hf-overrides='{\"x\": 2}'", {"--hf-overrides": {"x": 2}}),
-        ('--hf-overrides {"x":[1,"#2"]}', {"--hf-overrides": {"x": [1, "#2"]}}),
-        (r"--download-dir \d+", {"--download-dir": r"\d+"}),
-        ("--max-model-len 1k", {"--max-model-len": 1000}),
-        ("", {}),
+        ({"EXTRA_ARGS": "--hf-overrides='{\"x\": 2}'"}, {"--hf-overrides": {"x": 2}}),
+        (
+            {"EXTRA_ARGS": '--hf-overrides {"x":[1,"#2"]}'},
+            {"--hf-overrides": {"x": [1, "#2"]}},
+        ),
+        ({"EXTRA_ARGS": r"--download-dir \d+"}, {"--download-dir": r"\d+"}),
+        ({"EXTRA_ARGS": "--max-model-len 1k"}, {"--max-model-len": 1000}),
+        ({"EXTRA_ARGS": ""}, {}),
+        # They win over the other variables.
+        ({"MAX_MODEL_LEN": "4096", "EXTRA_ARGS": "--max-model-len 8"}, {"--max-model-len": 8}),
+        ({"QUANTIZATION": "auto"}, {}),
+        ({"QUANTIZATION": "none"}, {}),
+        ({"QUANTIZATION": "fp8"}, {"--quantization": "fp8"}),
+        # A model may be called auto.
+        (
+            {"SERVED_MODEL_NAME": "auto", "ATTENTION_BACKEND": "auto"},
+            {"--served-model-name": ("auto",)},
+        ),
     ],
 )
-def test_extra_arguments_reach_the_engine_as_they_are(text: str, values: object) -> None:
-    assert list_values(read_container_variables({"EXTRA_ARGS": text}).options) == values
-
-
-def test_extra_arguments_win_over_the_other_variables() -> None:
-    both = {"MAX_MODEL_LEN": "4096", "EXTRA_ARGS": "--max-model-len 8192"}
-    assert list_values(read_container_variables(both).options) == {"--max-model-len": 8192}
+def test_a_variable_reaches_the_engine_as_it_is(variables: dict[str, str], values: object) -> None:
+    assert list_values(read_container_variables(variables).options) == values
 
 
 def test_empty_variables_count_as_none() -> None:
@@ -85,13 +93,6 @@ def test_the_drafter_can_be_switched_off(drafter: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "values"), [("auto", {}), ("none", {}), ("fp8", {"--quantization": "fp8"})]
-)
-def test_a_quantization_is_passed_on_if_one_is_named(method: str, values: object) -> None:
-    assert list_values(read_container_variables({"QUANTIZATION": method}).options) == values
-
-
-@pytest.mark.parametrize(
     ("variables", "dtype"),
     [
         ({"KV_CACHE_DTYPE": "fp8_e4m3"}, "fp8_e4m3"),
@@ -108,11 +109,6 @@ def test_the_cache_has_the_format_that_was_asked_for(
     variables: dict[str, str], dtype: str | None
 ) -> None:
     assert find_kv_dtype(variables) == dtype
-
-
-def test_a_model_may_be_called_auto() -> None:
-    read = read_container_variables({"SERVED_MODEL_NAME": "auto", "ATTENTION_BACKEND": "auto"})
-    assert list_values(read.options) == {"--served-model-name": ("auto",)}
 
 
 @pytest.mark.parametrize(

@@ -42,14 +42,11 @@ def test_the_share_leaves_a_fifth_of_unified_memory_or_two_gibibytes(
     assert pick(decide_utilization(replace(inputs, host=host))) == chosen
 
 
-def test_a_recipes_utilization_is_never_copied_and_a_cpu_has_none() -> None:
+def test_a_recipes_utilization_is_never_copied_and_a_cpu_has_neither_share_nor_worker() -> None:
     recipe = make_recipe(memory_utilization=0.85)
     assert pick(decide_utilization(make_inputs("gb10", recipe=recipe))) == (0.72, "hardware")
-    assert decide_utilization(make_inputs("cpu-server")) is None
-
-
-def test_an_accelerators_worker_is_a_process() -> None:
     assert pick(decide_executor(make_inputs())) == ("mp", "default")
+    assert decide_utilization(make_inputs("cpu-server")) is None
     assert decide_executor(make_inputs("cpu-server")) is None
 
 
@@ -125,12 +122,9 @@ def environment_of(inputs: PlanInputs) -> dict[str, str]:
     return {name: choice.value for name, choice in decide_environment(inputs).items()}
 
 
-def test_a_drafter_on_an_accelerator_gets_the_v2_runner() -> None:
+def test_a_drafter_on_an_accelerator_gets_the_v2_runner_and_its_recipes_variables() -> None:
     assert environment_of(make_inputs()) == {"VLLM_USE_V2_MODEL_RUNNER": "1"}
     assert environment_of(make_inputs(method="plain")) == {}
-
-
-def test_a_recipes_variables_are_taken_but_for_obsolete_ones() -> None:
     recipe = make_recipe(
         environment={"A": "1", "B": "2"}, obsolete=(Obsolete(what="B=2", why="gone"),)
     )
@@ -150,30 +144,31 @@ def change_processor(library: str | None = None, **changes: Any) -> PlanInputs:
     return replace(inputs, host=host)
 
 
+BIND, WORKER = "VLLM_CPU_OMP_THREADS_BIND", "VLLM_ENABLE_V1_MULTIPROCESSING"
+OPENMP = "/venv/lib/libiomp5.so"
+
+
 @pytest.mark.parametrize(
-    ("threads", "nodes", "bound"), [(5, 1, "0-3"), (16, 1, "0-14"), (1, 2, "0"), (4, 2, "0-2")]
+    ("threads", "nodes", "library", "variables"),
+    [
+        # The last thread is left to the scheduler.
+        (5, 1, None, {BIND: "0-3"}),
+        (16, 1, None, {BIND: "0-14"}),
+        (1, 2, None, {BIND: "0"}),
+        (4, 2, None, {BIND: "0-2"}),
+        # On a small CPU there is no worker process, and every thread computes.
+        (1, 1, None, {WORKER: "0", "OMP_NUM_THREADS": "1"}),
+        (4, 1, None, {WORKER: "0", "OMP_NUM_THREADS": "4"}),
+        # Intel's OpenMP is preloaded where it is.
+        (8, 1, OPENMP, {"LD_PRELOAD": OPENMP, BIND: "0-6"}),
+        (None, 1, None, {}),
+    ],
 )
-def test_a_cpu_leaves_its_last_thread_to_the_scheduler(
-    threads: int, nodes: int, bound: str
+def test_a_cpus_threads_are_bound_or_all_compute(
+    threads: int | None, nodes: int, library: str | None, variables: dict[str, str]
 ) -> None:
-    inputs = change_processor(usable_threads=threads, numa_nodes=nodes)
-    assert environment_of(inputs) == {"VLLM_CPU_OMP_THREADS_BIND": bound}
-
-
-@pytest.mark.parametrize("threads", [1, 2, 4])
-def test_a_small_cpu_has_no_worker_process_and_computes_with_every_thread(threads: int) -> None:
-    assert environment_of(change_processor(usable_threads=threads)) == {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "OMP_NUM_THREADS": str(threads),
-    }
-
-
-def test_a_cpu_preloads_intels_openmp_where_it_is() -> None:
-    assert environment_of(change_processor("/venv/lib/libiomp5.so", usable_threads=8)) == {
-        "LD_PRELOAD": "/venv/lib/libiomp5.so",
-        "VLLM_CPU_OMP_THREADS_BIND": "0-6",
-    }
-    assert environment_of(change_processor(usable_threads=None)) == {}
+    inputs = change_processor(library, usable_threads=threads, numa_nodes=nodes)
+    assert environment_of(inputs) == variables
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,37 @@
-"""A row is whole sequences and anchors among their responses; no block sees more than it may."""
+"""A row is whole sequences and anchors among their responses; no block sees more than it may.
 
-from collections.abc import Iterator
+States lie one sample after the other, and an interrupted file is gone on with.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from slipstream.training.cpu import batches
 from slipstream.training.cpu.batches import (
+    TOKENS_AT_ONCE,
     Batch,
     Geometry,
     TrainSample,
     draw_batches,
+    extract,
+    group_by_length,
     list_samples,
     make_row,
+    open_states,
     pack_row,
-    stack,
 )
 from slipstream.training.responses import Response
-from tests.unit.training.pieces import TellingStates, make_samples
+from tests.unit.training.pieces import TellingStates, make_samples, pretend_installed
 
 MASK = 3
 SHAPES = some.lists(some.tuples(some.integers(1, 12), some.integers(2, 30)), min_size=1, max_size=6)
@@ -80,6 +93,12 @@ def test_every_block_keeps_its_promises(
         assert seen[:, 1].tolist() == list(range(anchor))
         places = batch.positions[row, context + slot * block :][:block]
         assert places.tolist() == list(range(anchor, anchor + block))
+    # No anchor is drawn twice in a row; a sequence may stand in it twice, and starts elsewhere.
+    drawn = [
+        (row, int(batch.blocks[row, slot * block]), int(np.argmax(batch.visible[row, slot])))
+        for row, slot in blocks_of(batch, block)
+    ]
+    assert len(drawn) == len(set(drawn))
 
 
 @given(SHAPES, GEOMETRIES, some.integers(0, 100))
@@ -105,25 +124,6 @@ def test_every_row_has_one_shape_and_idle_slots_see_nothing(
         # A row is filled from its start up to less than a block, which is left empty.
         assert filled[: filled.sum()].all()
         assert context - filled.sum() <= block
-
-
-@given(SHAPES, GEOMETRIES, some.integers(0, 100))
-def test_no_anchor_is_drawn_twice_in_a_row(
-    shapes: list[tuple[int, int]], geometry: Geometry, seed: int
-) -> None:
-    samples = make_samples(shapes)
-    row = pack_row(
-        iter(samples * geometry.context),
-        TellingStates(samples),
-        geometry,
-        np.random.default_rng(seed),
-    )
-    # A sequence may stand in a row twice: then it starts elsewhere.
-    places = [
-        (int(row.blocks[0, slot * geometry.block]), int(np.argmax(row.visible[0, slot])))
-        for _, slot in blocks_of(row, geometry.block)
-    ]
-    assert len(places) == len(set(places))
 
 
 def test_anchors_fill_as_many_slots_as_there_are_candidates() -> None:
@@ -187,19 +187,10 @@ def test_beside_every_state_stands_the_next_token_of_its_own_text() -> None:
 def test_every_sample_comes_before_any_comes_again() -> None:
     samples = make_samples([(2, 14)] * 12)
     geometry = Geometry(rows=1, context=16, anchors=1, block=4, mask_token=MASK)
-    batches = draw(samples, geometry)
-    rounds = [[int(next(batches).states[0, 0, 0]) for _ in range(12)] for _ in range(2)]
+    drawn = draw(samples, geometry)
+    rounds = [[int(next(drawn).states[0, 0, 0]) for _ in range(12)] for _ in range(2)]
     assert [sorted(one) for one in rounds] == [list(range(1, 13))] * 2
     assert rounds[0] != rounds[1]
-
-
-def test_rows_are_stacked_in_their_order() -> None:
-    geometry = Geometry(rows=1, context=16, anchors=2, block=4, mask_token=MASK)
-    rows = [pack(make_samples([(2, size)]), geometry) for size in (14, 15, 16)]
-    stacked = stack(rows)
-    for name in ("states", "blocks", "visible", "positions", "targets", "next_tokens"):
-        expected = np.concatenate([getattr(row, name) for row in rows])
-        assert np.array_equal(getattr(stacked, name), expected)
 
 
 def test_a_sample_is_a_prompt_with_a_response_of_two_tokens_at_least() -> None:
@@ -213,3 +204,113 @@ def test_a_sample_is_a_prompt_with_a_response_of_two_tokens_at_least() -> None:
         ("b", 0, 2),
         ("d", 1, 2),
     ]
+
+
+LENGTHS = some.lists(some.integers(2, 3000), min_size=1, max_size=40)
+
+
+def make(lengths: Sequence[int]) -> list[TrainSample]:
+    return make_samples([(1, length - 1) for length in lengths])
+
+
+def test_what_was_written_is_read_back_sample_by_sample(tmp_path: Path) -> None:
+    samples = make([3, 5, 2])
+    telling = TellingStates(samples)
+    path = tmp_path / "states.bin"
+    path.write_bytes(b"".join(telling.read(sample.number).tobytes() for sample in samples))
+    opened = open_states(path, samples, width=2)
+    for sample in samples:
+        assert np.array_equal(opened.read(sample.number), telling.read(sample.number))
+    assert opened.rows.shape == (10, 2)
+
+
+def test_a_file_that_is_too_short_is_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "states.bin").write_bytes(bytes(4 * 9))
+    with pytest.raises(ValueError, match="greater than file size"):
+        open_states(tmp_path / "states.bin", make([3, 5, 2]), width=2)
+
+
+@given(LENGTHS)
+def test_samples_are_grouped_by_length_up_to_what_is_computed_at_once(lengths: list[int]) -> None:
+    groups = [[len(sample.tokens) for sample in group] for group in group_by_length(make(lengths))]
+    assert [length for group in groups for length in group] == sorted(lengths)
+    for group in groups:
+        assert len(group) * max(group) <= TOKENS_AT_ONCE or len(group) == 1
+
+
+class Extraction:
+    """The stage with a made-up target, and a record of what it had to compute."""
+
+    def __init__(self, path: Path, samples: list[TrainSample]) -> None:
+        self.path, self.samples = path, samples
+        self.windows: list[list[int]] = []
+        self.reports: list[tuple[int, int]] = []
+
+    def compute(
+        self, _: Any, window: Sequence[TrainSample], layer_ids: Sequence[int]
+    ) -> Iterator[tuple[int, npt.NDArray[np.uint16]]]:
+        assert layer_ids == (2, 5)
+        self.windows.append([sample.number for sample in window])
+        telling = TellingStates(self.samples)
+        for sample in reversed(window):
+            yield sample.number, telling.read(sample.number)
+
+    def run(self) -> None:
+        extract(
+            Path("target"),
+            self.samples,
+            (2, 5),
+            self.path,
+            lambda *done: self.reports.append(done),
+        )
+
+    def whole(self) -> bytes:
+        telling = TellingStates(self.samples)
+        return b"".join(telling.read(sample.number).tobytes() for sample in self.samples)
+
+
+@pytest.fixture
+def extraction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Extraction:
+    pretend_installed(monkeypatch)
+    text = SimpleNamespace(hidden_size=1)
+    model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: text))
+    loader = SimpleNamespace(from_pretrained=lambda *_, **__: SimpleNamespace(eval=lambda: model))
+    monkeypatch.setattr(sys.modules["transformers"], "AutoModelForCausalLM", loader, raising=False)
+    logging = SimpleNamespace(disable_progress_bar=lambda: None)
+    monkeypatch.setitem(sys.modules, "transformers.utils", SimpleNamespace(logging=logging))
+    monkeypatch.setattr("torch.bfloat16", "bfloat16", raising=False)
+    made = Extraction(tmp_path / "states.bin", make([3, 5, 2, 4, 6]))
+    monkeypatch.setattr(batches, "_compute", made.compute)
+    monkeypatch.setattr(batches, "SAMPLES_IN_A_WINDOW", 2)
+    return made
+
+
+def test_states_are_written_in_the_order_of_the_samples(extraction: Extraction) -> None:
+    extraction.run()
+    assert extraction.path.read_bytes() == extraction.whole()
+    assert extraction.windows == [[0, 1], [2, 3], [4]]
+    assert extraction.reports == [(8, 20), (14, 20), (20, 20)]
+
+
+@pytest.mark.parametrize(
+    ("kept_bytes", "first"),
+    [
+        (0, 0),
+        (4 * 3 - 1, 0),  # a row short of the first sample
+        (4 * 3, 1),
+        (4 * 8 + 1, 2),  # in the midst of a row
+        (4 * 9, 2),
+        (4 * 10, 3),
+        (4 * 20, 5),  # a finished file is left as it is
+    ],
+)
+def test_an_interrupted_file_goes_on_after_its_last_whole_sample(
+    extraction: Extraction, kept_bytes: int, first: int
+) -> None:
+    # What stands beyond the last whole sample is thrown away: here it is garbage.
+    whole = extraction.whole()
+    good = sum(len(sample.tokens) for sample in extraction.samples[:first]) * 4
+    extraction.path.write_bytes(whole[:good] + b"\xff" * (kept_bytes - good))
+    extraction.run()
+    assert extraction.path.read_bytes() == whole
+    assert [number for window in extraction.windows for number in window] == list(range(first, 5))

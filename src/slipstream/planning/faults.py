@@ -1,28 +1,53 @@
-"""Faults of a plan beyond its rules: machine, layout, pair, method, memory, cache."""
+"""What speaks against a plan: refusals and warnings, each with a way out.
+
+Faults between two checkpoints are in `checkpoints/pairing.py`, those of an engine version in
+`engines/vllm.py`, combinations that were seen to fail in `recipes/catalogue/known-bad/`.
+"""
 
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import Any
 
 from slipstream.checkpoints.pairing import Fault, pair, refuse, warn
 from slipstream.engines import vllm
 from slipstream.engines.vllm_methods import METHODS
-from slipstream.hardware import Host, find_obstacle
+from slipstream.hardware import find_obstacle
 from slipstream.planning.inputs import PlanInputs
 from slipstream.planning.memory.cache import TURBOQUANT_BITS
 from slipstream.planning.plan import MemoryBudget
 from slipstream.planning.settings import EngineSettings
 from slipstream.planning.settings.attention import drafts_without_cache, find_turboquant_obstacle
+from slipstream.planning.settings.conversation import find_conversation_faults
 from slipstream.planning.settings.patches import DRAFTER_POSITIONS, drafts_past_its_context
 from slipstream.planning.settings.placement import decide_utilization, takes_pictures
-from slipstream.units import show_bytes
+from slipstream.recipes.recipe import Condition, KnownBad
+from slipstream.units import show_bytes, version_tuple
 
 
-def find_host_fault(host: Host) -> list[Fault]:
-    """Return why a machine cannot serve anything."""
-    obstacle = find_obstacle(host)
-    return [] if obstacle is None else [refuse("host", obstacle.message, obstacle.hint)]
+def find_faults(
+    inputs: PlanInputs,
+    settings: EngineSettings,
+    memory: MemoryBudget,
+    known_bad: tuple[KnownBad, ...],
+) -> list[Fault]:
+    """Return all faults; where the machine cannot serve anything, no other matters."""
+    if (obstacle := find_obstacle(inputs.host)) is not None:
+        return [refuse("host", obstacle.message, obstacle.hint)]
+    return [
+        *_find_layout_faults(inputs, settings),
+        *_find_pair_faults(inputs, settings),
+        *_find_method_faults(inputs, settings),
+        *_find_headroom_fault(inputs),
+        *_find_memory_faults(settings, memory),
+        *_find_turboquant_fault(inputs, settings),
+        *_find_agent_fault(inputs),
+        *_find_pictures_fault(inputs),
+        *find_conversation_faults(inputs, settings),
+        *_find_known_bad(known_bad, inputs, settings),
+    ]
 
 
-def find_layout_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
+def _find_layout_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
     """Compare the accelerators and machines that a model needs with those that exist."""
     nodes = settings.nodes.value if settings.nodes else 1
     seen = len(inputs.host.accelerators)
@@ -39,8 +64,7 @@ def find_layout_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterator
         yield (warn if linked else refuse)("nodes", message, "slipstream probe, on each of them")
 
 
-def find_pair_faults(inputs: PlanInputs, settings: EngineSettings) -> list[Fault]:
-    """Return the faults of the pair, and of the engine with this pair."""
+def _find_pair_faults(inputs: PlanInputs, settings: EngineSettings) -> list[Fault]:
     method, drafter = inputs.method, inputs.drafter
     if method is None and (inputs.method_choice or inputs.given.drafting.method):
         drafter = None
@@ -70,7 +94,7 @@ def _ease(fault: Fault) -> Fault:
     return warn(fault.code, message, fault.hint)
 
 
-def find_method_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
+def _find_method_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
     """Return the faults of a drafting method with the drafter, the target and other settings."""
     if (method := inputs.method) is None:
         return
@@ -101,7 +125,7 @@ def find_method_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterator
         yield refuse("async-scheduling", message, "leave out --async-scheduling")
 
 
-def find_headroom_fault(inputs: PlanInputs) -> Iterator[Fault]:
+def _find_headroom_fault(inputs: PlanInputs) -> Iterator[Fault]:
     """Warn if a share of unified memory leaves the system too little, which freezes the machine."""
     given, ours = inputs.given.memory_utilization, decide_utilization(inputs)
     if given is not None and inputs.is_unified and ours is not None and given.value > ours.value:
@@ -113,7 +137,7 @@ def find_headroom_fault(inputs: PlanInputs) -> Iterator[Fault]:
         )
 
 
-def find_memory_faults(settings: EngineSettings, memory: MemoryBudget) -> Iterator[Fault]:
+def _find_memory_faults(settings: EngineSettings, memory: MemoryBudget) -> Iterator[Fault]:
     """Refuse what does not fit, and warn about what fits in part or is unknown."""
     if memory.items[0].size_bytes is None:
         message = "the size of the weights is unknown, and so is whether they fit"
@@ -136,7 +160,6 @@ def find_memory_faults(settings: EngineSettings, memory: MemoryBudget) -> Iterat
 
 
 def _suggest_context(memory: MemoryBudget) -> str:
-    """Return the longest context that would fit, if that is known."""
     if memory.kv_pool_bytes and memory.kv_bytes_per_token and memory.sequences_that_fit == 0:
         tokens = memory.kv_pool_bytes // memory.kv_bytes_per_token // 1024 * 1024
         if tokens:
@@ -144,8 +167,7 @@ def _suggest_context(memory: MemoryBudget) -> str:
     return "a shorter --context, fewer --users, or --goal capacity"
 
 
-def find_turboquant_fault(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
-    """Refuse a TurboQuant cache on a target or backend that does not support it."""
+def _find_turboquant_fault(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
     kv_dtype = settings.cache_dtype
     obstacle = find_turboquant_obstacle(inputs) if kv_dtype in TURBOQUANT_BITS else None
     if obstacle is not None:
@@ -153,7 +175,7 @@ def find_turboquant_fault(inputs: PlanInputs, settings: EngineSettings) -> Itera
         yield refuse("turboquant", f"{kv_dtype} cannot be used: {obstacle}", hint)
 
 
-def find_agent_fault(inputs: PlanInputs) -> Iterator[Fault]:
+def _find_agent_fault(inputs: PlanInputs) -> Iterator[Fault]:
     """Warn about a requested drafter that costs an agent the prefix cache."""
     caching = inputs.given.prefix_caching
     refused = caching is not None and not caching.value
@@ -167,8 +189,7 @@ def find_agent_fault(inputs: PlanInputs) -> Iterator[Fault]:
         )
 
 
-def find_pictures_fault(inputs: PlanInputs) -> Iterator[Fault]:
-    """Refuse pictures for a model that takes none."""
+def _find_pictures_fault(inputs: PlanInputs) -> Iterator[Fault]:
     target = inputs.target
     if inputs.options.pictures and not takes_pictures(inputs):
         yield refuse(
@@ -177,3 +198,67 @@ def find_pictures_fault(inputs: PlanInputs) -> Iterator[Fault]:
             f"{target.architecture or 'its class is unknown, and'} has no vision part",
             f"slipstream plan {target.name}, without --pictures",
         )
+
+
+def _find_known_bad(
+    known: tuple[KnownBad, ...], inputs: PlanInputs, settings: EngineSettings
+) -> Iterator[Fault]:
+    facts = list_facts(inputs, settings)
+    for entry in known:
+        if is_met(entry.when, facts):
+            yield Fault(
+                code=entry.name,
+                verdict=entry.verdict,
+                message=f"{entry.message} ({', '.join(entry.sources)})",
+                hint=entry.hint,
+            )
+
+
+def list_facts(inputs: PlanInputs, settings: EngineSettings) -> dict[str, Any]:
+    """Return the fact that each field of a condition is about; None is unknown."""
+    target, drafter, draft = inputs.target, inputs.draft_model, inputs.draft
+    speculation, caching = settings.speculation, settings.prefix_caching
+    backend = speculation.attention_backend if speculation else None
+    longest = draft.longest_draft if draft else None
+    accelerator, recipe = inputs.accelerator, inputs.recipe
+    return {
+        "targets": target.name,
+        "drafters": drafter.name if drafter and draft else None,
+        "families": draft.family if draft else None,
+        "capabilities": inputs.capability,
+        "machines": inputs.machine,
+        "kv_dtypes": settings.cache_dtype,
+        "drafter_backends": backend.value if backend else None,
+        "prefix_caching": caching is None or caching.value,
+        "runners": inputs.runner,
+        "drafter_quantized": drafter.quantized if drafter and draft else None,
+        "hybrid": None if target.layers is None else target.is_hybrid,
+        "sequences_over": settings.sequences.value if settings.sequences else None,
+        "draft_length_under_block": None if longest is None else settings.draft_length < longest,
+        "memory_under_bytes": accelerator.memory_total_bytes if accelerator else None,
+        "drivers": inputs.host.software.nvidia_driver,
+        "nodes_over": settings.nodes.value if settings.nodes else recipe.nodes if recipe else 1,
+        "engine": "vllm",
+        "engine_below": vllm.VERSION,
+        "environment": [f"{name}={value}" for name, value in inputs.advice.environment.items()],
+    }
+
+
+def is_met(when: Condition, facts: dict[str, Any]) -> bool:
+    """Check every field that is given; one about an unknown fact is not met."""
+    given = when.model_fields_set
+    return bool(given) and all(
+        facts[field] is not None and _holds(field, getattr(when, field), facts[field])
+        for field in given
+    )
+
+
+def _holds(field: str, wanted: Any, fact: Any) -> bool:
+    if field == "engine_below":
+        return version_tuple(fact) < version_tuple(wanted)
+    if isinstance(wanted, tuple):
+        texts = fact if isinstance(fact, list) else [fact]
+        return any(fnmatchcase(text.lower(), one.lower()) for text in texts for one in wanted)
+    if isinstance(wanted, bool | str):
+        return bool(fact == wanted)
+    return bool(fact > wanted if field.endswith("_over") else fact < wanted)
