@@ -6,7 +6,7 @@ whose request it is and of what kind; no text of a client is in it.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 
 from slipstream.steering.state import KINDS, Kind, KindCounts
@@ -148,15 +148,7 @@ class RequestLedger:
 
     def describe_kinds(self) -> dict[Kind, KindCounts]:
         return {
-            kind: KindCounts(
-                requests=totals.requests,
-                aborted=totals.aborted,
-                tokens=totals.tokens,
-                steps=totals.steps,
-                drafts=totals.drafts,
-                drafted=totals.drafted,
-                accepted=tuple(_by_position(totals.accepted)),
-            )
+            kind: KindCounts(**asdict(totals) | {"accepted": tuple(_by_position(totals.accepted))})
             for kind, totals in list(self.kinds.items())
         }
 

@@ -48,10 +48,7 @@ class Steering:
         self.control = DraftLength(lengths, planned)
         self._longest, self._rank = longest, rank
         self._log = AccessLog(
-            folder / LEDGER,
-            limit_bytes=LEDGER_BYTES,
-            older=LEDGERS_KEPT,
-            drop=lambda _: None,
+            folder / LEDGER, limit_bytes=LEDGER_BYTES, older=LEDGERS_KEPT, drop=lambda _: None
         )
         self.ledger = RequestLedger(longest, self._log.add)
         self._flight = FlightRecorder(_name_own(folder / FLIGHT, rank))

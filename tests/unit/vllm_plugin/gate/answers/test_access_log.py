@@ -15,10 +15,11 @@ from slipstream.vllm_plugin.gate.answers.records import AccessLog
 from tests.unit.vllm_plugin.gate.pieces import wait_until
 
 WRITER = """
+from pathlib import Path
 import sys
 from slipstream.vllm_plugin.gate.answers.records import AccessLog
 lost = []
-log = AccessLog(sys.argv[1], limit_bytes=5000, older=99, drop=lost.append)
+log = AccessLog(Path(sys.argv[1]), limit_bytes=5000, older=99, drop=lost.append)
 for number in range(300):
     log.add({"writer": sys.argv[2], "number": number, "filler": "x" * 50})
 log.close()
@@ -27,7 +28,7 @@ assert not lost
 
 
 def make_log(path: Path, lost: list[int], *, limit_bytes: int = 2**20, older: int = 3) -> AccessLog:
-    return AccessLog(str(path), limit_bytes=limit_bytes, older=older, drop=lost.append)
+    return AccessLog(path, limit_bytes=limit_bytes, older=older, drop=lost.append)
 
 
 def read_numbers(path: Path) -> list[int]:

@@ -10,7 +10,7 @@ import pytest
 
 from slipstream.serving.access.gate_file import KeyDefaults
 from slipstream.serving.messages import Readiness
-from slipstream.vllm_plugin.gate import watched_file
+from slipstream.vllm_plugin.gate import settings as gate_settings
 from slipstream.vllm_plugin.gate.callers.key_ring import PROBE_SCHEMA
 from tests.unit.vllm_plugin.gate.callers.test_key_ring import new_key
 from tests.unit.vllm_plugin.gate.pieces import (
@@ -29,7 +29,7 @@ PROBE = {"model": "m", "prompt": "Once", "max_tokens": 1}
 
 @pytest.fixture(autouse=True)
 def _look_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched_file, "LOOK_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(gate_settings, "LOOK_EVERY_SECONDS", 0.0)
 
 
 def test_several_keys_have_prefix_caches_of_their_own(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Callers are told by keys of which the gate knows the hashes; the file may change any time."""
 
 import hmac
+import json
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from slipstream.serving.access.gate_file import KeyDefaults
 from slipstream.serving.access.keys import KeyTerms, make_key, revoke_key, rotate_key
-from slipstream.vllm_plugin.gate import watched_file
+from slipstream.vllm_plugin.gate import settings as gate_settings
 from slipstream.vllm_plugin.gate.answers import Refusal
 from slipstream.vllm_plugin.gate.callers import key_ring
 from slipstream.vllm_plugin.gate.callers.key_ring import KeyRing
@@ -31,7 +32,7 @@ NOW = datetime(2026, 11, 15, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def _look_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched_file, "LOOK_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(gate_settings, "LOOK_EVERY_SECONDS", 0.0)
 
 
 def new_key(file: Path, expires: datetime | None = None, **terms: Any) -> tuple[str, str]:
@@ -235,26 +236,20 @@ def test_an_open_gate_shuts_when_a_key_is_made_and_never_opens_again(tmp_path: P
     assert ask_chat(gate, key=secret).status_code == 401
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "{",
-        "[]",
-        "{}",
-        '{"id": "a", "sha256": "zz"}',
-        '{"id": "a", "sha256": 3}',
-        '{"id": "a", "sha256": "00", "expires": "soon"}',
-        '{"id": "a", "sha256": "00", "routes": "chat"}',
-        '{"id": "a", "sha256": "00", "weight": 0}',
-        '{"id": "a", "sha256": "00", "tokens_per_minute": "many"}',
-    ],
-)
-def test_a_key_file_that_cannot_be_used_lets_nobody_in(tmp_path: Path, content: str) -> None:
-    file = tmp_path / "keys.json"
+FAULTY_LINES: list[dict[str, Any]] = [
+    *({"sha256": "zz"}, {"sha256": 3}, {"expires": "soon"}, {"weight": 0}),
+    *({"routes": "chat"}, {"tokens_per_minute": "many"}, {"id": None}),
+]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", *FAULTY_LINES])
+def test_a_key_file_that_cannot_be_used_lets_nobody_in(tmp_path: Path, content: Any) -> None:
+    file, engine = tmp_path / "keys.json", Engine()
+    _, secret = new_key(file)
+    if isinstance(content, dict):
+        content = file.read_text() + json.dumps(json.loads(file.read_text()) | content)
     file.write_text(content)
-    engine = Engine()
-    assert ask_chat(make_gate(tmp_path, engine, keys_file=file), key="x").status_code == 401
+    assert ask_chat(make_gate(tmp_path, engine, keys_file=file), key=secret).status_code == 401
     assert engine.scopes == []
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from slipstream.serving.access.gate_file import KeyDefaults
 from slipstream.vllm_plugin.gate.answers import Refusal
 from slipstream.vllm_plugin.gate.answers.tokens import AnswerTokens
 from slipstream.vllm_plugin.gate.callers.key_ring import Caller
-from slipstream.vllm_plugin.gate.settings import KeyTerms
 from slipstream.vllm_plugin.gate.shares.caller_limits import (
     LONGEST_WAIT_SECONDS,
     REFUSED_AT_ONCE,
@@ -52,7 +52,7 @@ def find_wait(refusal: Refusal) -> int:
 def test_requests_by_the_minute_come_back_when_they_are_told_to() -> None:
     clock = Clock()
     limits = CallerLimits(clock=clock)
-    caller = Caller("a", terms=KeyTerms(requests_per_minute=6))
+    caller = Caller("a", terms=KeyDefaults(requests_per_minute=6))
     for _ in range(6):
         with limits.enter(caller, 5):
             pass
@@ -72,7 +72,7 @@ def test_requests_by_the_minute_come_back_when_they_are_told_to() -> None:
 def test_tokens_are_paid_as_estimated_and_set_right_at_the_end() -> None:
     clock = Clock()
     limits = CallerLimits(clock=clock)
-    caller = Caller("a", terms=KeyTerms(tokens_per_minute=600))
+    caller = Caller("a", terms=KeyDefaults(tokens_per_minute=600))
     with limits.pay(caller, 400, 500) as used:
         assert used is not None
         with pytest.raises(Refusal, match="600 tokens a minute, and this request about 200") as no:
@@ -94,7 +94,7 @@ def test_tokens_are_paid_as_estimated_and_set_right_at_the_end() -> None:
 def test_a_request_for_more_than_a_minutes_tokens_takes_a_full_minute() -> None:
     clock = Clock()
     limits = CallerLimits(clock=clock)
-    caller = Caller("a", terms=KeyTerms(tokens_per_minute=60))
+    caller = Caller("a", terms=KeyDefaults(tokens_per_minute=60))
     with limits.pay(caller, 400, 1000):
         """Its client left before there was a seat: it costs nothing."""
     for answer in (1000, 60):
