@@ -144,7 +144,6 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """Count a piece of the target."""
         self._count(url)
         super().on_url(url)
 
@@ -175,7 +174,6 @@ class BoundedConnection(HttpToolsProtocol):
             self._refused.body.clear()
 
     def on_message_complete(self) -> None:
-        """Count anew."""
         self._framing_bytes = 0
         super().on_message_complete()
 
@@ -251,6 +249,5 @@ class BoundedConnection(HttpToolsProtocol):
 
 
 def _disconnect(cycle: "RequestResponseCycle") -> None:
-    """Notify a request that its client has left."""
     cycle.disconnected = True
     cycle.message_event.set()

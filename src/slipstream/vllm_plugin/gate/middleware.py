@@ -38,7 +38,6 @@ from slipstream.vllm_plugin.gate.callers.key_ring import (
     Headers,
     KeyRing,
     require_probe,
-    require_probe_route,
     require_scope,
 )
 from slipstream.vllm_plugin.gate.connections import bound_connections, give_way, hold_place
@@ -119,7 +118,6 @@ class Gate:
         self._constraints = Constraints()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection."""
         if scope["type"] == "http":
             await self._visits.follow(self._judge, scope, receive, send)
         else:
@@ -202,8 +200,6 @@ class Gate:
             caller = self._keys.require_caller(headers)
             scope[VISIT].caller = caller.id
             try:
-                if caller is SUPERVISOR:
-                    require_probe_route(route)
                 require_scope(caller, route)
                 settled = _settle(scope, path)
                 await self._admit(settled, headers, caller, receive, translate_errors(send, path))

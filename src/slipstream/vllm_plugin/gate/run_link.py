@@ -55,12 +55,10 @@ class RunLink:
             self._begin(self._link.follow())
 
     def close(self) -> None:
-        """Hear nothing more."""
         for task in self._tasks:
             task.cancel()
 
     def hear(self, message: Record) -> None:
-        """Take up a message."""
         if isinstance(message, Readiness):
             self.readiness = message
         elif isinstance(message, SteeringState):

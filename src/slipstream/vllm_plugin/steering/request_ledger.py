@@ -102,7 +102,6 @@ class RequestLedger:
             entry.cached = tokens
 
     def see_tokens(self, request: str, tokens: int, sequences: int, now: float) -> None:
-        """Count a step that gave a request tokens."""
         if not tokens or (entry := self._entries.get(request)) is None:
             return
         if entry.first is None:
@@ -115,7 +114,6 @@ class RequestLedger:
         self.tokens += tokens
 
     def end(self, request: str, ended: str, *, prompt: int, tokens: int) -> None:
-        """Write a request's line."""
         if (entry := self._entries.pop(request, None)) is None:
             return
         totals, now = self.kinds[entry.tag.kind], time.monotonic()

@@ -32,15 +32,13 @@ def post(*bodies: bytes) -> tuple[Scope, list[Message]]:
     return make_scope(CHAT.encode(), method="POST"), messages
 
 
-def test_a_body_is_given_on_byte_for_byte(tmp_path: Path) -> None:
-    engine = Engine()
+def test_a_body_is_given_on_byte_for_byte(tmp_path: Path, engine: Engine) -> None:
     assert ask(make_gate(tmp_path, engine), CHAT, content=ODD_BODY).status_code == 200
     assert engine.bodies == [ODD_BODY]
     assert engine.headers[b"content-length"] == str(len(ODD_BODY)).encode()
 
 
-def test_a_body_in_parts_is_given_on_whole(tmp_path: Path) -> None:
-    engine = Engine()
+def test_a_body_in_parts_is_given_on_whole(tmp_path: Path, engine: Engine) -> None:
     scope, messages = post(ODD_BODY[:7], b"", ODD_BODY[7:])
     asyncio.run(call(make_gate(tmp_path, engine), scope, *messages))
     assert engine.bodies == [ODD_BODY]
@@ -57,8 +55,7 @@ def test_after_the_body_the_engine_hears_the_client_leave(tmp_path: Path) -> Non
     assert heard == ["http.request", "http.disconnect"]
 
 
-def test_a_client_that_leaves_within_its_body_is_let_go(tmp_path: Path) -> None:
-    engine = Engine()
+def test_a_client_that_leaves_within_its_body_is_let_go(tmp_path: Path, engine: Engine) -> None:
     scope, (message,) = post(b'{"model"')
     message["more_body"] = True
     gate = make_gate(tmp_path, engine)

@@ -62,9 +62,8 @@ def status_of(answer: bytes) -> int:
 
 
 @pytest.mark.parametrize("parser", ["httptools", "h11"])
-def test_no_way_of_writing_a_path_gets_past(tmp_path: Path, parser: str) -> None:
+def test_no_way_of_writing_a_path_gets_past(tmp_path: Path, engine: Engine, parser: str) -> None:
     pytest.importorskip(parser)
-    engine = Engine()
     targets = [trick for trick in TRICKS if trick.startswith("/") and " " not in trick]
     targets += ["/invocations", "http://evil.example/invocations", "/invocations?/v1/models"]
     targets += ["/invocations#/v1/models", "//evil.example/v1/models", "/metrics/", "/health%20"]
@@ -86,8 +85,7 @@ def test_an_allowed_path_is_allowed_in_every_proper_form(tmp_path: Path, parser:
     assert engine.paths == ["/v1/models"] * 2
 
 
-def test_a_root_path_does_not_open_another_route(tmp_path: Path) -> None:
-    engine = Engine()
+def test_a_root_path_does_not_open_another_route(tmp_path: Path, engine: Engine) -> None:
     with serve(make_gate(tmp_path, engine), root_path="/v1") as port:
         statuses = [
             status_of(send_raw(port, request(target)))
@@ -121,8 +119,7 @@ def test_a_body_that_does_not_come_is_given_up_and_others_are_served(tmp_path: P
     assert len(engine.bodies) == 1
 
 
-def test_a_slow_body_that_comes_in_time_passes(tmp_path: Path) -> None:
-    engine = Engine()
+def test_a_slow_body_that_comes_in_time_passes(tmp_path: Path, engine: Engine) -> None:
     with (
         serve(make_gate(tmp_path, engine)) as port,
         connect(port) as connection,
@@ -135,8 +132,7 @@ def test_a_slow_body_that_comes_in_time_passes(tmp_path: Path) -> None:
     assert engine.bodies == [REQUEST_BODY]
 
 
-def test_a_body_that_is_too_large_is_not_even_read(tmp_path: Path) -> None:
-    engine = Engine()
+def test_a_body_that_is_too_large_is_not_even_read(tmp_path: Path, engine: Engine) -> None:
     with serve(make_gate(tmp_path, engine)) as port:
         started = time.monotonic()
         answer = send_raw(port, start_post(10**12))
@@ -206,9 +202,8 @@ def test_a_kept_connection_serves_a_refusal_and_then_a_request(tmp_path: Path) -
     assert engine.paths == [CHAT, "/v1/models"]
 
 
-def test_a_web_socket_is_not_opened(tmp_path: Path) -> None:
+def test_a_web_socket_is_not_opened(tmp_path: Path, engine: Engine) -> None:
     pytest.importorskip("websockets")
-    engine = Engine()
     upgrade = (
         "GET /v1/realtime HTTP/1.1\r\nHost: engine\r\nConnection: Upgrade\r\n"
         "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"

@@ -77,7 +77,6 @@ class Refusal(Exception):
 
 
 def try_later(status: int, message: str, seconds: int, *, reason: str | None = None) -> Refusal:
-    """Return a refusal with a Retry-After time."""
     headers = ((b"retry-after", str(seconds).encode()),)
     return Refusal(status, message, reason=reason, headers=headers)
 
@@ -97,7 +96,6 @@ async def send_refusal(send: Send, refusal: Refusal, *, method: str, path: str) 
 async def send_json(
     send: Send, status: int, document: object, headers: tuple[tuple[bytes, bytes], ...] = ()
 ) -> None:
-    """Send one JSON document."""
     body = json.dumps(document).encode()
     length = (b"content-length", str(len(body)).encode())
     own = [(b"content-type", b"application/json"), length, *headers]
@@ -106,7 +104,6 @@ async def send_json(
 
 
 def _describe_anthropic_error(status: int, message: str) -> dict[str, object]:
-    """Return an error as Anthropic's clients read it."""
     kind = ANTHROPIC_KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": message}}
 
@@ -151,7 +148,6 @@ def show_names_only(send: Send, allowed: tuple[str, ...] | None) -> Send:
 
 
 def with_length(headers: Iterable[tuple[bytes, bytes]], length: int) -> list[tuple[bytes, bytes]]:
-    """Return headers of a message with another body."""
     dropped = (b"content-length", b"transfer-encoding")
     kept = [one for one in headers if one[0].lower() not in dropped]
     return [*kept, (b"content-length", str(length).encode())]

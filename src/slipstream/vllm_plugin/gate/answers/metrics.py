@@ -75,11 +75,9 @@ class Metrics:
         self._first_tokens: deque[tuple[float, float]] = deque(maxlen=MOST_FIRST_TOKENS)
 
     def count_request(self, route: str, status: str, key: str) -> None:
-        """Count a request that ended."""
         self._requests.labels(route, status, self._bound_key(key)).inc()
 
     def count_refusal(self, reason: str, key: str) -> None:
-        """Count a refusal."""
         self._refusals.labels(reason, self._bound_key(key)).inc()
 
     def observe_seconds(self, route: str, seconds: float, first_seconds: float | None) -> None:

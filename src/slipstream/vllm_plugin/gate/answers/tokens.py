@@ -82,13 +82,11 @@ class AnswerTokens:
 
     @property
     def answer(self) -> int:
-        """Return the tokens so far."""
         if self._answer is not None:
             return self._answer
         return max(self._chunks, self._characters // CHARACTERS_A_TOKEN)
 
     def see(self, body: bytes) -> None:
-        """Count a part of the answer."""
         usage = read_usage(body)
         self.prompt = self.prompt if usage.prompt is None else usage.prompt
         self._answer = self._answer if usage.answer is None else usage.answer

@@ -80,7 +80,6 @@ class View:
             await asyncio.sleep(POINT_SECONDS)
 
     async def answer(self, route: str, send: Send) -> None:
-        """Answer with the page or with its figures."""
         if route == PAGE:
             await _send(send, b"text/html; charset=utf-8", self._page.encode(), self._policy)
         else:

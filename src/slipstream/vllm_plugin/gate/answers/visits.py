@@ -102,7 +102,6 @@ class Visit:
         return self.first - self.began if self.first is not None and self.streamed else None
 
     def describe(self, seconds: float) -> dict[str, object]:
-        """Return the line of the access log."""
         usages = (read_usage(chunk) for chunk in reversed(self.last_chunks))
         usage = next((usage for usage in usages if usage != Usage()), Usage())
         first = self.first_seconds
@@ -169,7 +168,6 @@ class Visits:
         self._connections = getattr(getattr(server, "server_state", None), "connections", ())
 
     def close(self) -> None:
-        """Write what is still to be written."""
         self._log.close()
 
     async def follow(self, judge: App, scope: Scope, receive: Receive, send: Send) -> None:

@@ -236,7 +236,6 @@ class WorkerProcess:
             self.reading = asyncio.create_task(self._read(reader, self.process))
 
     async def _read(self, reader: asyncio.StreamReader, process: "subprocess.Popen[bytes]") -> None:
-        """Hand out answers until the process ends."""
         with suppress(OSError):
             while line := await reader.readline():
                 found = json.loads(line)

@@ -96,7 +96,6 @@ _decoder = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def parse_body(body: bytes, limits: GateLimits) -> Document:
-    """Read the request's JSON object."""
     require_few_containers(body, limits.containers)
     try:
         document = _decoder.decode(body.decode())

@@ -142,7 +142,6 @@ class FairShares:
         raise try_later(503, what, settings.retry_after_seconds, reason="no_seat")
 
     def _hand_out(self) -> None:
-        """Seat the requests whose turn it is."""
         if not any(share.waiting for share in self._shares.values()):
             return
         now = self._clock()

@@ -32,8 +32,7 @@ def test_a_harmless_id_comes_back_and_the_engine_gets_another(tmp_path: Path, gi
 
 
 @pytest.mark.parametrize("given", ODD)
-def test_an_odd_id_is_as_good_as_none(tmp_path: Path, given: str) -> None:
-    engine = Engine()
+def test_an_odd_id_is_as_good_as_none(tmp_path: Path, engine: Engine, given: str) -> None:
     head = (
         f"GET /v1/models HTTP/1.1\r\nHost: e\r\nConnection: close\r\nX-Request-Id: {given}\r\n\r\n"
     )
@@ -72,8 +71,7 @@ def test_every_answer_has_an_id_and_no_two_are_the_same(tmp_path: Path) -> None:
     assert all(OURS.fullmatch(one) for one in ids)
 
 
-def test_two_clients_with_the_same_id_are_two_to_the_engine(tmp_path: Path) -> None:
-    engine = Engine()
+def test_two_clients_with_the_same_id_are_two_to_the_engine(tmp_path: Path, engine: Engine) -> None:
     with serve(make_gate(tmp_path, engine)) as port:
         for _ in range(2):
             url, same = f"http://127.0.0.1:{port}{CHAT}", {"X-Request-Id": "same"}
@@ -96,8 +94,7 @@ def test_the_engines_own_id_header_does_not_come_beside_ours(tmp_path: Path) -> 
     assert answer.headers.get_list("x-request-id") == ["mine"]
 
 
-def test_the_headers_of_a_trace_reach_the_engine(tmp_path: Path) -> None:
-    engine = Engine()
+def test_the_headers_of_a_trace_reach_the_engine(tmp_path: Path, engine: Engine) -> None:
     trace = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01", "tracestate": "vendor=1"}
     with serve(make_gate(tmp_path, engine)) as port:
         httpx.post(f"http://127.0.0.1:{port}{CHAT}", json=HELLO, headers=trace)

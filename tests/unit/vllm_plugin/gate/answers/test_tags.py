@@ -30,9 +30,8 @@ def test_a_request_is_tagged_with_its_key_and_kind(tmp_path: Path) -> None:
     ],
 )
 def test_every_api_that_generates_is_tagged(
-    tmp_path: Path, path: str, body: dict[str, object], route: str
+    tmp_path: Path, engine: Engine, path: str, body: dict[str, object], route: str
 ) -> None:
-    engine = Engine()
     ask(make_gate(tmp_path, engine, tags=True), path, json=body | {"model": "m"})
     assert read_tag(engine.document["vllm_xargs"]).route == route
     assert route in ROUTES

@@ -79,9 +79,8 @@ def test_of_two_valid_keys_the_bearers_counts(tmp_path: Path) -> None:
     assert ask(gate, CHAT, key=chatting, headers=both, json=HELLO).status_code == 200
 
 
-def test_what_is_no_key_opens_nothing(tmp_path: Path) -> None:
+def test_what_is_no_key_opens_nothing(tmp_path: Path, engine: Engine) -> None:
     identity, secret = new_key(tmp_path / "keys.json")
-    engine = Engine()
     gate = make_gate(tmp_path, engine, keys_file=tmp_path / "keys.json")
     digest = sha256(secret.encode()).hexdigest()
     for wrong in (secret[:-1], secret + "x", secret.swapcase(), digest, identity, "", "EMPTY"):
@@ -91,9 +90,8 @@ def test_what_is_no_key_opens_nothing(tmp_path: Path) -> None:
     assert engine.scopes == []
 
 
-def test_the_key_stays_at_the_gate(tmp_path: Path) -> None:
+def test_the_key_stays_at_the_gate(tmp_path: Path, engine: Engine) -> None:
     _, secret = new_key(tmp_path / "keys.json")
-    engine = Engine()
     gate = make_gate(tmp_path, engine, keys_file=tmp_path / "keys.json")
     ask_chat(gate, key=secret)
     assert secret.encode() not in repr(engine.scopes).encode() + b"".join(engine.bodies)
@@ -217,8 +215,7 @@ def test_without_a_key_file_a_gate_on_the_loopback_is_open(tmp_path: Path, host:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.7", "host.example"])
-def test_elsewhere_it_is_shut(tmp_path: Path, host: str) -> None:
-    engine = Engine()
+def test_elsewhere_it_is_shut(tmp_path: Path, engine: Engine, host: str) -> None:
     gate = make_gate(tmp_path, engine, host=host, keys_file=tmp_path / "none.json")
     assert ask_chat(gate).status_code == 401
     assert ask_chat(gate, key="EMPTY").status_code == 401

@@ -192,8 +192,7 @@ def test_tools_that_still_cost_too_much_are_refused(tmp_path: Path) -> None:
     assert answer.json()["error"]["param"] == "tools"
 
 
-def test_a_key_past_its_count_waits_and_others_do_not(tmp_path: Path) -> None:
-    engine = Engine()
+def test_a_key_past_its_count_waits_and_others_do_not(tmp_path: Path, engine: Engine) -> None:
     gate, (one, other, *_), clock = keyed_gate(tmp_path, engine, new_schemas_per_minute=3)
     for number in (0, 1, 2, 0, 1, 2):
         assert ask(gate, key=one, json=HELLO | hold_to(number)).status_code == 200
