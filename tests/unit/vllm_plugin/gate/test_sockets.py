@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,16 @@ from tests.unit.vllm_plugin.gate.test_routes import TRICKS
 REQUEST_BODY = json.dumps(HELLO).encode()
 
 
-@contextmanager
-def serve(app: App, **options: Any) -> Iterator[int]:
-    """Run uvicorn on a free port until the block is left."""
+def serve(app: App, **options: Any) -> AbstractContextManager[int]:
+    """Serve an app that has no life on a free port until the block is left."""
     options = {"ws": "none", **options}
     config = uvicorn.Config(app, port=0, log_level="critical", lifespan="off", **options)
-    server = uvicorn.Server(config)
+    return run(uvicorn.Server(config))
+
+
+@contextmanager
+def run(server: uvicorn.Server) -> Iterator[int]:
+    """Run a server until the block ends, and return its port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
@@ -200,16 +204,3 @@ def test_a_kept_connection_serves_a_refusal_and_then_a_request(tmp_path: Path) -
         ]
     assert statuses == [400, 404, 200, 404, 200]
     assert engine.paths == [CHAT, "/v1/models"]
-
-
-def test_a_web_socket_is_not_opened(tmp_path: Path, engine: Engine) -> None:
-    pytest.importorskip("websockets")
-    upgrade = (
-        "GET /v1/realtime HTTP/1.1\r\nHost: engine\r\nConnection: Upgrade\r\n"
-        "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-    )
-    with serve(make_gate(tmp_path, engine), ws="websockets-sansio") as port:
-        answer = send_raw(port, upgrade.encode())
-    assert status_of(answer) == 403
-    assert engine.scopes == []

@@ -93,7 +93,7 @@ class KeyRing:
             _require_no_foreign_page(headers)
             return ANYONE
         keys = self._file.read() or ()
-        found = [key for digest in digests if (key := self._find(keys, digest)) is not None]
+        found = [entry for digest in digests if (entry := self._find(keys, digest)) is not None]
         if not found:
             what = "this key is not known, or has expired" if given else "a key is needed"
             challenge = ((b"www-authenticate", b"Bearer"),)

@@ -12,7 +12,7 @@ from slipstream.serving.access.gate_file import KeyDefaults
 from slipstream.serving.messages import Readiness
 from slipstream.vllm_plugin.gate import settings as gate_settings
 from slipstream.vllm_plugin.gate.callers.key_ring import PROBE_SCHEMA
-from tests.unit.vllm_plugin.gate.callers.test_key_ring import new_key
+from tests.unit.vllm_plugin.gate.callers.test_key_ring import keyed_gate, new_key
 from tests.unit.vllm_plugin.gate.pieces import (
     CHAT,
     HELLO,
@@ -24,6 +24,7 @@ from tests.unit.vllm_plugin.gate.pieces import (
     make_gate,
 )
 
+PROBE_SHA256 = sha256(b"probe").hexdigest()
 PROBE = {"model": "m", "prompt": "Once", "max_tokens": 1}
 
 
@@ -55,16 +56,15 @@ def test_several_keys_have_prefix_caches_of_their_own(tmp_path: Path) -> None:
     "body", [b'{"cache_salt": null}\n', b'{"cache_salt": "x", "cache_salt": null}']
 )
 def test_a_key_cannot_leave_its_prefix_cache(tmp_path: Path, body: bytes) -> None:
-    file, engine = tmp_path / "keys.json", Engine()
-    (_, secret), _ = new_key(file), new_key(file)
-    ask(make_gate(tmp_path, engine, keys_file=file), CHAT, key=secret, content=body)
+    engine = Engine()
+    gate, (secret, _) = keyed_gate(tmp_path, engine, {}, {})
+    ask(gate, CHAT, key=secret, content=body)
     assert len(engine.document["cache_salt"]) == 64
 
 
 def test_a_salt_of_the_caller_parts_its_cache_and_never_joins_anothers(tmp_path: Path) -> None:
-    file, engine = tmp_path / "keys.json", Engine()
-    (_, one), (_, other) = new_key(file), new_key(file)
-    gate = make_gate(tmp_path, engine, keys_file=file)
+    engine = Engine()
+    gate, (one, other) = keyed_gate(tmp_path, engine, {}, {})
     for key, salt in ((one, None), (one, 'a"b'), (other, None), (other, 'a"b')):
         ask_chat(gate, key=key, cache_salt=salt)
     plain, salted, others, others_salted = (
@@ -77,17 +77,10 @@ def test_a_salt_of_the_caller_parts_its_cache_and_never_joins_anothers(tmp_path:
 
 
 def test_a_key_has_a_limit_of_requests_at_once(tmp_path: Path) -> None:
-    file = tmp_path / "keys.json"
-    (_, one), (_, other) = new_key(file), new_key(file)
-
     async def ask_three_times() -> list[tuple[int, str | None]]:
         held = asyncio.Event()
-        gate = make_gate(
-            tmp_path,
-            Engine(before_each=held.wait),
-            keys_file=file,
-            keys=KeyDefaults(requests_at_once=2),
-        )
+        slow, keys = Engine(before_each=held.wait), KeyDefaults(requests_at_once=2)
+        gate, (one, other) = keyed_gate(tmp_path, slow, {}, {}, keys=keys)
         kept = [asyncio.create_task(ask_async(gate, key=one, json=HELLO)) for _ in range(2)]
         await asyncio.sleep(0.05)
         refused = await ask_async(gate, key=one, json=HELLO)
@@ -113,9 +106,7 @@ def test_an_open_gate_has_no_such_limit(tmp_path: Path) -> None:
 
 
 def test_the_supervisor_has_a_key_of_its_own(tmp_path: Path) -> None:
-    file = tmp_path / "keys.json"
-    _, secret = new_key(file)
-    gate = make_gate(tmp_path, Engine(), keys_file=file, probe_sha256=sha256(b"probe").hexdigest())
+    gate, (secret,) = keyed_gate(tmp_path, Engine(), probe_sha256=PROBE_SHA256)
     gate.run.hear(Readiness(state="draining"))
     assert ask(gate, "/v1/completions", key="probe", json=PROBE).status_code == 200
     assert ask_chat(gate, key=secret).status_code == 503
@@ -146,9 +137,8 @@ def test_the_supervisor_has_a_key_of_its_own(tmp_path: Path) -> None:
 def test_the_supervisors_key_does_what_a_probe_does_and_no_more(
     tmp_path: Path, path: str, fields: dict[str, Any] | None, status: int
 ) -> None:
-    file, engine = tmp_path / "keys.json", Engine()
-    new_key(file)
-    gate = make_gate(tmp_path, engine, keys_file=file, probe_sha256=sha256(b"probe").hexdigest())
+    engine = Engine()
+    gate, _ = keyed_gate(tmp_path, engine, probe_sha256=PROBE_SHA256)
     content = {} if fields is None else {"json": PROBE | fields}
     assert ask(gate, path, key="probe", client=REMOTE, **content).status_code == status
     assert len(engine.scopes) == (status == 200)
@@ -157,12 +147,8 @@ def test_the_supervisors_key_does_what_a_probe_does_and_no_more(
 def test_the_supervisors_key_has_a_limit_of_its_own(tmp_path: Path) -> None:
     async def ask_many() -> list[int]:
         held = asyncio.Event()
-        gate = make_gate(
-            tmp_path,
-            Engine(before_each=held.wait),
-            probe_sha256=sha256(b"probe").hexdigest(),
-        )
-        path = "/v1/completions"
+        slow, path = Engine(before_each=held.wait), "/v1/completions"
+        gate = make_gate(tmp_path, slow, probe_sha256=PROBE_SHA256)
         asked = [
             asyncio.create_task(ask_async(gate, path, key="probe", json=PROBE)) for _ in range(6)
         ]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,14 @@ def keyed_gate(folder: Path, engine: App, **own: Any) -> tuple[Gate, list[str], 
     gate = make_gate(folder, engine, keys_file=keys, **own)
     gate._constraints._clock = clock = Clock()
     return gate, [one.secret for one in made], clock
+
+
+def ask_each(gate: Gate, wanted: Iterable[tuple[str, int]]) -> list[asyncio.Task[httpx.Response]]:
+    """Ask for a schema by its number with each key, at the same time."""
+    return [
+        asyncio.create_task(ask_async(gate, key=key, json=HELLO | hold_to(number)))
+        for key, number in wanted
+    ]
 
 
 def reason_of(answer: httpx.Response, gate_log: Path) -> Any:
@@ -249,10 +258,7 @@ def test_keys_take_turns_one_constraint_each(tmp_path: Path) -> None:
     async def run() -> tuple[Slow, list[httpx.Response]]:
         gate._constraints.worker = worker = Slow()
         several = [(keys[0], n) for n in range(5)] + [(keys[1], 10), (keys[2], 11)]
-        asking = [
-            asyncio.create_task(ask_async(gate, key=key, json=HELLO | hold_to(n)))
-            for key, n in several
-        ]
+        asking = ask_each(gate, several)
         await asyncio.sleep(0.05)
         assert worker.running == CHILDREN
         worker.go_on.set()
@@ -269,10 +275,7 @@ def test_keys_take_turns_one_constraint_each(tmp_path: Path) -> None:
 def test_the_same_new_one_from_several_is_measured_once_per_key_at_most(tmp_path: Path) -> None:
     async def run() -> int:
         gate._constraints.worker = worker = Slow()
-        asking = [
-            asyncio.create_task(ask_async(gate, key=keys[0], json=HELLO | hold_to(0)))
-            for _ in range(5)
-        ]
+        asking = ask_each(gate, [(keys[0], 0)] * 5)
         await asyncio.sleep(0.05)
         worker.go_on.set()
         assert {one.status_code for one in await asyncio.gather(*asking)} == {200}
@@ -285,10 +288,7 @@ def test_the_same_new_one_from_several_is_measured_once_per_key_at_most(tmp_path
 def test_a_queue_has_an_end(tmp_path: Path) -> None:
     async def run() -> list[int]:
         gate._constraints.worker = worker = Slow()
-        asking = [
-            asyncio.create_task(ask_async(gate, key=keys[0], json=HELLO | hold_to(n)))
-            for n in range(MOST_WAITING + 1)
-        ]
+        asking = ask_each(gate, [(keys[0], number) for number in range(MOST_WAITING + 1)])
         early, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
         worker.go_on.set()
         await asyncio.gather(*asking)
@@ -322,10 +322,7 @@ def test_a_client_that_leaves_ends_its_measurement_and_has_had_the_time(tmp_path
 def test_whoever_leaves_the_queue_holds_up_nobody(tmp_path: Path) -> None:
     async def run() -> list[int]:
         gate._constraints.worker = worker = Slow()
-        asking = [
-            asyncio.create_task(ask_async(gate, key=keys[n % 3], json=HELLO | hold_to(n)))
-            for n in range(9)
-        ]
+        asking = ask_each(gate, [(keys[number % 3], number) for number in range(9)])
         await asyncio.sleep(0.05)
         worker.go_on.set()
         for task in asking[3:6]:

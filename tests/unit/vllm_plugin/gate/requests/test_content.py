@@ -16,7 +16,7 @@ from slipstream.serving.access.gate_file import GateMedia
 from slipstream.vllm_plugin.gate.answers.tokens import AnswerTokens
 from slipstream.vllm_plugin.gate.middleware import Gate
 from slipstream.vllm_plugin.gate.requests.content import MOST_CHARACTERS, find_kind, read_size
-from tests.unit.vllm_plugin.gate.callers.test_key_ring import new_key
+from tests.unit.vllm_plugin.gate.callers.test_key_ring import keyed_gate
 from tests.unit.vllm_plugin.gate.pieces import CHAT, Engine, ask, make_gate
 
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
@@ -250,10 +250,8 @@ def test_pictures_of_all_requests_have_a_limit_together(tmp_path: Path) -> None:
 
 
 def test_a_picture_is_not_charged_by_its_bytes(tmp_path: Path) -> None:
-    file, engine = tmp_path / "keys.json", Engine(chunks=(b'{"usage":{"prompt_tokens":900}}',))
-    _, key = new_key(file, tokens_per_minute=3000)
-    own = GateMedia()
-    gate = make_gate(tmp_path, engine, text_only=False, media=own, keys_file=file)
+    engine = Engine(chunks=(b'{"usage":{"prompt_tokens":900}}',))
+    gate, (key,) = keyed_gate(tmp_path, engine, {"tokens_per_minute": 3000}, text_only=False)
     large = {**show(inline(SMALL + b"x" * 10**6)), "max_tokens": 9}
     assert [ask(gate, key=key, json=large).status_code for _ in range(2)] == [200, 200]
 

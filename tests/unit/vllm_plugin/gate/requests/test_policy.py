@@ -9,7 +9,7 @@ import pytest
 from slipstream.vllm_plugin.gate.requests.content import MEDIA
 from slipstream.vllm_plugin.gate.requests.limits import list_tools
 from slipstream.vllm_plugin.gate.requests.policy import LEAST_BUDGET
-from tests.unit.vllm_plugin.gate.callers.test_key_ring import new_key
+from tests.unit.vllm_plugin.gate.callers.test_key_ring import keyed_gate
 from tests.unit.vllm_plugin.gate.pieces import (
     CHAT,
     HELLO,
@@ -344,9 +344,7 @@ def test_odd_tools_are_the_engines_to_refuse(tools: Any) -> None:
 
 
 def test_a_response_has_the_id_that_is_logged(tmp_path: Path, engine: Engine) -> None:
-    file = tmp_path / "keys.json"
-    (_, key), _ = new_key(file), new_key(file)
-    gate = make_gate(tmp_path, engine, keys_file=file)
+    gate, (key, _) = keyed_gate(tmp_path, engine, {}, {})
     answer = ask(gate, RESPONSES, key=key, json={**RESPONSE, "request_id": None})
     assert engine.document["request_id"] == f"resp_{answer.headers['x-request-id']}"
     assert len(engine.document["cache_salt"]) == 64

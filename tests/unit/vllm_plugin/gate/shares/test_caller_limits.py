@@ -21,7 +21,7 @@ from slipstream.vllm_plugin.gate.shares.caller_limits import (
     CallerLimits,
     RefusalPace,
 )
-from tests.unit.vllm_plugin.gate.callers.test_key_ring import new_key
+from tests.unit.vllm_plugin.gate.callers.test_key_ring import keyed_gate, new_key
 from tests.unit.vllm_plugin.gate.pieces import (
     CHAT,
     HELLO,
@@ -140,9 +140,8 @@ def test_the_tokens_of_an_answer_are_counted_as_it_passes(parts: list[bytes], to
 
 
 def test_a_key_at_its_limit_of_tokens_is_told_so_through_the_gate(tmp_path: Path) -> None:
-    file, engine = tmp_path / "keys.json", Engine(chunks=(b'{"usage":{"completion_tokens": 100}}',))
-    _, key = new_key(file, tokens_per_minute=200)
-    gate = make_gate(tmp_path, engine, keys_file=file)
+    engine = Engine(chunks=(b'{"usage":{"completion_tokens": 100}}',))
+    gate, (key,) = keyed_gate(tmp_path, engine, {"tokens_per_minute": 200})
     first = ask_chat(gate, key=key, max_tokens=150)
     second = ask_chat(gate, key=key, max_tokens=150)
     assert (first.status_code, second.status_code) == (200, 429)
@@ -153,9 +152,8 @@ def test_a_key_at_its_limit_of_tokens_is_told_so_through_the_gate(tmp_path: Path
 
 
 def test_a_keys_longest_answer_counts_where_it_is_the_shorter(tmp_path: Path) -> None:
-    file, engine = tmp_path / "keys.json", Engine()
-    _, key = new_key(file, max_tokens=50)
-    gate = make_gate(tmp_path, engine, keys_file=file, limits={"max_tokens": 100})
+    engine, own = Engine(), {"max_tokens": 50}
+    gate, (key,) = keyed_gate(tmp_path, engine, own, limits={"max_tokens": 100})
     assert ask_chat(gate, key=key, max_tokens=51).status_code == 400
     assert ask_chat(gate, key=key).status_code == 200
     assert json.loads(engine.bodies[-1])["max_completion_tokens"] == 50
