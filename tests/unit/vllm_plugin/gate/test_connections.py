@@ -57,6 +57,15 @@ class Living(Engine):
             await send({"type": f"lifespan.{happened}.complete"})
 
 
+def enliven(engine: App) -> App:
+    """Let another engine answer the server's start and end."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await (engine if scope["type"] == "http" else Living())(scope, receive, send)
+
+    return app
+
+
 def make_living_gate(folder: Path, engine: Engine, **limits: float) -> Any:
     return make_gate(folder, engine, limits={"head_bytes": 4096, **limits})
 

@@ -75,17 +75,10 @@ def test_no_way_of_writing_a_path_gets_past(tmp_path: Path, engine: Engine, pars
         statuses = {target: status_of(send_raw(port, request(target))) for target in targets}
         confused = request("/invocations", host="engine/v1/models?")
         assert status_of(send_raw(port, confused)) in (400, 404)
+        assert engine.scopes == []
+        proper = ["/v1/models", "/v1/models?limit=/invocations"]
+        assert [status_of(send_raw(port, request(target))) for target in proper] == [200, 200]
     assert set(statuses.values()) <= {400, 404}
-    assert engine.scopes == []
-
-
-@pytest.mark.parametrize("parser", ["httptools", "h11"])
-def test_an_allowed_path_is_allowed_in_every_proper_form(tmp_path: Path, parser: str) -> None:
-    pytest.importorskip(parser)
-    engine = Engine()
-    targets = ["/v1/models", "/v1/models?limit=/invocations"]
-    with serve(make_gate(tmp_path, engine), http=parser) as port:
-        assert [status_of(send_raw(port, request(target))) for target in targets] == [200, 200]
     assert engine.paths == ["/v1/models"] * 2
 
 
@@ -123,19 +116,6 @@ def test_a_body_that_does_not_come_is_given_up_and_others_are_served(tmp_path: P
     assert len(engine.bodies) == 1
 
 
-def test_a_slow_body_that_comes_in_time_passes(tmp_path: Path, engine: Engine) -> None:
-    with (
-        serve(make_gate(tmp_path, engine)) as port,
-        connect(port) as connection,
-    ):
-        connection.sendall(start_post(len(REQUEST_BODY), "Connection: close"))
-        for number in range(len(REQUEST_BODY)):
-            connection.sendall(REQUEST_BODY[number : number + 1])
-        answer = read_to_end(connection)
-    assert status_of(answer) == 200
-    assert engine.bodies == [REQUEST_BODY]
-
-
 def test_a_body_that_is_too_large_is_not_even_read(tmp_path: Path, engine: Engine) -> None:
     with serve(make_gate(tmp_path, engine)) as port:
         started = time.monotonic()
@@ -165,28 +145,6 @@ class Stream:
             self.given += 1
             await asyncio.sleep(0.01)
         self.left.set()
-
-
-def test_a_client_that_leaves_within_its_answer_is_counted_out(tmp_path: Path) -> None:
-    gate = make_gate(tmp_path, Stream())
-    read = gate.run.accounting.describe
-    with serve(gate) as port:
-        connections = [connect(port) for _ in range(20)]
-        for connection in connections:
-            connection.sendall(start_post(len(REQUEST_BODY)) + REQUEST_BODY)
-        for connection in connections:
-            assert b"token" in connection.recv(65536) + connection.recv(65536)
-        during = read()
-        assert (during.in_flight, during.total) == (20, 20)
-        assert during.last_token is not None
-        assert time.monotonic() - during.last_token < 0.5
-        for connection in connections:
-            connection.close()
-        left = time.monotonic()
-        while read().in_flight and time.monotonic() < left + 2:
-            time.sleep(0.02)
-        after = read()
-    assert (after.in_flight, after.total) == (0, 20)
 
 
 def test_a_kept_connection_serves_a_refusal_and_then_a_request(tmp_path: Path) -> None:

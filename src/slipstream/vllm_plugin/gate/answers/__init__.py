@@ -17,29 +17,19 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-KINDS = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    408: "timeout_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    500: "server_error",
-    503: "unavailable_error",
+# The kind that clients read, and the reason in logs and metrics: a message may quote the client.
+STATUSES = {
+    400: ("invalid_request_error", "bad_request"),
+    401: ("authentication_error", "no_valid_key"),
+    403: ("permission_error", "foreign_page"),
+    404: ("not_found_error", "no_such_route"),
+    408: ("timeout_error", "slow_body"),
+    413: ("request_too_large", "large_body"),
+    429: ("rate_limit_error", "too_many_requests"),
+    500: ("server_error", "other"),
+    503: ("unavailable_error", "leaving"),
 }
-ANTHROPIC_KINDS = {**KINDS, 500: "api_error", 503: "overloaded_error"}
-# Logs and metrics say why by these codes: a message may quote the client.
-REASONS = {
-    400: "bad_request",
-    401: "no_valid_key",
-    403: "foreign_page",
-    404: "no_such_route",
-    408: "slow_body",
-    413: "large_body",
-    429: "too_many_requests",
-    503: "leaving",
-}
+ANTHROPIC_KINDS = {500: "api_error", 503: "overloaded_error"}
 # The other refusals are made before the body was read, and nobody will read it.
 KEEP_THE_CONNECTION = (400, 429)
 _ERROR_IN_STREAM = b"event: error"
@@ -67,7 +57,7 @@ class Refusal(Exception):
         self.status = status
         self.message = message
         self.field = field
-        self.reason = reason or REASONS.get(status, "other")
+        self.reason = reason or STATUSES[status][1]
         self.headers = headers
 
     def forget(self) -> Self:
@@ -104,14 +94,15 @@ async def send_json(
 
 
 def _describe_anthropic_error(status: int, message: str) -> dict[str, object]:
-    kind = ANTHROPIC_KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    usual = "api_error" if status >= 500 else "invalid_request_error"
+    kind = ANTHROPIC_KINDS.get(status) or STATUSES.get(status, (usual,))[0]
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 def _describe_openai_error(refusal: Refusal) -> dict[str, object]:
     error = {
         "message": refusal.message,
-        "type": KINDS[refusal.status],
+        "type": STATUSES[refusal.status][0],
         "param": refusal.field,
         "code": refusal.status,
     }

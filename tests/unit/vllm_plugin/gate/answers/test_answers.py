@@ -104,18 +104,6 @@ def test_other_apis_errors_pass_as_the_engine_wrote_them(tmp_path: Path) -> None
     assert (answer.status_code, answer.content) == (400, said)
 
 
-def test_the_key_may_come_as_anthropics_clients_send_it(tmp_path: Path) -> None:
-    engine = Engine()
-    gate, (secret,) = keyed_gate(tmp_path, engine)
-    for path in (MESSAGES, COUNT):
-        headers = {"x-api-key": secret, "anthropic-version": "2023-06-01", "anthropic-beta": "a,b"}
-        assert ask(gate, path, json=ASKED, headers=headers).status_code == 200
-    assert engine.paths == [MESSAGES, COUNT]
-    seen = [dict(scope["headers"]) for scope in engine.scopes]
-    assert all(secret.encode() not in one.values() and b"x-api-key" not in one for one in seen)
-    assert all(one[b"anthropic-version"] == b"2023-06-01" for one in seen)
-
-
 def test_what_makes_no_tokens_waits_for_no_seat_and_costs_none(tmp_path: Path) -> None:
     gate, (secret,) = keyed_gate(tmp_path, Engine(), {"tokens_per_minute": 50}, seats=1)
     statuses = [ask(gate, COUNT, key=secret, json=HELLO).status_code for _ in range(3)]

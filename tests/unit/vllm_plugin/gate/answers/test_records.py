@@ -193,7 +193,13 @@ def test_nothing_is_recorded_unless_it_was_asked_for(tmp_path: Path) -> None:
 
 def test_a_request_is_kept_with_its_sampling_parameters(tmp_path: Path) -> None:
     gate = make_recorder(tmp_path)
-    sampled = {"temperature": 0.7, "top_p": 0.9, "seed": 3, "max_tokens": 5, "stream": True}
+    sampled: dict[str, Any] = {
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "seed": 3,
+        "max_tokens": 5,
+        "stream": True,
+    }
     ask_chat(gate, user="ann", n=None, **sampled)
     (line,) = read_recorded(tmp_path)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", line.pop("recorded_at"))

@@ -31,7 +31,7 @@ from tests.unit.vllm_plugin.gate.pieces import (
     make_scope,
     wait_until,
 )
-from tests.unit.vllm_plugin.gate.test_connections import Living, serve_as_vllm
+from tests.unit.vllm_plugin.gate.test_connections import Living, enliven, serve_as_vllm
 from tests.unit.vllm_plugin.steering.reports import make_state
 
 PAGE, STATE = "/slipstream", "/slipstream/state"
@@ -141,13 +141,8 @@ def test_a_browser_runs_the_pages_own_script_and_nothing_else(tmp_path: Path) ->
 def test_the_figures_are_those_of_the_moment_and_nobodys(tmp_path: Path) -> None:
     keys = tmp_path / "keys" / "keys.json"
     made = make_key(keys, "alice", now=datetime.now(UTC), expires=None)
-    engine = Streaming(*EVENTS)
-
-    async def living(scope: Any, receive: Any, send: Any) -> None:
-        await (engine if scope["type"] == "http" else Living())(scope, receive, send)
-
     named = ("/data/models/private/Qwen3-8B",)
-    gate = make_gate(tmp_path, living, keys_file=keys, served_names=named)
+    gate = make_gate(tmp_path, enliven(Streaming(*EVENTS)), keys_file=keys, served_names=named)
     gate.run.hear(Readiness(state="ready"))
     gate.run.hear(make_state())
     with serve_as_vllm(gate) as port:

@@ -145,12 +145,16 @@ def test_a_refusal_is_a_line_with_a_code(tmp_path: Path) -> None:
 
 
 def test_a_client_that_leaves_within_its_answer_left(tmp_path: Path) -> None:
-    with serve(make_logging_gate(tmp_path, Stream())) as port:
+    gate = make_logging_gate(tmp_path, Stream())
+    read = gate.run.accounting.describe
+    with serve(gate) as port:
         with connect(port) as connection:
             connection.sendall(start_post(len(REQUEST_BODY)) + REQUEST_BODY)
             assert b"token" in connection.recv(65536) + connection.recv(65536)
+            assert (read().in_flight, read().last_token is None) == (1, False)
+        wait_until(lambda: read().in_flight == 0)
         (line,) = read_lines(tmp_path)
-    assert (line.status, line.ended) == (200, "left")
+    assert (line.status, line.ended, read().total) == (200, "left", 1)
 
 
 def test_a_client_that_leaves_within_its_body_left(tmp_path: Path) -> None:

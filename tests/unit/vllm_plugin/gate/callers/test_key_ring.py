@@ -221,8 +221,8 @@ def test_every_key_is_compared_whichever_is_given(
 def test_without_a_key_file_only_a_gate_on_the_loopback_is_open(
     tmp_path: Path, host: str, status: int
 ) -> None:
-    for own in ({}, {"keys_file": tmp_path / "none.json"}):
-        gate = make_gate(tmp_path, Engine(), host=host, **own)
+    for keys in (None, tmp_path / "none.json"):
+        gate = make_gate(tmp_path, Engine(), host=host, keys_file=keys)
         assert [ask_chat(gate, key=key).status_code for key in (None, "EMPTY")] == [status] * 2
 
 

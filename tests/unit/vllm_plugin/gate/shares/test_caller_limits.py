@@ -204,10 +204,8 @@ def test_half_bodies_have_a_seat_each_and_the_next_is_refused_at_once(tmp_path: 
             one.setblocking(False)
             with pytest.raises(BlockingIOError):
                 one.recv(1)
-        answer = httpx.post(
-            f"http://127.0.0.1:{port}{CHAT}", json=HELLO, headers={"x-api-key": other}
-        )
-        assert answer.status_code == 200
+        url, free = f"http://127.0.0.1:{port}{CHAT}", {"x-api-key": other}
+        assert httpx.post(url, json=HELLO, headers=free).status_code == 200
         waiting.pop().close()
         wait_until(lambda: gate._limits._inside[identity] == 63)
         again = open_sockets.enter_context(connect(port))
