@@ -10,7 +10,6 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 
 def main() -> None:
-    """Run the rank until it is ended."""
     cli_env_setup()
     command = ServeSubcommand()
     arguments = make_arg_parser(FlexibleArgumentParser()).parse_args()

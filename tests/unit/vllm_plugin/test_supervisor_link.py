@@ -1,7 +1,8 @@
 """vLLM's processes talk to the supervisor when there is one, and serve on when there is none."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -53,6 +54,14 @@ class Supervisor:
         writer.close()
 
 
+@asynccontextmanager
+async def following(link: SupervisorLink) -> AsyncIterator[None]:
+    task = asyncio.create_task(link.follow())
+    yield
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not condition():
@@ -67,18 +76,16 @@ def test_it_connects_again_whenever_a_supervisor_is_there(tmp_path: Path) -> Non
 
     async def act() -> None:
         link.send(GateCounts(pid=9))  # To nobody.
-        following = asyncio.create_task(link.follow())
-        await asyncio.sleep(0.05)
-        for number in range(3):
-            async with Supervisor(path) as other:
-                await until(lambda: bool(other.heard))
-                assert other.heard == [GateCounts(pid=number)]
-                other.writers[0].write(encode(Readiness(state=str(number))))
-                await until(lambda: len(heard) == number + 1)  # noqa: B023
-                link.send(GateCounts(pid=7))
-                await until(lambda: other.heard[-1] == GateCounts(pid=7))
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        async with following(link):
+            await asyncio.sleep(0.05)
+            for number in range(3):
+                async with Supervisor(path) as other:
+                    await until(lambda: bool(other.heard))
+                    assert other.heard == [GateCounts(pid=number)]
+                    other.writers[0].write(encode(Readiness(state=str(number))))
+                    await until(lambda: len(heard) == number + 1)  # noqa: B023
+                    link.send(GateCounts(pid=7))
+                    await until(lambda: other.heard[-1] == GateCounts(pid=7))
 
     asyncio.run(act())
     assert heard == [Readiness(state=str(number)) for number in range(3)]
@@ -101,15 +108,13 @@ def test_a_message_that_does_harm_costs_that_message_only(
     async def act() -> None:
         async with Supervisor(tmp_path / "run.sock") as other:
             link = SupervisorLink(other.path, (Readiness,), hear=hear, greet=list)
-            following = asyncio.create_task(link.follow())
-            await until(lambda: bool(other.writers))
-            other.writers[0].write(garbage * 3 + encode(Readiness(state="ready")))
-            await until(lambda: heard == ["ready"])
-            assert len(other.writers) == 1
-            other.writers[0].write(b"x" * 2 * MOST_BYTES)
-            await until(lambda: len(other.writers) == 2)
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+            async with following(link):
+                await until(lambda: bool(other.writers))
+                other.writers[0].write(garbage * 3 + encode(Readiness(state="ready")))
+                await until(lambda: heard == ["ready"])
+                assert len(other.writers) == 1
+                other.writers[0].write(b"x" * 2 * MOST_BYTES)
+                await until(lambda: len(other.writers) == 2)
 
     asyncio.run(act())
     said = [record.getMessage() for record in caplog.records]
@@ -125,15 +130,13 @@ def test_a_supervisor_that_does_not_read_holds_nobody_up(tmp_path: Path) -> None
         hung = asyncio.Event()
         server = await asyncio.start_unix_server(ignore, tmp_path / "run.sock")
         link = SupervisorLink(tmp_path / "run.sock", (), hear=lambda _: None, greet=list)
-        following = asyncio.create_task(link.follow())
-        await until(lambda: link._writer is not None)
-        for _ in range(20_000):
-            link.send(GateCounts(pid=1))
-        assert link._writer is not None
-        assert link._writer.transport.get_write_buffer_size() < 2 * MOST_BYTES
-        hung.set()
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        async with following(link):
+            await until(lambda: link._writer is not None)
+            for _ in range(20_000):
+                link.send(GateCounts(pid=1))
+            assert link._writer is not None
+            assert link._writer.transport.get_write_buffer_size() < 2 * MOST_BYTES
+            hung.set()
         server.close()
 
     asyncio.run(act())

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from slipstream.serving.access.gate_file import GateLimits
 from slipstream.vllm_plugin.gate.answers import Scope
 from slipstream.vllm_plugin.gate.places import Handshake, Places
-from slipstream.vllm_plugin.gate.settings import Limits
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -34,7 +34,7 @@ class _Excess(Exception):
     """More data than a connection may send; stops the parser."""
 
 
-def bound_connections(scope: Scope, limits: Limits) -> bool:
+def bound_connections(scope: Scope, limits: GateLimits) -> bool:
     """Bound the connections of vLLM's server; return whether that succeeded."""
     server = getattr(getattr(scope.get("app"), "state", None), "server", None)
     config: Any = getattr(server, "config", None)
@@ -81,7 +81,7 @@ class BoundedConnection(HttpToolsProtocol):
     After that nothing it sends is read.
     """
 
-    limits: Limits
+    limits: GateLimits
     places: Places[Any]
 
     _running: "RequestResponseCycle | None" = None
@@ -144,7 +144,6 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """Count a piece of the target."""
         self._count(url)
         super().on_url(url)
 
@@ -175,7 +174,6 @@ class BoundedConnection(HttpToolsProtocol):
             self._refused.body.clear()
 
     def on_message_complete(self) -> None:
-        """Count anew."""
         self._framing_bytes = 0
         super().on_message_complete()
 
@@ -251,6 +249,5 @@ class BoundedConnection(HttpToolsProtocol):
 
 
 def _disconnect(cycle: "RequestResponseCycle") -> None:
-    """Notify a request that its client has left."""
     cycle.disconnected = True
     cycle.message_event.set()

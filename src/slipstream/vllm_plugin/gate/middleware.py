@@ -11,7 +11,7 @@ import logging
 import os
 from dataclasses import dataclass
 
-from slipstream.serving.access.gate_file import is_loopback
+from slipstream.serving.access.gate_file import GATE_VARIABLE, GateSettings
 from slipstream.vllm_plugin.gate.answers import (
     App,
     Message,
@@ -29,8 +29,8 @@ from slipstream.vllm_plugin.gate.answers import (
 from slipstream.vllm_plugin.gate.answers.records import Recorder
 from slipstream.vllm_plugin.gate.answers.tokens import AnswerTokens
 from slipstream.vllm_plugin.gate.answers.view import ROUTES as VIEW_ROUTES
-from slipstream.vllm_plugin.gate.answers.view import View, is_for_here
-from slipstream.vllm_plugin.gate.answers.visits import VISIT, Visits
+from slipstream.vllm_plugin.gate.answers.view import View, is_for_here, is_from_here
+from slipstream.vllm_plugin.gate.answers.visits import VISIT, Visit, Visits
 from slipstream.vllm_plugin.gate.callers.key_ring import (
     ANYONE,
     SUPERVISOR,
@@ -38,7 +38,6 @@ from slipstream.vllm_plugin.gate.callers.key_ring import (
     Headers,
     KeyRing,
     require_probe,
-    require_probe_route,
     require_scope,
 )
 from slipstream.vllm_plugin.gate.connections import bound_connections, give_way, hold_place
@@ -61,10 +60,9 @@ from slipstream.vllm_plugin.gate.requests.policy import (
 )
 from slipstream.vllm_plugin.gate.routes import CANCEL, MODELS, RESPONSES, SCOPES, WITHOUT_ENGINE
 from slipstream.vllm_plugin.gate.run_link import RunLink
-from slipstream.vllm_plugin.gate.settings import VARIABLE, Settings, make_settings, read_settings
+from slipstream.vllm_plugin.gate.settings import WatchedFile, make_settings, read_settings
 from slipstream.vllm_plugin.gate.shares.caller_limits import CallerLimits, RefusalPace
 from slipstream.vllm_plugin.gate.shares.fair_shares import FairShares, Seat
-from slipstream.vllm_plugin.gate.watched_file import WatchedFile
 from slipstream.vllm_plugin.steering.exposition import expose_steering
 
 ALIVE = ("GET /livez", "HEAD /livez")
@@ -80,7 +78,6 @@ DROPPED_HEADERS = frozenset(
         *(PRIORITY, b"x-data-parallel-rank"),
     }
 )
-FORWARDED = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-real-ip"})
 WARNING = b"x-slipstream-warning"
 UNBOUNDED = (
     "slipstream gate: not started: connections cannot be bounded in this server, "
@@ -108,7 +105,7 @@ class Gate:
         self.settings = read_settings(os.environ)
         self._visits = Visits(self.settings, quiet=(*ALIVE, *READY, HEALTH, METRICS, *VIEW_ROUTES))
         self.app = self._visits.hand_over(app)
-        self._newer = WatchedFile(os.environ[VARIABLE], self._read_newer, absent=self.settings)
+        self._newer = WatchedFile(os.environ[GATE_VARIABLE], self._read_newer, absent=self.settings)
         self._keys = KeyRing(self.settings)
         self.run = RunLink(self.settings)
         expose_steering(lambda: self.run.steering)
@@ -121,7 +118,6 @@ class Gate:
         self._constraints = Constraints()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one ASGI connection."""
         if scope["type"] == "http":
             await self._visits.follow(self._judge, scope, receive, send)
         else:
@@ -164,7 +160,7 @@ class Gate:
             self._constraints.worker.close()
             self._visits.close()
 
-    def _read_newer(self, content: bytes) -> Settings:
+    def _read_newer(self, content: bytes) -> GateSettings:
         """Apply changed settings; invalid ones change nothing."""
         try:
             return self.settings.follow(make_settings(content))
@@ -187,11 +183,11 @@ class Gate:
         elif route in READY:
             await self._tell_state(send)
         elif route == HEALTH:
-            if not _is_from_here(scope, headers):
+            if not is_from_here(scope):
                 scope[VISIT].caller = self._keys.require_caller(headers).id
             await self.app(_settle(scope, path), receive, send)
         elif route == METRICS:
-            if not (self._keys.is_open and _is_from_here(scope, headers)):
+            if not (self._keys.is_open and is_from_here(scope)):
                 caller = self._keys.require_caller(headers)
                 scope[VISIT].caller = caller.id
                 require_scope(caller, route)
@@ -204,8 +200,6 @@ class Gate:
             caller = self._keys.require_caller(headers)
             scope[VISIT].caller = caller.id
             try:
-                if caller is SUPERVISOR:
-                    require_probe_route(route)
                 require_scope(caller, route)
                 settled = _settle(scope, path)
                 await self._admit(settled, headers, caller, receive, translate_errors(send, path))
@@ -217,7 +211,8 @@ class Gate:
         self, scope: Scope, headers: Headers, caller: Caller, receive: Receive, send: Send
     ) -> None:
         if caller is not SUPERVISOR and self.run.readiness.state in LEAVING:
-            raise self._try_later(503, "the server is about to stop")
+            what = "the server is about to stop"
+            raise try_later(503, what, self.settings.retry_after_seconds)
         if not hold_place(scope, spare=caller is SUPERVISOR):
             what = "the server has all the connections that it can serve"
             raise try_later(503, what, self.settings.retry_after_seconds, reason="connections")
@@ -256,8 +251,8 @@ class Gate:
             if tokens is not None:
                 tokens.seated = True
             with seat, self.run.accounting.count(caller.id, size):
-                again = replay(judged.body, receive)
-                await self.app(scope, *self._watch(judged, again, send, tokens))
+                watched = self._watch(scope[VISIT], judged.warnings, send, tokens)
+                await self.app(scope, replay(judged.body, receive), watched)
 
     async def _judge_all(
         self, body: bytes, caller: Caller, scope: Scope, receive: Receive
@@ -317,24 +312,15 @@ class Gate:
         size = len(judged.body)
         return await self._shares.take(caller, judged.sequences, size, receive, self.settings)
 
-    def _try_later(self, status: int, message: str) -> Refusal:
-        return try_later(status, message, self.settings.retry_after_seconds)
-
     def _watch(
-        self, judged: _Judged, receive: Receive, send: Send, tokens: AnswerTokens | None
-    ) -> tuple[Receive, Send]:
+        self, visit: Visit, warnings: list[str], send: Send, tokens: AnswerTokens | None
+    ) -> Send:
         """Note when the engine gives something, and add the warnings to its headers.
 
         After a client has left, vLLM answers nobody with 200: that is no sign of life.
         """
-        warning = [(WARNING, "; ".join(judged.warnings).encode())] if judged.warnings else []
-        succeeds = has_left = False
-
-        async def receive_watched() -> Message:
-            nonlocal has_left
-            message = await receive()
-            has_left = has_left or message["type"] == "http.disconnect"
-            return message
+        warning = [(WARNING, "; ".join(warnings).encode())] if warnings else []
+        succeeds = False
 
         async def send_watched(message: Message) -> None:
             nonlocal succeeds
@@ -342,13 +328,13 @@ class Gate:
                 succeeds = message["status"] == 200
                 if warning:
                     message = {**message, "headers": [*message.get("headers", ()), *warning]}
-            elif succeeds and not has_left:
+            elif succeeds and not visit.left:
                 self.run.accounting.see_token()
                 if tokens is not None:
                     tokens.see(message.get("body", b""))
             await send(message)
 
-        return receive_watched, send_watched
+        return send_watched
 
 
 def _settle(scope: Scope, path: str) -> Scope:
@@ -364,9 +350,3 @@ def _require_model(document: Document, caller: Caller, served: tuple[str, ...]) 
     if allowed is not None and model not in allowed:
         what = f"this key is for {', '.join(allowed)}"
         raise Refusal(404, what, field="model", reason="scope")
-
-
-def _is_from_here(scope: Scope, headers: Headers) -> bool:
-    """Return whether a program of this machine asks; what a proxy passes on is from elsewhere."""
-    client = scope.get("client")
-    return not FORWARDED & headers.keys() and (client is None or is_loopback(client[0]))

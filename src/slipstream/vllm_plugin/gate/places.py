@@ -57,7 +57,6 @@ class Places(Generic[Connection]):
             self._resting.setdefault(address, {})[connection] = None
 
     def leave(self, connection: Connection) -> None:
-        """Remove a closed connection."""
         if connection in self._addresses:
             self._forget(connection)
             del self._addresses[connection]
@@ -109,15 +108,12 @@ class Handshake(asyncio.Protocol):
         self._received.append(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Abandon the handshake."""
         self._is_lost = True
 
     def shutdown(self) -> None:
-        """Close the connection when uvicorn shuts down."""
         self.transport.abort()
 
     def _go_on(self, upgrade: Coroutine[Any, Any, Any]) -> None:
-        """Hand over to the real connection, if the handshake succeeded."""
         self._places.leave(self)
         self._connections.discard(self)
         try:

@@ -1,28 +1,36 @@
 """The gate's part in the run's messages: it hears how the engine is, and reports its requests.
 
-Without a supervisor, as in a test of the gate alone, nothing is heard or sent.
+On the supervisor's order it replaces the drafter, through the engine client of this process; no
+request leads there. Without a supervisor nothing is heard or sent.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from slipstream.records import Record
+from slipstream.serving.access.gate_file import GateSettings
 from slipstream.serving.messages import DrafterOrder, DrafterResult, Readiness
 from slipstream.steering.state import SteeringState
 from slipstream.vllm_plugin.gate.answers.accounting import Accounting
-from slipstream.vllm_plugin.gate.settings import Settings
-from slipstream.vllm_plugin.gate.swaps import carry_out
+from slipstream.vllm_plugin.gate.answers.metrics import open_metrics
 from slipstream.vllm_plugin.supervisor_link import SupervisorLink
 
+ERROR_CHARACTERS = 500
 UNKNOWN = Readiness(state="unknown", reasons=("no word from the supervisor",))
+
+_log = logging.getLogger(__name__)
 
 
 class RunLink:
     """What the supervisor said last, and the counts that it is sent."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: GateSettings) -> None:
         self.readiness = UNKNOWN
         self.accounting = Accounting(self._send)
         self._state: SteeringState | None = None
@@ -47,12 +55,10 @@ class RunLink:
             self._begin(self._link.follow())
 
     def close(self) -> None:
-        """Hear nothing more."""
         for task in self._tasks:
             task.cancel()
 
     def hear(self, message: Record) -> None:
-        """Take up a message."""
         if isinstance(message, Readiness):
             self.readiness = message
         elif isinstance(message, SteeringState):
@@ -78,3 +84,52 @@ class RunLink:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+async def carry_out(engine: Any, order: DrafterOrder) -> DrafterResult:
+    """Load the drafter in all ranks, or have the one before in all of them."""
+    result = await _load(engine, order)
+    done = "swapped_back" if order.is_return else "swapped"
+    open_metrics().swaps.labels(done if result.outcome == "swapped" else "refused").inc()
+    _log.warning("slipstream swap %s: %s", result.outcome, result.error or order.folder)
+    return result
+
+
+async def _load(engine: Any, order: DrafterOrder) -> DrafterResult:
+    try:
+        await _update(engine, order.folder, check_only=True)
+    except Exception as fault:  # noqa: BLE001 vLLM hands on whatever a worker raised
+        return DrafterResult(order=order.id, outcome="refused", error=_shorten(fault))
+    try:
+        seconds = await _update(engine, order.folder)
+    except Exception as fault:  # noqa: BLE001
+        try:
+            await _update(engine, order.previous)
+        except Exception as second:  # noqa: BLE001
+            error = f"{_shorten(fault)}; nor could the drafter before be loaded: {_shorten(second)}"
+            return DrafterResult(order=order.id, outcome="broken", error=error)
+        return DrafterResult(order=order.id, outcome="failed", error=_shorten(fault))
+    return DrafterResult(order=order.id, outcome="swapped", seconds=seconds)
+
+
+async def _update(engine: Any, folder: Path, *, check_only: bool = False) -> float:
+    """Make one update, and return the seconds that its main call took.
+
+    A rank that failed has ended it; the others must be told.
+    """
+    await engine.start_draft_weight_update()
+    info = {"folder": str(folder), "check_only": check_only}
+    began = time.monotonic()
+    try:
+        await engine.update_weights(SimpleNamespace(update_info=info))
+    except BaseException:
+        with suppress(Exception):
+            await engine.finish_weight_update()
+        raise
+    seconds = time.monotonic() - began
+    await engine.finish_weight_update()
+    return seconds
+
+
+def _shorten(fault: Exception) -> str:
+    return (str(fault) or type(fault).__name__)[:ERROR_CHARACTERS]

@@ -6,7 +6,6 @@ from slipstream.vllm_plugin.patches.application import Patch
 
 
 def skip_empty(module: Any) -> None:
-    """Return empty logits unchanged."""
     apply = module.apply_top_k_only
 
     def apply_top_k_only(logits: Any, k: Any) -> Any:

@@ -1,53 +1,32 @@
 """A step without drafts runs the drafter although DFlash needs only its context."""
 
+from inspect import signature
 from typing import Any
 
 from slipstream.vllm_plugin.patches.application import Patch
+
+_FIRST_INPUTS = (
+    *("target_token_ids", "target_positions", "next_token_ids"),
+    *("token_indices_to_sample", "num_rejected_tokens_gpu"),
+)
 
 
 def store_context_only(module: Any) -> None:
     """Where no token is to be drafted, store the context's keys and values and return."""
     proposer, torch = module.DFlashProposer, module.torch
     propose_drafts = proposer.propose
+    form = signature(propose_drafts)
 
-    def propose(
-        self: Any,
-        num_speculative_tokens: int,
-        target_token_ids: Any,
-        target_positions: Any,
-        target_hidden_states: Any,
-        next_token_ids: Any,
-        token_indices_to_sample: Any,
-        common_attn_metadata: Any,
-        sampling_metadata: Any,
-        mm_embed_inputs: Any = None,
-        num_rejected_tokens_gpu: Any = None,
-        slot_mappings: Any = None,
-    ) -> Any:
+    def propose(self: Any, num_speculative_tokens: int, *arguments: Any, **named: Any) -> Any:
         if num_speculative_tokens:
-            return propose_drafts(
-                self,
-                num_speculative_tokens,
-                target_token_ids,
-                target_positions,
-                target_hidden_states,
-                next_token_ids,
-                token_indices_to_sample,
-                common_attn_metadata,
-                sampling_metadata,
-                mm_embed_inputs,
-                num_rejected_tokens_gpu,
-                slot_mappings,
-            )
+            return propose_drafts(self, num_speculative_tokens, *arguments, **named)
+        given = form.bind(self, 0, *arguments, **named).arguments
+        metadata, states = given["common_attn_metadata"], given["target_hidden_states"]
         self.num_speculative_tokens, self._last_draft_probs = 0, None
         self.set_inputs_first_pass(
-            target_token_ids=target_token_ids,
-            next_token_ids=next_token_ids,
-            target_positions=target_positions,
-            target_hidden_states=self.model.combine_hidden_states(target_hidden_states),
-            token_indices_to_sample=token_indices_to_sample,
-            cad=common_attn_metadata,
-            num_rejected_tokens_gpu=num_rejected_tokens_gpu,
+            **{name: given.get(name) for name in _FIRST_INPUTS},
+            target_hidden_states=self.model.combine_hidden_states(states),
+            cad=metadata,
         )
         count = self._dflash_num_context
         self.model.precompute_and_store_context_kv(
@@ -55,7 +34,7 @@ def store_context_only(module: Any) -> None:
             self._context_positions_buffer[:count],
             self._context_slot_mapping_buffer[:count],
         )
-        batch = common_attn_metadata.batch_size()
+        batch = metadata.batch_size()
         return torch.empty(batch, 0, device=self.device, dtype=torch.int64)
 
     proposer.propose = propose

@@ -59,13 +59,7 @@ class DraftLength:
         self._batch = 0
         self._spent = self._seconds = 0.0
 
-    @property
-    def is_trying(self) -> bool:
-        """Whether the current length is a trial."""
-        return self._trying is not None
-
     def choose(self, sequences: int) -> int:
-        """Return the length to draft after this step."""
         batch = bucket(sequences)
         if batch != self._batch:
             self._batch, self._trying = batch, None
@@ -108,7 +102,6 @@ class DraftLength:
         self._by_batch, self._trying = {}, None
 
     def estimate(self, sequences: int) -> list[Estimate]:
-        """Return what every allowed length is expected to bring."""
         return [self._estimate(sequences, length) for length in self.allowed]
 
     @property

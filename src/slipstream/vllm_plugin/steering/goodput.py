@@ -107,7 +107,6 @@ class StepCosts:
         return self.pace * max(line, lowest / 2)
 
     def count(self, sequences: int, length: int) -> int:
-        """Return how many steps of this kind were seen."""
         cell = self.cells.get((bucket(sequences), length))
         return cell.steps if cell else 0
 
@@ -159,7 +158,6 @@ class Yield:
         seen[drafted, accepted] = seen.get((drafted, accepted), 0) + 1
 
     def learn(self) -> None:
-        """Learn from the drafts since the last time."""
         for (drafted, accepted), drafts in self._seen.items():
             fading = _FADING**drafts
             for position in range(min(accepted + 1, drafted)):

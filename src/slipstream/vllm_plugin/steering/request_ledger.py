@@ -6,7 +6,7 @@ whose request it is and of what kind; no text of a client is in it.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 
 from slipstream.steering.state import KINDS, Kind, KindCounts
@@ -102,7 +102,6 @@ class RequestLedger:
             entry.cached = tokens
 
     def see_tokens(self, request: str, tokens: int, sequences: int, now: float) -> None:
-        """Count a step that gave a request tokens."""
         if not tokens or (entry := self._entries.get(request)) is None:
             return
         if entry.first is None:
@@ -115,7 +114,6 @@ class RequestLedger:
         self.tokens += tokens
 
     def end(self, request: str, ended: str, *, prompt: int, tokens: int) -> None:
-        """Write a request's line."""
         if (entry := self._entries.pop(request, None)) is None:
             return
         totals, now = self.kinds[entry.tag.kind], time.monotonic()
@@ -148,15 +146,7 @@ class RequestLedger:
 
     def describe_kinds(self) -> dict[Kind, KindCounts]:
         return {
-            kind: KindCounts(
-                requests=totals.requests,
-                aborted=totals.aborted,
-                tokens=totals.tokens,
-                steps=totals.steps,
-                drafts=totals.drafts,
-                drafted=totals.drafted,
-                accepted=tuple(_by_position(totals.accepted)),
-            )
+            kind: KindCounts(**asdict(totals) | {"accepted": tuple(_by_position(totals.accepted))})
             for kind, totals in list(self.kinds.items())
         }
 

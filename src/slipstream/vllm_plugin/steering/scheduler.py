@@ -97,13 +97,11 @@ class _Steered:
         log.warning("slipstream steering: draft lengths %s", lengths)
 
     def schedule(self: Any, *arguments: Any, **named: Any) -> Any:
-        """Record when a step begins."""
         output = super().schedule(*arguments, **named)  # type: ignore[misc]
         self._begun.append((id(output), time.perf_counter()))
         return output
 
     def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
-        """Learn from a finished step."""
         self._updating = True
         try:
             results = super().update_from_output(  # type: ignore[misc]
@@ -175,7 +173,6 @@ class _Steered:
         return super()._free_request(request, *arguments, **named)  # type: ignore[misc]
 
     def shutdown(self: Any) -> None:
-        """Write what is still to be written."""
         self._steering.close()
         super().shutdown()  # type: ignore[misc]
 

@@ -48,10 +48,7 @@ class Steering:
         self.control = DraftLength(lengths, planned)
         self._longest, self._rank = longest, rank
         self._log = AccessLog(
-            folder / LEDGER,
-            limit_bytes=LEDGER_BYTES,
-            older=LEDGERS_KEPT,
-            drop=lambda _: None,
+            folder / LEDGER, limit_bytes=LEDGER_BYTES, older=LEDGERS_KEPT, drop=lambda _: None
         )
         self.ledger = RequestLedger(longest, self._log.add)
         self._flight = FlightRecorder(_name_own(folder / FLIGHT, rank))
@@ -70,7 +67,6 @@ class Steering:
 
     @property
     def steers(self) -> bool:
-        """Whether there is a length to choose."""
         return len(self.control.lengths) > 1
 
     def see_step(
@@ -108,17 +104,14 @@ class Steering:
         )
 
     def rest(self, waiting: int) -> None:
-        """Record that no sequence is left to step."""
         self._running, self._waiting = 0, waiting
 
     def close(self) -> None:
-        """Write what is still to be written."""
         self._over.set()
         self._thread.join(REPORT_EVERY_SECONDS)
         self._log.close()
 
     def describe(self) -> SteeringState:
-        """Return the state for the supervisor."""
         now, tokens = time.monotonic(), self.ledger.tokens
         self._speeds.append((now, tokens))
         began, before = self._speeds[0]

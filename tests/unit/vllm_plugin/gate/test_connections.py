@@ -2,10 +2,8 @@
 
 import asyncio
 import socket
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from http.client import HTTPResponse
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +21,7 @@ from tests.unit.vllm_plugin.gate.test_sockets import (
     connect,
     read_to_end,
     request,
+    run,
     send_raw,
     status_of,
 )
@@ -43,18 +42,8 @@ def make_server(gate: App, parser: str = "httptools") -> uvicorn.Server:
     return server
 
 
-@contextmanager
-def serve_as_vllm(gate: App) -> Iterator[int]:
-    """Run a server until the block ends, and return its port."""
-    server = make_server(gate)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield int(listener.getsockname()[1])
-        finally:
-            server.should_exit = True
-            thread.join()
+def serve_as_vllm(gate: App) -> AbstractContextManager[int]:
+    return run(make_server(gate))
 
 
 class Living(Engine):
@@ -66,6 +55,15 @@ class Living(Engine):
         for happened in ("startup", "shutdown"):
             await receive()
             await send({"type": f"lifespan.{happened}.complete"})
+
+
+def enliven(engine: App) -> App:
+    """Let another engine answer the server's start and end."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await (engine if scope["type"] == "http" else Living())(scope, receive, send)
+
+    return app
 
 
 def make_living_gate(folder: Path, engine: Engine, **limits: float) -> Any:

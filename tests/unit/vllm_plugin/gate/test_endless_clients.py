@@ -202,18 +202,6 @@ def test_silent_connections_make_room(tmp_path: Path) -> None:
         assert streaming.recv(65536)
 
 
-def test_the_address_with_the_most_connections_makes_room_first(tmp_path: Path) -> None:
-    with run_server(tmp_path, {"connections": 32}) as served, ExitStack() as stack:
-        elsewhere = ("127.0.0.2", 0)
-        one = socket.create_connection(("127.0.0.1", served.port), 10, source_address=elsewhere)
-        stack.enter_context(one)
-        for _ in range(100):
-            stack.enter_context(connect(served.port))
-        served.time_neighbour()
-        one.sendall(request("/v1/models"))
-        assert status_of(one.recv(65536)) == 200
-
-
 def test_the_supervisor_gets_through_a_full_house(tmp_path: Path) -> None:
     key = hashlib.sha256(b"probe").hexdigest()
     with (

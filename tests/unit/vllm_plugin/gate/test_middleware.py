@@ -7,6 +7,8 @@ import pytest
 
 from slipstream.serving.messages import Readiness
 from slipstream.vllm_plugin.gate.answers import Message, Receive, Scope, Send
+from slipstream.vllm_plugin.steering.request_ledger import ROUTES, Tag, read_tag
+from tests.unit.vllm_plugin.gate.callers.test_key_ring import new_key
 from tests.unit.vllm_plugin.gate.pieces import (
     CHAT,
     Engine,
@@ -32,15 +34,13 @@ def post(*bodies: bytes) -> tuple[Scope, list[Message]]:
     return make_scope(CHAT.encode(), method="POST"), messages
 
 
-def test_a_body_is_given_on_byte_for_byte(tmp_path: Path) -> None:
-    engine = Engine()
+def test_a_body_is_given_on_byte_for_byte(tmp_path: Path, engine: Engine) -> None:
     assert ask(make_gate(tmp_path, engine), CHAT, content=ODD_BODY).status_code == 200
     assert engine.bodies == [ODD_BODY]
     assert engine.headers[b"content-length"] == str(len(ODD_BODY)).encode()
 
 
-def test_a_body_in_parts_is_given_on_whole(tmp_path: Path) -> None:
-    engine = Engine()
+def test_a_body_in_parts_is_given_on_whole(tmp_path: Path, engine: Engine) -> None:
     scope, messages = post(ODD_BODY[:7], b"", ODD_BODY[7:])
     asyncio.run(call(make_gate(tmp_path, engine), scope, *messages))
     assert engine.bodies == [ODD_BODY]
@@ -57,8 +57,7 @@ def test_after_the_body_the_engine_hears_the_client_leave(tmp_path: Path) -> Non
     assert heard == ["http.request", "http.disconnect"]
 
 
-def test_a_client_that_leaves_within_its_body_is_let_go(tmp_path: Path) -> None:
-    engine = Engine()
+def test_a_client_that_leaves_within_its_body_is_let_go(tmp_path: Path, engine: Engine) -> None:
     scope, (message,) = post(b'{"model"')
     message["more_body"] = True
     gate = make_gate(tmp_path, engine)
@@ -115,3 +114,41 @@ def test_while_it_drains_a_server_takes_nothing_new(tmp_path: Path, state: str) 
     assert len(engine.bodies) == 2
     gate.run.hear(Readiness(state="ready"))
     assert ask_chat(gate).status_code == 200
+
+
+STORY = [{"role": "user", "content": "Tell me a story."}]
+
+
+def test_a_request_is_tagged_with_its_key_and_kind(tmp_path: Path) -> None:
+    file, engine = tmp_path / "keys.json", Engine()
+    key, secret = new_key(file)
+    gate = make_gate(tmp_path, engine, keys_file=file, tags=True)
+    answer = ask_chat(gate, key=secret, messages=STORY)
+    tag = read_tag(engine.document["vllm_xargs"])
+    assert tag == Tag(answer.headers["x-request-id"], key, "prose", "chat")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "route"),
+    [
+        ("/v1/completions", {"prompt": "x"}, "completions"),
+        ("/v1/messages", {"messages": STORY, "max_tokens": 9}, "messages"),
+        ("/v1/responses", {"input": "x"}, "responses"),
+    ],
+)
+def test_every_api_that_generates_is_tagged(
+    tmp_path: Path, engine: Engine, path: str, body: dict[str, object], route: str
+) -> None:
+    ask(make_gate(tmp_path, engine, tags=True), path, json=body | {"model": "m"})
+    assert read_tag(engine.document["vllm_xargs"]).route == route
+    assert route in ROUTES
+
+
+def test_a_clients_own_tag_is_refused_and_without_a_ledger_there_is_none(tmp_path: Path) -> None:
+    engine = Engine()
+    gate = make_gate(tmp_path, engine, tags=True)
+    forged = {"slipstream": "id boss code chat"}
+    assert ask_chat(gate, vllm_xargs=forged).status_code == 400
+    assert engine.bodies == []
+    ask_chat(make_gate(tmp_path, engine))
+    assert "vllm_xargs" not in engine.document

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from slipstream.serving.messages import DrafterOrder, DrafterResult
-from slipstream.vllm_plugin.gate.swaps import carry_out
+from slipstream.vllm_plugin.gate.run_link import carry_out
 from tests.unit.vllm_plugin.gate.pieces import Engine, ask, make_gate
 
 ORDER = DrafterOrder(folder=Path("/new"), previous=Path("/old"), is_return=False)

@@ -2,10 +2,8 @@
 
 import socket
 import ssl
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -14,14 +12,14 @@ from slipstream.vllm_plugin.gate import connections
 from slipstream.vllm_plugin.gate.answers import App
 from tests.unit.serving.access.certificates import Pair, make_pair
 from tests.unit.vllm_plugin.gate.test_connections import Living, make_living_gate, make_server
+from tests.unit.vllm_plugin.gate.test_sockets import run
 
 pytest.importorskip("httptools")
 
 
-@contextmanager
 def serve(
     gate: App, pair: Pair, *, loop: str = "auto", authority: Pair | None = None
-) -> Iterator[int]:
+) -> AbstractContextManager[int]:
     server = make_server(gate)
     server.config.loop = loop
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -30,14 +28,7 @@ def serve(
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(authority.file)
     server.config.ssl_certfile, server.config.ssl = pair.file, context
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield int(listener.getsockname()[1])
-        finally:
-            server.should_exit = True
-            thread.join()
+    return run(server)
 
 
 def ask(

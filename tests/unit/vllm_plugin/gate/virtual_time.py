@@ -1,10 +1,12 @@
 """A loop whose clock jumps to what comes next: waiting takes no time on any machine."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 Result = TypeVar("Result")
+P = ParamSpec("P")
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -27,6 +29,16 @@ def run_virtually(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """Run to the end in no time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(coroutine)
+
+
+def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Let an asynchronous test run like any other, in no time."""
+
+    @wraps(test)
+    def run(*arguments: P.args, **named: P.kwargs) -> None:
+        run_virtually(test(*arguments, **named))
+
+    return run
 
 
 def now() -> float:

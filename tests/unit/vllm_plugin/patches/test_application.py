@@ -20,6 +20,9 @@ METHOD = "    def count(self):\n        return 1\n"
 SOURCE = f"class Engine:\n{METHOD}"
 VERSION = (0, 32, 0)
 
+Load = Callable[..., Any]
+Said = Callable[[], list[str]]
+
 
 def count_once_more(module: Any) -> None:
     """Wrap, so that a change that was made twice can be told from one."""
@@ -79,42 +82,18 @@ def name(*names: str, version: tuple[int | str, ...] = VERSION, patch: Patch = P
     apply(names, {patch.name: patch}, version)
 
 
-def test_a_module_that_is_there_is_patched_at_once(
-    load: Callable[..., Any], said: Callable[[], list[str]]
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_module_is_patched_once_whether_it_is_there_or_comes_later(
+    load: Load, said: Said, early: bool, times: int
 ) -> None:
-    engine = load()
-    name("more")
-    assert engine.Engine().count() == 2
-    assert said() == ["slipstream patch more: applied"]
-
-
-def test_a_module_that_comes_later_is_patched_then(
-    load: Callable[..., Any], said: Callable[[], list[str]]
-) -> None:
-    name("more")
-    assert PATCH.module not in sys.modules
-    assert said() == []
+    if early:
+        load()
+    for _ in range(times):
+        name(*["more", " more"][:times])
+    assert (PATCH.module in sys.modules, len(said())) == (early, early)
     assert load().Engine().count() == 2
     assert said() == ["slipstream patch more: applied"]
-
-
-def test_applying_twice_is_applying_once(
-    load: Callable[..., Any], said: Callable[[], list[str]]
-) -> None:
-    engine = load()
-    name("more", " more")
-    name("more")
-    assert engine.Engine().count() == 2
-    assert len(said()) == 1
-
-
-def test_waiting_twice_is_applying_once(
-    load: Callable[..., Any], said: Callable[[], list[str]]
-) -> None:
-    name("more")
-    name("more")
-    assert load().Engine().count() == 2
-    assert len(said()) == 1
 
 
 @pytest.mark.parametrize(
@@ -127,9 +106,7 @@ def test_waiting_twice_is_applying_once(
     ],
 )
 @pytest.mark.parametrize("early", [True, False])
-def test_another_source_is_left_alone(
-    source: str, early: bool, load: Callable[..., Any], said: Callable[[], list[str]]
-) -> None:
+def test_another_source_is_left_alone(source: str, early: bool, load: Load, said: Said) -> None:
     untouched: list[object] = []
     patch = replace(PATCH, change=untouched.append)
     if early:
@@ -153,10 +130,7 @@ def test_another_source_is_left_alone(
     ],
 )
 def test_another_version_is_left_alone(
-    version: tuple[int | str, ...],
-    is_applied: bool,
-    load: Callable[..., Any],
-    said: Callable[[], list[str]],
+    version: tuple[int | str, ...], is_applied: bool, load: Load, said: Said
 ) -> None:
     engine = load()
     name("more", version=version)
@@ -167,7 +141,7 @@ def test_another_version_is_left_alone(
 
 
 def test_a_name_that_nobody_knows_is_told_and_the_others_are_applied(
-    load: Callable[..., Any], said: Callable[[], list[str]]
+    load: Load, said: Said
 ) -> None:
     engine = load()
     name("less", "", "more")
@@ -178,9 +152,7 @@ def test_a_name_that_nobody_knows_is_told_and_the_others_are_applied(
     ]
 
 
-def test_a_module_that_cannot_be_found_fails_as_it_would_without_a_patch(
-    said: Callable[[], list[str]],
-) -> None:
+def test_a_module_that_cannot_be_found_fails_as_it_would_without_a_patch(said: Said) -> None:
     name("more")
     with pytest.raises(ModuleNotFoundError, match=PATCH.module):
         importlib.import_module(PATCH.module)

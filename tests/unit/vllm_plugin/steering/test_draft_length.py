@@ -70,7 +70,7 @@ def test_stalls_in_the_first_steps_of_a_length_do_not_rule_it_out() -> None:
 def test_drafts_that_become_good_again_are_noticed() -> None:
     engine, control = SimulatedEngine(rates=NOISE), DraftLength(range(8))
     engine.run(control, 1, 2000)
-    assert control.chosen == 0 or control.is_trying
+    assert control.chosen == 0 or control._trying is not None
     engine.rates = CODE
     engine.run(control, 1, 3000)
     assert engine.run(control, 1, 1000) >= 0.96 * STALLED * engine.find_best(1)

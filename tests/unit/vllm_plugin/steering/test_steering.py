@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from slipstream.steering.state import SteeringOrder, SteeringState
 from slipstream.vllm_plugin.steering import steering as module
 from slipstream.vllm_plugin.steering.goodput import Cell
 from slipstream.vllm_plugin.steering.steering import Steering
+from tests.unit.vllm_plugin.gate.pieces import wait_until
 
 
 @pytest.fixture
@@ -34,13 +35,6 @@ def step(steering: Steering, sequences: int, length: int, seconds: float = 0.05)
         waiting=0,
         cache=0.25,
     )
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_the_state_tells_what_the_core_does(steering: Steering) -> None:

@@ -17,29 +17,19 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-KINDS = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    408: "timeout_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    500: "server_error",
-    503: "unavailable_error",
+# The kind that clients read, and the reason in logs and metrics: a message may quote the client.
+STATUSES = {
+    400: ("invalid_request_error", "bad_request"),
+    401: ("authentication_error", "no_valid_key"),
+    403: ("permission_error", "foreign_page"),
+    404: ("not_found_error", "no_such_route"),
+    408: ("timeout_error", "slow_body"),
+    413: ("request_too_large", "large_body"),
+    429: ("rate_limit_error", "too_many_requests"),
+    500: ("server_error", "other"),
+    503: ("unavailable_error", "leaving"),
 }
-ANTHROPIC_KINDS = {**KINDS, 500: "api_error", 503: "overloaded_error"}
-# Logs and metrics say why by these codes: a message may quote the client.
-REASONS = {
-    400: "bad_request",
-    401: "no_valid_key",
-    403: "foreign_page",
-    404: "no_such_route",
-    408: "slow_body",
-    413: "large_body",
-    429: "too_many_requests",
-    503: "leaving",
-}
+ANTHROPIC_KINDS = {500: "api_error", 503: "overloaded_error"}
 # The other refusals are made before the body was read, and nobody will read it.
 KEEP_THE_CONNECTION = (400, 429)
 _ERROR_IN_STREAM = b"event: error"
@@ -67,7 +57,7 @@ class Refusal(Exception):
         self.status = status
         self.message = message
         self.field = field
-        self.reason = reason or REASONS.get(status, "other")
+        self.reason = reason or STATUSES[status][1]
         self.headers = headers
 
     def forget(self) -> Self:
@@ -77,7 +67,6 @@ class Refusal(Exception):
 
 
 def try_later(status: int, message: str, seconds: int, *, reason: str | None = None) -> Refusal:
-    """Return a refusal with a Retry-After time."""
     headers = ((b"retry-after", str(seconds).encode()),)
     return Refusal(status, message, reason=reason, headers=headers)
 
@@ -97,7 +86,6 @@ async def send_refusal(send: Send, refusal: Refusal, *, method: str, path: str) 
 async def send_json(
     send: Send, status: int, document: object, headers: tuple[tuple[bytes, bytes], ...] = ()
 ) -> None:
-    """Send one JSON document."""
     body = json.dumps(document).encode()
     length = (b"content-length", str(len(body)).encode())
     own = [(b"content-type", b"application/json"), length, *headers]
@@ -106,15 +94,15 @@ async def send_json(
 
 
 def _describe_anthropic_error(status: int, message: str) -> dict[str, object]:
-    """Return an error as Anthropic's clients read it."""
-    kind = ANTHROPIC_KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    usual = "api_error" if status >= 500 else "invalid_request_error"
+    kind = ANTHROPIC_KINDS.get(status) or STATUSES.get(status, (usual,))[0]
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 def _describe_openai_error(refusal: Refusal) -> dict[str, object]:
     error = {
         "message": refusal.message,
-        "type": KINDS[refusal.status],
+        "type": STATUSES[refusal.status][0],
         "param": refusal.field,
         "code": refusal.status,
     }
@@ -151,7 +139,6 @@ def show_names_only(send: Send, allowed: tuple[str, ...] | None) -> Send:
 
 
 def with_length(headers: Iterable[tuple[bytes, bytes]], length: int) -> list[tuple[bytes, bytes]]:
-    """Return headers of a message with another body."""
     dropped = (b"content-length", b"transfer-encoding")
     kept = [one for one in headers if one[0].lower() not in dropped]
     return [*kept, (b"content-length", str(length).encode())]

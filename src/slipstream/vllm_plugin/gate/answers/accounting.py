@@ -62,7 +62,6 @@ class Accounting:
         return in_flight, self._waiting.total() - self._waiting[SUPERVISOR.id]
 
     def see_token(self) -> None:
-        """Note that the engine produced output."""
         self._last_token = time.monotonic()
         self._change()
 

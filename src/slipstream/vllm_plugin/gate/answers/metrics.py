@@ -6,7 +6,7 @@ are bounded: routes that the gate knows, ids of keys from the key file, codes of
 
 import time
 from collections import deque
-from functools import cache
+from functools import cache, partial
 
 OTHER = "other"
 NOBODY = "none"
@@ -34,19 +34,15 @@ class Metrics:
         self._refusals = Counter(
             "slipstream_gate_refusals", "Requests that the gate refused.", ("reason", "key")
         )
-        self.in_flight = Gauge(
-            "slipstream_gate_requests_in_flight",
-            "Requests that the engine has.",
-            multiprocess_mode="livesum",
+        gauge = partial(Gauge, multiprocess_mode="livesum")
+        self.in_flight = gauge(
+            "slipstream_gate_requests_in_flight", "Requests that the engine has."
         )
-        self.waiting = Gauge(
+        self.waiting = gauge(
             "slipstream_gate_requests_waiting",
             "Requests that the gate has: their body is read, or they wait.",
-            multiprocess_mode="livesum",
         )
-        self.connections = Gauge(
-            "slipstream_gate_connections", "Open connections.", multiprocess_mode="livesum"
-        )
+        self.connections = gauge("slipstream_gate_connections", "Open connections.")
         self.body_bytes = Histogram(
             "slipstream_gate_request_body_bytes", "Sizes of request bodies.", buckets=BODY_BYTES
         )
@@ -75,11 +71,9 @@ class Metrics:
         self._first_tokens: deque[tuple[float, float]] = deque(maxlen=MOST_FIRST_TOKENS)
 
     def count_request(self, route: str, status: str, key: str) -> None:
-        """Count a request that ended."""
         self._requests.labels(route, status, self._bound_key(key)).inc()
 
     def count_refusal(self, reason: str, key: str) -> None:
-        """Count a refusal."""
         self._refusals.labels(reason, self._bound_key(key)).inc()
 
     def observe_seconds(self, route: str, seconds: float, first_seconds: float | None) -> None:

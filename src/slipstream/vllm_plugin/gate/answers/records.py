@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from slipstream.vllm_plugin.gate.settings import Recording
+from slipstream.serving.access.gate_file import GateRecording
 
 MOST_WAITING = 4096
 LINES_AT_ONCE = 256
@@ -37,24 +37,10 @@ ROLES = {
 }
 TEXT_PARTS = ("text", "input_text", "output_text")
 PARAMETERS = (
-    "model",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "max_tokens",
-    "max_completion_tokens",
-    "max_output_tokens",
-    "min_tokens",
-    "stop",
-    "seed",
-    "n",
-    "stream",
-    "chat_template_kwargs",
-    "reasoning_effort",
+    *("model", "temperature", "top_p", "top_k", "min_p", "seed", "n", "stop", "stream"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens"),
+    *("max_tokens", "max_completion_tokens", "max_output_tokens"),
+    *("chat_template_kwargs", "reasoning_effort"),
 )
 
 Line = dict[str, object]
@@ -66,14 +52,9 @@ class AccessLog:
     """Appends lines to a file; `drop` is called with the number of lost lines."""
 
     def __init__(
-        self,
-        path: Path | str | None,
-        *,
-        limit_bytes: int,
-        older: int,
-        drop: Callable[[int], object],
+        self, path: Path | None, *, limit_bytes: int, older: int, drop: Callable[[int], object]
     ) -> None:
-        self._path = None if path is None else Path(path)
+        self._path = path
         self._limit_bytes, self._older, self._drop = limit_bytes, older, drop
         self._waiting: queue.Queue[Line | None] = queue.Queue(MOST_WAITING)
         self._thread: threading.Thread | None = None
@@ -144,7 +125,7 @@ class AccessLog:
 class Recorder:
     """Appends to one file, which only its owner can read, until it is full."""
 
-    def __init__(self, recording: Recording | None) -> None:
+    def __init__(self, recording: GateRecording | None) -> None:
         self._recording = recording
         self._patterns = [re.compile(one) for one in (recording.redact if recording else ())]
         self._file: int | None = None
@@ -178,7 +159,7 @@ class Recorder:
             return {name: self._strike_out(one) for name, one in value.items()}
         return value
 
-    def _append(self, recording: Recording, lines: bytes) -> None:
+    def _append(self, recording: GateRecording, lines: bytes) -> None:
         if self._file is None:
             self._file = _open_recording(Path(recording.folder))
         if os.fstat(self._file).st_size + len(lines) > recording.limit_bytes:

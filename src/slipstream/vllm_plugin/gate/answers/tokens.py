@@ -10,14 +10,11 @@ import re
 from typing import Any, NamedTuple
 
 # Sent before there is a token.
+_MESSAGE_START = b"event: message_start"
 BEFORE_TOKENS = (
-    b"event: response.created",
-    b"event: response.queued",
-    b"event: response.in_progress",
-    b"event: message_start",
-    b"event: ping",
+    *(b"event: response.created", b"event: response.queued", b"event: response.in_progress"),
+    *(_MESSAGE_START, b"event: ping"),
 )
-_MESSAGE_START = BEFORE_TOKENS[3]
 _WITHIN_BYTES = 1 << 16
 _USAGE_BYTES = 1024
 # Anthropic's count of the prompt leaves out what came from the prefix cache.
@@ -82,13 +79,11 @@ class AnswerTokens:
 
     @property
     def answer(self) -> int:
-        """Return the tokens so far."""
         if self._answer is not None:
             return self._answer
         return max(self._chunks, self._characters // CHARACTERS_A_TOKEN)
 
     def see(self, body: bytes) -> None:
-        """Count a part of the answer."""
         usage = read_usage(body)
         self.prompt = self.prompt if usage.prompt is None else usage.prompt
         self._answer = self._answer if usage.answer is None else usage.answer

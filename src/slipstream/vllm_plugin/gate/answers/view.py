@@ -39,12 +39,17 @@ _HEADERS = (
 _CLOSED = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 
+def is_from_here(scope: Scope) -> bool:
+    """Return whether a program of this machine asks; what a proxy passes on is from elsewhere."""
+    client = scope.get("client")
+    forwarded = any(_FORWARDED.fullmatch(name) for name, _ in scope["headers"])
+    return not forwarded and (client is None or is_loopback(client[0]))
+
+
 def is_for_here(scope: Scope) -> bool:
     """Return whether a browser or program of this machine asks, under a name of this machine."""
-    client, server = scope.get("client"), scope.get("server")
-    if client is None or server is None or not is_loopback(client[0]):
-        return False
-    if any(_FORWARDED.fullmatch(name) for name, _ in scope["headers"]):
+    server = scope.get("server")
+    if scope.get("client") is None or server is None or not is_from_here(scope):
         return False
     # nginx without further settings says nothing else of those whom it passes on.
     if scope.get("http_version", "1.1") != "1.1":
@@ -75,7 +80,6 @@ class View:
             await asyncio.sleep(POINT_SECONDS)
 
     async def answer(self, route: str, send: Send) -> None:
-        """Answer with the page or with its figures."""
         if route == PAGE:
             await _send(send, b"text/html; charset=utf-8", self._page.encode(), self._policy)
         else:

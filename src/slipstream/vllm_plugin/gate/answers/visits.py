@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+from slipstream.serving.access.gate_file import GateSettings
 from slipstream.vllm_plugin.gate.answers import (
     App,
     Message,
@@ -29,7 +30,6 @@ from slipstream.vllm_plugin.gate.answers.records import AccessLog
 from slipstream.vllm_plugin.gate.answers.tokens import BEFORE_TOKENS, Usage, read_usage
 from slipstream.vllm_plugin.gate.callers.key_ring import SUPERVISOR
 from slipstream.vllm_plugin.gate.routes import name_route
-from slipstream.vllm_plugin.gate.settings import Settings
 
 VISIT = "slipstream.visit"
 HEADER = b"x-request-id"
@@ -102,7 +102,6 @@ class Visit:
         return self.first - self.began if self.first is not None and self.streamed else None
 
     def describe(self, seconds: float) -> dict[str, object]:
-        """Return the line of the access log."""
         usages = (read_usage(chunk) for chunk in reversed(self.last_chunks))
         usage = next((usage for usage in usages if usage != Usage()), Usage())
         first = self.first_seconds
@@ -151,7 +150,7 @@ class Visit:
 class Visits:
     """Follows requests, and counts and logs those that ended; `quiet` routes are only counted."""
 
-    def __init__(self, settings: Settings, quiet: Iterable[str]) -> None:
+    def __init__(self, settings: GateSettings, quiet: Iterable[str]) -> None:
         self._quiet = frozenset(quiet)
         self._known = self._quiet | {*settings.routes}
         self._metrics = open_metrics()
@@ -169,7 +168,6 @@ class Visits:
         self._connections = getattr(getattr(server, "server_state", None), "connections", ())
 
     def close(self) -> None:
-        """Write what is still to be written."""
         self._log.close()
 
     async def follow(self, judge: App, scope: Scope, receive: Receive, send: Send) -> None:

@@ -8,26 +8,24 @@ about to stop, so whoever got hold of it must gain little.
 """
 
 import hmac
-import json
 import logging
 import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from hashlib import sha256
 from hmac import compare_digest
-from typing import Any
 
-from slipstream.serving.access.gate_file import KeyDefaults, is_loopback
+from slipstream.serving.access.gate_file import GateSettings, KeyDefaults, is_loopback
+from slipstream.serving.access.keys import KEYS_HINT, Key, KeyTerms
 from slipstream.vllm_plugin.gate.answers import Refusal
 from slipstream.vllm_plugin.gate.requests.limits import Document, require_number
 from slipstream.vllm_plugin.gate.routes import SCOPES
-from slipstream.vllm_plugin.gate.settings import KeyTerms, Settings
-from slipstream.vllm_plugin.gate.watched_file import WatchedFile
+from slipstream.vllm_plugin.gate.settings import WatchedFile
 
 Headers = Mapping[bytes, bytes]
-NO_TERMS = KeyTerms()
+NO_TERMS = KeyDefaults(routes=None, requests_at_once=None)
 
 PROBE_ROUTE = "POST /v1/completions"
 PROBE_TOKENS = 64
@@ -52,33 +50,21 @@ class Caller:
     terms: KeyDefaults = NO_TERMS
 
 
-TERMS = {
-    "routes": tuple,
-    "models": tuple,
-    "requests_at_once": int,
-    "requests_per_minute": int,
-    "tokens_per_minute": int,
-    "max_tokens": int,
-    "weight": float,
-    "priority": int,
-}
+TERMS = {*KeyTerms.model_fields}
 ANYONE = Caller("anyone")
-SUPERVISOR = Caller("supervisor", terms=KeyTerms(requests_at_once=PROBES_AT_ONCE))
+SUPERVISOR = Caller(
+    "supervisor", terms=NO_TERMS.model_copy(update={"requests_at_once": PROBES_AT_ONCE})
+)
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
-    id: str
-    digest: bytes
-    expires: float | None
-    cache_salt: str
-    terms: dict[str, Any]
+# A key with its digest.
+_Entry = tuple[bytes, Key]
 
 
 class KeyRing:
     """Identifies callers by their key."""
 
-    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, settings: GateSettings, *, clock: Callable[[], float] = time.time) -> None:
         self._may_be_open = is_loopback(settings.host)
         self._defaults = settings.keys
         self.follow(settings)
@@ -86,14 +72,13 @@ class KeyRing:
         self._file = WatchedFile(settings.keys_file, _parse_keys, absent=None)
         self._clock = clock
 
-    def follow(self, settings: Settings) -> None:
+    def follow(self, settings: GateSettings) -> None:
         """Apply newer settings; a gate that requires keys keeps doing so."""
         self._defaults = settings.keys
         self._may_be_open = self._may_be_open and not settings.keys_required
 
     @property
     def is_open(self) -> bool:
-        """Return whether one needs no key here."""
         if self._file.read() is not None:
             self._may_be_open = False
         return self._may_be_open
@@ -108,38 +93,34 @@ class KeyRing:
             _require_no_foreign_page(headers)
             return ANYONE
         keys = self._file.read() or ()
-        found = [key for digest in digests if (key := self._find(keys, digest)) is not None]
+        found = [entry for digest in digests if (entry := self._find(keys, digest)) is not None]
         if not found:
             what = "this key is not known, or has expired" if given else "a key is needed"
             challenge = ((b"www-authenticate", b"Bearer"),)
             how = "Authorization: Bearer KEY, or x-api-key: KEY"
             raise Refusal(401, f"{what}: {how}", headers=challenge)
-        several = len({key.id for key in keys}) > 1
-        terms = self._defaults.model_copy(update=found[0].terms)
-        return Caller(found[0].id, found[0].cache_salt if several else None, terms)
+        digest, key = found[0]
+        several = len({one.id for _, one in keys}) > 1
+        salt = hmac.digest(digest, b"prefix cache", "sha256").hex() if several else None
+        own = key.model_dump(include=TERMS, exclude_none=True)
+        return Caller(key.id, salt, self._defaults.model_copy(update=own))
 
-    def _find(self, keys: tuple[_Key, ...], digest: bytes) -> _Key | None:
+    def _find(self, keys: tuple[_Entry, ...], digest: bytes) -> _Entry | None:
         """Compare with every key, whichever is found, so that time tells nothing."""
-        now, found = self._clock(), None
-        for key in keys:
-            valid = key.expires is None or now < key.expires
-            if compare_digest(key.digest, digest) & valid:
-                found = key
+        now, found = datetime.fromtimestamp(self._clock(), UTC), None
+        for entry in keys:
+            if compare_digest(entry[0], digest) & entry[1].is_valid(now):
+                found = entry
         return found
 
 
 def require_scope(caller: Caller, route: str) -> None:
-    """Refuse a key that is for other routes."""
+    if caller is SUPERVISOR and route not in (PROBE_ROUTE, "GET /metrics"):
+        raise Refusal(403, "this key is for probes only", reason="scope")
     allowed = caller.terms.routes
     if allowed is not None and SCOPES.get(route) not in allowed:
         what = f"this key is not for {route}; it is for {', '.join(allowed)}"
         raise Refusal(403, what, reason="scope")
-
-
-def require_probe_route(route: str) -> None:
-    """Refuse every route but the one that a probe takes."""
-    if route != PROBE_ROUTE:
-        raise Refusal(403, "this key is for probes only", reason="scope")
 
 
 def require_probe(body: bytes, document: Document) -> None:
@@ -172,31 +153,11 @@ def _list_given(headers: Headers) -> list[bytes]:
     return [key for key in keys if key]
 
 
-def _parse_keys(content: bytes) -> tuple[_Key, ...] | None:
+def _parse_keys(content: bytes) -> tuple[_Entry, ...] | None:
     """Read one key a line; a file with a faulty line lets nobody in."""
     try:
-        return tuple(_make_key(json.loads(line)) for line in content.splitlines() if line.strip())
-    except (ValueError, TypeError, LookupError) as fault:
-        _log.error("the key file cannot be used, and every key is refused: %s", fault)
+        keys = [Key.model_validate_json(line) for line in content.splitlines() if line.strip()]
+        return tuple((bytes.fromhex(key.sha256), key) for key in keys)
+    except ValueError:
+        _log.error("the key file cannot be used, and every key is refused: see `%s`", KEYS_HINT)
         return ()
-
-
-def _make_key(line: dict[str, Any]) -> _Key:
-    digest, expires = bytes.fromhex(line["sha256"]), line.get("expires")
-    return _Key(
-        id=str(line["id"]),
-        digest=digest,
-        expires=None if expires is None else datetime.fromisoformat(expires).timestamp(),
-        cache_salt=hmac.digest(digest, b"prefix cache", "sha256").hex(),
-        terms={name: _read_term(name, line[name]) for name in TERMS if line.get(name) is not None},
-    )
-
-
-def _read_term(name: str, value: Any) -> Any:
-    kind = TERMS[name]
-    if kind is tuple and isinstance(value, list) and all(isinstance(one, str) for one in value):
-        return tuple(value)
-    numbers = (int, float) if kind is float else (int,)
-    if kind is not tuple and type(value) in numbers and (value > 0 or name == "priority"):
-        return value
-    raise ValueError(f"{name} is {value!r}")

@@ -14,7 +14,6 @@ from slipstream.vllm_plugin.gate.requests.limits import SCHEMAS, Document, list_
 
 KINDS = ("json", "regex", "choice")
 GRAMMARS = ("grammar", "structural_tag")
-NOT_COMPILED = (None, "text", "json_object")
 # What a tool can do without, and what takes the longest to compile.
 OPTIONAL = ("minLength", "maxLength", "pattern", "format")
 

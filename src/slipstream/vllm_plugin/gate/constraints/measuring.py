@@ -21,6 +21,7 @@ from itertools import count
 from math import ceil
 from typing import Any, NamedTuple
 
+from slipstream.serving.access.gate_file import GateSettings
 from slipstream.vllm_plugin.gate.answers import Refusal, try_later
 from slipstream.vllm_plugin.gate.callers.key_ring import ANYONE, Caller
 from slipstream.vllm_plugin.gate.constraints.forms import (
@@ -30,7 +31,6 @@ from slipstream.vllm_plugin.gate.constraints.forms import (
     list_forms,
 )
 from slipstream.vllm_plugin.gate.requests.limits import Document
-from slipstream.vllm_plugin.gate.settings import Settings
 
 WORKER = "slipstream.vllm_plugin.gate.constraints.worker"
 BACKEND = "xgrammar"
@@ -77,7 +77,7 @@ class Constraints:
         self._known_bytes = 0
         self._recent: dict[str, _Recent] = {}
 
-    def check(self, document: Document, settings: Settings) -> tuple[list[Form], list[str]]:
+    def check(self, document: Document, settings: GateSettings) -> tuple[list[Form], list[str]]:
         """Refuse what does not fit; return what is to be measured, and what tools have lost."""
         forms = list_forms(document)
         verdict = self._recall(forms, settings) if forms else FITS
@@ -92,7 +92,7 @@ class Constraints:
             raise Refusal(400, f"{field}: {verdict.why}", field=field, reason=reason)
         return [], dropped
 
-    async def measure(self, caller: Caller, forms: list[Form], settings: Settings) -> bool:
+    async def measure(self, caller: Caller, forms: list[Form], settings: GateSettings) -> bool:
         """Have forms measured when it is their key's turn, unless that was done meanwhile."""
         most, field = settings.limits.schema_units, forms[0].field
         async with self._take_turn(caller.id, settings.retry_after_seconds):
@@ -124,7 +124,9 @@ class Constraints:
         finally:
             self._waiting[key] -= 1
 
-    def _require_pace(self, caller: Caller, now: float, field: str, settings: Settings) -> _Recent:
+    def _require_pace(
+        self, caller: Caller, now: float, field: str, settings: GateSettings
+    ) -> _Recent:
         """Refuse what is too much of a key within a minute; return what it had in that."""
         recent = self._recent.setdefault(caller.id, deque())
         while recent and recent[0][0] <= now - MINUTE:
@@ -143,7 +145,7 @@ class Constraints:
                 raise refusal
         return recent
 
-    def _recall(self, forms: list[Form], settings: Settings) -> Verdict | None:
+    def _recall(self, forms: list[Form], settings: GateSettings) -> Verdict | None:
         if (digest := _digest(forms, settings)) in self._known:
             self._known.move_to_end(digest)
         return self._known.get(digest)
@@ -165,7 +167,7 @@ def _lighten(document: Document, verdict: Verdict | None) -> list[str]:
     return [what] if lost else []
 
 
-def _digest(forms: list[Form], settings: Settings) -> bytes:
+def _digest(forms: list[Form], settings: GateSettings) -> bytes:
     """Return what tells forms apart, as the engine's cache does; with other limits all are new."""
     texts = [(form.kind, form.text) for form in forms]
     return sha256(json.dumps([settings.limits.schema_units, texts]).encode()).digest()
@@ -234,7 +236,6 @@ class WorkerProcess:
             self.reading = asyncio.create_task(self._read(reader, self.process))
 
     async def _read(self, reader: asyncio.StreamReader, process: "subprocess.Popen[bytes]") -> None:
-        """Hand out answers until the process ends."""
         with suppress(OSError):
             while line := await reader.readline():
                 found = json.loads(line)

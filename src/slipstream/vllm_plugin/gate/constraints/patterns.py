@@ -119,7 +119,6 @@ class _Reader:
 
 
 def _read_set(code: Any, value: Any) -> int:
-    """Return the characters of one position."""
     if code is _codes.ANY:
         return _ANY & ~(1 << ord("\n"))
     if code is _codes.NOT_LITERAL:

@@ -153,7 +153,6 @@ class Worker:
         self._selector = selectors.DefaultSelector()
 
     def run(self, lines: Iterator[list[Line]], file: int) -> None:
-        """Work until the input ends."""
         self._selector.register(file, selectors.EVENT_READ)
         while True:
             for key, _ in self._selector.select():
@@ -271,7 +270,6 @@ def _read_lines(file: int) -> Iterator[list[Line]]:
 
 
 def main() -> None:
-    """Serve the process that started this one."""
     os.nice(NICE)
     # Where memory runs out, the system ends this process and its children before the engine.
     with suppress(OSError):

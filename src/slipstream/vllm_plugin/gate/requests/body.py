@@ -6,9 +6,9 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
+from slipstream.serving.access.gate_file import GateSettings
 from slipstream.vllm_plugin.gate.answers import Message, Receive, Refusal, try_later
 from slipstream.vllm_plugin.gate.callers.key_ring import Headers
-from slipstream.vllm_plugin.gate.settings import Settings
 
 Result = TypeVar("Result")
 
@@ -37,7 +37,7 @@ class BodyMemory:
 
 
 async def read_body(
-    headers: Headers, receive: Receive, settings: Settings, grow: Callable[[int, int], bool]
+    headers: Headers, receive: Receive, settings: GateSettings, grow: Callable[[int, int], bool]
 ) -> bytes | None:
     """Return the body, or None if the client left before its end."""
     limits, longest = settings.limits, settings.longest_body

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from struct import unpack, unpack_from
 from typing import Any
 
+from slipstream.serving.access.gate_file import GateMedia
 from slipstream.vllm_plugin.gate.answers import Refusal
 from slipstream.vllm_plugin.gate.requests.limits import CONTAINERS, POOLED_LISTS, Document
-from slipstream.vllm_plugin.gate.settings import Media
 
 MEDIA = frozenset(
     {
@@ -71,7 +71,7 @@ def require_text(document: Document) -> None:
         raise Refusal(400, f"{what}; {hint}", field=field, reason="media")
 
 
-def require_pictures(document: Document, media: Media) -> int:
+def require_pictures(document: Document, media: GateMedia) -> int:
     """Refuse what is not a picture within the limits; return the characters of inline data."""
     characters = 0
     for count, (field, part, marks) in enumerate(_find_media(document), start=1):
@@ -149,7 +149,7 @@ def _require_listed(address: str, hosts: tuple[str, ...], field: str) -> None:
         raise _refuse(field, what)
 
 
-def _require_small(data: str, media: Media, field: str) -> None:
+def _require_small(data: str, media: GateMedia, field: str) -> None:
     if len(data) // 4 * 3 > media.image_bytes:
         what = f"a picture has {len(data) // 4 * 3} bytes"
         raise Refusal(413, f"{what}; this server allows up to {media.image_bytes}", field=field)

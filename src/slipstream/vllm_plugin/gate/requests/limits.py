@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from slipstream.serving.access.gate_file import GateLimits
 from slipstream.vllm_plugin.gate.answers import Refusal
-from slipstream.vllm_plugin.gate.settings import Limits
 
 Document = dict[str, Any]
 
@@ -35,7 +35,7 @@ def require_few_containers(body: bytes, most: int) -> None:
         raise Refusal(400, f"the body has more than {most} objects and lists")
 
 
-def require_within_limits(document: Document, body: bytes, limits: Limits) -> None:
+def require_within_limits(document: Document, body: bytes, limits: GateLimits) -> None:
     """Refuse what is too deep, too many, too long or too large."""
     _require_shallow(document, body, limits.depth)
     for field in ("n", "best_of"):
@@ -51,7 +51,7 @@ def require_within_limits(document: Document, body: bytes, limits: Limits) -> No
     _require_small_constraints(document, body, limits)
 
 
-def require_few_inputs(document: Document, limits: Limits) -> None:
+def require_few_inputs(document: Document, limits: GateLimits) -> None:
     """Refuse a list of too many texts; one of numbers is a single text in tokens."""
     for field in ("input", *POOLED_LISTS):
         items = document.get(field)
@@ -140,13 +140,13 @@ def _count_prompts(document: Document) -> int:
     return len(prompt) if several and prompt else 1
 
 
-def _require_few_sequences(document: Document, limits: Limits) -> None:
+def _require_few_sequences(document: Document, limits: GateLimits) -> None:
     prompts = _count_prompts(document)
     _require_most(prompts, limits.prompts, "prompts", "prompt")
     _require_most(count_sequences(document), limits.sequences, "answers in one request", "n")
 
 
-def _require_few_stops(document: Document, field: str, limits: Limits) -> None:
+def _require_few_stops(document: Document, field: str, limits: GateLimits) -> None:
     stops = document.get(field)
     texts = [stops] if isinstance(stops, str) else stops if isinstance(stops, list) else []
     _require_most(len(texts), limits.stop_strings, "stop strings", field)
@@ -155,7 +155,7 @@ def _require_few_stops(document: Document, field: str, limits: Limits) -> None:
             _require_most(len(text), limits.stop_characters, "characters in a stop string", field)
 
 
-def _require_small_constraints(document: Document, body: bytes, limits: Limits) -> None:
+def _require_small_constraints(document: Document, body: bytes, limits: GateLimits) -> None:
     asked = document.get("structured_outputs")
     if asked is not None:
         if not isinstance(asked, dict):  # vLLM 0.32 answers 500.
@@ -172,7 +172,7 @@ def _require_small_constraints(document: Document, body: bytes, limits: Limits) 
         _require_small_schema(tool, "tools", body, limits)
 
 
-def _require_small_schema(schema: Any, name: str, body: bytes, limits: Limits) -> None:
+def _require_small_schema(schema: Any, name: str, body: bytes, limits: GateLimits) -> None:
     """No part is larger than the whole, and a small body is not measured."""
     if len(body) > limits.schema_bytes:
         size = len(schema if isinstance(schema, str) else json.dumps(schema))

@@ -8,6 +8,7 @@ listed is dropped. What is dropped or changed is named in the warning that the c
 import json
 from typing import NoReturn
 
+from slipstream.serving.access.gate_file import GateLimits, GateSettings
 from slipstream.vllm_plugin.gate.answers import Refusal
 from slipstream.vllm_plugin.gate.constraints.forms import require_forms, require_tokens_left
 from slipstream.vllm_plugin.gate.requests.content import require_pictures, require_text
@@ -21,25 +22,13 @@ from slipstream.vllm_plugin.gate.requests.limits import (
 )
 from slipstream.vllm_plugin.gate.requests.shapes import require_sound_shapes
 from slipstream.vllm_plugin.gate.routes import MESSAGES, POOLING, RESPONSES, WITHOUT_ENGINE
-from slipstream.vllm_plugin.gate.settings import Limits, Settings
 
 # vLLM 0.32 refuses the first two while it speculates, and the third ends the engine (vllm#42592).
 NOT_WITH_SPECULATION = ("min_p", "logit_bias", "logprob_token_ids")
 SERVER_FIELDS = (
-    "chat_template",
-    "kv_transfer_params",
-    "ec_transfer_params",
-    "mm_processor_kwargs",
-    "mm_payload",
-    "media_io_kwargs",
-    "return_mm_kwargs",
-    "priority",
-    "request_id",
-    "session_id",
-    "stream_interval",
-    "routed_experts_prompt_start",
-    "vllm_xargs",
-    "prompt_embeds",
+    *("chat_template", "kv_transfer_params", "ec_transfer_params", "vllm_xargs", "prompt_embeds"),
+    *("mm_processor_kwargs", "mm_payload", "media_io_kwargs", "return_mm_kwargs"),
+    *("priority", "request_id", "session_id", "stream_interval", "routed_experts_prompt_start"),
 )
 ROUTES = (
     *("/v1/chat/completions", "/v1/completions", RESPONSES),
@@ -106,8 +95,7 @@ def _refuse_constant(name: str) -> NoReturn:
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-def parse_body(body: bytes, limits: Limits) -> Document:
-    """Read the request's JSON object."""
+def parse_body(body: bytes, limits: GateLimits) -> Document:
     require_few_containers(body, limits.containers)
     try:
         document = _decoder.decode(body.decode())
@@ -120,7 +108,7 @@ def parse_body(body: bytes, limits: Limits) -> Document:
     return document
 
 
-def apply_policy(document: Document, body: bytes, path: str, settings: Settings) -> list[str]:
+def apply_policy(document: Document, body: bytes, path: str, settings: GateSettings) -> list[str]:
     """Refuse or change the document; return what was changed."""
     require_within_limits(document, body, settings.limits)
     if path in POOLING:
@@ -151,7 +139,7 @@ def _require_known_template_arguments(document: Document, known: tuple[str, ...]
         raise Refusal(400, what, field=field)
 
 
-def _require_media(document: Document, body: bytes, settings: Settings) -> None:
+def _require_media(document: Document, body: bytes, settings: GateSettings) -> None:
     """Refuse media that are not served; what is beside the pictures must keep the usual size."""
     if settings.text_only:
         require_text(document)
@@ -196,7 +184,7 @@ def _show(field: str) -> str:
     return "".join(one if one.isascii() and one.isprintable() else "?" for one in field[:40])
 
 
-def bound_answer(document: Document, path: str, settings: Settings) -> list[str]:
+def bound_answer(document: Document, path: str, settings: GateSettings) -> list[str]:
     """Refuse or lower what is too long; return what was changed."""
     changed = _fit_context(document, settings.context) if path == MESSAGES else []
     changed += _bound_fields(document, path, settings)
@@ -211,7 +199,7 @@ def find_longest_answer(document: Document, path: str) -> float | None:
     return min(named or short, default=None)
 
 
-def _bound_fields(document: Document, path: str, settings: Settings) -> list[str]:
+def _bound_fields(document: Document, path: str, settings: GateSettings) -> list[str]:
     most, fields = settings.limits.max_tokens, ANSWER_FIELDS.get(path, ())
     if most is None or not fields:
         return []

@@ -29,12 +29,8 @@ JUDGED = {
     RESPONSES: ("input", "vllm.entrypoints.openai.responses.protocol", "ResponsesRequest"),
 }
 _STATUSES = ("in_progress", "completed", "incomplete")
-# Fields that are text, and those among them that must be there.
-_TEXTS = {
-    "function_call": {"type", "id", "status", "call_id", "name", "arguments"},
-    "function_call_output": {"type", "id", "status", "call_id", "output"},
-    "message": {"type", "id", "status", "role", "content"},
-}
+# Fields that are text: those that may be there, and those that must.
+_OPTIONAL = {"type", "id", "status"}
 _NEEDED = {
     "function_call": {"call_id", "name", "arguments"},
     "function_call_output": {"call_id", "output"},
@@ -46,7 +42,7 @@ _PARTS = {
 }
 _ROLES = {*_PARTS, "tool"}
 # The others vLLM 0.32 refuses after all, when it makes turns of them.
-_KINDS = {*_TEXTS, "custom_tool_call", "custom_tool_call_output", "reasoning"}
+_KINDS = {*_NEEDED, "custom_tool_call", "custom_tool_call_output", "reasoning"}
 MOST_VALUES = 1000  # In one entry with a single part.
 MOST_JUDGED = 4096
 
@@ -136,9 +132,11 @@ def _is_plain_turn(turn: Item) -> bool:
 def _is_plain_item(item: Item) -> bool:
     """Return whether a response's item is surely sound; most of a conversation is."""
     kind = item.get("type", "message")
-    if not isinstance(kind, str) or not item.keys() <= _TEXTS.get(kind, set()):
+    if not isinstance(kind, str) or (needed := _NEEDED.get(kind)) is None:
         return False
-    if not item.keys() >= _NEEDED[kind] or item.get("status", "completed") not in _STATUSES:
+    if not needed <= item.keys() <= needed | _OPTIONAL:
+        return False
+    if item.get("status", "completed") not in _STATUSES:
         return False
     return item.get("role", "user") in _PARTS and all(
         isinstance(value, str) or (name == "content" and _has_plain_parts(item, value))

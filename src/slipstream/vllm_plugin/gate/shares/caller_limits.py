@@ -108,7 +108,6 @@ class RefusalPace:
         self._next: dict[str, float] = {}
 
     def follow(self, per_second: float) -> None:
-        """Refuse at another pace from now on."""
         self._seconds_each = 1 / per_second
 
     def place(self, caller: str) -> float:
@@ -121,7 +120,6 @@ class RefusalPace:
         return max(due - now, 0)
 
     async def wait(self, caller: str) -> None:
-        """Wait until the next refusal of a caller may be sent."""
         if seconds := self.place(caller):
             await asyncio.sleep(seconds)
 

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from slipstream.serving.access.gate_file import GateSettings
 from slipstream.vllm_plugin.gate.answers import Receive, try_later
 from slipstream.vllm_plugin.gate.answers.accounting import Accounting
 from slipstream.vllm_plugin.gate.callers.key_ring import Caller
 from slipstream.vllm_plugin.gate.requests.body import await_leaving
-from slipstream.vllm_plugin.gate.settings import Settings
 
 KEPT_SECONDS = 10.0
 LOOK_AGAIN_SECONDS = 1.0
@@ -80,7 +80,7 @@ class FairShares:
         self._timer: asyncio.TimerHandle | None = None
 
     async def take(
-        self, caller: Caller, sequences: int, size: int, receive: Receive, settings: Settings
+        self, caller: Caller, sequences: int, size: int, receive: Receive, settings: GateSettings
     ) -> Seat | None:
         """Wait for a seat; return None if the client leaves before."""
         if self._seats is None:
@@ -104,7 +104,7 @@ class FairShares:
                 share.waiting.remove(place)
                 self._hand_out()
 
-    def _require_room(self, size: int, settings: Settings) -> None:
+    def _require_room(self, size: int, settings: GateSettings) -> None:
         if (
             self._waiting >= settings.waiting_requests
             or self._waiting_bytes + size > settings.waiting_bytes
@@ -113,7 +113,7 @@ class FairShares:
             raise try_later(503, what, settings.retry_after_seconds, reason="full_queue")
 
     async def _wait(
-        self, place: _Place, size: int, receive: Receive, settings: Settings
+        self, place: _Place, size: int, receive: Receive, settings: GateSettings
     ) -> Seat | None:
         self._waiting += 1
         self._waiting_bytes += size
@@ -142,7 +142,6 @@ class FairShares:
         raise try_later(503, what, settings.retry_after_seconds, reason="no_seat")
 
     def _hand_out(self) -> None:
-        """Seat the requests whose turn it is."""
         if not any(share.waiting for share in self._shares.values()):
             return
         now = self._clock()

@@ -16,7 +16,7 @@ from slipstream.serving.access.keys import make_key
 from slipstream.serving.run import Terms
 from slipstream.serving.served_plan import describe_gate
 from slipstream.serving.supervision.watching import gate_following, watchdog
-from slipstream.vllm_plugin.gate import watched_file
+from slipstream.vllm_plugin.gate import settings as gate_settings
 from slipstream.vllm_plugin.gate.middleware import Gate
 from tests.unit.serving.supervision.fake_engine import Stage
 from tests.unit.vllm_plugin.gate.pieces import HELLO, Engine, ask_async
@@ -27,7 +27,7 @@ NOW = datetime(2026, 11, 15, tzinfo=UTC)
 @pytest.fixture(autouse=True)
 def hurry(hurried: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate_following, "LOOK_EVERY_SECONDS", 0.02)
-    monkeypatch.setattr(watched_file, "LOOK_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(gate_settings, "LOOK_EVERY_SECONDS", 0.0)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from slipstream.serving.messages import Readiness
 from slipstream.vllm_plugin.gate.answers import Receive, Scope, Send
-from tests.unit.vllm_plugin.gate.callers.test_key_ring import new_key
+from tests.unit.vllm_plugin.gate.callers.test_key_ring import keyed_gate
 from tests.unit.vllm_plugin.gate.pieces import HELLO, REMOTE, Engine, ask, make_gate
 
 MESSAGES = "/v1/messages"
@@ -104,23 +104,8 @@ def test_other_apis_errors_pass_as_the_engine_wrote_them(tmp_path: Path) -> None
     assert (answer.status_code, answer.content) == (400, said)
 
 
-def test_the_key_may_come_as_anthropics_clients_send_it(tmp_path: Path) -> None:
-    file, engine = tmp_path / "keys.json", Engine()
-    _, secret = new_key(file)
-    gate = make_gate(tmp_path, engine, keys_file=file)
-    for path in (MESSAGES, COUNT):
-        headers = {"x-api-key": secret, "anthropic-version": "2023-06-01", "anthropic-beta": "a,b"}
-        assert ask(gate, path, json=ASKED, headers=headers).status_code == 200
-    assert engine.paths == [MESSAGES, COUNT]
-    seen = [dict(scope["headers"]) for scope in engine.scopes]
-    assert all(secret.encode() not in one.values() and b"x-api-key" not in one for one in seen)
-    assert all(one[b"anthropic-version"] == b"2023-06-01" for one in seen)
-
-
 def test_what_makes_no_tokens_waits_for_no_seat_and_costs_none(tmp_path: Path) -> None:
-    file, engine = tmp_path / "keys.json", Engine()
-    _, secret = new_key(file, tokens_per_minute=50)
-    gate = make_gate(tmp_path, engine, keys_file=file, seats=1)
+    gate, (secret,) = keyed_gate(tmp_path, Engine(), {"tokens_per_minute": 50}, seats=1)
     statuses = [ask(gate, COUNT, key=secret, json=HELLO).status_code for _ in range(3)]
     assert statuses == [200, 200, 200]
 
@@ -138,10 +123,10 @@ LISTED = {
 def test_models_are_listed_by_name_and_not_by_their_folder(
     tmp_path: Path, models: tuple[str, ...] | None, shown: list[str]
 ) -> None:
-    file, listed = tmp_path / "keys.json", json.dumps(LISTED).encode()
-    _, key = new_key(file, models=models)
+    listed = json.dumps(LISTED).encode()
     engine = Engine(chunks=(listed[:20], listed[20:]))
-    answer = ask(make_gate(tmp_path, engine, keys_file=file), "/v1/models", key=key)
+    gate, (key,) = keyed_gate(tmp_path, engine, {"models": models})
+    answer = ask(gate, "/v1/models", key=key)
     assert "/home" not in answer.text
     assert [(one["id"], one["root"]) for one in answer.json()["data"]] == [
         (name, name) for name in shown

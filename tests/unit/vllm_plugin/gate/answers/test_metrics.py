@@ -31,7 +31,7 @@ from tests.unit.vllm_plugin.gate.pieces import (
     read_all,
     wait_until,
 )
-from tests.unit.vllm_plugin.gate.test_connections import Living, serve_as_vllm
+from tests.unit.vllm_plugin.gate.test_connections import Living, enliven, serve_as_vllm
 from tests.unit.vllm_plugin.gate.test_sockets import connect, start_post
 
 PREFIX = "slipstream_gate_"
@@ -83,13 +83,9 @@ def test_requests_refusals_and_times_are_counted(tmp_path: Path) -> None:
     keys = tmp_path / "keys" / "keys.json"
     made = make_key(keys, "alice", now=datetime.now(UTC), expires=None)
     key = {"Authorization": f"Bearer {made.secret}"}
-    gate = make_gate(
-        tmp_path, serve_metrics(Living(chunks=(b"{}",))), keys_file=keys, probe_sha256=PROBE
-    )
-    with (
-        serve_as_vllm(gate) as port,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}") as client,
-    ):
+    engine = serve_metrics(Living(chunks=(b"{}",)))
+    gate = make_gate(tmp_path, engine, keys_file=keys, probe_sha256=PROBE)
+    with serve_as_vllm(gate) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
         before = read_samples(port)
         for _ in range(3):
             assert client.post(CHAT, json=HELLO, headers=key).status_code == 200
@@ -127,13 +123,9 @@ def test_requests_refusals_and_times_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_streams_first_token_is_timed(tmp_path: Path) -> None:
-    engine = serve_metrics(Streaming(*EVENTS))
-
-    async def living(scope: Scope, receive: Receive, send: Send) -> None:
-        await (engine if scope["type"] == "http" else Living())(scope, receive, send)
-
+    engine = enliven(serve_metrics(Streaming(*EVENTS)))
     name = ("first_token_seconds_count", f"POST {CHAT}")
-    with serve_as_vllm(make_gate(tmp_path, living)) as port:
+    with serve_as_vllm(make_gate(tmp_path, engine)) as port:
         before = read_samples(port)
         httpx.post(f"http://127.0.0.1:{port}{CHAT}", json=HELLO)
         after = read_samples(port)
@@ -142,13 +134,11 @@ def test_a_streams_first_token_is_timed(tmp_path: Path) -> None:
 
 def test_what_is_under_way_is_shown_and_forgotten(tmp_path: Path) -> None:
     async def wait_for_leaving(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await read_all(receive)
-            await receive()
-        else:
-            await Living()(scope, receive, send)
+        await read_all(receive)
+        await receive()
 
-    with serve_as_vllm(make_gate(tmp_path, serve_metrics(wait_for_leaving))) as port:
+    engine = enliven(serve_metrics(wait_for_leaving))
+    with serve_as_vllm(make_gate(tmp_path, engine)) as port:
         before = read_samples(port)
         held = [connect(port) for _ in range(5)]
         body = json.dumps(HELLO).encode()

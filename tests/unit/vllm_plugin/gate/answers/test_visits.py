@@ -1,7 +1,8 @@
-"""One line for every request, whatever its end, behind a real server; never what was said."""
+"""Every request has an id and one line in the log, whatever its end; never what was said."""
 
 import asyncio
 import json
+import re
 import time
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -14,8 +15,18 @@ import pytest
 from slipstream.serving.access.keys import make_key
 from slipstream.serving.following import AccessLine, read_access_line
 from slipstream.vllm_plugin.gate.answers import Receive, Scope, Send
+from slipstream.vllm_plugin.gate.answers.visits import Visit
 from slipstream.vllm_plugin.gate.middleware import Gate
-from tests.unit.vllm_plugin.gate.pieces import CHAT, HELLO, Engine, make_gate, read_all, wait_until
+from tests.unit.vllm_plugin.gate.pieces import (
+    CHAT,
+    HELLO,
+    Engine,
+    ask,
+    make_gate,
+    make_scope,
+    read_all,
+    wait_until,
+)
 from tests.unit.vllm_plugin.gate.test_sockets import (
     REQUEST_BODY,
     Stream,
@@ -80,48 +91,41 @@ def test_a_plain_answer_is_one_line_with_its_tokens(tmp_path: Path) -> None:
     line = ask_once(tmp_path, Engine(chunks=(ANSWER,)))
     assert (line.route, line.status, line.ended) == (f"POST {CHAT}", 200, "complete")
     assert (line.prompt_tokens, line.completion_tokens, line.chunks) == (12, 34, None)
-    assert (line.key, line.client, line.client_id, line.refused) == (
-        "anyone",
-        "127.0.0.1",
-        None,
-        None,
-    )
+    assert (line.key, line.client) == ("anyone", "127.0.0.1")
+    assert (line.client_id, line.refused, line.first_seconds) == (None, None, None)
     assert abs(line.at - datetime.now(UTC)) < timedelta(seconds=5)
-    assert (line.answer_bytes, line.first_seconds) == (len(ANSWER), None)
+    assert line.answer_bytes == len(ANSWER)
     assert line.body_bytes == len(json.dumps(HELLO, separators=(",", ":")))
 
 
-def test_a_stream_that_asked_for_its_usage_has_its_tokens(tmp_path: Path) -> None:
-    last = b'data: {"choices":[],' + USAGE + b"}\n\n"
-    line = ask_once(tmp_path, Streaming(*EVENTS, last, b"data: [DONE]\n\n"), stream=True)
-    assert (line.prompt_tokens, line.completion_tokens, line.chunks) == (12, 34, 5)
+DONE = b"data: [DONE]\n\n"
+EARLY = [b"event: response.%s\ndata: {}\n\n" % one for one in (b"created", b"in_progress")]
+LATE = b'event: response.completed\n{"usage":{"input_tokens":5,"output_tokens":7}}'
+
+
+@pytest.mark.parametrize(
+    ("events", "tokens", "first_seconds"),
+    [
+        ([*EVENTS, b'data: {"choices":[],' + USAGE + b"}\n\n", DONE], (12, 34), 0.05),
+        ([*EVENTS, DONE], (None, None), 0.05),
+        ([*EARLY, *EVENTS, LATE], (5, 7), 0.05 + 3 * 0.02),
+    ],
+)
+def test_a_stream_has_its_chunks_its_first_token_and_the_tokens_that_it_reports(
+    tmp_path: Path, events: list[bytes], tokens: tuple[int | None, ...], first_seconds: float
+) -> None:
+    line = ask_once(tmp_path, Streaming(*events), stream=True)
+    assert (line.prompt_tokens, line.completion_tokens) == tokens
+    assert line.chunks == len(events)
     assert line.first_seconds is not None
-    assert 0.05 <= line.first_seconds < line.seconds - 0.05
-
-
-def test_a_stream_without_usage_has_its_chunks(tmp_path: Path) -> None:
-    line = ask_once(tmp_path, Streaming(*EVENTS, b"data: [DONE]\n\n"), stream=True)
-    assert (line.prompt_tokens, line.completion_tokens, line.chunks) == (None, None, 4)
-
-
-def test_what_comes_before_the_first_token_is_not_a_token(tmp_path: Path) -> None:
-    early = (b"event: response.created\ndata: {}\n\n", b"event: response.in_progress\ndata: {}\n\n")
-    usage = b'"usage":{"input_tokens":5,"output_tokens":7}'
-    late = b'event: response.completed\ndata: {"response":{' + usage + b"}}"
-    line = ask_once(tmp_path, Streaming(*early, *EVENTS, late), stream=True)
-    assert line.first_seconds is not None
-    assert line.first_seconds >= 0.05 + 3 * 0.02
-    assert (line.prompt_tokens, line.completion_tokens) == (5, 7)
+    assert first_seconds <= line.first_seconds < line.seconds - 0.02
 
 
 def test_a_refusal_is_a_line_with_a_code(tmp_path: Path) -> None:
     made = make_key(tmp_path / "keys" / "keys.json", "alice", now=datetime.now(UTC), expires=None)
     gate = make_logging_gate(tmp_path, Engine(), keys_file=tmp_path / "keys" / "keys.json")
     key = {"Authorization": f"Bearer {made.secret}"}
-    with (
-        serve(gate) as port,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}") as client,
-    ):
+    with serve(gate) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
         client.post(CHAT, json=HELLO)
         client.post(CHAT, json=HELLO, headers={"Authorization": f"Bearer {SECRET}"})
         client.post(CHAT, json=HELLO | {"n": 1000}, headers=key)
@@ -141,13 +145,16 @@ def test_a_refusal_is_a_line_with_a_code(tmp_path: Path) -> None:
 
 
 def test_a_client_that_leaves_within_its_answer_left(tmp_path: Path) -> None:
-    engine = Stream()
-    with serve(make_logging_gate(tmp_path, engine)) as port:
+    gate = make_logging_gate(tmp_path, Stream())
+    read = gate.run.accounting.describe
+    with serve(gate) as port:
         with connect(port) as connection:
             connection.sendall(start_post(len(REQUEST_BODY)) + REQUEST_BODY)
             assert b"token" in connection.recv(65536) + connection.recv(65536)
+            assert (read().in_flight, read().last_token is None) == (1, False)
+        wait_until(lambda: read().in_flight == 0)
         (line,) = read_lines(tmp_path)
-    assert (line.status, line.ended) == (200, "left")
+    assert (line.status, line.ended, read().total) == (200, "left", 1)
 
 
 def test_a_client_that_leaves_within_its_body_left(tmp_path: Path) -> None:
@@ -159,12 +166,18 @@ def test_a_client_that_leaves_within_its_body_left(tmp_path: Path) -> None:
     assert (line.status, line.ended, line.body_bytes) == (None, "left", 5)
 
 
-def test_an_engine_that_fails_is_answered_for_with_an_id(tmp_path: Path) -> None:
-    async def fail(scope: Scope, receive: Receive, send: Send) -> None:
-        raise ValueError(SECRET)
+async def fail(scope: Scope, receive: Receive, send: Send) -> None:
+    raise ValueError(SECRET)
 
-    line = ask_once(tmp_path, fail)
-    assert (line.status, line.ended, line.refused) == (500, "complete", None)
+
+@pytest.mark.parametrize(
+    ("app", "status"), [(fail, 500), *((Engine(status=one), one) for one in (400, 404, 500))]
+)
+def test_an_engine_that_fails_is_answered_for_and_its_error_is_its_status(
+    tmp_path: Path, app: Any, status: int
+) -> None:
+    line = ask_once(tmp_path, app)
+    assert (line.status, line.ended, line.refused) == (status, "complete", None)
 
 
 def test_an_engine_that_fails_within_its_answer_cut_it_off(tmp_path: Path) -> None:
@@ -177,20 +190,10 @@ def test_an_engine_that_fails_within_its_answer_cut_it_off(tmp_path: Path) -> No
     assert (line.status, line.ended, line.chunks) == (200, "failed", 3)
 
 
-@pytest.mark.parametrize("status", [400, 404, 500])
-def test_an_error_of_the_engine_is_its_status(tmp_path: Path, status: int) -> None:
-    line = ask_once(tmp_path, Engine(status=status))
-    assert (line.status, line.ended, line.refused) == (status, "complete", None)
-
-
 def test_probes_are_not_lines_but_their_refusals_are(tmp_path: Path) -> None:
-    gate = make_logging_gate(
-        tmp_path, Engine(), probe_sha256=sha256(b"probe").hexdigest(), host="0.0.0.0"
-    )
-    with (
-        serve(gate) as port,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}") as client,
-    ):
+    hashed = sha256(b"probe").hexdigest()
+    gate = make_logging_gate(tmp_path, Engine(), probe_sha256=hashed, host="0.0.0.0")
+    with serve(gate) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
         probe = {"Authorization": "Bearer probe"}
         for path in ("/livez", "/readyz", "/health"):
             client.get(path)
@@ -212,14 +215,9 @@ def test_nothing_that_a_client_writes_breaks_a_line(tmp_path: Path) -> None:
         "/'$(reboot)`id`'",
     ]
     heads = [
-        f"GET {target} HTTP/1.1\r\nHost: e\r\nConnection: close\r\n{header}\r\n\r\n"
+        f"GET {target} HTTP/1.1\r\nHost: e\r\nConnection: close\r\n{header}: {evil[1:]}\r\n\r\n"
         for target in targets
-        for header in (
-            f"X-Request-Id: {evil[1:]}",
-            f"X-Forwarded-For: {evil[1:]}",
-            f"traceparent: {evil[1:]}",
-            f"User-Agent: {evil[1:]}",
-        )
+        for header in ("X-Request-Id", "X-Forwarded-For", "traceparent", "User-Agent")
     ]
     with serve(make_logging_gate(tmp_path, Engine()), proxy_headers=True) as port:
         answered = [send_raw(port, head.encode("latin-1")) for head in heads]
@@ -244,3 +242,95 @@ def test_a_path_that_cannot_be_written_fails_no_request(tmp_path: Path) -> None:
     with serve(gate) as port:
         url = f"http://127.0.0.1:{port}{CHAT}"
         assert {httpx.post(url, json=HELLO).status_code for _ in range(5)} == {200}
+
+
+OURS = re.compile("[0-9a-f]{16}")
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+HARMLESS = ["a", "9f1c2d3e-0000-4abc-8def-000000000001", "Root=1-67891233-abc", "x" * 64, "a.b_c:d"]
+ODD = [
+    *("", "x" * 65, "a b", 'a"b', "a'b", "a\\nb", "a;b", "<b>", "${jndi:x}", "../a", "10.0.0.1/x"),
+    *("\x1b[31mred", "a\tb", "caf\xe9", "a,b", "a%0ab"),
+]
+
+
+@pytest.mark.parametrize("given", HARMLESS)
+def test_a_harmless_id_comes_back_and_the_engine_gets_another(tmp_path: Path, given: str) -> None:
+    engine = Engine()
+    answer = ask(make_gate(tmp_path, engine), json=HELLO, headers={"X-Request-Id": given})
+    assert answer.headers.get_list("x-request-id") == [given]
+    assert OURS.fullmatch(engine.headers[b"x-request-id"].decode())
+
+
+@pytest.mark.parametrize("given", ODD)
+def test_an_odd_id_is_as_good_as_none(tmp_path: Path, engine: Engine, given: str) -> None:
+    head = f"GET /v1/models HTTP/1.1\r\nConnection: close\r\nX-Request-Id: {given}\r\n\r\n"
+    with serve(make_gate(tmp_path, engine)) as port:
+        answer = send_raw(port, head.encode("latin-1"))
+    if b" 400 " not in answer.splitlines()[0]:  # the server itself refuses control characters
+        (shown,) = re.findall(rb"x-request-id: ([^\r]*)\r\n", answer)
+        assert shown == engine.headers[b"x-request-id"]
+        assert OURS.fullmatch(shown.decode())
+
+
+def test_every_answer_has_an_id_and_no_two_are_the_same(tmp_path: Path) -> None:
+    gate = make_gate(tmp_path, Engine())
+    answers = [
+        *(ask(gate, path) for path in ("/livez", "/readyz", "/health", "/v1/models")),
+        *(ask(gate, json=one) for one in (HELLO, HELLO | {"n": 1000})),
+        *(ask(gate, content=one) for one in (b"x", b" " * 3_000_000)),
+        ask(gate, "/nothing"),
+        ask(gate, "/v1/models", headers={"Origin": "https://evil.example"}),
+    ]
+    assert [answer.status_code for answer in answers] == [
+        *(200, 503, 200, 200, 200),
+        *(400, 400, 413, 404, 403),
+    ]
+    ids = [answer.headers["x-request-id"] for answer in answers]
+    assert len({*ids}) == len(ids)
+    assert all(OURS.fullmatch(one) for one in ids)
+
+
+def test_two_clients_with_the_same_id_are_two_to_the_engine(tmp_path: Path, engine: Engine) -> None:
+    gate = make_gate(tmp_path, engine)
+    for _ in range(2):
+        answer = ask(gate, json=HELLO, headers={"X-Request-Id": "same"})
+        assert answer.headers["x-request-id"] == "same"
+    first, second = (dict(scope["headers"])[b"x-request-id"] for scope in engine.scopes)
+    assert first != second
+    assert b"same" not in (first, second)
+
+
+def test_the_engines_own_id_header_does_not_come_beside_ours(tmp_path: Path) -> None:
+    """vLLM adds one with --enable-request-id-headers."""
+
+    async def engine(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"x-request-id", b"the engine's")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    answer = ask(make_gate(tmp_path, engine), "/v1/models", headers={"X-Request-Id": "mine"})
+    assert answer.headers.get_list("x-request-id") == ["mine"]
+
+
+def test_the_headers_of_a_trace_reach_the_engine(tmp_path: Path, engine: Engine) -> None:
+    trace = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01", "tracestate": "vendor=1"}
+    ask(make_gate(tmp_path, engine), json=HELLO, headers=trace)
+    assert {name: engine.headers[name.encode()].decode() for name in trace} == trace
+
+
+@pytest.mark.parametrize(
+    ("headers", "client_id", "trace_id"),
+    [
+        ([(b"x-request-id", b"a")], "a", None),
+        ([(b"x-request-id", b"a"), (b"x-request-id", b"b")], None, None),
+        ([(b"traceparent", f"00-{TRACE}-00f067aa0ba902b7-01".encode())], None, TRACE),
+        ([(b"traceparent", b"00-x-y-01")], None, None),
+        ([(b"traceparent", f"00-{TRACE}".encode())], None, None),
+        ([(b"traceparent", f'00-{TRACE}-"-01'.encode())], None, None),
+    ],
+)
+def test_of_several_ids_none_counts_and_a_trace_has_the_form_of_the_standard(
+    headers: list[tuple[bytes, bytes]], client_id: str | None, trace_id: str | None
+) -> None:
+    visit = Visit(make_scope(b"/", headers=headers))
+    assert (visit.client_id, visit.trace_id) == (client_id, trace_id)

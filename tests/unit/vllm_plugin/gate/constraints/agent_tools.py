@@ -15,16 +15,9 @@ FLAG: Schema = {"type": "boolean", "default": False, "description": LONG}
 
 def tool(name: str, required: str, **properties: Schema) -> Schema:
     """Make a function of the chat API; `required` names properties, apart by spaces."""
-    parameters = {
-        "type": "object",
-        "properties": properties,
-        "required": required.split(),
-        "additionalProperties": False,
-    }
-    return {
-        "type": "function",
-        "function": {"name": name, "description": LONG * 8, "parameters": parameters},
-    }
+    parameters = {**record(required, **properties), "additionalProperties": False}
+    function = {"name": name, "description": LONG * 8, "parameters": parameters}
+    return {"type": "function", "function": function}
 
 
 def one_of(*values: str) -> Schema:
@@ -39,93 +32,19 @@ def record(required: str, **properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "required": required.split()}
 
 
+EDIT = record("old new", old=TEXT, new=TEXT, replace_all=FLAG)
+OPTIONS = many(record("label", label=TEXT, description=TEXT), minItems=2, maxItems=4)
+QUESTION = record("question options", question=TEXT, header={**TEXT, "maxLength": 12})
+QUESTION["properties"] |= {"options": OPTIONS, "several": FLAG}
+TODO = record("content id", content={"type": "string", "minLength": 1}, id=TEXT)
+TODO["properties"] |= {"status": one_of("pending", "in_progress", "completed")}
 CODING = [
     tool("read", "path", path=TEXT, offset=COUNT, limit=COUNT, pages=TEXT),
-    tool("write", "path content", path=TEXT, content=TEXT),
-    tool("edit", "path old new", path=TEXT, old=TEXT, new=TEXT, replace_all=FLAG),
-    tool(
-        "multi_edit",
-        "path edits",
-        path=TEXT,
-        edits=many(record("old new", old=TEXT, new=TEXT, replace_all=FLAG), minItems=1),
-    ),
-    tool(
-        "todo_write",
-        "todos",
-        todos=many(
-            record(
-                "content status id",
-                content={"type": "string", "minLength": 1},
-                status=one_of("pending", "in_progress", "completed"),
-                priority=one_of("high", "medium", "low"),
-                id=TEXT,
-            )
-        ),
-    ),
+    tool("multi_edit", "path edits", path=TEXT, edits=many(EDIT, minItems=1)),
+    tool("todo_write", "todos", todos=many(TODO)),
     tool("shell", "command", command=TEXT, timeout=COUNT, background=FLAG, description=TEXT),
-    tool(
-        "search",
-        "pattern",
-        pattern=TEXT,
-        path=TEXT,
-        glob=TEXT,
-        output=one_of("content", "files", "count"),
-        before=COUNT,
-        after=COUNT,
-        numbers=FLAG,
-        ignore_case=FLAG,
-        kind=TEXT,
-        first=COUNT,
-        multiline=FLAG,
-    ),
-    tool("list_files", "path", path=TEXT, ignore=many({"type": "string"})),
     tool("fetch", "url prompt", url={"type": "string", "format": "uri"}, prompt=TEXT),
-    tool(
-        "ask",
-        "questions",
-        questions=many(
-            record(
-                "question options",
-                question=TEXT,
-                header={"type": "string", "maxLength": 12},
-                options=many(record("label", label=TEXT, description=TEXT), minItems=2, maxItems=4),
-                several=FLAG,
-            ),
-            minItems=1,
-            maxItems=4,
-        ),
-    ),
-    *(
-        tool(
-            f"task_{number}",
-            "prompt kind",
-            prompt=TEXT,
-            kind=one_of("search", "plan", "review", "general"),
-            model=one_of("small", "large"),
-            files=many({"type": "string"}),
-            budget=COUNT,
-            notes={"anyOf": [{"type": "string"}, {"type": "null"}]},
-        )
-        for number in range(10)
-    ),
-]
-BROWSER = [
-    tool(
-        name,
-        "element",
-        element=TEXT,
-        reference=TEXT,
-        button=one_of("left", "right", "middle"),
-        modifiers=many(one_of("Alt", "Control", "Meta", "Shift")),
-        text=TEXT,
-        slowly=FLAG,
-        timeout_ms={"type": "number", "exclusiveMinimum": 0, "default": 5000},
-        values=many({"type": "string"}),
-    )
-    for name in (
-        *("click", "hover", "type", "press", "select", "drag", "drop", "upload", "screenshot"),
-        *("snapshot", "wait", "navigate", "back", "tabs", "evaluate", "console", "requests"),
-    )
+    tool("ask", "questions", questions=many(QUESTION, minItems=1, maxItems=4)),
 ]
 FILTER: Schema = {
     "anyOf": [
@@ -145,9 +64,9 @@ SERVER = [
         body=TEXT,
         labels=many({"type": "string"}, maxItems=100),
         filters=many(FILTER),
-        sort=one_of("created", "updated", "comments"),
-        direction=one_of("asc", "desc"),
-        page={"type": "integer", "minimum": 1},
+        modifiers=many(one_of("Alt", "Control", "Meta", "Shift")),
+        notes={"anyOf": [{"type": "string"}, {"type": "null"}]},
+        timeout_ms={"type": "number", "exclusiveMinimum": 0, "default": 5000},
         per_page={"type": "integer", "minimum": 1, "maximum": 100},
         since={"type": "string", "format": "date-time"},
     )
@@ -156,15 +75,14 @@ SERVER = [
 ]
 # One schema, deep and with references, as a data class gives it.
 EXTRACTION: Schema = {
-    "type": "object",
-    "properties": {
-        "title": {"type": "string", "maxLength": 80},
-        "people": {"type": "array", "items": {"$ref": "#/$defs/Person"}},
-        "events": {"type": "array", "items": {"$ref": "#/$defs/Event"}},
-        "confidence": {"type": "number", "minimum": 0, "maximum": 1},
-        "extra": {"type": "object", "additionalProperties": {"type": "string"}},
-    },
-    "required": ["title", "people", "events", "confidence", "extra"],
+    **record(
+        "title people events confidence extra",
+        title={"type": "string", "maxLength": 80},
+        people={"type": "array", "items": {"$ref": "#/$defs/Person"}},
+        events={"type": "array", "items": {"$ref": "#/$defs/Event"}},
+        confidence={"type": "number", "minimum": 0, "maximum": 1},
+        extra={"type": "object", "additionalProperties": {"type": "string"}},
+    ),
     "additionalProperties": False,
     "$defs": {
         "Person": record(
@@ -180,4 +98,4 @@ EXTRACTION: Schema = {
         "Decision": record("kind", kind={"const": "decision"}, what=TEXT, votes=COUNT),
     },
 }
-TOOL_SETS = {"coding": CODING, "browser": BROWSER, "server": SERVER}
+TOOL_SETS = {"coding": CODING, "server": SERVER}

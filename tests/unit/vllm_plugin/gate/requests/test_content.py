@@ -16,7 +16,7 @@ from slipstream.serving.access.gate_file import GateMedia
 from slipstream.vllm_plugin.gate.answers.tokens import AnswerTokens
 from slipstream.vllm_plugin.gate.middleware import Gate
 from slipstream.vllm_plugin.gate.requests.content import MOST_CHARACTERS, find_kind, read_size
-from tests.unit.vllm_plugin.gate.callers.test_key_ring import new_key
+from tests.unit.vllm_plugin.gate.callers.test_key_ring import keyed_gate
 from tests.unit.vllm_plugin.gate.pieces import CHAT, Engine, ask, make_gate
 
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
@@ -73,18 +73,9 @@ def test_the_declared_size_is_found(head: bytes, size: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        b"",
-        b"BM" + b"\0" * 60,
-        b"II*\0" + b"\0" * 60,
-        b"%!PS-Adobe-3.0 EPSF-3.0",
-        b"<svg width='9' height='9'/>",
-        b"\x89PNG\r\n\x1a\n",
-        png((640, 480))[:20],
-        jpeg(),
-        jpeg((640, 480))[:6],
-        b"GIF89a\0",
-        webp(b"ANIM"),
-        webp(b"VP8 " + b"\0" * 20),
+        *(b"", b"BM" + b"\0" * 60, b"II*\0" + b"\0" * 60, b"%!PS-Adobe-3.0 EPSF-3.0"),
+        *(b"<svg width='9' height='9'/>", b"\x89PNG\r\n\x1a\n", png((640, 480))[:20], jpeg()),
+        *(jpeg((640, 480))[:6], b"GIF89a\0", webp(b"ANIM"), webp(b"VP8 " + b"\0" * 20)),
     ],
 )
 def test_what_is_no_picture_has_no_size(head: bytes) -> None:
@@ -154,9 +145,8 @@ def read_message(answer: httpx.Response) -> str:
 
 @pytest.mark.parametrize(("path", "document"), PASSING)
 def test_a_picture_within_limits_passes_as_it_came(
-    tmp_path: Path, path: str, document: dict[str, Any]
+    tmp_path: Path, engine: Engine, path: str, document: dict[str, Any]
 ) -> None:
-    engine = Engine()
     answer = ask(seeing(tmp_path, engine), path, json=document)
     assert (answer.status_code, "x-slipstream-warning" in answer.headers) == (200, False)
     assert {**engine.document, "request_id": 0} == {**document, "request_id": 0}
@@ -165,27 +155,14 @@ def test_a_picture_within_limits_passes_as_it_came(
 @pytest.mark.parametrize(
     "address",
     [
-        "http://10.0.0.1/",
-        "http://127.0.0.1:8000/v1/models",
-        "http://[::1]/",
-        "http://metadata.google.internal/",
-        "https://example.org/",
-        "https://pictures.example.org.evil.net/",
-        "https://pictures.example.org@evil.net/",
-        "https://evil.net#@pictures.example.org/",
-        "https://evil.net\\@pictures.example.org/",
-        "https://pictures.example.org\\@evil.net/",
-        "https://pictures.example.org/a b",
-        "https://pictures.example.org\n.evil.net/",
-        "https://pictures.example.org#x",
-        "ftp://pictures.example.org/",
-        "file:///etc/passwd",
-        "FILE:///etc/passwd",
-        "//pictures.example.org/",
-        "pictures.example.org",
-        "",
-        None,
-        5,
+        *("http://10.0.0.1/", "http://127.0.0.1:8000/v1/models", "http://[::1]/"),
+        *("http://metadata.google.internal/", "https://example.org/"),
+        *("https://pictures.example.org.evil.net/", "https://pictures.example.org@evil.net/"),
+        *("https://evil.net#@pictures.example.org/", "https://evil.net\\@pictures.example.org/"),
+        *("https://pictures.example.org\\@evil.net/", "https://pictures.example.org/a b"),
+        *("https://pictures.example.org\n.evil.net/", "https://pictures.example.org#x"),
+        *("ftp://pictures.example.org/", "file:///etc/passwd", "FILE:///etc/passwd"),
+        *("//pictures.example.org/", "pictures.example.org", "", None, 5),
     ],
 )
 def test_an_address_that_is_not_listed_is_not_fetched(tmp_path: Path, address: Any) -> None:
@@ -238,9 +215,8 @@ BEYOND = "this server takes text and pictures"
     ],
 )
 def test_what_is_not_a_picture_within_limits_is_refused(
-    tmp_path: Path, part: dict[str, Any], status: int, what: str
+    tmp_path: Path, engine: Engine, part: dict[str, Any], status: int, what: str
 ) -> None:
-    engine = Engine()
     answer = ask(seeing(tmp_path, engine, image_bytes=6000), json=chat(part))
     assert (answer.status_code, what in read_message(answer)) == (status, True), answer.text
     assert engine.scopes == []
@@ -254,8 +230,7 @@ def test_so_many_pictures_of_so_many_bytes_pass_and_no_more(tmp_path: Path) -> N
     assert [answer.status_code for answer in answers] == [200, 413, 400]
 
 
-def test_the_body_may_be_larger_by_its_pictures_only(tmp_path: Path) -> None:
-    engine = Engine()
+def test_the_body_may_be_larger_by_its_pictures_only(tmp_path: Path, engine: Engine) -> None:
     gate = seeing(tmp_path, engine, limits={"body_bytes": 1000}, request_bytes=9000)
     large = show(inline(SMALL + b"x" * 6000))
     assert ask(gate, json=large).status_code == 200
@@ -275,16 +250,13 @@ def test_pictures_of_all_requests_have_a_limit_together(tmp_path: Path) -> None:
 
 
 def test_a_picture_is_not_charged_by_its_bytes(tmp_path: Path) -> None:
-    file, engine = tmp_path / "keys.json", Engine(chunks=(b'{"usage":{"prompt_tokens":900}}',))
-    _, key = new_key(file, tokens_per_minute=3000)
-    own = GateMedia()
-    gate = make_gate(tmp_path, engine, text_only=False, media=own, keys_file=file)
+    engine = Engine(chunks=(b'{"usage":{"prompt_tokens":900}}',))
+    gate, (key,) = keyed_gate(tmp_path, engine, {"tokens_per_minute": 3000}, text_only=False)
     large = {**show(inline(SMALL + b"x" * 10**6)), "max_tokens": 9}
     assert [ask(gate, key=key, json=large).status_code for _ in range(2)] == [200, 200]
 
 
-def test_a_seeing_server_takes_text_as_ever(tmp_path: Path) -> None:
-    engine = Engine()
+def test_a_seeing_server_takes_text_as_ever(tmp_path: Path, engine: Engine) -> None:
     document = chat({"type": "text", "text": "data:image/png;base64,AAAA file:///etc/passwd"})
     assert ask(seeing(tmp_path, engine), json=document).status_code == 200
     assert json.loads(engine.bodies[0]) == document

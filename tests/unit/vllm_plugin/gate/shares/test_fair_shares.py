@@ -6,9 +6,9 @@ which is virtual: what these tests find does not depend on the machine.
 
 import asyncio
 import json
-import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ from slipstream.serving.access.gate_file import KeyDefaults
 from slipstream.vllm_plugin.gate.answers import Message, Receive, Scope, Send
 from slipstream.vllm_plugin.gate.middleware import Gate
 from slipstream.vllm_plugin.gate.shares import fair_shares
-from tests.unit.vllm_plugin.gate.callers.test_key_ring import new_key
+from tests.unit.vllm_plugin.gate.callers.test_key_ring import keyed_gate, new_key
 from tests.unit.vllm_plugin.gate.pieces import CHAT, HELLO, make_gate, make_scope, read_all
-from tests.unit.vllm_plugin.gate.virtual_time import now, run_virtually
+from tests.unit.vllm_plugin.gate.virtual_time import now, virtually
 
 FIRST_TOKEN_SECONDS = 0.05
 ANSWER_SECONDS = 0.25
@@ -56,13 +56,8 @@ class Client:
         self.status, self.first_token = 0, 0.0
         self.gone = asyncio.Event()
         self._gate, self._key = gate, key
-        self._messages: list[Message] = [
-            {
-                "type": "http.request",
-                "body": json.dumps(HELLO | fields).encode(),
-                "more_body": False,
-            }
-        ]
+        body = json.dumps(HELLO | fields).encode()
+        self._messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def ask(self) -> "Client":
         headers = [(b"x-api-key", self._key.encode())]
@@ -105,107 +100,77 @@ async def keep_asking(gate: Gate, key: str, until: float, done: Counter[str]) ->
         done[key] += 1
 
 
-def measure_neighbour(folder: Path, **settings: Any) -> tuple[list[float], list[float], int]:
-    """Return the times to the first token of a key with one request, alone and beside 64."""
-
-    async def measure() -> tuple[list[float], list[float], int]:
-        gate, (crowd, single), engine = share_out(folder, 8, [{}, {}], **settings)
-        alone = [(await Client(gate, single).ask()).first_token for _ in range(8)]
-        until = now() + 20
-        done: Counter[str] = Counter()
-        others = [asyncio.create_task(keep_asking(gate, crowd, until, done)) for _ in range(64)]
-        await asyncio.sleep(0.1)
-        beside = []
-        while now() < until - 1:
-            beside.append((await Client(gate, single).ask()).first_token)
-        await asyncio.gather(*others)
-        return alone, beside, engine.most_inside
-
-    return run_virtually(measure())
-
-
-def test_a_key_with_one_request_does_not_feel_a_key_with_sixty_four(tmp_path: Path) -> None:
-    alone, beside, inside = measure_neighbour(tmp_path)
-    times = max(beside) / max(alone)
-    sys.stdout.write(
-        f"\nfirst token, alone: {max(alone) * 1000:.0f} ms; beside 64 requests of another key:"
-        f" {max(beside) * 1000:.0f} ms, {times:.2f} times; {inside} in the engine\n"
-    )
+@virtually
+async def test_a_key_with_one_request_does_not_feel_a_key_with_sixty_four(tmp_path: Path) -> None:
+    gate, (crowd, single), engine = share_out(tmp_path, 8, [{}, {}])
+    alone = [(await Client(gate, single).ask()).first_token for _ in range(8)]
+    until = now() + 20
+    done: Counter[str] = Counter()
+    others = [asyncio.create_task(keep_asking(gate, crowd, until, done)) for _ in range(64)]
+    await asyncio.sleep(0.1)
+    beside = []
+    while now() < until - 1:
+        beside.append((await Client(gate, single).ask()).first_token)
+    await asyncio.gather(*others)
     assert len(beside) > 5
-    assert times < 2
-    assert inside <= 8
+    assert max(beside) < 2 * max(alone)
+    assert engine.most_inside <= 8
 
 
 @pytest.mark.parametrize("seats", [4, 5, 1])
-def test_weights_are_what_keys_get(tmp_path: Path, seats: int) -> None:
+@virtually
+async def test_weights_are_what_keys_get(tmp_path: Path, seats: int) -> None:
     """Three to one in whole seats, in parts of one, and with a single seat in turns."""
-
-    async def measure() -> float:
-        gate, (heavy, light), engine = share_out(tmp_path, seats, [{"weight": 3}, {}])
-        engine.seconds = 0.06
-        until, done = now() + 20, Counter[str]()
-        asking = [keep_asking(gate, key, until, done) for _ in range(10) for key in (light, heavy)]
-        await asyncio.gather(*asking)
-        # What was still waiting at the end was answered too, ten of each.
-        return (done[heavy] - 10) / (done[light] - 10)
-
-    found = run_virtually(measure())
-    sys.stdout.write(f"\n{seats} seats, weights 3:1: {found:.2f} to 1\n")
-    assert found == pytest.approx(3, rel=0.1)
+    gate, (heavy, light), engine = share_out(tmp_path, seats, [{"weight": 3}, {}])
+    engine.seconds = 0.06
+    until, done = now() + 20, Counter[str]()
+    asking = [keep_asking(gate, key, until, done) for _ in range(10) for key in (light, heavy)]
+    await asyncio.gather(*asking)
+    # What was still waiting at the end was answered too, ten of each.
+    assert (done[heavy] - 10) / (done[light] - 10) == pytest.approx(3, rel=0.1)
 
 
-def test_a_key_alone_has_every_seat(tmp_path: Path) -> None:
-    async def measure() -> float:
-        gate, (one, _), _ = share_out(tmp_path, 4, [{}, {}])
-        began = now()
-        await asyncio.gather(*(Client(gate, one).ask() for _ in range(8)))
-        return now() - began
-
-    assert run_virtually(measure()) < 3 * ANSWER_SECONDS
+@virtually
+async def test_a_key_alone_has_every_seat(tmp_path: Path) -> None:
+    gate, (one, _), _ = share_out(tmp_path, 4, [{}, {}])
+    began = now()
+    await asyncio.gather(*(Client(gate, one).ask() for _ in range(8)))
+    assert now() - began < 3 * ANSWER_SECONDS
 
 
-def test_a_request_for_several_answers_takes_several_seats(tmp_path: Path) -> None:
-    async def measure() -> tuple[int, float]:
-        gate, (one, other), engine = share_out(tmp_path, 4, [{}, {}])
-        await Client(gate, other).ask()
-        crowd = [asyncio.create_task(Client(gate, one, n=2).ask()) for _ in range(6)]
-        await asyncio.sleep(0.05)
-        first = (await Client(gate, other).ask()).first_token
-        await asyncio.gather(*crowd)
-        return engine.most_inside, first
-
-    inside, first = run_virtually(measure())
-    assert inside <= 4
-    assert first < 2 * FIRST_TOKEN_SECONDS
+@virtually
+async def test_a_request_for_several_answers_takes_several_seats(tmp_path: Path) -> None:
+    gate, (one, other), engine = share_out(tmp_path, 4, [{}, {}])
+    await Client(gate, other).ask()
+    crowd = [asyncio.create_task(Client(gate, one, n=2).ask()) for _ in range(6)]
+    await asyncio.sleep(0.05)
+    assert (await Client(gate, other).ask()).first_token < 2 * FIRST_TOKEN_SECONDS
+    await asyncio.gather(*crowd)
+    assert engine.most_inside <= 4
 
 
-def test_a_request_for_more_answers_than_seats_gets_them_in_turns(tmp_path: Path) -> None:
-    async def measure() -> list[int]:
-        gate, (one, other), _ = share_out(tmp_path, 2, [{}, {}])
-        asked = [Client(gate, key, n=8) for key in (one, other, one)]
-        return [client.status for client in await asyncio.gather(*(one.ask() for one in asked))]
-
-    assert run_virtually(measure()) == [200, 200, 200]
-
-
-def run_beside(
-    folder: Path, act: Callable[[Gate, str, SeatedEngine], Awaitable[None]], **settings: Any
-) -> None:
-    """Have all seats taken by one key, and something done with another."""
-
-    async def run() -> None:
-        gate, (crowd, key), engine = share_out(folder, 2, [{}, {}], **settings)
-        engine.seconds = 0.6
-        others = [asyncio.create_task(Client(gate, crowd).ask()) for _ in range(2)]
-        await asyncio.sleep(0.02)
-        await act(gate, key, engine)
-        await asyncio.gather(*others)
-
-    run_virtually(run())
+@virtually
+async def test_a_request_for_more_answers_than_seats_gets_them_in_turns(tmp_path: Path) -> None:
+    gate, (one, other), _ = share_out(tmp_path, 2, [{}, {}])
+    asked = [Client(gate, key, n=8) for key in (one, other, one)]
+    clients = await asyncio.gather(*(one.ask() for one in asked))
+    assert [client.status for client in clients] == [200, 200, 200]
 
 
-def test_one_who_leaves_while_waiting_never_reaches_the_engine(tmp_path: Path) -> None:
-    async def leave(gate: Gate, key: str, engine: SeatedEngine) -> None:
+@asynccontextmanager
+async def full_house(folder: Path, **own: Any) -> AsyncIterator[tuple[Gate, str, SeatedEngine]]:
+    """Have all seats taken by one key, and yield another."""
+    gate, (crowd, key), engine = share_out(folder, 2, [{}, {}], **own)
+    engine.seconds = 0.6
+    others = [asyncio.create_task(Client(gate, crowd).ask()) for _ in range(2)]
+    await asyncio.sleep(0.02)
+    yield gate, key, engine
+    await asyncio.gather(*others)
+
+
+@virtually
+async def test_one_who_leaves_while_waiting_never_reaches_the_engine(tmp_path: Path) -> None:
+    async with full_house(tmp_path) as (gate, key, engine):
         client = Client(gate, key)
         asked = asyncio.create_task(client.ask())
         await asyncio.sleep(0.05)
@@ -218,67 +183,57 @@ def test_one_who_leaves_while_waiting_never_reaches_the_engine(tmp_path: Path) -
         assert (await Client(gate, key).ask()).status == 200
         assert engine.most_inside == 2
 
-    run_beside(tmp_path, leave)
 
-
-def test_nobody_waits_for_ever(tmp_path: Path) -> None:
-    async def wait(gate: Gate, key: str, engine: SeatedEngine) -> None:
+@virtually
+async def test_nobody_waits_for_ever(tmp_path: Path) -> None:
+    async with full_house(tmp_path, waiting_seconds=0.1) as (gate, key, _):
         client = await Client(gate, key).ask()
         assert (client.status, client.headers[b"retry-after"]) == (503, b"5")
 
-    run_beside(tmp_path, wait, waiting_seconds=0.1)
-
 
 @pytest.mark.parametrize("bound", [{"waiting_requests": 1}, {"waiting_bytes": 250}])
-def test_not_everybody_waits(tmp_path: Path, bound: dict[str, int]) -> None:
-    async def crowd(gate: Gate, key: str, engine: SeatedEngine) -> None:
+@virtually
+async def test_not_everybody_waits(tmp_path: Path, bound: dict[str, int]) -> None:
+    async with full_house(tmp_path, **bound) as (gate, key, _):
         clients = [Client(gate, key) for _ in range(3)]
         await asyncio.gather(*(client.ask() for client in clients))
         assert sorted(client.status for client in clients) == [200, 503, 503]
 
-    run_beside(tmp_path, crowd, **bound)
 
-
-def test_a_cancelled_request_leaves_its_place(tmp_path: Path) -> None:
-    async def cancel(gate: Gate, key: str, engine: SeatedEngine) -> None:
+@virtually
+async def test_a_cancelled_request_leaves_its_place(tmp_path: Path) -> None:
+    async with full_house(tmp_path) as (gate, key, _):
         waiting = asyncio.create_task(Client(gate, key).ask())
         await asyncio.sleep(0.05)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         assert (await Client(gate, key).ask()).status == 200
 
-    run_beside(tmp_path, cancel)
 
-
-def test_what_is_kept_for_one_who_stays_away_is_given_out(
+@virtually
+async def test_what_is_kept_for_one_who_stays_away_is_given_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fair_shares, "KEPT_SECONDS", 0.2)
     monkeypatch.setattr(fair_shares, "LOOK_AGAIN_SECONDS", 0.1)
-
-    async def measure() -> list[int]:
-        terms: list[dict[str, Any]] = [{"weight": 10}, {}, {}]
-        gate, (heavy, one, other), _ = share_out(tmp_path, 2, terms)
-        await asyncio.gather(Client(gate, heavy).ask(), Client(gate, heavy).ask())
-        clients = [Client(gate, key) for key in (one, other)]
-        await asyncio.wait_for(asyncio.gather(*(client.ask() for client in clients)), 2)
-        return [client.status for client in clients]
-
-    assert run_virtually(measure()) == [200, 200]
+    gate, (heavy, one, other), _ = share_out(tmp_path, 2, [{"weight": 10}, {}, {}])
+    await asyncio.gather(Client(gate, heavy).ask(), Client(gate, heavy).ask())
+    clients = [Client(gate, key) for key in (one, other)]
+    await asyncio.wait_for(asyncio.gather(*(client.ask() for client in clients)), 2)
+    assert [client.status for client in clients] == [200, 200]
 
 
-def test_without_keys_the_engine_queues(tmp_path: Path) -> None:
-    async def measure() -> int:
-        engine = SeatedEngine(2)
-        gate = make_gate(tmp_path, engine, seats=2)
-        await asyncio.gather(*(Client(gate, "").ask() for _ in range(6)))
-        return engine.most_inside
-
-    assert run_virtually(measure()) == 6
+@virtually
+async def test_without_keys_the_engine_queues(tmp_path: Path) -> None:
+    engine = SeatedEngine(2)
+    gate = make_gate(tmp_path, engine, seats=2)
+    await asyncio.gather(*(Client(gate, "").ask() for _ in range(6)))
+    assert engine.most_inside == 6
 
 
 @pytest.mark.parametrize(("used", "sent"), [(True, b"-3"), (False, None)])
-def test_the_priority_is_the_keys_and_only_where_the_engine_orders_by_it(
+@virtually
+async def test_the_priority_is_the_keys_and_only_where_the_engine_orders_by_it(
     tmp_path: Path, used: bool, sent: bytes | None
 ) -> None:
     heard: list[dict[bytes, bytes]] = []
@@ -287,15 +242,9 @@ def test_the_priority_is_the_keys_and_only_where_the_engine_orders_by_it(
         heard.append(dict(scope["headers"]))
         await read_all(receive)
 
-    file = tmp_path / "keys.json"
-    _, key = new_key(file, priority=-3)
-    keys = KeyDefaults(priority=9)
-    gate = make_gate(tmp_path, engine, keys_file=file, priorities=used, keys=keys)
+    own = {"priorities": used, "keys": KeyDefaults(priority=9)}
+    gate, (key,) = keyed_gate(tmp_path, engine, {"priority": -3}, **own)
     headers = [(b"x-api-key", key.encode()), (b"x-vllm-priority", b"-100")]
-
-    async def ask() -> None:
-        scope = make_scope(CHAT.encode(), method="POST", headers=headers)
-        await gate(scope, Client(gate, key)._receive, lambda _: asyncio.sleep(0))
-
-    run_virtually(ask())
+    scope = make_scope(CHAT.encode(), method="POST", headers=headers)
+    await gate(scope, Client(gate, key)._receive, lambda _: asyncio.sleep(0))
     assert heard[0].get(b"x-vllm-priority") == sent
