@@ -314,7 +314,6 @@ def summarize(load: Load, samples: Sequence[Sample]) -> BenchCell:
 
 
 def list_cells(loads: Sequence[Load], samples: Sequence[Sample]) -> list[BenchCell]:
-    """Return the figures of each load from the samples of all."""
     by_load: dict[tuple[str, int], list[Sample]] = {}
     for sample in samples:
         by_load.setdefault((sample.kind, sample.concurrency), []).append(sample)
@@ -329,11 +328,9 @@ def make_salt(*parts: str) -> str:
 
 
 def is_flat(times: Sequence[float]) -> bool:
-    """Return whether the last few differ by little."""
     last = times[-FLAT_ROUNDS:]
     return len(last) == FLAT_ROUNDS and max(last) <= FLAT_WITHIN * min(last)
 
 
 def _strip(sample: Sample) -> Sample:
-    """Return the sample without its text."""
     return sample.model_copy(update={"text": "", "token_ids": (), "calls": ()})

@@ -62,7 +62,6 @@ class PlannedAgainstMeasured(Record):
 
     @property
     def ratio(self) -> float | None:
-        """Return measured over planned."""
         return self.measured / self.planned if self.planned and self.measured else None
 
 
@@ -198,7 +197,6 @@ def _describe_finding(
 
 
 def _average(comparison: Comparison, arm: str, finding: SpeedFinding) -> dict[str, float]:
-    """Average an arm's figures over its starts."""
     place = finding.kind, finding.concurrency
     cells = [one for one in _list_cells(comparison, arm) if (one.kind, one.concurrency) == place]
     found = {}
@@ -264,7 +262,6 @@ def collect_evidence(
 def add_figures(
     bundle: Bundle, contribution: Contribution, comparison: Comparison, certificate: Certificate
 ) -> None:
-    """Add what was measured."""
     document = contribution.model_dump(mode="json")
     bundle.add("contribution.json", "the recipe, and planned against measured", document)
     verdict = comparison.verdict.model_dump(mode="json", exclude={"cautions", "sentence"})

@@ -57,7 +57,6 @@ class MachineLoad(Record):
 
     @property
     def is_busy(self) -> bool:
-        """Return whether figures taken meanwhile mean little."""
         return bool(self.describe())
 
     @property

@@ -44,7 +44,6 @@ class Request:
 
     @property
     def path(self) -> str:
-        """Return the path that answers this kind of prompt."""
         return "/v1/chat/completions" if self.messages else "/v1/completions"
 
     def make_body(self, model: str) -> dict[str, Any]:
@@ -138,7 +137,6 @@ def call_all(
 
 
 async def ask(client: httpx.AsyncClient, request: Request, model: str) -> Answer:
-    """Send one request and wait for the complete answer."""
     started = time.monotonic()
     document = await call(client, "POST", request.path, request.make_body(model))
     seconds = time.monotonic() - started

@@ -36,7 +36,6 @@ class Endpoint:
 
     @property
     def base(self) -> httpx.URL:
-        """Return the address that paths are appended to."""
         try:
             base = httpx.URL(self.url.rstrip("/").removesuffix("/v1"))
         except httpx.InvalidURL:
@@ -50,7 +49,6 @@ class Endpoint:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return the headers that say who asks."""
         return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
 
     def make_context(self) -> ssl.SSLContext | None:
@@ -86,7 +84,6 @@ def open_client(endpoint: Endpoint) -> httpx.AsyncClient:
 
 
 async def read_model(client: httpx.AsyncClient) -> str:
-    """Return the name of the server's first model."""
     listed = await call(client, "GET", "/v1/models")
     try:
         return str(listed["data"][0]["id"])
@@ -145,7 +142,6 @@ async def send(
 
 
 def no_answer(base: httpx.URL, fault: Exception) -> EngineError:
-    """Return the error for a server that cannot be reached."""
     why = f"{type(fault).__name__} {fault}".strip()
     hint = _CERTIFICATE_HINT if "CERTIFICATE_VERIFY_FAILED" in why else _HINT
     return EngineError(f"no answer from {base}: {why}", hint=hint)

@@ -51,7 +51,6 @@ class Sample(Record):
 
     @property
     def draft_counts(self) -> Drafts:
-        """Return the drafts alone."""
         return Drafts(drafts=self.drafts, drafted=self.drafted, accepted=self.accepted_by_position)
 
     @property

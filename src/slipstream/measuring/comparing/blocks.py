@@ -85,7 +85,6 @@ def read_blocks(blocks: Sequence[Block], arms: int = 2) -> Readings:
 
 
 def split_block(block: Block) -> dict[Cell, list[Sample]]:
-    """Sort a block's samples by cell."""
     cells: dict[Cell, list[Sample]] = {}
     for sample in block.samples:
         cells.setdefault((sample.kind, sample.concurrency), []).append(sample)
@@ -93,7 +92,6 @@ def split_block(block: Block) -> dict[Cell, list[Sample]]:
 
 
 def has_tasks(blocks: Sequence[Block]) -> bool:
-    """Return whether the blocks were asked tasks, and not prompts on their own."""
     return any(sample.task is not None for block in blocks for sample in block.samples)
 
 

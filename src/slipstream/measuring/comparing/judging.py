@@ -69,7 +69,6 @@ class Effects:
     errors: "Array"
 
     def estimate(self, contrast: Contrast) -> SpeedRatio:
-        """Return a contrast's ratio with its interval."""
         value, half = self.values[contrast], self.halves[contrast]
         return SpeedRatio(ratio=exp(value), low=exp(value - half), high=exp(value + half))
 
@@ -114,7 +113,6 @@ class Effects:
 
     @classmethod
     def find(cls, design: Design, values: Values, seed: int, draws: int) -> "Effects":
-        """Estimate every pair of arms in every row."""
         import numpy as np
 
         noise = find_noise(design, values)
@@ -245,7 +243,6 @@ def _rank(findings: Findings, place: int, names: Mapping[Arm, str]) -> Place:
 
 
 def _find_break_evens(speed: Effects, pair: Pair) -> Iterator[BreakEven]:
-    """Find where the speed-up of each kind ends, of an arm against the first."""
     kinds: dict[str | None, list[Row]] = {}
     for row in sorted(speed.noise.grid.rows, key=lambda row: row[1]):
         kinds.setdefault(row[0], []).append(row)

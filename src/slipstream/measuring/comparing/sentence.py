@@ -260,7 +260,6 @@ def _describe_loads(places: Sequence[Place], loads: Sequence[int]) -> str:
 
 
 def _describe(place: Place) -> str:
-    """Return who is fastest, or between whom it is open."""
     if place.winner:
         return f"{place.winner} is fastest"
     limit = f"{EVEN * 100:.0f} %"
@@ -272,6 +271,5 @@ def _describe(place: Place) -> str:
 
 
 def _write_speed(places: Sequence[Place]) -> str:
-    """Return the ratios of winners, from the least to the greatest."""
     ratios = sorted(place.speed_up.ratio for place in places if place.winner and place.speed_up)
     return f" ({_write_range(ratios)} times as fast)" if ratios else ""

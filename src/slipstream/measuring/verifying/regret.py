@@ -58,7 +58,6 @@ class Profile:
         return tuple(best - chosen for best, chosen in zip(self.best, self.chosen, strict=True))
 
     def find_fault(self, gap: float) -> int | None:
-        """Return the first place where the token is no tie with the best."""
         return next((at for at, regret in enumerate(self.regrets) if regret > gap), None)
 
 
@@ -84,7 +83,6 @@ def read_leading(url: str, answers: Sequence[Answer], number: int) -> list[Leadi
 
 
 async def judge_answer(client: httpx.AsyncClient, key: Key, model: str) -> Profile:
-    """Have a server judge one answer."""
     places = await _look(client, key, model, number=1) if key[1] else []
     return Profile(
         chosen=tuple(place[token] for place, token in zip(places, key[1], strict=True)),
@@ -133,7 +131,6 @@ def find_tolerance(dtype: str, plain: Sequence[Profile]) -> Tolerance:
 
 
 def sum_up(arm: ArmName, profiles: Sequence[Profile], gap: float) -> Regret:
-    """Count an arm's tokens by how they compare with the best."""
     regrets = [regret for profile in profiles for regret in profile.regrets]
     best = sum(regret <= 0 for regret in regrets)
     faults = sum(regret > gap for regret in regrets)

@@ -71,7 +71,6 @@ def check_served(
 
 
 def conclude(regret: Regret, counts: EngineCounts, *, drafted: bool) -> tuple[bool, str]:
-    """Say whether the text is the target's own, in one sentence."""
     if not regret.tokens:
         return False, "Cannot tell: the server wrote nothing."
     if regret.faults:

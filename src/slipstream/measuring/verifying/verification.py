@@ -226,8 +226,6 @@ class Verification:
         return [answer.token_ids for answer in answers.values()]
 
     def _count(self, label: str) -> Callable[[int, int], None]:
-        """Return how far a load is, a few times."""
-
         def report(done: int, of: int) -> None:
             if done * REPORTS_A_LOAD // of > (done - 1) * REPORTS_A_LOAD // of:
                 self.say(f"{label}: {done} of {of}")
@@ -304,7 +302,6 @@ def make_length_requests(texts: Sequence[Tokens], limits: SequenceLimits) -> lis
 
 
 def read_limits(url: str) -> SequenceLimits:
-    """Return an engine's context and the size of its cache blocks."""
     _, context = read_served_model(Endpoint(url))
     if context is None:
         raise EngineError(f"{url} does not report its context", hint="look into the engine's log")

@@ -88,7 +88,6 @@ SETS = {
 
 
 def read_published(name: str, path: Path) -> tuple[Prompt, ...]:
-    """Read one of the sets from its file."""
     known = SETS[name]
     lines = read_lines([path], known.row, hint=f"give {known.file} as it is published: {name}:PATH")
     asked = [known.ask(line.record, line.number) for line in lines]

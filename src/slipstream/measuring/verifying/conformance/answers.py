@@ -44,7 +44,6 @@ class ParsedAnswer(Record):
 
     @property
     def is_cut_off(self) -> bool:
-        """Return whether it ended because its tokens were used up."""
         return self.ending in CUT_OFF
 
     @property
@@ -103,7 +102,6 @@ class CallCheck(Record):
 
     @property
     def changed(self) -> tuple[CallDifference, ...]:
-        """Return the differences that are speculation's."""
         return tuple(one for one in self.differences if one.verdict == "changed")
 
 

@@ -84,12 +84,10 @@ class ChatApi:
 
     @staticmethod
     def read_whole(document: Json) -> ParsedAnswer:
-        """Parse an answer that came at once."""
         choice = document["choices"][0]
         return _read_message(choice["message"], choice["finish_reason"])
 
     def take(self, event: Event) -> None:
-        """Add one event."""
         if event.data == "[DONE]":
             self._done = True
             return
@@ -101,7 +99,6 @@ class ChatApi:
             self._ending = choice.get("finish_reason") or self._ending
 
     def finish(self) -> ParsedAnswer:
-        """Return the message."""
         if self._ending is None or not self._done:
             raise WireError("the stream ended without finish_reason and [DONE]")
         return _read_message(self._message, self._ending)
@@ -182,7 +179,6 @@ class ResponsesApi:
 
     @classmethod
     def make_body(cls, case: Case) -> Json:
-        """Return the fields of a request."""
         body: Json = {
             "input": _list_turns(case, cls._list_calls),
             "max_output_tokens": case.max_tokens,
@@ -202,13 +198,11 @@ class ResponsesApi:
 
     @staticmethod
     def read_whole(document: Json) -> ParsedAnswer:
-        """Parse a response object."""
         if document.get("status") not in ("completed", "incomplete"):
             raise WireError(f"the response is {document.get('status')}")
         return _read_items(document["output"], document["status"])
 
     def take(self, event: Event) -> None:
-        """Add one event."""
         if event.data == "[DONE]":
             return
         document = event.read()
@@ -315,7 +309,6 @@ class MessagesApi:
 
     @classmethod
     def make_body(cls, case: Case) -> Json:
-        """Return the fields of a request."""
         turns = _list_turns(case, cls._list_calls)
         body: Json = {"messages": turns, "max_tokens": case.max_tokens}
         if case.tools:
@@ -347,7 +340,6 @@ class MessagesApi:
         return _read_blocks(blocks, document.get("stop_reason"))
 
     def take(self, event: Event) -> None:
-        """Add one event."""
         document = event.read()
         kind = document.get("type", "")
         if kind == "message_start":
@@ -380,7 +372,6 @@ class MessagesApi:
         block[field] += delta[source]
 
     def finish(self) -> ParsedAnswer:
-        """Return the message."""
         if not self._stopped or self._open:
             raise WireError("the stream ended without message_stop")
         for block in self._blocks:

@@ -32,7 +32,6 @@ class CallRequest(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the request's name for reports."""
         return f"{self.case.name}, {APIS[self.way.api].path}{', streamed' * self.way.streamed}"
 
     def make_body(self, model: str, *, salt: str) -> dict[str, Any]:

@@ -66,7 +66,6 @@ class CallJudge:
     ask_again: AskAgain
 
     def check(self) -> CallCheck:
-        """Compare all answers."""
         found = [one for one in map(self._compare, self.requests) if one is not None]
         plain, drafted = (
             {one.name: given[one.name].answer for one in self.requests}
