@@ -11,7 +11,7 @@ import pytest
 from slipstream.checkpoints import read_checkpoint
 from slipstream.checkpoints.pairing import pair
 from slipstream.hardware import read_host, this_machine
-from slipstream.measuring.client.completions import Answer, Request, ask_all
+from slipstream.measuring.client.completions import Answer, Request, ask, ask_all
 from slipstream.planning import make_options, make_plan
 from slipstream.proving_ground import SHIPPED_DRAFTER
 from slipstream.serving.supervision.engine_process import run_engine
@@ -38,13 +38,13 @@ def answer(target: Path, drafter: Path, log: Path) -> dict[str, list[Answer]]:
     )
     answers: dict[str, list[Answer]] = {}
     with run_engine(plan, log=log, environment=os.environ) as url:
-        ask_all(url, make_requests(["Hello"]), concurrency=1, on_answer=lambda *_: None)
+        ask_all(url, make_requests(["Hello"]), ask)
         for kind, texts in CHAT_PROMPTS.items():
             own = answers.setdefault(kind, [])
             ask_all(
                 url,
                 make_requests(texts),
-                concurrency=1,
+                ask,
                 on_answer=lambda _, one, own=own: own.append(one),  # type: ignore[misc]
             )
     return answers

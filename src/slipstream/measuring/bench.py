@@ -23,13 +23,13 @@ from slipstream.measuring.client.load import (
 from slipstream.measuring.client.sample import Sample
 from slipstream.measuring.client.streaming import OnTokens
 from slipstream.measuring.machine_watch import MachineLoad
-from slipstream.measuring.percentiles import Percentiles, rank
 from slipstream.measuring.tasks import TaskFigures, describe_tasks
 from slipstream.measuring.tool_calls import judge_call
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
 from slipstream.steering.drafts import Drafts
+from slipstream.steering.percentiles import Percentiles, rank
 
 WARM_UP_ROUNDS = 8
 WARM_UP_PROMPTS = 6

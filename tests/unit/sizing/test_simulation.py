@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from slipstream.measuring.percentiles import Percentiles
+from slipstream.steering.percentiles import Percentiles
 from slipstream.sizing.arithmetic import PoolLoad
 from slipstream.sizing.demand import HOUR, Arrival, draw_requests
 from slipstream.sizing.engine_speed import EngineSpeed

@@ -83,29 +83,27 @@ def open_client(endpoint: Endpoint) -> httpx.AsyncClient:
     )
 
 
-async def read_model(client: httpx.AsyncClient) -> str:
-    listed = await call(client, "GET", "/v1/models")
-    try:
-        return str(listed["data"][0]["id"])
-    except (KeyError, IndexError, TypeError) as fault:
-        raise EngineError(f"{client.base_url} lists no model", hint=_HINT) from fault
-
-
 def read_served_model(endpoint: Endpoint) -> tuple[str, int | None]:
     """Return the name of the first model, and its context if the server reports it."""
 
-    async def ask() -> Any:
+    async def ask() -> tuple[str, int | None]:
         async with open_client(endpoint) as client:
-            return await call(client, "GET", "/v1/models")
+            return await read_model(client)
 
+    return asyncio.run(ask())
+
+
+async def read_model(client: httpx.AsyncClient) -> tuple[str, int | None]:
+    listed = await call(client, "GET", "/v1/models")
     try:
-        first = asyncio.run(ask())["data"][0]
+        first = listed["data"][0]
         name, context = str(first["id"]), first.get("max_model_len")
     except (LookupError, TypeError, AttributeError):
         name, context = "", None
     if not name or not name.isprintable():
         raise InvalidInputError(
-            f"{endpoint.url} lists no model", hint="name the address of an OpenAI-compatible server"
+            f"{client.base_url} lists no model",
+            hint="name the address of an OpenAI-compatible server",
         )
     return name, context if isinstance(context, int) and context > 0 else None
 

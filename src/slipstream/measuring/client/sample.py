@@ -9,8 +9,9 @@ CallOutcome = Literal["parsed", "no call", "another tool", "not JSON", "against 
 
 
 class ToolCall(Record):
-    """A tool's name and arguments as the server streamed them."""
+    """A call as it arrived; `arguments` is the JSON text, valid or not."""
 
+    id: str = ""
     name: str
     arguments: str
 

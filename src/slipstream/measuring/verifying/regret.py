@@ -15,7 +15,7 @@ from typing import NamedTuple
 import httpx
 
 from slipstream.errors import EngineError
-from slipstream.measuring.client.completions import Answer, Request, ask_all, call_all
+from slipstream.measuring.client.completions import Answer, Request, ask, ask_all
 from slipstream.measuring.client.endpoint import Endpoint, call
 from slipstream.measuring.verifying.certificate import (
     ArmName,
@@ -71,7 +71,7 @@ def judge_all(
 ) -> dict[Key, Profile]:
     """Have a server judge each different answer, one by one, since the logits take memory."""
     keys, done = list(dict.fromkeys(map(key_of, answers))), count(1)
-    profiles = call_all(
+    profiles = ask_all(
         endpoint, keys, judge_answer, on_answer=lambda *_: report(next(done), len(keys))
     )
     return dict(zip(keys, profiles, strict=True))
@@ -79,7 +79,7 @@ def judge_all(
 
 def read_leading(url: str, answers: Sequence[Answer], number: int) -> list[Leading]:
     """Return the likeliest tokens at every position of some answers."""
-    return call_all(url, list(map(key_of, answers)), partial(_look, number=number))
+    return ask_all(url, list(map(key_of, answers)), partial(_look, number=number))
 
 
 async def judge_answer(client: httpx.AsyncClient, key: Key, model: str) -> Profile:
@@ -155,7 +155,7 @@ def shrink(
 
     def fails(tried: tuple[int, ...]) -> bool:
         request = Request(prompt_ids=tried, max_tokens=max_tokens, extra=PINNED)
-        (profile,) = call_all(url, list(map(key_of, ask_all(url, [request]))), judge_answer)
+        (profile,) = ask_all(url, list(map(key_of, ask_all(url, [request], ask))), judge_answer)
         return profile.find_fault(gap) is not None
 
     if not fails(prompt):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from slipstream.engines.vllm import GPU_BLOCK_TOKENS
 from slipstream.errors import EngineError, InvalidInputError
-from slipstream.measuring.client.completions import Answer, Request, ask_all
+from slipstream.measuring.client.completions import Answer, Request, ask, ask_all
 from slipstream.measuring.client.endpoint import Endpoint, read_served_model
 from slipstream.measuring.client.engine_metrics import read_engine_counts, read_metrics
 from slipstream.measuring.verifying.certificate import ArmName, Condition, Failure, Findings
@@ -212,6 +212,7 @@ class Verification:
         answers = ask_all(
             url,
             load.requests,
+            ask,
             concurrency=load.concurrency,
             on_answer=lambda *_: report(next(done), len(load.requests)),
             on_failure=fail,

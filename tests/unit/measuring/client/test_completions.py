@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slipstream.errors import EngineError
-from slipstream.measuring.client.completions import Answer, Request, ask_all
+from slipstream.measuring.client.completions import Answer, Request, ask, ask_all
 from tests.unit.measuring.client.stream_server import StreamServer, refuse, run_stream_server
 
 FakeServer = StreamServer
@@ -51,7 +51,7 @@ def say(text: str) -> tuple[dict[str, str], ...]:
 
 def collect(url: str, *requests: Request, concurrency: int = 1) -> dict[int, Answer]:
     answers: dict[int, Answer] = {}
-    ask_all(url, requests, concurrency=concurrency, on_answer=answers.__setitem__)
+    ask_all(url, requests, ask, concurrency=concurrency, on_answer=answers.__setitem__)
     return answers
 
 
@@ -133,7 +133,7 @@ def test_answers_are_given_as_they_come() -> None:
 
     requests = [Request(messages=say("hi"), max_tokens=number) for number in range(2)]
     with run_server(hold_the_first) as server:
-        ask_all(server.url, requests, concurrency=2, on_answer=note)
+        ask_all(server.url, requests, ask, concurrency=2, on_answer=note)
     assert order == [1, 0]
 
 
@@ -166,7 +166,7 @@ def test_what_the_receiver_of_answers_raises_comes_through() -> None:
         run_server(lambda _: (200, chat([5]))) as server,
         pytest.raises(OSError, match="disk full at 0"),
     ):
-        ask_all(server.url, [request], concurrency=1, on_answer=stumble)
+        ask_all(server.url, [request], ask, concurrency=1, on_answer=stumble)
 
 
 @pytest.mark.parametrize(
@@ -212,5 +212,5 @@ def test_a_failure_may_have_a_stand_in_and_answers_are_listed_in_order() -> None
     stand_in = Answer(prompt_ids=(), token_ids=(), finish_reason="failed", seconds=0)
     requests = [Request(messages=say("hi"), max_tokens=number) for number in range(3)]
     with run_server(fail_one) as server:
-        answers = ask_all(server.url, requests, concurrency=2, on_failure=lambda _: stand_in)
+        answers = ask_all(server.url, requests, ask, concurrency=2, on_failure=lambda _: stand_in)
     assert [answer.token_ids for answer in answers] == [(0,), (), (2,)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.measuring.percentiles import Percentiles
+from slipstream.steering.percentiles import Percentiles
 from slipstream.reporting.serving.top import SHOWN_KEYS, Terminal, render_top
 from slipstream.serving.live_view import EngineFigures, LiveView, ProcessMemory, Traffic
 from slipstream.serving.messages import CallerCounts, GateCounts

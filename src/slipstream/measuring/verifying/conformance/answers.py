@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
+from slipstream.measuring.client.sample import ToolCall
 from slipstream.records import Record
 
 CUT_OFF = frozenset(("length", "incomplete", "max_tokens"))
@@ -19,18 +20,6 @@ _SHOWN_CHARACTERS = 200
 
 class WireError(Exception):
     """An answer that breaks its API's format."""
-
-
-class ToolCall(Record):
-    """One call as it arrived; `arguments` is the JSON text, valid or not."""
-
-    id: str
-    name: str
-    arguments: str
-
-    def read_arguments(self) -> Any:
-        """Return the parsed arguments; ValueError if they are not JSON."""
-        return json.loads(self.arguments)
 
 
 class ParsedAnswer(Record):
@@ -62,7 +51,7 @@ class ParsedAnswer(Record):
 
 def _read_or_keep(call: ToolCall) -> Any:
     try:
-        return call.read_arguments()
+        return json.loads(call.arguments)
     except ValueError:
         return call.arguments
 

@@ -9,12 +9,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from slipstream.measuring.verifying.conformance.answers import (
-    Event,
-    ParsedAnswer,
-    ToolCall,
-    WireError,
-)
+from slipstream.measuring.client.sample import ToolCall
+from slipstream.measuring.verifying.conformance.answers import Event, ParsedAnswer, WireError
 from slipstream.measuring.verifying.conformance.cases import ApiName, Case, EarlierCall
 from slipstream.measuring.verifying.regret import PINNED
 

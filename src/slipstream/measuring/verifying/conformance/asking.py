@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from slipstream.errors import EngineError
-from slipstream.measuring.client.completions import Answer, call_all
+from slipstream.measuring.client.completions import Answer, ask_all
 from slipstream.measuring.verifying.conformance.answers import EventReader, ParsedAnswer, WireError
 from slipstream.measuring.verifying.conformance.apis import APIS
 from slipstream.measuring.verifying.conformance.cases import CASES, Case, Way
@@ -85,7 +85,7 @@ def find_refusal(url: str) -> str | None:
         body = {**request.make_body(model, salt="conformance"), "max_completion_tokens": 1}
         return await _ask(client, request, body)
 
-    (asked,) = call_all(url, [request], send)
+    (asked,) = ask_all(url, [request], send)
     return asked.answer.failure if asked.refused else None
 
 
@@ -107,7 +107,7 @@ def ask_requests(url: str, requests: Sequence[CallRequest], report: Report) -> d
             )
         report(number + 1, len(requests))
 
-    asked = call_all(url, list(enumerate(requests)), send, on_answer=check)
+    asked = ask_all(url, list(enumerate(requests)), send, on_answer=check)
     return {request.name: one for request, one in zip(requests, asked, strict=True)}
 
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from slipstream.measuring.client.completions import Answer
+from slipstream.measuring.client.sample import ToolCall
 from slipstream.measuring.tool_calls import find_misfit
 from slipstream.measuring.verifying.conformance.answers import (
     CallCheck,
     CallDifference,
     ParsedAnswer,
-    ToolCall,
     Verdict,
 )
 from slipstream.measuring.verifying.conformance.asking import (
@@ -176,6 +176,6 @@ def _find_misuse(case: Case, call: ToolCall) -> str | None:
     if tool is None or (case.choice not in ("auto", "required") and call.name != case.choice):
         return f"a call of {call.name!r}, which was not requested"
     try:
-        return find_misfit(call.read_arguments(), tool.schema)
+        return find_misfit(json.loads(call.arguments), tool.schema)
     except ValueError:
         return f"arguments of {call.name} are not JSON: {call.arguments!r}"
