@@ -171,7 +171,8 @@ def judge(
         )
         for (first, second), own in findings.items()
     )
-    more = None if busy else _count_more_blocks(speed, pairs, places, names, seed, draws // 4)
+    unclear = [(readings.design.pairs[number], row) for number, row in list_unclear(pairs, places)]
+    more = None if busy else speed.count_more_blocks(unclear, seed, draws // 4)
     answer, sentence = conclude(pairs, places, cautions, more, measure)
     return Verdict(
         measure=measure,
@@ -184,23 +185,6 @@ def judge(
         more_blocks=more,
         sentence=sentence,
     )
-
-
-def _count_more_blocks(
-    speed: Effects,
-    pairs: Sequence[PairFindings],
-    places: Sequence[Place],
-    names: Mapping[Arm, str],
-    seed: int,
-    draws: int,
-) -> int | None:
-    """Count the blocks that would settle what the sentence leaves open."""
-    letters = {name: letter for letter, name in names.items()}
-    unclear = [
-        ((letters[first], letters[second]), row)
-        for (first, second), row in list_unclear(pairs, places)
-    ]
-    return speed.count_more_blocks(unclear, seed, draws)
 
 
 def _find(

@@ -67,7 +67,9 @@ def key_of(answer: Answer) -> Key:
 
 
 def judge_all(
-    endpoint: Endpoint | str, answers: Iterable[Answer], report: Callable[[int, int], None]
+    endpoint: Endpoint | str,
+    answers: Iterable[Answer],
+    report: Callable[[int, int], None] = lambda *_: None,
 ) -> dict[Key, Profile]:
     """Have a server judge each different answer, one by one, since the logits take memory."""
     keys, done = list(dict.fromkeys(map(key_of, answers))), count(1)

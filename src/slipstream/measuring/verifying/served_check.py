@@ -56,7 +56,7 @@ def check_served(
     answers = ask_all(endpoint, requests, ask, concurrency=CONCURRENCY)
     counts = read_engine_counts(endpoint).since(before)
     say(f"{len(answers)} answers; they are judged by prefill")
-    profiles = judge_all(endpoint, answers, lambda done, of: None)
+    profiles = judge_all(endpoint, answers)
     regret = sum_up("drafted", [profiles[key_of(answer)] for answer in answers], LARGEST_TIE)
     passed, sentence = conclude(regret, counts, drafted=drafted)
     return ServedCheck(

@@ -22,9 +22,8 @@ from slipstream.measuring.client.completions import Answer, Request, ask, ask_al
 from slipstream.measuring.client.endpoint import Endpoint, read_served_model
 from slipstream.measuring.client.engine_metrics import read_engine_counts, read_metrics
 from slipstream.measuring.verifying.certificate import ArmName, Condition, Failure, Findings
-from slipstream.measuring.verifying.conformance.answers import CallCheck
 from slipstream.measuring.verifying.conformance.asking import ask_plain, ask_requests
-from slipstream.measuring.verifying.conformance.judging import compare_calls
+from slipstream.measuring.verifying.conformance.judging import CallJudge
 from slipstream.measuring.verifying.regret import (
     FAILED,
     PINNED,
@@ -125,8 +124,8 @@ class Verification:
             report = self._count("drafted, tools")
             drafted_calls = ask_requests(engine.url, calls.requests, report)
             given: dict[ArmName, Given] = {"plain": plain, "drafted": drafted}
-            compare = partial(compare_calls, engine.url, calls, drafted_calls)
-            return self._judge(engine, loads, given, sampling, compare)
+            judge_calls = partial(CallJudge, engine.url, calls, drafted_calls)
+            return self._judge(engine, loads, given, sampling, judge_calls)
 
     def _begin(
         self, url: str, free: Sequence[Request], bound: Sequence[Request]
@@ -154,7 +153,7 @@ class Verification:
         loads: Loads,
         given: dict[ArmName, Given],
         sampling: SamplingCheck,
-        compare: Callable[..., CallCheck],
+        judge_calls: Callable[[float], CallJudge],
     ) -> Findings:
         counts = read_engine_counts(Endpoint(engine.url))
         answers = [one for arm in given.values() for load in arm.values() for one in load.values()]
@@ -170,7 +169,7 @@ class Verification:
                 sum_up("drafted", drafted, tolerance.gap),
             ),
             sampling=sampling,
-            calls=compare(gap=tolerance.gap),
+            calls=judge_calls(tolerance.gap).check(),
             counts=counts,
             failure=self._find_failure(engine.url, loads, twins),
         )

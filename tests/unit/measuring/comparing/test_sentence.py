@@ -173,7 +173,7 @@ def test_blocks_are_counted_for_what_the_sentence_leaves_open(
 ) -> None:
     doubt = [*find("chat", "1.1?", "1.0="), *find("code", "1.1?", "1.1?"), *find(None, *overall)]
     pair = PairFindings(arms=ARMS, findings=tuple(doubt))
-    assert list(list_unclear([pair], [])) == [(ARMS, row) for row in rows]
+    assert list(list_unclear([pair], [])) == [(0, row) for row in rows]
 
 
 def test_a_caution_is_told_and_a_grave_one_takes_the_answer_away() -> None:

@@ -89,7 +89,9 @@ def find_refusal(url: str) -> str | None:
     return asked.answer.failure if asked.refused else None
 
 
-def ask_requests(url: str, requests: Sequence[CallRequest], report: Report) -> dict[str, Asked]:
+def ask_requests(
+    url: str, requests: Sequence[CallRequest], report: Report = lambda *_: None
+) -> dict[str, Asked]:
     """Send the requests one by one; a failure counts as an answer as long as the engine lives."""
 
     async def send(

@@ -15,7 +15,7 @@ from slipstream.measuring.verifying.conformance.asking import (
     ask_requests,
 )
 from slipstream.measuring.verifying.conformance.cases import CASES, REPORTS
-from slipstream.measuring.verifying.conformance.judging import compare_calls
+from slipstream.measuring.verifying.conformance.judging import CallJudge
 from tests.unit.measuring.verifying.conformance.toy_calls import ToyAnswer, find_forced
 from tests.unit.measuring.verifying.toy_engine import Call, ToyEngine, lose_arguments, run_toy
 
@@ -56,7 +56,7 @@ def check(
         calls = ask_plain(url, nothing, reasoning=True)
     with run_toy(arms[1]) as url:
         given = ask_requests(url, calls.requests, nothing)
-        return compare_calls(url, calls, given, gap=gap)
+        return CallJudge(url, calls, given, gap).check()
 
 
 def change_text(path: str, body: dict[str, Any], answer: ToyAnswer) -> ToyAnswer:
