@@ -93,30 +93,6 @@ def test_drafts_are_counted_by_the_position_that_was_accepted() -> None:
     assert sum(answer.accepted_by_position) == answer.accepted
 
 
-def test_as_many_requests_are_in_flight_as_asked_and_no_more() -> None:
-    together = threading.Barrier(3)
-    lock, flying, most = threading.Lock(), 0, 0
-
-    def meet(body: dict[str, Any]) -> tuple[int, Any]:
-        nonlocal flying, most
-        with lock:
-            flying += 1
-            most = max(most, flying)
-        together.wait(timeout=5)
-        time.sleep(0.05)
-        with lock:
-            flying -= 1
-        return 200, chat([body["max_tokens"]])
-
-    requests = [Request(messages=say("hi"), max_tokens=number) for number in range(9)]
-    with run_server(meet) as server:
-        answers = collect(server.url, *requests, concurrency=3)
-    assert most == 3
-    assert {number: answer.token_ids[0] for number, answer in answers.items()} == {
-        number: number for number in range(9)
-    }
-
-
 def test_answers_are_given_as_they_come() -> None:
     second_is_in = threading.Event()
 
@@ -186,19 +162,6 @@ def test_an_answer_in_another_form_is_shown(payload: Any, message: str) -> None:
     ):
         collect(server.url, Request(messages=say("hi"), max_tokens=1))
     assert failed.value.details
-
-
-def test_a_server_that_is_not_there_is_named() -> None:
-    with run_server(lambda _: (200, chat([5]))) as server:
-        pass
-    with pytest.raises(EngineError, match=f"no answer from {server.url}: ConnectError"):
-        collect(server.url, Request(messages=say("hi"), max_tokens=1))
-
-
-def test_a_proxy_in_the_environment_is_not_measured_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:1")
-    with run_server(lambda _: (200, chat([5]))) as server:
-        assert collect(server.url, Request(messages=say("hi"), max_tokens=1))[0].token_ids == (5,)
 
 
 def test_without_requests_nobody_is_asked() -> None:
