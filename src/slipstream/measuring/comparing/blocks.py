@@ -1,7 +1,7 @@
 """`Block`: one start of one arm with its samples; and blocks as tables of numbers.
 
 A round is blocks that followed one another, in the order that `design.py` gives: A B B A for two
-arms. A round of one arm alone, A A A A, is a control: it shows what a restart does.
+arms.
 """
 
 from collections.abc import Mapping, Sequence

@@ -39,7 +39,7 @@ def list_rounds(arms: int, rounds: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Design:
-    """Which arm each block ran, and in which round; a round of one arm is about noise only.
+    """Which arm each block ran, and in which round.
 
     Effects are least squares with a level for each round, so no round has to be complete.
     """

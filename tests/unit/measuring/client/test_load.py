@@ -135,11 +135,6 @@ def test_requests_arrive_by_the_clock_whatever_is_in_flight() -> None:
     )
 
 
-def test_every_request_needs_its_arrival() -> None:
-    with pytest.raises(ValueError, match="shorter"):
-        run_open_loop(Endpoint("http://x"), make_requests(2), arrivals=[0.0])
-
-
 def test_arrivals_are_drawn_at_a_rate_and_the_same_for_a_seed() -> None:
     arrivals = draw_arrivals(4000, rate=8, seed=1)
     gaps = [later - earlier for earlier, later in pairwise(arrivals)]
