@@ -101,17 +101,20 @@ class ChatApi:
 
 
 def _read_message(message: Json, ending: str | None) -> ParsedAnswer:
+    reasoning = message.get("reasoning") or message.get("reasoning_content")
+    calls = [{**call, **call["function"]} for call in message.get("tool_calls") or ()]
+    return _make_answer(reasoning, message.get("content"), calls, ending)
+
+
+def _make_answer(
+    reasoning: str | None, text: str | None, calls: Sequence[Json], ending: str | None
+) -> ParsedAnswer:
+    """Return an answer in one form for all APIs; what is missing is empty."""
+    made = [{name: call.get(name) or "" for name in ToolCall.model_fields} for call in calls]
     return ParsedAnswer(
-        reasoning=message.get("reasoning") or message.get("reasoning_content") or "",
-        text=message.get("content") or "",
-        calls=tuple(
-            ToolCall(
-                id=call.get("id") or "",
-                name=call["function"].get("name") or "",
-                arguments=call["function"].get("arguments") or "",
-            )
-            for call in message.get("tool_calls") or ()
-        ),
+        reasoning=reasoning or "",
+        text=text or "",
+        calls=tuple(ToolCall(**call) for call in made),
         ending=ending or "",
     )
 
@@ -249,20 +252,8 @@ def _read_items(items: list[Json], ending: str) -> ParsedAnswer:
         own = [part for one in items if one["type"] == kind for part in one.get("content") or ()]
         return "".join(part.get("text") or "" for part in own)
 
-    return ParsedAnswer(
-        reasoning=join("reasoning"),
-        text=join("message"),
-        calls=tuple(
-            ToolCall(
-                id=item.get("call_id") or "",
-                name=item.get("name") or "",
-                arguments=item.get("arguments") or "",
-            )
-            for item in items
-            if item["type"] == "function_call"
-        ),
-        ending=ending,
-    )
+    calls = [{**one, "id": one.get("call_id")} for one in items if one["type"] == "function_call"]
+    return _make_answer(join("reasoning"), join("message"), calls, ending)
 
 
 # Which field of a content block each kind of delta adds to, and the field that brings it.
@@ -377,16 +368,11 @@ class MessagesApi:
 
 
 def _read_blocks(blocks: list[Json], ending: str | None) -> ParsedAnswer:
-    return ParsedAnswer(
-        reasoning="".join(one["thinking"] for one in blocks if one["type"] == "thinking"),
-        text="".join(one["text"] for one in blocks if one["type"] == "text"),
-        calls=tuple(
-            ToolCall(id=one.get("id") or "", name=one.get("name") or "", arguments=one["json"])
-            for one in blocks
-            if one["type"] == "tool_use"
-        ),
-        ending=ending or "",
-    )
+    def join(kind: str, field: str) -> str:
+        return "".join(one[field] for one in blocks if one["type"] == kind)
+
+    calls = [{**one, "arguments": one["json"]} for one in blocks if one["type"] == "tool_use"]
+    return _make_answer(join("thinking", "thinking"), join("text", "text"), calls, ending)
 
 
 Api = type[ChatApi] | type[ResponsesApi] | type[MessagesApi]
