@@ -252,35 +252,40 @@ class Bench:
         return sample.model_copy(update={"task": prompt.task, "turn": prompt.turn, "call": call})
 
     def _make_request(self, prompt: Prompt, load: str) -> Request:
-        extra: dict[str, Any] = dict(prompt.extra)
-        temperature = extra.pop("temperature", 0.0)
+        more: dict[str, Any] = {}
         if self.prefix_cache == "cold":
-            extra["cache_salt"] = make_salt(self.salt, load, prompt.unit)
-        if self.thinking is not None and prompt.messages:
-            extra["chat_template_kwargs"] = {"enable_thinking": self.thinking}
+            more["cache_salt"] = make_salt(self.salt, load, prompt.unit)
         if prompt.task is not None:
-            extra["tool_choice"] = self._choose_tool(prompt.expected_tool)
+            more["tool_choice"] = self._choose_tool(prompt.expected_tool)
         if prompt.task is not None and self.tool_choice == "named":
             # vLLM's parsers with a structural tag hold only strict tools to their schemas.
-            extra["tools"] = [
+            more["tools"] = [
                 {**tool, "function": {**tool["function"], "strict": True}}
-                for tool in extra["tools"]
+                for tool in prompt.extra["tools"]
             ]
-        return Request(
-            prompt_id=prompt.id,
-            kind=prompt.kind,
-            messages=prompt.messages,
-            prompt_ids=prompt.prompt_ids,
-            max_tokens=prompt.max_tokens,
-            temperature=temperature,
-            extra=extra,
-        )
+        return make_request(prompt, self.thinking, **more)
 
     def _choose_tool(self, expected: str | None) -> str | dict[str, Any]:
         """Return the tool choice: the model's as for agents, the expected tool by name, or none."""
         if self.tool_choice == "named" and expected is not None:
             return {"type": "function", "function": {"name": expected}}
         return "auto" if self.tool_choice == "auto" else "none"
+
+
+def make_request(prompt: Prompt, thinking: bool | None, **more: Any) -> Request:
+    """Return a prompt's request; `more` adds to its fields or replaces them."""
+    extra = {**prompt.extra, **more}
+    if thinking is not None and prompt.messages:
+        extra["chat_template_kwargs"] = {"enable_thinking": thinking}
+    return Request(
+        prompt_id=prompt.id,
+        kind=prompt.kind,
+        messages=prompt.messages,
+        prompt_ids=prompt.prompt_ids,
+        max_tokens=prompt.max_tokens,
+        temperature=extra.pop("temperature", 0.0),
+        extra=extra,
+    )
 
 
 def summarize(load: Load, samples: Sequence[Sample]) -> BenchCell:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from slipstream.engines.vllm import GPU_BLOCK_TOKENS
 from slipstream.errors import EngineError, InvalidInputError
+from slipstream.measuring.bench import make_request
 from slipstream.measuring.client.completions import Answer, Request, ask, ask_all
 from slipstream.measuring.client.endpoint import Endpoint, read_served_model
 from slipstream.measuring.client.engine_metrics import read_engine_counts, read_metrics
@@ -244,28 +245,16 @@ def split_requests(
             "all prompts have a grammar or a penalty: others are needed, too",
             hint="add others: --workload prose FILE",
         )
-    made = {prompt.id: _make_request(prompt, thinking) for prompt in workload.prompts}
-    return [made[one.id] for one in free], [made[one.id] for one in bent]
+
+    def make(prompt: Prompt) -> Request:
+        return make_request(prompt, thinking, **{**PINNED, **prompt.extra, "temperature": 0.0})
+
+    return list(map(make, free)), list(map(make, bent))
 
 
 def _is_bent(prompt: Prompt) -> bool:
     forced = prompt.extra.get("tool_choice") not in (None, "none", "auto")
     return forced or not BENDING.isdisjoint(prompt.extra)
-
-
-def _make_request(prompt: Prompt, thinking: bool | None) -> Request:
-    extra = {**PINNED, **prompt.extra}
-    extra.pop("temperature", None)
-    if thinking is not None and prompt.messages:
-        extra["chat_template_kwargs"] = {"enable_thinking": thinking}
-    return Request(
-        prompt_id=prompt.id,
-        kind=prompt.kind,
-        messages=prompt.messages,
-        prompt_ids=prompt.prompt_ids,
-        max_tokens=prompt.max_tokens,
-        extra=extra,
-    )
 
 
 def make_long_requests(
