@@ -319,10 +319,16 @@ def summarize(load: Load, samples: Sequence[Sample]) -> BenchCell:
 
 
 def list_cells(loads: Sequence[Load], samples: Sequence[Sample]) -> list[BenchCell]:
-    by_load: dict[tuple[str, int], list[Sample]] = {}
-    for sample in samples:
-        by_load.setdefault((sample.kind, sample.concurrency), []).append(sample)
+    by_load = split_loads(samples)
     return [summarize(load, by_load[load.kind, load.concurrency]) for load in loads]
+
+
+def split_loads(samples: Sequence[Sample]) -> dict[tuple[str, int], list[Sample]]:
+    """Sort samples by kind and concurrency."""
+    loads: dict[tuple[str, int], list[Sample]] = {}
+    for sample in samples:
+        loads.setdefault((sample.kind, sample.concurrency), []).append(sample)
+    return loads
 
 
 def make_salt(*parts: str) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import exp, inf, log1p
 from typing import TYPE_CHECKING
 
+from slipstream.measuring.bench import split_loads
 from slipstream.measuring.comparing.blocks import (
     Arm,
     Block,
@@ -12,7 +13,6 @@ from slipstream.measuring.comparing.blocks import (
     has_tasks,
     list_timed,
     read_blocks,
-    split_block,
 )
 from slipstream.measuring.comparing.cautions import Caution, find_cautions, find_disturbance
 from slipstream.measuring.comparing.design import LETTERS, Design, Pair
@@ -143,7 +143,7 @@ def judge(
     `machines` has what else the machine did during each block. If it was busy, no outcome is drawn.
     """
     names = dict(zip(LETTERS, arms, strict=False))
-    live = [block for block in blocks if any(map(list_timed, split_block(block).values()))]
+    live = [block for block in blocks if any(map(list_timed, split_loads(block.samples).values()))]
     measure: Measure = "wall time per task" if has_tasks(blocks) else "time per token"
     readings = read_blocks(live, len(arms))
     speed = Effects.find(readings.design, readings.speeds, seed, draws)

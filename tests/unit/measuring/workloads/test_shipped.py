@@ -7,11 +7,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.measuring.workloads.shipped import (
-    DATA,
-    KINDS,
-    make_prompts,
-)
+from slipstream.measuring.workloads.shipped import DATA, KINDS, make_prompts
 from slipstream.measuring.workloads.workload import Prompt, Workload, estimate_tokens
 
 CONTENT = {

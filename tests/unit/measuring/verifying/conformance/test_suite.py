@@ -9,11 +9,7 @@ import pytest
 from slipstream.errors import EngineError
 from slipstream.measuring.verifying.conformance import asking
 from slipstream.measuring.verifying.conformance.answers import CallCheck
-from slipstream.measuring.verifying.conformance.asking import (
-    NO_REASONING,
-    ask_plain,
-    ask_requests,
-)
+from slipstream.measuring.verifying.conformance.asking import NO_REASONING, ask_plain, ask_requests
 from slipstream.measuring.verifying.conformance.cases import CASES, REPORTS, Case
 from slipstream.measuring.verifying.conformance.judging import CallJudge
 from tests.unit.measuring.verifying.conformance.toy_calls import ToyAnswer, find_forced
