@@ -64,12 +64,10 @@ class Take(Record):
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """Return the ids alone."""
         return tuple(token.id for token in self.tokens)
 
     @property
     def seconds(self) -> float:
-        """Return the time of the whole answer."""
         return self.tokens[-1].seconds
 
 
@@ -81,7 +79,6 @@ class Recorder:
     chunks: dict[str, list[Chunk]] = field(default_factory=dict)
 
     def add(self, request: Request, seconds: float, token_ids: Sequence[int]) -> None:
-        """Keep a chunk."""
         self.chunks.setdefault(request.prompt_id, []).append((seconds, token_ids))
 
     def list_takes(self, prompts: Sequence[Prompt], samples: Sequence[Sample]) -> list[Take]:
@@ -144,7 +141,6 @@ class Demo(Record):
 
     @property
     def pairs(self) -> list[tuple[Take, Take]]:
-        """Return the two answers to each prompt."""
         return list(zip(*self.takes, strict=True))
 
     @property
@@ -157,7 +153,6 @@ class Demo(Record):
 
     @property
     def speed_up(self) -> float:
-        """Return the mean speed-up of the prompts."""
         return geometric_mean(self.speed_ups)
 
     @property

@@ -23,13 +23,13 @@ from slipstream.measuring.client.load import (
 from slipstream.measuring.client.sample import Sample
 from slipstream.measuring.client.streaming import OnTokens
 from slipstream.measuring.machine_watch import MachineLoad
-from slipstream.measuring.percentiles import Percentiles, rank
 from slipstream.measuring.tasks import TaskFigures, describe_tasks
 from slipstream.measuring.tool_calls import judge_call
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
 from slipstream.steering.drafts import Drafts
+from slipstream.steering.percentiles import Percentiles, rank
 
 WARM_UP_ROUNDS = 8
 WARM_UP_PROMPTS = 6
@@ -252,35 +252,40 @@ class Bench:
         return sample.model_copy(update={"task": prompt.task, "turn": prompt.turn, "call": call})
 
     def _make_request(self, prompt: Prompt, load: str) -> Request:
-        extra: dict[str, Any] = dict(prompt.extra)
-        temperature = extra.pop("temperature", 0.0)
+        more: dict[str, Any] = {}
         if self.prefix_cache == "cold":
-            extra["cache_salt"] = make_salt(self.salt, load, prompt.unit)
-        if self.thinking is not None and prompt.messages:
-            extra["chat_template_kwargs"] = {"enable_thinking": self.thinking}
+            more["cache_salt"] = make_salt(self.salt, load, prompt.unit)
         if prompt.task is not None:
-            extra["tool_choice"] = self._choose_tool(prompt.expected_tool)
+            more["tool_choice"] = self._choose_tool(prompt.expected_tool)
         if prompt.task is not None and self.tool_choice == "named":
             # vLLM's parsers with a structural tag hold only strict tools to their schemas.
-            extra["tools"] = [
+            more["tools"] = [
                 {**tool, "function": {**tool["function"], "strict": True}}
-                for tool in extra["tools"]
+                for tool in prompt.extra["tools"]
             ]
-        return Request(
-            prompt_id=prompt.id,
-            kind=prompt.kind,
-            messages=prompt.messages,
-            prompt_ids=prompt.prompt_ids,
-            max_tokens=prompt.max_tokens,
-            temperature=temperature,
-            extra=extra,
-        )
+        return make_request(prompt, self.thinking, **more)
 
     def _choose_tool(self, expected: str | None) -> str | dict[str, Any]:
         """Return the tool choice: the model's as for agents, the expected tool by name, or none."""
         if self.tool_choice == "named" and expected is not None:
             return {"type": "function", "function": {"name": expected}}
         return "auto" if self.tool_choice == "auto" else "none"
+
+
+def make_request(prompt: Prompt, thinking: bool | None, **more: Any) -> Request:
+    """Return a prompt's request; `more` adds to its fields or replaces them."""
+    extra = {**prompt.extra, **more}
+    if thinking is not None and prompt.messages:
+        extra["chat_template_kwargs"] = {"enable_thinking": thinking}
+    return Request(
+        prompt_id=prompt.id,
+        kind=prompt.kind,
+        messages=prompt.messages,
+        prompt_ids=prompt.prompt_ids,
+        max_tokens=prompt.max_tokens,
+        temperature=extra.pop("temperature", 0.0),
+        extra=extra,
+    )
 
 
 def summarize(load: Load, samples: Sequence[Sample]) -> BenchCell:
@@ -314,11 +319,16 @@ def summarize(load: Load, samples: Sequence[Sample]) -> BenchCell:
 
 
 def list_cells(loads: Sequence[Load], samples: Sequence[Sample]) -> list[BenchCell]:
-    """Return the figures of each load from the samples of all."""
-    by_load: dict[tuple[str, int], list[Sample]] = {}
-    for sample in samples:
-        by_load.setdefault((sample.kind, sample.concurrency), []).append(sample)
+    by_load = split_loads(samples)
     return [summarize(load, by_load[load.kind, load.concurrency]) for load in loads]
+
+
+def split_loads(samples: Sequence[Sample]) -> dict[tuple[str, int], list[Sample]]:
+    """Sort samples by kind and concurrency."""
+    loads: dict[tuple[str, int], list[Sample]] = {}
+    for sample in samples:
+        loads.setdefault((sample.kind, sample.concurrency), []).append(sample)
+    return loads
 
 
 def make_salt(*parts: str) -> str:
@@ -329,11 +339,9 @@ def make_salt(*parts: str) -> str:
 
 
 def is_flat(times: Sequence[float]) -> bool:
-    """Return whether the last few differ by little."""
     last = times[-FLAT_ROUNDS:]
     return len(last) == FLAT_ROUNDS and max(last) <= FLAT_WITHIN * min(last)
 
 
 def _strip(sample: Sample) -> Sample:
-    """Return the sample without its text."""
     return sample.model_copy(update={"text": "", "token_ids": (), "calls": ()})

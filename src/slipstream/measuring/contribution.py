@@ -7,7 +7,7 @@ its known failures are named, and there is no recipe.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from statistics import fmean
@@ -62,7 +62,6 @@ class PlannedAgainstMeasured(Record):
 
     @property
     def ratio(self) -> float | None:
-        """Return measured over planned."""
         return self.measured / self.planned if self.planned and self.measured else None
 
 
@@ -108,27 +107,18 @@ def _hold_against_plan(comparison: Comparison, log: str) -> Iterator[PlannedAgai
     sizes = {item.name: item.size_bytes for item in memory.items}
     pool, per_token = memory.kv_pool_bytes, memory.kv_bytes_per_token
     weights = [sizes[name] for name in ("target weights", "drafter weights") if name in sizes]
-    whole = [*sizes.values(), pool]
     taken = [cell.memory_bytes for cell in _list_cells(comparison, "B")]
     loaded, tokens = _LOADED.findall(log), _KV_TOKENS.findall(log)
-    yield PlannedAgainstMeasured(
-        what="memory",
-        unit="bytes",
-        planned=None if None in whole else sum(filter(None, whole)),
-        measured=max(filter(None, taken), default=None),
-    )
-    yield PlannedAgainstMeasured(
-        what="weights",
-        unit="bytes",
-        planned=None if None in weights else sum(filter(None, weights)),
-        measured=round(float(loaded[-1]) * 2**30) if loaded else None,
-    )
-    yield PlannedAgainstMeasured(
-        what="cache tokens",
-        unit="tokens",
-        planned=pool // per_token if pool and per_token else None,
-        measured=int(tokens[-1].replace(",", "")) if tokens else None,
-    )
+
+    def hold(what: Any, planned: Sequence[int | None], measured: int | None) -> Any:
+        unit: Any = "tokens" if what == "cache tokens" else "bytes"
+        known = None if None in planned else sum(filter(None, planned))
+        return PlannedAgainstMeasured(what=what, unit=unit, planned=known, measured=measured)
+
+    yield hold("memory", [*sizes.values(), pool], max(filter(None, taken), default=None))
+    yield hold("weights", weights, round(float(loaded[-1]) * 2**30) if loaded else None)
+    room = pool // per_token if pool and per_token else None
+    yield hold("cache tokens", [room], int(tokens[-1].replace(",", "")) if tokens else None)
 
 
 def _make_recipe(
@@ -198,7 +188,6 @@ def _describe_finding(
 
 
 def _average(comparison: Comparison, arm: str, finding: SpeedFinding) -> dict[str, float]:
-    """Average an arm's figures over its starts."""
     place = finding.kind, finding.concurrency
     cells = [one for one in _list_cells(comparison, arm) if (one.kind, one.concurrency) == place]
     found = {}
@@ -264,7 +253,6 @@ def collect_evidence(
 def add_figures(
     bundle: Bundle, contribution: Contribution, comparison: Comparison, certificate: Certificate
 ) -> None:
-    """Add what was measured."""
     document = contribution.model_dump(mode="json")
     bundle.add("contribution.json", "the recipe, and planned against measured", document)
     verdict = comparison.verdict.model_dump(mode="json", exclude={"cautions", "sentence"})

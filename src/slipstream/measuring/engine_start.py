@@ -6,6 +6,7 @@ A start that was disturbed by other processes is measured once more, if the mach
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,24 +46,19 @@ def measure_start(
     watch: MachineWatch,
 ) -> StartFigures:
     """Start a plan's engine for as long as it is measured; again if the machine was busy."""
-
-    def measure(bench: Bench, log: Path) -> StartFigures:
-        with open_start(plan, bench, log=log, environment=environment, say=say, watch=watch) as (
-            _,
-            figures,
-        ):
-            return figures
-
-    first = measure(bench, log)
+    start = partial(open_start, plan, environment=environment, say=say, watch=watch)
+    with start(bench, log=log) as (_, first):
+        pass
     if first.machine is None or not first.machine.is_busy:
         return first
     say(f"was disturbed: {first.machine.describe()}; waits for a quiet machine")
     if not watch.wait_until_quiet():
         say("its figures are kept: the machine stays busy")
         return first
-    bench = replace(bench, salt=f"{bench.salt} again")
-    again = measure(bench, log.with_stem(f"{log.stem}-again"))._replace(repeated=True)
-    return min((again, first), key=lambda one: one.machine.disturbance if one.machine else 0.0)
+    salted = replace(bench, salt=f"{bench.salt} again")
+    with start(salted, log=log.with_stem(f"{log.stem}-again")) as (_, again):
+        figures = (again._replace(repeated=True), first)
+    return min(figures, key=lambda one: one.machine.disturbance if one.machine else 0.0)
 
 
 @contextmanager

@@ -10,9 +10,9 @@ Only the CPUs that this process may run on are counted.
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
@@ -57,7 +57,6 @@ class MachineLoad(Record):
 
     @property
     def is_busy(self) -> bool:
-        """Return whether figures taken meanwhile mean little."""
         return bool(self.describe())
 
     @property
@@ -183,19 +182,13 @@ class MachineWatch:
 
     def _find_own(self, snapshot: Snapshot, sessions: Collection[int]) -> set[tuple[int, int]]:
         """Return this process, its children and the engines' sessions."""
-        children: dict[int, list[tuple[int, int]]] = {}
-        for key, process in snapshot.processes.items():
-            children.setdefault(process.parent, []).append(key)
-        own = {
-            key
-            for key, process in snapshot.processes.items()
-            if key[0] == self.root or process.session in sessions
-        }
-        waiting = list(own)
-        while waiting:
-            found = [key for key in children.get(waiting.pop()[0], ()) if key not in own]
-            own.update(found)
-            waiting += found
+        processes = snapshot.processes.items()
+        own = {key for key, one in processes if key[0] == self.root or one.session in sessions}
+        found = own
+        while found:
+            pids = {pid for pid, _ in found}
+            found = {key for key, one in processes if one.parent in pids and key not in own}
+            own = own | found
         return own
 
 
@@ -264,15 +257,13 @@ def _parse_process(text: str) -> tuple[tuple[int, int], _Process] | None:
 def _count_own(snapshot: Snapshot, own: set[tuple[int, int]]) -> int:
     """Count ticks with those of children that ended: a parent keeps them."""
     living = (snapshot.processes[key] for key in own if key in snapshot.processes)
-    return sum(chain.from_iterable((one.ticks, one.reaped_ticks) for one in living))
+    return sum(one.ticks + one.reaped_ticks for one in living)
 
 
 def _find_busiest(before: Snapshot, after: Snapshot, own: set[tuple[int, int]]) -> str | None:
-    used: dict[str, int] = {}
+    used: Counter[str] = Counter()
     for key, process in after.processes.items():
         if key not in own:
             earlier = before.processes.get(key)
-            ticks = process.ticks - (earlier.ticks if earlier else 0)
-            used[process.name] = used.get(process.name, 0) + ticks
-    name = max(used, key=used.__getitem__, default=None)
-    return name if name is not None and used[name] > 0 else None
+            used[process.name] += process.ticks - (earlier.ticks if earlier else 0)
+    return next((name for name, ticks in used.most_common(1) if ticks > 0), None)

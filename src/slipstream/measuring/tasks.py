@@ -9,8 +9,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 from slipstream.measuring.client.sample import CallOutcome, Sample
-from slipstream.measuring.percentiles import Percentiles, rank
 from slipstream.records import Record
+from slipstream.steering.percentiles import Percentiles, rank
 
 
 class TurnFigures(Record):

@@ -14,11 +14,11 @@ from math import exp, inf, log
 from random import Random
 from typing import NamedTuple
 
-from slipstream.measuring.percentiles import Percentiles
 from slipstream.sizing.demand import HOUR, Arrival
 from slipstream.sizing.engine_speed import EngineSpeed
 from slipstream.sizing.replica import Replica, SimulatedRequest
 from slipstream.sizing.sizing import Routing, ServedFigures
+from slipstream.steering.percentiles import Percentiles
 from slipstream.tuning.goal import Goal
 
 THROUGHPUT = Goal(name="throughput")

@@ -4,10 +4,10 @@ import re
 from typing import Literal
 
 from slipstream.errors import UsageError
-from slipstream.measuring.percentiles import Percentiles
 from slipstream.records import Record
 from slipstream.sizing.demand import Demand
 from slipstream.sizing.engine_speed import EngineSpeed
+from slipstream.steering.percentiles import Percentiles
 from slipstream.tuning.goal import Goal
 
 HOURS_PER_YEAR = 8766.0

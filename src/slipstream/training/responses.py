@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from slipstream.errors import EngineError
-from slipstream.measuring.client.completions import Answer, Request, ask_all
+from slipstream.measuring.client.completions import Answer, Request, ask, ask_all
 from slipstream.measuring.workloads.lines import read_lines
 from slipstream.records import Record
 from slipstream.steering.drafts import Drafts
@@ -58,7 +58,7 @@ def regenerate(
             report(len(lengths), len(wanted), sum(lengths.values()))
 
         requests = _make_requests(missing, settings)
-        ask_all(url, requests, concurrency=concurrency, on_answer=keep)
+        ask_all(url, requests, ask, concurrency=concurrency, on_answer=keep)
 
 
 def read_responses(path: Path) -> tuple[Response, ...]:
@@ -85,7 +85,7 @@ def measure_served(
     by_kind = sorted(conversations, key=lambda conversation: conversation.kind)
     for kind, group in groupby(by_kind, key=lambda conversation: conversation.kind):
         requests = _make_requests(list(group), settings)
-        ask_all(url, requests, concurrency=1, on_answer=keep)
+        ask_all(url, requests, ask, concurrency=1, on_answer=keep)
         measured[kind] = Drafts.total(map(_count_drafts, answers[-len(requests) :]))
         if not measured[kind].drafts:
             raise EngineError(

@@ -28,16 +28,12 @@ from slipstream.measuring.comparing.comparison import ComparedArm, Start
 from slipstream.measuring.machine_watch import MachineWatch
 from tests.unit.demo.pieces import TEXT, decode, make_demo
 from tests.unit.measuring.client.stream_server import (
-    CHUNKED,
-    LAST_CHUNK,
     ROLE,
     answer_with,
     count,
-    frame,
     refuse,
     run_stream_server,
     say,
-    write_events,
 )
 from tests.unit.reporting.records import make_plans
 
@@ -140,14 +136,6 @@ def test_all_tokens_of_a_chunk_but_the_last_were_drafted(bed: Bed) -> None:
     assert (start.samples[0].drafts, start.samples[0].accepted) == (2, 3)
     seconds = [token.seconds for token in taken.tokens]
     assert 0 < seconds[0] <= seconds[1] == seconds[3] <= seconds[5] == taken.seconds
-
-
-def test_chunks_that_arrive_together_are_still_two(bed: Bed) -> None:
-    first, rest = write_events(*EVENTS[:2]), write_events(*EVENTS[2:], "[DONE]")
-    bed.answer = lambda _: pace([CHUNKED, frame(first), frame(rest), LAST_CHUNK])
-    _, (taken, *_) = bed.perform()
-    assert taken.tokens[1].seconds == taken.tokens[-1].seconds
-    assert [token.text for token in taken.tokens if token.drafted] == ["b", "c", "e"]
 
 
 def test_tokens_that_waited_for_each_other_were_not_drafted_by_a_plain_engine(bed: Bed) -> None:

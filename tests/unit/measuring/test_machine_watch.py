@@ -73,6 +73,17 @@ def make(proc: Path, *computations: float, cpus: frozenset[int] | None = None) -
     )
 
 
+def watch_until(
+    watch: MachineWatch, proc: Path, *rows: tuple[int, int, int], sessions: tuple[int, ...] = ()
+) -> MachineLoad:
+    """Watch until each CPU has these ticks."""
+    before = watch.begin()
+    write_cpus(proc, *rows)
+    found = watch.end(before, sessions)
+    assert found is not None
+    return found
+
+
 @pytest.fixture
 def proc(tmp_path: Path) -> Path:
     """Lay out a machine of two CPUs: we, our child, an engine's session, a stranger."""
@@ -107,33 +118,20 @@ def test_what_we_and_the_engine_use_is_not_others(proc: Path) -> None:
 
 def test_only_our_cpus_count(proc: Path) -> None:
     watch = make(proc, cpus=frozenset({1}))
-    before = watch.begin()
-    write_cpus(proc, (2000, 5000, 0), (1000, 6000, 0))
-    found = watch.end(before)
-    assert found is not None
+    found = watch_until(watch, proc, (2000, 5000, 0), (1000, 6000, 0))
     assert (found.cores, found.other_cpu_share, found.is_busy) == (1, 0, False)
 
 
 def test_a_hypervisor_that_takes_the_cores_is_named(proc: Path) -> None:
-    watch = make(proc)
-    before = watch.begin()
-    write_cpus(proc, (1000, 5400, 100), (1000, 5500, 0))
-    found = watch.end(before)
-    assert found is not None
+    found = watch_until(make(proc), proc, (1000, 5400, 100), (1000, 5500, 0))
     assert found.describe() == "the hypervisor took 10% of the cores' time"
 
 
 def test_a_slower_computation_finds_what_proc_does_not_show(proc: Path) -> None:
     watch = make(proc, 0.01, 0.03, 0.012, 0.011)
-    write_cpus(proc, (1000, 5000, 0), (1000, 5000, 0))
-    before = watch.begin()
-    write_cpus(proc, (1000, 5500, 0), (1000, 5500, 0))
-    slow = watch.end(before)
-    assert slow is not None
+    slow = watch_until(watch, proc, (1000, 5500, 0), (1000, 5500, 0))
     assert slow.describe() == "a fixed computation took 3.0 times its usual time"
-    again = watch.end(watch.begin())
-    assert again is not None
-    assert not again.is_busy
+    assert not watch_until(watch, proc, (1000, 5500, 0), (1000, 5500, 0)).is_busy
 
 
 def test_a_moment_is_too_short_to_say_anything() -> None:
@@ -203,13 +201,10 @@ def test_a_real_stranger_is_seen_and_a_real_child_is_not() -> None:
     assert os.getpid() == own.root
 
 
-def test_a_process_cannot_write_to_the_terminal_by_its_name(tmp_path: Path) -> None:
-    proc = tmp_path / "proc"
-    write_cpus(proc, (0, 0, 0))
+def test_a_process_cannot_write_to_the_terminal_by_its_name(proc: Path) -> None:
+    watch = make(proc)
     write_process(proc, STRANGER, 0, name="evil\x1b[2J")
-    watch = MachineWatch(proc=proc, cpus=None, root=ROOT, compute=lambda: 1.0, clock=Times().clock)
     before = watch.begin()
-    write_cpus(proc, (500, 0, 0))
     write_process(proc, STRANGER, 500, name="evil\x1b[2J")
     found = watch.end(before)
     assert found is not None

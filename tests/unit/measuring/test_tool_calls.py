@@ -110,9 +110,5 @@ def test_a_misfit_is_named_by_its_place(change: dict[str, Any], misfit: str) -> 
 def test_an_integer_is_whole_and_no_truth_value(value: Any, fits: bool) -> None:
     assert (find_misfit(value, {"type": "integer"}) is None) == fits
     assert (find_misfit(value, {"enum": [1, 2]}) is None) == fits
-
-
-def test_null_fits_where_it_is_named() -> None:
-    assert find_misfit(None, {"type": ["string", "null"]}) is None
-    assert find_misfit(None, {"enum": ["C", None]}) is None
-    assert find_misfit(None, {"type": "string"}) is not None
+    for schema in ({"type": ["string", "null"]}, {"enum": ["C", None]}):
+        assert find_misfit(None, schema) is None

@@ -44,7 +44,6 @@ class Request:
 
     @property
     def path(self) -> str:
-        """Return the path that answers this kind of prompt."""
         return "/v1/chat/completions" if self.messages else "/v1/completions"
 
     def make_body(self, model: str) -> dict[str, Any]:
@@ -81,25 +80,6 @@ class Answer:
 
 def ask_all(
     endpoint: Endpoint | str,
-    requests: Sequence[Request],
-    *,
-    concurrency: int = 1,
-    on_answer: Callable[[int, Answer], None] = lambda *_: None,
-    on_failure: Callable[[EngineError], Answer] | None = None,
-) -> list[Answer]:
-    """Ask for complete answers, with `concurrency` requests in flight, as `call_all` does."""
-    return call_all(
-        endpoint,
-        requests,
-        ask,
-        concurrency=concurrency,
-        on_answer=on_answer,
-        on_failure=on_failure,
-    )
-
-
-def call_all(
-    endpoint: Endpoint | str,
     items: Sequence[Item],
     send: Callable[[httpx.AsyncClient, Item, str], Awaitable[Got]],
     *,
@@ -113,32 +93,41 @@ def call_all(
     it, unless `on_failure` returns what stands in the answer's place.
     """
     server = Endpoint(endpoint) if isinstance(endpoint, str) else endpoint
-    answers: dict[int, Got] = {}
 
-    async def run() -> None:
-        waiting = iter(enumerate(items))
+    async def run() -> list[Got]:
         async with open_client(server) as client:
-            model = server.model or await read_model(client)
+            model = server.model or (await read_model(client))[0]
 
-            async def work() -> None:
-                for number, item in waiting:
-                    try:
-                        answers[number] = await send(client, item, model)
-                    except EngineError as fault:
-                        if on_failure is None:
-                            raise
-                        answers[number] = on_failure(fault)
-                    on_answer(number, answers[number])
+            async def work(number: int, item: Item) -> Got:
+                try:
+                    answer = await send(client, item, model)
+                except EngineError as fault:
+                    if on_failure is None:
+                        raise
+                    answer = on_failure(fault)
+                on_answer(number, answer)
+                return answer
 
-            await work_together(min(concurrency, len(items)), work)
+            return await work_off(items, work, concurrency)
 
-    if items:
-        asyncio.run(run())
-    return [answers[number] for number in sorted(answers)]
+    return asyncio.run(run()) if items else []
+
+
+async def work_off(
+    items: Sequence[Item], work: Callable[[int, Item], Awaitable[Got]], concurrency: int
+) -> list[Got]:
+    """Work on numbered items, so many at a time; return the results in their order."""
+    waiting, results = iter(enumerate(items)), dict[int, Got]()
+
+    async def take() -> None:
+        for number, item in waiting:
+            results[number] = await work(number, item)
+
+    await work_together(min(concurrency, len(items)), take)
+    return [results[number] for number in sorted(results)]
 
 
 async def ask(client: httpx.AsyncClient, request: Request, model: str) -> Answer:
-    """Send one request and wait for the complete answer."""
     started = time.monotonic()
     document = await call(client, "POST", request.path, request.make_body(model))
     seconds = time.monotonic() - started

@@ -36,7 +36,6 @@ class Endpoint:
 
     @property
     def base(self) -> httpx.URL:
-        """Return the address that paths are appended to."""
         try:
             base = httpx.URL(self.url.rstrip("/").removesuffix("/v1"))
         except httpx.InvalidURL:
@@ -50,7 +49,6 @@ class Endpoint:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return the headers that say who asks."""
         return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
 
     def make_context(self) -> ssl.SSLContext | None:
@@ -85,30 +83,27 @@ def open_client(endpoint: Endpoint) -> httpx.AsyncClient:
     )
 
 
-async def read_model(client: httpx.AsyncClient) -> str:
-    """Return the name of the server's first model."""
-    listed = await call(client, "GET", "/v1/models")
-    try:
-        return str(listed["data"][0]["id"])
-    except (KeyError, IndexError, TypeError) as fault:
-        raise EngineError(f"{client.base_url} lists no model", hint=_HINT) from fault
-
-
 def read_served_model(endpoint: Endpoint) -> tuple[str, int | None]:
     """Return the name of the first model, and its context if the server reports it."""
 
-    async def ask() -> Any:
+    async def ask() -> tuple[str, int | None]:
         async with open_client(endpoint) as client:
-            return await call(client, "GET", "/v1/models")
+            return await read_model(client)
 
+    return asyncio.run(ask())
+
+
+async def read_model(client: httpx.AsyncClient) -> tuple[str, int | None]:
+    listed = await call(client, "GET", "/v1/models")
     try:
-        first = asyncio.run(ask())["data"][0]
+        first = listed["data"][0]
         name, context = str(first["id"]), first.get("max_model_len")
     except (LookupError, TypeError, AttributeError):
         name, context = "", None
     if not name or not name.isprintable():
         raise InvalidInputError(
-            f"{endpoint.url} lists no model", hint="name the address of an OpenAI-compatible server"
+            f"{client.base_url} lists no model",
+            hint="name the address of an OpenAI-compatible server",
         )
     return name, context if isinstance(context, int) and context > 0 else None
 
@@ -145,7 +140,6 @@ async def send(
 
 
 def no_answer(base: httpx.URL, fault: Exception) -> EngineError:
-    """Return the error for a server that cannot be reached."""
     why = f"{type(fault).__name__} {fault}".strip()
     hint = _CERTIFICATE_HINT if "CERTIFICATE_VERIFY_FAILED" in why else _HINT
     return EngineError(f"no answer from {base}: {why}", hint=hint)

@@ -64,13 +64,11 @@ class EngineCounts(Record):
 
     @property
     def cache_hit_share(self) -> float | None:
-        """Return the share of prompt tokens that the prefix cache had."""
         if not self.cache_queries or self.cache_hits is None:
             return None
         return self.cache_hits / self.cache_queries
 
     def since(self, before: "EngineCounts") -> "EngineCounts":
-        """Return what was counted in between."""
         counts = {
             name: now - (getattr(before, name) or 0)
             for name in _COUNTERS

@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import accumulate, count
 from typing import Protocol
 
-from slipstream.measuring.client.completions import Request, work_together
+from slipstream.measuring.client.completions import Request, work_off, work_together
 from slipstream.measuring.client.endpoint import Endpoint, no_answer, open_client, read_model
 from slipstream.measuring.client.sample import Sample
 from slipstream.measuring.client.streaming import OnTokens, stream
@@ -37,16 +37,10 @@ def run_closed_loop(
     """Send all requests, `concurrency` at a time; return the samples in the requests' order."""
 
     async def run() -> list[Sample]:
-        waiting = iter(enumerate(requests))
-        samples: dict[int, Sample] = {}
         async with _open_load(endpoint) as measure:
-
-            async def work() -> None:
-                for number, request in waiting:
-                    samples[number] = await measure(request, concurrency)
-
-            await work_together(min(concurrency, len(requests)), work)
-        return [samples[number] for number in sorted(samples)]
+            return await work_off(
+                requests, lambda _, request: measure(request, concurrency), concurrency
+            )
 
     return asyncio.run(run())
 
@@ -119,18 +113,14 @@ def run_open_loop(
     """Send each request at its second, drawn or from a trace, whatever is still in flight."""
 
     async def run() -> list[Sample]:
-        waiting = iter(enumerate(pairs))
-        samples: dict[int, Sample] = {}
         async with _open_load(endpoint) as measure:
             began = time.monotonic()
 
-            async def work() -> None:
-                number, (request, arrival) = next(waiting)
-                await asyncio.sleep(began + arrival - time.monotonic())
-                samples[number] = await measure(request)
+            async def work(_: int, pair: tuple[Request, float]) -> Sample:
+                await asyncio.sleep(began + pair[1] - time.monotonic())
+                return await measure(pair[0])
 
-            await work_together(len(pairs), work)
-        return [samples[number] for number in sorted(samples)]
+            return await work_off(pairs, work, len(pairs))
 
     pairs = list(zip(requests, arrivals, strict=True))
     return asyncio.run(run())
@@ -179,7 +169,7 @@ async def _find_model(endpoint: Endpoint, wire: Wire) -> str:
     """Return the model's name, which also shows whether the server is there."""
     if endpoint.model is None:
         async with open_client(endpoint) as client:
-            return await read_model(client)
+            return (await read_model(client))[0]
     try:
         async with wire.borrow():
             return endpoint.model

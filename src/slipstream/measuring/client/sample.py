@@ -9,8 +9,9 @@ CallOutcome = Literal["parsed", "no call", "another tool", "not JSON", "against 
 
 
 class ToolCall(Record):
-    """A tool's name and arguments as the server streamed them."""
+    """A call as it arrived; `arguments` is the JSON text, valid or not."""
 
+    id: str = ""
     name: str
     arguments: str
 
@@ -51,7 +52,6 @@ class Sample(Record):
 
     @property
     def draft_counts(self) -> Drafts:
-        """Return the drafts alone."""
         return Drafts(drafts=self.drafts, drafted=self.drafted, accepted=self.accepted_by_position)
 
     @property

@@ -89,7 +89,6 @@ class StreamReader:
         call[1] += function.get("arguments") or ""
 
     def describe(self, began: float) -> dict[str, Any]:
-        """Return the sample so far."""
         usage = self.usage or {}
         details = usage.get("prompt_tokens_details") or {}
         return {
@@ -128,8 +127,6 @@ async def stream(
     load_began: float,
     on_tokens: OnTokens | None = None,
 ) -> Sample:
-    """Send the request, read the stream and return a sample."""
-
     def watch(now: float, token_ids: Sequence[int]) -> None:
         if on_tokens is not None:
             on_tokens(request, now - began, token_ids)

@@ -115,7 +115,6 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_free(self) -> bool:
-        """Return whether another exchange may follow."""
         fresh = time.monotonic() - self.heard_at < IDLE_SECONDS
         return self._transport is not None and self.reader.keeps and self.reader.complete and fresh
 
@@ -178,7 +177,6 @@ class Wire:
         self._fields = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
 
     def make_post(self, path: str, body: Any) -> bytes:
-        """Write a whole request."""
         content = json.dumps(body).encode()
         path = self._base.raw_path.decode().rstrip("/") + path
         head = f"POST {path} HTTP/1.1\r\n{self._fields}Content-Length: {len(content)}\r\n\r\n"

@@ -1,7 +1,7 @@
 """`Block`: one start of one arm with its samples; and blocks as tables of numbers.
 
 A round is blocks that followed one another, in the order that `design.py` gives: A B B A for two
-arms. A round of one arm alone, A A A A, is a control: it shows what a restart does.
+arms.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from slipstream.errors import InvalidInputError
+from slipstream.measuring.bench import split_loads
 from slipstream.measuring.client.sample import Sample
 from slipstream.measuring.comparing.design import LETTERS, Design, list_rounds
 from slipstream.measuring.comparing.statistics import Cell
@@ -67,7 +68,7 @@ def read_blocks(blocks: Sequence[Block], arms: int = 2) -> Readings:
             f"too few blocks to tell speed from noise: {found}",
             hint=f"slipstream compare --rounds 1: let one round {' '.join(order)} end",
         )
-    loads = [split_block(block) for block in blocks]
+    loads = [split_loads(block.samples) for block in blocks]
     cells = sorted(set[Cell].intersection(*(set(load) for load in loads)))
     tables = {cell: [_read_speeds(load[cell]) for load in loads] for cell in cells}
     speeds = {
@@ -84,16 +85,7 @@ def read_blocks(blocks: Sequence[Block], arms: int = 2) -> Readings:
     return Readings(design, speeds, throughputs)
 
 
-def split_block(block: Block) -> dict[Cell, list[Sample]]:
-    """Sort a block's samples by cell."""
-    cells: dict[Cell, list[Sample]] = {}
-    for sample in block.samples:
-        cells.setdefault((sample.kind, sample.concurrency), []).append(sample)
-    return cells
-
-
 def has_tasks(blocks: Sequence[Block]) -> bool:
-    """Return whether the blocks were asked tasks, and not prompts on their own."""
     return any(sample.task is not None for block in blocks for sample in block.samples)
 
 

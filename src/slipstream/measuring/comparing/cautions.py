@@ -9,14 +9,8 @@ from math import exp, log
 from statistics import fmean
 from typing import Literal
 
-from slipstream.measuring.comparing.blocks import (
-    Arm,
-    Block,
-    Readings,
-    has_tasks,
-    list_timed,
-    split_block,
-)
+from slipstream.measuring.bench import split_loads
+from slipstream.measuring.comparing.blocks import Arm, Block, Readings, has_tasks, list_timed
 from slipstream.measuring.comparing.statistics import Cell
 from slipstream.measuring.machine_watch import MachineLoad
 from slipstream.records import Record
@@ -88,7 +82,7 @@ def _find_gaps(blocks: Sequence[Block], readings: Readings) -> Iterator[Caution]
     asked = {
         (cell, sample.task or sample.prompt_id)
         for block in blocks
-        for cell, samples in split_block(block).items()
+        for cell, samples in split_loads(block.samples).items()
         for sample in samples
     }
     kept = {(cell, name) for cell, prompts in readings.speeds.items() for name in prompts}
@@ -107,7 +101,7 @@ def _find_lengths(
 ) -> Iterator[Caution]:
     lengths: dict[tuple[Cell, str], dict[Arm, list[int]]] = {}
     for block in blocks:
-        for cell, samples in split_block(block).items():
+        for cell, samples in split_loads(block.samples).items():
             for timed in list_timed(samples):
                 if timed.name in readings.speeds.get(cell, ()):
                     by_arm = lengths.setdefault((cell, timed.name), {arm: [] for arm in names})

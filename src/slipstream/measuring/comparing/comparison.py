@@ -32,7 +32,6 @@ class Start(Block):
 
     @property
     def cells(self) -> list[BenchCell]:
-        """Return the figures of each load."""
         return list_cells(self.loads, self.samples)
 
 
@@ -56,7 +55,6 @@ class Comparison(Record):
     def conclude(
         cls, conditions: Conditions, arms: Sequence[ComparedArm], starts: Sequence[Start]
     ) -> "Comparison":
-        """Judge the arms, and return the result with its evidence."""
         verdict = judge(
             starts,
             arms=[arm.name for arm in arms],
@@ -83,7 +81,6 @@ class Comparing:
     localize: Callable[[LaunchPlan], LaunchPlan] = lambda plan: plan
 
     def run(self, conditions: Conditions) -> Comparison:
-        """Run every round and return the result."""
         orders = enumerate(list_rounds(len(self.arms), self.rounds))
         blocks = [(number, arm) for number, order in orders for arm in order]
         starts: list[Start] = []

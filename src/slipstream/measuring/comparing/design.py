@@ -39,7 +39,7 @@ def list_rounds(arms: int, rounds: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Design:
-    """Which arm each block ran, and in which round; a round of one arm is about noise only.
+    """Which arm each block ran, and in which round.
 
     Effects are least squares with a level for each round, so no round has to be complete.
     """
@@ -49,12 +49,10 @@ class Design:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Return the arms by their letters."""
         return tuple(sorted(set(self.arms)))
 
     @cached_property
     def pairs(self) -> list[Pair]:
-        """List every two arms."""
         return list(combinations(self.names, 2))
 
     @cached_property
@@ -76,7 +74,6 @@ class Design:
 
     @property
     def degrees_of_freedom(self) -> int:
-        """Count the degrees of freedom that are left for noise."""
         return len(self.arms) - self._rank
 
     @property

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import exp, inf, log1p
 from typing import TYPE_CHECKING
 
+from slipstream.measuring.bench import split_loads
 from slipstream.measuring.comparing.blocks import (
     Arm,
     Block,
@@ -12,7 +13,6 @@ from slipstream.measuring.comparing.blocks import (
     has_tasks,
     list_timed,
     read_blocks,
-    split_block,
 )
 from slipstream.measuring.comparing.cautions import Caution, find_cautions, find_disturbance
 from slipstream.measuring.comparing.design import LETTERS, Design, Pair
@@ -69,7 +69,6 @@ class Effects:
     errors: "Array"
 
     def estimate(self, contrast: Contrast) -> SpeedRatio:
-        """Return a contrast's ratio with its interval."""
         value, half = self.values[contrast], self.halves[contrast]
         return SpeedRatio(ratio=exp(value), low=exp(value - half), high=exp(value + half))
 
@@ -114,7 +113,6 @@ class Effects:
 
     @classmethod
     def find(cls, design: Design, values: Values, seed: int, draws: int) -> "Effects":
-        """Estimate every pair of arms in every row."""
         import numpy as np
 
         noise = find_noise(design, values)
@@ -145,7 +143,7 @@ def judge(
     `machines` has what else the machine did during each block. If it was busy, no outcome is drawn.
     """
     names = dict(zip(LETTERS, arms, strict=False))
-    live = [block for block in blocks if any(map(list_timed, split_block(block).values()))]
+    live = [block for block in blocks if any(map(list_timed, split_loads(block.samples).values()))]
     measure: Measure = "wall time per task" if has_tasks(blocks) else "time per token"
     readings = read_blocks(live, len(arms))
     speed = Effects.find(readings.design, readings.speeds, seed, draws)
@@ -173,7 +171,8 @@ def judge(
         )
         for (first, second), own in findings.items()
     )
-    more = None if busy else _count_more_blocks(speed, pairs, places, names, seed, draws // 4)
+    unclear = [(readings.design.pairs[number], row) for number, row in list_unclear(pairs, places)]
+    more = None if busy else speed.count_more_blocks(unclear, seed, draws // 4)
     answer, sentence = conclude(pairs, places, cautions, more, measure)
     return Verdict(
         measure=measure,
@@ -186,23 +185,6 @@ def judge(
         more_blocks=more,
         sentence=sentence,
     )
-
-
-def _count_more_blocks(
-    speed: Effects,
-    pairs: Sequence[PairFindings],
-    places: Sequence[Place],
-    names: Mapping[Arm, str],
-    seed: int,
-    draws: int,
-) -> int | None:
-    """Count the blocks that would settle what the sentence leaves open."""
-    letters = {name: letter for letter, name in names.items()}
-    unclear = [
-        ((letters[first], letters[second]), row)
-        for (first, second), row in list_unclear(pairs, places)
-    ]
-    return speed.count_more_blocks(unclear, seed, draws)
 
 
 def _find(
@@ -245,7 +227,6 @@ def _rank(findings: Findings, place: int, names: Mapping[Arm, str]) -> Place:
 
 
 def _find_break_evens(speed: Effects, pair: Pair) -> Iterator[BreakEven]:
-    """Find where the speed-up of each kind ends, of an arm against the first."""
     kinds: dict[str | None, list[Row]] = {}
     for row in sorted(speed.noise.grid.rows, key=lambda row: row[1]):
         kinds.setdefault(row[0], []).append(row)

@@ -67,18 +67,17 @@ def conclude(
 
 def list_unclear(
     pairs: Sequence[PairFindings], places: Sequence[Place]
-) -> Iterator[tuple[tuple[str, str], Row]]:
-    """List the pairs in a row of which the sentence says that they cannot be told yet."""
+) -> Iterator[tuple[int, Row]]:
+    """List which pairs in which row the sentence says cannot be told yet."""
     if len(pairs) == 1:
-        for found in _list_open(pairs[0].findings):
-            yield pairs[0].arms, (found.kind, found.concurrency)
+        yield from ((0, (one.kind, one.concurrency)) for one in _list_open(pairs[0].findings))
         return
-    for number, place in enumerate(places):
+    for at, place in enumerate(places):
         best = place.contenders[0]
-        for pair in pairs if place.kind is not None else ():
+        for number, pair in enumerate(pairs if place.kind is not None else ()):
             both = best in pair.arms and set(pair.arms) <= set(place.contenders)
-            if both and pair.findings[number].outcome == "unclear":
-                yield pair.arms, (place.kind, place.concurrency)
+            if both and pair.findings[at].outcome == "unclear":
+                yield number, (place.kind, place.concurrency)
 
 
 def join(parts: Sequence[str]) -> str:
@@ -260,7 +259,6 @@ def _describe_loads(places: Sequence[Place], loads: Sequence[int]) -> str:
 
 
 def _describe(place: Place) -> str:
-    """Return who is fastest, or between whom it is open."""
     if place.winner:
         return f"{place.winner} is fastest"
     limit = f"{EVEN * 100:.0f} %"
@@ -272,6 +270,5 @@ def _describe(place: Place) -> str:
 
 
 def _write_speed(places: Sequence[Place]) -> str:
-    """Return the ratios of winners, from the least to the greatest."""
     ratios = sorted(place.speed_up.ratio for place in places if place.winner and place.speed_up)
     return f" ({_write_range(ratios)} times as fast)" if ratios else ""

@@ -91,7 +91,6 @@ class Place(Record):
 
     @property
     def winner(self) -> str | None:
-        """Return the arm that was shown to be faster than every other, if there is one."""
         return self.contenders[0] if len(self.contenders) == 1 else None
 
 
@@ -116,9 +115,7 @@ class Verdict(Record):
 
     @property
     def against_first(self) -> tuple[PairFindings, ...]:
-        """Return every other arm's findings against the first."""
         return tuple(pair for pair in self.pairs if pair.arms[0] == self.arms[0])
 
     def find(self, arm: str) -> tuple[SpeedFinding, ...]:
-        """Return the findings of an arm against the first."""
         return next(pair.findings for pair in self.against_first if pair.arms[1] == arm)

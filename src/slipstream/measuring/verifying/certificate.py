@@ -44,7 +44,6 @@ class TwinCheck(Record):
 
     @property
     def name(self) -> str:
-        """Return the names of both sides."""
         (arm, condition), (other, against) = self.right, self.left
         return f"{arm} {condition} against {other} {against}"
 
@@ -104,7 +103,6 @@ class Certificate(Record):
 
     @classmethod
     def make(cls, findings: Findings, conditions: Conditions, concurrency: int) -> "Certificate":
-        """Draw the conclusion."""
         passed, sentence = conclude(findings)
         return cls(
             passed=passed,
@@ -124,7 +122,6 @@ class Certificate(Record):
 
 
 def conclude(findings: Findings) -> tuple[bool, str]:
-    """Return whether the text is the same, in one sentence."""
     plain, drafted = findings.regrets
     if plain.faults:
         return False, (

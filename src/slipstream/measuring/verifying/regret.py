@@ -15,7 +15,7 @@ from typing import NamedTuple
 import httpx
 
 from slipstream.errors import EngineError
-from slipstream.measuring.client.completions import Answer, Request, ask_all, call_all
+from slipstream.measuring.client.completions import Answer, Request, ask, ask_all
 from slipstream.measuring.client.endpoint import Endpoint, call
 from slipstream.measuring.verifying.certificate import (
     ArmName,
@@ -58,7 +58,6 @@ class Profile:
         return tuple(best - chosen for best, chosen in zip(self.best, self.chosen, strict=True))
 
     def find_fault(self, gap: float) -> int | None:
-        """Return the first place where the token is no tie with the best."""
         return next((at for at, regret in enumerate(self.regrets) if regret > gap), None)
 
 
@@ -68,11 +67,13 @@ def key_of(answer: Answer) -> Key:
 
 
 def judge_all(
-    endpoint: Endpoint | str, answers: Iterable[Answer], report: Callable[[int, int], None]
+    endpoint: Endpoint | str,
+    answers: Iterable[Answer],
+    report: Callable[[int, int], None] = lambda *_: None,
 ) -> dict[Key, Profile]:
     """Have a server judge each different answer, one by one, since the logits take memory."""
     keys, done = list(dict.fromkeys(map(key_of, answers))), count(1)
-    profiles = call_all(
+    profiles = ask_all(
         endpoint, keys, judge_answer, on_answer=lambda *_: report(next(done), len(keys))
     )
     return dict(zip(keys, profiles, strict=True))
@@ -80,11 +81,10 @@ def judge_all(
 
 def read_leading(url: str, answers: Sequence[Answer], number: int) -> list[Leading]:
     """Return the likeliest tokens at every position of some answers."""
-    return call_all(url, list(map(key_of, answers)), partial(_look, number=number))
+    return ask_all(url, list(map(key_of, answers)), partial(_look, number=number))
 
 
 async def judge_answer(client: httpx.AsyncClient, key: Key, model: str) -> Profile:
-    """Have a server judge one answer."""
     places = await _look(client, key, model, number=1) if key[1] else []
     return Profile(
         chosen=tuple(place[token] for place, token in zip(places, key[1], strict=True)),
@@ -133,7 +133,6 @@ def find_tolerance(dtype: str, plain: Sequence[Profile]) -> Tolerance:
 
 
 def sum_up(arm: ArmName, profiles: Sequence[Profile], gap: float) -> Regret:
-    """Count an arm's tokens by how they compare with the best."""
     regrets = [regret for profile in profiles for regret in profile.regrets]
     best = sum(regret <= 0 for regret in regrets)
     faults = sum(regret > gap for regret in regrets)
@@ -158,7 +157,7 @@ def shrink(
 
     def fails(tried: tuple[int, ...]) -> bool:
         request = Request(prompt_ids=tried, max_tokens=max_tokens, extra=PINNED)
-        (profile,) = call_all(url, list(map(key_of, ask_all(url, [request]))), judge_answer)
+        (profile,) = ask_all(url, list(map(key_of, ask_all(url, [request], ask))), judge_answer)
         return profile.find_fault(gap) is not None
 
     if not fails(prompt):

@@ -9,7 +9,7 @@ full certificate (`slipstream verify PLAN`) finds more.
 from collections.abc import Callable
 from typing import Literal
 
-from slipstream.measuring.client.completions import ask_all
+from slipstream.measuring.client.completions import ask, ask_all
 from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.client.engine_metrics import EngineCounts, read_engine_counts
 from slipstream.measuring.verifying.certificate import Regret
@@ -53,10 +53,10 @@ def check_served(
     """Ask a server, have it judge its answers, and draw the conclusion."""
     requests, _ = split_requests(workload, None)
     before = read_engine_counts(endpoint)
-    answers = ask_all(endpoint, requests, concurrency=CONCURRENCY)
+    answers = ask_all(endpoint, requests, ask, concurrency=CONCURRENCY)
     counts = read_engine_counts(endpoint).since(before)
     say(f"{len(answers)} answers; they are judged by prefill")
-    profiles = judge_all(endpoint, answers, lambda done, of: None)
+    profiles = judge_all(endpoint, answers)
     regret = sum_up("drafted", [profiles[key_of(answer)] for answer in answers], LARGEST_TIE)
     passed, sentence = conclude(regret, counts, drafted=drafted)
     return ServedCheck(
@@ -71,7 +71,6 @@ def check_served(
 
 
 def conclude(regret: Regret, counts: EngineCounts, *, drafted: bool) -> tuple[bool, str]:
-    """Say whether the text is the target's own, in one sentence."""
     if not regret.tokens:
         return False, "Cannot tell: the server wrote nothing."
     if regret.faults:

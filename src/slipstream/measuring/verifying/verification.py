@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 from slipstream.engines.vllm import GPU_BLOCK_TOKENS
 from slipstream.errors import EngineError, InvalidInputError
-from slipstream.measuring.client.completions import Answer, Request, ask_all
+from slipstream.measuring.bench import make_request
+from slipstream.measuring.client.completions import Answer, Request, ask, ask_all
 from slipstream.measuring.client.endpoint import Endpoint, read_served_model
 from slipstream.measuring.client.engine_metrics import read_engine_counts, read_metrics
 from slipstream.measuring.verifying.certificate import ArmName, Condition, Failure, Findings
-from slipstream.measuring.verifying.conformance.answers import CallCheck
 from slipstream.measuring.verifying.conformance.asking import ask_plain, ask_requests
-from slipstream.measuring.verifying.conformance.judging import compare_calls
+from slipstream.measuring.verifying.conformance.judging import CallJudge
 from slipstream.measuring.verifying.regret import (
     FAILED,
     PINNED,
@@ -125,8 +125,8 @@ class Verification:
             report = self._count("drafted, tools")
             drafted_calls = ask_requests(engine.url, calls.requests, report)
             given: dict[ArmName, Given] = {"plain": plain, "drafted": drafted}
-            compare = partial(compare_calls, engine.url, calls, drafted_calls)
-            return self._judge(engine, loads, given, sampling, compare)
+            judge_calls = partial(CallJudge, engine.url, calls, drafted_calls)
+            return self._judge(engine, loads, given, sampling, judge_calls)
 
     def _begin(
         self, url: str, free: Sequence[Request], bound: Sequence[Request]
@@ -154,7 +154,7 @@ class Verification:
         loads: Loads,
         given: dict[ArmName, Given],
         sampling: SamplingCheck,
-        compare: Callable[..., CallCheck],
+        judge_calls: Callable[[float], CallJudge],
     ) -> Findings:
         counts = read_engine_counts(Endpoint(engine.url))
         answers = [one for arm in given.values() for load in arm.values() for one in load.values()]
@@ -170,7 +170,7 @@ class Verification:
                 sum_up("drafted", drafted, tolerance.gap),
             ),
             sampling=sampling,
-            calls=compare(gap=tolerance.gap),
+            calls=judge_calls(tolerance.gap).check(),
             counts=counts,
             failure=self._find_failure(engine.url, loads, twins),
         )
@@ -212,6 +212,7 @@ class Verification:
         answers = ask_all(
             url,
             load.requests,
+            ask,
             concurrency=load.concurrency,
             on_answer=lambda *_: report(next(done), len(load.requests)),
             on_failure=fail,
@@ -226,8 +227,6 @@ class Verification:
         return [answer.token_ids for answer in answers.values()]
 
     def _count(self, label: str) -> Callable[[int, int], None]:
-        """Return how far a load is, a few times."""
-
         def report(done: int, of: int) -> None:
             if done * REPORTS_A_LOAD // of > (done - 1) * REPORTS_A_LOAD // of:
                 self.say(f"{label}: {done} of {of}")
@@ -246,28 +245,16 @@ def split_requests(
             "all prompts have a grammar or a penalty: others are needed, too",
             hint="add others: --workload prose FILE",
         )
-    made = {prompt.id: _make_request(prompt, thinking) for prompt in workload.prompts}
-    return [made[one.id] for one in free], [made[one.id] for one in bent]
+
+    def make(prompt: Prompt) -> Request:
+        return make_request(prompt, thinking, **{**PINNED, **prompt.extra, "temperature": 0.0})
+
+    return list(map(make, free)), list(map(make, bent))
 
 
 def _is_bent(prompt: Prompt) -> bool:
     forced = prompt.extra.get("tool_choice") not in (None, "none", "auto")
     return forced or not BENDING.isdisjoint(prompt.extra)
-
-
-def _make_request(prompt: Prompt, thinking: bool | None) -> Request:
-    extra = {**PINNED, **prompt.extra}
-    extra.pop("temperature", None)
-    if thinking is not None and prompt.messages:
-        extra["chat_template_kwargs"] = {"enable_thinking": thinking}
-    return Request(
-        prompt_id=prompt.id,
-        kind=prompt.kind,
-        messages=prompt.messages,
-        prompt_ids=prompt.prompt_ids,
-        max_tokens=prompt.max_tokens,
-        extra=extra,
-    )
 
 
 def make_long_requests(
@@ -304,7 +291,6 @@ def make_length_requests(texts: Sequence[Tokens], limits: SequenceLimits) -> lis
 
 
 def read_limits(url: str) -> SequenceLimits:
-    """Return an engine's context and the size of its cache blocks."""
     _, context = read_served_model(Endpoint(url))
     if context is None:
         raise EngineError(f"{url} does not report its context", hint="look into the engine's log")

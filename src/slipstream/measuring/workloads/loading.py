@@ -74,7 +74,6 @@ def load_workload(
 
 
 def names_tasks(names: Sequence[str]) -> bool:
-    """Return whether tasks of several turns are among what is named."""
     return any(name == "agent" or name in TASK_KINDS for name in names)
 
 

@@ -11,7 +11,6 @@ import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -24,6 +23,7 @@ from slipstream.measuring.workloads.workload import (
     CountTokens,
     Prompt,
 )
+from slipstream.records import Record
 
 GRAMMAR = Path(__file__).parent / "data" / "long.toml"
 SIZES = {f"long-{size}k": size * 1024 for size in (4, 8, 16, 32)}
@@ -32,14 +32,12 @@ MAX_TOKENS = 256
 _SLOT = re.compile(r"\{(?:(\d+)-(\d+)|(\w+))\}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
+class _Task(Record):
     plant: str
     ask: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Genre:
+class _Genre(Record):
     clock: str
     step_seconds: tuple[int, int]
     joint: str
@@ -94,16 +92,7 @@ def _read_genres() -> tuple[_Genre, ...]:
     grammar: dict[str, Any] = tomllib.loads(GRAMMAR.read_text())
     common = grammar.pop("words")
     return tuple(
-        _Genre(
-            clock=entry["clock"],
-            step_seconds=(entry["step_seconds"][0], entry["step_seconds"][1]),
-            joint=entry["joint"],
-            title=entry["title"],
-            pieces=tuple(entry["pieces"]),
-            cast=entry["cast"],
-            words={**common, **entry["words"]},
-            tasks=tuple(_Task(**task) for task in entry["tasks"]),
-        )
+        _Genre.model_validate({**entry, "words": {**common, **entry["words"]}})
         for entry in grammar.values()
     )
 

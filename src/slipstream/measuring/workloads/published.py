@@ -69,10 +69,6 @@ def _ask_gsm8k(row: _Gsm8k, number: int) -> _Asked:
     return _Asked(f"{row.question.strip()}\n\n{ending}", number)
 
 
-def _ask_mtbench(row: _Question, _: int) -> _Asked:
-    return _Asked(row.turns[0], row.question_id)
-
-
 def _ask_specbench(row: _Question, _: int) -> _Asked:
     task = row.category if row.category in SPECBENCH_TASKS else "multi-turn"
     return _Asked(row.turns[0], row.question_id, f"-{task.replace('_', '-')}")
@@ -82,13 +78,14 @@ SETS = {
     "humaneval": _Set("HumanEval.jsonl.gz", _HumanEval, _ask_humaneval, 512),
     "mbpp": _Set("mbpp.jsonl", _Mbpp, _ask_mbpp, 512),
     "gsm8k": _Set("test.jsonl", _Gsm8k, _ask_gsm8k, 512),
-    "mtbench": _Set("question.jsonl", _Question, _ask_mtbench, 1024),
+    "mtbench": _Set(
+        "question.jsonl", _Question, lambda row, _: _Asked(row.turns[0], row.question_id), 1024
+    ),
     "specbench": _Set("question.jsonl", _Question, _ask_specbench, 1024),
 }
 
 
 def read_published(name: str, path: Path) -> tuple[Prompt, ...]:
-    """Read one of the sets from its file."""
     known = SETS[name]
     lines = read_lines([path], known.row, hint=f"give {known.file} as it is published: {name}:PATH")
     asked = [known.ask(line.record, line.number) for line in lines]

@@ -60,12 +60,10 @@ class Workload(Record):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """List the classes of prompts in their order."""
         return tuple(dict.fromkeys(prompt.kind for prompt in self.prompts))
 
     @property
     def has_tasks(self) -> bool:
-        """Return whether tasks are measured, and not prompts on their own."""
         return any(prompt.task is not None for prompt in self.prompts)
 
     def list_units(self, kind: str) -> list[tuple[Prompt, ...]]:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from slipstream.measuring.bench import BenchCell, BenchReport, BenchWarmUp
 from slipstream.measuring.comparing.blocks import Block
-from slipstream.measuring.percentiles import Percentiles
 from slipstream.reporting.html_page import render_page
 from slipstream.reporting.measuring.charts import draw_loads
 from slipstream.reporting.measuring.conditions import (
@@ -25,6 +24,7 @@ from slipstream.reporting.measuring.sides import (
 )
 from slipstream.reporting.measuring.timeline import Strip, draw_run
 from slipstream.reporting.report import Report, Row, Section, Table, clean, show
+from slipstream.steering.percentiles import Percentiles
 from slipstream.units import UNKNOWN, show_bytes
 
 RANKS = "the median, p90, p95 and, from 100 on, p99"

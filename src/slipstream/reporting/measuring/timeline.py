@@ -6,9 +6,9 @@ How long a warm-up took is not kept, so a start, its warm-up and its loads have 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slipstream.measuring.bench import BenchWarmUp
+from slipstream.measuring.bench import BenchWarmUp, split_loads
 from slipstream.measuring.client.sample import Sample
-from slipstream.measuring.comparing.blocks import Arm, Block, split_block
+from slipstream.measuring.comparing.blocks import Arm, Block
 from slipstream.reporting.drawing import (
     TEXT_WIDTH,
     Scale,
@@ -69,7 +69,7 @@ def draw_timeline(strips: Sequence[Strip]) -> str:
 def _find_scales(strips: Sequence[Strip]) -> _Scales:
     starts = [strip.start_seconds or 0.0 for strip in strips]
     rounds = [seconds for strip in strips for seconds in strip.warm_up.seconds_per_token]
-    whole = [sum(map(_find_end, split_block(strip.block).values())) for strip in strips]
+    whole = [sum(map(_find_end, split_loads(strip.block.samples).values())) for strip in strips]
     samples = [sample for strip in strips for sample in strip.block.samples]
     speeds = [1 / seconds for one in samples if (seconds := one.seconds_per_token)] or [1.0]
     return _Scales(
@@ -96,7 +96,7 @@ def _draw_strip(strip: Strip, number: int, scales: _Scales) -> list[str]:
         *_draw_warm_up(strip.warm_up, scales.warm),
     ]
     began, before, free = 0.0, 0, 0.0
-    for (kind, concurrency), samples in split_block(strip.block).items():
+    for (kind, concurrency), samples in split_loads(strip.block.samples).items():
         parts.append(_draw_load(f"{kind}, concurrency {concurrency}", samples, began, arm, scales))
         label = str(concurrency) if before else f"concurrency {concurrency}"
         if concurrency != before and (left := scales.time(began)) >= free:

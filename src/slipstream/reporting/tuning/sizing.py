@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from math import inf
 
-from slipstream.measuring.percentiles import Percentiles
 from slipstream.reporting.drawing import Scale, draw, frame, round_up, rule, write
 from slipstream.reporting.report import Report, Row, Section, Table, show
 from slipstream.reporting.tuning.panels import draw_lines, join
 from slipstream.sizing.sizing import PoolSize, ServedFigures, SizeOption, Sizing
+from slipstream.steering.percentiles import Percentiles
 from slipstream.units import UNKNOWN
 
 SHOWN_LENGTHS = (1, 2, 3, 5, 7, 10, 15)

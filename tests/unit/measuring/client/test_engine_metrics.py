@@ -105,18 +105,14 @@ def test_an_engine_that_was_started_anew_is_noticed(less: dict[str, object]) -> 
         before.model_copy(update=less).since(before)
 
 
-def test_another_servers_metrics_tell_nothing() -> None:
-    counts = parse_engine_counts("python_info 1.0\nhttp_requests_total 5.0\n")
-    assert counts == EngineCounts()
-    assert (counts.tokens_per_step, counts.cache_hit_share) == (None, None)
-
-
 def test_they_are_read_beside_v1_and_not_below_it() -> None:
     with run_stream_server(lambda _: []) as server:
         server.metrics = SGLANG.encode()
         assert read_engine_counts(Endpoint(f"{server.url}/v1")) == parse_engine_counts(SGLANG)
+        server.metrics = b"python_info 1.0\nhttp_requests_total 5.0\n"
+        assert read_engine_counts(Endpoint(server.url)) == EngineCounts()
         server.status = "404 Not Found"
         assert read_engine_counts(Endpoint(server.url)) == EngineCounts()
-    assert [head.split(" HTTP")[0] for head in server.heads] == ["GET /metrics"] * 2
+    assert [head.split(" HTTP")[0] for head in server.heads] == ["GET /metrics"] * 3
     with pytest.raises(EngineError, match="no answer from"):
         read_engine_counts(Endpoint(server.url))

@@ -1,10 +1,8 @@
 """Loads keep their pace and measure each request; one that fails is a sample, not an end."""
 
 import re
-import shutil
 import ssl
 import statistics
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -137,11 +135,6 @@ def test_requests_arrive_by_the_clock_whatever_is_in_flight() -> None:
     )
 
 
-def test_every_request_needs_its_arrival() -> None:
-    with pytest.raises(ValueError, match="shorter"):
-        run_open_loop(Endpoint("http://x"), make_requests(2), arrivals=[0.0])
-
-
 def test_arrivals_are_drawn_at_a_rate_and_the_same_for_a_seed() -> None:
     arrivals = draw_arrivals(4000, rate=8, seed=1)
     gaps = [later - earlier for earlier, later in pairwise(arrivals)]
@@ -239,41 +232,24 @@ def test_the_key_goes_along_and_a_proxy_does_not(monkeypatch: pytest.MonkeyPatch
     assert server.heads[1].startswith("POST /behind/v1/chat/completions HTTP/1.1")
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
-def test_a_server_behind_tls_is_measured_too(
+def test_a_server_behind_tls_is_known_by_an_authority_or_by_its_own_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key, own = tmp_path / "key.pem", tmp_path / "own.pem"
-    files = ("-keyout", str(key), "-out", str(own))
-    subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost")
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *subject, *files],
-        check=True,
-        capture_output=True,
-    )
-    certificate = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    certificate.load_cert_chain(own, key)
-    long = "x" * 200_000
-    with run_stream_server(lambda _: answer_plainly(long), certificate) as server:
-        with pytest.raises(EngineError, match="CERTIFICATE_VERIFY_FAILED"):
-            measure_one(server.url)
-        monkeypatch.setenv("SSL_CERT_FILE", str(own))
-        sample = measure_one(server.url)
-    assert (sample.error, sample.text == long) == (None, True)
-
-
-def test_a_run_is_measured_over_tls_by_its_own_certificate(tmp_path: Path) -> None:
-    pair, other = make_pair(tmp_path / "ours"), make_pair(tmp_path / "other")
+    pair, other = make_pair(tmp_path / "ours", "localhost"), make_pair(tmp_path / "other")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.file, pair.key)
+    long = "x" * 200_000
 
     def measure(certificate: Certificate | None) -> Sample:
         endpoint = Endpoint(server.url, certificate=certificate)
         return run_closed_loop(endpoint, make_requests(1), concurrency=1)[0]
 
-    with run_stream_server(lambda _: answer_plainly(), context) as server:
+    with run_stream_server(lambda _: answer_plainly(long), context) as server:
         assert measure(Certificate(pair.file, pair.key)).error is None
         for certificate in (None, Certificate(other.file, other.key)):
             with pytest.raises(EngineError, match="CERTIFICATE_VERIFY_FAILED") as caught:
                 measure(certificate)
             assert "SSL_CERT_FILE=" in caught.value.hint
+        monkeypatch.setenv("SSL_CERT_FILE", str(pair.file))
+        sample = measure(None)
+    assert (sample.error, sample.text == long) == (None, True)

@@ -1,66 +1,35 @@
 """Two plans are started in turns, each asked the same, and judged; an engine only pretends here."""
 
 import os
-from collections.abc import Collection
-from datetime import UTC, datetime
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
-from slipstream.measuring.bench import Bench, Conditions
+from slipstream.measuring import engine_start
+from slipstream.measuring.bench import Bench
 from slipstream.measuring.comparing.comparison import ComparedArm, Comparing, Comparison
 from slipstream.measuring.engine_start import report_usage
 from slipstream.measuring.machine_watch import MachineLoad, MachineWatch, Snapshot
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
+from tests.unit.measuring.client.stream_server import (
+    CHUNKED,
+    LAST_CHUNK,
+    STOP,
+    count,
+    frame,
+    run_stream_server,
+    say,
+    write_events,
+)
 from tests.unit.planning.bare_plans import bare_plan
+from tests.unit.reporting.records import make_conditions
 
-# Streams eight tokens; with drafts they come twice as fast, two a chunk.
-PROGRAM = """
-import json, sys, time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-drafts = "--speculative-config" in " ".join(sys.argv)
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        pass
-
-    def answer(self, body, kind="application/json"):
-        self.send_response(200)
-        self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_GET(self):
-        self.answer(json.dumps({"data": [{"id": "it"}]}).encode())
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
-        self.send_response(200)
-        self.send_header("content-type", "text/event-stream")
-        self.send_header("transfer-encoding", "chunked")
-        self.end_headers()
-        size = 2 if drafts else 1
-        for at in range(0, 8, size):
-            self.event({"choices": [{"delta": {"content": "x" * size}, "finish_reason": None}]})
-            time.sleep(0.02)
-        self.event({"choices": [{"delta": {}, "finish_reason": "stop"}]})
-        self.event({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 8}})
-        self.wfile.write(b"0\\r\\n\\r\\n")
-
-    def event(self, told):
-        data = f"data: {json.dumps(told)}\\n\\n".encode()
-        self.wfile.write(b"%x\\r\\n%s\\r\\n" % (len(data), data))
-
-port = int(sys.argv[sys.argv.index("--port") + 1])
-ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
-"""
 WORKLOAD = Workload(
     name="mine",
     prompts=tuple(
@@ -73,21 +42,6 @@ WORKLOAD = Workload(
         )
         for number in range(3)
     ),
-)
-CONDITIONS = Conditions(
-    at=datetime(2026, 11, 15, tzinfo=UTC),
-    command="slipstream compare it",
-    model="it",
-    versions={},
-    plan=None,
-    host=None,
-    workload="mine",
-    workload_sha256=WORKLOAD.sha256,
-    left_out={},
-    seed=0,
-    max_tokens=8,
-    thinking=None,
-    prefix_cache="cold",
 )
 
 
@@ -117,20 +71,32 @@ class ScriptedWatch(MachineWatch):
         return self.quiet.pop(0)
 
 
-@pytest.fixture
-def engine(tmp_path: Path) -> dict[str, str]:
-    """Put a program in the engine's place, and return the environment that finds it."""
-    package = tmp_path / "vllm" / "entrypoints" / "openai"
-    package.mkdir(parents=True)
-    for part in (package, *package.parents[:2]):
-        (part / "__init__.py").touch()
-    (package / "api_server.py").write_text(PROGRAM)
-    return {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path)}
+@pytest.fixture(autouse=True)
+def pretend_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stream eight tokens; with drafts they come twice as fast, two a chunk."""
+
+    def answer(size: int) -> Iterator[bytes | None]:
+        yield CHUNKED
+        for _ in range(0, 8, size):
+            yield frame(write_events(say("x" * size)))
+            time.sleep(0.02)
+        yield frame(write_events(STOP, count(3, 8))) + LAST_CHUNK
+
+    @contextmanager
+    def run(plan: LaunchPlan, *, log: Path, on_start: Any, on_wait: Any, **_: Any) -> Iterator[str]:
+        log.parent.mkdir(exist_ok=True)
+        log.touch()
+        on_start(os.getpid())
+        on_wait(0.5)
+        with run_stream_server(lambda _: answer(2 if plan.drafter else 1)) as server:
+            yield server.url
+
+    monkeypatch.setattr(engine_start, "run_engine", run)
+    monkeypatch.setattr(engine_start, "measure_session", lambda leader: leader.pid)
 
 
 def compare(
     tmp_path: Path,
-    engine: dict[str, str],
     plans: dict[str, LaunchPlan],
     *,
     workload: Workload = WORKLOAD,
@@ -143,12 +109,12 @@ def compare(
         arms=tuple(ComparedArm(name=name, plan=plan) for name, plan in plans.items()),
         bench=Bench(workload, concurrencies),
         rounds=1,
-        environment=engine,
+        environment={},
         logs=tmp_path / "logs",
         say=said.append,
         watch=watch or MachineWatch(proc=tmp_path / "proc"),
     )
-    return comparing.run(CONDITIONS), said
+    return comparing.run(make_conditions()), said
 
 
 @pytest.fixture
@@ -157,13 +123,13 @@ def plans(plan: LaunchPlan) -> dict[str, LaunchPlan]:
 
 
 def test_a_disturbed_block_is_measured_again_and_a_busy_machine_leaves_no_verdict(
-    tmp_path: Path, plans: dict[str, LaunchPlan], engine: dict[str, str]
+    tmp_path: Path, plans: dict[str, LaunchPlan]
 ) -> None:
     watch = ScriptedWatch()
     # The first block is disturbed and repeated; the second is, and the machine stays busy.
     watch.found[:] = [BUSY, QUIET, BUSY, QUIET, QUIET]
     watch.quiet[:] = [True, False]
-    done, said = compare(tmp_path, engine, plans, watch=watch)
+    done, said = compare(tmp_path, plans, watch=watch)
     assert (watch.found, watch.quiet) == ([], [])
     assert [start.repeated for start in done.starts] == [True, False, False, False]
     assert [start.machine for start in done.starts] == [QUIET, BUSY, QUIET, QUIET]
@@ -183,14 +149,15 @@ def test_a_disturbed_block_is_measured_again_and_a_busy_machine_leaves_no_verdic
 
 
 def test_arms_take_turns_and_the_faster_one_is_ahead(
-    tmp_path: Path, plans: dict[str, LaunchPlan], engine: dict[str, str]
+    tmp_path: Path, plans: dict[str, LaunchPlan]
 ) -> None:
-    done, said = compare(tmp_path, engine, plans, concurrencies=(1, 2))
+    done, said = compare(tmp_path, plans, concurrencies=(1, 2))
     assert [start.arm for start in done.starts] == ["A", "B", "B", "A"]
     assert all(start.start_seconds > 0 for start in done.starts)
     for start in done.starts:
         assert [(cell.kind, cell.concurrency) for cell in start.cells] == [("code", 1), ("code", 2)]
-        assert all(cell.memory_bytes and cell.output_tokens for cell in start.cells)
+        assert all(cell.memory_bytes == os.getpid() for cell in start.cells)
+        assert all(cell.output_tokens for cell in start.cells)
     assert len(list((tmp_path / "logs").glob("*.log"))) == 4
     assert min(finding.speed_up.ratio for finding in done.verdict.find("drafted")) > 1.3
     assert (done.verdict.arms, done.verdict.blocks) == (("plain", "drafted"), 4)
@@ -200,9 +167,9 @@ def test_arms_take_turns_and_the_faster_one_is_ahead(
 
 
 def test_three_plans_take_turns_and_the_fastest_is_named(
-    tmp_path: Path, plans: dict[str, LaunchPlan], engine: dict[str, str]
+    tmp_path: Path, plans: dict[str, LaunchPlan]
 ) -> None:
-    done, said = compare(tmp_path, engine, {**plans, "again": plans["plain"]})
+    done, said = compare(tmp_path, {**plans, "again": plans["plain"]})
     assert "".join(start.arm for start in done.starts) == "ABCCBA"
     assert len(list((tmp_path / "logs").glob("*.log"))) == 6
     assert said[0] == "block 1 of 6: plain starts"
@@ -212,15 +179,13 @@ def test_three_plans_take_turns_and_the_fastest_is_named(
     assert place.speed_up.ratio > 1.3
 
 
-def test_tasks_are_judged_by_their_wall_time(
-    tmp_path: Path, plans: dict[str, LaunchPlan], engine: dict[str, str]
-) -> None:
+def test_tasks_are_judged_by_their_wall_time(tmp_path: Path, plans: dict[str, LaunchPlan]) -> None:
     turns = tuple(
         prompt.model_copy(update={"id": f"{task}/{turn}", "task": task, "turn": turn})
         for task in ("p", "q")
         for turn, prompt in enumerate(WORKLOAD.prompts[:2], 1)
     )
-    done, _ = compare(tmp_path, engine, plans, workload=Workload(name="tasks", prompts=turns))
+    done, _ = compare(tmp_path, plans, workload=Workload(name="tasks", prompts=turns))
     verdict = done.verdict
     (finding,) = verdict.find("drafted")
     assert (verdict.measure, finding.prompts) == ("wall time per task", 2)

@@ -48,45 +48,39 @@ def advise(
 
 CODE, CHAT = find("code", "2.0+", "1.6+"), find("chat", "1.4+", "1.2+")
 
-CASES = [
-    pytest.param(
+CASES: dict[str, tuple[list[SpeedFinding], Answer, str]] = {
+    "one cell": (
         find("chat", "1.5+"),
         "use",
         "Use dflash: it is 1.50 times [1.35 to 1.65] as fast as plain.",
-        id="one cell",
     ),
-    pytest.param(
+    "all kinds": (
         [*CODE, *CHAT, *find(None, "1.7+", "1.4+")],
         "use",
         "Use dflash: it is 1.40 to 1.70 times [1.26 to 1.87] as fast as plain over all kinds.",
-        id="all kinds",
     ),
-    pytest.param(
+    "up to a concurrency": (
         find("chat", "1.5+", "1.2+", "1.0?"),
         "use for some",
         "Use dflash up to concurrency 4: it is 1.20 to 1.50 times [1.08 to 1.65] as fast as plain.",
-        id="up to a concurrency",
     ),
-    pytest.param(
+    "a doubt between two that are faster": (
         find("chat", "1.5+", "1.1?", "1.2+"),
         "use",
         "Use dflash: it is 1.10 to 1.50 times [0.99 to 1.65] as fast as plain.",
-        id="a doubt between two that are faster",
     ),
-    pytest.param(
+    "not from the smallest on": (
         find("chat", "0.9?", "1.1?", "1.2+"),
         "use for some",
         "Use dflash at concurrency 16: it is 1.20 times [1.08 to 1.32] as fast as plain.",
-        id="not from the smallest on",
     ),
-    pytest.param(
+    "mixed kinds": (
         [*CODE, *find("prose", "0.8-", "0.7-"), *find(None, "1.3+", "1.1?")],
         "use for some",
         "Use dflash instead of plain for code (1.60 to 2.00 times [1.44 to 2.20] as fast), "
         "but not for prose (0.70 to 0.80 times [0.63 to 0.88] as fast).",
-        id="mixed kinds",
     ),
-    pytest.param(
+    "each kind its own": (
         [
             *CODE,
             *find("chat", "1.4+", "0.9-"),
@@ -97,59 +91,51 @@ CASES = [
         "Use dflash instead of plain for code (1.60 to 2.00 times [1.44 to 2.20] as fast) and for "
         "chat at concurrency 1 (1.40 times [1.26 to 1.54] as fast), "
         "but not for prose (1.00 times [0.90 to 1.10] as fast).",
-        id="each kind its own",
     ),
-    pytest.param(
+    "a kind in doubt within a clear whole": (
         [*CODE, *find("chat", "1.2?", "1.1?"), *find(None, "1.5+", "1.3+")],
         "use",
         "Use dflash: it is 1.30 to 1.50 times [1.17 to 1.65] as fast as plain over all kinds; "
         "unclear for chat alone: measure more, about 8 blocks.",
-        id="a kind in doubt within a clear whole",
     ),
-    pytest.param(
+    "a clear kind within a whole in doubt": (
         [*CODE, *find("chat", "1.0?", "0.9?"), *find(None, "1.2?", "1.2?")],
         "use for some",
         "Use dflash instead of plain for code (1.60 to 2.00 times [1.44 to 2.20] as fast); "
         "unclear for chat alone: measure more, about 8 blocks.",
-        id="a clear kind within a whole in doubt",
     ),
-    pytest.param(
+    "slower": (
         find("chat", "0.8-", "0.9?"),
         "do not use",
         "Do not use dflash: it is 0.80 times [0.72 to 0.88] as fast as plain.",
-        id="slower",
     ),
-    pytest.param(
+    "even": (
         find("chat", "1.0=", "1.01="),
         "do not use",
         "Do not use dflash for speed: it is as fast as plain, to within 5 %.",
-        id="even",
     ),
-    pytest.param(
+    "slower and in doubt": (
         [*find("chat", "0.8-"), *find("code", "1.1?"), *find(None, "0.95?")],
         "cannot tell",
         "Do not use dflash instead of plain for chat (0.80 times [0.72 to 0.88] as fast); "
         "unclear for code alone: measure more, about 8 blocks.",
-        id="slower and in doubt",
     ),
-    pytest.param(
+    "even and in doubt": (
         [*find("chat", "1.1?"), *find("code", "1.0="), *find(None, "1.05?")],
         "cannot tell",
         "Do not use dflash instead of plain for code (1.00 times [0.90 to 1.10] as fast); "
         "unclear for chat alone: measure more, about 8 blocks.",
-        id="even and in doubt",
     ),
-    pytest.param(
+    "all in doubt": (
         [*find("chat", "1.1?", "1?"), *find("code", "1.1?", "1?"), *find(None, "1.1?", "1.0?")],
         "cannot tell",
         "Cannot tell whether dflash is faster than plain: it may be 0.90 to 1.21 times as fast; "
         "measure more, about 8 blocks.",
-        id="all in doubt",
     ),
-]
+}
 
 
-@pytest.mark.parametrize(("findings", "answer", "sentence"), CASES)
+@pytest.mark.parametrize(("findings", "answer", "sentence"), CASES.values(), ids=CASES)
 def test_the_sentence_says_what_was_shown(
     findings: list[SpeedFinding], answer: str, sentence: str
 ) -> None:
@@ -173,7 +159,7 @@ def test_blocks_are_counted_for_what_the_sentence_leaves_open(
 ) -> None:
     doubt = [*find("chat", "1.1?", "1.0="), *find("code", "1.1?", "1.1?"), *find(None, *overall)]
     pair = PairFindings(arms=ARMS, findings=tuple(doubt))
-    assert list(list_unclear([pair], [])) == [(ARMS, row) for row in rows]
+    assert list(list_unclear([pair], [])) == [(0, row) for row in rows]
 
 
 def test_a_caution_is_told_and_a_grave_one_takes_the_answer_away() -> None:
@@ -201,8 +187,8 @@ def place(kind: str | None, load: int, *contenders: str, ratio: float = 2.0) -> 
     )
 
 
-PLACES = [
-    pytest.param(
+PLACES: dict[str, tuple[list[Place], Answer, str]] = {
+    "a winner for each kind": (
         [
             place("code", 1, "ngram"),
             place("prose", 1, "dflash", ratio=1.5),
@@ -211,16 +197,14 @@ PLACES = [
         "it depends",
         "At concurrency 1 ngram is fastest for code (2.00 times as fast as plain) and dflash for "
         "prose (1.50 times as fast).",
-        id="a winner for each kind",
     ),
-    pytest.param(
+    "one kind, open at a load": (
         [place("code", 1, "ngram"), place("code", 8, "dflash", "plain")],
         "it depends",
         "At concurrency 1 ngram is fastest (2.00 times as fast as plain); at concurrency 8 none "
         "was shown to be faster than plain; for the rest measure more, about 12 blocks.",
-        id="one kind, open at a load",
     ),
-    pytest.param(
+    "one winner": (
         [
             place("code", 1, "dflash"),
             place("prose", 1, "dflash", ratio=1.5),
@@ -232,37 +216,32 @@ PLACES = [
         "one winner",
         "At concurrency 1 and 4 dflash is fastest for every kind (1.20 to 2.00 times as fast as "
         "plain).",
-        id="one winner",
     ),
-    pytest.param(
+    "plain wins": (
         [place("code", 1, "plain"), place("prose", 1, "plain"), place(None, 1, "plain")],
         "one winner",
         "At concurrency 1 plain is fastest for every kind.",
-        id="plain wins",
     ),
-    pytest.param(
+    "open for a kind, a winner over all": (
         [place("code", 1, "ngram", "dflash"), place("prose", 1, "plain"), place(None, 1, "ngram")],
         "it depends",
         "At concurrency 1 plain is fastest for prose, dflash and ngram cannot be distinguished for "
         "code and over all kinds ngram is fastest (2.00 times as fast as plain); for the rest "
         "measure more, about 12 blocks.",
-        id="open for a kind, a winner over all",
     ),
-    pytest.param(
+    "even": (
         [place("code", 1, "ngram", "dflash", "="), place("prose", 1, "plain", "dflash", "=")],
         "cannot tell",
         "At concurrency 1 dflash and ngram are within 5 % of each other for code and none is more "
         "than 5 % faster than plain for prose.",
-        id="even",
     ),
-    pytest.param(
+    "all open": (
         [place("code", 1, "dflash", "plain", "ngram"), place("prose", 1, "plain", "dflash")],
         "cannot tell",
         "At concurrency 1 none was shown to be faster than plain for any kind; measure more, about "
         "12 blocks.",
-        id="all open",
     ),
-]
+}
 
 
 def name_fastest(
@@ -275,7 +254,7 @@ def name_fastest(
     return conclude(pairs, places, cautions, more, measure)
 
 
-@pytest.mark.parametrize(("places", "answer", "sentence"), PLACES)
+@pytest.mark.parametrize(("places", "answer", "sentence"), PLACES.values(), ids=PLACES)
 def test_the_sentence_names_the_fastest_or_who_may_be(
     places: list[Place], answer: str, sentence: str
 ) -> None:

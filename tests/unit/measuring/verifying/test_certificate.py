@@ -94,29 +94,12 @@ def test_what_was_tested_and_held_is_certified_with_what_would_have_been_seen() 
     )
 
 
-def test_calls_at_a_tie_pass_and_are_counted() -> None:
+def test_what_is_no_fault_of_the_drafts_passes() -> None:
     passed, sentence = conclude(find(calls=differ("tie", "not repeated")))
-    assert passed
-    assert sentence.endswith(
-        "28 are answered the same, with 33 calls; the other 2 are not speculation's doing."
-    )
-
-
-def test_without_any_request_nothing_is_said_of_calls() -> None:
+    assert (passed, "28 are answered the same" in sentence) == (True, True)
     skipped = CALLS.model_copy(update={"requests": 0, "same": 0})
     assert conclude(find(calls=skipped))[1].endswith("with 90 %.")
-
-
-def test_sampling_that_could_not_have_seen_anything_certifies_nothing() -> None:
-    blind = SAMPLING.model_copy(update={"samples": 20, "detectable": None})
-    passed, sentence = conclude(find(sampling=blind))
-    assert not passed
-    assert sentence == (
-        "Cannot tell whether speculation changes sampled text: 20 samples would not have shown any "
-        "distance with a probability of 90 %. Greedy text does not change: of 9,000 tokens with "
-        "drafts each is the target's own choice or tied with it. One fault in 3,000 tokens would "
-        "have been seen with a probability of 95 %."
-    )
+    assert conclude(find(checks=(check("plain", 3), check("drafted"))))[0]
 
 
 @pytest.mark.parametrize(
@@ -143,6 +126,10 @@ def test_sampling_that_could_not_have_seen_anything_certifies_nothing() -> None:
         ),
         ({"counts": EngineCounts(drafts=3100, accepted=0)}, "Cannot tell: no draft was accepted"),
         ({"counts": EngineCounts()}, "Cannot tell: no draft was accepted"),
+        (
+            {"sampling": SAMPLING.model_copy(update={"samples": 20, "detectable": None})},
+            "Cannot tell whether speculation changes sampled text: 20 samples",
+        ),
     ],
 )
 def test_nothing_else_passes(changes: dict[str, Any], beginning: str) -> None:
@@ -152,10 +139,6 @@ def test_nothing_else_passes(changes: dict[str, Any], beginning: str) -> None:
     certificate = Certificate.model_construct(passed=passed, findings=find(**changes))
     is_blind = beginning.startswith("Cannot tell")
     assert certificate.outcome == ("cannot tell" if is_blind else "failed")
-
-
-def test_a_plain_arm_that_parts_from_itself_is_not_the_drafts_fault() -> None:
-    assert conclude(find(checks=(check("plain", 3), check("drafted"))))[0]
 
 
 @pytest.mark.parametrize(

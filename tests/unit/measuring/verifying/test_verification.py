@@ -116,7 +116,7 @@ def choose_second_of_a_tie(prompt: Text, answer: Text, ranked: Text) -> int:
 
 
 def test_an_engine_whose_drafts_change_nothing_passes(sound: tuple[Arms, Findings]) -> None:
-    _, findings = sound
+    arms, findings = sound
     conditions = ("alone", "long", "cached", "batched", "constrained", "lengths")
     assert [check.name for check in findings.checks] == [
         *(f"drafted {name} against plain {name}" for name in conditions),
@@ -138,6 +138,14 @@ def test_an_engine_whose_drafts_change_nothing_passes(sound: tuple[Arms, Finding
     passed, sentence = conclude(findings)
     assert passed
     assert f"of {drafted.tokens:,} tokens with drafts each is" in sentence
+    seeds = [
+        {body["seed"] for body in engine.bodies if body["temperature"]}
+        for engine in (arms.plain, arms.drafted)
+    ]
+    assert [len(own) for own in seeds] == [60, 60]
+    assert seeds[0].isdisjoint(seeds[1])
+    assert {"plain, alone: 8 of 8", "drafted, sampled: 48 of 60"} < set(arms.said)
+    assert len(arms.said) < 80
 
 
 def test_other_tokens_within_the_tolerance_are_ties() -> None:
@@ -168,55 +176,72 @@ def test_a_wrong_token_is_found_and_its_prompt_made_small() -> None:
     assert (failure.gap or 0) > findings.tolerance.gap
 
 
-def test_a_fault_that_does_not_come_again_is_reported_as_it_was() -> None:
+def spoil_once() -> ToyEngine:
     seen: list[int] = []
 
-    def spoil_once(prompt: Text, answer: Text, ranked: Text) -> int:
+    def choose(prompt: Text, answer: Text, ranked: Text) -> int:
         seen.append(ranked[0])
         return ranked[-2] if len(seen) == 40 else ranked[0]
 
-    findings = Arms(drafted=ToyEngine(choose=spoil_once)).verify()
-    assert findings.regrets[1].faults == 1
-    failure = findings.failure
-    assert failure is not None
-    assert failure.reproduced is False
-    assert failure.condition == "alone"
-    assert len(failure.prompt_ids) > 20
+    return ToyEngine(choose=choose)
 
 
-def test_under_a_grammar_the_plain_arm_is_the_judge() -> None:
-    def take_the_fourth(prompt: Text, answer: Text, ranked: Text) -> int:
-        return ranked[3] if len(ranked) < VOCABULARY and len(answer) == 5 else ranked[0]
-
-    findings = Arms(drafted=ToyEngine(choose=take_the_fourth)).verify()
-    assert findings.regrets[1].faults == 0
-    assert find(findings, "drafted constrained against plain constrained").faults > 0
-    assert "drafted constrained against plain constrained" in conclude(findings)[1]
-    failure = findings.failure
-    assert failure is not None
-    assert (failure.condition, failure.position, failure.reproduced) == ("constrained", 5, None)
+def take_the_fourth_under_a_grammar(prompt: Text, answer: Text, ranked: Text) -> int:
+    return ranked[3] if len(ranked) < VOCABULARY and len(answer) == 5 else ranked[0]
 
 
-def test_an_answer_that_just_ends_is_a_fault() -> None:
-    def stop(prompt: Text, answer: Text, ranked: Text) -> int:
-        return -1 if len(answer) == 5 and len(prompt) > BLOCK else ranked[0]
-
-    findings = Arms(drafted=ToyEngine(choose=stop)).verify()
-    alone = find(findings, "drafted alone against plain alone")
-    assert (alone.faults, alone.worst_gap, alone.earliest) == (8, None, 5)
-    assert findings.failure is not None
-    assert (findings.failure.position, findings.failure.gap) == (5, None)
+def stop_early(prompt: Text, answer: Text, ranked: Text) -> int:
+    return -1 if len(answer) == 5 and len(prompt) > BLOCK else ranked[0]
 
 
-def test_a_request_that_only_the_drafts_fail_is_a_fault() -> None:
-    findings = Arms(drafted=ToyEngine(fails_grammars=True)).verify()
-    constrained = find(findings, "drafted constrained against plain constrained")
-    assert (constrained.faults, constrained.earliest, constrained.worst_gap) == (2, 0, None)
+@pytest.mark.parametrize(
+    ("engine", "regrets", "condition", "check", "failure"),
+    [
+        # Not again: it is reported as it was.
+        (spoil_once, 1, "alone", {"faults": 1}, {"condition": "alone", "reproduced": False}),
+        # Under a grammar the plain arm is the judge.
+        (
+            lambda: ToyEngine(choose=take_the_fourth_under_a_grammar),
+            0,
+            "constrained",
+            {"earliest": 5},
+            {"condition": "constrained", "position": 5, "reproduced": None},
+        ),
+        # An answer that just ends.
+        (
+            lambda: ToyEngine(choose=stop_early),
+            0,
+            "alone",
+            {"faults": 8, "worst_gap": None, "earliest": 5},
+            {"position": 5, "gap": None},
+        ),
+        # A request that only the drafts fail.
+        (
+            lambda: ToyEngine(fails_grammars=True),
+            0,
+            "constrained",
+            {"faults": 2, "worst_gap": None, "earliest": 0},
+            {"condition": "constrained"},
+        ),
+    ],
+    ids=["once", "grammar", "ends", "fails"],
+)
+def test_a_fault_is_found_in_its_condition(
+    engine: Callable[[], ToyEngine],
+    regrets: int,
+    condition: str,
+    check: dict[str, Any],
+    failure: dict[str, Any],
+) -> None:
+    findings = Arms(drafted=engine()).verify()
     assert not conclude(findings)[0]
-    failure = findings.failure
-    assert failure is not None
-    assert failure.condition == "constrained"
-    assert len(failure.prompt_ids) > 20
+    assert findings.regrets[1].faults == regrets
+    found = find(findings, f"drafted {condition} against plain {condition}")
+    assert found.faults > 0
+    assert found.model_dump(include=set(check)) == check
+    assert findings.failure is not None
+    assert findings.failure.model_dump(include=set(failure)) == failure
+    assert len(findings.failure.prompt_ids) > BLOCK
 
 
 def test_a_request_that_fails_without_drafts_ends_it() -> None:
@@ -233,13 +258,6 @@ def test_a_call_that_drafts_change_is_a_fault() -> None:
     assert "3 of 6 requests with tools or a schema are answered differently (named, " in sentence
 
 
-def test_without_an_accepted_draft_nothing_is_certified(sound: tuple[Arms, Findings]) -> None:
-    counts = sound[1].counts.model_copy(update={"accepted": 0})
-    passed, sentence = conclude(sound[1].model_copy(update={"counts": counts}))
-    assert not passed
-    assert sentence == "Cannot tell: no draft was accepted, so nothing was tested."
-
-
 def test_an_engine_that_is_wrong_without_drafts_is_no_witness() -> None:
     findings = Arms(plain=ToyEngine(choose=spoil)).verify()
     assert findings.tolerance.gap == 1.0
@@ -254,18 +272,6 @@ def test_text_that_is_sampled_otherwise_fails() -> None:
     passed, sentence = conclude(findings)
     assert not passed
     assert "sampled text has another distribution" in sentence
-
-
-def test_no_seed_of_one_arm_is_used_in_the_other(
-    sound: tuple[Arms, Findings],
-) -> None:
-    arms, _ = sound
-    seeds = [
-        {body["seed"] for body in engine.bodies if body["temperature"]}
-        for engine in (arms.plain, arms.drafted)
-    ]
-    assert [len(own) for own in seeds] == [60, 60]
-    assert seeds[0].isdisjoint(seeds[1])
 
 
 def test_every_prompt_is_asked_greedily_and_without_the_models_own_penalty() -> None:
@@ -318,17 +324,6 @@ def test_a_large_block_is_tried_near_its_end_and_a_huge_context_up_to_a_limit() 
     assert (lengths[0], lengths[-1], len(lengths)) == (401, 528, 128)
     (long,) = make_long_requests([(1, 2, 3)], limits, 48)
     assert len(long.prompt_ids) == 32768 - 49
-
-
-def test_progress_tells_arm_condition_and_count(
-    sound: tuple[Arms, Findings],
-) -> None:
-    arms, _ = sound
-    assert "plain, alone: 8 of 8" in arms.said
-    assert "drafted, sampled: 48 of 60" in arms.said
-    assert "drafted, tools: 6 of 6" in arms.said
-    assert arms.said[-1].startswith("judged by prefill: ")
-    assert len(arms.said) < 80
 
 
 @pytest.mark.parametrize(

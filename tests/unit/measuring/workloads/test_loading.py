@@ -30,10 +30,10 @@ def refuse(*names: str, **wishes: Any) -> SlipstreamError:
     return caught.value
 
 
-def test_classes_come_by_name_in_the_order_named() -> None:
-    workload = load_workload(["prose", "code"])
-    assert workload.name == "prose,code"
+def test_classes_come_by_name_in_the_order_named_and_once() -> None:
+    workload = load_workload(["prose", "code", "prose"])
     assert workload.kinds == ("prose", "code")
+    assert len(set(list_ids(workload))) == len(workload.prompts)
     assert {prompt.kind for prompt in workload.warm_up} == {"prose", "code"}
 
 
@@ -44,30 +44,20 @@ def test_a_family_is_all_its_classes(family: str) -> None:
     assert [len(workload.list_units(kind)) for kind in workload.kinds] == [1] * len(workload.kinds)
 
 
-def test_what_is_named_twice_comes_once() -> None:
-    assert load_workload(["code", "code"]).prompts == load_workload(["code"]).prompts
-
-
 def test_a_file_and_a_class_make_one_workload(tmp_path: Path) -> None:
-    path = write(tmp_path / "traffic.jsonl", "a", "", "b")
+    path = write(tmp_path / "traffic", "a", "", "b")
     workload = load_workload(["json", path])
     assert workload.kinds == ("json", "traffic")
     assert workload.left_out == {f"{path}:2": "empty content"}
 
 
-def test_a_published_set_is_named_with_its_path(tmp_path: Path) -> None:
-    path = write(tmp_path / "test.jsonl", {"question": "1+1?"}, {"question": "1+2?"})
-    assert list_ids(load_workload([f"gsm8k:{path}"])) == ["gsm8k-1", "gsm8k-2"]
-
-
-def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_published_set_is_named_with_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    write(tmp_path / "test.jsonl", {"question": "1+1?"})
-    assert list_ids(load_workload(["gsm8k:~/test.jsonl"])) == ["gsm8k-1"]
-
-
-def test_a_file_without_an_ending_is_a_file(tmp_path: Path) -> None:
-    assert load_workload([write(tmp_path / "prompts", "a")]).kinds == ("prompts",)
+    path = write(tmp_path / "test.jsonl", {"question": "1+1?"}, {"question": "1+2?"})
+    for name in (f"gsm8k:{path}", "gsm8k:~/test.jsonl"):
+        assert list_ids(load_workload([name])) == ["gsm8k-1", "gsm8k-2"]
 
 
 @pytest.mark.parametrize(
@@ -83,19 +73,15 @@ def test_an_unknown_name_is_told_what_to_type(name: str, meant: str | None) -> N
     assert all(known in error.hint for known in (*KINDS, *FAMILIES, "mtbench:PATH", "JSONL"))
 
 
-def test_no_name_at_all_is_told_what_to_type() -> None:
+def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
     assert refuse().hint.startswith("take code, ")
-
-
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     for name in (str(tmp_path / "none.jsonl"), f"mbpp:{tmp_path / 'none'}"):
         assert refuse(name).message.startswith(f"cannot read {tmp_path}/none")
-
-
-@pytest.mark.parametrize("wish", ["most_a_kind", "context", "max_tokens"])
-def test_a_limit_below_one_is_refused(wish: str) -> None:
-    error = refuse("code", **{wish: 0})
-    assert error.message == f"{wish.replace('_', '-')} is 0"
+    for limit in ("most_a_kind", "context", "max_tokens"):
+        assert refuse("code", **{limit: 0}).message == f"{limit.replace('_', '-')} is 0"
+    error = refuse("code", context=100)
+    assert isinstance(error, InvalidInputError)
+    assert error.details == ("longer, with its answer, than a context of 100 tokens: 25",)
 
 
 def test_the_same_seed_draws_the_same_prompts() -> None:
@@ -132,20 +118,10 @@ def test_shorter_answers_make_room() -> None:
     assert max(prompt.max_tokens for prompt in (*full.prompts, *full.warm_up)) == 256
 
 
-def test_so_many_are_drawn_of_those_that_fit() -> None:
-    workload = load_workload(["prose"], context=1100, most_a_kind=10)
-    assert len(workload.prompts) == 10
-
-
 def test_the_targets_tokenizer_decides_what_fits() -> None:
+    assert len(load_workload(["prose"], context=1100, most_a_kind=10).prompts) == 10
     assert len(load_workload(["code"], context=900, count_tokens=lambda _: 1).prompts) > 20
     assert "no prompt" in refuse("code", context=900, count_tokens=lambda _: 900).message
-
-
-def test_a_context_in_which_nothing_fits_is_refused_with_the_reasons() -> None:
-    error = refuse("code", context=100)
-    assert isinstance(error, InvalidInputError)
-    assert error.details == ("longer, with its answer, than a context of 100 tokens: 25",)
 
 
 def test_the_least_length_of_an_answer_does_not_outgrow_the_most(tmp_path: Path) -> None:
@@ -155,17 +131,15 @@ def test_the_least_length_of_an_answer_does_not_outgrow_the_most(tmp_path: Path)
     assert load_workload([path], max_tokens=500).prompts[0].extra == {"min_tokens": 300}
 
 
-def test_own_prompts_are_warmed_up_with_others_of_the_same_file(tmp_path: Path) -> None:
+def test_own_prompts_are_warmed_up_with_others_of_the_file_or_with_small_talk(
+    tmp_path: Path,
+) -> None:
     path = write(tmp_path / "own.jsonl", *(f"Question {number}" for number in range(9)))
     workload = load_workload([path], most_a_kind=3)
     warm_up = [prompt for prompt in workload.warm_up if prompt.kind == "own"]
     assert len(warm_up) == 4
     assert not {prompt.id for prompt in warm_up} & set(list_ids(workload))
-
-
-def test_own_prompts_that_are_all_measured_are_warmed_up_with_small_talk(tmp_path: Path) -> None:
-    workload = load_workload([write(tmp_path / "own.jsonl", "a", "b")])
-    assert {prompt.kind for prompt in workload.warm_up} == {"dialogue"}
+    assert {prompt.kind for prompt in load_workload([path]).warm_up} == {"dialogue"}
 
 
 def test_the_hash_tells_what_is_asked_and_not_where_it_was_read(tmp_path: Path) -> None:

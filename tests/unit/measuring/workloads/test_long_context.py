@@ -36,14 +36,6 @@ def test_the_targets_own_count_corrects_the_length() -> None:
     assert text_of(counted)[:1000] == text_of(guessed)[:1000]
 
 
-def test_the_same_id_gives_the_same_document() -> None:
-    first, again, other = (
-        make_long_prompt("long-4k", name, 1, estimate_tokens) for name in ("a", "a", "b")
-    )
-    assert first == again
-    assert text_of(first) != text_of(other)
-
-
 def test_no_two_documents_begin_alike(prompts: dict[str, tuple[Prompt, ...]]) -> None:
     warm_up = make_prompts("long-4k", estimate_tokens, warm_up=True)
     texts = [text_of(one) for made in (*prompts.values(), warm_up) for one in made]

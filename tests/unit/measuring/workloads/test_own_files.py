@@ -40,13 +40,9 @@ def test_a_prompt_is_a_message_of_the_user(tmp_path: Path, line: Any) -> None:
     assert prompt.origin == f"{tmp_path / 'chat.jsonl'}:1"
 
 
-def test_a_line_may_state_its_kind(tmp_path: Path) -> None:
+def test_a_kind_is_stated_or_the_files_first_name(tmp_path: Path) -> None:
     prompt = read_one(tmp_path, {"prompt": "a", "kind": "law"})
-    assert prompt.kind == "law"
-    assert prompt.id.startswith("law-")
-
-
-def test_a_gzipped_file_is_called_by_its_first_name(tmp_path: Path) -> None:
+    assert (prompt.kind, prompt.id.partition("-")[0]) == ("law", "law")
     (prompt,), _ = read_own_file(write(tmp_path / "traffic.jsonl.gz", "a"))
     assert prompt.kind == "traffic"
 

@@ -40,7 +40,14 @@ def write(path: Path, *rows: Any) -> Path:
     ("name", "row", "prompt_id", "kind", "asked"),
     [
         ("humaneval", HUMANEVAL, "humaneval-7", "humaneval", 'def double(n: int) -> int:\n    """'),
-        ("mbpp", MBPP, "mbpp-11", "mbpp", "triple a number. In Python; these lines must pass:\n\n"),
+        (
+            "mbpp",
+            MBPP,
+            "mbpp-11",
+            "mbpp",
+            "triple a number. In Python; these lines must pass:\n\n"
+            "assert triple(1) == 3\nassert triple(0) == 0",
+        ),
         ("gsm8k", GSM8K, "gsm8k-1", "gsm8k", "How many has he?\n\nShow your steps"),
         ("mtbench", MTBENCH, "mtbench-81", "mtbench", "Write a haiku."),
         ("specbench", MTBENCH, "specbench-81", "specbench-multi-turn", "Write a haiku."),
@@ -63,11 +70,6 @@ def test_a_row_becomes_a_question(
     assert role == "user"
     assert asked in text
     assert not [hidden for hidden in ("return 2", "return 3", "2+3=5", "rhyme") if hidden in text]
-
-
-def test_the_tests_are_part_of_an_mbpp_question(tmp_path: Path) -> None:
-    (prompt,) = read_published("mbpp", write(tmp_path / "mbpp.jsonl", MBPP))
-    assert prompt.messages[0]["content"].endswith("assert triple(1) == 3\nassert triple(0) == 0")
 
 
 def test_humaneval_is_read_gzipped_as_it_is_published(tmp_path: Path) -> None:

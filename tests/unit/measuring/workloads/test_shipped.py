@@ -7,12 +7,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.measuring.workloads.shipped import (
-    DATA,
-    FAMILIES,
-    KINDS,
-    make_prompts,
-)
+from slipstream.measuring.workloads.shipped import DATA, KINDS, make_prompts
 from slipstream.measuring.workloads.workload import Prompt, Workload, estimate_tokens
 
 CONTENT = {
@@ -42,25 +37,16 @@ def test_what_an_id_stands_for_never_changes(prompts: dict[str, tuple[Prompt, ..
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_class_has_two_dozen_prompts_with_fixed_ids(
+def test_a_class_has_two_dozen_prompts_with_fixed_ids_and_others_for_warm_up(
     kind: str, prompts: dict[str, tuple[Prompt, ...]]
 ) -> None:
-    made = prompts[kind]
+    made, warm_up = prompts[kind], make_prompts(kind, estimate_tokens, warm_up=True)
     assert len(made) >= 24
     assert [one.id for one in made] == [f"{kind}-{n:02d}" for n in range(1, len(made) + 1)]
-    assert {one.kind for one in made} == {kind}
-    asked = {str(one.messages or one.prompt_ids) for one in made}
-    assert len(asked) == len(made)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_class_is_warmed_up_with_other_prompts(
-    kind: str, prompts: dict[str, tuple[Prompt, ...]]
-) -> None:
-    warm_up = make_prompts(kind, estimate_tokens, warm_up=True)
     assert [one.id for one in warm_up] == [f"{kind}-warm-{n:02d}" for n in range(1, 5)]
-    measured = [one.messages or one.prompt_ids for one in prompts[kind]]
-    assert [one.id for one in warm_up if (one.messages or one.prompt_ids) in measured] == []
+    assert {one.kind for one in made} == {kind}
+    asked = {str(one.messages or one.prompt_ids) for one in (*made, *warm_up)}
+    assert len(asked) == len(made) + len(warm_up)
 
 
 def test_answers_in_json_have_a_schema_that_allows_nothing_else(
@@ -92,10 +78,6 @@ def test_tools_are_called_as_they_are_described(prompts: dict[str, tuple[Prompt,
                 assert set(shape["required"]) <= set(given) <= set(shape["properties"])
                 called += 1
     assert called >= 10
-
-
-def test_all_is_what_people_might_ask() -> None:
-    assert set(KINDS) - set(FAMILIES["all"]) == {"random"}
 
 
 def test_the_data_stays_small() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from slipstream.measuring.client.engine_metrics import EngineCounts
+from slipstream.measuring.client.sample import ToolCall
 from slipstream.measuring.verifying.certificate import (
     Certificate,
     Failure,
@@ -17,7 +18,6 @@ from slipstream.measuring.verifying.conformance.answers import (
     CallCheck,
     CallDifference,
     ParsedAnswer,
-    ToolCall,
 )
 from slipstream.measuring.verifying.sampling_check import SamplingCheck
 from slipstream.reporting.measuring.certificate import (

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
+from slipstream.measuring.client.sample import ToolCall
 from slipstream.records import Record
 
 CUT_OFF = frozenset(("length", "incomplete", "max_tokens"))
@@ -21,18 +22,6 @@ class WireError(Exception):
     """An answer that breaks its API's format."""
 
 
-class ToolCall(Record):
-    """One call as it arrived; `arguments` is the JSON text, valid or not."""
-
-    id: str
-    name: str
-    arguments: str
-
-    def read_arguments(self) -> Any:
-        """Return the parsed arguments; ValueError if they are not JSON."""
-        return json.loads(self.arguments)
-
-
 class ParsedAnswer(Record):
     """A parsed answer; `ending` is the API's own finish reason."""
 
@@ -44,7 +33,6 @@ class ParsedAnswer(Record):
 
     @property
     def is_cut_off(self) -> bool:
-        """Return whether it ended because its tokens were used up."""
         return self.ending in CUT_OFF
 
     @property
@@ -63,7 +51,7 @@ class ParsedAnswer(Record):
 
 def _read_or_keep(call: ToolCall) -> Any:
     try:
-        return call.read_arguments()
+        return json.loads(call.arguments)
     except ValueError:
         return call.arguments
 
@@ -103,7 +91,6 @@ class CallCheck(Record):
 
     @property
     def changed(self) -> tuple[CallDifference, ...]:
-        """Return the differences that are speculation's."""
         return tuple(one for one in self.differences if one.verdict == "changed")
 
 

@@ -9,12 +9,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from slipstream.measuring.verifying.conformance.answers import (
-    Event,
-    ParsedAnswer,
-    ToolCall,
-    WireError,
-)
+from slipstream.measuring.client.sample import ToolCall
+from slipstream.measuring.verifying.conformance.answers import Event, ParsedAnswer, WireError
 from slipstream.measuring.verifying.conformance.cases import ApiName, Case, EarlierCall
 from slipstream.measuring.verifying.regret import PINNED
 
@@ -84,12 +80,10 @@ class ChatApi:
 
     @staticmethod
     def read_whole(document: Json) -> ParsedAnswer:
-        """Parse an answer that came at once."""
         choice = document["choices"][0]
         return _read_message(choice["message"], choice["finish_reason"])
 
     def take(self, event: Event) -> None:
-        """Add one event."""
         if event.data == "[DONE]":
             self._done = True
             return
@@ -101,24 +95,26 @@ class ChatApi:
             self._ending = choice.get("finish_reason") or self._ending
 
     def finish(self) -> ParsedAnswer:
-        """Return the message."""
         if self._ending is None or not self._done:
             raise WireError("the stream ended without finish_reason and [DONE]")
         return _read_message(self._message, self._ending)
 
 
 def _read_message(message: Json, ending: str | None) -> ParsedAnswer:
+    reasoning = message.get("reasoning") or message.get("reasoning_content")
+    calls = [{**call, **call["function"]} for call in message.get("tool_calls") or ()]
+    return _make_answer(reasoning, message.get("content"), calls, ending)
+
+
+def _make_answer(
+    reasoning: str | None, text: str | None, calls: Sequence[Json], ending: str | None
+) -> ParsedAnswer:
+    """Return an answer in one form for all APIs; what is missing is empty."""
+    made = [{name: call.get(name) or "" for name in ToolCall.model_fields} for call in calls]
     return ParsedAnswer(
-        reasoning=message.get("reasoning") or message.get("reasoning_content") or "",
-        text=message.get("content") or "",
-        calls=tuple(
-            ToolCall(
-                id=call.get("id") or "",
-                name=call["function"].get("name") or "",
-                arguments=call["function"].get("arguments") or "",
-            )
-            for call in message.get("tool_calls") or ()
-        ),
+        reasoning=reasoning or "",
+        text=text or "",
+        calls=tuple(ToolCall(**call) for call in made),
         ending=ending or "",
     )
 
@@ -182,7 +178,6 @@ class ResponsesApi:
 
     @classmethod
     def make_body(cls, case: Case) -> Json:
-        """Return the fields of a request."""
         body: Json = {
             "input": _list_turns(case, cls._list_calls),
             "max_output_tokens": case.max_tokens,
@@ -202,13 +197,11 @@ class ResponsesApi:
 
     @staticmethod
     def read_whole(document: Json) -> ParsedAnswer:
-        """Parse a response object."""
         if document.get("status") not in ("completed", "incomplete"):
             raise WireError(f"the response is {document.get('status')}")
         return _read_items(document["output"], document["status"])
 
     def take(self, event: Event) -> None:
-        """Add one event."""
         if event.data == "[DONE]":
             return
         document = event.read()
@@ -259,20 +252,8 @@ def _read_items(items: list[Json], ending: str) -> ParsedAnswer:
         own = [part for one in items if one["type"] == kind for part in one.get("content") or ()]
         return "".join(part.get("text") or "" for part in own)
 
-    return ParsedAnswer(
-        reasoning=join("reasoning"),
-        text=join("message"),
-        calls=tuple(
-            ToolCall(
-                id=item.get("call_id") or "",
-                name=item.get("name") or "",
-                arguments=item.get("arguments") or "",
-            )
-            for item in items
-            if item["type"] == "function_call"
-        ),
-        ending=ending,
-    )
+    calls = [{**one, "id": one.get("call_id")} for one in items if one["type"] == "function_call"]
+    return _make_answer(join("reasoning"), join("message"), calls, ending)
 
 
 # Which field of a content block each kind of delta adds to, and the field that brings it.
@@ -315,7 +296,6 @@ class MessagesApi:
 
     @classmethod
     def make_body(cls, case: Case) -> Json:
-        """Return the fields of a request."""
         turns = _list_turns(case, cls._list_calls)
         body: Json = {"messages": turns, "max_tokens": case.max_tokens}
         if case.tools:
@@ -347,7 +327,6 @@ class MessagesApi:
         return _read_blocks(blocks, document.get("stop_reason"))
 
     def take(self, event: Event) -> None:
-        """Add one event."""
         document = event.read()
         kind = document.get("type", "")
         if kind == "message_start":
@@ -380,7 +359,6 @@ class MessagesApi:
         block[field] += delta[source]
 
     def finish(self) -> ParsedAnswer:
-        """Return the message."""
         if not self._stopped or self._open:
             raise WireError("the stream ended without message_stop")
         for block in self._blocks:
@@ -390,16 +368,11 @@ class MessagesApi:
 
 
 def _read_blocks(blocks: list[Json], ending: str | None) -> ParsedAnswer:
-    return ParsedAnswer(
-        reasoning="".join(one["thinking"] for one in blocks if one["type"] == "thinking"),
-        text="".join(one["text"] for one in blocks if one["type"] == "text"),
-        calls=tuple(
-            ToolCall(id=one.get("id") or "", name=one.get("name") or "", arguments=one["json"])
-            for one in blocks
-            if one["type"] == "tool_use"
-        ),
-        ending=ending or "",
-    )
+    def join(kind: str, field: str) -> str:
+        return "".join(one[field] for one in blocks if one["type"] == kind)
+
+    calls = [{**one, "arguments": one["json"]} for one in blocks if one["type"] == "tool_use"]
+    return _make_answer(join("thinking", "thinking"), join("text", "text"), calls, ending)
 
 
 Api = type[ChatApi] | type[ResponsesApi] | type[MessagesApi]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from slipstream.errors import EngineError
-from slipstream.measuring.client.completions import Answer, call_all
+from slipstream.measuring.client.completions import Answer, ask_all
 from slipstream.measuring.verifying.conformance.answers import EventReader, ParsedAnswer, WireError
 from slipstream.measuring.verifying.conformance.apis import APIS
 from slipstream.measuring.verifying.conformance.cases import CASES, Case, Way
@@ -32,7 +32,6 @@ class CallRequest(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the request's name for reports."""
         return f"{self.case.name}, {APIS[self.way.api].path}{', streamed' * self.way.streamed}"
 
     def make_body(self, model: str, *, salt: str) -> dict[str, Any]:
@@ -86,11 +85,13 @@ def find_refusal(url: str) -> str | None:
         body = {**request.make_body(model, salt="conformance"), "max_completion_tokens": 1}
         return await _ask(client, request, body)
 
-    (asked,) = call_all(url, [request], send)
+    (asked,) = ask_all(url, [request], send)
     return asked.answer.failure if asked.refused else None
 
 
-def ask_requests(url: str, requests: Sequence[CallRequest], report: Report) -> dict[str, Asked]:
+def ask_requests(
+    url: str, requests: Sequence[CallRequest], report: Report = lambda *_: None
+) -> dict[str, Asked]:
     """Send the requests one by one; a failure counts as an answer as long as the engine lives."""
 
     async def send(
@@ -108,7 +109,7 @@ def ask_requests(url: str, requests: Sequence[CallRequest], report: Report) -> d
             )
         report(number + 1, len(requests))
 
-    asked = call_all(url, list(enumerate(requests)), send, on_answer=check)
+    asked = ask_all(url, list(enumerate(requests)), send, on_answer=check)
     return {request.name: one for request, one in zip(requests, asked, strict=True)}
 
 

@@ -1,6 +1,6 @@
 """Both arms are asked the same calls; ties, the engine's own faults and changes are told apart."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,30 +9,20 @@ import pytest
 from slipstream.errors import EngineError
 from slipstream.measuring.verifying.conformance import asking
 from slipstream.measuring.verifying.conformance.answers import CallCheck
-from slipstream.measuring.verifying.conformance.asking import (
-    NO_REASONING,
-    ask_plain,
-    ask_requests,
-)
-from slipstream.measuring.verifying.conformance.cases import CASES, REPORTS
-from slipstream.measuring.verifying.conformance.judging import compare_calls
+from slipstream.measuring.verifying.conformance.asking import NO_REASONING, ask_plain, ask_requests
+from slipstream.measuring.verifying.conformance.cases import CASES, REPORTS, Case
+from slipstream.measuring.verifying.conformance.judging import CallJudge
 from tests.unit.measuring.verifying.conformance.toy_calls import ToyAnswer, find_forced
 from tests.unit.measuring.verifying.toy_engine import Call, ToyEngine, lose_arguments, run_toy
 
 STREAMS = ("chat/completions", "responses", "messages")
 
 
-@pytest.fixture(autouse=True)
-def few_cases(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask a few cases only, but in a test that is marked to ask them all."""
-    if "all_cases" not in request.fixturenames:
-        names = ("named", "required", "parallel", "auto", "schema after reasoning")
-        monkeypatch.setattr(asking, "CASES", [case for case in CASES if case.name in names])
-
-
-@pytest.fixture
-def all_cases() -> None:
-    """Ask all cases."""
+FEW = [
+    case
+    for case in CASES
+    if case.name in ("named", "required", "parallel", "auto", "schema after reasoning")
+]
 
 
 def nothing(done: int, of: int) -> None:
@@ -50,13 +40,15 @@ def check(
     drafted: Call = answer_soundly,
     gap: float = 0.25,
     takes_tools: bool = True,
+    cases: Sequence[Case] = FEW,
 ) -> CallCheck:
     arms = [ToyEngine(call=call, takes_tools=takes_tools) for call in (plain, drafted)]
-    with run_toy(arms[0]) as url:
+    with run_toy(arms[0]) as url, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asking, "CASES", cases)
         calls = ask_plain(url, nothing, reasoning=True)
     with run_toy(arms[1]) as url:
-        given = ask_requests(url, calls.requests, nothing)
-        return compare_calls(url, calls, given, gap=gap)
+        given = ask_requests(url, calls.requests)
+        return CallJudge(url, calls, given, gap).check()
 
 
 def change_text(path: str, body: dict[str, Any], answer: ToyAnswer) -> ToyAnswer:
@@ -69,9 +61,8 @@ def only(api: str, call: Call) -> Call:
     return lambda path, body, answer: call(path, body, answer) if api in path else answer
 
 
-@pytest.mark.usefixtures("all_cases")
 def test_the_same_calls_are_counted_over_all_apis() -> None:
-    found = check()
+    found = check(cases=CASES)
     assert found.requests == found.same == sum(len(case.ways) for case in CASES)
     assert found.differences == ()
     assert (found.plain_invalid, found.drafted_invalid, found.skipped) == ({}, {}, {})
@@ -104,11 +95,16 @@ def test_arguments_that_drafts_lose_are_a_change_with_both_sides() -> None:
     assert not any("streamed" not in name for name in changed)
 
 
-def test_what_fails_without_drafts_too_is_the_engines_fault() -> None:
-    found = check(plain=lose_arguments, drafted=lose_arguments)
+@pytest.mark.parametrize(
+    ("call", "invalid"), [(lose_arguments, 10), (lambda *_: "500 no", None)], ids=["lost", "broken"]
+)
+def test_what_fails_without_drafts_too_is_the_engines_fault(
+    call: Call, invalid: int | None
+) -> None:
+    found = check(plain=call, drafted=call)
     assert found.differences == ()
-    assert found.plain_invalid == found.drafted_invalid
-    assert len(found.plain_invalid) == 10
+    assert found.plain_invalid.keys() == found.drafted_invalid.keys()
+    assert len(found.plain_invalid) == (invalid or found.requests)
 
 
 def test_other_tokens_at_a_tie_are_the_targets_own_choice_over_every_api() -> None:
@@ -171,12 +167,6 @@ def test_a_stream_that_only_drafts_break_is_a_change(broken: str, why: str) -> N
     assert "vllm#55284" in first.reports
     assert why in first.because
     assert first.drafted.failure
-
-
-def test_a_stream_that_breaks_without_drafts_too_is_the_engines() -> None:
-    found = check(plain=lambda *_: "500 no", drafted=lambda *_: "500 no")
-    assert found.differences == ()
-    assert len(found.plain_invalid) == found.requests
 
 
 def test_what_is_invalid_without_drafts_is_no_change_if_drafts_differ() -> None:
@@ -245,9 +235,8 @@ def test_an_answer_that_is_cut_off_may_be_in_pieces() -> None:
     assert (found.plain_invalid, found.drafted_invalid) == ({}, {})
 
 
-@pytest.mark.usefixtures("all_cases")
 def test_an_engine_without_a_parser_is_asked_for_structured_output_only() -> None:
-    found = check(takes_tools=False)
+    found = check(takes_tools=False, cases=CASES)
     assert {name.split(", ")[0] for name in found.skipped} == {
         case.name for case in CASES if case.tools
     }
@@ -256,7 +245,6 @@ def test_an_engine_without_a_parser_is_asked_for_structured_output_only() -> Non
     assert found.drafted_calls == 0
 
 
-@pytest.mark.usefixtures("all_cases")
 def test_reasoning_is_skipped_where_nothing_parses_it() -> None:
     engine = ToyEngine()
     with run_toy(engine) as url:
