@@ -5,13 +5,17 @@ cannot be printed is replaced before it reaches a terminal or a page.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import exp, log
+from statistics import fmean
+from typing import TypeVar
 
 from slipstream.reporting.tables import align
 from slipstream.units import UNKNOWN
 
 Row = tuple[str, ...]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +24,7 @@ class Table:
 
     header: Row
     rows: Sequence[Row]
-    words: tuple[int, ...] = (0,)
+    words: Sequence[int] = (0,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,19 @@ class Report:
 
     title: str
     answer: str
-    figure: str
-    interval: str
-    figure_note: str
     sentence: str
     sections: Sequence[Section]
+    figure: str = ""
+    interval: str = ""
+    figure_note: str = ""
+
+
+def tabulate(
+    items: Iterable[Item], columns: Mapping[str, Callable[[Item], str]], words: Sequence[int] = (0,)
+) -> Table:
+    """Return a table with a row per item, from each column's name and how it writes an item."""
+    rows = [tuple(write(item) for write in columns.values()) for item in items]
+    return Table(tuple(columns), rows, words)
 
 
 def render_text(report: Report) -> str:
@@ -53,7 +65,8 @@ def render_text(report: Report) -> str:
     for section in report.sections:
         if not section.in_full:
             lines = [f"  {clean(line)}" for line in (*section.lines, *section.code.splitlines())]
-            parts.append("\n".join([clean(section.title), *_align(section.table), *lines]))
+            table = align_table(section.table, "  ") if section.table else []
+            parts.append("\n".join([clean(section.title), *table, *lines]))
     return "\n\n".join(parts)
 
 
@@ -87,9 +100,15 @@ def show(value: float | None, decimals: int = 1, unit: str = "") -> str:
     return UNKNOWN if value is None else f"{value:.{decimals}f} {unit}".rstrip()
 
 
-def _align(table: Table | None) -> list[str]:
-    if table is None:
-        return []
+def find_mean(values: Sequence[float]) -> float | None:
+    """Return the geometric mean: the ratio of two is the mean of the ratios."""
+    if not values:
+        return None
+    return exp(fmean(map(log, values))) if min(values) > 0 else 0.0
+
+
+def align_table(table: Table, indent: str = "") -> list[str]:
+    """Write a table for the terminal, figures to the right."""
     rows = [[clean(cell) for cell in row] for row in table.rows]
     if table.header:
         rows.insert(0, [clean(name).upper() for name in table.header])
@@ -99,7 +118,7 @@ def _align(table: Table | None) -> list[str]:
         else [cell.rjust(max(len(other) for other in column)) for cell in column]
         for at, column in enumerate(zip(*rows, strict=True))
     ]
-    return align(list(zip(*columns, strict=True)), indent="  ")
+    return align(zip(*columns, strict=True), indent=indent)
 
 
 def _mark_table(table: Table) -> list[str]:

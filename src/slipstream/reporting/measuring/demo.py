@@ -6,7 +6,7 @@ from slipstream.demo.performance import Demo, Take
 from slipstream.measuring.comparing.cautions import find_disturbance
 from slipstream.measuring.comparing.verdict import EVEN
 from slipstream.measuring.engine_start import report_usage
-from slipstream.reporting.drawing import Scale, draw, frame, round_up, rule, write
+from slipstream.reporting.drawing import DOT, Scale, draw, draw_grid, frame, round_up, write
 from slipstream.reporting.html_page import Figure, render_page
 from slipstream.reporting.measuring.conditions import (
     describe_conditions,
@@ -236,8 +236,7 @@ def _draw_pair(demo: Demo, plain: Take, drafted: Take) -> str:
     parts = [
         write(LEFT, 12, kind, "strong"),
         write(LEFT, TOP - 5, f"{y.high:g} tokens", "soft"),
-        *(rule(LEFT, y(y.high * part), RIGHT, y(y.high * part), "grid") for part in (0.5, 1)),
-        rule(LEFT, BOTTOM, RIGHT, BOTTOM, "axis"),
+        *draw_grid(y, LEFT, RIGHT),
         *(
             write(x(x.high * part), BOTTOM + 16, f"{x.high * part:g} s", "soft", anchor)
             for part, anchor in ((0, "start"), (0.5, "middle"), (1, "end"))
@@ -261,7 +260,7 @@ def _draw_take(arm: str, take: Take, x: Scale, y: Scale, *, first: bool) -> str:
     return draw(
         "g",
         draw("path", d=path, kind=f"line {kind}"),
-        draw("circle", cx=end, cy=height, r=3.4, kind=f"dot {kind}"),
+        draw("circle", cx=end, cy=height, r=DOT, kind=f"dot {kind}"),
         write(end + aside, height + 4, f"{take.seconds:.1f} s", f"value {kind}", anchor),
     )
 

@@ -6,7 +6,6 @@ And the figures that only tasks have: wall time, turns, cached tokens, tool call
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import exp, log
 from statistics import fmean
 
 from slipstream.measuring.bench import BenchCell, BenchReport
@@ -14,7 +13,7 @@ from slipstream.measuring.comparing.blocks import Arm
 from slipstream.measuring.comparing.comparison import Comparison
 from slipstream.measuring.comparing.design import LETTERS
 from slipstream.measuring.tasks import TurnFigures
-from slipstream.reporting.report import Row, Section, Table, show
+from slipstream.reporting.report import Row, Section, Table, find_mean, show
 from slipstream.units import UNKNOWN
 
 Read = Callable[[BenchCell], float | None]
@@ -52,13 +51,6 @@ class Side:
         return find_mean(
             [value for cell in self.find(kind, concurrency) if (value := read(cell)) is not None]
         )
-
-
-def find_mean(values: Sequence[float]) -> float | None:
-    """Return the geometric mean: the ratio of two is the mean of the ratios."""
-    if not values:
-        return None
-    return exp(fmean(map(log, values))) if min(values) > 0 else 0.0
 
 
 def take_sides(comparison: Comparison) -> tuple[Side, ...]:

@@ -1,12 +1,24 @@
 """A `Sizing` as a report and as a page: how many replicas, at what cost, and the arithmetic."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
 from slipstream.measuring.percentiles import Percentiles
-from slipstream.reporting.drawing import Scale, draw, frame, round_up, rule, write
-from slipstream.reporting.report import Report, Row, Section, Table, show
-from slipstream.reporting.tuning.panels import draw_lines, join
+from slipstream.reporting.drawing import (
+    Axes,
+    Points,
+    Scale,
+    draw,
+    draw_grid,
+    draw_panel,
+    frame,
+    join,
+    round_up,
+    rule,
+    write,
+)
+from slipstream.reporting.report import Report, Row, Section, Table, show, tabulate
 from slipstream.sizing.sizing import PoolSize, ServedFigures, SizeOption, Sizing
 from slipstream.units import UNKNOWN
 
@@ -30,10 +42,10 @@ def render_sizing_html(sizing: Sizing) -> str:
         ),
         Figure(
             "speed-up by drafts, by the sequences of a step",
-            "Solid with the drafts that were chosen, dashed with the longest; below 1 a plain "
-            "engine is faster. The vertical line is the mean batch of the answer: what is best "
-            "there decides, not what is best for few.",
+            "Below 1 a plain engine is faster. The vertical line is the mean batch of the answer: "
+            "what is best there decides, not what is best for few.",
             [_draw_speed_up(sizing, kind) for kind in _list_drafted_kinds(sizing)],
+            [("B", "the drafts that were chosen"), ("A", "the longest drafts")],
         ),
         Figure(
             "the goal by the number of replicas, by the arithmetic",
@@ -119,7 +131,19 @@ def _list_sections(sizing: Sizing) -> list[Section]:
     sections = [
         Section("options", _tabulate_options(sizing), lines=sizing.missed),
         Section("simulated times", _tabulate_times(sizing)),
-        Section("demand in the busiest hour", _tabulate_demand(sizing)),
+        Section(
+            "demand in the busiest hour",
+            tabulate(
+                sizing.demand.kinds,
+                {
+                    "kind": lambda one: one.kind,
+                    "requests per second": lambda one: f"{one.requests_per_second:.4g}",
+                    "prompt tokens": lambda one: str(one.prompt_tokens),
+                    "cached": lambda one: f"{one.cached_share:.0%}",
+                    "answer tokens": lambda one: str(one.output_tokens),
+                },
+            ),
+        ),
         *_describe_outage(sizing),
         *_describe_day(sizing),
         Section(
@@ -149,20 +173,20 @@ def _drop_empty(table: Table) -> Table:
 
 
 def _tabulate_options(sizing: Sizing) -> Table:
-    rows = [
-        (
-            option.style,
-            _name_pools(option.pools),
-            str(option.replicas),
-            _show_interval(option),
-            ", ".join(f"{pool.mean_batch:.1f}" for pool in option.pools),
-            _NO[option.holds],
-            _show_cost(sizing, option.cost_per_million),
-        )
-        for option in sizing.options
-    ]
-    header = ("style", "drafts", "replicas", "95 %", "mean batch", "simulated", "per million")
-    return _drop_empty(Table(header, rows, (0, 1)))
+    table = tabulate(
+        sizing.options,
+        {
+            "style": lambda one: one.style,
+            "drafts": lambda one: _name_pools(one.pools),
+            "replicas": lambda one: str(one.replicas),
+            "95 %": _show_interval,
+            "mean batch": lambda one: ", ".join(f"{pool.mean_batch:.1f}" for pool in one.pools),
+            "simulated": lambda one: _NO[one.holds],
+            "per million": lambda one: _show_cost(sizing, one.cost_per_million),
+        },
+        words=(0, 1),
+    )
+    return _drop_empty(table)
 
 
 def _tabulate_times(sizing: Sizing) -> Table:
@@ -188,20 +212,6 @@ def _show_slow(figures: ServedFigures) -> Row:
 
 def _show_cost(sizing: Sizing, cost: float | None) -> str:
     return "" if sizing.price.hourly is None else sizing.price.show(cost)
-
-
-def _tabulate_demand(sizing: Sizing) -> Table:
-    rows = [
-        (
-            kind.kind,
-            f"{kind.requests_per_second:.4g}",
-            str(kind.prompt_tokens),
-            f"{kind.cached_share:.0%}",
-            str(kind.output_tokens),
-        )
-        for kind in sizing.demand.kinds
-    ]
-    return Table(("kind", "requests per second", "prompt tokens", "cached", "answer tokens"), rows)
 
 
 def _describe_outage(sizing: Sizing) -> list[Section]:
@@ -352,43 +362,46 @@ def _draw_speed_up(sizing: Sizing, kind: str) -> str:
     chosen = next((pool.draft_length for pool in own if pool.draft_length), longest)
     lines = {
         arm: {
-            float(batch): found
+            batch: [found]
             for batch in BATCHES
             if length and (found := speed.find_speed_up(kind, length, batch)) is not None
         }
-        for arm, length in (("b", chosen), ("a", longest))
+        for arm, length in (("B", chosen), ("A", longest))
     }
     title = f"{kind}, k = {chosen}" + (f" and {longest}" if longest != chosen else "")
     mark = own[0].mean_batch if own else None
-    return draw_lines(title, "times", lines, logarithmic=True, limit=1.0, mark=mark)
+    axes = _make_axes(lines["B"] | lines["A"], 1.0, mark, "times")
+    return draw_panel(title, title, lines, replace(axes, logarithmic=True))
 
 
 def _draw_counts(sizing: Sizing) -> list[str]:
     panels: list[str] = []
     for place, limit in enumerate(sizing.goal.limits if sizing.by_count else ()):
-        short = limit.seconds < 1
-        factor, unit = (1000, "ms") if short else (1, "s")
+        factor, unit = (1000, "ms") if limit.seconds < 1 else (1, "s")
         times = {
-            float(one.replicas): factor * seconds
+            one.replicas: [factor * seconds]
             for one in sizing.by_count
             if (seconds := one.seconds[place]) is not None and seconds < MOST_OVER * limit.seconds
         }
-        mark = sizing.best.replicas if sizing.best else None
+        axes = _make_axes(
+            times, factor * limit.seconds, sizing.best.replicas if sizing.best else None, unit
+        )
         title = f"{limit}, by replicas"
-        goal = factor * limit.seconds
-        panels.append(draw_lines(title, unit, {"b": times}, mark=mark, limit=goal))
+        panels.append(draw_panel(title, title, {"B": times}, axes))
     return panels
+
+
+def _make_axes(points: Points, limit: float, mark: float | None, unit: str) -> Axes:
+    top = round_up(max([limit, *(value for values in points.values() for value in values)]))
+    return Axes(sorted(points), top, "{:.2f}".format, f"{top:g} {unit}", limit=limit, mark=mark)
 
 
 def _draw_day(sizing: Sizing) -> str:
     rates = [share * sizing.demand.requests_per_second for share in sizing.demand.hours]
-    top = round_up(max(rates))
-    x, y = Scale(0, len(rates), 30, 345), Scale(0, top, 130, 20)
+    x, y = Scale(0, len(rates), 30, 345), Scale(0, round_up(max(rates)), 130, 20)
     path = [(x(edge), y(rate)) for hour, rate in enumerate(rates) for edge in (hour, hour + 1)]
     parts = [
-        *(rule(30, y(top * part), 350, y(top * part), "grid") for part in (0.5, 1)),
-        *(write(24, y(top * part) + 4, f"{top * part:g}", "soft", "end") for part in (0.5, 1)),
-        rule(30, y(0), 350, y(0), "axis"),
+        *draw_grid(y, 30, 350, figures=True),
         *(write(x(hour), 146, f"{hour} h", "soft", "middle") for hour in range(0, len(rates), 6)),
         draw("path", d=join(path), kind="line b"),
     ]
