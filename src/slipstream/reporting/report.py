@@ -50,6 +50,13 @@ class Report:
     interval: str = ""
     figure_note: str = ""
 
+    @property
+    def filled(self) -> list[Section]:
+        """The sections that have something to show."""
+        return [
+            one for one in self.sections if (one.table and one.table.rows) or one.lines or one.code
+        ]
+
 
 def tabulate(
     items: Iterable[Item], columns: Mapping[str, Callable[[Item], str]], words: Sequence[int] = (0,)
@@ -62,7 +69,7 @@ def tabulate(
 def render_text(report: Report) -> str:
     """Write a report for the terminal: the sentence first."""
     parts = [clean(report.sentence)]
-    for section in report.sections:
+    for section in report.filled:
         if not section.in_full:
             lines = [f"  {clean(line)}" for line in (*section.lines, *section.code.splitlines())]
             table = align_table(section.table, "  ") if section.table else []
@@ -73,7 +80,7 @@ def render_text(report: Report) -> str:
 def render_markdown(report: Report) -> str:
     """Write a report as Markdown, whole."""
     parts = [f"# {_mark(report.title)}", f"**{_mark(report.sentence)}**"]
-    for section in report.sections:
+    for section in report.filled:
         parts.append(f"## {_mark(section.title)}")
         if section.table is not None:
             parts.append("\n".join(_mark_table(section.table)))
@@ -108,7 +115,9 @@ def find_mean(values: Sequence[float]) -> float | None:
 
 
 def align_table(table: Table, indent: str = "") -> list[str]:
-    """Write a table for the terminal, figures to the right."""
+    """Write a table for the terminal, figures to the right; one without rows is nothing."""
+    if not table.rows:
+        return []
     rows = [[clean(cell) for cell in row] for row in table.rows]
     if table.header:
         rows.insert(0, [clean(name).upper() for name in table.header])

@@ -1,6 +1,6 @@
 """A `BenchReport` as a report and as a page, and one line per cell while it is measured."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from slipstream.measuring.bench import BenchCell, BenchReport, BenchWarmUp
 from slipstream.measuring.comparing.blocks import Block
@@ -14,7 +14,6 @@ from slipstream.reporting.measuring.conditions import (
 )
 from slipstream.reporting.measuring.sides import (
     describe_turns,
-    has_tasks,
     read_first_token,
     read_per_token,
     read_task_seconds,
@@ -24,7 +23,7 @@ from slipstream.reporting.measuring.sides import (
     take_side,
 )
 from slipstream.reporting.measuring.timeline import Strip, draw_run
-from slipstream.reporting.report import Report, Row, Section, Table, clean, show
+from slipstream.reporting.report import Report, Section, Table, clean, show, tabulate
 from slipstream.units import UNKNOWN, show_bytes
 
 RANKS = "the median, p90, p95 and, from 100 on, p99"
@@ -57,7 +56,8 @@ def describe_bench(report: BenchReport) -> Report:
     """Return the full report of a server."""
     conditions, plan = report.conditions, report.conditions.plan
     speeds = _measure_loads(report)
-    started = conditions.start_seconds
+    started, rate = conditions.start_seconds, conditions.arrivals_per_second
+    arrivals = "per second on average, Poisson; a kind's concurrency is the most in flight"
     return Report(
         title=f"{conditions.model}: {conditions.workload}",
         answer="cannot tell" if _is_busy(report) else "measured",
@@ -67,26 +67,19 @@ def describe_bench(report: BenchReport) -> Report:
         sentence=_conclude(report, speeds),
         sections=[
             Section(f"speed, with {RANKS} of the requests", _tabulate(report, _SPEED)),
-            *_describe_tasks(report),
+            Section(f"tasks, with {RANKS} of their wall time", _tabulate(report, _TASKS)),
+            describe_turns([take_side(report)]),
             Section("drafts, cache and memory", _tabulate(report, _ENGINE)),
             *describe_conditions(
                 conditions,
                 ("start", f"ready after {started:.0f} s" if started is not None else UNKNOWN),
                 ("warm-up", _describe_warm_up(report.warm_up)),
-                *_describe_arrivals(report),
+                *([] if rate is None else [("arrivals", f"{rate:g} {arrivals}")]),
                 ("machine load", show_machine_load(report.machine)),
             ),
             *([] if plan is None else [describe_plan("the engine's command", plan)]),
         ],
     )
-
-
-def _describe_tasks(report: BenchReport) -> list[Section]:
-    sides = [take_side(report)]
-    if not has_tasks(sides):
-        return []
-    title = f"tasks, with {RANKS} of their wall time"
-    return [Section(title, _tabulate(report, _TASKS)), *describe_turns(sides)]
 
 
 def _conclude(report: BenchReport, speeds: Mapping[str, float]) -> str:
@@ -129,18 +122,15 @@ def _measure_loads(report: BenchReport) -> dict[str, float]:
             most = max(cell.concurrency for cell in report.cells)
             name = f"at {rate:g} requests per second, with up to {most} in flight"
         loads.setdefault(name, []).append(cell)
-    return {name: _measure_all(cells) for name, cells in loads.items()}
+    return {
+        name: sum(cell.output_tokens for cell in cells) / (sum(cell.seconds for cell in cells) or 1)
+        for name, cells in loads.items()
+    }
 
 
-def _measure_all(cells: Sequence[BenchCell]) -> float:
-    seconds = sum(cell.seconds for cell in cells)
-    return sum(cell.output_tokens for cell in cells) / seconds if seconds else 0.0
-
-
-def _tabulate(report: BenchReport, columns: Mapping[str, Callable[[BenchCell], str]]) -> Table:
-    cells = sorted(report.cells, key=lambda cell: (cell.kind, cell.concurrency))
-    rows = [tuple(write(cell) for write in columns.values()) for cell in cells]
-    return Table(tuple(columns), rows)
+def _tabulate(report: BenchReport, columns: "Columns") -> Table:
+    cells = [cell for cell in report.cells if cell.tasks or columns is not _TASKS]
+    return tabulate(sorted(cells, key=lambda cell: (cell.kind, cell.concurrency)), _CELL | columns)
 
 
 def _show_ranks(ranks: Percentiles | None, count: int, factor: int, decimals: int) -> str:
@@ -148,16 +138,6 @@ def _show_ranks(ranks: Percentiles | None, count: int, factor: int, decimals: in
         return UNKNOWN
     shown = [ranks.p50, ranks.p90, ranks.p95, *([ranks.p99] if count >= LEAST_FOR_P99 else [])]
     return " / ".join(f"{factor * seconds:.{decimals}f}" for seconds in shown)
-
-
-def _describe_arrivals(report: BenchReport) -> list[Row]:
-    rate = report.conditions.arrivals_per_second
-    if rate is None:
-        return []
-    arrivals = (
-        f"{rate:g} per second on average, Poisson; a kind's concurrency is the most in flight"
-    )
-    return [("arrivals", arrivals)]
 
 
 def _describe_warm_up(warm: BenchWarmUp) -> str:
@@ -172,9 +152,12 @@ def _count(cell: BenchCell) -> int:
     return cell.requests - cell.failed
 
 
-_SPEED: Mapping[str, Callable[[BenchCell], str]] = {
+Columns = dict[str, Callable[[BenchCell], str]]
+_CELL: Columns = {
     "kind": lambda cell: cell.kind,
     "concurrency": lambda cell: str(cell.concurrency),
+}
+_SPEED: Columns = {
     "requests": lambda cell: str(cell.requests),
     "failed": lambda cell: str(cell.failed),
     "tokens/s": lambda cell: show(cell.tokens_per_second),
@@ -182,9 +165,7 @@ _SPEED: Mapping[str, Callable[[BenchCell], str]] = {
     "per token, ms": lambda cell: _show_ranks(cell.per_token, _count(cell), 1000, 1),
     "whole, s": lambda cell: _show_ranks(cell.whole, _count(cell), 1, 1),
 }
-_ENGINE: Mapping[str, Callable[[BenchCell], str]] = {
-    "kind": lambda cell: cell.kind,
-    "concurrency": lambda cell: str(cell.concurrency),
+_ENGINE: Columns = {
     "tokens per step": lambda cell: show(cell.tokens_per_step, 2),
     "accepted": lambda cell: show_share(cell.acceptance_rate),
     "cache hits": lambda cell: show_share(cell.cache_hit_share),
@@ -194,9 +175,7 @@ _ENGINE: Mapping[str, Callable[[BenchCell], str]] = {
         " ".join(f"{100 * share:2.0f}" for share in cell.by_position) or UNKNOWN
     ),
 }
-_TASKS: Mapping[str, Callable[[BenchCell], str]] = {
-    "kind": lambda cell: cell.kind,
-    "concurrency": lambda cell: str(cell.concurrency),
+_TASKS: Columns = {
     "tasks": lambda cell: str(cell.tasks.tasks if cell.tasks else 0),
     "failed": lambda cell: str(cell.tasks.failed if cell.tasks else 0),
     "per task, s": lambda cell: (

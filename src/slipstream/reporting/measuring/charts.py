@@ -30,6 +30,7 @@ from slipstream.reporting.measuring.sides import (
     read_first_token,
     read_first_token_ms,
     read_per_token,
+    read_tokens_per_step,
     read_turn,
 )
 from slipstream.reporting.report import show
@@ -94,8 +95,12 @@ def _draw_forest(concurrency: int, rows: Sequence[ForestRow], x: Scale) -> str:
     parts = [
         write(0, 14, show_load(concurrency), "strong"),
         write(360, 14, "95 % interval", "soft", "end"),
-        *(_draw_band(row.found, top, x) for row, top in placed if row.found),
     ]
+    for row, top in placed:
+        if row.found:
+            left, right = x.clip(1 / row.found.noise), x.clip(row.found.noise)
+            band = {"x": left, "y": top + 3, "width": right - left, "height": ROW - 6}
+            parts.append(draw("rect", **band, kind="band"))
     for tick in _choose_ticks(x):
         parts.append(rule(x(tick), 26, x(tick), bottom, "one" if tick == 1 else "grid"))
         parts.append(write(x(tick), bottom + 15, f"{tick:g}", "soft", "middle"))
@@ -110,11 +115,6 @@ def _choose_ticks(x: Scale) -> list[float]:
         if x.low <= tick <= x.high and apart > 2 * CLOSE:
             chosen.append(tick)
     return chosen
-
-
-def _draw_band(found: SpeedFinding, top: float, x: Scale) -> str:
-    left, right = x.clip(1 / found.noise), x.clip(found.noise)
-    return draw("rect", x=left, y=top + 3, width=right - left, height=ROW - 6, kind="band")
 
 
 def _draw_row(row: ForestRow, middle: float, x: Scale) -> str:
@@ -178,7 +178,7 @@ def draw_acceptance(sides: Sequence[Side]) -> list[str]:
     panels = []
     for kind in list_kinds(sides) if longest else ():
         lines = {side.arm: _read_positions(side.find(kind), longest) for side in sides}
-        steps = [side.average(lambda cell: cell.tokens_per_step, kind) for side in sides]
+        steps = [side.average(read_tokens_per_step, kind) for side in sides]
         few = len(sides) <= MOST_NOTED
         note = f"{' and '.join(show(step, 2) for step in steps)} tokens per step" if few else ""
         panels.append(draw_panel(kind, f"{kind}: accepted up to each position", lines, axes, note))

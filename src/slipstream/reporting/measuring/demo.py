@@ -15,6 +15,7 @@ from slipstream.reporting.measuring.conditions import (
 )
 from slipstream.reporting.report import Report, Row, Section, Table, show
 
+STEPS = "cost and yield of a step"
 LEFT, RIGHT, TOP, BOTTOM = 4.0, 300.0, 34.0, 190.0
 BARS, BAR_END, BAR_HEIGHT = 120.0, 300.0, 16.0
 
@@ -36,6 +37,8 @@ def describe_demo(demo: Demo) -> Report:
         sentence = (
             f"Cannot tell: {busy.message}. By these times: {sentence[0].lower()}{sentence[1:]}"
         )
+    parts = [(part.name, show(part.seconds)) for part in demo.parts]
+    parts.append(("together", show(sum(part.seconds for part in demo.parts))))
     return Report(
         title=f"drafted against plain: {demo.conditions.model}",
         answer=outcome,
@@ -45,7 +48,7 @@ def describe_demo(demo: Demo) -> Report:
         sentence=sentence,
         sections=[
             Section("tokens/s, prompt by prompt", _tabulate(demo)),
-            *_describe_steps(demo),
+            Section(STEPS, Table((), _list_steps(demo)), lines=list(filter(None, [explain(demo)]))),
             *describe_machine_loads(
                 [
                     (f"the {arm.name} engine", start.machine)
@@ -53,7 +56,7 @@ def describe_demo(demo: Demo) -> Report:
                 ]
             ),
             Section("what this does not show", lines=_list_limits(demo)),
-            Section("seconds", Table((), [*_list_parts(demo)]), in_full=True),
+            Section("seconds", Table((), parts), in_full=True),
             *_list_answers(demo),
             *(replace(section, in_full=True) for section in describe_conditions(demo.conditions)),
             *(describe_plan(f"engine of {arm.name}", report_usage(arm.plan)) for arm in demo.arms),
@@ -79,26 +82,22 @@ def explain(demo: Demo) -> str:
         f"tokens come out of it: {result[outcome]}."
     )
     host = demo.conditions.host
-    if host and not host.accelerators and outcome != "faster":
-        sentence += (
-            " This processor has no bfloat16 instructions."
-            if host.processor.has_bfloat16 is False
-            else ""
-        )
+    lost = outcome != "faster"
+    if lost and host and not host.accelerators and host.processor.has_bfloat16 is False:
+        sentence += " This processor has no bfloat16 instructions."
     return sentence
 
 
-def _describe_steps(demo: Demo) -> list[Section]:
+def _list_steps(demo: Demo) -> list[Row]:
     if (found := find_step_cost(demo)) is None:
         return []
     plain, drafted = demo.step_seconds
-    rows = [
+    return [
         ("time of a plain step", f"{1000 * plain:.1f} ms"),
         ("time of a verification step", f"{1000 * drafted:.1f} ms"),
         ("tokens per step, to break even", f"{found[0]:.2f}"),
         ("tokens per step, measured", f"{found[1]:.2f}"),
     ]
-    return [Section("cost and yield of a step", Table((), rows), lines=[explain(demo)])]
 
 
 def _name_outcome(speed_up: float) -> str:
@@ -151,14 +150,6 @@ def _list_limits(demo: Demo) -> list[str]:
     ]
 
 
-def _list_parts(demo: Demo) -> list[Row]:
-    whole = sum(part.seconds for part in demo.parts)
-    return [
-        *((part.name, show(part.seconds)) for part in demo.parts),
-        ("together", show(whole)),
-    ]
-
-
 def _list_answers(demo: Demo) -> list[Section]:
     """Return both texts of each prompt, or the one that both are."""
     return [
@@ -188,7 +179,7 @@ def render_demo_html(demo: Demo) -> str:
         "broad",
     )
     steps = Figure(
-        "cost and yield of a step",
+        STEPS,
         f"{explain(demo)} Drafting is faster where a step adds more tokens than it costs plain "
         "steps.",
         _draw_steps(demo),

@@ -35,7 +35,7 @@ class Side:
     @property
     def drafts(self) -> bool:
         """Return whether any draft was counted."""
-        return any(cell.tokens_per_step is not None for start in self.starts for cell in start)
+        return any(cell.tokens_per_step is not None for cell in self.find(None))
 
     def find(self, kind: str | None, concurrency: int | None = None) -> list[BenchCell]:
         """Return the cells of a kind at a concurrency, of every start; None is any."""
@@ -86,6 +86,10 @@ def read_first_token(cell: BenchCell) -> float | None:
     return None if cell.first_token is None else 1000 * cell.first_token.p50
 
 
+def read_tokens_per_step(cell: BenchCell) -> float | None:
+    return cell.tokens_per_step
+
+
 def read_task_seconds(cell: BenchCell) -> float | None:
     """Return the median wall time of a task."""
     ranks = cell.tasks.seconds if cell.tasks else None
@@ -129,10 +133,8 @@ def show_calls(cells: Sequence[BenchCell]) -> str:
     return ", ".join([f"{counts['parsed']} of {counts.total()} parsed", *others])
 
 
-def describe_turns(sides: Sequence[Side]) -> list[Section]:
-    """Return the first tokens and cached shares by turn as a table, for each side."""
-    if not has_tasks(sides):
-        return []
+def describe_turns(sides: Sequence[Side]) -> Section:
+    """Return the first tokens and cached shares of tasks by turn, for each side."""
     names = [f"{side.arm} " if len(sides) > 1 else "" for side in sides]
     header = (
         *("kind", "concurrency", "turn", "prompt tokens"),
@@ -145,7 +147,7 @@ def describe_turns(sides: Sequence[Side]) -> list[Section]:
         for concurrency in list_concurrencies(sides)
         for turn in list_turns(sides, kind)
     ]
-    return [Section("time to the first token by turn, the median", Table(header, rows))]
+    return Section("time to the first token by turn, the median", Table(header, rows))
 
 
 def list_turns(sides: Sequence[Side], kind: str) -> list[int]:

@@ -6,7 +6,6 @@ from slipstream.reporting.tables import align
 from slipstream.serving.following import AccessLine
 from slipstream.serving.run import Event
 from slipstream.serving.run_status import RunStatus, StatusList
-from slipstream.serving.swaps import ServedDrafter
 from slipstream.units import UNKNOWN, show_bytes
 
 SHOWN_DRAFTERS = 5
@@ -29,7 +28,10 @@ def render_status(status: RunStatus, now: datetime) -> str:
         *([] if status.gated else [("gate", "none: every user of this machine can send requests")]),
         ("target", status.target),
         ("drafter", status.drafter or "none: plain decoding"),
-        *(("drafted", _describe_drafter(one)) for one in status.drafters[-SHOWN_DRAFTERS:]),
+        *(
+            ("drafted", f"{one.name} since {one.since:%Y-%m-%d %H:%M:%S} UTC")
+            for one in status.drafters[-SHOWN_DRAFTERS:]
+        ),
         *([("trial", status.trial.describe())] if status.trial else []),
         ("processes", _describe_processes(status)),
         ("requests", _describe_requests(status)),
@@ -75,10 +77,6 @@ def show_age(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
-
-
-def _describe_drafter(drafter: ServedDrafter) -> str:
-    return f"{drafter.name} since {drafter.since:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _describe_processes(status: RunStatus) -> str:

@@ -23,7 +23,6 @@ def describe_estimate(expected: TrainEstimate) -> Report:
         title=f"training for {expected.settings.target}",
         answer="estimated",
         figure=time,
-        interval="",
         figure_note=f"{disk} of disk",
         sentence=f"time {time}, disk {disk} of {free} that are free; kept in {expected.folder}",
         sections=[
@@ -52,12 +51,11 @@ def describe_run(run: TrainRun, folder: TrainFolder) -> Report:
         title=f"a drafter for {run.settings.target}",
         answer="trained",
         figure=" to ".join((*rates[:1], *rates[1:][-1:])) or UNKNOWN,
-        interval="",
         figure_note="tokens per step, served",
         sentence=f"drafter: {folder.drafter}",
         sections=[
             Section("stages", Table(("stage", "time", "figures"), stages, words=(0, 2))),
-            *([acceptance] if rows else []),
+            acceptance,
         ],
     )
 

@@ -128,7 +128,7 @@ def _name_pools(pools: Sequence[PoolSize]) -> str:
 
 def _list_sections(sizing: Sizing) -> list[Section]:
     explained = "sequences per step from which drafts of a length cost more than they bring"
-    sections = [
+    return [
         Section("options", _tabulate_options(sizing), lines=sizing.missed),
         Section("simulated times", _tabulate_times(sizing)),
         Section(
@@ -162,7 +162,6 @@ def _list_sections(sizing: Sizing) -> list[Section]:
         ),
         Section("cost", lines=_describe_cost(sizing)),
     ]
-    return [one for one in sections if one.lines or (one.table and one.table.rows)]
 
 
 def _drop_empty(table: Table) -> Table:

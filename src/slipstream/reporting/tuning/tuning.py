@@ -76,10 +76,11 @@ def describe_tuning(tuning: Tuning) -> Report:
 
 
 def _list_sections(tuning: Tuning) -> list[Section]:
-    profile = tuning.profile
+    profile, more = tuning.profile, len(tuning.starts) + len(tuning.untried)
+    untried = [f"not tried: {what} (--starts {more} would)" for what in tuning.untried]
     return [
         Section("reasons", lines=profile.choice.reasons[1:]),
-        *_describe_advice(profile),
+        Section("advice", lines=_list_advice(profile)),
         Section(
             "predicted tokens per second",
             _tabulate(profile),
@@ -140,7 +141,7 @@ def _list_sections(tuning: Tuning) -> list[Section]:
                 for number, start in enumerate(tuning.starts, 1)
             ]
         ),
-        *_describe_trials(tuning),
+        Section("other settings", lines=[*(one.verdict for one in tuning.trials), *untried]),
         *describe_conditions(profile.conditions),
         describe_plan("the tuned engine", tuning.plan),
     ]
@@ -156,7 +157,7 @@ def _list_near(profile: SpeedProfile, load: int) -> list[Prediction]:
     return [one for one in profile.predictions if one.concurrency == load and not one.far]
 
 
-def _describe_advice(profile: SpeedProfile) -> list[Section]:
+def _list_advice(profile: SpeedProfile) -> list[str]:
     choice, lines = profile.choice, []
     if choice.overflow_above is not None:
         lines.append(
@@ -166,7 +167,7 @@ def _describe_advice(profile: SpeedProfile) -> list[Section]:
     if choice.schedule:
         ranges = ", ".join(f"{one.first}-{one.last}: {one.draft_length}" for one in choice.schedule)
         lines.append(f"a schedule of drafts by batch may win ({ranges}); only a start can show it")
-    return [Section("advice", lines=lines)] if lines else []
+    return lines
 
 
 def _tabulate(profile: SpeedProfile) -> Table:
@@ -204,13 +205,6 @@ def _tabulate_steps(profile: SpeedProfile) -> Table:
         if cost is not None
     ]
     return Table(("ms of a step", "fixed", "a sequence", "a verified token", "loads"), rows)
-
-
-def _describe_trials(tuning: Tuning) -> list[Section]:
-    lines = [trial.verdict for trial in tuning.trials]
-    more = len(tuning.starts) + len(tuning.untried)
-    lines += [f"not tried: {what} (--starts {more} would)" for what in tuning.untried]
-    return [Section("other settings", lines=lines)] if lines else []
 
 
 def _draw_load(profile: SpeedProfile, load: int) -> str:
