@@ -50,12 +50,10 @@ def draw(name: str, /, *parts: str, **attributes: str | float) -> str:
 
 
 def write(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
-    """Write text at a place."""
     return draw("text", protect(text), x=x, y=y, kind=kind, text_anchor=anchor)
 
 
 def rule(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    """Draw a straight line."""
     return draw("line", x1=x1, y1=y1, x2=x2, y2=y2, kind=kind)
 
 
@@ -71,7 +69,6 @@ def protect(text: str) -> str:
 
 
 def join(places: Iterable[tuple[float, float]]) -> str:
-    """Return the path through places."""
     return "M" + "L".join(f"{across:.1f} {down:.1f}" for across, down in places)
 
 

@@ -11,7 +11,6 @@ from math import exp, log
 from statistics import fmean
 from typing import TypeVar
 
-from slipstream.reporting.tables import align
 from slipstream.units import UNKNOWN
 
 Row = tuple[str, ...]
@@ -112,6 +111,19 @@ def find_mean(values: Sequence[float]) -> float | None:
     if not values:
         return None
     return exp(fmean(map(log, values))) if min(values) > 0 else 0.0
+
+
+def align(rows: Iterable[Sequence[str]], *, indent: str = "") -> list[str]:
+    """Pad every column but the last to its widest cell."""
+    table = [list(row) for row in rows]
+    if not table:
+        return []
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    return [
+        indent
+        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]
 
 
 def align_table(table: Table, indent: str = "") -> list[str]:

@@ -73,7 +73,6 @@ class SwapTest:
 
     @property
     def requests(self) -> int:
-        """The number of requests of the new drafter that were compared."""
         return len(self._pairs)
 
     @property

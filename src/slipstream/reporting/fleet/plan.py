@@ -6,8 +6,7 @@ from slipstream.fleet.plan import FleetPlan, FleetProbe, GroupPlan, Link, Machin
 from slipstream.fleet.planning.ports import render_firewall
 from slipstream.hardware import name_kind
 from slipstream.planning.plan import Decision
-from slipstream.reporting.report import Table, align_table, show, tabulate
-from slipstream.reporting.tables import align
+from slipstream.reporting.report import Table, align, align_table, show, tabulate
 from slipstream.reporting.text.model import render_faults
 from slipstream.reporting.text.plan import render_command
 from slipstream.units import UNKNOWN

@@ -4,9 +4,8 @@ from slipstream.fleet.machines.transport import escape
 from slipstream.fleet.rolling.rollout import GroupRoll, Rollout
 from slipstream.fleet.running.examination import FleetExamination, MachineCheck
 from slipstream.fleet.running.status import FleetStatus, FleetView, GroupView, MachineStatus
-from slipstream.reporting.report import show
+from slipstream.reporting.report import align, show
 from slipstream.reporting.serving.run import show_age
-from slipstream.reporting.tables import align
 
 
 def render_fleet_status(status: FleetStatus) -> str:

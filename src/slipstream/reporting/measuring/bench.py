@@ -32,7 +32,6 @@ LEAST_FOR_P99 = 100
 
 
 def render_cell_line(cell: BenchCell) -> str:
-    """Write a cell on a line."""
     task = "" if cell.tasks is None else f"  {show(read_task_seconds(cell), 1, 's')} a task"
     first, each = read_first_token(cell), read_per_token(cell)
     steps = "" if cell.tokens_per_step is None else f"  {cell.tokens_per_step:.2f} tokens per step"
@@ -45,7 +44,6 @@ def render_cell_line(cell: BenchCell) -> str:
 
 
 def render_bench_html(report: BenchReport) -> str:
-    """Write a server's figures as one page."""
     sides = [take_side(report)]
     block = Block(arm="B", round=0, samples=report.samples)
     strip = Strip("server", report.conditions.start_seconds, report.warm_up, block)
@@ -53,7 +51,6 @@ def render_bench_html(report: BenchReport) -> str:
 
 
 def describe_bench(report: BenchReport) -> Report:
-    """Return the full report of a server."""
     conditions, plan = report.conditions, report.conditions.plan
     speeds = _measure_loads(report)
     started, rate = conditions.start_seconds, conditions.arrivals_per_second

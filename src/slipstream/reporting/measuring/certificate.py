@@ -55,7 +55,6 @@ _REGRETS: dict[str, Callable[[Regret], str]] = {
 
 
 def describe_certificate(certificate: Certificate) -> Report:
-    """Return the full report of a certificate, with its conditions."""
     findings, plan = certificate.findings, certificate.conditions.plan
     drafted = findings.regrets[1]
     differences = [line for one in findings.calls.differences for line in _describe_difference(one)]
@@ -150,7 +149,6 @@ def _describe_answer(answer: ParsedAnswer) -> str:
 
 
 def render_certificate_html(certificate: Certificate) -> str:
-    """Write a certificate as one page."""
     checks = certificate.findings.checks
     rows = [_draw_check(check, ROW * at) for at, check in enumerate(checks)]
     description = "; ".join(f"{check.name}: {_count(check)}" for check in checks)

@@ -49,12 +49,10 @@ _MARKS: Mapping[str, str] = {
 
 
 def show_estimate(estimate: SpeedRatio) -> str:
-    """Write a ratio with its interval."""
     return f"{estimate.ratio:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
 
 
 def show_load(concurrency: int) -> str:
-    """Return how many requests were in flight."""
     return f"concurrency {concurrency}"
 
 

@@ -47,7 +47,6 @@ NAME, NAME_LETTERS = LEFT + BAR + 8, 24
 
 
 def describe_comparison(comparison: Comparison) -> Report:
-    """Return the full report of a comparison."""
     verdict, sides = comparison.verdict, take_sides(comparison)
     first, *others = verdict.arms
     two = len(others) == 1
@@ -250,7 +249,6 @@ def _describe_plans(comparison: Comparison) -> list[Section]:
 
 
 def render_comparison_html(comparison: Comparison) -> str:
-    """Write a comparison as one page."""
     verdict, sides = comparison.verdict, take_sides(comparison)
     first, *others = sides
     measure = verdict.measure.capitalize()

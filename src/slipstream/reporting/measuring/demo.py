@@ -15,9 +15,7 @@ from slipstream.reporting.measuring.conditions import (
 )
 from slipstream.reporting.report import Report, Row, Section, Table, show
 
-STEPS = "cost and yield of a step"
 LEFT, RIGHT, TOP, BOTTOM = 4.0, 300.0, 34.0, 190.0
-BARS, BAR_END, BAR_HEIGHT = 120.0, 300.0, 16.0
 
 
 def describe_demo(demo: Demo) -> Report:
@@ -48,7 +46,11 @@ def describe_demo(demo: Demo) -> Report:
         sentence=sentence,
         sections=[
             Section("tokens/s, prompt by prompt", _tabulate(demo)),
-            Section(STEPS, Table((), _list_steps(demo)), lines=list(filter(None, [explain(demo)]))),
+            Section(
+                "cost and yield of a step",
+                Table((), _list_steps(demo)),
+                lines=explain(demo).splitlines(),
+            ),
             *describe_machine_loads(
                 [
                     (f"the {arm.name} engine", start.machine)
@@ -169,7 +171,6 @@ def _list_answers(demo: Demo) -> list[Section]:
 
 
 def render_demo_html(demo: Demo) -> str:
-    """Write a demo as one page."""
     tokens = Figure(
         "time of each token",
         "Tokens so far over the seconds since the request. Without drafts a step adds one token; "
@@ -178,44 +179,7 @@ def render_demo_html(demo: Demo) -> str:
         [(letter, arm.name) for letter, arm in zip("AB", demo.arms, strict=True)],
         "broad",
     )
-    steps = Figure(
-        STEPS,
-        f"{explain(demo)} Drafting is faster where a step adds more tokens than it costs plain "
-        "steps.",
-        _draw_steps(demo),
-        layout="broad",
-    )
-    return render_page(describe_demo(demo), [steps, tokens])
-
-
-def _draw_steps(demo: Demo) -> list[str]:
-    """Draw the time of both steps, and the tokens to break even beside those that came."""
-    if (found := find_step_cost(demo)) is None:
-        return []
-    plain, drafted = (1000 * seconds for seconds in demo.step_seconds)
-    cost, tokens = found
-    return [
-        _draw_bars("time of a step, ms", {"plain": (plain, "a"), "drafted": (drafted, "b")}, "ms"),
-        _draw_bars("tokens per step", {"to break even": (cost, "a"), "measured": (tokens, "b")}),
-    ]
-
-
-def _draw_bars(title: str, bars: dict[str, tuple[float, str]], unit: str = "") -> str:
-    x = Scale(0, max(value for value, _ in bars.values()), BARS, BAR_END)
-    parts = [write(LEFT, 12, title, "strong")]
-    description = []
-    for number, (name, (value, kind)) in enumerate(bars.items()):
-        top = TOP + 1.6 * BAR_HEIGHT * number
-        shown = f"{value:.1f} {unit}".strip()
-        parts += [
-            write(LEFT, top + 12, name, f"value {kind}"),
-            draw(
-                "rect", x=BARS, y=top, width=x(value) - BARS, height=BAR_HEIGHT, kind=f"bar {kind}"
-            ),
-            write(x(value) + 6, top + 12, shown, "value"),
-        ]
-        description.append(f"{name} {shown}")
-    return frame(360, TOP + 3 * BAR_HEIGHT, title, "; ".join(description), *parts)
+    return render_page(describe_demo(demo), [tokens])
 
 
 def _draw_pair(demo: Demo, plain: Take, drafted: Take) -> str:

@@ -29,12 +29,10 @@ class Side:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Return its entry in a figure's key."""
         return self.arm, self.name
 
     @property
     def drafts(self) -> bool:
-        """Return whether any draft was counted."""
         return any(cell.tokens_per_step is not None for cell in self.find(None))
 
     def find(self, kind: str | None, concurrency: int | None = None) -> list[BenchCell]:
@@ -47,14 +45,12 @@ class Side:
         ]
 
     def average(self, read: Read, kind: str | None, concurrency: int | None = None) -> float | None:
-        """Return the mean of a kind at a concurrency."""
         return find_mean(
             [value for cell in self.find(kind, concurrency) if (value := read(cell)) is not None]
         )
 
 
 def take_sides(comparison: Comparison) -> tuple[Side, ...]:
-    """Sort the starts by arm."""
     return tuple(
         Side(arm, compared.name, [start.cells for start in comparison.starts if start.arm == arm])
         for arm, compared in zip(LETTERS, comparison.arms, strict=False)
@@ -72,7 +68,6 @@ def list_kinds(sides: Iterable[Side]) -> list[str]:
 
 
 def list_concurrencies(sides: Iterable[Side]) -> list[int]:
-    """List the concurrencies, the smallest first."""
     return sorted({cell.concurrency for side in sides for cell in side.find(None)})
 
 
@@ -102,12 +97,10 @@ def read_pace(cell: BenchCell) -> float | None:
 
 
 def has_tasks(sides: Sequence[Side]) -> bool:
-    """Return whether tasks were measured."""
     return any(cell.tasks is not None for side in sides for cell in side.find(None))
 
 
 def show_share(share: float | None) -> str:
-    """Write a share in per cent."""
     return UNKNOWN if share is None else f"{100 * share:.0f} %"
 
 
@@ -151,7 +144,6 @@ def describe_turns(sides: Sequence[Side]) -> Section:
 
 
 def list_turns(sides: Sequence[Side], kind: str) -> list[int]:
-    """List the turns of a kind's tasks."""
     cells = [cell for side in sides for cell in side.find(kind)]
     return sorted({one.turn for cell in cells if cell.tasks for one in cell.tasks.turns})
 

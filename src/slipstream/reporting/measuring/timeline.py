@@ -46,7 +46,6 @@ class _Scales:
 
 
 def draw_timeline(strips: Sequence[Strip]) -> str:
-    """Draw the starts below one another, in their order."""
     scales = _find_scales(strips)
     low, high = scales.speed.low, scales.speed.high
     heights = f"a row is from {low:.3g} to {high:.3g} tokens/s, logarithmic"
@@ -154,7 +153,6 @@ def _tell(strip: Strip, number: int) -> str:
 
 
 def draw_run(strips: Sequence[Strip], key: Sequence[tuple[str, str]]) -> Figure:
-    """Draw the run as it went."""
     kinds = dict.fromkeys(sample.kind for strip in strips for sample in strip.block.samples)
     caption = (
         "Each request is a line as long as it took, at the height of its speed; a cross is one "

@@ -12,9 +12,8 @@ from math import ceil
 from pathlib import Path
 from unicodedata import category, east_asian_width
 
-from slipstream.reporting.report import Row, Table, align_table, clean, show
+from slipstream.reporting.report import Row, Table, align, align_table, clean, show
 from slipstream.reporting.serving.run import show_age
-from slipstream.reporting.tables import align
 from slipstream.serving.live_view import LiveView
 from slipstream.steering.state import KINDS, KindCounts, SteeringState
 from slipstream.units import UNKNOWN, show_bytes
@@ -203,7 +202,6 @@ def _describe_memory(view: LiveView) -> str:
 
 
 def _describe_acceptance(view: LiveView, before: LiveView | None, terminal: Terminal) -> list[str]:
-    """Return the acceptance by kind and position as a table."""
     kinds, recent = _list_kinds(view, before)
     if not kinds:
         return []

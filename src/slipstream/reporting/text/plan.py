@@ -3,7 +3,7 @@
 from shlex import quote
 
 from slipstream.planning.plan import Decision, Difference, LaunchPlan, MemoryBudget
-from slipstream.reporting.tables import align
+from slipstream.reporting.report import align
 from slipstream.reporting.text.model import render_faults
 from slipstream.units import UNKNOWN, show_bytes, show_number
 
@@ -58,7 +58,6 @@ def render_memory(memory: MemoryBudget) -> list[str]:
 
 
 def render_difference(differences: tuple[Difference, ...]) -> str:
-    """Return the differences of two plans."""
     if not differences:
         return "the plans are the same"
     rows = [("SETTING", "FIRST", "SECOND", "BECAUSE")]

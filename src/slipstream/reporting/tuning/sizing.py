@@ -10,7 +10,6 @@ from slipstream.reporting.drawing import (
     Points,
     Scale,
     draw,
-    draw_grid,
     draw_panel,
     frame,
     join,
@@ -205,7 +204,6 @@ def _show_times(times: Percentiles | None, factor: float, decimals: int) -> Row:
 
 
 def _show_slow(figures: ServedFigures) -> Row:
-    """Return the p95 of both times."""
     return _show_times(figures.ttft, 1, 2)[2], _show_times(figures.tpot, 1000, 1)[2]
 
 
@@ -289,7 +287,6 @@ def _tabulate_speed(sizing: Sizing) -> Table:
 
 
 def _work_out(sizing: Sizing, pool: PoolSize) -> list[str]:
-    """Write the arithmetic of a pool with its figures."""
     speed, length, batch = sizing.speed, pool.draft_length, pool.mean_batch
     cost, step, left = speed.find_cost(length), 1000 * pool.step_seconds, 1 - pool.prompt_share
     tokens = ", ".join(
@@ -349,7 +346,6 @@ def _draw_options(options: Sequence[SizeOption]) -> str:
 
 
 def _list_drafted_kinds(sizing: Sizing) -> list[str]:
-    """List the kinds whose drafts are known."""
     known = {one.kind for one in sizing.speed.yields}
     return [kind.kind for kind in sizing.demand.kinds if kind.kind in known]
 
@@ -396,12 +392,8 @@ def _make_axes(points: Points, limit: float, mark: float | None, unit: str) -> A
 
 
 def _draw_day(sizing: Sizing) -> str:
-    rates = [share * sizing.demand.requests_per_second for share in sizing.demand.hours]
-    x, y = Scale(0, len(rates), 30, 345), Scale(0, round_up(max(rates)), 130, 20)
-    path = [(x(edge), y(rate)) for hour, rate in enumerate(rates) for edge in (hour, hour + 1)]
-    parts = [
-        *draw_grid(y, 30, 350, figures=True),
-        *(write(x(hour), 146, f"{hour} h", "soft", "middle") for hour in range(0, len(rates), 6)),
-        draw("path", d=join(path), kind="line b"),
-    ]
-    return frame(360, 152, "requests per second by the hour", f"at most {max(rates):g}", *parts)
+    rate = sizing.demand.requests_per_second
+    hours = {hour: [share * rate] for hour, share in enumerate(sizing.demand.hours)}
+    top = round_up(max(value for (value,) in hours.values()))
+    axes = Axes(sorted(hours), top, "{:g}".format, f"{top:g} per second")
+    return draw_panel("hour of the day", "requests per second by the hour", {"B": hours}, axes)

@@ -77,18 +77,15 @@ def test_a_busy_machine_takes_the_verdict_away() -> None:
 def test_the_page_draws_each_prompt_and_has_both_texts_and_every_second() -> None:
     page = render_demo_html(make_demo(TEXT[:-5]))
     drawings = find_drawings(page)
-    assert len(drawings) == 4
-    assert "100.0 ms" in list_texts(drawings[0])
-    assert {"to break even", "1.0", "measured", "2.7"} <= set(list_texts(drawings[1]))
-    assert "4.5 s" in list_texts(drawings[2])
-    assert [len(drawing.findall(".//path")) for drawing in drawings[2:]] == [2, 2]
+    assert "4.5 s" in list_texts(drawings[0])
+    assert [len(drawing.findall(".//path")) for drawing in drawings] == [2, 2]
     read = Reader(page)
     assert read.dangers == []
-    for told in (TEXT, TEXT[:-5], "Some prose, please.", "one is longer", "9.5", "2.79"):
+    for told in (TEXT, TEXT[:-5], "Some prose, please.", "one is longer", "9.5", "100.0 ms", "2.79"):
         assert any(told in words for words in read.words), told
 
 
 def test_a_step_of_the_stairs_is_a_chunk() -> None:
-    plain, drafted = find_drawings(render_demo_html(make_demo()))[3].findall(".//path")
+    plain, drafted = find_drawings(render_demo_html(make_demo()))[1].findall(".//path")
     assert (plain.get("d") or "").count("V") == len(TEXT)
     assert (drafted.get("d") or "").count("V") == 11
