@@ -55,7 +55,6 @@ def render_sizing_html(sizing: Sizing) -> str:
             "the day",
             "Requests per second by the hour.",
             [_draw_day(sizing)] if sizing.demand.hours else [],
-            layout="broad",
         ),
     ]
     return render_page(describe_sizing(sizing), figures)

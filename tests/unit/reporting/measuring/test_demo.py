@@ -81,7 +81,15 @@ def test_the_page_draws_each_prompt_and_has_both_texts_and_every_second() -> Non
     assert [len(drawing.findall(".//path")) for drawing in drawings] == [2, 2]
     read = Reader(page)
     assert read.dangers == []
-    for told in (TEXT, TEXT[:-5], "Some prose, please.", "one is longer", "9.5", "100.0 ms", "2.79"):
+    for told in (
+        TEXT,
+        TEXT[:-5],
+        "Some prose, please.",
+        "one is longer",
+        "9.5",
+        "100.0 ms",
+        "2.79",
+    ):
         assert any(told in words for words in read.words), told
 
 
