@@ -10,7 +10,7 @@ from slipstream.reporting.report import clean, find_mean
 from slipstream.units import UNKNOWN
 
 TEXT_WIDTH = 6.6
-PANEL_WIDTH, PANEL_HEIGHT, PANEL_BASE, PANEL_TOP = 230.0, 142.0, 122.0, 34.0
+PANEL_WIDTH = 230.0
 CLOSE, APART = 13.0, 18.0
 DOT = 3.4
 _STEPS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 7, 8, 9, 10)
@@ -116,9 +116,8 @@ def draw_panel(
 ) -> str:
     """Draw each arm's mean as a line that ends in its last value, and each start as a tick."""
     if not axes.places:
-        return frame(PANEL_WIDTH, PANEL_HEIGHT, title, UNKNOWN, write(0, 12, heading, "strong"))
-    x = Scale(axes.places[0], axes.places[-1], 14, 168, axes.logarithmic)
-    y = Scale(0, axes.top, PANEL_BASE, PANEL_TOP)
+        return frame_panel(title, UNKNOWN, write(0, 12, heading, "strong"))
+    x, y = make_scales(axes.places, axes.top, logarithmic=axes.logarithmic)
     parts = draw_axes(heading, axes.label or f"{axes.top:g}", axes.places, x, y, note)
     if axes.limit is not None:
         parts.append(rule(0, y(axes.limit), x.end + 14, y(axes.limit), "one"))
@@ -138,8 +137,18 @@ def draw_panel(
     parts += [write(aside, place, text, f"value {kind}") for place, text, kind in _spread(ends)]
     if not ends:
         parts.append(write(91, 80, UNKNOWN, "soft", "middle"))
-    told = "; ".join(description) or UNKNOWN
-    return frame(PANEL_WIDTH, PANEL_HEIGHT, title, told, *parts)
+    return frame_panel(title, "; ".join(description) or UNKNOWN, *parts)
+
+
+def frame_panel(title: str, description: str, *parts: str) -> str:
+    return frame(PANEL_WIDTH, 142, title, description, *parts)
+
+
+def make_scales(
+    places: Sequence[float], top: float, right: float = 168, *, logarithmic: bool = False
+) -> tuple[Scale, Scale]:
+    """Return the scales of a panel whose highest figure is `top`."""
+    return Scale(places[0], places[-1], 14, right, logarithmic), Scale(0, top, 122, 34)
 
 
 def draw_axes(

@@ -8,7 +8,7 @@ from slipstream.hardware import name_kind
 from slipstream.planning.plan import Decision
 from slipstream.reporting.report import Table, align, align_table, show, tabulate
 from slipstream.reporting.text.model import render_faults
-from slipstream.reporting.text.plan import render_command
+from slipstream.reporting.text.plan import render_command, tabulate_decisions
 from slipstream.units import UNKNOWN
 
 
@@ -75,9 +75,7 @@ def _describe_group(group: GroupPlan, *, explain: bool) -> list[str]:
     lines = [f"group {group.name} on {machines}, at {host.value if host else UNKNOWN}:{group.port}"]
     shared = [one for one in _list_decisions(group, 0) if _is_shared(group, one)]
     if explain:
-        rows = [("SETTING", "VALUE", "SOURCE", "BECAUSE")]
-        rows += [(one.flag, one.value or "set", one.source, one.because) for one in shared]
-        lines += align(rows, indent="  ")
+        lines += align_table(tabulate_decisions(shared), indent="  ")
     else:
         variables = tuple(one for one in first.plan.variables if one in shared)
         command = render_command(first.plan.argv(), variables)

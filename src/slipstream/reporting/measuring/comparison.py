@@ -35,6 +35,7 @@ from slipstream.reporting.measuring.sides import (
 )
 from slipstream.reporting.measuring.timeline import Strip, draw_run
 from slipstream.reporting.report import Report, Row, Section, Table, show
+from slipstream.reporting.text.plan import tabulate_differences
 
 ALL_KINDS = "all kinds"
 READING = (
@@ -234,14 +235,9 @@ def _describe_plans(comparison: Comparison) -> list[Section]:
     first, *others = comparison.arms
     sections = []
     for other in others:
-        rows = [
-            (entry.flag, entry.left or "not set", entry.right or "not set", entry.because)
-            for entry in diff_plans(first.plan, other.plan)
-        ]
+        table = tabulate_differences(diff_plans(first.plan, other.plan), first.name, other.name)
         between = f"{other.name} and {first.name}" if others[1:] else "the plans"
-        header = ("setting", first.name, other.name, f"because, for {other.name}")
-        lines = () if rows else ("none: the plans are the same",)
-        table = Table(header, rows, words=(0, 1, 2, 3))
+        lines = () if table.rows else ("none: the plans are the same",)
         sections.append(Section(f"differences between {between}", table, lines, in_full=True))
     return sections + [
         describe_plan(f"engine of {arm.name}", report_usage(arm.plan)) for arm in comparison.arms

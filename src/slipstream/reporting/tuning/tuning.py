@@ -2,16 +2,14 @@
 
 from slipstream.reporting.drawing import (
     DOT,
-    PANEL_BASE,
-    PANEL_HEIGHT,
-    PANEL_TOP,
-    PANEL_WIDTH,
     Scale,
     draw,
     draw_axes,
     draw_grid,
     frame,
+    frame_panel,
     join,
+    make_scales,
     round_up,
     rule,
     write,
@@ -213,8 +211,7 @@ def _draw_load(profile: SpeedProfile, load: int) -> str:
     best = max(own, key=lambda one: one.tokens_per_second)
     top = round_up(max(one.tokens_per_second * (1 + one.error) for one in own))
     lengths = [one.draft_length for one in drafting]
-    x = Scale(min(lengths), max(lengths), 14, 190)
-    y = Scale(0, top, PANEL_BASE, PANEL_TOP)
+    x, y = make_scales((min(lengths), max(lengths)), top, right=190)
 
     def place(side: int) -> list[tuple[float, float]]:
         """Return the line, or an edge of its band."""
@@ -239,9 +236,7 @@ def _draw_load(profile: SpeedProfile, load: int) -> str:
     if load == profile.choice.concurrency:
         parts += _draw_served(profile, x, y)
     speeds = ", ".join(f"{one.draft_length or 'plain'} {one.tokens_per_second:.1f}" for one in own)
-    return frame(
-        PANEL_WIDTH, PANEL_HEIGHT, f"concurrency {load}: tokens per second", speeds, *parts
-    )
+    return frame_panel(f"concurrency {load}: tokens per second", speeds, *parts)
 
 
 def _draw_served(profile: SpeedProfile, x: Scale, y: Scale) -> list[str]:

@@ -8,6 +8,7 @@ from slipstream.reporting.report import Report, render_text
 from tests.snapshots import read_snapshot
 from tests.unit.demo.pieces import TEXT, make_demo
 from tests.unit.reporting.page_reading import Reader, find_drawings, list_texts
+from tests.unit.reporting.records import BUSY
 
 
 def render_demo_text(demo: Demo) -> str:
@@ -52,10 +53,7 @@ def test_drafts_that_lose_say_why_and_name_a_processor_without_bfloat16() -> Non
 
 
 def test_a_busy_machine_takes_the_verdict_away() -> None:
-    busy = MachineLoad(
-        cores=2, seconds=9, other_cpu_share=0.45, steal_share=0, slowdown=1, busiest="ffmpeg"
-    )
-    quiet = busy.model_copy(update={"other_cpu_share": 0.02})
+    quiet = BUSY.model_copy(update={"other_cpu_share": 0.02})
     demo = make_demo()
 
     def describe(*machines: MachineLoad) -> Report:
@@ -65,7 +63,7 @@ def test_a_busy_machine_takes_the_verdict_away() -> None:
         )
         return describe_demo(demo.model_copy(update={"starts": starts}))
 
-    report = describe(busy, quiet)
+    report = describe(BUSY, quiet)
     assert report.answer == "cannot tell"
     assert report.sentence.startswith(
         "Cannot tell: the machine was busy during 1 of 2 blocks: other processes used 0.9 of 2 "
