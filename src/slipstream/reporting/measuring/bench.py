@@ -57,7 +57,7 @@ def describe_bench(report: BenchReport) -> Report:
     arrivals = "per second on average, Poisson; a kind's concurrency is the most in flight"
     return Report(
         title=f"{conditions.model}: {conditions.workload}",
-        answer="cannot tell" if _is_busy(report) else "measured",
+        answer="cannot tell" if report.machine and report.machine.is_busy else "measured",
         figure=show(next(iter(speeds.values()))) if speeds else UNKNOWN,
         interval="tokens/s",
         figure_note=f"over all kinds, {next(iter(speeds))}" if speeds else "",
@@ -89,7 +89,7 @@ def _conclude(report: BenchReport, speeds: Mapping[str, float]) -> str:
     sentence = (
         f"{report.conditions.model} reaches {rates} over all kinds{_tell_tasks(report)}{end}."
     )
-    if report.machine and _is_busy(report):
+    if report.machine and report.machine.is_busy:
         return f"The machine was busy: {report.machine.describe()}. Meanwhile, {sentence}"
     return sentence
 
@@ -100,10 +100,6 @@ def _tell_tasks(report: BenchReport) -> str:
     cells = [cell for cell in report.cells if cell.tasks and cell.concurrency == least]
     times = ", ".join(f"{cell.kind} {show(read_task_seconds(cell), 1, 's')}" for cell in cells)
     return f"; wall time per task: {times}" if times else ""
-
-
-def _is_busy(report: BenchReport) -> bool:
-    return report.machine is not None and report.machine.is_busy
 
 
 def _measure_loads(report: BenchReport) -> dict[str, float]:

@@ -92,6 +92,13 @@ def reviewed() -> Comparison:
     return made.model_copy(update={"verdict": VERDICT})
 
 
+def with_findings(*findings: SpeedFinding) -> Comparison:
+    pair = PAIR.model_copy(update={"findings": findings, "break_evens": ()})
+    places = VERDICT.places[: len(findings)]
+    verdict = VERDICT.model_copy(update={"pairs": (pair,), "places": places})
+    return reviewed().model_copy(update={"verdict": verdict})
+
+
 def change_cells(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     """Have the figures of every load be these."""
 
@@ -225,11 +232,8 @@ def test_each_outcome_has_a_mark_of_its_own_shape() -> None:
 
 def test_a_forest_has_ticks_enough_to_read_a_ratio_by() -> None:
     """An axis from a half to two had a single tick."""
-    wide = [find("code", 1, 0.5, "slower"), find("prose", 1, 1.9, "faster")]
-    pair = PAIR.model_copy(update={"findings": tuple(wide), "break_evens": ()})
-    verdict = VERDICT.model_copy(update={"pairs": (pair,), "places": VERDICT.places[:2]})
-    page = render_comparison_html(reviewed().model_copy(update={"verdict": verdict}))
-    texts = list_texts(find_drawings(page)[0])
+    wide = with_findings(find("code", 1, 0.5, "slower"), find("prose", 1, 1.9, "faster"))
+    texts = list_texts(find_drawings(render_comparison_html(wide))[0])
     assert {"0.5", "0.7", "1", "1.4", "2"} <= set(texts)
 
 
@@ -249,18 +253,9 @@ def test_acceptance_is_written_at_the_first_position() -> None:
 
 
 def test_intervals_beyond_any_axis_stay_in_their_panel() -> None:
-    wild = SpeedFinding(
-        kind="code",
-        concurrency=1,
-        prompts=2,
-        speed_up=SpeedRatio(ratio=40.0, low=1e-9, high=1e9),
-        throughput=SpeedRatio(ratio=1.0, low=0.1, high=10.0),
-        noise=1e6,
-        outcome="unclear",
-    )
-    pair = PAIR.model_copy(update={"findings": (wild,), "break_evens": ()})
-    verdict = VERDICT.model_copy(update={"pairs": (pair,), "places": VERDICT.places[:1]})
-    page = render_comparison_html(reviewed().model_copy(update={"verdict": verdict}))
+    ratio = SpeedRatio(ratio=40.0, low=1e-9, high=1e9)
+    wild = find("code", 1, 1.0, "unclear").model_copy(update={"speed_up": ratio, "noise": 1e6})
+    page = render_comparison_html(with_findings(wild))
     (forest,) = (d for d in find_drawings(page) if (d.findtext("title") or "").startswith("Speed"))
     lines = [line for line in forest.iter("line") if "unclear" in (line.get("class") or "")]
     assert [(line.get("x1"), line.get("x2")) for line in lines] == [("96", "234")]
