@@ -12,6 +12,7 @@ from slipstream.measuring.bench import BenchCell, BenchReport
 from slipstream.measuring.comparing.blocks import Arm
 from slipstream.measuring.comparing.comparison import Comparison
 from slipstream.measuring.comparing.design import LETTERS
+from slipstream.measuring.percentiles import Percentiles
 from slipstream.measuring.tasks import TurnFigures
 from slipstream.reporting.report import Row, Section, Table, find_mean, show
 from slipstream.units import UNKNOWN
@@ -71,14 +72,16 @@ def list_concurrencies(sides: Iterable[Side]) -> list[int]:
     return sorted({cell.concurrency for side in sides for cell in side.find(None)})
 
 
+def find_median_ms(ranks: Percentiles | None) -> float | None:
+    return None if ranks is None else 1000 * ranks.p50
+
+
 def read_per_token(cell: BenchCell) -> float | None:
-    """Return the median time per token in ms."""
-    return None if cell.per_token is None else 1000 * cell.per_token.p50
+    return find_median_ms(cell.per_token)
 
 
 def read_first_token(cell: BenchCell) -> float | None:
-    """Return the median time to the first token in ms."""
-    return None if cell.first_token is None else 1000 * cell.first_token.p50
+    return find_median_ms(cell.first_token)
 
 
 def read_tokens_per_step(cell: BenchCell) -> float | None:
@@ -87,8 +90,7 @@ def read_tokens_per_step(cell: BenchCell) -> float | None:
 
 def read_task_seconds(cell: BenchCell) -> float | None:
     """Return the median wall time of a task."""
-    ranks = cell.tasks.seconds if cell.tasks else None
-    return None if ranks is None else ranks.p50
+    return cell.tasks.seconds.p50 if cell.tasks and cell.tasks.seconds else None
 
 
 def read_pace(cell: BenchCell) -> float | None:
@@ -158,8 +160,7 @@ def read_turn(
 
 
 def read_first_token_ms(turn: TurnFigures) -> float | None:
-    """Return the median time to a turn's first token in ms."""
-    return None if turn.first_token is None else 1000 * turn.first_token.p50
+    return find_median_ms(turn.first_token)
 
 
 def _describe_turn(sides: Sequence[Side], kind: str, concurrency: int, turn: int) -> Row:

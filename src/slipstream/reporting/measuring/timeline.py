@@ -14,6 +14,7 @@ from slipstream.reporting.drawing import (
     Scale,
     draw,
     frame,
+    join,
     protect,
     shorten,
     write,
@@ -109,10 +110,9 @@ def _draw_warm_up(warm: BenchWarmUp, scale: Scale) -> list[str]:
     if not warm.seconds_per_token:
         return [write(WARM, BASE, "none", "soft")]
     places = [(WARM + 7 * at, scale(time)) for at, time in enumerate(warm.seconds_per_token)]
-    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
     end, height = places[-1]
     return [
-        draw("path", d=path, kind="line soft"),
+        draw("path", d=join(places), kind="line soft"),
         *(draw("circle", cx=x, cy=y, r=1.7, kind="dot soft") for x, y in places),
         write(end + 6, height + 4, f"{1000 * warm.seconds_per_token[-1]:.1f} ms", "soft"),
         write(WARM, -4, "" if warm.flat else "not flat", "warn"),
