@@ -10,7 +10,7 @@ from slipstream.cli.arguments import ONE_WORD_VERBS, load_verb, make_verb_parser
 from slipstream.cli.defaults import apply_defaults, find_config_file, list_options, read_config
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
-from slipstream.reporting.tables import align
+from slipstream.reporting.report import align
 from slipstream.serving.access.keys import find_key_file
 from slipstream.serving.run import find_runs_root
 from slipstream.user_folders import model_cache, recipe_overlay, slipstream_cache

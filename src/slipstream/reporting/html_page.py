@@ -46,7 +46,7 @@ def render_page(report: Report, figures: Sequence[Figure]) -> str:
         "main",
         _render_headline(report),
         *(_render_figure(figure) for figure in figures if figure.panels),
-        *map(_render_section, report.sections),
+        *map(_render_section, report.filled),
     )
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
 

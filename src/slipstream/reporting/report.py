@@ -5,13 +5,16 @@ cannot be printed is replaced before it reaches a terminal or a page.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import exp, log
+from statistics import fmean
+from typing import TypeVar
 
-from slipstream.reporting.tables import align
 from slipstream.units import UNKNOWN
 
 Row = tuple[str, ...]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,7 @@ class Table:
 
     header: Row
     rows: Sequence[Row]
-    words: tuple[int, ...] = (0,)
+    words: Sequence[int] = (0,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +43,43 @@ class Report:
 
     title: str
     answer: str
-    figure: str
-    interval: str
-    figure_note: str
     sentence: str
     sections: Sequence[Section]
+    figure: str = ""
+    interval: str = ""
+    figure_note: str = ""
+
+    @property
+    def filled(self) -> list[Section]:
+        """The sections that have something to show."""
+        return [
+            one for one in self.sections if (one.table and one.table.rows) or one.lines or one.code
+        ]
+
+
+def tabulate(
+    items: Iterable[Item], columns: Mapping[str, Callable[[Item], str]], words: Sequence[int] = (0,)
+) -> Table:
+    """Return a table with a row per item, from each column's name and how it writes an item."""
+    rows = [tuple(write(item) for write in columns.values()) for item in items]
+    return Table(tuple(columns), rows, words)
 
 
 def render_text(report: Report) -> str:
     """Write a report for the terminal: the sentence first."""
     parts = [clean(report.sentence)]
-    for section in report.sections:
+    for section in report.filled:
         if not section.in_full:
             lines = [f"  {clean(line)}" for line in (*section.lines, *section.code.splitlines())]
-            parts.append("\n".join([clean(section.title), *_align(section.table), *lines]))
+            table = align_table(section.table, "  ") if section.table else []
+            parts.append("\n".join([clean(section.title), *table, *lines]))
     return "\n\n".join(parts)
 
 
 def render_markdown(report: Report) -> str:
     """Write a report as Markdown, whole."""
     parts = [f"# {_mark(report.title)}", f"**{_mark(report.sentence)}**"]
-    for section in report.sections:
+    for section in report.filled:
         parts.append(f"## {_mark(section.title)}")
         if section.table is not None:
             parts.append("\n".join(_mark_table(section.table)))
@@ -87,8 +106,29 @@ def show(value: float | None, decimals: int = 1, unit: str = "") -> str:
     return UNKNOWN if value is None else f"{value:.{decimals}f} {unit}".rstrip()
 
 
-def _align(table: Table | None) -> list[str]:
-    if table is None:
+def find_mean(values: Sequence[float]) -> float | None:
+    """Return the geometric mean: the ratio of two is the mean of the ratios."""
+    if not values:
+        return None
+    return exp(fmean(map(log, values))) if min(values) > 0 else 0.0
+
+
+def align(rows: Iterable[Sequence[str]], *, indent: str = "") -> list[str]:
+    """Pad every column but the last to its widest cell."""
+    table = [list(row) for row in rows]
+    if not table:
+        return []
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    return [
+        indent
+        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]
+
+
+def align_table(table: Table, indent: str = "") -> list[str]:
+    """Write a table for the terminal, figures to the right; one without rows is nothing."""
+    if not table.rows:
         return []
     rows = [[clean(cell) for cell in row] for row in table.rows]
     if table.header:
@@ -99,7 +139,7 @@ def _align(table: Table | None) -> list[str]:
         else [cell.rjust(max(len(other) for other in column)) for cell in column]
         for at, column in enumerate(zip(*rows, strict=True))
     ]
-    return align(list(zip(*columns, strict=True)), indent="  ")
+    return align(zip(*columns, strict=True), indent=indent)
 
 
 def _mark_table(table: Table) -> list[str]:

@@ -57,7 +57,6 @@ class PoolLoad:
 
     @property
     def arrivals(self) -> float:
-        """Requests per second of one replica."""
         return self.demand.requests_per_second / self.replicas
 
     @cached_property
@@ -98,7 +97,6 @@ class PoolLoad:
 
     @property
     def mean_sequences(self) -> float:
-        """Requests in a replica, on average."""
         return float(self.chances @ range(len(self.chances)))
 
     def find_share(self, figure: Figure, seconds: float) -> float:

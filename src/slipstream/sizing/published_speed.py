@@ -39,7 +39,6 @@ class RatePoint:
 
     @property
     def seconds(self) -> float:
-        """Seconds per token of one request."""
         return self.concurrency / self.tokens_per_second
 
 

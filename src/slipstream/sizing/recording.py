@@ -109,9 +109,7 @@ def _read_time(text: str) -> float:
         return float(word)
     except ValueError:
         pass
-    head, dot, tail = word.partition(".")
-    digits = len(tail) - len(tail.lstrip("0123456789"))
-    time = datetime.fromisoformat(f"{head}{dot}{tail[: min(digits, 6)]}{tail[digits:]}")
+    time = datetime.fromisoformat(word)
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 

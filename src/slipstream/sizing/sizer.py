@@ -257,15 +257,11 @@ class Sizer:
             for share in (1 / (1 + error) - 1, 0.0, error)
         )
         ratio = pool.replicas / (computed or pool.replicas)
+        shared = ("kinds", "draft_length", "replicas", "arrivals", "steps", "prompt_share")
         return PoolSize(
-            kinds=pool.kinds,
-            draft_length=pool.draft_length,
-            replicas=pool.replicas,
+            **{name: getattr(pool, name) for name in shared},
             low=min(pool.replicas, ceil((low or pool.replicas) * ratio)),
             high=None if high is None else max(pool.replicas, ceil(high * ratio)),
-            arrivals=pool.arrivals,
-            steps=pool.steps,
-            prompt_share=pool.prompt_share,
             mean_batch=pool.mean_sequences,
             step_seconds=pool.step(pool.mean_sequences),
             busy_share=pool.busy_share,

@@ -66,7 +66,6 @@ class LedgerLine(Drafts):
 
     @property
     def context_tokens(self) -> int:
-        """The length of the context at the end of the request."""
         return self.prompt_tokens + self.tokens
 
     @property

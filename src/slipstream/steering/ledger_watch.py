@@ -1,13 +1,10 @@
 """Watches a ledger's requests, one by one, and keeps the drifts that are active.
 
-A request has a figure for each of up to five families, and belongs to one stream of each family:
-the requests that are comparable with it. Every figure becomes a value between 0 and 1 of which less
-is worse. What the load or the controller of the draft length changes is no drift: acceptance is
-taken per token, and a time relative to what is expected of it.
-
-Each stream has a detector, for what changes in one kind of requests only, and each family has one
-over all its streams, for what changes everywhere: that one is sooner. The baselines are the
-streams' own in both, so another mix of requests is no change.
+Every figure becomes a value between 0 and 1 of which less is worse (README.md). What the load or
+the controller of the draft length changes is no drift: acceptance is taken per token, and a time
+relative to what is expected of it. Each stream has a detector, for what changes in one kind of
+requests only, and each family one over all its streams, which is sooner for what changes
+everywhere. Both use the streams' own baselines, so another mix of requests is no change.
 """
 
 from collections import deque

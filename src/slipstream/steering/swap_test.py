@@ -40,10 +40,8 @@ def count_accepted(line: LedgerLine) -> float | None:
 class SwapTest:
     """Compares the requests that a new drafter serves with those of the old one.
 
-    `before` are requests of the old drafter, of which the last are paired first; `add` takes one of
-    the new drafter. 'worse' says that it yields less than 95 % of the old one's accepted tokens per
-    step, 'as-good' that it yields more than 90 %. Neither files nor a clock are read.
-    Another `measure` of a request compares something else; None leaves a request out.
+    The last of `before` are paired first. 'worse' says that the new drafter yields less than 95 %,
+    'as-good' that it yields more than 90 %. Of another `measure`, None leaves a request out.
     """
 
     def __init__(
@@ -73,7 +71,6 @@ class SwapTest:
 
     @property
     def requests(self) -> int:
-        """The number of requests of the new drafter that were compared."""
         return len(self._pairs)
 
     @property

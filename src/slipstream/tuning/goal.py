@@ -34,7 +34,6 @@ class Goal(Record):
 
     @property
     def limit(self) -> Limit | None:
-        """The first of the limits, None without any."""
         return self.limits[0] if self.limits else None
 
     def __str__(self) -> str:

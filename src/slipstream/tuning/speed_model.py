@@ -56,7 +56,6 @@ class StepTime(Record):
 
     @property
     def student(self) -> float:
-        """Return how many spreads hold 95 %."""
         return t_quantile(self.degrees_of_freedom)
 
 

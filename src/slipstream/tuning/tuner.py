@@ -5,7 +5,7 @@ neighbours. Each start beyond those tries one other setting at the chosen load.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import Literal
 
 from slipstream.engines.vllm import Runner
 from slipstream.measuring.bench import Bench, BenchWarmUp, Conditions
-from slipstream.measuring.client.sample import Sample
 from slipstream.measuring.engine_start import measure_start
 from slipstream.measuring.machine_watch import MachineLoad, MachineWatch
 from slipstream.planning.plan import LaunchPlan
@@ -127,11 +126,14 @@ class Tuner:
     def measure(
         self, start: EngineStart, plan: LaunchPlan | None = None
     ) -> tuple[list[StepPoint], tuple[DraftAcceptance, ...]]:
-        """Return the points of one start's loads, and its drafts."""
+        """Return the points of one start's loads, and its drafts; without a plan, by its length."""
+        if plan is None:
+            drafts_of = (start.draft_length, start.schedule, start.because)
+            plan = set_drafts(self.plan, *drafts_of) if start.draft_length else self.plain
         began = time.monotonic()
         number = len(self._reports) + 1
         figures = measure_start(
-            self.localize(plan or self._plan_start(start)),
+            self.localize(plan),
             replace(
                 self.bench,
                 concurrencies=start.concurrencies,
@@ -155,19 +157,14 @@ class Tuner:
                 repeated=figures.repeated,
             )
         )
-        loads = list(_split_loads(figures.samples))
+        by_load = groupby(figures.samples, key=lambda one: (one.concurrency, one.kind))
+        loads = [list(load) for _, load in by_load]
         drafts = start.draft_length > 0 and start.method is None
         lengths = {start.draft_length, *(length for _, _, length in start.schedule)}
         return (
             [read_point(samples, drafts=drafts) for samples in loads],
             read_acceptance(loads, lengths) if drafts else (),
         )
-
-    def _plan_start(self, start: EngineStart) -> LaunchPlan:
-        """Return the plan of a start: the plain one, or one with its draft length and schedule."""
-        if not start.draft_length:
-            return self.plain
-        return set_drafts(self.plan, start.draft_length, start.schedule, start.because)
 
     def _try_others(self, profile: SpeedProfile, starts: int) -> Tuning:
         """Adopt each variant that is faster by more than two starts of one plan differ."""
@@ -194,8 +191,3 @@ class Tuner:
             untried=tuple(variant.what for variant in variants[left:]),
             plan=plan,
         )
-
-
-def _split_loads(samples: Sequence[Sample]) -> Iterator[list[Sample]]:
-    for _, load in groupby(samples, key=lambda one: (one.concurrency, one.kind)):
-        yield list(load)

@@ -14,6 +14,7 @@ from slipstream.measuring.comparing.blocks import Arm
 from slipstream.measuring.comparing.comparison import ComparedArm, Comparison, Start
 from slipstream.measuring.comparing.design import list_rounds
 from slipstream.measuring.comparing.judging import judge
+from slipstream.measuring.machine_watch import MachineLoad
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.planner import make_plan
 from slipstream.planning.settings.options import make_options
@@ -30,6 +31,9 @@ CONCURRENCIES = (1, 4, 8)
 TOKENS = 128
 POSITIONS = 15
 PLAIN_SPEED = 14.2
+BUSY = MachineLoad(
+    cores=2, seconds=60, other_cpu_share=0.45, steal_share=0, slowdown=1, busiest="ffmpeg"
+)
 
 
 def make_plans(machine: str = "gb10") -> tuple[LaunchPlan, LaunchPlan]:

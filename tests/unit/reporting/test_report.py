@@ -13,7 +13,7 @@ RENDERERS = (render_text, render_markdown, lambda report: render_page(report, []
 
 
 def make_report(*sections: Section, word: str = "word") -> Report:
-    return Report(f"{word} title", "use", "1.5", f"{word} 2", word, f"{word} sentence.", sections)
+    return Report(f"{word} title", "use", f"{word} sentence.", sections, "1.5", f"{word} 2", word)
 
 
 @pytest.mark.parametrize("render", RENDERERS)

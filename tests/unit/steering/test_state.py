@@ -29,7 +29,3 @@ def test_counts_in_between_are_differences() -> None:
 def test_counts_of_an_engine_that_was_started_anew_are_whole() -> None:
     assert make_counts().since(make_counts(steps=9999)) == make_counts()
     assert make_counts().since(None) == make_counts()
-
-
-def test_without_drafts_there_are_no_tokens_per_step() -> None:
-    assert make_counts(drafts=0).tokens_per_step is None

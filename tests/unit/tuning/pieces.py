@@ -1,9 +1,5 @@
 """A model made of costs and chances instead of measurements, and a profile made of it."""
 
-from datetime import UTC, datetime
-
-from slipstream.measuring.bench import Conditions
-from slipstream.planning.plan import LaunchPlan
 from slipstream.steering.step_time import COSTS, StepCost
 from slipstream.tuning.acceptance import DraftAcceptance, RequestDrafts
 from slipstream.tuning.speed_model import SpeedModel, StepTime
@@ -42,21 +38,3 @@ def make_model(
         degrees_of_freedom=10,
     )
     return SpeedModel(steps, (make_acceptance("code", likely, length),), {"code": 1.0}, sequences)
-
-
-def make_conditions(plan: LaunchPlan | None = None) -> Conditions:
-    return Conditions(
-        at=datetime(2026, 10, 1, tzinfo=UTC),
-        command="slipstream tune",
-        model="m",
-        versions={"vllm": "0.32.0"},
-        plan=plan,
-        host=None,
-        workload="code",
-        workload_sha256="0" * 64,
-        left_out={},
-        seed=0,
-        max_tokens=128,
-        thinking=None,
-        prefix_cache="cold",
-    )

@@ -43,16 +43,6 @@ def test_the_costs_can_be_told_and_a_schedule_covers_every_batch_once(
         assert {length for _, _, length in drafting.schedule} == {longest, max(1, longest // 3)}
 
 
-def test_two_draft_lengths_are_measured_in_one_start() -> None:
-    drafting, plain = plan_starts(15, 16, runner="V1")
-    assert plain.draft_length == 0
-    assert drafting.draft_length == 15
-    assert {length for _, _, length in drafting.schedule} == {5, 15}
-    assert "confirm" not in drafting.because
-    on_v2, _ = plan_starts(15, 16, runner="V2")
-    assert "confirm a short one before it is dismissed" in on_v2.because
-
-
 def test_at_two_users_the_longest_drafts_are_all_there_is_to_measure() -> None:
     drafting, plain = plan_starts(7, 2, runner="V1")
     assert (drafting.draft_length, drafting.schedule) == (7, ())

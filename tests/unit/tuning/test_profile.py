@@ -15,7 +15,7 @@ from slipstream.tuning.experiment import (
 from slipstream.tuning.goal import Goal, parse_goal
 from slipstream.tuning.profile import SpeedProfile, confirm, make_profile
 from slipstream.tuning.speed_model import StepPoint
-from tests.unit.tuning.pieces import make_conditions
+from tests.unit.reporting.records import make_conditions
 from tests.unit.tuning.synthetic_engine import SyntheticEngine, serve
 
 ENGINE = SyntheticEngine()
@@ -47,7 +47,7 @@ def tune(seed: int = 0, load: int = LOAD) -> SpeedProfile:
     starts = plan_starts(15, 16, runner="V1")
     points, acceptance = measure(ENGINE, starts, Random(seed))
     return make_profile(
-        make_conditions(),
+        make_conditions(host=None),
         points,
         acceptance,
         goal=Goal(name="latency"),

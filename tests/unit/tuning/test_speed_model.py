@@ -3,13 +3,11 @@
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
 
 from slipstream.errors import InvalidInputError
 from slipstream.tuning.acceptance import DraftAcceptance, RequestDrafts
 from slipstream.tuning.experiment import plan_starts
-from slipstream.tuning.speed_model import SpeedModel, StepPoint, StepTime, fit_step_time
+from slipstream.tuning.speed_model import SpeedModel, StepPoint, fit_step_time
 from tests.unit.tuning.synthetic_engine import SyntheticEngine
 
 ENGINE = SyntheticEngine()
@@ -181,21 +179,3 @@ def test_one_draft_length_is_taken_to_cost_by_token_and_that_is_said() -> None:
 def test_too_little_is_refused(points: list[StepPoint], why: str) -> None:
     with pytest.raises(InvalidInputError, match=why):
         fit_step_time(points)
-
-
-@given(
-    some.lists(some.floats(0.02, 0.5), min_size=12, max_size=12),
-    some.floats(1, 64),
-    some.integers(1, 15),
-)
-def test_a_larger_step_never_takes_less_whatever_was_measured(
-    seconds: list[float], sequences: float, length: int
-) -> None:
-    cells = [(n, k) for n in (1, 4, 8, 16) for k in (0, 5, 15)]
-    points = [point(n, k, time) for (n, k), time in zip(cells, seconds, strict=True)]
-    fit = fit_step_time(points)
-    here, _ = fit.predict(sequences, length)
-    assert 0 < here <= fit.predict(sequences + 1, length)[0]
-    assert here <= fit.predict(sequences, length + 1)[0]
-    assert fit.predict(sequences, 0)[0] <= fit.predict(sequences + 1, 0)[0]
-    assert StepTime.model_validate_json(fit.to_json()) == fit

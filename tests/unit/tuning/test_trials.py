@@ -19,7 +19,8 @@ from slipstream.tuning.profile import SpeedProfile
 from slipstream.tuning.speed_model import SpeedModel
 from slipstream.tuning.trials import BINDING, IN_ENGINE, THREADS, list_variants, set_drafts
 from tests.unit.planning.pieces import DRAFTER, TARGET
-from tests.unit.tuning.pieces import make_conditions, make_model
+from tests.unit.reporting.records import make_conditions
+from tests.unit.tuning.pieces import make_model
 
 LENGTH = "--speculative-config.num_speculative_tokens"
 SCHEDULE = f"{LENGTH}_per_batch_size"
@@ -48,7 +49,7 @@ def profile_for(
 ) -> SpeedProfile:
     goal = goal or Goal(name="latency")
     return SpeedProfile(
-        conditions=make_conditions(plan),
+        conditions=make_conditions(plan=plan, host=None),
         goal=goal,
         max_sequences=model.max_sequences,
         shares=dict(model.shares),

@@ -20,7 +20,7 @@ from slipstream.tuning import tuner as tuner_module
 from slipstream.tuning.experiment import EngineStart
 from slipstream.tuning.goal import parse_goal
 from slipstream.tuning.tuner import Tuner, Tuning
-from tests.unit.tuning.pieces import make_conditions
+from tests.unit.reporting.records import BUSY, make_conditions
 from tests.unit.tuning.synthetic_engine import KINDS, SyntheticEngine, serve
 from tests.unit.tuning.test_trials import LENGTH, SCHEDULE, plan_for
 
@@ -76,9 +76,8 @@ class Machine:
             say=self.said.append,
             others=self.others,
         )
-        return tuner.tune(
-            make_conditions(plan), goal=parse_goal([goal]), concurrency=concurrency, starts=starts
-        )
+        conditions, aim = make_conditions(plan=plan, host=None), parse_goal([goal])
+        return tuner.tune(conditions, goal=aim, concurrency=concurrency, starts=starts)
 
 
 def is_ngram(plan: LaunchPlan) -> bool:
@@ -174,9 +173,7 @@ def test_a_schedule_is_tried_before_it_is_taken(machine: Machine) -> None:
 
 
 def test_what_was_tuned_on_a_busy_machine_is_not_sold_as_tuned(machine: Machine) -> None:
-    machine.load = MachineLoad(
-        cores=2, seconds=60, other_cpu_share=0.45, steal_share=0, slowdown=1, busiest="ffmpeg"
-    )
+    machine.load = BUSY
     done = machine.tune()
     assert done.starts[0].machine == machine.load
     report = describe_tuning(done)
@@ -194,7 +191,7 @@ def test_the_report_has_the_choice_the_tables_and_a_panel_per_load(machine: Mach
     done = machine.tune()
     report = describe_tuning(done)
     assert (report.answer, report.figure) == ("tuned", f"k = {done.profile.choice.draft_length}")
-    sections = {section.title: section for section in report.sections}
+    sections = {section.title: section for section in report.filled}
     assert {"predicted tokens per second", "what a step costs", "starts"} <= {*sections}
     table = sections["predicted and served"].table
     assert table is not None

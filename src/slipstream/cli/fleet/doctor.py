@@ -11,7 +11,7 @@ from slipstream.fleet.machines.openssh import open_ssh
 from slipstream.fleet.planning.probing import probe_fleet
 from slipstream.fleet.running.examination import examine_fleet
 from slipstream.fleet.running.status import read_fleet_status
-from slipstream.reporting.fleet.examination import render_fleet_examination
+from slipstream.reporting.fleet.status import render_fleet_examination
 
 EXAMPLES = """\
 # check machines, links, ports and runs

@@ -29,7 +29,7 @@ from slipstream.fleet.rolling.steps import (
     save_rollout,
 )
 from slipstream.fleet.running.starting import require_startable
-from slipstream.reporting.fleet.rollout import render_rollout
+from slipstream.reporting.fleet.status import render_rollout
 
 EXAMPLES = """\
 # roll the plan of today's fleet.toml out to one group after another

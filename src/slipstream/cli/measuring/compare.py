@@ -52,8 +52,8 @@ from slipstream.planning import LaunchPlan
 from slipstream.recipes.recipe import HUB_NAME
 from slipstream.records import read_record
 from slipstream.reporting.measuring.bench import render_cell_line
+from slipstream.reporting.measuring.certificate import describe_contribution
 from slipstream.reporting.measuring.comparison import describe_comparison, render_comparison_html
-from slipstream.reporting.measuring.contribution import describe_contribution
 from slipstream.reporting.report import render_markdown, render_text
 from slipstream.reporting.serving.doctor import render_bundle
 from slipstream.serving.run import expected_phases, find_runs_root

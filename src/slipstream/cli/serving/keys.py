@@ -10,7 +10,7 @@ from typing import get_args
 from slipstream.cli.arguments import positive_number, whole_number
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
-from slipstream.reporting.serving.keys import describe_end, render_keys
+from slipstream.reporting.serving.run import describe_end, render_keys
 from slipstream.serving.access.keys import (
     KeyList,
     KeyTerms,

@@ -10,8 +10,7 @@ from typing import get_args
 from slipstream.cli.screen import Screen
 from slipstream.cli.serving.run_options import add_run
 from slipstream.errors import ExitCode, InvalidInputError
-from slipstream.reporting.serving.ledger import render_ledger
-from slipstream.reporting.serving.run import render_status, render_statuses
+from slipstream.reporting.serving.run import render_ledger, render_status, render_statuses
 from slipstream.serving.run import find_runs_root
 from slipstream.serving.run_status import list_statuses, read_status
 from slipstream.serving.selection import choose_run

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 
 from slipstream.clients.config_files import Written
 from slipstream.clients.connection import Check, ClientList, Connection
-from slipstream.reporting.tables import align
+from slipstream.reporting.report import align
 
 _STATES = {True: "works", False: "fails", None: "unknown"}
 
 
 def render_clients(listed: ClientList) -> str:
-    """List clients, one a line."""
     rows = [(one.name, one.title, one.route, one.install) for one in listed.clients]
     table = align([("CLIENT", "PROGRAM", "ASKS", "INSTALL"), *rows])
     return "\n".join([*table, "", f"next: slipstream connect {listed.clients[0].name}"])

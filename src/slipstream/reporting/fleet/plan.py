@@ -1,14 +1,14 @@
 """A fleet as text: what was seen of it, its plan, and its rules for a firewall."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from slipstream.fleet.plan import FleetPlan, FleetProbe, GroupPlan, Link, MachineView, PortRule
 from slipstream.fleet.planning.topology import render_firewall
 from slipstream.hardware import name_kind
 from slipstream.planning.plan import Decision
-from slipstream.reporting.tables import align
+from slipstream.reporting.report import Table, align, align_table, show, tabulate
 from slipstream.reporting.text.model import render_faults
-from slipstream.reporting.text.plan import render_command
+from slipstream.reporting.text.plan import render_command, tabulate_decisions
 from slipstream.units import UNKNOWN
 
 
@@ -35,7 +35,8 @@ def render_fleet_plan(plan: FleetPlan, *, explain: bool, firewall: bool) -> str:
 
 
 def _list_machines(machines: Iterable[tuple[str, MachineView]]) -> list[str]:
-    rows = [("MACHINE", "KIND", "ADDRESS", "ENGINE", "SLIPSTREAM", "CLOCK")]
+    header = ("machine", "kind", "address", "engine", "slipstream", "clock")
+    rows = []
     for name, view in machines:
         offset = view.clock_offset_seconds
         rows.append(
@@ -48,25 +49,23 @@ def _list_machines(machines: Iterable[tuple[str, MachineView]]) -> list[str]:
                 UNKNOWN if offset is None else f"{offset:+.2f} s",
             )
         )
-    return align(rows) if len(rows) > 1 else []
+    return align_table(Table(header, rows, words=range(6)))
 
 
 def _list_links(links: Iterable[Link]) -> list[str]:
-    rows = [("LINK", "INTERFACES", "KIND", "GBIT/S", "ROUND TRIP", "MTU")]
-    rows += [
-        (
-            f"{link.a} {link.b}",
-            f"{link.interface_a} {link.interface_b}",
-            link.kind,
-            UNKNOWN if link.gigabits is None else f"{link.gigabits:.1f}",
-            UNKNOWN if link.round_trip_ms is None else f"{link.round_trip_ms:.3f} ms",
-            f"{link.mtu_a or UNKNOWN}"
-            if link.mtu_a == link.mtu_b
-            else f"{link.mtu_a} and {link.mtu_b}",
-        )
-        for link in links
-    ]
-    return align(rows) if len(rows) > 1 else []
+    def show_mtu(link: Link) -> str:
+        one, other = link.mtu_a, link.mtu_b
+        return f"{one or UNKNOWN}" if one == other else f"{one} and {other}"
+
+    columns: dict[str, Callable[[Link], str]] = {
+        "link": lambda one: f"{one.a} {one.b}",
+        "interfaces": lambda one: f"{one.interface_a} {one.interface_b}",
+        "kind": lambda one: one.kind,
+        "gbit/s": lambda one: show(one.gigabits),
+        "round trip": lambda one: show(one.round_trip_ms, 3, "ms"),
+        "mtu": show_mtu,
+    }
+    return align_table(tabulate(links, columns, words=range(6)))
 
 
 def _describe_group(group: GroupPlan, *, explain: bool) -> list[str]:
@@ -76,9 +75,7 @@ def _describe_group(group: GroupPlan, *, explain: bool) -> list[str]:
     lines = [f"group {group.name} on {machines}, at {host.value if host else UNKNOWN}:{group.port}"]
     shared = [one for one in _list_decisions(group, 0) if _is_shared(group, one)]
     if explain:
-        rows = [("SETTING", "VALUE", "SOURCE", "BECAUSE")]
-        rows += [(one.flag, one.value or "set", one.source, one.because) for one in shared]
-        lines += align(rows, indent="  ")
+        lines += align_table(tabulate_decisions(shared), indent="  ")
     else:
         variables = tuple(one for one in first.plan.variables if one in shared)
         command = render_command(first.plan.argv(), variables)
@@ -116,8 +113,7 @@ def _describe_balancer(plan: FleetPlan) -> list[str]:
 
 
 def _list_ports(ports: Iterable[PortRule]) -> list[str]:
-    rows = [("MACHINE", "PORT", "OPEN TO", "FOR")]
-    rows += [
+    rows = [
         (
             rule.machine,
             f"{rule.port}{f'-{rule.last_port}' if rule.last_port else ''}/{rule.protocol}",
@@ -126,7 +122,7 @@ def _list_ports(ports: Iterable[PortRule]) -> list[str]:
         )
         for rule in ports
     ]
-    return align(rows) if len(rows) > 1 else []
+    return align_table(Table(("machine", "port", "open to", "for"), rows, words=range(4)))
 
 
 def _show_firewall(plan: FleetPlan) -> list[list[str]]:

@@ -1,10 +1,11 @@
-"""The runs of a fleet and what they do, a line per group and machine."""
+"""A fleet as it runs: its state, what it does, what its doctor found, and a rollout."""
 
 from slipstream.fleet.machines.commands import escape
+from slipstream.fleet.rolling.rollout import GroupRoll, Rollout
+from slipstream.fleet.running.examination import FleetExamination, MachineCheck
 from slipstream.fleet.running.status import FleetStatus, FleetView, GroupView, MachineStatus
+from slipstream.reporting.report import align, show
 from slipstream.reporting.serving.run import show_age
-from slipstream.reporting.tables import align
-from slipstream.units import UNKNOWN
 
 
 def render_fleet_status(status: FleetStatus) -> str:
@@ -53,7 +54,7 @@ def _suggest(status: FleetStatus) -> str:
 def render_fleet_view(view: FleetView) -> list[str]:
     """Show what every group does, and all of them together."""
     ready = sum(group.state == "ready" for group in view.groups)
-    total = _show(view.tokens_per_second, ".0f")
+    total = show(view.tokens_per_second, 0)
     head = (
         f"fleet {view.fleet}  {view.at:%H:%M:%S} UTC  "
         f"{ready} of {len(view.groups)} groups ready  {total} tokens/s"
@@ -69,15 +70,48 @@ def _describe_view(group: GroupView) -> tuple[str, ...]:
         group.name,
         f"{group.machines[0]}{more}",
         group.state,
-        _show(group.tokens_per_second, ".0f"),
-        _show(group.in_flight, "d"),
-        _show(group.waiting, "d"),
-        _show(group.draft_length, "d"),
-        _show(group.acceptance_length, ".2f"),
-        _show(group.restarts, "d"),
+        show(group.tokens_per_second, 0),
+        show(group.in_flight, 0),
+        show(group.waiting, 0),
+        show(group.draft_length, 0),
+        show(group.acceptance_length, 2),
+        show(group.restarts, 0),
         str(group.drifts),
     )
 
 
-def _show(figure: float | None, form: str) -> str:
-    return UNKNOWN if figure is None else format(figure, form)
+def render_fleet_examination(examination: FleetExamination) -> str:
+    """Show every finding with its machine and what to type, faults first."""
+    ordered = sorted(examination.found, key=lambda one: one.check.verdict != "fault")
+    lines = [line for one in ordered for line in _describe_check(one)]
+    faults, warnings = examination.count("fault"), examination.count("warning")
+    end = f"{faults} faults, {warnings} warnings, {examination.passed} checks passed"
+    return "\n".join([*lines, *([""] if lines else []), end])
+
+
+def _describe_check(one: MachineCheck) -> list[str]:
+    where = f"{one.machine}: " if one.machine else ""
+    lines = [f"{one.check.verdict} ({one.check.subject}): {where}{one.check.message}"]
+    lines += [f"  - {detail}" for detail in one.check.details]
+    return [*lines, *([f"  hint: {one.check.hint}"] if one.check.hint else [])]
+
+
+def render_rollout(rollout: Rollout) -> str:
+    """Write a line per group, and how it ended."""
+    width = max(len(one.group) for one in rollout.groups)
+    what = "plan" if rollout.drafter is None else "drafter"
+    lines = [f"{one.group:<{width}}  {_describe_roll(one, what)}" for one in rollout.groups]
+    took = (rollout.changed_at - rollout.began_at).total_seconds()
+    lines += ["", f"rollout {rollout.id}: {rollout.state} after {took:.0f} s"]
+    if rollout.failure:
+        lines.append(f"because of {escape(rollout.failure)}")
+    if rollout.state == "rollback failed":
+        lines.append("next: slipstream fleet status, then slipstream fleet roll --resume")
+    return "\n".join(lines)
+
+
+def _describe_roll(one: GroupRoll, what: str) -> str:
+    left = f"left to do: {', '.join(one.remaining)}" if one.remaining else f"{one.version} {what}"
+    took = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in one.seconds.items())
+    checks = [f"; {escape(said)}" for said in (one.verified, one.judged) if said]
+    return left + (f" ({took})" if took else "") + "".join(checks)

@@ -1,6 +1,6 @@
 """A `BenchReport` as a report and as a page, and one line per cell while it is measured."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from slipstream.measuring.bench import BenchCell, BenchReport, BenchWarmUp
 from slipstream.measuring.comparing.blocks import Block
@@ -13,7 +13,6 @@ from slipstream.reporting.measuring.conditions import (
 )
 from slipstream.reporting.measuring.sides import (
     describe_turns,
-    has_tasks,
     read_first_token,
     read_per_token,
     read_task_seconds,
@@ -23,7 +22,7 @@ from slipstream.reporting.measuring.sides import (
     take_side,
 )
 from slipstream.reporting.measuring.timeline import Strip, draw_run
-from slipstream.reporting.report import Report, Row, Section, Table, clean, show
+from slipstream.reporting.report import Report, Section, Table, clean, show, tabulate
 from slipstream.steering.percentiles import Percentiles
 from slipstream.units import UNKNOWN, show_bytes
 
@@ -33,7 +32,6 @@ LEAST_FOR_P99 = 100
 
 
 def render_cell_line(cell: BenchCell) -> str:
-    """Write a cell on a line."""
     task = "" if cell.tasks is None else f"  {show(read_task_seconds(cell), 1, 's')} a task"
     first, each = read_first_token(cell), read_per_token(cell)
     steps = "" if cell.tokens_per_step is None else f"  {cell.tokens_per_step:.2f} tokens per step"
@@ -46,7 +44,6 @@ def render_cell_line(cell: BenchCell) -> str:
 
 
 def render_bench_html(report: BenchReport) -> str:
-    """Write a server's figures as one page."""
     sides = [take_side(report)]
     block = Block(arm="B", round=0, samples=report.samples)
     strip = Strip("server", report.conditions.start_seconds, report.warm_up, block)
@@ -54,39 +51,32 @@ def render_bench_html(report: BenchReport) -> str:
 
 
 def describe_bench(report: BenchReport) -> Report:
-    """Return the full report of a server."""
     conditions, plan = report.conditions, report.conditions.plan
     speeds = _measure_loads(report)
-    started = conditions.start_seconds
+    started, rate = conditions.start_seconds, conditions.arrivals_per_second
+    arrivals = "per second on average, Poisson; a kind's concurrency is the most in flight"
     return Report(
         title=f"{conditions.model}: {conditions.workload}",
-        answer="cannot tell" if _is_busy(report) else "measured",
+        answer="cannot tell" if report.machine and report.machine.is_busy else "measured",
         figure=show(next(iter(speeds.values()))) if speeds else UNKNOWN,
         interval="tokens/s",
         figure_note=f"over all kinds, {next(iter(speeds))}" if speeds else "",
         sentence=_conclude(report, speeds),
         sections=[
             Section(f"speed, with {RANKS} of the requests", _tabulate(report, _SPEED)),
-            *_describe_tasks(report),
+            Section(f"tasks, with {RANKS} of their wall time", _tabulate(report, _TASKS)),
+            describe_turns([take_side(report)]),
             Section("drafts, cache and memory", _tabulate(report, _ENGINE)),
             *describe_conditions(
                 conditions,
                 ("start", f"ready after {started:.0f} s" if started is not None else UNKNOWN),
                 ("warm-up", _describe_warm_up(report.warm_up)),
-                *_describe_arrivals(report),
+                *([] if rate is None else [("arrivals", f"{rate:g} {arrivals}")]),
                 ("machine load", show_machine_load(report.machine)),
             ),
             *([] if plan is None else [describe_plan("the engine's command", plan)]),
         ],
     )
-
-
-def _describe_tasks(report: BenchReport) -> list[Section]:
-    sides = [take_side(report)]
-    if not has_tasks(sides):
-        return []
-    title = f"tasks, with {RANKS} of their wall time"
-    return [Section(title, _tabulate(report, _TASKS)), *describe_turns(sides)]
 
 
 def _conclude(report: BenchReport, speeds: Mapping[str, float]) -> str:
@@ -99,7 +89,7 @@ def _conclude(report: BenchReport, speeds: Mapping[str, float]) -> str:
     sentence = (
         f"{report.conditions.model} reaches {rates} over all kinds{_tell_tasks(report)}{end}."
     )
-    if report.machine and _is_busy(report):
+    if report.machine and report.machine.is_busy:
         return f"The machine was busy: {report.machine.describe()}. Meanwhile, {sentence}"
     return sentence
 
@@ -110,10 +100,6 @@ def _tell_tasks(report: BenchReport) -> str:
     cells = [cell for cell in report.cells if cell.tasks and cell.concurrency == least]
     times = ", ".join(f"{cell.kind} {show(read_task_seconds(cell), 1, 's')}" for cell in cells)
     return f"; wall time per task: {times}" if times else ""
-
-
-def _is_busy(report: BenchReport) -> bool:
-    return report.machine is not None and report.machine.is_busy
 
 
 def _measure_loads(report: BenchReport) -> dict[str, float]:
@@ -129,18 +115,15 @@ def _measure_loads(report: BenchReport) -> dict[str, float]:
             most = max(cell.concurrency for cell in report.cells)
             name = f"at {rate:g} requests per second, with up to {most} in flight"
         loads.setdefault(name, []).append(cell)
-    return {name: _measure_all(cells) for name, cells in loads.items()}
+    return {
+        name: sum(cell.output_tokens for cell in cells) / (sum(cell.seconds for cell in cells) or 1)
+        for name, cells in loads.items()
+    }
 
 
-def _measure_all(cells: Sequence[BenchCell]) -> float:
-    seconds = sum(cell.seconds for cell in cells)
-    return sum(cell.output_tokens for cell in cells) / seconds if seconds else 0.0
-
-
-def _tabulate(report: BenchReport, columns: Mapping[str, Callable[[BenchCell], str]]) -> Table:
-    cells = sorted(report.cells, key=lambda cell: (cell.kind, cell.concurrency))
-    rows = [tuple(write(cell) for write in columns.values()) for cell in cells]
-    return Table(tuple(columns), rows)
+def _tabulate(report: BenchReport, columns: "Columns") -> Table:
+    cells = [cell for cell in report.cells if cell.tasks or columns is not _TASKS]
+    return tabulate(sorted(cells, key=lambda cell: (cell.kind, cell.concurrency)), _CELL | columns)
 
 
 def _show_ranks(ranks: Percentiles | None, count: int, factor: int, decimals: int) -> str:
@@ -148,16 +131,6 @@ def _show_ranks(ranks: Percentiles | None, count: int, factor: int, decimals: in
         return UNKNOWN
     shown = [ranks.p50, ranks.p90, ranks.p95, *([ranks.p99] if count >= LEAST_FOR_P99 else [])]
     return " / ".join(f"{factor * seconds:.{decimals}f}" for seconds in shown)
-
-
-def _describe_arrivals(report: BenchReport) -> list[Row]:
-    rate = report.conditions.arrivals_per_second
-    if rate is None:
-        return []
-    arrivals = (
-        f"{rate:g} per second on average, Poisson; a kind's concurrency is the most in flight"
-    )
-    return [("arrivals", arrivals)]
 
 
 def _describe_warm_up(warm: BenchWarmUp) -> str:
@@ -172,9 +145,12 @@ def _count(cell: BenchCell) -> int:
     return cell.requests - cell.failed
 
 
-_SPEED: Mapping[str, Callable[[BenchCell], str]] = {
+Columns = dict[str, Callable[[BenchCell], str]]
+_CELL: Columns = {
     "kind": lambda cell: cell.kind,
     "concurrency": lambda cell: str(cell.concurrency),
+}
+_SPEED: Columns = {
     "requests": lambda cell: str(cell.requests),
     "failed": lambda cell: str(cell.failed),
     "tokens/s": lambda cell: show(cell.tokens_per_second),
@@ -182,9 +158,7 @@ _SPEED: Mapping[str, Callable[[BenchCell], str]] = {
     "per token, ms": lambda cell: _show_ranks(cell.per_token, _count(cell), 1000, 1),
     "whole, s": lambda cell: _show_ranks(cell.whole, _count(cell), 1, 1),
 }
-_ENGINE: Mapping[str, Callable[[BenchCell], str]] = {
-    "kind": lambda cell: cell.kind,
-    "concurrency": lambda cell: str(cell.concurrency),
+_ENGINE: Columns = {
     "tokens per step": lambda cell: show(cell.tokens_per_step, 2),
     "accepted": lambda cell: show_share(cell.acceptance_rate),
     "cache hits": lambda cell: show_share(cell.cache_hit_share),
@@ -194,9 +168,7 @@ _ENGINE: Mapping[str, Callable[[BenchCell], str]] = {
         " ".join(f"{100 * share:2.0f}" for share in cell.by_position) or UNKNOWN
     ),
 }
-_TASKS: Mapping[str, Callable[[BenchCell], str]] = {
-    "kind": lambda cell: cell.kind,
-    "concurrency": lambda cell: str(cell.concurrency),
+_TASKS: Columns = {
     "tasks": lambda cell: str(cell.tasks.tasks if cell.tasks else 0),
     "failed": lambda cell: str(cell.tasks.failed if cell.tasks else 0),
     "per task, s": lambda cell: (

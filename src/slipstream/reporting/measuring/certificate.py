@@ -1,9 +1,16 @@
-"""A `Certificate` as a report and as a page: the answer first, then its evidence."""
+"""A `Certificate` as a report and as a page, and a `Contribution`, which has one, as a report."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import get_args
 
-from slipstream.measuring.verifying.certificate import Certificate, Failure, Findings, TwinCheck
+from slipstream.measuring.contribution import Contribution, PlannedAgainstMeasured
+from slipstream.measuring.verifying.certificate import (
+    Certificate,
+    Failure,
+    Findings,
+    Regret,
+    TwinCheck,
+)
 from slipstream.measuring.verifying.conformance.answers import (
     CallCheck,
     CallDifference,
@@ -15,7 +22,8 @@ from slipstream.measuring.verifying.sampling_check import LEVEL
 from slipstream.reporting.drawing import Scale, draw, frame, shorten, write
 from slipstream.reporting.html_page import Figure, render_page
 from slipstream.reporting.measuring.conditions import describe_conditions, describe_plan
-from slipstream.reporting.report import Report, Row, Section, Table, show
+from slipstream.reporting.report import Report, Row, Section, Table, show, tabulate
+from slipstream.units import UNKNOWN, show_bytes
 
 CALLS = "tool calls and structured output"
 ROW = 24.0
@@ -26,11 +34,30 @@ _AGAIN = {
     None: "Without the plain engine it cannot be tried again. Its prompt was:",
 }
 
+_CHECKS: dict[str, Callable[[TwinCheck], str]] = {
+    "check": lambda one: one.name,
+    "prompts": lambda one: str(one.prompts),
+    "equal": lambda one: str(one.equal),
+    "ties": lambda one: str(one.ties),
+    "faults": lambda one: str(one.faults),
+    "worst gap": lambda one: "none" if one.worst_gap is None else f"{one.worst_gap:.3f}",
+    "first at token": lambda one: "none" if one.earliest is None else str(one.earliest),
+}
+_REGRETS: dict[str, Callable[[Regret], str]] = {
+    "arm": lambda one: one.arm,
+    "answers": lambda one: str(one.answers),
+    "tokens": lambda one: str(one.tokens),
+    "best": lambda one: str(one.best),
+    "ties": lambda one: str(one.ties),
+    "faults": lambda one: str(one.faults),
+    "worst gap": lambda one: f"{one.worst:.3f}",
+}
+
 
 def describe_certificate(certificate: Certificate) -> Report:
-    """Return the full report of a certificate, with its conditions."""
     findings, plan = certificate.findings, certificate.conditions.plan
     drafted = findings.regrets[1]
+    differences = [line for one in findings.calls.differences for line in _describe_difference(one)]
     method = plan.speculation.method.value if plan and plan.speculation else "no drafts"
     engines = {} if plan is None else {"without": plan.without_drafts(), "with": plan}
     return Report(
@@ -42,9 +69,10 @@ def describe_certificate(certificate: Certificate) -> Report:
         sentence=certificate.sentence,
         sections=[
             *_describe_failure(findings.failure),
-            Section("answers, side by side", _tabulate_checks(findings)),
-            Section("tokens, judged by prefill", _tabulate_regrets(findings)),
-            *_describe_calls(findings.calls),
+            Section("answers, side by side", tabulate(findings.checks, _CHECKS)),
+            Section("tokens, judged by prefill", tabulate(findings.regrets, _REGRETS)),
+            Section(CALLS, Table((), _list_call_facts(findings.calls), words=(0, 1))),
+            Section("calls that differ", lines=differences),
             *describe_conditions(
                 certificate.conditions,
                 ("concurrency", str(certificate.concurrency)),
@@ -66,33 +94,6 @@ def _describe_failure(failure: Failure | None) -> list[Section]:
     return [Section("shortest prompt", lines=[f"{where}. {_AGAIN[failure.reproduced]}"], code=ids)]
 
 
-def _tabulate_checks(findings: Findings) -> Table:
-    header = ("check", "prompts", "equal", "ties", "faults", "worst gap", "first at token")
-    rows: list[Row] = [
-        (
-            check.name,
-            *map(str, (check.prompts, check.equal, check.ties, check.faults)),
-            "none" if check.worst_gap is None else f"{check.worst_gap:.3f}",
-            "none" if check.earliest is None else str(check.earliest),
-        )
-        for check in findings.checks
-    ]
-    return Table(header, rows)
-
-
-def _tabulate_regrets(findings: Findings) -> Table:
-    header = ("arm", "answers", "tokens", "best", "ties", "faults", "worst gap")
-    rows: list[Row] = [
-        (
-            regret.arm,
-            *map(str, (regret.answers, regret.tokens, regret.best, regret.ties, regret.faults)),
-            f"{regret.worst:.3f}",
-        )
-        for regret in findings.regrets
-    ]
-    return Table(header, rows)
-
-
 def _list_facts(findings: Findings) -> list[Row]:
     counts, sampling, tolerance = findings.counts, findings.sampling, findings.tolerance
     return [
@@ -106,15 +107,6 @@ def _list_facts(findings: Findings) -> list[Row]:
             f"seen with 90 %: {show(sampling.detectable, 2)}",
         ),
     ]
-
-
-def _describe_calls(calls: CallCheck) -> list[Section]:
-    """Return a table of what was compared, and a section with every difference."""
-    sections = [Section(CALLS, Table((), _list_call_facts(calls), words=(0, 1)))]
-    if calls.differences:
-        lines = [line for one in calls.differences for line in _describe_difference(one)]
-        sections.append(Section("calls that differ", lines=lines))
-    return sections
 
 
 def _list_call_facts(calls: CallCheck) -> list[Row]:
@@ -157,21 +149,18 @@ def _describe_answer(answer: ParsedAnswer) -> str:
 
 
 def render_certificate_html(certificate: Certificate) -> str:
-    """Write a certificate as one page."""
-    checks = Figure(
-        "answers with and without drafts",
-        "Answers to the same prompts, token by token: filled, equal to the end; hollow, parted "
-        "where two tokens were tied; crossed, parted where they were not.",
-        [_draw_checks(certificate.findings.checks)] if certificate.findings.checks else [],
-        layout="wide",
-    )
-    return render_page(describe_certificate(certificate), [checks])
-
-
-def _draw_checks(checks: Sequence[TwinCheck]) -> str:
+    checks = certificate.findings.checks
     rows = [_draw_check(check, ROW * at) for at, check in enumerate(checks)]
     description = "; ".join(f"{check.name}: {_count(check)}" for check in checks)
-    return frame(960, ROW * len(checks), "Answers with and without drafts", description, *rows)
+    title = "Answers with and without drafts"
+    figure = Figure(
+        title.lower(),
+        "Answers to the same prompts, token by token: filled, equal to the end; hollow, parted "
+        "where two tokens were tied; crossed, parted where they were not.",
+        [frame(960, ROW * len(checks), title, description, *rows)] if checks else [],
+        layout="wide",
+    )
+    return render_page(describe_certificate(certificate), [figure])
 
 
 def _draw_check(check: TwinCheck, top: float) -> str:
@@ -193,3 +182,26 @@ def _draw_check(check: TwinCheck, top: float) -> str:
 
 def _count(check: TwinCheck) -> str:
     return f"{check.equal} equal, {check.ties} tied, {check.faults} at fault"
+
+
+def describe_contribution(contribution: Contribution, certificate: Certificate) -> Report:
+    """Return what a recipe has beside its comparison: the same text, and where the plan erred."""
+
+    def show_figure(one: PlannedAgainstMeasured, figure: int | None) -> str:
+        if figure is None:
+            return UNKNOWN
+        return show_bytes(figure) if one.unit == "bytes" else f"{figure:,} tokens"
+
+    table = tabulate(
+        contribution.planned,
+        {
+            "": lambda one: one.what,
+            "planned": lambda one: show_figure(one, one.planned),
+            "measured": lambda one: show_figure(one, one.measured),
+            "ratio": lambda one: show(one.ratio, 2),
+        },
+    )
+    starts = ", ".join(f"{seconds:.0f}" for seconds in contribution.start_seconds)
+    took = f"starts took {starts} s; {contribution.seconds / 60:.1f} minutes in all"
+    section = Section("the plan and the engine", table, lines=[took])
+    return Report(contribution.recipe.title, certificate.outcome, certificate.sentence, [section])

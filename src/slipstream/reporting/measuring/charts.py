@@ -1,6 +1,6 @@
 """The charts: speed-ups with their intervals, and lines of both arms in small panels."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -8,9 +8,12 @@ from slipstream.measuring.bench import BenchCell
 from slipstream.measuring.comparing.blocks import Arm
 from slipstream.measuring.comparing.verdict import SpeedFinding, SpeedRatio
 from slipstream.reporting.drawing import (
-    TEXT_WIDTH,
+    CLOSE,
+    Axes,
+    Points,
     Scale,
     draw,
+    draw_panel,
     frame,
     round_up,
     rule,
@@ -20,7 +23,6 @@ from slipstream.reporting.drawing import (
 from slipstream.reporting.html_page import Figure
 from slipstream.reporting.measuring.sides import (
     Side,
-    find_mean,
     has_tasks,
     list_concurrencies,
     list_kinds,
@@ -28,19 +30,14 @@ from slipstream.reporting.measuring.sides import (
     read_first_token,
     read_first_token_ms,
     read_per_token,
+    read_tokens_per_step,
     read_turn,
 )
 from slipstream.reporting.report import show
-from slipstream.units import UNKNOWN
-
-Points = Mapping[int, Sequence[float]]
-"""By the place on the axis, one value of each start."""
 
 # Those come first that are to stay where there is no room for all.
 TICKS = (0.5, 2.0, 0.25, 4.0, 0.7, 1.4, 0.1, 8.0, 16.0, 3.0, 0.8, 1.2, 0.9, 1.1, 1.6, 0.6, 1.8)
 ROW = 26.0
-CLOSE = 13.0
-DOT = 3.4
 MOST_NOTED = 2
 
 _MARKS: Mapping[str, str] = {
@@ -51,25 +48,11 @@ _MARKS: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Axes:
-    """The axes that the panels of a row share; values are written at the first or last place."""
-
-    places: Sequence[int]
-    top: float
-    label: str
-    show: Callable[[float], str]
-    logarithmic: bool
-    at_first: bool = False
-
-
 def show_estimate(estimate: SpeedRatio) -> str:
-    """Write a ratio with its interval."""
     return f"{estimate.ratio:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
 
 
 def show_load(concurrency: int) -> str:
-    """Return how many requests were in flight."""
     return f"concurrency {concurrency}"
 
 
@@ -110,8 +93,12 @@ def _draw_forest(concurrency: int, rows: Sequence[ForestRow], x: Scale) -> str:
     parts = [
         write(0, 14, show_load(concurrency), "strong"),
         write(360, 14, "95 % interval", "soft", "end"),
-        *(_draw_band(row.found, top, x) for row, top in placed if row.found),
     ]
+    for row, top in placed:
+        if row.found:
+            left, right = x.clip(1 / row.found.noise), x.clip(row.found.noise)
+            band = {"x": left, "y": top + 3, "width": right - left, "height": ROW - 6}
+            parts.append(draw("rect", **band, kind="band"))
     for tick in _choose_ticks(x):
         parts.append(rule(x(tick), 26, x(tick), bottom, "one" if tick == 1 else "grid"))
         parts.append(write(x(tick), bottom + 15, f"{tick:g}", "soft", "middle"))
@@ -126,11 +113,6 @@ def _choose_ticks(x: Scale) -> list[float]:
         if x.low <= tick <= x.high and apart > 2 * CLOSE:
             chosen.append(tick)
     return chosen
-
-
-def _draw_band(found: SpeedFinding, top: float, x: Scale) -> str:
-    left, right = x.clip(1 / found.noise), x.clip(found.noise)
-    return draw("rect", x=left, y=top + 3, width=right - left, height=ROW - 6, kind="band")
 
 
 def _draw_row(row: ForestRow, middle: float, x: Scale) -> str:
@@ -160,22 +142,20 @@ def draw_by_concurrency(
         kind: {side.arm: _read_points(side.find(kind), read) for side in sides}
         for kind in list_kinds(sides)
     }
-    values = [
-        value
-        for lines in panels.values()
-        for points in lines.values()
-        for own in points.values()
-        for value in own
-    ]
-    top = round_up(max(values, default=0.0))
+    top = _find_top([points for lines in panels.values() for points in lines.values()])
     decimals = 0 if top > 100 else 1
     axes = Axes(
-        list_concurrencies(sides), top, f"{top:g}", lambda value: f"{value:.{decimals}f}", True
+        list_concurrencies(sides), top, lambda value: f"{value:.{decimals}f}", logarithmic=True
     )
     return [
-        _draw_panel(kind, what, lines, axes, what if len(panels) == 1 else kind)
+        draw_panel(what if len(panels) == 1 else kind, f"{kind}: {what}", lines, axes)
         for kind, lines in panels.items()
     ]
+
+
+def _find_top(lines: Iterable[Points]) -> float:
+    values = (value for points in lines for own in points.values() for value in own)
+    return round_up(max(values, default=0.0))
 
 
 def _read_points(
@@ -191,16 +171,15 @@ def _read_points(
 def draw_acceptance(sides: Sequence[Side]) -> list[str]:
     """Draw the share of drafts accepted up to each position, a panel a kind."""
     longest = max((len(cell.by_position) for side in sides for cell in side.find(None)), default=0)
-    axes = Axes(
-        range(1, longest + 1), 1.0, "100 %", lambda share: f"{100 * share:.0f} %", False, True
-    )
+    places = range(1, longest + 1)
+    axes = Axes(places, 1.0, lambda share: f"{100 * share:.0f} %", "100 %", at_first=True)
     panels = []
     for kind in list_kinds(sides) if longest else ():
         lines = {side.arm: _read_positions(side.find(kind), longest) for side in sides}
-        steps = [side.average(lambda cell: cell.tokens_per_step, kind) for side in sides]
+        steps = [side.average(read_tokens_per_step, kind) for side in sides]
         few = len(sides) <= MOST_NOTED
         note = f"{' and '.join(show(step, 2) for step in steps)} tokens per step" if few else ""
-        panels.append(_draw_panel(kind, "accepted up to each position", lines, axes, kind, note))
+        panels.append(draw_panel(kind, f"{kind}: accepted up to each position", lines, axes, note))
     return panels
 
 
@@ -218,11 +197,9 @@ def draw_turns(sides: Sequence[Side]) -> list[str]:
                 }
                 for side in sides
             }
-            values = [value for line in lines.values() for own in line.values() for value in own]
-            top = round_up(max(values, default=0.0))
-            axes = Axes(turns, top, f"{top:g}", lambda value: f"{value:.0f}", False)
+            axes = Axes(turns, _find_top(lines.values()), lambda value: f"{value:.0f}")
             note = show_load(concurrency)
-            panels.append(_draw_panel(kind, f"first token, {note}", lines, axes, kind, note))
+            panels.append(draw_panel(kind, f"{kind}: first token, {note}", lines, axes, note))
     return panels
 
 
@@ -230,87 +207,6 @@ def _read_positions(cells: Sequence[BenchCell], longest: int) -> dict[int, list[
     """Return the mean of the cells; one whose drafts were shorter accepted nothing beyond them."""
     rows = [(*cell.by_position, *[0.0] * longest) for cell in cells if cell.by_position]
     return {at + 1: [fmean(row[at] for row in rows)] for at in range(longest) if rows}
-
-
-def _draw_panel(
-    kind: str, what: str, lines: Mapping[Arm, Points], axes: Axes, title: str, note: str = ""
-) -> str:
-    """Draw each arm's mean as a line that ends in its last value, and each start as a tick."""
-    x = Scale(axes.places[0], axes.places[-1], 14, 168, axes.logarithmic)
-    y = Scale(0, axes.top, 122, 34)
-    parts = [
-        write(0, 12, shorten(title, 210 - TEXT_WIDTH * len(note)), "strong"),
-        write(230, 12, note, "soft", "end"),
-        write(0, y(axes.top) - 4, axes.label, "soft"),
-        *(rule(0, y(axes.top * part), 182, y(axes.top * part), "grid") for part in (0.5, 1)),
-        rule(0, y(0), 182, y(0), "axis"),
-        *_label_places(axes.places, x),
-    ]
-    ends: list[tuple[float, str, Arm]] = []
-    description: list[str] = []
-    for arm, points in lines.items():
-        means = {at: find_mean(points[at]) or 0.0 for at in sorted(points)}
-        if means:
-            parts.append(_draw_line(arm, points, means, x, y))
-            last = means[min(means) if axes.at_first else max(means)]
-            ends.append((y(last), axes.show(last), arm))
-            values = ", ".join(f"{at} {axes.show(mean)}" for at, mean in means.items())
-            description.append(f"{arm}: {values}")
-    aside = x(axes.places[0]) + 8 if axes.at_first and len(ends) == 1 else 186
-    parts += [
-        write(aside, place, text, f"value {arm.lower()}") for place, text, arm in _spread(ends)
-    ]
-    if not ends:
-        parts.append(write(91, 80, UNKNOWN, "soft", "middle"))
-    return frame(230, 142, f"{kind}: {what}", "; ".join(description) or UNKNOWN, *parts)
-
-
-def _draw_line(arm: Arm, points: Points, means: Mapping[int, float], x: Scale, y: Scale) -> str:
-    kind = arm.lower()
-    path = "M" + "L".join(f"{x(at):.1f} {y(mean):.1f}" for at, mean in means.items())
-    ticks = [
-        rule(x(at) - 6, y(value), x(at) + 6, y(value), f"tick {kind}")
-        for at, values in points.items()
-        if len(values) > 1
-        for value in values
-    ]
-    size = DOT if len(means) <= 8 else DOT - 1
-    dots = [
-        draw("circle", cx=x(at), cy=y(mean), r=size, kind=f"dot {kind}")
-        for at, mean in means.items()
-    ]
-    return draw("g", draw("path", d=path, kind=f"line {kind}"), *ticks, *dots)
-
-
-def _label_places(places: Sequence[int], x: Scale) -> list[str]:
-    labels: list[str] = []
-    last = -100.0
-    for place in places:
-        if x(place) - last > 18:
-            labels.append(write(x(place), 137, str(place), "soft", "middle"))
-            last = x(place)
-    return labels
-
-
-def _spread(ends: Sequence[tuple[float, str, Arm]]) -> list[tuple[float, str, Arm]]:
-    """Place labels beside the line ends, moved apart where they would overlap."""
-    placed = [list(group) for group in ([end] for end in sorted(ends))]
-    while True:
-        tops = [_center(group) - CLOSE * (len(group) - 1) / 2 for group in placed]
-        for at in range(len(placed) - 1):
-            if tops[at + 1] - tops[at] < CLOSE * len(placed[at]):
-                placed[at : at + 2] = [placed[at] + placed[at + 1]]
-                break
-        else:
-            return [
-                (top + 4 + CLOSE * row, text, arm)
-                for top, group in zip(tops, placed, strict=True)
-                for row, (_, text, arm) in enumerate(group)
-            ]
-
-
-def _center(group: Sequence[tuple[float, str, Arm]]) -> float:
-    return fmean(place for place, _, _ in group)
 
 
 def draw_loads(sides: Sequence[Side]) -> list[Figure]:

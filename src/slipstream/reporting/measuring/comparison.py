@@ -28,12 +28,14 @@ from slipstream.reporting.measuring.sides import (
     list_concurrencies,
     list_kinds,
     read_pace,
+    read_tokens_per_step,
     show_cached,
     show_calls,
     take_sides,
 )
 from slipstream.reporting.measuring.timeline import Strip, draw_run
 from slipstream.reporting.report import Report, Row, Section, Table, show
+from slipstream.reporting.text.plan import tabulate_differences
 
 ALL_KINDS = "all kinds"
 READING = (
@@ -46,12 +48,12 @@ NAME, NAME_LETTERS = LEFT + BAR + 8, 24
 
 
 def describe_comparison(comparison: Comparison) -> Report:
-    """Return the full report of a comparison."""
     verdict, sides = comparison.verdict, take_sides(comparison)
     first, *others = verdict.arms
     two = len(others) == 1
     title = f"{others[0]} against {first}" if two else ", ".join(verdict.arms)
     by_task = " by wall time per task" if has_tasks(sides) else ""
+    cautions = [f"{'grave: ' * one.grave}{one.message}" for one in verdict.cautions]
     figure, interval, note = _head(verdict, f"{first}{by_task}")
     pairs = f"speed-up of B, {others[0]}, against A, {first}{by_task}" if two else "every pair"
     return Report(
@@ -66,8 +68,8 @@ def describe_comparison(comparison: Comparison) -> Report:
             Section(pairs, _tabulate_pairs(verdict.pairs), in_full=not two),
             Section("figures of each arm", _tabulate_figures(verdict, sides)),
             *_describe_tasks(sides),
-            *_describe_break_evens(verdict),
-            *_describe_cautions(verdict),
+            Section("where the speed-up ends", _tabulate_break_evens(verdict), in_full=not two),
+            Section("cautions", lines=cautions),
             *describe_machine_loads(
                 [
                     (f"block {number}, {start.arm}{', again' * start.repeated}", start.machine)
@@ -83,11 +85,10 @@ def describe_comparison(comparison: Comparison) -> Report:
 def _head(verdict: Verdict, first: str) -> tuple[str, str, str]:
     """Return the range of the ratios over all loads, over what, and where the speed-up ends."""
     places = [place for place in verdict.places if place.kind is None] or list(verdict.places)
-    ratios, who = [1.0], ""
     if len(verdict.arms) == 2:
-        findings = [one for one in verdict.pairs[0].findings if one.kind is None]
-        findings = findings or list(verdict.pairs[0].findings)
-        ratios, who = [one.speed_up.ratio for one in findings], verdict.arms[1]
+        findings = verdict.pairs[0].findings
+        whole = [one for one in findings if one.kind is None] or findings
+        ratios, who = [one.speed_up.ratio for one in whole], verdict.arms[1]
     else:
         ratios = [place.speed_up.ratio if place.speed_up else 1.0 for place in places]
         who = " or ".join(dict.fromkeys(place.contenders[0] for place in places))
@@ -166,26 +167,18 @@ def _tabulate_figures(verdict: Verdict, sides: Sequence[Side]) -> Table:
             *_name(place.kind, place.concurrency),
             *(show(side.average(read_pace, place.kind, place.concurrency)) for side in sides),
             *(
-                show(side.average(lambda cell: cell.tokens_per_step, place.kind, at), 2)
+                show(side.average(read_tokens_per_step, place.kind, place.concurrency), 2)
                 for side in drafting
             ),
         )
         for place in verdict.places
-        for at in (place.concurrency,)
     ]
-    header = (
-        "kind",
-        "concurrency",
-        *(f"{side.arm} {unit}" for side in sides),
-        *(f"{side.arm} tokens/step" for side in drafting),
-    )
-    return Table(header, rows)
+    header = ("kind", "concurrency", *(f"{side.arm} {unit}" for side in sides))
+    return Table((*header, *(f"{side.arm} tokens/step" for side in drafting)), rows)
 
 
 def _describe_tasks(sides: Sequence[Side]) -> list[Section]:
     """Describe the cache and the tool calls of tasks, and their first tokens turn by turn."""
-    if not has_tasks(sides):
-        return []
     header = ("kind", "concurrency", *(f"{side.arm} cached" for side in sides))
     header += tuple(f"{side.arm} tool calls" for side in sides)
     rows: list[Row] = [
@@ -195,14 +188,14 @@ def _describe_tasks(sides: Sequence[Side]) -> list[Section]:
             *(show_cached(side.find(kind, concurrency)) for side in sides),
             *(show_calls(side.find(kind, concurrency)) for side in sides),
         )
-        for kind in list_kinds(sides)
+        for kind in (list_kinds(sides) if has_tasks(sides) else ())
         for concurrency in list_concurrencies(sides)
     ]
     title = "cached prompt tokens and tool calls"
-    return [Section(title, Table(header, rows)), *describe_turns(sides)]
+    return [Section(title, Table(header, rows)), describe_turns(sides)]
 
 
-def _describe_break_evens(verdict: Verdict) -> list[Section]:
+def _tabulate_break_evens(verdict: Verdict) -> Table:
     smallest = min(place.concurrency for place in verdict.places)
 
     def show_crossing(entry: BreakEven, at: float | None) -> str:
@@ -221,13 +214,7 @@ def _describe_break_evens(verdict: Verdict) -> list[Section]:
         for entry in pair.break_evens
     ]
     header = (*(["arm"] if several else []), "kind", "concurrency", "from", "to")
-    table = Table(header, rows, words=(0, int(several)))
-    return [Section("where the speed-up ends", table, in_full=several)] if rows else []
-
-
-def _describe_cautions(verdict: Verdict) -> list[Section]:
-    lines = [f"{'grave: ' * one.grave}{one.message}" for one in verdict.cautions]
-    return [Section("cautions", lines=lines)] if lines else []
+    return Table(header, rows, words=(0, int(several)))
 
 
 def _describe_starts(comparison: Comparison, sides: Sequence[Side]) -> list[Row]:
@@ -248,14 +235,9 @@ def _describe_plans(comparison: Comparison) -> list[Section]:
     first, *others = comparison.arms
     sections = []
     for other in others:
-        rows = [
-            (entry.flag, entry.left or "not set", entry.right or "not set", entry.because)
-            for entry in diff_plans(first.plan, other.plan)
-        ]
+        table = tabulate_differences(diff_plans(first.plan, other.plan), first.name, other.name)
         between = f"{other.name} and {first.name}" if others[1:] else "the plans"
-        header = ("setting", first.name, other.name, f"because, for {other.name}")
-        lines = () if rows else ("none: the plans are the same",)
-        table = Table(header, rows, words=(0, 1, 2, 3)) if rows else None
+        lines = () if table.rows else ("none: the plans are the same",)
         sections.append(Section(f"differences between {between}", table, lines, in_full=True))
     return sections + [
         describe_plan(f"engine of {arm.name}", report_usage(arm.plan)) for arm in comparison.arms
@@ -263,7 +245,6 @@ def _describe_plans(comparison: Comparison) -> list[Section]:
 
 
 def render_comparison_html(comparison: Comparison) -> str:
-    """Write a comparison as one page."""
     verdict, sides = comparison.verdict, take_sides(comparison)
     first, *others = sides
     measure = verdict.measure.capitalize()

@@ -30,19 +30,22 @@ THINKING = {None: "as the template has it", True: "on", False: "off"}
 
 def describe_conditions(conditions: Conditions, *more: Row) -> list[Section]:
     """Return the conditions as facts, the command, and the machine in full."""
+    tools, most = conditions.tool_choice, conditions.max_tokens
+    length = "as long as the workload has them" if most is None else f"at most {most} tokens"
     facts: list[Row] = [
         ("taken", f"{conditions.at:%Y-%m-%d %H:%M:%S %Z}"),
         ("model", conditions.model),
         ("versions", ", ".join(map(" ".join, conditions.versions.items())) or UNKNOWN),
-        ("machine", describe_machine(conditions.host)),
+        ("machine", _describe_machine(conditions.host)),
         ("workload", f"{conditions.workload}, sha256 {conditions.workload_sha256}"),
         *(
             ("left out", f"{count}: {why}")
             for why, count in Counter(conditions.left_out.values()).items()
         ),
-        ("answers", f"{_describe_length(conditions)}, thinking {THINKING[conditions.thinking]}"),
+        ("answers", f"{length}, thinking {THINKING[conditions.thinking]}"),
         ("seed", str(conditions.seed)),
-        *_describe_cache(conditions),
+        ("prefix cache", (_CACHE if tools is None else _TASK_CACHE)[conditions.prefix_cache]),
+        *([] if tools is None else [("tool calls", _TOOL_CHOICE[tools])]),
         *more,
     ]
     sections = [
@@ -59,28 +62,12 @@ def describe_plan(title: str, plan: LaunchPlan) -> Section:
     return Section(title, code=render_command(plan.argv(), plan.variables), in_full=True)
 
 
-def describe_machine(host: Host | None) -> str:
-    """Return a machine in one line."""
+def _describe_machine(host: Host | None) -> str:
     if host is None:
         return UNKNOWN
     names = [accelerator.name for accelerator in host.accelerators]
     parts = [host.product, *names, host.processor.model, show_bytes(host.memory.total_bytes)]
     return ", ".join(dict.fromkeys(part for part in parts if part))
-
-
-def _describe_cache(conditions: Conditions) -> list[Row]:
-    if conditions.tool_choice is None:
-        return [("prefix cache", _CACHE[conditions.prefix_cache])]
-    return [
-        ("prefix cache", _TASK_CACHE[conditions.prefix_cache]),
-        ("tool calls", _TOOL_CHOICE[conditions.tool_choice]),
-    ]
-
-
-def _describe_length(conditions: Conditions) -> str:
-    if conditions.max_tokens is None:
-        return "as long as the workload has them"
-    return f"at most {conditions.max_tokens} tokens"
 
 
 def show_machine_load(load: MachineLoad | None) -> str:
@@ -98,7 +85,7 @@ def describe_machine_loads(loads: Sequence[tuple[str, MachineLoad | None]]) -> l
         return []
     header = ("measured", "other processes", "hypervisor", "slowdown", "busiest other", "")
     rows = [
-        (name, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, "")
+        (name, *[UNKNOWN] * 4, "")
         if load is None
         else (
             name,

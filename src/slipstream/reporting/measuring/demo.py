@@ -6,7 +6,7 @@ from slipstream.demo.performance import Demo, Take
 from slipstream.measuring.comparing.cautions import find_disturbance
 from slipstream.measuring.comparing.verdict import EVEN
 from slipstream.measuring.engine_start import report_usage
-from slipstream.reporting.drawing import Scale, draw, frame, round_up, rule, write
+from slipstream.reporting.drawing import DOT, Scale, draw, draw_grid, frame, round_up, write
 from slipstream.reporting.html_page import Figure, render_page
 from slipstream.reporting.measuring.conditions import (
     describe_conditions,
@@ -16,7 +16,6 @@ from slipstream.reporting.measuring.conditions import (
 from slipstream.reporting.report import Report, Row, Section, Table, show
 
 LEFT, RIGHT, TOP, BOTTOM = 4.0, 300.0, 34.0, 190.0
-BARS, BAR_END, BAR_HEIGHT = 120.0, 300.0, 16.0
 
 
 def describe_demo(demo: Demo) -> Report:
@@ -36,6 +35,8 @@ def describe_demo(demo: Demo) -> Report:
         sentence = (
             f"Cannot tell: {busy.message}. By these times: {sentence[0].lower()}{sentence[1:]}"
         )
+    parts = [(part.name, show(part.seconds)) for part in demo.parts]
+    parts.append(("together", show(sum(part.seconds for part in demo.parts))))
     return Report(
         title=f"drafted against plain: {demo.conditions.model}",
         answer=outcome,
@@ -45,7 +46,11 @@ def describe_demo(demo: Demo) -> Report:
         sentence=sentence,
         sections=[
             Section("tokens/s, prompt by prompt", _tabulate(demo)),
-            *_describe_steps(demo),
+            Section(
+                "cost and yield of a step",
+                Table((), _list_steps(demo)),
+                lines=explain(demo).splitlines(),
+            ),
             *describe_machine_loads(
                 [
                     (f"the {arm.name} engine", start.machine)
@@ -53,7 +58,7 @@ def describe_demo(demo: Demo) -> Report:
                 ]
             ),
             Section("what this does not show", lines=_list_limits(demo)),
-            Section("seconds", Table((), [*_list_parts(demo)]), in_full=True),
+            Section("seconds", Table((), parts), in_full=True),
             *_list_answers(demo),
             *(replace(section, in_full=True) for section in describe_conditions(demo.conditions)),
             *(describe_plan(f"engine of {arm.name}", report_usage(arm.plan)) for arm in demo.arms),
@@ -79,26 +84,22 @@ def explain(demo: Demo) -> str:
         f"tokens come out of it: {result[outcome]}."
     )
     host = demo.conditions.host
-    if host and not host.accelerators and outcome != "faster":
-        sentence += (
-            " This processor has no bfloat16 instructions."
-            if host.processor.has_bfloat16 is False
-            else ""
-        )
+    lost = outcome != "faster"
+    if lost and host and not host.accelerators and host.processor.has_bfloat16 is False:
+        sentence += " This processor has no bfloat16 instructions."
     return sentence
 
 
-def _describe_steps(demo: Demo) -> list[Section]:
+def _list_steps(demo: Demo) -> list[Row]:
     if (found := find_step_cost(demo)) is None:
         return []
     plain, drafted = demo.step_seconds
-    rows = [
+    return [
         ("time of a plain step", f"{1000 * plain:.1f} ms"),
         ("time of a verification step", f"{1000 * drafted:.1f} ms"),
         ("tokens per step, to break even", f"{found[0]:.2f}"),
         ("tokens per step, measured", f"{found[1]:.2f}"),
     ]
-    return [Section("cost and yield of a step", Table((), rows), lines=[explain(demo)])]
 
 
 def _name_outcome(speed_up: float) -> str:
@@ -151,14 +152,6 @@ def _list_limits(demo: Demo) -> list[str]:
     ]
 
 
-def _list_parts(demo: Demo) -> list[Row]:
-    whole = sum(part.seconds for part in demo.parts)
-    return [
-        *((part.name, show(part.seconds)) for part in demo.parts),
-        ("together", show(whole)),
-    ]
-
-
 def _list_answers(demo: Demo) -> list[Section]:
     """Return both texts of each prompt, or the one that both are."""
     return [
@@ -178,7 +171,6 @@ def _list_answers(demo: Demo) -> list[Section]:
 
 
 def render_demo_html(demo: Demo) -> str:
-    """Write a demo as one page."""
     tokens = Figure(
         "time of each token",
         "Tokens so far over the seconds since the request. Without drafts a step adds one token; "
@@ -187,44 +179,7 @@ def render_demo_html(demo: Demo) -> str:
         [(letter, arm.name) for letter, arm in zip("AB", demo.arms, strict=True)],
         "broad",
     )
-    steps = Figure(
-        "cost and yield of a step",
-        f"{explain(demo)} Drafting is faster where a step adds more tokens than it costs plain "
-        "steps.",
-        _draw_steps(demo),
-        layout="broad",
-    )
-    return render_page(describe_demo(demo), [steps, tokens])
-
-
-def _draw_steps(demo: Demo) -> list[str]:
-    """Draw the time of both steps, and the tokens to break even beside those that came."""
-    if (found := find_step_cost(demo)) is None:
-        return []
-    plain, drafted = (1000 * seconds for seconds in demo.step_seconds)
-    cost, tokens = found
-    return [
-        _draw_bars("time of a step, ms", {"plain": (plain, "a"), "drafted": (drafted, "b")}, "ms"),
-        _draw_bars("tokens per step", {"to break even": (cost, "a"), "measured": (tokens, "b")}),
-    ]
-
-
-def _draw_bars(title: str, bars: dict[str, tuple[float, str]], unit: str = "") -> str:
-    x = Scale(0, max(value for value, _ in bars.values()), BARS, BAR_END)
-    parts = [write(LEFT, 12, title, "strong")]
-    description = []
-    for number, (name, (value, kind)) in enumerate(bars.items()):
-        top = TOP + 1.6 * BAR_HEIGHT * number
-        shown = f"{value:.1f} {unit}".strip()
-        parts += [
-            write(LEFT, top + 12, name, f"value {kind}"),
-            draw(
-                "rect", x=BARS, y=top, width=x(value) - BARS, height=BAR_HEIGHT, kind=f"bar {kind}"
-            ),
-            write(x(value) + 6, top + 12, shown, "value"),
-        ]
-        description.append(f"{name} {shown}")
-    return frame(360, TOP + 3 * BAR_HEIGHT, title, "; ".join(description), *parts)
+    return render_page(describe_demo(demo), [tokens])
 
 
 def _draw_pair(demo: Demo, plain: Take, drafted: Take) -> str:
@@ -236,8 +191,7 @@ def _draw_pair(demo: Demo, plain: Take, drafted: Take) -> str:
     parts = [
         write(LEFT, 12, kind, "strong"),
         write(LEFT, TOP - 5, f"{y.high:g} tokens", "soft"),
-        *(rule(LEFT, y(y.high * part), RIGHT, y(y.high * part), "grid") for part in (0.5, 1)),
-        rule(LEFT, BOTTOM, RIGHT, BOTTOM, "axis"),
+        *draw_grid(y, LEFT, RIGHT),
         *(
             write(x(x.high * part), BOTTOM + 16, f"{x.high * part:g} s", "soft", anchor)
             for part, anchor in ((0, "start"), (0.5, "middle"), (1, "end"))
@@ -261,7 +215,7 @@ def _draw_take(arm: str, take: Take, x: Scale, y: Scale, *, first: bool) -> str:
     return draw(
         "g",
         draw("path", d=path, kind=f"line {kind}"),
-        draw("circle", cx=end, cy=height, r=3.4, kind=f"dot {kind}"),
+        draw("circle", cx=end, cy=height, r=DOT, kind=f"dot {kind}"),
         write(end + aside, height + 4, f"{take.seconds:.1f} s", f"value {kind}", anchor),
     )
 

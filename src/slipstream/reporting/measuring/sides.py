@@ -6,7 +6,6 @@ And the figures that only tasks have: wall time, turns, cached tokens, tool call
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import exp, log
 from statistics import fmean
 
 from slipstream.measuring.bench import BenchCell, BenchReport
@@ -14,7 +13,8 @@ from slipstream.measuring.comparing.blocks import Arm
 from slipstream.measuring.comparing.comparison import Comparison
 from slipstream.measuring.comparing.design import LETTERS
 from slipstream.measuring.tasks import TurnFigures
-from slipstream.reporting.report import Row, Section, Table, show
+from slipstream.reporting.report import Row, Section, Table, find_mean, show
+from slipstream.steering.percentiles import Percentiles
 from slipstream.units import UNKNOWN
 
 Read = Callable[[BenchCell], float | None]
@@ -30,13 +30,11 @@ class Side:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Return its entry in a figure's key."""
         return self.arm, self.name
 
     @property
     def drafts(self) -> bool:
-        """Return whether any draft was counted."""
-        return any(cell.tokens_per_step is not None for start in self.starts for cell in start)
+        return any(cell.tokens_per_step is not None for cell in self.find(None))
 
     def find(self, kind: str | None, concurrency: int | None = None) -> list[BenchCell]:
         """Return the cells of a kind at a concurrency, of every start; None is any."""
@@ -48,21 +46,12 @@ class Side:
         ]
 
     def average(self, read: Read, kind: str | None, concurrency: int | None = None) -> float | None:
-        """Return the mean of a kind at a concurrency."""
         return find_mean(
             [value for cell in self.find(kind, concurrency) if (value := read(cell)) is not None]
         )
 
 
-def find_mean(values: Sequence[float]) -> float | None:
-    """Return the geometric mean: the ratio of two is the mean of the ratios."""
-    if not values:
-        return None
-    return exp(fmean(map(log, values))) if min(values) > 0 else 0.0
-
-
 def take_sides(comparison: Comparison) -> tuple[Side, ...]:
-    """Sort the starts by arm."""
     return tuple(
         Side(arm, compared.name, [start.cells for start in comparison.starts if start.arm == arm])
         for arm, compared in zip(LETTERS, comparison.arms, strict=False)
@@ -80,24 +69,28 @@ def list_kinds(sides: Iterable[Side]) -> list[str]:
 
 
 def list_concurrencies(sides: Iterable[Side]) -> list[int]:
-    """List the concurrencies, the smallest first."""
     return sorted({cell.concurrency for side in sides for cell in side.find(None)})
 
 
+def find_median_ms(ranks: Percentiles | None) -> float | None:
+    return None if ranks is None else 1000 * ranks.p50
+
+
 def read_per_token(cell: BenchCell) -> float | None:
-    """Return the median time per token in ms."""
-    return None if cell.per_token is None else 1000 * cell.per_token.p50
+    return find_median_ms(cell.per_token)
 
 
 def read_first_token(cell: BenchCell) -> float | None:
-    """Return the median time to the first token in ms."""
-    return None if cell.first_token is None else 1000 * cell.first_token.p50
+    return find_median_ms(cell.first_token)
+
+
+def read_tokens_per_step(cell: BenchCell) -> float | None:
+    return cell.tokens_per_step
 
 
 def read_task_seconds(cell: BenchCell) -> float | None:
     """Return the median wall time of a task."""
-    ranks = cell.tasks.seconds if cell.tasks else None
-    return None if ranks is None else ranks.p50
+    return cell.tasks.seconds.p50 if cell.tasks and cell.tasks.seconds else None
 
 
 def read_pace(cell: BenchCell) -> float | None:
@@ -106,12 +99,10 @@ def read_pace(cell: BenchCell) -> float | None:
 
 
 def has_tasks(sides: Sequence[Side]) -> bool:
-    """Return whether tasks were measured."""
     return any(cell.tasks is not None for side in sides for cell in side.find(None))
 
 
 def show_share(share: float | None) -> str:
-    """Write a share in per cent."""
     return UNKNOWN if share is None else f"{100 * share:.0f} %"
 
 
@@ -137,10 +128,8 @@ def show_calls(cells: Sequence[BenchCell]) -> str:
     return ", ".join([f"{counts['parsed']} of {counts.total()} parsed", *others])
 
 
-def describe_turns(sides: Sequence[Side]) -> list[Section]:
-    """Return the first tokens and cached shares by turn as a table, for each side."""
-    if not has_tasks(sides):
-        return []
+def describe_turns(sides: Sequence[Side]) -> Section:
+    """Return the first tokens and cached shares of tasks by turn, for each side."""
     names = [f"{side.arm} " if len(sides) > 1 else "" for side in sides]
     header = (
         *("kind", "concurrency", "turn", "prompt tokens"),
@@ -153,11 +142,10 @@ def describe_turns(sides: Sequence[Side]) -> list[Section]:
         for concurrency in list_concurrencies(sides)
         for turn in list_turns(sides, kind)
     ]
-    return [Section("time to the first token by turn, the median", Table(header, rows))]
+    return Section("time to the first token by turn, the median", Table(header, rows))
 
 
 def list_turns(sides: Sequence[Side], kind: str) -> list[int]:
-    """List the turns of a kind's tasks."""
     cells = [cell for side in sides for cell in side.find(kind)]
     return sorted({one.turn for cell in cells if cell.tasks for one in cell.tasks.turns})
 
@@ -172,8 +160,7 @@ def read_turn(
 
 
 def read_first_token_ms(turn: TurnFigures) -> float | None:
-    """Return the median time to a turn's first token in ms."""
-    return None if turn.first_token is None else 1000 * turn.first_token.p50
+    return find_median_ms(turn.first_token)
 
 
 def _describe_turn(sides: Sequence[Side], kind: str, concurrency: int, turn: int) -> Row:

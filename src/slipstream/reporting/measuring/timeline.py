@@ -14,6 +14,7 @@ from slipstream.reporting.drawing import (
     Scale,
     draw,
     frame,
+    join,
     protect,
     shorten,
     write,
@@ -46,7 +47,6 @@ class _Scales:
 
 
 def draw_timeline(strips: Sequence[Strip]) -> str:
-    """Draw the starts below one another, in their order."""
     scales = _find_scales(strips)
     low, high = scales.speed.low, scales.speed.high
     heights = f"a row is from {low:.3g} to {high:.3g} tokens/s, logarithmic"
@@ -110,10 +110,9 @@ def _draw_warm_up(warm: BenchWarmUp, scale: Scale) -> list[str]:
     if not warm.seconds_per_token:
         return [write(WARM, BASE, "none", "soft")]
     places = [(WARM + 7 * at, scale(time)) for at, time in enumerate(warm.seconds_per_token)]
-    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
     end, height = places[-1]
     return [
-        draw("path", d=path, kind="line soft"),
+        draw("path", d=join(places), kind="line soft"),
         *(draw("circle", cx=x, cy=y, r=1.7, kind="dot soft") for x, y in places),
         write(end + 6, height + 4, f"{1000 * warm.seconds_per_token[-1]:.1f} ms", "soft"),
         write(WARM, -4, "" if warm.flat else "not flat", "warn"),
@@ -154,7 +153,6 @@ def _tell(strip: Strip, number: int) -> str:
 
 
 def draw_run(strips: Sequence[Strip], key: Sequence[tuple[str, str]]) -> Figure:
-    """Draw the run as it went."""
     kinds = dict.fromkeys(sample.kind for strip in strips for sample in strip.block.samples)
     caption = (
         "Each request is a line as long as it took, at the height of its speed; a cross is one "

@@ -1,6 +1,6 @@
 """`Examination`, `Diagnosis` and `BundleList` as text: checks, why an engine ended, an archive."""
 
-from slipstream.reporting.tables import align
+from slipstream.reporting.report import align
 from slipstream.serving.supervision.causes.diagnosis import Finding
 from slipstream.serving.support.bundle import BundleList
 from slipstream.serving.support.checks import Check, Verdict

@@ -1,15 +1,17 @@
-"""Runs as text: one in full, several as a list, their events and their requests."""
+"""Runs as text: one in full, several as a list, their events, requests, keys and ledgers."""
 
 from datetime import datetime
 
-from slipstream.reporting.tables import align
+from slipstream.reporting.report import align, show
+from slipstream.serving.access.keys import Key, KeyList, KeyTerms
 from slipstream.serving.following import AccessLine
 from slipstream.serving.run import Event
 from slipstream.serving.run_status import RunStatus, StatusList
-from slipstream.serving.swaps import ServedDrafter
+from slipstream.steering.ledger import LedgerGroup, LedgerSummary
 from slipstream.units import UNKNOWN, show_bytes
 
 SHOWN_DRAFTERS = 5
+SHOWN_POSITIONS = 8
 _MEASURED = {
     "tokens_per_second": "{:.1f} tokens/s alone",
     "tokens_per_step": "{:.2f} tokens per step",
@@ -19,7 +21,6 @@ _ENDS = {"left": "client left", "failed": "cut off"}
 
 
 def render_status(status: RunStatus, now: datetime) -> str:
-    """Return the status of one run."""
     age = show_age((now - status.since).total_seconds())
     rows = [
         ("run", status.id),
@@ -29,7 +30,10 @@ def render_status(status: RunStatus, now: datetime) -> str:
         *([] if status.gated else [("gate", "none: every user of this machine can send requests")]),
         ("target", status.target),
         ("drafter", status.drafter or "none: plain decoding"),
-        *(("drafted", _describe_drafter(one)) for one in status.drafters[-SHOWN_DRAFTERS:]),
+        *(
+            ("drafted", f"{one.name} since {one.since:%Y-%m-%d %H:%M:%S} UTC")
+            for one in status.drafters[-SHOWN_DRAFTERS:]
+        ),
         *([("trial", status.trial.describe())] if status.trial else []),
         ("processes", _describe_processes(status)),
         ("requests", _describe_requests(status)),
@@ -62,7 +66,6 @@ def render_statuses(listed: StatusList, now: datetime) -> str:
 
 
 def render_event(event: Event) -> str:
-    """Write an event on a line."""
     return f"{event.at:%Y-%m-%d %H:%M:%S}  {event.state:<11}  {event.message}"
 
 
@@ -75,10 +78,6 @@ def show_age(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
-
-
-def _describe_drafter(drafter: ServedDrafter) -> str:
-    return f"{drafter.name} since {drafter.since:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _describe_processes(status: RunStatus) -> str:
@@ -138,3 +137,78 @@ def _describe_size(line: AccessLine) -> str:
     if line.completion_tokens is not None:
         return f"{line.prompt_tokens} + {line.completion_tokens} tokens"
     return f"{line.answer_bytes} bytes" if line.chunks is None else f"{line.chunks} chunks"
+
+
+def render_keys(listed: KeyList, now: datetime) -> str:
+    if not listed.keys:
+        return f"no keys in {listed.file}"
+    rows = [
+        (
+            key.id,
+            f"{key.created:%Y-%m-%d}",
+            describe_end(key, now),
+            describe_terms(key),
+            key.name,
+        )
+        for key in listed.keys
+    ]
+    return "\n".join(align([("ID", "CREATED", "EXPIRES", "TERMS", "NAME"), *rows]))
+
+
+def describe_terms(key: Key) -> str:
+    """Write what a key says of its own use, in one word for a script to split."""
+    given = {name: getattr(key, name) for name in KeyTerms.model_fields}
+    words = [f"{name}={_show_term(value)}" for name, value in given.items() if value is not None]
+    return ",".join(words) or "default"
+
+
+def _show_term(value: object) -> str:
+    if isinstance(value, tuple):
+        return "+".join(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def describe_end(key: Key, now: datetime) -> str:
+    """Return until when a key is valid, as text."""
+    if key.expires is None:
+        return "never"
+    return f"{'' if key.is_valid(now) else 'expired '}{key.expires:%Y-%m-%d}"
+
+
+def render_ledger(summary: LedgerSummary) -> str:
+    """Return every group and the sum; acceptance is in percent, by position."""
+    header = (
+        *(summary.by.upper(), "REQUESTS", "ABORTED", "TOKENS", "SHARE", "TOKENS/STEP"),
+        *("MS/TOKEN", "FIRST TOKEN", "CACHED", "ACCEPTED BY POSITION"),
+    )
+    return "\n".join(
+        align([header, *(_describe_group(one) for one in (*summary.groups, summary.total))])
+    )
+
+
+def _describe_group(group: LedgerGroup) -> tuple[str, ...]:
+    cached = group.cached_tokens / group.prompt_tokens if group.prompt_tokens else None
+    seconds = group.seconds_per_token
+    return (
+        "".join(letter if letter.isprintable() else "?" for letter in group.name),
+        str(group.requests),
+        str(group.aborted),
+        str(group.tokens),
+        _show_share(group.token_share),
+        f"{group.tokens_per_step or 1.0:.2f}",
+        show(None if seconds is None else 1000 * seconds),
+        show(group.first_seconds, 2, "s"),
+        _show_share(cached),
+        _show_positions(group.by_position),
+    )
+
+
+def _show_share(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{share:.0%}"
+
+
+def _show_positions(acceptance: tuple[float, ...]) -> str:
+    if not acceptance:
+        return "no drafts"
+    shown = " ".join(f"{share:.0%}" for share in acceptance[:SHOWN_POSITIONS])
+    return f"{shown} ..." if len(acceptance) > SHOWN_POSITIONS else shown

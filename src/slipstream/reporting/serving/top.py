@@ -5,15 +5,15 @@ Pure: a view in, lines out. Names, events and reasons are others' text and are c
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import ceil
 from pathlib import Path
 from unicodedata import category, east_asian_width
 
-from slipstream.reporting.report import clean
+from slipstream.reporting.report import Row, Table, align, align_table, clean, show
 from slipstream.reporting.serving.run import show_age
-from slipstream.reporting.tables import align
 from slipstream.serving.live_view import LiveView
 from slipstream.steering.state import KINDS, KindCounts, SteeringState
 from slipstream.units import UNKNOWN, show_bytes
@@ -124,13 +124,11 @@ def _describe_throughput(
     figure = f"{throughput:.1f} tokens/s"
     room = terminal.width - len("draft length") - len(figure) - len(BETWEEN)
     known = [value or 0.0 for value in history[-max(0, room) :]] if room > 8 else []
-    return f"{figure}  {_draw_line(known, terminal)}" if any(known) else figure
-
-
-def _draw_line(values: Sequence[float], terminal: Terminal) -> str:
-    heights, most = terminal.heights, max(values, default=0.0)
-    last = len(heights) - 1
-    return "".join(heights[ceil(last * value / most)] for value in values)
+    if not any(known):
+        return figure
+    heights, most = terminal.heights, max(known)
+    bars = (heights[ceil((len(heights) - 1) * value / most)] for value in known)
+    return f"{figure}  {''.join(bars)}"
 
 
 def _describe_batch(view: LiveView) -> str:
@@ -204,21 +202,19 @@ def _describe_memory(view: LiveView) -> str:
 
 
 def _describe_acceptance(view: LiveView, before: LiveView | None, terminal: Terminal) -> list[str]:
-    """Return the acceptance by kind and position as a table."""
     kinds, recent = _list_kinds(view, before)
     if not kinds:
         return []
     positions = max(len(counts.accepted) for counts in kinds.values())
-    rows = [("KIND", "REQUESTS", "TOKENS/STEP", *(str(one + 1) for one in range(positions)))]
+    header = ("kind", "requests", "tokens/step", *(str(one + 1) for one in range(positions)))
+    rows: list[Row] = []
     for kind, counts in kinds.items():
-        shares = [_show_share(accepted, counts.drafts) for accepted in counts.accepted]
-        length = counts.tokens_per_step
-        shown = UNKNOWN if length is None else f"{length:.2f}"
+        shares = [f"{100 * share:.0f}" for share in counts.by_position] or ["-"] * positions
         blank = [""] * (positions - len(shares))
-        rows.append((kind, str(counts.requests), shown, *shares, *blank))
+        rows.append((kind, str(counts.requests), show(counts.tokens_per_step, 2), *shares, *blank))
     title = "accepted by kind and position, % of drafts, "
     title += "of the last minute" if recent else "since the engine started"
-    return [title, *(terminal.cut(line) for line in _align_figures(rows))]
+    return [title, *map(terminal.cut, align_table(Table(header, rows)))]
 
 
 def _list_kinds(view: LiveView, before: LiveView | None) -> tuple[dict[str, KindCounts], bool]:
@@ -250,27 +246,22 @@ def _count_all(view: LiveView) -> dict[str, KindCounts]:
     return {"all": whole}
 
 
-def _show_share(accepted: int, drafts: int) -> str:
-    return f"{100 * accepted / drafts:.0f}" if drafts else "-"
-
-
 def _describe_lengths(view: LiveView) -> list[str]:
     state = view.steering
     if state is None or not state.lengths:
         return []
-    rows = [("LENGTH", "STEP", "TOKENS/STEP", "TOKENS/S", "STEPS")]
-    for one in state.lengths:
-        chosen = "*" if one.draft_length == state.draft_length else " "
-        rows.append(
-            (
-                f"{one.draft_length}{chosen}",
-                _show(one.step_seconds and 1000 * one.step_seconds, 1, " ms"),
-                _show(one.tokens_per_step, 2),
-                _show(one.tokens_per_second, 1),
-                str(one.steps),
-            )
+    rows = [
+        (
+            f"{one.draft_length}{'*' if one.draft_length == state.draft_length else ' '}",
+            show(one.step_seconds and 1000 * one.step_seconds, 1, "ms"),
+            show(one.tokens_per_step, 2),
+            show(one.tokens_per_second),
+            str(one.steps),
         )
-    return ["estimated by draft length, for this batch", *_align_figures(rows)]
+        for one in state.lengths
+    ]
+    table = Table(("length", "step", "tokens/step", "tokens/s", "steps"), rows)
+    return ["estimated by draft length, for this batch", *align_table(table)]
 
 
 def _describe_keys(view: LiveView) -> list[str]:
@@ -280,24 +271,20 @@ def _describe_keys(view: LiveView) -> list[str]:
         view.counts.by_key.items(),
         key=lambda item: (-item[1].in_flight - item[1].waiting, -item[1].total),
     )
-    rows = [("KEY", "IN FLIGHT", "WAITING", "REQUESTS")]
-    rows += [
+    rows = [
         (clean(key)[:24], str(one.in_flight), str(one.waiting), str(one.total))
         for key, one in busiest[:SHOWN_KEYS]
     ]
     left = len(busiest) - SHOWN_KEYS
     more = [f"and {left} more"] if left > 0 else []
-    return ["keys", *_align_figures(rows), *more]
+    return ["keys", *align_table(Table(("key", "in flight", "waiting", "requests"), rows)), *more]
 
 
 def _describe_events(view: LiveView) -> list[str]:
-    if not view.events:
-        return []
-    newest = reversed(view.events)
-    return [
-        "events",
-        *(f"{one.at:%H:%M:%S}  {one.state:<9}  {clean(one.message)}" for one in newest),
+    newest = [
+        f"{one.at:%H:%M:%S}  {one.state:<9}  {clean(one.message)}" for one in reversed(view.events)
     ]
+    return ["events", *newest] if newest else []
 
 
 def _arrange(left: list[str], right: list[str], terminal: Terminal) -> list[list[str]]:
@@ -305,33 +292,8 @@ def _arrange(left: list[str], right: list[str], terminal: Terminal) -> list[list
     width = max(map(len, left), default=0)
     if not left or not right or width + len(BETWEEN) + max(map(len, right)) > terminal.width:
         return [left, right]
-    height = max(len(left), len(right))
-    return [
-        [
-            f"{one.ljust(width)}{BETWEEN}{other}".rstrip()
-            for one, other in zip(_fill(left, height), _fill(right, height), strict=True)
-        ]
-    ]
-
-
-def _fill(lines: list[str], height: int) -> Iterable[str]:
-    return [*lines, *[""] * (height - len(lines))]
-
-
-def _align_figures(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align the first column to the left and figures to the right."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.rjust(width) if at else cell.ljust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-
-
-def _show(value: float | None, decimals: int, unit: str = "") -> str:
-    return "-" if value is None else f"{value:.{decimals}f}{unit}"
+    pairs = zip_longest(left, right, fillvalue="")
+    return [[f"{one.ljust(width)}{BETWEEN}{other}".rstrip() for one, other in pairs]]
 
 
 def _measure(sign: str) -> int:

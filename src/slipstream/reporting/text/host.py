@@ -1,7 +1,7 @@
 """A `Host` as text: one fact per line, unknown facts named as such."""
 
 from slipstream.hardware.host import Accelerator, Docker, FabricPort, Host
-from slipstream.reporting.tables import align
+from slipstream.reporting.report import align
 from slipstream.units import UNKNOWN, show_bandwidth, show_bytes, show_number
 
 _STATES = {True: "active", False: "down", None: UNKNOWN}
@@ -9,7 +9,6 @@ _RUNTIMES = {True: "with", False: "without", None: "unknown about"}
 
 
 def render_host(host: Host) -> str:
-    """Return the facts of a host in two columns."""
     software, processor, memory = host.software, host.processor, host.memory
     system = f"{software.system or host.platform}, kernel {software.kernel or UNKNOWN}"
     limit = memory.limit_bytes

@@ -5,7 +5,7 @@ from slipstream.checkpoints.pairing import Fault, Pairing
 from slipstream.planning.drafters.candidates import Candidate, DrafterList
 from slipstream.planning.drafters.resolution import ModelReport
 from slipstream.recipes.recipe import Evidence, Recipe
-from slipstream.reporting.tables import align
+from slipstream.reporting.report import align
 from slipstream.units import UNKNOWN, show_bytes, show_number
 
 NOT_MEASURED = "not measured"
@@ -46,7 +46,6 @@ def render_checkpoint(checkpoint: Checkpoint) -> str:
 
 
 def render_pairing(pairing: Pairing) -> str:
-    """Return both checkpoints and every fault between them."""
     codes = ", ".join(fault.code for fault in pairing.refusals)
     verdict = f"they do not fit: {codes}" if codes else "they fit"
     checkpoints = [render_checkpoint(one) for one in (pairing.target, pairing.drafter)]
@@ -145,7 +144,6 @@ def render_recipes(recipes: tuple[Recipe, ...]) -> str:
 
 
 def render_recipe(recipe: Recipe) -> str:
-    """Return one recipe in full."""
     settings = recipe.settings.model_dump(exclude_none=True, exclude_defaults=True)
     rows = [
         ("recipe", f"{recipe.name}: {recipe.title}"),

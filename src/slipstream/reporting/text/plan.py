@@ -1,9 +1,10 @@
 """A `LaunchPlan` as text: the command, the memory, the faults and every reason."""
 
+from collections.abc import Iterable, Sequence
 from shlex import quote
 
 from slipstream.planning.plan import Decision, Difference, LaunchPlan, MemoryBudget
-from slipstream.reporting.tables import align
+from slipstream.reporting.report import Table, align, align_table
 from slipstream.reporting.text.model import render_faults
 from slipstream.units import UNKNOWN, show_bytes, show_number
 
@@ -19,7 +20,11 @@ def render_plan(plan: LaunchPlan, *, explain: bool) -> str:
             ("engine", f"{plan.engine} {plan.engine_version}"),
         ]
     )
-    body = _explain(plan) if explain else [render_command(plan.argv(), plan.variables)]
+    body = (
+        align_table(tabulate_decisions((*plan.variables, *plan.decisions)))
+        if explain
+        else [render_command(plan.argv(), plan.variables)]
+    )
     notes = [f"note: {note}" for note in plan.notes]
     faults = render_faults((*plan.refusals, *plan.warnings))
     parts = [head, render_memory(plan.memory), body, notes, faults]
@@ -58,15 +63,7 @@ def render_memory(memory: MemoryBudget) -> list[str]:
 
 
 def render_difference(differences: tuple[Difference, ...]) -> str:
-    """Return the differences of two plans."""
-    if not differences:
-        return "the plans are the same"
-    rows = [("SETTING", "FIRST", "SECOND", "BECAUSE")]
-    rows += [
-        (entry.flag, entry.left or "not set", entry.right or "not set", entry.because)
-        for entry in differences
-    ]
-    return "\n".join(align(rows))
+    return "\n".join(align_table(tabulate_differences(differences))) or "the plans are the same"
 
 
 def render_command(argv: list[str], environment: tuple[Decision, ...]) -> str:
@@ -84,10 +81,21 @@ def render_command(argv: list[str], environment: tuple[Decision, ...]) -> str:
     return "\n".join(lines)
 
 
-def _explain(plan: LaunchPlan) -> list[str]:
-    rows = [("SETTING", "VALUE", "SOURCE", "BECAUSE")]
-    rows += [
+def tabulate_decisions(decisions: Iterable[Decision]) -> Table:
+    """Return settings with their sources and reasons."""
+    rows = [
         (one.flag, "set" if one.value is None else one.value, one.source, one.because)
-        for one in (*plan.variables, *plan.decisions)
+        for one in decisions
     ]
-    return align(rows)
+    return Table(("setting", "value", "source", "because"), rows, words=range(4))
+
+
+def tabulate_differences(
+    differences: Sequence[Difference], left: str = "first", right: str = "second"
+) -> Table:
+    """Return what two plans set differently, with the reasons of the second."""
+    rows = [
+        (one.flag, one.left or "not set", one.right or "not set", one.because)
+        for one in differences
+    ]
+    return Table(("setting", left, right, "because"), rows, words=range(4))

@@ -1,6 +1,7 @@
 """A training run as a report: its estimate, and its results."""
 
 from slipstream.reporting.report import Report, Row, Section, Table, show
+from slipstream.reporting.text.plan import tabulate_decisions
 from slipstream.steering.drafts import Drafts
 from slipstream.training.estimate import TrainEstimate
 from slipstream.training.run import Figures, Judged, TrainFolder, TrainRun, tokens_per_step
@@ -18,20 +19,15 @@ def describe_estimate(expected: TrainEstimate) -> Report:
         (stage.name, stage.work, show_bytes(stage.disk_bytes), _show_minutes(stage.seconds))
         for stage in expected.stages
     ]
-    decisions = [(one.flag, one.value or "", one.source, one.because) for one in expected.decisions]
     return Report(
         title=f"training for {expected.settings.target}",
         answer="estimated",
         figure=time,
-        interval="",
         figure_note=f"{disk} of disk",
         sentence=f"time {time}, disk {disk} of {free} that are free; kept in {expected.folder}",
         sections=[
             Section("stages", Table(("stage", "work", "disk", "time"), stages, words=(0, 1))),
-            Section(
-                "settings",
-                Table(("setting", "value", "source", "because"), decisions, words=(0, 1, 2, 3)),
-            ),
+            Section("settings", tabulate_decisions(expected.decisions)),
         ],
     )
 
@@ -52,12 +48,11 @@ def describe_run(run: TrainRun, folder: TrainFolder) -> Report:
         title=f"a drafter for {run.settings.target}",
         answer="trained",
         figure=" to ".join((*rates[:1], *rates[1:][-1:])) or UNKNOWN,
-        interval="",
         figure_note="tokens per step, served",
         sentence=f"drafter: {folder.drafter}",
         sections=[
             Section("stages", Table(("stage", "time", "figures"), stages, words=(0, 2))),
-            *([acceptance] if rows else []),
+            acceptance,
         ],
     )
 

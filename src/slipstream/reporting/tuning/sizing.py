@@ -1,11 +1,22 @@
 """A `Sizing` as a report and as a page: how many replicas, at what cost, and the arithmetic."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
-from slipstream.reporting.drawing import Scale, draw, frame, round_up, rule, write
-from slipstream.reporting.report import Report, Row, Section, Table, show
-from slipstream.reporting.tuning.panels import draw_lines, join
+from slipstream.reporting.drawing import (
+    Axes,
+    Points,
+    Scale,
+    draw,
+    draw_panel,
+    frame,
+    join,
+    round_up,
+    rule,
+    write,
+)
+from slipstream.reporting.report import Report, Row, Section, Table, show, tabulate
 from slipstream.sizing.sizing import PoolSize, ServedFigures, SizeOption, Sizing
 from slipstream.steering.percentiles import Percentiles
 from slipstream.units import UNKNOWN
@@ -30,10 +41,10 @@ def render_sizing_html(sizing: Sizing) -> str:
         ),
         Figure(
             "speed-up by drafts, by the sequences of a step",
-            "Solid with the drafts that were chosen, dashed with the longest; below 1 a plain "
-            "engine is faster. The vertical line is the mean batch of the answer: what is best "
-            "there decides, not what is best for few.",
+            "Below 1 a plain engine is faster. The vertical line is the mean batch of the answer: "
+            "what is best there decides, not what is best for few.",
             [_draw_speed_up(sizing, kind) for kind in _list_drafted_kinds(sizing)],
+            [("B", "the drafts that were chosen"), ("A", "the longest drafts")],
         ),
         Figure(
             "the goal by the number of replicas, by the arithmetic",
@@ -44,7 +55,6 @@ def render_sizing_html(sizing: Sizing) -> str:
             "the day",
             "Requests per second by the hour.",
             [_draw_day(sizing)] if sizing.demand.hours else [],
-            layout="broad",
         ),
     ]
     return render_page(describe_sizing(sizing), figures)
@@ -116,10 +126,22 @@ def _name_pools(pools: Sequence[PoolSize]) -> str:
 
 def _list_sections(sizing: Sizing) -> list[Section]:
     explained = "sequences per step from which drafts of a length cost more than they bring"
-    sections = [
+    return [
         Section("options", _tabulate_options(sizing), lines=sizing.missed),
         Section("simulated times", _tabulate_times(sizing)),
-        Section("demand in the busiest hour", _tabulate_demand(sizing)),
+        Section(
+            "demand in the busiest hour",
+            tabulate(
+                sizing.demand.kinds,
+                {
+                    "kind": lambda one: one.kind,
+                    "requests per second": lambda one: f"{one.requests_per_second:.4g}",
+                    "prompt tokens": lambda one: str(one.prompt_tokens),
+                    "cached": lambda one: f"{one.cached_share:.0%}",
+                    "answer tokens": lambda one: str(one.output_tokens),
+                },
+            ),
+        ),
         *_describe_outage(sizing),
         *_describe_day(sizing),
         Section(
@@ -138,7 +160,6 @@ def _list_sections(sizing: Sizing) -> list[Section]:
         ),
         Section("cost", lines=_describe_cost(sizing)),
     ]
-    return [one for one in sections if one.lines or (one.table and one.table.rows)]
 
 
 def _drop_empty(table: Table) -> Table:
@@ -149,20 +170,20 @@ def _drop_empty(table: Table) -> Table:
 
 
 def _tabulate_options(sizing: Sizing) -> Table:
-    rows = [
-        (
-            option.style,
-            _name_pools(option.pools),
-            str(option.replicas),
-            _show_interval(option),
-            ", ".join(f"{pool.mean_batch:.1f}" for pool in option.pools),
-            _NO[option.holds],
-            _show_cost(sizing, option.cost_per_million),
-        )
-        for option in sizing.options
-    ]
-    header = ("style", "drafts", "replicas", "95 %", "mean batch", "simulated", "per million")
-    return _drop_empty(Table(header, rows, (0, 1)))
+    table = tabulate(
+        sizing.options,
+        {
+            "style": lambda one: one.style,
+            "drafts": lambda one: _name_pools(one.pools),
+            "replicas": lambda one: str(one.replicas),
+            "95 %": _show_interval,
+            "mean batch": lambda one: ", ".join(f"{pool.mean_batch:.1f}" for pool in one.pools),
+            "simulated": lambda one: _NO[one.holds],
+            "per million": lambda one: _show_cost(sizing, one.cost_per_million),
+        },
+        words=(0, 1),
+    )
+    return _drop_empty(table)
 
 
 def _tabulate_times(sizing: Sizing) -> Table:
@@ -182,26 +203,11 @@ def _show_times(times: Percentiles | None, factor: float, decimals: int) -> Row:
 
 
 def _show_slow(figures: ServedFigures) -> Row:
-    """Return the p95 of both times."""
     return _show_times(figures.ttft, 1, 2)[2], _show_times(figures.tpot, 1000, 1)[2]
 
 
 def _show_cost(sizing: Sizing, cost: float | None) -> str:
     return "" if sizing.price.hourly is None else sizing.price.show(cost)
-
-
-def _tabulate_demand(sizing: Sizing) -> Table:
-    rows = [
-        (
-            kind.kind,
-            f"{kind.requests_per_second:.4g}",
-            str(kind.prompt_tokens),
-            f"{kind.cached_share:.0%}",
-            str(kind.output_tokens),
-        )
-        for kind in sizing.demand.kinds
-    ]
-    return Table(("kind", "requests per second", "prompt tokens", "cached", "answer tokens"), rows)
 
 
 def _describe_outage(sizing: Sizing) -> list[Section]:
@@ -280,7 +286,6 @@ def _tabulate_speed(sizing: Sizing) -> Table:
 
 
 def _work_out(sizing: Sizing, pool: PoolSize) -> list[str]:
-    """Write the arithmetic of a pool with its figures."""
     speed, length, batch = sizing.speed, pool.draft_length, pool.mean_batch
     cost, step, left = speed.find_cost(length), 1000 * pool.step_seconds, 1 - pool.prompt_share
     tokens = ", ".join(
@@ -340,7 +345,6 @@ def _draw_options(options: Sequence[SizeOption]) -> str:
 
 
 def _list_drafted_kinds(sizing: Sizing) -> list[str]:
-    """List the kinds whose drafts are known."""
     known = {one.kind for one in sizing.speed.yields}
     return [kind.kind for kind in sizing.demand.kinds if kind.kind in known]
 
@@ -352,44 +356,43 @@ def _draw_speed_up(sizing: Sizing, kind: str) -> str:
     chosen = next((pool.draft_length for pool in own if pool.draft_length), longest)
     lines = {
         arm: {
-            float(batch): found
+            batch: [found]
             for batch in BATCHES
             if length and (found := speed.find_speed_up(kind, length, batch)) is not None
         }
-        for arm, length in (("b", chosen), ("a", longest))
+        for arm, length in (("B", chosen), ("A", longest))
     }
     title = f"{kind}, k = {chosen}" + (f" and {longest}" if longest != chosen else "")
     mark = own[0].mean_batch if own else None
-    return draw_lines(title, "times", lines, logarithmic=True, limit=1.0, mark=mark)
+    axes = _make_axes(lines["B"] | lines["A"], 1.0, mark, "times")
+    return draw_panel(title, title, lines, replace(axes, logarithmic=True))
 
 
 def _draw_counts(sizing: Sizing) -> list[str]:
     panels: list[str] = []
     for place, limit in enumerate(sizing.goal.limits if sizing.by_count else ()):
-        short = limit.seconds < 1
-        factor, unit = (1000, "ms") if short else (1, "s")
+        factor, unit = (1000, "ms") if limit.seconds < 1 else (1, "s")
         times = {
-            float(one.replicas): factor * seconds
+            one.replicas: [factor * seconds]
             for one in sizing.by_count
             if (seconds := one.seconds[place]) is not None and seconds < MOST_OVER * limit.seconds
         }
-        mark = sizing.best.replicas if sizing.best else None
+        axes = _make_axes(
+            times, factor * limit.seconds, sizing.best.replicas if sizing.best else None, unit
+        )
         title = f"{limit}, by replicas"
-        goal = factor * limit.seconds
-        panels.append(draw_lines(title, unit, {"b": times}, mark=mark, limit=goal))
+        panels.append(draw_panel(title, title, {"B": times}, axes))
     return panels
 
 
+def _make_axes(points: Points, limit: float, mark: float | None, unit: str) -> Axes:
+    top = round_up(max([limit, *(value for values in points.values() for value in values)]))
+    return Axes(sorted(points), top, "{:.2f}".format, f"{top:g} {unit}", limit=limit, mark=mark)
+
+
 def _draw_day(sizing: Sizing) -> str:
-    rates = [share * sizing.demand.requests_per_second for share in sizing.demand.hours]
-    top = round_up(max(rates))
-    x, y = Scale(0, len(rates), 30, 345), Scale(0, top, 130, 20)
-    path = [(x(edge), y(rate)) for hour, rate in enumerate(rates) for edge in (hour, hour + 1)]
-    parts = [
-        *(rule(30, y(top * part), 350, y(top * part), "grid") for part in (0.5, 1)),
-        *(write(24, y(top * part) + 4, f"{top * part:g}", "soft", "end") for part in (0.5, 1)),
-        rule(30, y(0), 350, y(0), "axis"),
-        *(write(x(hour), 146, f"{hour} h", "soft", "middle") for hour in range(0, len(rates), 6)),
-        draw("path", d=join(path), kind="line b"),
-    ]
-    return frame(360, 152, "requests per second by the hour", f"at most {max(rates):g}", *parts)
+    rate = sizing.demand.requests_per_second
+    hours = {hour: [share * rate] for hour, share in enumerate(sizing.demand.hours)}
+    top = round_up(max(value for (value,) in hours.values()))
+    axes = Axes(sorted(hours), top, "{:g}".format, f"{top:g} per second")
+    return draw_panel("hour of the day", "requests per second by the hour", {"B": hours}, axes)

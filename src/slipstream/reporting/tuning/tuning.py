@@ -1,14 +1,26 @@
 """A `Tuning` as a report and as a page: the choice and its reasons, the predictions, the starts."""
 
-from slipstream.reporting.drawing import Scale, draw, frame, round_up, rule, write
+from slipstream.reporting.drawing import (
+    DOT,
+    Scale,
+    draw,
+    draw_axes,
+    draw_grid,
+    frame,
+    frame_panel,
+    join,
+    make_scales,
+    round_up,
+    rule,
+    write,
+)
 from slipstream.reporting.html_page import Figure, render_page
 from slipstream.reporting.measuring.conditions import (
     describe_conditions,
     describe_machine_loads,
     describe_plan,
 )
-from slipstream.reporting.report import Report, Section, Table
-from slipstream.reporting.tuning.panels import BASE, HEIGHT, RIGHT, draw_axes, join, make_scales
+from slipstream.reporting.report import Report, Section, Table, tabulate
 from slipstream.tuning.profile import SpeedProfile
 from slipstream.tuning.speed_model import Prediction
 from slipstream.tuning.tuner import Tuning
@@ -62,10 +74,11 @@ def describe_tuning(tuning: Tuning) -> Report:
 
 
 def _list_sections(tuning: Tuning) -> list[Section]:
-    profile = tuning.profile
+    profile, more = tuning.profile, len(tuning.starts) + len(tuning.untried)
+    untried = [f"not tried: {what} (--starts {more} would)" for what in tuning.untried]
     return [
         Section("reasons", lines=profile.choice.reasons[1:]),
-        *_describe_advice(profile),
+        Section("advice", lines=_list_advice(profile)),
         Section(
             "predicted tokens per second",
             _tabulate(profile),
@@ -74,17 +87,59 @@ def _list_sections(tuning: Tuning) -> list[Section]:
                 f"beyond concurrency {profile.max_sequences} requests wait (--users)",
             ],
         ),
-        Section("acceptance", _tabulate_acceptance(profile)),
+        Section(
+            "acceptance",
+            tabulate(
+                profile.acceptance,
+                {
+                    "kind": lambda one: one.kind,
+                    "drafted": lambda one: str(one.draft_length),
+                    "drafts": lambda one: str(one.total.drafts),
+                    "tokens per step": lambda one: f"{one.expect(one.draft_length).value:.2f}",
+                    "accepted up to a position": lambda one: " ".join(
+                        f"{share:.2f}" for share in one.total.by_position
+                    ),
+                },
+                words=(0, 4),
+            ),
+        ),
         Section("what a step costs", _tabulate_steps(profile), lines=profile.cautions),
-        Section("predicted and served", _tabulate_confirmations(profile)),
-        Section("starts", _tabulate_starts(tuning)),
+        Section(
+            "predicted and served",
+            tabulate(
+                profile.confirmations,
+                {
+                    "drafted": lambda one: str(one.draft_length),
+                    "predicted ms per token": lambda one: (
+                        f"{1000 * one.predicted_seconds_per_token:.1f}"
+                    ),
+                    "served ms per token": lambda one: (
+                        f"{1000 * one.measured_seconds_per_token:.1f}"
+                    ),
+                    "off by": lambda one: f"{one.off_by:+.1%}",
+                },
+            ),
+        ),
+        Section(
+            "starts",
+            tabulate(
+                tuning.starts,
+                {
+                    "what for": lambda one: one.because,
+                    "concurrency": lambda one: " ".join(map(str, one.concurrencies)),
+                    "seconds to start": lambda one: f"{one.start_seconds:.0f}",
+                    "total seconds": lambda one: f"{one.seconds:.0f}",
+                },
+                words=(0, 1),
+            ),
+        ),
         *describe_machine_loads(
             [
                 (f"start {number}{', again' * start.repeated}", start.machine)
                 for number, start in enumerate(tuning.starts, 1)
             ]
         ),
-        *_describe_trials(tuning),
+        Section("other settings", lines=[*(one.verdict for one in tuning.trials), *untried]),
         *describe_conditions(profile.conditions),
         describe_plan("the tuned engine", tuning.plan),
     ]
@@ -100,7 +155,7 @@ def _list_near(profile: SpeedProfile, load: int) -> list[Prediction]:
     return [one for one in profile.predictions if one.concurrency == load and not one.far]
 
 
-def _describe_advice(profile: SpeedProfile) -> list[Section]:
+def _list_advice(profile: SpeedProfile) -> list[str]:
     choice, lines = profile.choice, []
     if choice.overflow_above is not None:
         lines.append(
@@ -110,7 +165,7 @@ def _describe_advice(profile: SpeedProfile) -> list[Section]:
     if choice.schedule:
         ranges = ", ".join(f"{one.first}-{one.last}: {one.draft_length}" for one in choice.schedule)
         lines.append(f"a schedule of drafts by batch may win ({ranges}); only a start can show it")
-    return [Section("advice", lines=lines)] if lines else []
+    return lines
 
 
 def _tabulate(profile: SpeedProfile) -> Table:
@@ -133,22 +188,6 @@ def _tabulate(profile: SpeedProfile) -> Table:
     return Table(("drafted", *(f"concurrency {load}" for load in loads)), rows)
 
 
-def _tabulate_acceptance(profile: SpeedProfile) -> Table:
-    rows = [
-        (
-            one.kind,
-            str(one.draft_length),
-            str(one.total.drafts),
-            f"{one.expect(one.draft_length).value:.2f}",
-            " ".join(f"{share:.2f}" for share in one.total.by_position),
-        )
-        for one in profile.acceptance
-    ]
-    return Table(
-        ("kind", "drafted", "drafts", "tokens per step", "accepted up to a position"), rows, (0, 4)
-    )
-
-
 def _tabulate_steps(profile: SpeedProfile) -> Table:
     steps = profile.step_time
     rows = [
@@ -166,46 +205,13 @@ def _tabulate_steps(profile: SpeedProfile) -> Table:
     return Table(("ms of a step", "fixed", "a sequence", "a verified token", "loads"), rows)
 
 
-def _tabulate_confirmations(profile: SpeedProfile) -> Table:
-    rows = [
-        (
-            str(one.draft_length),
-            f"{1000 * one.predicted_seconds_per_token:.1f}",
-            f"{1000 * one.measured_seconds_per_token:.1f}",
-            f"{one.off_by:+.1%}",
-        )
-        for one in profile.confirmations
-    ]
-    return Table(("drafted", "predicted ms per token", "served ms per token", "off by"), rows)
-
-
-def _tabulate_starts(tuning: Tuning) -> Table:
-    rows = [
-        (
-            start.because,
-            " ".join(map(str, start.concurrencies)),
-            f"{start.start_seconds:.0f}",
-            f"{start.seconds:.0f}",
-        )
-        for start in tuning.starts
-    ]
-    return Table(("what for", "concurrency", "seconds to start", "total seconds"), rows, (0, 1))
-
-
-def _describe_trials(tuning: Tuning) -> list[Section]:
-    lines = [trial.verdict for trial in tuning.trials]
-    more = len(tuning.starts) + len(tuning.untried)
-    lines += [f"not tried: {what} (--starts {more} would)" for what in tuning.untried]
-    return [Section("other settings", lines=lines)] if lines else []
-
-
 def _draw_load(profile: SpeedProfile, load: int) -> str:
     own = _list_near(profile, load)
     drafting = [one for one in own if one.draft_length]
     best = max(own, key=lambda one: one.tokens_per_second)
     top = round_up(max(one.tokens_per_second * (1 + one.error) for one in own))
     lengths = [one.draft_length for one in drafting]
-    x, y = make_scales((min(lengths), max(lengths)), top)
+    x, y = make_scales((min(lengths), max(lengths)), top, right=190)
 
     def place(side: int) -> list[tuple[float, float]]:
         """Return the line, or an edge of its band."""
@@ -216,20 +222,21 @@ def _draw_load(profile: SpeedProfile, load: int) -> str:
 
     parts = [
         draw("path", d=f"{join([*place(1), *reversed(place(-1))])}Z", kind="band"),
-        *draw_axes(f"concurrency {load}", "", lengths, x, y),
+        *draw_axes(f"concurrency {load}", f"{top:g}", lengths, x, y),
         draw("path", d=join(place(0)), kind="line b"),
     ]
     for plain in own:
         if not plain.draft_length:
             height = y(plain.tokens_per_second)
-            parts.append(draw("path", d=join([(0, height), (RIGHT, height)]), kind="line a"))
+            path = join([(0, height), (x.end + 14, height)])
+            parts.append(draw("path", d=path, kind="line a"))
     if best.draft_length:
         ring = {"cx": x(best.draft_length), "cy": y(best.tokens_per_second)}
         parts.append(draw("circle", r=5.0, kind="dot a", **ring))
     if load == profile.choice.concurrency:
         parts += _draw_served(profile, x, y)
     speeds = ", ".join(f"{one.draft_length or 'plain'} {one.tokens_per_second:.1f}" for one in own)
-    return frame(230, HEIGHT, f"concurrency {load}: tokens per second", speeds, *parts)
+    return frame_panel(f"concurrency {load}: tokens per second", speeds, *parts)
 
 
 def _draw_served(profile: SpeedProfile, x: Scale, y: Scale) -> list[str]:
@@ -247,11 +254,9 @@ def _draw_steps(profile: SpeedProfile) -> str:
     tokens = [point.sequences * (point.draft_length + 1) for point in profile.points]
     top = round_up(1000 * max(point.seconds_per_step for point in profile.points))
     last = max(tokens)
-    x, y = Scale(0, last, 30, 345), Scale(0, top, BASE + 58, 26)
+    x, y = Scale(0, last, 30, 345), Scale(0, top, 180, 26)
     parts = [
-        *(rule(30, y(top * part), 350, y(top * part), "grid") for part in (0.5, 1)),
-        *(write(24, y(top * part) + 4, f"{top * part:g}", "soft", "end") for part in (0.5, 1)),
-        rule(30, y(0), 350, y(0), "axis"),
+        *draw_grid(y, 30, 350, figures=True),
         *(write(x(last * at), 197, f"{last * at:.0f}", "soft", "middle") for at in (0.5, 1)),
     ]
     for size, point in zip(tokens, profile.points, strict=True):
@@ -261,7 +266,7 @@ def _draw_steps(profile: SpeedProfile) -> str:
         parts += [
             rule(across, line, across, height, f"tick {kind}"),
             rule(across - 5, line, across + 5, line, f"tick {kind}"),
-            draw("circle", cx=across, cy=height, r=3.4, kind=f"dot {kind}"),
+            draw("circle", cx=across, cy=height, r=DOT, kind=f"dot {kind}"),
         ]
     description = f"{len(tokens)} loads, off the fit by {profile.step_time.spread:.1%}"
     return frame(360, 204, "time of a step, ms", description, *parts)

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from slipstream.measuring.bench import BenchReport
-from slipstream.measuring.machine_watch import MachineLoad
 from slipstream.measuring.tasks import TaskFigures
 from slipstream.reporting.measuring.bench import (
     describe_bench,
@@ -15,7 +14,7 @@ from slipstream.reporting.measuring.bench import (
 from slipstream.reporting.report import render_text
 from tests.snapshots import read_snapshot
 from tests.unit.reporting.page_reading import Reader, find_drawings, list_texts, parse
-from tests.unit.reporting.records import make_bench
+from tests.unit.reporting.records import BUSY, make_bench
 
 
 def render_bench_text(report: BenchReport) -> str:
@@ -119,15 +118,12 @@ def test_a_cell_with_nothing_but_failures_is_a_line_too() -> None:
 
 
 def test_figures_from_a_busy_machine_say_so_first() -> None:
-    busy = MachineLoad(
-        cores=2, seconds=60, other_cpu_share=0.45, steal_share=0, slowdown=1, busiest="ffmpeg"
-    )
-    report = describe_bench(make_bench().model_copy(update={"machine": busy}))
+    report = describe_bench(make_bench().model_copy(update={"machine": BUSY}))
     assert report.answer == "cannot tell"
     assert report.sentence.startswith(
         "The machine was busy: other processes used 0.9 of 2 cores, most of it ffmpeg. Meanwhile, "
     )
-    quiet = busy.model_copy(update={"other_cpu_share": 0.01})
+    quiet = BUSY.model_copy(update={"other_cpu_share": 0.01})
     told = render_bench_text(make_bench().model_copy(update={"machine": quiet}))
     assert "quiet: other processes used 0.02 of 2 cores" in told
 
