@@ -86,7 +86,6 @@ class GrowingFile:
                 yield added
 
     def skip(self) -> None:
-        """Skip what the file holds by now."""
         self._file = open_if_there(self.path)
         if self._file is not None:
             self._file.seek(0, os.SEEK_END)

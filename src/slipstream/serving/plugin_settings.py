@@ -32,7 +32,6 @@ _SAFETENSORS = (None, "auto", "safetensors")
 
 
 def takes_pictures(plan: LaunchPlan) -> bool:
-    """Return whether the plan takes anything but text."""
     media = plan.settings.media_limits
     return media is not None and any(media.value.values())
 
@@ -87,7 +86,6 @@ def steer_engine(plan: LaunchPlan, *, steered: bool) -> LaunchPlan:
 
 
 def is_followed(plan: LaunchPlan) -> bool:
-    """Return whether the engine keeps a ledger."""
     choice = plan.settings.rest.get(SCHEDULER)
     return choice is not None and choice.value == STEERED
 
@@ -132,7 +130,6 @@ def takes_swaps(plan: LaunchPlan) -> bool:
 
 
 def with_drafter(plan: LaunchPlan, folder: Path, because: str) -> LaunchPlan:
-    """Return the plan with another drafter, whose files are in a folder."""
     assert plan.speculation is not None
     drafter = Choice(str(folder), "user", because)
     changed = plan.speculation.model_copy(update={"drafter": drafter, "revision": None})

@@ -63,8 +63,6 @@ class Process(Record):
 
 
 class Event(Record):
-    """One event of a run."""
-
     schema_version: Literal[1] = 1
     at: AwareDatetime
     state: State
@@ -94,7 +92,6 @@ class Terms(Record):
 
     @property
     def needed_keys(self) -> Path | None:
-        """The key file, None if the gate requires no key."""
         return self.keys_file if self.needs_key else None
 
     @property
@@ -153,8 +150,6 @@ class LiveRun(Record):
 
 
 class _File:
-    """A file of a run's folder."""
-
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -194,7 +189,6 @@ class RunFolder:
         return [self.path / f"access-{number}.jsonl" for number in kept]
 
     def list_ledgers(self) -> list[Path]:
-        """List the ledger's files, the oldest first."""
         files = (self.path / "ledger-1.jsonl", self.ledger)
         return [file for file in files if file.exists()]
 

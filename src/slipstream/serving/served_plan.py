@@ -72,7 +72,6 @@ def localize(plan: LaunchPlan, obtain: Obtain) -> LaunchPlan:
 
 
 def listen_at(plan: LaunchPlan, host: str | None, port: int | None) -> LaunchPlan:
-    """Return the plan with the address that the user asked for."""
     asked = {"host": host, "port": port}
     return plan.change(
         **{
@@ -163,7 +162,6 @@ def leave_without_gate(plan: LaunchPlan) -> LaunchPlan:
 def describe_gate(
     plan: LaunchPlan, terms: Terms, folder: RunFolder, probe_sha256: str
 ) -> GateSettings:
-    """Write down what the gate must know."""
     address = plan.settings.uds or plan.settings.host
     settings = GateSettings(
         host=address.value if address else "",
@@ -223,7 +221,6 @@ def _have_port(plan: LaunchPlan) -> LaunchPlan:
 
 
 def _bound_queue(plan: LaunchPlan) -> LaunchPlan:
-    """Return the plan with a bound on the engine's queue."""
     seats = _count_seats(plan)
     if seats is None or QUEUE in plan.settings.rest:
         return plan
@@ -234,5 +231,4 @@ def _bound_queue(plan: LaunchPlan) -> LaunchPlan:
 
 
 def _point_at(name: Choice[str], model: LocalModel) -> Choice[str]:
-    """Return the choice with a folder in place of a model's name."""
     return Choice(str(model.folder), name.source, name.because)

@@ -6,7 +6,6 @@ receiver's: whoever recorded beats can play none of them to a supervisor that st
 
 import hmac
 import os
-import secrets
 import stat
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, ValidationError
 
-from slipstream.atomic_files import write_atomically
 from slipstream.errors import InvalidInputError
 from slipstream.records import Record
 from slipstream.serving.run import State
@@ -76,7 +74,6 @@ class Heartbeat(Record):
 
 
 def sign(beat: Heartbeat, secret: bytes) -> bytes:
-    """Return a beat as it is sent."""
     document = beat.model_dump_json().encode()
     return _sign(document, secret) + document
 
@@ -94,12 +91,6 @@ def verify(datagram: bytes, secret: bytes) -> Heartbeat | None:
 
 def _sign(document: bytes, secret: bytes) -> bytes:
     return hmac.digest(secret, _PURPOSE + document, "sha256")
-
-
-def write_secret(file: Path) -> None:
-    """Make a secret for a group, which only this user may read."""
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomically(file, secrets.token_hex(LEAST_BYTES).encode() + b"\n", mode=0o600)
 
 
 def read_secret(file: Path) -> bytes:

@@ -25,8 +25,6 @@ MOST_SESSIONS = 256
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The last fresh beat of a rank."""
-
     beat: Heartbeat
     at: float
 

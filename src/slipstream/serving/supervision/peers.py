@@ -59,8 +59,6 @@ class Peers:
 
 
 class Followers(Peers):
-    """The ranks that the head leads."""
-
     def __init__(self, chronicle: Chronicle, group: Group) -> None:
         self._chronicle, self._group = chronicle, group
         self._link = make_link(group, self._say)
@@ -168,5 +166,4 @@ class Followers(Peers):
 
 
 def make_link(group: Group, say: Callable[[], Order | Report]) -> GroupLink:
-    """Make the link of a group with the secret that this machine has."""
     return GroupLink(group, read_secret(Path(group.secret_file).expanduser()), say)

@@ -274,6 +274,9 @@ class Stage:
         return "\n".join(f"{event.state}: {event.message}" for event in self.events)
 
 
+MakeStage = Callable[..., Stage]
+
+
 def make_plan(port: int, *more: str) -> LaunchPlan:
     """Make the plan of a target with a drafter, on a CPU."""
     words = ("--host", "127.0.0.1", "--port", str(port), "--max-model-len", "8192", *more)

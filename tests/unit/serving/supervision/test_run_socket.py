@@ -203,7 +203,7 @@ def test_a_peer_that_does_not_read_is_hung_up_on(
 
 
 def test_another_user_is_not_heard(run: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_socket, "_find_user", lambda _: 12345)
+    monkeypatch.setattr(run_socket, "read_peer", lambda _: (1, 12345))
 
     async def act() -> None:
         stranger = await run.connect(LiveQuestion())

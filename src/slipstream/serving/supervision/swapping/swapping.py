@@ -168,7 +168,6 @@ class Swapping:
         proofs: tuple[Proof | None, Proof | None] = (None, None),
         result: DrafterResult | None = None,
     ) -> None:
-        """Load the previous drafter again, and report why."""
         self._end_watch()
         previous, left = self._chronicle.run.drafters[-2:]
         order = order or SwapOrder(name=left.name, folder=left.folder)
@@ -220,7 +219,6 @@ class Swapping:
         return result
 
     def _change_drafter(self, name: str, folder: Path) -> None:
-        """Save in the run which drafter serves from now on."""
         run, current = self._chronicle.run, self._current
         known = run.drafters or (current,)
         added = ServedDrafter(name=name, folder=folder, since=datetime.now(UTC))

@@ -6,13 +6,12 @@ scripts that raised them, and their paths are shortened.
 
 import re
 import time
-from importlib import import_module
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from slipstream.cli.arguments import VERBS, make_verb_parser
+from slipstream.cli.arguments import VERBS, load_verb, make_verb_parser
 from slipstream.errors import InvalidInputError
 from slipstream.serving.kept_logs import find_place, read_end
 from slipstream.serving.supervision.causes import diagnosis
@@ -73,7 +72,7 @@ def test_a_signature_names_public_sources_and_commands_that_exist(signature: Sig
     assert not any(re.search(r"\bseed\b|^$", source) for source in signature.sources)
     assert set(re.findall(r"slipstream (\w+)", signature.remedy)) <= {*VERBS, "serve"}
     for verb, flag in re.findall(r"slipstream (\w+) [A-Z ]*(--[\w-]+)", signature.remedy):
-        parser = make_verb_parser(verb, import_module(f"slipstream.cli.{verb}"))
+        parser = make_verb_parser(verb, load_verb(verb))
         assert flag in parser.format_help()
     for version in (signature.since, signature.until):
         assert version is None or re.fullmatch(r"\d+\.\d+\.\d+", version)

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from slipstream.hardware import Host, load_host
+from slipstream.hardware import load_host
 from slipstream.hardware.host import Accelerator
 from slipstream.serving.messages import GateCounts
 from slipstream.serving.run import Event, Terms
@@ -25,7 +25,7 @@ from slipstream.steering.guardian import (
 )
 from slipstream.steering.state import SteeringOrder
 from tests.unit.serving.kept_runs import AT, keep
-from tests.unit.serving.supervision.fake_engine import Stage
+from tests.unit.serving.supervision.fake_engine import MakeStage, Stage
 from tests.unit.steering.lines import write
 from tests.unit.vllm_plugin.steering.reports import make_state
 
@@ -248,10 +248,10 @@ def grow(stage: Stage, requests: int, accepted: int, **changes: Any) -> None:
 
 @pytest.mark.usefixtures("hurry")
 def test_a_supervised_engine_is_watched_and_restarted_if_that_is_allowed(
-    tmp_path: Path, host: Host
+    make_stage: MakeStage,
 ) -> None:
     terms = Terms(guardian=GuardianRules(allowed=("note", "restart")))
-    stage = Stage(tmp_path, host, terms=terms)
+    stage = make_stage(terms=terms)
 
     async def drift(stage: Stage) -> None:
         await stage.reach("ready")
@@ -267,8 +267,7 @@ def test_a_supervised_engine_is_watched_and_restarted_if_that_is_allowed(
 
 
 @pytest.mark.usefixtures("hurry")
-def test_a_ledger_that_cannot_be_read_ends_no_engine(tmp_path: Path, host: Host) -> None:
-    stage = Stage(tmp_path, host)
+def test_a_ledger_that_cannot_be_read_ends_no_engine(stage: Stage, tmp_path: Path) -> None:
 
     async def look(stage: Stage) -> None:
         stage.folder.ledger.symlink_to(tmp_path / "nowhere")
