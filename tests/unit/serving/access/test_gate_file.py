@@ -67,24 +67,6 @@ def test_the_gates_class_is_where_the_plan_says() -> None:
     assert f"{Gate.__module__}.{Gate.__name__}" == GATE_CLASS
 
 
-def test_the_defaults_are_those_of_a_careful_server() -> None:
-    settings = GateSettings()
-    limits = settings.limits
-    assert (limits.body_bytes, limits.n, limits.top_logprobs) == (2 * 2**20, 8, 20)
-    assert (limits.stop_strings, limits.regex_characters, limits.max_tokens) == (4, 2048, None)
-    assert (settings.host, settings.text_only, settings.recording) == ("127.0.0.1", True, None)
-    assert settings.routes == (
-        "POST /v1/chat/completions",
-        "POST /v1/completions",
-        "POST /v1/responses",
-        "GET /v1/responses/{id}",
-        "POST /v1/responses/{id}/cancel",
-        "POST /v1/messages",
-        "POST /v1/messages/count_tokens",
-        "GET /v1/models",
-    )
-
-
 @pytest.mark.parametrize(
     "fault",
     [
@@ -139,7 +121,6 @@ def test_a_valid_key_or_the_loopback_is_enough() -> None:
     require_key_for("0.0.0.0", [make_key(expires=NOW), make_key(expires=late)], now=NOW)
     require_key_for("0.0.0.0", [make_key()], now=NOW)
     require_key_for("127.0.0.1", (), now=NOW)
-    assert not is_loopback("0.0.0.0")
 
 
 PAGE = Path(__file__).parents[4] / "docs" / "gate.md"
@@ -148,10 +129,6 @@ PAGE = Path(__file__).parents[4] / "docs" / "gate.md"
 def write(folder: Path, text: str) -> Path:
     (folder / "gate.toml").write_text(text)
     return folder / "gate.toml"
-
-
-def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
-    assert read_rules(write(tmp_path, "")) == GateRules()
 
 
 def test_routes_go_by_their_short_names(tmp_path: Path) -> None:
@@ -178,17 +155,10 @@ def test_routes_go_by_their_short_names(tmp_path: Path) -> None:
         ("[limits]\nn = 0", "limits.n: Input should be greater than 0"),
         ('constraints = "some"', "constraints: Input should be 'plain' or 'any'"),
         ('routes = ["docs"]', r"routes\[0\]: Input should be 'POST /v1/chat/completions'"),
-        ('[media]\nhosts = ["10.0.0.1"]', "media.hosts: .*'10.0.0.1' is not a public host name"),
-        ('[media]\nhosts = ["localhost"]', "media.hosts: .*'localhost' is not a public host name"),
-        (
-            '[media]\nhosts = ["a.internal"]',
-            "media.hosts: .*'a.internal' is not a public host name",
+        *(
+            (f'[media]\nhosts = ["{host}"]', f"media.hosts: .*'{host}' is not a public host name")
+            for host in ("10.0.0.1", "localhost", "a.internal", "https://a.org", "A.org")
         ),
-        (
-            '[media]\nhosts = ["https://a.org"]',
-            "media.hosts: .*'https://a.org' is not a public host name",
-        ),
-        ('[media]\nhosts = ["A.org"]', "media.hosts: .*'A.org' is not a public host name"),
         ('host = "0.0.0.0"', "host: Extra inputs are not permitted"),
         ("routes = [", "is not TOML"),
     ],
@@ -198,11 +168,6 @@ def test_what_cannot_be_rules_is_refused_by_its_key(tmp_path: Path, text: str, f
         read_rules(write(tmp_path, text))
     assert re.search(fault, "\n".join((refused.value.message, *refused.value.details)))
     assert "docs/gate.md" in refused.value.hint
-
-
-def test_without_the_file_there_are_no_rules(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="cannot read"):
-        read_rules(tmp_path / "none.toml")
 
 
 def test_rules_change_what_is_the_users_and_keys_stay_required() -> None:

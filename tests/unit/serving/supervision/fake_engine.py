@@ -23,7 +23,7 @@ from tests.unit.planning.bare_plans import bare_plan
 from tests.unit.serving.test_run import RUN
 
 PROGRAM = '''
-import json, os, signal, ssl, sys, time
+import json, os, signal, ssl, subprocess, sys, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -108,6 +108,10 @@ class Handler(BaseHTTPRequestHandler):
         usage = {"prompt_tokens": 9, "completion_tokens": body["max_tokens"]}
         self.answer(json.dumps({"usage": usage}).encode())
 
+if find("worker"):
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    worker = subprocess.Popen([sys.executable, "-c", stubborn])
+    (folder / "worker").write_text(str(worker.pid))
 if rule := find("start"):
     die(rule)
 if find("deaf"):
@@ -148,6 +152,10 @@ class Peer:
                     with suppress(ValueError):
                         return decode(line, kinds)
         return None
+
+
+def rule(at: str, words: str = "", needs: list[str] | None = None, **more: Any) -> dict[str, Any]:
+    return {"at": at, "words": words, "with": needs or [], **more}
 
 
 def write_program(folder: Path, *rules: dict[str, Any]) -> Path:

@@ -14,8 +14,7 @@ import pytest
 
 from slipstream.errors import EngineError
 from slipstream.serving.supervision import engine_life, supervisor
-from tests.unit.serving.supervision.fake_engine import MakeStage, Stage
-from tests.unit.serving.supervision.test_supervisor import rule
+from tests.unit.serving.supervision.fake_engine import MakeStage, Stage, rule
 
 pytestmark = pytest.mark.usefixtures("hurried")
 

@@ -12,13 +12,12 @@ import pytest
 from slipstream.serving.run import Terms, read_process
 from slipstream.serving.supervision import generation, supervisor
 from slipstream.serving.supervision.causes import ladder
-from tests.unit.serving.supervision.fake_engine import MakeStage, Stage
+from tests.unit.serving.supervision.fake_engine import MakeStage, Stage, rule
 from tests.unit.serving.supervision.test_own_key import stranger_at
 from tests.unit.serving.supervision.test_supervisor import (
     ILLEGAL,
     crash,
     leave_two,
-    rule,
 )
 
 pytestmark = pytest.mark.usefixtures("hurried")

@@ -17,7 +17,7 @@ from slipstream.serving.service import systemd
 from slipstream.serving.supervision import engine_life, engine_process, supervisor
 from slipstream.serving.supervision.watching import watchdog
 from slipstream.serving.support.examination import diagnose_run
-from tests.unit.serving.supervision.fake_engine import MakeStage, Stage
+from tests.unit.serving.supervision.fake_engine import MakeStage, Stage, rule
 
 ILLEGAL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
 NO_ROOM = (
@@ -29,10 +29,6 @@ SPECULATION = ["--speculative-config"]
 
 
 pytestmark = pytest.mark.usefixtures("hurried")
-
-
-def rule(at: str, words: str = "", needs: list[str] | None = None, **more: Any) -> dict[str, Any]:
-    return {"at": at, "words": words, "with": needs or [], **more}
 
 
 def crash(words: str, needs: list[str] | None = None) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from slipstream.serving.supervision import engine_process
 from slipstream.serving.supervision.causes.diagnosis import diagnose, diagnose_file
 from slipstream.serving.supervision.causes.ladder import classify
 from slipstream.serving.support.examination import diagnose_run
-from tests.unit.serving.supervision.fake_engine import MakeStage, Stage
-from tests.unit.serving.supervision.test_supervisor import ILLEGAL, NO_ROOM, rule
+from tests.unit.serving.supervision.fake_engine import MakeStage, Stage, rule
+from tests.unit.serving.supervision.test_supervisor import ILLEGAL, NO_ROOM
 
 pytestmark = pytest.mark.usefixtures("hurried")
 
