@@ -11,8 +11,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from slipstream.planning.group import Group
-from slipstream.serving.group.heartbeats import Order, Report, read_secret
-from slipstream.serving.group.link import SILENT_AFTER_SECONDS, GroupLink
+from slipstream.serving.group.link import (
+    SILENT_AFTER_SECONDS,
+    GroupLink,
+    Order,
+    Report,
+    read_secret,
+)
 from slipstream.serving.supervision.causes.diagnosis import Cause
 from slipstream.serving.supervision.causes.ladder import Death
 from slipstream.serving.supervision.chronicle import Chronicle

@@ -10,8 +10,10 @@ import pytest
 from slipstream.errors import InvalidInputError
 from slipstream.planning.group import Group, Member
 from slipstream.serving.group import link as link_module
-from slipstream.serving.group.heartbeats import (
+from slipstream.serving.group.link import (
     MOST_BYTES,
+    SILENT_AFTER_SECONDS,
+    GroupLink,
     Heartbeat,
     Order,
     Report,
@@ -19,7 +21,6 @@ from slipstream.serving.group.heartbeats import (
     sign,
     verify,
 )
-from slipstream.serving.group.link import SILENT_AFTER_SECONDS, GroupLink
 from slipstream.serving.supervision.engine_process import choose_port
 
 SECRET = b"s" * 32

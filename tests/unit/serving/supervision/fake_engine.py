@@ -169,6 +169,14 @@ def write_program(folder: Path, *rules: dict[str, Any]) -> Path:
     return folder
 
 
+async def until(condition: Callable[[], object], said: Callable[[], object] = str) -> None:
+    """Wait until something holds; `said` is what to show if it never does."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, said()
+        await asyncio.sleep(0.01)
+
+
 async def connect(socket: Path, *messages: Record) -> Peer:
     """Connect to a run's socket, and send messages."""
     with short_path(socket) as short:

@@ -12,8 +12,7 @@ from slipstream.hardware import Host
 from slipstream.planning.group import Group
 from slipstream.planning.settings import Choice
 from slipstream.serving.group import link
-from slipstream.serving.group.heartbeats import Heartbeat, Order, read_secret, sign
-from slipstream.serving.group.link import GroupLink
+from slipstream.serving.group.link import GroupLink, Heartbeat, Order, read_secret, sign
 from slipstream.serving.run import read_process
 from slipstream.serving.supervision import follower, peers
 from slipstream.serving.supervision.causes import ladder

@@ -12,7 +12,7 @@ import pytest
 from slipstream.serving.run import Terms, read_process
 from slipstream.serving.supervision import generation, supervisor
 from slipstream.serving.supervision.causes import ladder
-from tests.unit.serving.supervision.fake_engine import MakeStage, Stage, rule
+from tests.unit.serving.supervision.fake_engine import MakeStage, Stage, rule, until
 from tests.unit.serving.supervision.test_own_key import stranger_at
 from tests.unit.serving.supervision.test_supervisor import (
     ILLEGAL,
@@ -26,10 +26,7 @@ Act = Callable[[Stage], Coroutine[None, None, None]]
 
 
 async def until_said(stage: Stage, words: str) -> None:
-    deadline = time.monotonic() + 30
-    while words not in stage.messages():
-        assert time.monotonic() < deadline, stage.messages()
-        await asyncio.sleep(0.005)
+    await until(lambda: words in stage.messages(), stage.messages)
 
 
 async def at_once(stage: Stage) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.serving.access.certificates import make_pair
-from tests.unit.serving.supervision.fake_engine import MakeStage, Stage
+from tests.unit.serving.supervision.fake_engine import MakeStage, Stage, until
 from tests.unit.serving.supervision.test_supervisor import until_ready
 
 pytestmark = pytest.mark.usefixtures("hurried")
@@ -102,10 +102,7 @@ WATCHED = {"WATCHDOG_USEC": "200000"}
 
 
 async def hears(systemd: Manager, line: str) -> None:
-    deadline = time.monotonic() + 20
-    while not systemd.count(line):
-        assert time.monotonic() < deadline, systemd.heard
-        await asyncio.sleep(0.02)
+    await until(lambda: systemd.count(line), lambda: systemd.heard)
 
 
 def test_systemd_hears_when_it_is_ready_that_it_lives_and_that_it_stops(

@@ -192,105 +192,68 @@ def test_illegal_accesses_lead_down_to_plain_decoding(make_stage: MakeStage) -> 
     )
 
 
-def test_running_out_of_memory_lowers_the_context(make_stage: MakeStage) -> None:
-    stage = make_stage(crash(NO_ROOM))
-    with pytest.raises(EngineError):
-        stage.serve()
-    assert stage.run.rungs == ("less-memory",)
-    lengths = [start[start.index("--max-model-len") + 1] for start in stage.starts()]
-    assert lengths == ["8192"] * 3 + ["4096"] * 3
-    assert stage.run.state == "failed"
-
-
-def test_a_setting_that_the_engine_refuses_is_not_tried_again(make_stage: MakeStage) -> None:
-    words = "api_server.py: error: unrecognized arguments: --warp-speed"
-    stage = make_stage(crash(words))
+@pytest.mark.parametrize(
+    ("fault", "starts", "rungs", "finding"),
+    [
+        (crash(NO_ROOM), 6, ("less-memory",), "memory"),
+        (crash("api_server.py: error: unrecognized arguments: --warp-speed"), 1, (), "--warp"),
+        (rule("start", signal=signal.SIGKILL), 6, ("less-memory",), "SIGKILL"),
+        (rule("request", signal=signal.SIGKILL), 6, ("less-memory",), "SIGKILL"),
+        (rule("start", signal=signal.SIGILL), 1, (), "does not know an instruction"),
+        (crash(UNKNOWN), 6, ("no-speculation",), None),
+    ],
+)
+def test_an_engine_that_never_gets_ready_is_given_up_with_its_cause(
+    stage: Stage, fault: dict[str, Any], starts: int, rungs: tuple[str, ...], finding: str | None
+) -> None:
+    stage.set_rules(fault)
     with pytest.raises(EngineError) as caught:
         stage.serve()
-    assert len(stage.starts()) == 1
-    assert stage.run.state == "failed"
-    assert caught.value.details
+    assert (len(stage.starts()), stage.run.rungs, stage.run.state) == (starts, rungs, "failed")
+    if finding is None:
+        assert (caught.value.details, caught.value.hint) == ((), "slipstream logs one")
+    else:
+        assert finding in caught.value.details[0]
+    lengths = [start[start.index("--max-model-len") + 1] for start in stage.starts()]
+    less = ["8192"] * 3 + ["4096"] * 3
+    assert lengths == (less if "less-memory" in rungs else ["8192"] * starts)
 
 
-def test_a_silent_death_by_sigkill_counts_as_running_out_of_memory(make_stage: MakeStage) -> None:
+def test_a_silent_death_by_a_signal_is_told_and_diagnosed(make_stage: MakeStage) -> None:
     stage = make_stage(rule("start", signal=signal.SIGKILL))
     with pytest.raises(EngineError) as caught:
         stage.serve()
-    assert stage.run.rungs == ("less-memory",)
     assert "the engine ended by itself with signal 9" in stage.messages()
-    assert "SIGKILL" in caught.value.details[0]
     assert "dmesg" in caught.value.hint
     assert [finding.signature for finding in diagnose_run(stage.folder).findings] == ["killed"]
 
 
-def test_an_api_server_that_dies_by_sigkill_under_a_request_is_diagnosed(
-    make_stage: MakeStage,
-) -> None:
-    stage = make_stage(rule("request", signal=signal.SIGKILL))
-    with pytest.raises(EngineError) as caught:
-        stage.serve()
-    assert stage.run.rungs == ("less-memory",)
-    assert "SIGKILL" in caught.value.details[0]
-
-
-def test_an_instruction_that_the_processor_lacks_is_not_tried_again(make_stage: MakeStage) -> None:
-    stage = make_stage(rule("start", signal=signal.SIGILL))
-    with pytest.raises(EngineError) as caught:
-        stage.serve()
-    assert len(stage.starts()) == 1
-    assert "does not know an instruction" in caught.value.details[0]
-
-
-def test_an_unknown_fault_ends_without_speculation_or_not_at_all(make_stage: MakeStage) -> None:
-    stage = make_stage(crash(UNKNOWN))
-    with pytest.raises(EngineError) as caught:
-        stage.serve()
-    assert len(stage.starts()) == 2 * 3
-    assert stage.run.rungs == ("no-speculation",)
-    assert caught.value.hint == "slipstream logs one"
-
-
-def test_an_engine_that_hangs_is_unready_and_then_replaced(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("stuck_after", [1.2, 60.0])
+def test_an_engine_that_hangs_is_unready_and_replaced_unless_it_recovers(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, stuck_after: float
 ) -> None:
     for name, seconds in (
         ("READY_WITHIN_SECONDS", 0.6),
-        ("STUCK_AFTER_SECONDS", 1.2),
+        ("STUCK_AFTER_SECONDS", stuck_after),
         ("PROBE_EVERY_SECONDS", 0.2),
         ("UNKNOWN_PREFILL_TOKENS_PER_S", 1e9),
     ):
         monkeypatch.setattr(watchdog, name, seconds)
     monkeypatch.setattr("slipstream.serving.supervision.generation.PROBE_SECONDS", 0.1)
+    is_replaced = stuck_after < 60
 
     async def hang(stage: Stage) -> None:
         await stage.reach("ready")
         (stage.fake / "hang").touch()
         await stage.reach("warming", times=2)
-        await stage.reach("starting", times=2)
+        if is_replaced:
+            await stage.reach("starting", times=2)
         (stage.fake / "hang").unlink()
         await stage.reach("ready", times=2)
 
     stage.serve(hang)
-    assert stage.run.restarts == 1
+    assert stage.run.restarts == is_replaced
     assert "failed probes" in stage.messages()
-
-
-def test_an_engine_that_recovers_is_ready_again_without_a_restart(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watchdog, "READY_WITHIN_SECONDS", 0.6)
-    monkeypatch.setattr(watchdog, "PROBE_EVERY_SECONDS", 0.2)
-    monkeypatch.setattr("slipstream.serving.supervision.generation.PROBE_SECONDS", 0.1)
-
-    async def pause(stage: Stage) -> None:
-        await stage.reach("ready")
-        (stage.fake / "hang").touch()
-        await stage.reach("warming", times=2)
-        (stage.fake / "hang").unlink()
-        await stage.reach("ready", times=2)
-
-    stage.serve(pause)
-    assert stage.run.restarts == 0
 
 
 def test_a_second_signal_cuts_the_grace_short(make_stage: MakeStage) -> None:

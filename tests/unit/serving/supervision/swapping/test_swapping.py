@@ -31,7 +31,7 @@ from tests.unit.checkpoints.folders import (
     write_checkpoint,
 )
 from tests.unit.checkpoints.pairs import NATIVE
-from tests.unit.serving.supervision.fake_engine import Peer, Stage
+from tests.unit.serving.supervision.fake_engine import Peer, Stage, until
 from tests.unit.steering.lines import write as write_line
 from tests.unit.vllm_plugin.gate.test_swaps import Client
 
@@ -77,10 +77,7 @@ class Theatre:
         return swap
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 30
-        while not condition():
-            assert time.monotonic() < deadline, self.stage.messages()
-            await asyncio.sleep(0.01)
+        await until(condition, self.stage.messages)
 
     def serve(self, act: Act) -> Any:
         """Serve with a gate that follows the orders of each engine, and return what `act` does."""

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from slipstream.serving.served_plan import describe_gate
 from slipstream.serving.supervision.watching import gate_following, watchdog
 from slipstream.vllm_plugin.gate import watched_file
 from slipstream.vllm_plugin.gate.middleware import Gate
-from tests.unit.serving.supervision.fake_engine import MakeStage, Stage
+from tests.unit.serving.supervision.fake_engine import MakeStage, Stage, until
 from tests.unit.vllm_plugin.gate.pieces import HELLO, Engine, ask_async
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
@@ -27,13 +25,6 @@ NOW = datetime(2026, 11, 15, tzinfo=UTC)
 def hurry(hurried: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate_following, "LOOK_EVERY_SECONDS", 0.02)
     monkeypatch.setattr(watched_file, "LOOK_EVERY_SECONDS", 0.0)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
 
 
 def read_gate(stage: Stage) -> dict[str, Any]:
