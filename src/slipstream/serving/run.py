@@ -14,14 +14,14 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
-from pydantic import AwareDatetime, Field, NonNegativeInt, ValidationError
+from pydantic import AwareDatetime, Field, NonNegativeInt
 
 from slipstream.atomic_files import DISK_FULL, write_even_if_full
 from slipstream.engines.vllm_log import PHASES, Phase
 from slipstream.errors import InvalidInputError
 from slipstream.hardware import Host
 from slipstream.planning.plan import LaunchPlan
-from slipstream.records import Record, describe_faults, read_record
+from slipstream.records import Record, read_line, read_record
 from slipstream.serving.access.gate_file import GateRecording, GateRules
 from slipstream.serving.kept_logs import LogPlace
 from slipstream.serving.messages import SOCKET, GateCounts
@@ -240,14 +240,7 @@ class RunFolder:
 
     def read_event(self, line: bytes) -> Event | None:
         """Return the event of a line, None if it was cut off."""
-        try:
-            return Event.model_validate_json(line)
-        except ValidationError as fault:
-            if fault.errors()[0]["type"] == "json_invalid":
-                return None
-            message = f"{self.events} has an event that this version does not read"
-            hint = f"remove {self.events}"
-            raise InvalidInputError(message, details=describe_faults(fault), hint=hint) from fault
+        return read_line(line, Event, str(self.events), hint=f"remove {self.events}")
 
     def _require_room(self) -> None:
         free = shutil.disk_usage(self.path).free

@@ -10,7 +10,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from slipstream.checkpoints.pairing import Fault
+from slipstream.checkpoints.pairing import Fault, refuse
 from slipstream.errors import EngineError, SlipstreamError
 from slipstream.serving.messages import DrafterOrder, DrafterResult
 from slipstream.serving.plugin_settings import takes_swaps, with_drafter
@@ -269,7 +269,7 @@ class Swapping:
             if not watch.test.can_decide:
                 what = f"{self._current.name} has served too few requests to compare a trial with"
                 hint = "wait for more requests, or leave --trial out"
-                faults = [Fault(code="swap-trial", verdict="refuse", message=what, hint=hint)]
+                faults = [refuse("swap-trial", what, hint)]
         return faults
 
     @property
