@@ -137,26 +137,23 @@ def test_a_refused_plan_is_not_started(tmp_path: Path) -> None:
     assert not bench.log.exists()
 
 
-def test_an_engine_that_dies_says_why_and_its_worker_dies_too(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, WORKER, rule("start", "ValueError: no such layer"))
-    with (
-        pytest.raises(EngineError, match="ended with exit code 1 before it was ready") as died,
-        bench.run(),
-    ):
+@pytest.mark.parametrize(
+    ("end", "said", "details"),
+    [
+        (rule("start", "ValueError: x"), "ended with exit code 1 before", ("ValueError: x",)),
+        (rule("start", signal=signal.SIGKILL), "was killed by SIGKILL before", ()),
+    ],
+)
+def test_an_engine_that_dies_says_why_and_its_worker_dies_too(
+    tmp_path: Path, end: dict[str, Any], said: str, details: tuple[str, ...]
+) -> None:
+    bench = Bench(tmp_path, WORKER, end)
+    with pytest.raises(EngineError, match=said) as died, bench.run():
         pass
-    assert died.value.details == ("ValueError: no such layer",)
+    assert died.value.details == details
     assert str(bench.log) in died.value.hint
     assert len(bench.list_pids()) == 2
     assert bench.left() == []
-
-
-def test_an_engine_that_is_killed_is_told_by_the_signal(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, rule("start", signal=signal.SIGKILL))
-    with (
-        pytest.raises(EngineError, match="was killed by SIGKILL"),
-        bench.run(),
-    ):
-        pass
 
 
 def test_an_engine_that_takes_too_long_is_ended(tmp_path: Path) -> None:
@@ -266,28 +263,35 @@ def test_an_engine_is_reached_where_it_listens(listens: str, reached: str) -> No
     assert find_host(bare_plan("--host", listens)) == reached
 
 
-def test_the_reasons_of_a_death_are_picked_out_of_the_log(tmp_path: Path) -> None:
-    log = tmp_path / "engine.log"
-    log.write_text(DYING_LOG)
-    assert read_reasons(log) == (
-        "ValueError: no room",
-        "RuntimeError: Engine core initialization failed. See root cause above.",
-    )
-
-
-def test_a_refused_setting_is_shown_with_what_is_wrong_about_it(tmp_path: Path) -> None:
-    log = tmp_path / "engine.log"
-    log.write_text(REFUSING_LOG)
-    assert read_reasons(log) == (
-        "pydantic_core.ValidationError: 1 validation error for VllmConfig",
-        "Value error, metrics require a drafter [type=value_error]",
-    )
-
-
-def test_without_an_error_in_the_log_its_last_lines_are_shown(tmp_path: Path) -> None:
-    log = tmp_path / "engine.log"
-    log.write_text("".join(f"(A pid=1) INFO 11-15 04:47:11 [a.py:1] step {n}\n" for n in range(9)))
-    assert read_reasons(log) == tuple(f"step {number}" for number in range(3, 9))
+@pytest.mark.parametrize(
+    ("text", "reasons"),
+    [
+        (
+            DYING_LOG,
+            (
+                "ValueError: no room",
+                "RuntimeError: Engine core initialization failed. See root cause above.",
+            ),
+        ),
+        (
+            REFUSING_LOG,
+            (
+                "pydantic_core.ValidationError: 1 validation error for VllmConfig",
+                "Value error, metrics require a drafter [type=value_error]",
+            ),
+        ),
+        (
+            "".join(f"(A pid=1) INFO 11-15 04:47:11 [a.py:1] step {n}\n" for n in range(9)),
+            tuple(f"step {number}" for number in range(3, 9)),
+        ),
+    ],
+    ids=["a death", "a refused setting", "no error"],
+)
+def test_the_reasons_of_a_death_are_picked_out_of_the_log(
+    tmp_path: Path, text: str, reasons: tuple[str, ...]
+) -> None:
+    (tmp_path / "engine.log").write_text(text)
+    assert read_reasons(tmp_path / "engine.log") == reasons
 
 
 @pytest.mark.parametrize(

@@ -73,22 +73,15 @@ def test_doctor_tells_the_signal_and_not_a_models_name(stage: Stage) -> None:
     assert not any(model in word for model in MODELS for word in diagnosis.last_words)
 
 
-def test_what_was_logged_in_good_health_is_not_why_an_engine_died(make_stage: MakeStage) -> None:
-    stage = make_stage(rule("say", FINAL))
-    stage.serve(die_once)
-    assert stage.run.restarts == 1
-    assert FINAL in (stage.folder.path / "engine-1.log").read_text()
-    assert "does not know --warp-speed" not in stage.messages()
-
-
-def test_what_was_logged_in_good_health_is_no_cause_after_a_rotation_either(
-    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("log_bytes", "part"), [(engine_process.LOG_BYTES, ""), (200, ".1")])
+def test_what_was_logged_in_good_health_is_not_why_an_engine_died_even_after_a_rotation(
+    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch, log_bytes: int, part: str
 ) -> None:
-    monkeypatch.setattr(engine_process, "LOG_BYTES", 200)
+    monkeypatch.setattr(engine_process, "LOG_BYTES", log_bytes)
     stage = make_stage(rule("say", FINAL))
     stage.serve(lambda _: die_once(stage, lambda: ask_for(stage, MODELS[0])))
     assert stage.run.restarts == 1
-    assert FINAL in (stage.folder.path / "engine-1.log.1").read_text()
+    assert FINAL in (stage.folder.path / f"engine-1.log{part}").read_text()
     assert MODELS[0] in (stage.folder.path / "engine-1.log").read_text()
     assert "does not know --warp-speed" not in stage.messages()
 
