@@ -47,7 +47,15 @@ async def leave_two(stage: Stage) -> None:
 
 
 def test_ready_is_said_after_a_generation_with_accepted_drafts(stage: Stage) -> None:
-    stage.serve(until_ready)
+    alive = list[bool]()
+
+    async def look(stage: Stage) -> None:
+        await stage.reach("ready")
+        engine = stage.folder.read().engine
+        alive.append(engine is not None and is_alive(engine))
+
+    stage.serve(look)
+    assert (alive, stage.run.engine) == ([True], None)
     states = list(dict.fromkeys(event.state for event in stage.events))
     assert states == ["starting", "warming", "ready", "draining", "stopping", "stopped"]
     told = stage.run.measurements
@@ -130,20 +138,6 @@ def test_text_that_does_not_repeat_is_no_fault_of_ngrams(make_stage: MakeStage) 
     stage.serve(until_ready)
     assert stage.run.rungs == ()
     assert len(stage.starts()) == 1
-
-
-def test_an_engine_that_dies_at_work_is_replaced(stage: Stage) -> None:
-
-    async def kill(stage: Stage) -> None:
-        await stage.reach("ready")
-        os.kill(stage.pid(), signal.SIGKILL)
-        await stage.reach("ready", times=2)
-
-    stage.serve(kill)
-    assert stage.run.restarts == 1
-    assert stage.run.rungs == ()
-    assert stage.starts()[0] == stage.starts()[1]
-    assert (stage.folder.path / "engine-1.log").exists()
 
 
 def test_a_few_failed_health_checks_do_not_end_an_engine(stage: Stage) -> None:
@@ -321,16 +315,3 @@ def test_a_deaf_engine_ends_within_the_time_that_systemd_gives(
     began = next(event.at for event in stage.events if event.state == "draining")
     took = (stage.events[-1].at - began).total_seconds()
     assert 2 <= took <= systemd.count_stop_seconds(1)
-
-
-def test_the_run_names_the_engine_only_while_it_lives(stage: Stage) -> None:
-    alive = []
-
-    async def look(stage: Stage) -> None:
-        await stage.reach("ready")
-        engine = stage.folder.read().engine
-        alive.append(engine is not None and is_alive(engine))
-
-    stage.serve(look)
-    assert alive == [True]
-    assert stage.folder.read().engine is None

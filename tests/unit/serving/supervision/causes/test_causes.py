@@ -50,6 +50,7 @@ def test_the_name_of_a_model_that_was_asked_for_is_not_why_an_engine_died(stage:
     log = stage.folder.path / "engine-1.log"
     assert all(model in log.read_text() for model in MODELS)
     assert (stage.run.restarts, stage.run.rungs, stage.run.state) == (1, (), "stopped")
+    assert stage.starts()[0] == stage.starts()[1]
     assert "ended from outside with SIGKILL" in stage.messages()
     assert "AVX2" not in stage.messages()
     for codes in (-9, 1, None):

@@ -240,44 +240,9 @@ def test_two_signatures_of_one_name_are_refused(folder: Path) -> None:
         load_signatures(folder)
 
 
-HEAD = "(APIServer pid=7) {} 11-16 04:47:11 [{}] "
 # Each as vLLM 0.32 and uvicorn write it, with the caller's words in the place of {}.
-EXAMPLES = {
-    "model": HEAD.format("ERROR", "serving.py:274")
-    + "Error with model error=ErrorInfo(message='The model `{}` does not exist.', code=404)",
-    "fields": HEAD.format("WARNING", "protocol.py:65")
-    + "Request contains the removed guided-decoding field(s) {}, which are ignored",
-    "messages": HEAD.format("WARNING", "chat_utils.py:2201")
-    + "Tool call '{}' has arguments that are not valid JSON (3 chars); coercing",
-    "responses": HEAD.format("WARNING", "utils.py:361")
-    + "Previous assistant message has unknown tool_calls format. Call {}",
-    "template": HEAD.format("WARNING", "hf.py:839") + "Chat template rejected the request: {}",
-    "dialect": HEAD.format("WARNING", "mistral.py:518")
-    + "Named tool '{}' not found in tools list; skipping guided schema injection.",
-    "dump": "(EngineCore pid=9) ERROR 11-16 04:47:11 [dump_input.py:79] Dumping scheduler output "
-    "for model execution: SchedulerOutput(scheduled_new_reqs=[NewRequestData(req_id=cmpl-1,"
-    "sampling_params=SamplingParams(stop=['{}']))])",
-    "tokenization": HEAD.format("WARNING", "params.py:324")
-    + "The following tokenization arguments are not supported by vLLM Renderer: {}",
-    "tools": HEAD.format("ERROR", "granite_20b_fc_tool_parser.py:109")
-    + "Error in extracting tool call from response {}",
-    "reasoning": HEAD.format("ERROR", "qwen3_reasoning_parser.py:9") + "no end of {}",
-    "grammar": "(EngineCore pid=9) ERROR 11-16 04:47:11 [__init__.py:208] "
-    "Failed to compile grammar for request cmpl-1\r\n"
-    "(EngineCore pid=9) ERROR 11-16 04:47:11 [__init__.py:208] Traceback (most recent call last):"
-    "\r\n(EngineCore pid=9) ERROR 11-16 04:47:11 [__init__.py:208] ValueError: {}",
-    "request": "(EngineCore pid=9) ERROR 11-16 04:47:11 [core.py:2056] "
-    "Unexpected error pre-processing request cmpl-1\r\n"
-    "(EngineCore pid=9) ERROR 11-16 04:47:11 [core.py:2056] ValueError: {}",
-    "refusal": HEAD.format("ERROR", "validation.py:151")
-    + "RequestValidationError caught. Request id: cmpl-1\r\n"
-    + HEAD.format("ERROR", "validation.py:151")
-    + "fastapi.exceptions.RequestValidationError: {}",
-    "traceback": "ERROR:    Exception in ASGI application\n"
-    'Traceback (most recent call last):\n  File "serving.py", line 3, in create\nKeyError: {}',
-    "serialization": "/site-packages/pydantic/main.py:463: UserWarning: Pydantic serializer "
-    "warnings:\n  PydanticSerializationUnexpectedValue(Expected `str` [input_value={}])",
-}
+QUOTES = Path(__file__).parent / "quotes"
+EXAMPLES = {path.stem: path.read_bytes().decode() for path in sorted(QUOTES.iterdir())}
 WORDS = (
     "Illegal instruction",
     "Bus error",

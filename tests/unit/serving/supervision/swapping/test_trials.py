@@ -15,7 +15,7 @@ from slipstream.serving.plugin_settings import leave_trial, with_drafter
 from slipstream.serving.run import Run
 from slipstream.serving.swaps import ServedDrafter, SwapOrder, Trial
 from tests.unit.serving.supervision.fake_engine import Stage
-from tests.unit.serving.supervision.swapping.test_swapping import Noisy, Theatre, log_requests
+from tests.unit.serving.supervision.swapping.test_swapping import Theatre, log_requests
 from tests.unit.vllm_plugin.gate.test_swaps import Client
 
 USUAL, WORSE, BETTER = [25, 9, 2], [3, 0, 0], [29, 20, 12]
@@ -149,21 +149,6 @@ def test_without_requests_to_compare_with_no_trial_begins(theatre: Theatre) -> N
     assert run.last_swap.outcome == "refused"
     assert run.last_swap.message.startswith("swap-trial: ")
     assert theatre.client.loaded == []
-
-
-def test_a_drafter_that_returned_is_compared_with_by_all_that_it_served(theatre: Theatre) -> None:
-    theatre.client = noisy = Noisy(theatre)
-
-    async def act(stage: Stage) -> None:
-        log_requests(stage, 150, USUAL, after=theatre.run.began_at.timestamp())
-        await theatre.until(lambda: time.time() > theatre.run.began_at.timestamp() + 1)
-        assert (await theatre.swap(theatre.new)).outcome == "swapped-back"
-        noisy.noisy = "nobody"
-        await order(theatre, 60)
-        await theatre.until(lambda: theatre.run.trial is not None)
-
-    theatre.serve(act)
-    assert [one.folder.name for one in theatre.run.drafters][:3] == ["old", "new", "old"]
 
 
 def test_the_successor_of_a_killed_supervisor_serves_the_drafter_before(theatre: Theatre) -> None:
