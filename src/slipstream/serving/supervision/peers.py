@@ -64,6 +64,8 @@ class Peers:
 
 
 class Followers(Peers):
+    """The ranks that the head leads."""
+
     def __init__(self, chronicle: Chronicle, group: Group) -> None:
         self._chronicle, self._group = chronicle, group
         self._link = make_link(group, self._say)
@@ -89,7 +91,7 @@ class Followers(Peers):
                 return
             if time.monotonic() - told_at > STILL_EVERY_SECONDS:
                 told_at = time.monotonic()
-                names = ", ".join(map(self._describe, missing))
+                names = ", ".join(map(self._group.describe, missing))
                 self._chronicle.move("starting", f"it starts when the others are there: {names}")
             await asyncio.sleep(LOOK_EVERY_SECONDS)
 
@@ -113,7 +115,7 @@ class Followers(Peers):
         for rank in self._ranks:
             report = self._read(rank)
             if report and report.ended == self._generation and report.cause not in _VAGUE:
-                said = f"{self._describe(rank)}: {report.message}"
+                said = f"{self._group.describe(rank)}: {report.message}"
                 if said[:SHOWN_CHARACTERS] != self._message:
                     self._chronicle.note(said)
                 return report.cause
@@ -126,9 +128,6 @@ class Followers(Peers):
     @property
     def _ranks(self) -> Sequence[int]:
         return range(1, len(self._group.members))
-
-    def _describe(self, rank: int) -> str:
-        return self._group.describe(rank)
 
     def _say(self) -> Order:
         run = self._chronicle.run
@@ -157,7 +156,7 @@ class Followers(Peers):
 
     def _look(self, rank: int, seconds: float) -> None:
         report = self._read(rank)
-        name = self._describe(rank)
+        name = self._group.describe(rank)
         if report is None:
             raise Death("rank-lost", f"{name} is silent for {SILENT_AFTER_SECONDS:.0f} s")
         if report.head == self._link.session and report.running == self._generation:
