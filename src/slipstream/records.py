@@ -44,6 +44,17 @@ def read_record(path: Path, kind: type[AnyRecord], *, hint: str) -> AnyRecord:
         ) from fault
 
 
+def read_line(line: bytes, kind: type[AnyRecord], file: str, *, hint: str) -> AnyRecord | None:
+    """Read a record from a line of a log, None if the line was cut off."""
+    try:
+        return kind.model_validate_json(line)
+    except ValidationError as fault:
+        if fault.errors()[0]["type"] == "json_invalid":
+            return None
+        what = f"{file} has a line that this version does not read"
+        raise InvalidInputError(what, details=describe_faults(fault), hint=hint) from fault
+
+
 def read_toml(path: Path, kind: type[AnyRecord], *, called: str, hint: str) -> AnyRecord:
     """Read a record that people write as TOML; a misspelt key is reported with the nearest name."""
     try:

@@ -218,7 +218,8 @@ def test_damaged_weights_are_refused_before_the_engine_starts(
     shutil.copytree(target, copy)
     cache = tmp_path / "cache"
     told: list[str] = []
-    obtain(str(copy), revision=None, cache=cache, environment={}, report=told.append)
+    environment = {"SLIPSTREAM_CACHE": str(cache)}
+    obtain(str(copy), revision=None, environment=environment, report=told.append)
     shard = copy / "model.safetensors"
     with shard.open("r+b") as file:
         size = shard.stat().st_size
@@ -231,7 +232,7 @@ def test_damaged_weights_are_refused_before_the_engine_starts(
             byte = file.read(1)[0]
             file.seek(size // 2)
             file.write(bytes([byte ^ 1]))
-    service = Service(tmp_path, copy, environment={"SLIPSTREAM_CACHE": str(cache)})
+    service = Service(tmp_path, copy, environment=environment)
     began = time.monotonic()
     words = ("--no-speculation", "--port", str(service.port))
     refused = service.command("serve", str(copy), *words, check=False)

@@ -26,7 +26,7 @@ from slipstream.hardware import Host
 from slipstream.planning import LaunchPlan
 from slipstream.records import describe_faults, read_record
 from slipstream.reporting.deployment import render_hazards
-from slipstream.serving.group.heartbeats import MOST_BYTES, read_secret
+from slipstream.serving.group.link import MOST_BYTES, read_secret
 
 ACTIONS = ("kubernetes", "check", "prepare")
 # An option by its metavariable, its type, its default and its help.

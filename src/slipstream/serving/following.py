@@ -7,10 +7,9 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from pydantic import AwareDatetime, ValidationError
+from pydantic import AwareDatetime
 
-from slipstream.errors import InvalidInputError
-from slipstream.records import Record, describe_faults
+from slipstream.records import Record, read_line
 from slipstream.serving.kept_logs import open_if_there, open_parts
 from slipstream.serving.run import Event, RunFolder
 
@@ -48,14 +47,8 @@ class AccessLine(Record):
 
 def read_access_line(line: bytes) -> AccessLine | None:
     """Return the record of a line, None if the line was cut off."""
-    try:
-        return AccessLine.model_validate_json(line)
-    except ValidationError as fault:
-        if fault.errors()[0]["type"] == "json_invalid":
-            return None
-        message = "the access log has a line that this version does not read"
-        hint = "read access.jsonl in the run's folder, which slipstream status names"
-        raise InvalidInputError(message, details=describe_faults(fault), hint=hint) from fault
+    hint = "read access.jsonl in the run's folder, which slipstream status names"
+    return read_line(line, AccessLine, "the access log", hint=hint)
 
 
 @dataclass(slots=True)
@@ -86,7 +79,6 @@ class GrowingFile:
                 yield added
 
     def skip(self) -> None:
-        """Skip what the file holds by now."""
         self._file = open_if_there(self.path)
         if self._file is not None:
             self._file.seek(0, os.SEEK_END)

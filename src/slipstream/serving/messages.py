@@ -9,10 +9,11 @@ nothing that is heavy.
 import os
 import secrets
 import socket
+import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 from pydantic_core import from_json
@@ -23,6 +24,7 @@ SOCKET = "run.sock"
 # Of a message to or from the engine's processes, and of an answer to a command.
 MOST_BYTES = 1 << 18
 MOST_ANSWER_BYTES = 1 << 24
+_CREDENTIALS = struct.Struct("iII")  # Of SO_PEERCRED: process, user, group.
 
 
 class Readiness(Record):
@@ -82,7 +84,6 @@ class LiveQuestion(Record):
 
 
 def encode(message: Record) -> bytes:
-    """Return a message as it is sent."""
     return f'{{"{type(message).__name__}":{message.model_dump_json()}}}\n'.encode()
 
 
@@ -105,6 +106,13 @@ def short_path(path: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{folder}/{path.name}"
     finally:
         os.close(folder)
+
+
+def read_peer(connected: Any) -> tuple[int, int]:
+    """Return the process and the user that made the other end of a Unix socket."""
+    size = _CREDENTIALS.size
+    found = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return int(found[0]), int(found[1])
 
 
 def ask(

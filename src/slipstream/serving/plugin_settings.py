@@ -31,24 +31,24 @@ _MOE_WITHOUT_TRANSFER = ("flashinfer_moe_ep_cutedsl", "flashinfer_moe_ep_mega_de
 _SAFETENSORS = (None, "auto", "safetensors")
 
 
+def add_flag(plan: LaunchPlan, flag: str, value: JsonValue, because: str) -> LaunchPlan:
+    """Return the plan with a default of ours for a flag of the engine."""
+    return plan.change(rest={**plan.settings.rest, flag: Choice(value, "default", because)})
+
+
 def takes_pictures(plan: LaunchPlan) -> bool:
-    """Return whether the plan takes anything but text."""
     media = plan.settings.media_limits
     return media is not None and any(media.value.values())
 
 
 def guard_engine(plan: LaunchPlan, media: GateMedia) -> LaunchPlan:
     """Bound what the engine keeps of requests, and the hosts that it fetches pictures from."""
+    stored = "vLLM keeps stored responses in memory and never removes one"
+    grammars = "limit for compiled grammars; vLLM's default is 512 MiB"
     plan = plan.change_variables(
         {
-            "VLLM_ENABLE_RESPONSES_API_STORE": Choice(
-                "0", "default", "vLLM keeps stored responses in memory and never removes one"
-            ),
-            "VLLM_XGRAMMAR_CACHE_MB": Choice(
-                GRAMMAR_CACHE_MIB,
-                "default",
-                "limit for compiled grammars; vLLM's default is 512 MiB",
-            ),
+            "VLLM_ENABLE_RESPONSES_API_STORE": Choice("0", "default", stored),
+            "VLLM_XGRAMMAR_CACHE_MB": Choice(GRAMMAR_CACHE_MIB, "default", grammars),
         }
     )
     if not takes_pictures(plan):
@@ -56,16 +56,13 @@ def guard_engine(plan: LaunchPlan, media: GateMedia) -> LaunchPlan:
     rest = plan.settings.rest
     if MEDIA_HOSTS not in rest or rest[MEDIA_HOSTS].source == "default":
         because = "from the gate's rules; without a list vLLM fetches from every host"
-        hosts: Choice[JsonValue] = Choice([*media.hosts] or [NO_HOST], "default", because)
-        plan = plan.change(rest={**rest, MEDIA_HOSTS: hosts})
+        plan = add_flag(plan, MEDIA_HOSTS, [*media.hosts] or [NO_HOST], because)
+    redirects = "a listed host could redirect the engine to an internal address"
+    unseen = "the gate cannot see the size of what is fetched"
     return plan.change_variables(
         {
-            "VLLM_MEDIA_URL_ALLOW_REDIRECTS": Choice(
-                "0", "default", "a listed host could redirect the engine to an internal address"
-            ),
-            "VLLM_MAX_IMAGE_PIXELS": Choice(
-                str(media.pixels), "default", "the gate cannot see the size of what is fetched"
-            ),
+            "VLLM_MEDIA_URL_ALLOW_REDIRECTS": Choice("0", "default", redirects),
+            "VLLM_MAX_IMAGE_PIXELS": Choice(str(media.pixels), "default", unseen),
         }
     )
 
@@ -76,7 +73,7 @@ def steer_engine(plan: LaunchPlan, *, steered: bool) -> LaunchPlan:
     if SCHEDULER in rest and rest[SCHEDULER].value != STEERED:
         return plan
     because = "keeps the ledger of requests and adapts the draft length to the cost of steps"
-    plan = plan.change(rest={**rest, SCHEDULER: Choice(STEERED, "default", because)})
+    plan = add_flag(plan, SCHEDULER, STEERED, because)
     speculation = plan.settings.speculation
     if speculation is None or (steered and speculation.method.value in _ANY_LENGTH):
         return plan.change_variables({LENGTH_VARIABLE: None})
@@ -87,7 +84,6 @@ def steer_engine(plan: LaunchPlan, *, steered: bool) -> LaunchPlan:
 
 
 def is_followed(plan: LaunchPlan) -> bool:
-    """Return whether the engine keeps a ledger."""
     choice = plan.settings.rest.get(SCHEDULER)
     return choice is not None and choice.value == STEERED
 
@@ -111,8 +107,7 @@ def offer_swaps(plan: LaunchPlan) -> LaunchPlan:
     if not fits:
         return plan
     because = "the drafter can be replaced without a restart: slipstream swap"
-    backend: Choice[JsonValue] = Choice({"backend": BACKEND}, "default", because)
-    plan = plan.change(rest={**settings.rest, TRANSFER: backend})
+    plan = add_flag(plan, TRANSFER, {"backend": BACKEND}, because)
     return plan.change_variables({SWAPS_VARIABLE: Choice("1", "default", because)})
 
 
@@ -132,7 +127,6 @@ def takes_swaps(plan: LaunchPlan) -> bool:
 
 
 def with_drafter(plan: LaunchPlan, folder: Path, because: str) -> LaunchPlan:
-    """Return the plan with another drafter, whose files are in a folder."""
     assert plan.speculation is not None
     drafter = Choice(str(folder), "user", because)
     changed = plan.speculation.model_copy(update={"drafter": drafter, "revision": None})

@@ -14,14 +14,14 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
-from pydantic import AwareDatetime, Field, NonNegativeInt, ValidationError
+from pydantic import AwareDatetime, Field, NonNegativeInt
 
 from slipstream.atomic_files import DISK_FULL, write_even_if_full
 from slipstream.engines.vllm_log import PHASES, Phase
 from slipstream.errors import InvalidInputError
 from slipstream.hardware import Host
 from slipstream.planning.plan import LaunchPlan
-from slipstream.records import Record, describe_faults, read_record
+from slipstream.records import Record, read_line, read_record
 from slipstream.serving.access.gate_file import GateRecording, GateRules
 from slipstream.serving.kept_logs import LogPlace
 from slipstream.serving.messages import SOCKET, GateCounts
@@ -63,8 +63,6 @@ class Process(Record):
 
 
 class Event(Record):
-    """One event of a run."""
-
     schema_version: Literal[1] = 1
     at: AwareDatetime
     state: State
@@ -94,7 +92,6 @@ class Terms(Record):
 
     @property
     def needed_keys(self) -> Path | None:
-        """The key file, None if the gate requires no key."""
         return self.keys_file if self.needs_key else None
 
     @property
@@ -153,8 +150,6 @@ class LiveRun(Record):
 
 
 class _File:
-    """A file of a run's folder."""
-
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -194,7 +189,6 @@ class RunFolder:
         return [self.path / f"access-{number}.jsonl" for number in kept]
 
     def list_ledgers(self) -> list[Path]:
-        """List the ledger's files, the oldest first."""
         files = (self.path / "ledger-1.jsonl", self.ledger)
         return [file for file in files if file.exists()]
 
@@ -246,14 +240,7 @@ class RunFolder:
 
     def read_event(self, line: bytes) -> Event | None:
         """Return the event of a line, None if it was cut off."""
-        try:
-            return Event.model_validate_json(line)
-        except ValidationError as fault:
-            if fault.errors()[0]["type"] == "json_invalid":
-                return None
-            message = f"{self.events} has an event that this version does not read"
-            hint = f"remove {self.events}"
-            raise InvalidInputError(message, details=describe_faults(fault), hint=hint) from fault
+        return read_line(line, Event, str(self.events), hint=f"remove {self.events}")
 
     def _require_room(self) -> None:
         free = shutil.disk_usage(self.path).free

@@ -36,6 +36,8 @@ from slipstream.steering.state import SteeringState
 SHOWN_ENDED = 5
 ANSWER_SECONDS = 2.0
 _PROC = Path("/proc")
+# Of a run as they are.
+_SHOWN = ("id", "began_at", "drafters", "last_swap", "trial", "restarts", "rungs", "measurements")
 
 Standing = State | Literal["supervisor gone"]
 
@@ -75,15 +77,12 @@ class RunStatus(Record):
 
 
 class StatusList(Record):
-    """The live runs and the latest ended ones."""
-
     schema_version: Literal[1] = 1
     root: str
     runs: tuple[RunStatus, ...]
 
 
 def list_statuses(root: Path, monotonic: float, proc: Path = _PROC) -> StatusList:
-    """Return the status of the live runs and of the latest ended ones."""
     runs = list_runs(root)
     live = [pair for pair in runs if is_alive(pair[1].supervisor, proc)]
     ended = [pair for pair in runs if pair not in live][:SHOWN_ENDED]
@@ -123,26 +122,19 @@ def read_status(
     counts = live.counts if live is not None and engine else None
     last_token = counts.last_token if counts else None
     return RunStatus(
-        id=run.id,
+        **{name: getattr(run, name) for name in _SHOWN},
         folder=str(folder.path),
         state=state,
         since=_find_since(run, events, state),
-        began_at=run.began_at,
         message=events[-1].message if events else None,
         url=run.url if engine else None,
         plan_file=str(run.terms.plan_file) if run.terms.plan_file else None,
         target=run.plan.target,
         drafter=run.plan.drafter,
-        drafters=run.drafters,
-        last_swap=run.last_swap,
-        trial=run.trial,
         supervisor_pid=run.supervisor.pid,
         engine_pid=engine[0].pid if engine else None,
         engine_bytes=measure_session(run.engine, proc) if run.engine else None,
-        restarts=run.restarts,
-        rungs=run.rungs,
         notes=run.plan.notes,
-        measurements=run.measurements,
         drifts=run.drifts if engine else (),
         gated=run.terms.gated,
         in_flight=counts.in_flight if counts else None,

@@ -44,7 +44,6 @@ def find_server(root: Path, name: str | None, *, hint: str) -> tuple[str, Run | 
 
 
 def is_over(run: Run, proc: Path = _PROC) -> bool:
-    """Return whether nothing of a run is left."""
     if is_alive(run.supervisor, proc):
         return False
     return run.engine is None or not list_session(run.engine, proc)

@@ -18,6 +18,7 @@ from slipstream.serving.access.gate_file import (
     is_loopback,
 )
 from slipstream.serving.plugin_settings import (
+    add_flag,
     guard_engine,
     is_followed,
     offer_swaps,
@@ -35,10 +36,7 @@ _TOKENIZER_REVISION = "--tokenizer-revision"
 _NO_ACCESS_LOG = "--disable-uvicorn-access-log"
 _CONSTRAINTS = "--structured-outputs-config"
 # These listen beside the API server, where no gate is.
-_AROUND_THE_GATE = (
-    *("--grpc", "--grpc-port"),
-    "--data-parallel-multi-port-external-lb",
-)
+_AROUND_THE_GATE = ("--grpc", "--grpc-port", "--data-parallel-multi-port-external-lb")
 _API_PROCESSES = "--api-server-count"
 _ACCESS_LOG_FLAGS = {_NO_ACCESS_LOG, "--disable-access-log-for-endpoints"}
 
@@ -72,14 +70,9 @@ def localize(plan: LaunchPlan, obtain: Obtain) -> LaunchPlan:
 
 
 def listen_at(plan: LaunchPlan, host: str | None, port: int | None) -> LaunchPlan:
-    """Return the plan with the address that the user asked for."""
-    asked = {"host": host, "port": port}
+    asked = (("host", host), ("port", port))
     return plan.change(
-        **{
-            name: Choice(value, "user", "requested")
-            for name, value in asked.items()
-            if value is not None
-        }
+        **{name: Choice(value, "user", "requested") for name, value in asked if value is not None}
     )
 
 
@@ -116,15 +109,12 @@ def put_behind_gate(
     others = tuple(one for one in asked.value if one != GATE_CLASS) if asked else ()
     because = "vLLM's own key check leaves routes open; the last middleware is the outermost"
     plan = plan.change(middleware=Choice((*others, GATE_CLASS), "default", because))
-    rest = plan.settings.rest
-    if not _ACCESS_LOG_FLAGS & rest.keys():
+    if not _ACCESS_LOG_FLAGS & plan.settings.rest.keys():
         because = "one line per request and health check would fill the disk"
-        quiet: Choice[JsonValue] = Choice(True, "default", because)
-        rest = {**rest, _NO_ACCESS_LOG: quiet}
-    if _CONSTRAINTS not in rest:
+        plan = add_flag(plan, _NO_ACCESS_LOG, True, because)
+    if _CONSTRAINTS not in plan.settings.rest:
         because = "the gate measures with it; the first request would choose one for all"
-        rest = {**rest, _CONSTRAINTS: Choice({"backend": "xgrammar"}, "default", because)}
-    plan = plan.change(rest=rest)
+        plan = add_flag(plan, _CONSTRAINTS, {"backend": "xgrammar"}, because)
     plan = _bound_queue(_have_port(plan))
     plan = guard_engine(offer_swaps(plan), (rules or GateRules()).media)
     plan = steer_engine(plan, steered=steered)
@@ -163,7 +153,6 @@ def leave_without_gate(plan: LaunchPlan) -> LaunchPlan:
 def describe_gate(
     plan: LaunchPlan, terms: Terms, folder: RunFolder, probe_sha256: str
 ) -> GateSettings:
-    """Write down what the gate must know."""
     address = plan.settings.uds or plan.settings.host
     settings = GateSettings(
         host=address.value if address else "",
@@ -223,16 +212,12 @@ def _have_port(plan: LaunchPlan) -> LaunchPlan:
 
 
 def _bound_queue(plan: LaunchPlan) -> LaunchPlan:
-    """Return the plan with a bound on the engine's queue."""
     seats = _count_seats(plan)
     if seats is None or QUEUE in plan.settings.rest:
         return plan
     because = f"{QUEUED} beside its {seats} seats; vLLM's own queue is unbounded"
-    return plan.change(
-        rest={**plan.settings.rest, QUEUE: Choice(seats + QUEUED, "default", because)}
-    )
+    return add_flag(plan, QUEUE, seats + QUEUED, because)
 
 
 def _point_at(name: Choice[str], model: LocalModel) -> Choice[str]:
-    """Return the choice with a folder in place of a model's name."""
     return Choice(str(model.folder), name.source, name.because)

@@ -47,7 +47,6 @@ class Trial(Record):
     message: str = ""
 
     def describe(self) -> str:
-        """Return how it stands, in words."""
         until = f", until {self.until:%Y-%m-%d %H:%M} UTC" if self.state == "running" else ""
         return f"{self.drafter}: {self.state}{until}" + (f"; {self.message}" * bool(self.message))
 

@@ -4,7 +4,7 @@ import errno
 import os
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn, get_args
 
@@ -12,7 +12,6 @@ import pytest
 
 from slipstream.engines.vllm_log import Phase
 from slipstream.errors import InvalidInputError
-from slipstream.hardware import load_host
 from slipstream.planning.planner import make_plan
 from slipstream.planning.settings.options import make_options
 from slipstream.serving import run as run_module
@@ -32,22 +31,12 @@ from slipstream.serving.run import (
     read_process,
 )
 from tests.unit.planning.pieces import DRAFTER, TARGET
+from tests.unit.serving.kept_runs import AT, HOST, PLAN, keep
+from tests.unit.serving.kept_runs import RUN as READY_RUN
 
-AT = datetime(2026, 11, 15, 6, 17, 12, tzinfo=UTC)
 STATES: tuple[State, ...] = get_args(State)
-HOST = load_host("gb10")
-PLAN = make_plan(HOST, TARGET, DRAFTER, None, make_options())
 OTHER_PLAN = make_plan(HOST, TARGET, DRAFTER, None, make_options(context=8192))
-NOBODY = Process(pid=1 << 30, start_ticks=1)
-RUN = Run(
-    id="one",
-    began_at=AT,
-    plan=PLAN,
-    host=HOST,
-    versions={"vllm": "0.32.0"},
-    argv=tuple(PLAN.argv()),
-    supervisor=NOBODY,
-)
+RUN = READY_RUN.model_copy(update={"engine": None, "url": None, "state": "planned"})
 READY = Event(at=AT, state="ready", message="12 tokens/s", figures={"tokens_per_s": 12})
 LOADING = Event(at=AT, state="starting", phase="weights", message="half of the weights")
 
@@ -55,12 +44,6 @@ LOADING = Event(at=AT, state="starting", phase="weights", message="half of the w
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     return RunFolder(tmp_path / "state" / "runs" / "one")
-
-
-def keep(root: Path, name: str, **changes: object) -> RunFolder:
-    kept = RunFolder(root / name)
-    kept.begin(RUN.model_copy(update={"id": name, **changes}))
-    return kept
 
 
 def test_a_run_and_an_event_load_back_identically() -> None:
@@ -192,7 +175,7 @@ def test_runs_are_listed_from_the_newest_and_broken_ones_left_out(tmp_path: Path
     assert list_runs(tmp_path / "none") == []
     keep(tmp_path, "old")
     keep(tmp_path, "new", began_at=AT + timedelta(hours=1))
-    keep(tmp_path, "broken").record.write_text("{}")
+    keep(tmp_path, "broken")[0].record.write_text("{}")
     assert [run.id for _, run in list_runs(tmp_path)] == ["new", "old"]
 
 

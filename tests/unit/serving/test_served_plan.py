@@ -60,26 +60,24 @@ def test_a_hub_model_is_served_from_its_copy_under_its_own_name() -> None:
     assert "revision" not in " ".join(local.argv())
 
 
-def test_a_folder_is_served_under_its_last_part() -> None:
-    local = localize(bare_plan("--model", "models/mine", target="models/mine"), obtain)
-    assert value(local, "--served-model-name") == "folder"
+@pytest.mark.parametrize(
+    ("words", "target", "name"),
+    [
+        (("--model", "models/mine"), "models/mine", "folder"),
+        (("--model", "owner/model", "--served-model-name", "house"), "owner/model", "house"),
+    ],
+)
+def test_a_folder_is_served_under_its_last_part_or_the_name_that_the_user_chose(
+    words: tuple[str, ...], target: str, name: str
+) -> None:
+    local = localize(bare_plan(*words, target=target), obtain)
+    assert value(local, "--served-model-name") == name
 
 
-def test_a_name_that_the_user_chose_stays() -> None:
-    plan = bare_plan("--model", "owner/model", "--served-model-name", "house")
-    assert value(localize(plan, obtain), "--served-model-name") == "house"
-
-
-def test_a_drafter_within_json_is_local_too() -> None:
-    given = json.dumps({"method": "dflash", "model": "owner/drafter"})
-    plan = bare_plan("--speculative-config", given, drafter="owner/drafter")
-    local = localize(plan, obtain)
-    assert local.drafter == "/cache/owner/drafter/folder"
-
-
-def test_the_users_own_drafter_is_the_one_that_is_served() -> None:
+@pytest.mark.parametrize("planned", ["owner/drafter", None])
+def test_the_users_own_drafter_within_json_is_local_too(planned: str | None) -> None:
     given = json.dumps({"method": "dflash", "model": "me/my-drafter"})
-    local = localize(bare_plan("--speculative-config", given), obtain)
+    local = localize(bare_plan("--speculative-config", given, drafter=planned), obtain)
     assert local.drafter == "/cache/me/my-drafter/folder"
 
 

@@ -25,7 +25,6 @@ class Address:
 
     @classmethod
     def of(cls, plan: LaunchPlan) -> "Address":
-        """Return the address that a plan gives its engine."""
         settings, certificate = plan.settings, Certificate.of(plan)
         scheme = "http" if certificate is None else "https"
         if settings.uds is not None:

@@ -15,7 +15,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_va
 from slipstream.atomic_files import write_even_if_full
 from slipstream.errors import InvalidInputError
 from slipstream.records import Record, read_toml
-from slipstream.serving.access.keys import Key, Scope
+from slipstream.serving.access.keys import Key, KeyTerms, Scope
 
 # With a letter in its last part: an address in digits is no name.
 _HOST = re.compile(r"(?:[a-z0-9-]{1,63}\.)+[a-z][a-z0-9-]{0,62}")
@@ -70,8 +70,6 @@ RULES_HINT = "docs/gate.md has every key with its default"
 
 
 class GateLimits(Record):
-    """The limits of one request."""
-
     # In all, with TLS handshakes; and how long a client may leave its answer unread.
     connections: PositiveInt = 1024
     stall_seconds: PositiveFloat = 60
@@ -136,15 +134,11 @@ class GateRecording(Record):
         return patterns
 
 
-class KeyDefaults(Record):
+class KeyDefaults(KeyTerms):
     """The limits of keys that set none themselves; None is no limit."""
 
     routes: tuple[Scope, ...] | None = tuple(one for one in get_args(Scope) if one != "metrics")
-    models: tuple[str, ...] | None = None
     requests_at_once: PositiveInt | None = 64
-    requests_per_minute: PositiveInt | None = None
-    tokens_per_minute: PositiveInt | None = None
-    max_tokens: PositiveInt | None = None
     weight: PositiveFloat = 1
     priority: int = 0
 
@@ -177,7 +171,6 @@ class GateRules(Record):
     @field_validator("routes", mode="before")
     @classmethod
     def name_routes(cls, routes: Any) -> Any:
-        """Return routes, with short names expanded."""
         if not isinstance(routes, list):
             return routes
         return [route for one in routes for route in ROUTES.get(one, (one,))]
@@ -231,7 +224,6 @@ class GateSettings(GateRules):
         return self.model_copy(update=changed)
 
     def write(self, path: Path) -> None:
-        """Write the settings for the engine to read."""
         write_even_if_full(path, self.to_json().encode())
 
 

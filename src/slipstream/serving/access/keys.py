@@ -81,8 +81,6 @@ class NewKey(Record):
 
 
 class KeyList(Record):
-    """The keys of a file."""
-
     schema_version: Literal[1] = 1
     file: str
     keys: tuple[Key, ...]
@@ -128,7 +126,6 @@ def make_key(
     expires: datetime | None,
     terms: KeyTerms | None = None,
 ) -> NewKey:
-    """Create a key and store its hash."""
     secret, digest = _make_secret()
     key = Key(
         **(terms or KeyTerms()).model_dump(),

@@ -5,7 +5,6 @@ listens both before and after a connection was made is the one that took it.
 """
 
 import socket
-import struct
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,12 +17,12 @@ import httpx
 
 from slipstream.serving.access.addresses import ANSWER_SECONDS, Address
 from slipstream.serving.access.listeners import IPAddress, find_listening, list_held_sockets
+from slipstream.serving.messages import read_peer
 
 Owner = Literal["nobody", "engine", "stranger"]
 Watch = Callable[[str, dict[str, Any]], Awaitable[None]]
 
 _CONNECTED = ("connection.connect_tcp.complete", "connection.connect_unix_socket.complete")
-_CREDENTIALS = struct.Struct("iII")  # Of SO_PEERCRED: process, user, group.
 
 
 class StrangerError(httpx.ConnectError):
@@ -39,7 +38,6 @@ class OwnListener:
     proc: Path = Path("/proc")
 
     def find_owner(self) -> Owner:
-        """Return which process listens at the address now."""
         if self.address.socket is not None:
             return self._find_socket_owner(self.address.socket)
         if not self._find_listening():
@@ -74,7 +72,7 @@ class OwnListener:
     def _is_ours(self, stream: Any, before: frozenset[int]) -> bool:
         if self.address.socket is None:
             return self._find_held() == before
-        return _read_peer(stream.get_extra_info("socket")) in set(self.list_pids())
+        return read_peer(stream.get_extra_info("socket"))[0] in set(self.list_pids())
 
     def _resolve(self) -> set[IPAddress]:
         host = urlsplit(self.address.url).hostname or ""
@@ -88,11 +86,5 @@ class OwnListener:
         with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
             probe.settimeout(ANSWER_SECONDS)
             probe.connect(path)
-            return "engine" if _read_peer(probe) in set(self.list_pids()) else "stranger"
+            return "engine" if read_peer(probe)[0] in set(self.list_pids()) else "stranger"
         return "nobody"
-
-
-def _read_peer(connected: Any) -> int:
-    """Return the process that listened at the other end of a Unix socket."""
-    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(credentials)[0])

@@ -123,7 +123,6 @@ class Certificate:
         return ()
 
     def read_names(self) -> tuple[str, ...]:
-        """Return the host names and addresses that the certificate is for."""
         return tuple(text for kind, text in self._read().get("subjectAltName", ()))
 
     def pin(self) -> PinnedContext:
@@ -131,7 +130,6 @@ class Certificate:
         return PinnedContext(self)
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Have a context show this certificate."""
         # A password would be asked for at a terminal, by us and by the engine.
         context.load_cert_chain(self.file, self.key, password="")
 

@@ -19,8 +19,6 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """The runs that were removed."""
-
     names: tuple[str, ...]
     size_bytes: int
 
@@ -52,7 +50,6 @@ def prune_runs(
 def _choose(
     root: Path, now: datetime, spared: Path | None, proc: Path
 ) -> Iterator[tuple[Path, int]]:
-    """Yield the runs that may be removed, with their sizes."""
     kept_bytes = 0
     for number, (folder, run) in enumerate(_list_over(root, proc)):
         size = _measure(folder.path)

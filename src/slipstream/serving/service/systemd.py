@@ -109,7 +109,6 @@ def count_stop_seconds(drain_seconds: int) -> int:
 
 
 def is_hidden(path: Path) -> bool:
-    """Return whether a service cannot see this path."""
     return any(path.is_relative_to(folder) for folder in _HIDDEN)
 
 
@@ -176,7 +175,6 @@ def _open(service: Service) -> list[str]:
 
 
 def _drop_inner(paths: Iterable[Path]) -> list[Path]:
-    """Return the paths without those below another one."""
     unique = list(dict.fromkeys(paths))
     return [one for one in unique if not any(other in one.parents for other in unique)]
 
@@ -193,7 +191,6 @@ def _escape(value: str | Path) -> str:
 
 
 def _quote(value: str | Path) -> str:
-    """Quote a value as one word."""
     return _wrap(_escape(value))
 
 
@@ -227,7 +224,6 @@ class ServiceManager:
         self._send(*lines, *self._extend())
 
     async def beat(self) -> None:
-        """Send heartbeats as long as the loop runs."""
         while self._address:
             self._send("WATCHDOG=1", *self._extend())
             await asyncio.sleep(self._beat_seconds)

@@ -32,7 +32,6 @@ class Chronicle:
         self._trouble: str | None = None
 
     def listen(self, hear: Callable[[Event], None]) -> None:
-        """Report every event from now on to another listener."""
         self._listeners.append(hear)
 
     def go_on_in(self, folder: RunFolder, run: Run) -> None:
@@ -57,7 +56,6 @@ class Chronicle:
         self.save()
 
     def update(self, **changes: Any) -> None:
-        """Save other facts of the run."""
         self.run = self.run.model_copy(update=changes)
         self._is_saved = False
         self.save()
@@ -77,7 +75,6 @@ class Chronicle:
 
     @property
     def unwritten(self) -> tuple[Event, ...]:
-        """The events that the disk has not taken yet."""
         return tuple(self._unwritten)
 
     async def keep_looking(

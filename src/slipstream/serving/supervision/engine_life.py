@@ -67,8 +67,6 @@ _PHASE_NAMES: dict[Phase, str] = {
 
 
 class EngineLife:
-    """A started engine and its state."""
-
     def __init__(
         self,
         chronicle: Chronicle,
@@ -118,7 +116,6 @@ class EngineLife:
 
     @property
     def healthy_seconds(self) -> float:
-        """Return how long the engine has been ready, 0 if it never was."""
         return 0.0 if self.ready_at is None else time.monotonic() - self.ready_at
 
     @property
@@ -146,11 +143,10 @@ class EngineLife:
     async def _guard_memory(self, guard: MemoryGuard) -> None:
         while True:
             if alarm := guard.look(_MEMINFO.read_text(), time.monotonic()):
-                raise Death("out-of-memory", alarm.reason)
+                raise Death("out-of-memory", alarm)
             await asyncio.sleep(LOOK_EVERY_SECONDS)
 
     async def _start(self) -> None:
-        """Follow the log until the engine is healthy."""
         chronicle, drafts = self.chronicle, self._plan.is_drafted_by_model
         expected = expected_phases(chronicle.folder.path.parent, self._plan)
         tracker = PhaseTracker(started_at=self._began, drafts=drafts)
@@ -247,7 +243,6 @@ class EngineLife:
         self._socket.tell_gate("ready")
 
     async def _watch(self) -> None:
-        """Check once a second whether the engine still generates."""
         while True:
             await asyncio.sleep(WATCH_EVERY_SECONDS)
             self.chronicle.save()
@@ -256,7 +251,6 @@ class EngineLife:
             await self._judge()
 
     def _mark(self, place: LogPlace | None) -> None:
-        """Remember the position in the log at which the engine was healthy."""
         if place is not None:
             self._marks.append(place)
 
@@ -289,7 +283,6 @@ class EngineLife:
             self._become_ready(f"ready again: {health.reason}")
 
     def _follow_probe(self, seen: Observation) -> None:
-        """Process the result of a probe, and send the next one if it is due."""
         if self._probe is not None and self._probe.done():
             if self._probe.result():
                 self._probed_well_at = time.monotonic()
@@ -305,7 +298,6 @@ class EngineLife:
         return await self.asker.probe() or await self._has_made_tokens()
 
     async def _has_made_tokens(self) -> bool:
-        """Return whether the engine has counted more tokens since it was last asked."""
         try:
             counted = time.monotonic(), await self.asker.count_tokens()
         except EngineError:

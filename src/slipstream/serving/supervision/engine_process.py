@@ -159,13 +159,11 @@ def end_group(process: subprocess.Popen[bytes], *, grace_seconds: float) -> None
 
 
 def signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Send a signal to every process of a group, if any is left."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
 
 
 def is_healthy(url: str) -> bool:
-    """Return whether a server answers its health check."""
     try:
         with _direct.open(f"{url}/health", timeout=5) as answer:
             return bool(answer.status == 200)
@@ -228,7 +226,6 @@ def read_reasons(log: Path, healthy: LogPlace | None = None) -> tuple[str, ...]:
 
 
 def require_accepted(plan: LaunchPlan) -> None:
-    """Raise if the planner refused the plan."""
     if plan.refusals:
         raise InvalidInputError(
             f"the plan for {plan.target} is refused",

@@ -12,8 +12,7 @@ from typing import cast
 from slipstream.errors import EngineError
 from slipstream.planning.group import Group
 from slipstream.planning.plan import LaunchPlan
-from slipstream.serving.group.heartbeats import Order, Report
-from slipstream.serving.group.link import SILENT_AFTER_SECONDS
+from slipstream.serving.group.link import SILENT_AFTER_SECONDS, Order, Report
 from slipstream.serving.kept_logs import find_place
 from slipstream.serving.run import State
 from slipstream.serving.supervision.causes.diagnosis import Cause

@@ -43,8 +43,6 @@ _TOKENS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The result of one request, with its time."""
-
     prompt_tokens: int
     tokens: int
     seconds: float
@@ -65,7 +63,6 @@ class Proof:
 
     @property
     def tokens_per_second(self) -> float:
-        """Return the throughput of this request alone."""
         return 1 / self.generation.seconds_per_token
 
     @property
@@ -160,7 +157,6 @@ class Asker:
         extra: Mapping[str, Any] | None = None,
         timeout: float = ANSWER_SECONDS,
     ) -> Generation:
-        """Generate a fixed number of tokens for a prompt."""
         body = {
             "model": self._model,
             "prompt": prompt,
@@ -185,12 +181,10 @@ class Asker:
         return Generation(*counted, time.monotonic() - began)
 
     async def count_drafts(self) -> tuple[int, int]:
-        """Return the engine's counts of drafts and accepted tokens, from its metrics."""
         found = await self._read_metrics(ANSWER_SECONDS)
         return int(found.get(_DRAFTS, 0)), int(found.get(_ACCEPTED, 0))
 
     async def count_tokens(self) -> int:
-        """Return the engine's counts of prompt and generated tokens, from its metrics."""
         found = await self._read_metrics(PROBE_SECONDS)
         return int(sum(found.get(name, 0) for name in _TOKENS))
 
@@ -231,7 +225,6 @@ async def warm_up(asker: Asker, context: int, report: Callable[[str], None]) -> 
 
 
 def is_flat(times: list[float]) -> bool:
-    """Return whether the last few times differ by little."""
     last = times[-FLAT_RUNS:]
     return len(last) == FLAT_RUNS and max(last) <= FLAT_WITHIN * min(last)
 

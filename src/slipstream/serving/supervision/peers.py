@@ -11,8 +11,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from slipstream.planning.group import Group
-from slipstream.serving.group.heartbeats import Order, Report, read_secret
-from slipstream.serving.group.link import SILENT_AFTER_SECONDS, GroupLink
+from slipstream.serving.group.link import (
+    SILENT_AFTER_SECONDS,
+    GroupLink,
+    Order,
+    Report,
+    read_secret,
+)
 from slipstream.serving.supervision.causes.diagnosis import Cause
 from slipstream.serving.supervision.causes.ladder import Death
 from slipstream.serving.supervision.chronicle import Chronicle
@@ -86,7 +91,7 @@ class Followers(Peers):
                 return
             if time.monotonic() - told_at > STILL_EVERY_SECONDS:
                 told_at = time.monotonic()
-                names = ", ".join(map(self._describe, missing))
+                names = ", ".join(map(self._group.describe, missing))
                 self._chronicle.move("starting", f"it starts when the others are there: {names}")
             await asyncio.sleep(LOOK_EVERY_SECONDS)
 
@@ -110,7 +115,7 @@ class Followers(Peers):
         for rank in self._ranks:
             report = self._read(rank)
             if report and report.ended == self._generation and report.cause not in _VAGUE:
-                said = f"{self._describe(rank)}: {report.message}"
+                said = f"{self._group.describe(rank)}: {report.message}"
                 if said[:SHOWN_CHARACTERS] != self._message:
                     self._chronicle.note(said)
                 return report.cause
@@ -123,9 +128,6 @@ class Followers(Peers):
     @property
     def _ranks(self) -> Sequence[int]:
         return range(1, len(self._group.members))
-
-    def _describe(self, rank: int) -> str:
-        return self._group.describe(rank)
 
     def _say(self) -> Order:
         run = self._chronicle.run
@@ -154,7 +156,7 @@ class Followers(Peers):
 
     def _look(self, rank: int, seconds: float) -> None:
         report = self._read(rank)
-        name = self._describe(rank)
+        name = self._group.describe(rank)
         if report is None:
             raise Death("rank-lost", f"{name} is silent for {SILENT_AFTER_SECONDS:.0f} s")
         if report.head == self._link.session and report.running == self._generation:
@@ -168,5 +170,4 @@ class Followers(Peers):
 
 
 def make_link(group: Group, say: Callable[[], Order | Report]) -> GroupLink:
-    """Make the link of a group with the secret that this machine has."""
     return GroupLink(group, read_secret(Path(group.secret_file).expanduser()), say)

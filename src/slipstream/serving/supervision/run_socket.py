@@ -9,7 +9,6 @@ holds now. Only this user and root are heard.
 import asyncio
 import os
 import socket
-import struct
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -28,6 +27,7 @@ from slipstream.serving.messages import (
     Readiness,
     decode,
     encode,
+    read_peer,
     short_path,
 )
 from slipstream.serving.run import Event, LiveRun
@@ -36,7 +36,6 @@ from slipstream.serving.swaps import Swap, SwapOrder
 from slipstream.steering.state import SteeringOrder, SteeringState
 
 _HEARD = (GateCounts, SteeringState, DrafterResult, SwapOrder, SteeringOrder, LiveQuestion)
-_CREDENTIALS = struct.Struct("iII")  # Of SO_PEERCRED: process, user, group.
 
 
 class RunSocket:
@@ -83,7 +82,6 @@ class RunSocket:
         self._servers[path] = (path.stat().st_ino, server)
 
     async def close(self) -> None:
-        """Listen no more, and disconnect everybody."""
         for path, (_, server) in self._servers.items():
             server.close()
             with suppress(OSError):
@@ -100,7 +98,6 @@ class RunSocket:
 
     @property
     def order(self) -> SteeringOrder:
-        """The current order for the cores."""
         bounds = self.bounds or SteeringOrder(most=self._limit)
         return bounds.model_copy(update={"drafter": self._drafters})
 
@@ -111,7 +108,6 @@ class RunSocket:
             self._send(self._gate, self._readiness)
 
     def limit_drafts(self, most: int | None) -> None:
-        """Limit the draft length, or lift the limit."""
         if most != self._limit:
             self._limit = most
             self._order_cores()
@@ -122,7 +118,6 @@ class RunSocket:
         self._order_cores()
 
     async def load_drafter(self, order: DrafterOrder) -> DrafterResult:
-        """Have the gate load a drafter, and wait for its result."""
         if self._gate is None:
             raise EngineError("the gate is not connected", hint="slipstream logs")
         result: asyncio.Future[DrafterResult] = asyncio.get_running_loop().create_future()
@@ -149,7 +144,7 @@ class RunSocket:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._peers.add(writer)
         try:
-            if _find_user(writer) not in (0, os.getuid()):
+            if read_peer(writer.get_extra_info("socket"))[1] not in (0, os.getuid()):
                 return
             while line := await reader.readline():
                 self._hear(decode(line, _HEARD), writer)
@@ -245,9 +240,3 @@ class RunSocket:
         if trouble != self._trouble:
             self._trouble = trouble
             self._chronicle.note(trouble)
-
-
-def _find_user(writer: asyncio.StreamWriter) -> int:
-    connection = writer.get_extra_info("socket")
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(credentials)[1])

@@ -311,7 +311,6 @@ class Supervisor:
         chronicle.move("stopping", f"{message}; stopping the engine", in_flight=left)
 
     def _count_in_flight(self) -> int:
-        """Return how many requests of others are under way, as far as the gate has said."""
         return self._socket.counts.in_flight if self._socket.counts else 0
 
     async def _end(self, life: EngineLife, *, at_once: bool) -> None:

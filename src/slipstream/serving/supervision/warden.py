@@ -31,7 +31,6 @@ CHUNK_BYTES = 1 << 16
 
 
 def main() -> NoReturn:
-    """Run the command until it or the owner ends."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     # A handler, and not SIG_IGN, which the command would inherit: it gets these signals itself.
     for number in SIGNALS:
@@ -108,7 +107,6 @@ class KeptLog:
 
 
 def name_part(path: str, number: int) -> str:
-    """Return the name of a part of a log, 0 being the log itself."""
     return f"{path}.{number}" if number else path
 
 

@@ -43,16 +43,12 @@ class Advisory(Record):
 
 
 class AdvisoryFile(Record):
-    """The known advisories, and the date of the list."""
-
     schema_version: Literal[1]
     compiled: date
     advisories: tuple[Advisory, ...]
 
 
 class KnownAdvisory(Record):
-    """A published advisory for an installed package."""
-
     package: str
     version: str
     id: str
@@ -82,7 +78,6 @@ def find_advisories(version: str) -> tuple[Advisory, ...]:
 
 
 def parse_version(text: str) -> tuple[int, int, int]:
-    """Return the first three numbers of a version."""
     numbers = re.match(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?", text)
     major, minor, patch = numbers.groups() if numbers else (0, 0, 0)
     return int(major or 0), int(minor or 0), int(patch or 0)

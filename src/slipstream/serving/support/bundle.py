@@ -49,8 +49,6 @@ _VARIABLES = (
 
 
 class BundledFile(Record):
-    """A file of the archive and what it holds."""
-
     name: str
     size_bytes: int
     holds: str
@@ -73,7 +71,6 @@ class Bundle:
         self._holds: dict[str, str] = {}
 
     def add(self, name: str, holds: str, content: object) -> None:
-        """Add a document, or lines of text."""
         lines = isinstance(content, list) and all(isinstance(one, str) for one in content)
         text = "\n".join(content) if lines else json.dumps(content, indent=2)  # type: ignore[arg-type]
         self.contents[name] = self.redactor.clean_known(text) + "\n"

@@ -34,17 +34,14 @@ class Check(Record):
 
 
 def fine(subject: str, message: str, details: tuple[str, ...] = ()) -> Check:
-    """Return a check that found nothing."""
     return Check(subject=subject, verdict="ok", message=message, details=details)
 
 
 def warn(subject: str, message: str, hint: str, details: tuple[str, ...] = ()) -> Check:
-    """Return a check that found something to know."""
     return Check(subject=subject, verdict="warning", message=message, hint=hint, details=details)
 
 
 def fault(subject: str, message: str, hint: str, details: tuple[str, ...] = ()) -> Check:
-    """Return a check that found something to repair."""
     return Check(subject=subject, verdict="fault", message=message, hint=hint, details=details)
 
 

@@ -64,7 +64,6 @@ class Diagnosis(Record):
 
     @property
     def is_fault(self) -> bool:
-        """Return whether more than a refused request was found."""
         return any(finding.cause != "request" for finding in self.findings)
 
 
@@ -76,7 +75,6 @@ class Examination(Record):
     diagnosis: Diagnosis | None = None
 
     def count(self, verdict: Verdict) -> int:
-        """Count the checks that ended so."""
         return sum(check.verdict == verdict for check in self.checks)
 
 
@@ -124,7 +122,6 @@ def diagnose_run(folder: RunFolder) -> Diagnosis:
 
 
 def _find_flight(folder: RunFolder, run: Run) -> Flight | None:
-    """Return the last steps of the engine that ended last."""
     is_up = run.engine is not None and is_alive(run.engine)
     return read_flight(folder.earlier_flight if is_up else folder.flight)
 
@@ -229,7 +226,6 @@ def _check_load(site: Site) -> Iterator[Check]:
 
 
 def _check_disk(site: Site) -> Iterator[Check]:
-    """Check the free disk space for models and for runs."""
     for path, least in (
         (slipstream_cache(site.environment), SCARCE_DISK_BYTES),
         (site.runs_root, LEAST_DISK_BYTES),

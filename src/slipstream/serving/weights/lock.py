@@ -11,9 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
-
-from pydantic import model_validator
+from typing import Literal
 
 from slipstream.atomic_files import write_even_if_full
 from slipstream.checkpoints.files import INDEX, read_header
@@ -27,8 +25,6 @@ _SUFFIXES = (".json", ".jinja", ".model", ".tiktoken", ".txt", ".safetensors")
 
 
 class LockedFile(Record):
-    """One file as it was when it was hashed."""
-
     name: str
     size_bytes: int
     sha256: str
@@ -46,15 +42,6 @@ class WeightsLock(Record):
     folder: str
     with_code: bool = False
     files: tuple[LockedFile, ...]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _take_the_first_schema(cls, data: Any) -> Any:
-        """Convert a lock of schema 1, which also stated whether it was complete."""
-        if isinstance(data, dict) and data.get("schema_version") == 1 and data.get("complete"):
-            kept = {key: value for key, value in data.items() if key != "complete"}
-            return kept | {"schema_version": 2}
-        return data
 
     def by_name(self) -> dict[str, LockedFile]:
         return {file.name: file for file in self.files}
@@ -93,7 +80,6 @@ def save_lock(path: Path, lock: WeightsLock) -> None:
 def describe_model(
     name: str, place: Path, lock: WeightsLock, files: Mapping[str, LockedFile]
 ) -> LocalModel:
-    """Describe these files together."""
     return LocalModel(
         name=name,
         folder=Path(lock.folder),
@@ -102,25 +88,6 @@ def describe_model(
         size_bytes=sum(file.size_bytes for file in files.values()),
         lock=place,
     )
-
-
-def verify(lock: Path, report: Report = lambda _: None) -> tuple[str, ...]:
-    """Hash every file of a lock again, whatever its time says, and return what differs."""
-    kept = read_lock(lock)
-    if kept is None:
-        return (f"there is no {lock}",)
-    folder, faults = Path(kept.folder), []
-    total_bytes = sum(file.size_bytes for file in kept.files)
-    with ByteProgress(report, f"hashing {folder}", total_bytes) as progress:
-        for then in kept.files:
-            try:
-                now = hash_file(folder / then.name, then.name, progress.add)
-            except InvalidInputError as fault:
-                faults.append(fault.message)
-                continue
-            if now.sha256 != then.sha256:
-                faults.append(_describe_change(folder, then, now))
-    return tuple(faults)
 
 
 def hash_changed(
@@ -148,10 +115,7 @@ def hash_changed(
     return now, (*changed, *gone)
 
 
-def hash_file(
-    path: Path, name: str, on_bytes: Callable[[int], None] = lambda _: None
-) -> LockedFile:
-    """Hash a file and describe it under its name in the model."""
+def hash_file(path: Path, name: str, on_bytes: Callable[[int], None]) -> LockedFile:
     digest, buffer = hashlib.sha256(), memoryview(bytearray(CHUNK_BYTES))
     try:
         with path.open("rb", buffering=0) as file:
@@ -163,12 +127,7 @@ def hash_file(
         raise InvalidInputError(
             f"cannot read {path}: {fault.strerror}", hint="check its permissions and its disk"
         ) from fault
-    return _describe(status, name, digest.hexdigest())
-
-
-def describe_file(path: Path, name: str, sha256: str) -> LockedFile:
-    """Describe a file whose hash is known."""
-    return _describe(path.stat(), name, sha256)
+    return describe_file(status, name, digest.hexdigest())
 
 
 def is_unchanged(path: Path, known: LockedFile) -> bool:
@@ -178,7 +137,7 @@ def is_unchanged(path: Path, known: LockedFile) -> bool:
     return seen == (known.inode, known.modified_ns, known.size_bytes)
 
 
-def _describe(status: os.stat_result, name: str, sha256: str) -> LockedFile:
+def describe_file(status: os.stat_result, name: str, sha256: str) -> LockedFile:
     return LockedFile(
         name=name,
         size_bytes=status.st_size,

@@ -22,13 +22,12 @@ from slipstream.serving.weights.lock import (
     read_lock,
     require_whole,
     save_lock,
-    verify,
 )
 from slipstream.serving.weights.progress import Report
 from slipstream.serving.weights.snapshot import Snapshots
 from slipstream.user_folders import slipstream_cache
 
-__all__ = ["LocalModel", "obtain", "obtain_settings", "verify"]
+__all__ = ["LocalModel", "obtain", "obtain_settings"]
 
 
 def obtain(
@@ -38,17 +37,16 @@ def obtain(
     environment: Mapping[str, str],
     report: Report,
     draw: Report | None = None,
-    cache: Path | None = None,
     accept_changes: bool = False,
     with_code: bool = False,
 ) -> LocalModel:
     """Return a model's folder with every file that an engine needs, fetched and hashed if need be.
 
-    Locks are kept in `cache`, by default Slipstream's. `accept_changes` takes a folder as it is
-    now. `with_code` fetches Python files too, for a commit that somebody has read.
+    `accept_changes` takes a folder as it is now. `with_code` fetches Python files too, for a
+    commit that somebody has read.
     """
     folder = Path(name).expanduser()
-    locks = (cache or slipstream_cache(environment)).absolute() / "locks"
+    locks = slipstream_cache(environment).absolute() / "locks"
     keeper = _LockKeeper(name, locks, report, draw, accept_changes, with_code)
     try:
         if folder.is_dir():
@@ -109,7 +107,9 @@ class _LockKeeper:
         before = read_lock(self._place(folder))
         known = before.by_name() if before else {}
         if hashes is not None:
-            known = {file: describe_file(folder / file, file, hashes[file]) for file in hashes}
+            known = {
+                file: describe_file((folder / file).stat(), file, hashes[file]) for file in hashes
+            }
         now, faults = hash_changed(folder, names, known, self.report, self.draw)
         if faults and not self.accept_changes:
             raise InvalidInputError(

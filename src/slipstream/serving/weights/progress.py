@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Callable
-from threading import Lock
-from types import TracebackType
+from threading import RLock
 from typing import Any, Self
 
 from slipstream.units import show_bytes, show_time
@@ -28,18 +27,13 @@ class ByteProgress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._report, self._draw, self._work, self._total = report, draw, work, total_bytes
-        self._done, self._clock, self._lock = 0, clock, Lock()
+        self._done, self._clock, self._lock = 0, clock, RLock()
         self._began = self._shown = clock()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._draw:
             self._draw("")
         if self._total and kind is None:
@@ -47,20 +41,18 @@ class ByteProgress:
 
     def add(self, count: int) -> None:
         with self._lock:
-            self._reach(self._done + count)
+            self.reach(self._done + count)
 
     def reach(self, done: int) -> None:
-        """Set how many bytes are done."""
         with self._lock:
-            self._reach(done)
-
-    def _reach(self, done: int) -> None:
-        self._done, now = done, self._clock()
-        if now - self._shown >= (DRAW_EVERY_SECONDS if self._draw else LINE_EVERY_SECONDS):
+            self._done, now = done, self._clock()
+            if now - self._shown < (DRAW_EVERY_SECONDS if self._draw else LINE_EVERY_SECONDS):
+                return
             self._shown = now
-            (self._draw or self._report)(
-                (self._draw_bar() if self._draw else "") + self._describe()
-            )
+            if self._draw:
+                self._draw(self._draw_bar() + self._describe())
+            else:
+                self._report(self._describe())
 
     def _draw_bar(self) -> str:
         full = BAR_WIDTH * min(self._done, self._total) // max(self._total, 1)

@@ -45,7 +45,6 @@ class Snapshots:
         return found.resolved
 
     def find(self, commit: str) -> Path | None:
-        """Return the folder of a commit that is in the cache, whole or not."""
         return find_snapshot(self.name, commit, self._cache)
 
     def fetch(self, commit: str, *, with_code: bool) -> tuple[Path, dict[str, str]]:
@@ -146,7 +145,6 @@ class Snapshots:
 
     @property
     def offline(self) -> bool:
-        """Whether the user forbids network access."""
         return is_offline(self.environment)
 
     @property

@@ -39,8 +39,17 @@ class Listener:
         await send({"type": "http.response.body", "body": b"{}"})
 
 
+def bind(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+    return listener
+
+
 @contextmanager
-def listen(pair: Pair | None, authority: Pair | None = None) -> Iterator[Listener]:
+def listen(
+    pair: Pair | None, authority: Pair | None = None, *, uds: Path | None = None
+) -> Iterator[Listener]:
     app = Listener()
     config = uvicorn.Config(
         app,
@@ -52,8 +61,8 @@ def listen(pair: Pair | None, authority: Pair | None = None) -> Iterator[Listene
         ssl_cert_reqs=ssl.CERT_REQUIRED if authority else ssl.CERT_NONE,
     )
     server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        app.port = int(listener.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) if uds is None else bind(uds) as listener:
+        app.port = 0 if uds else int(listener.getsockname()[1])
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
@@ -163,25 +172,8 @@ def test_a_socket_with_a_certificate_is_reached_too(tmp_path: Path) -> None:
     pair = make_pair(tmp_path)
     address = Address.of(bare_plan("--uds", str(tmp_path / "it"), *pair.flags))
     assert (address.url, address.socket) == ("https://localhost", str(tmp_path / "it"))
-    app = Listener()
-    config = uvicorn.Config(
-        app,
-        uds=str(tmp_path / "it"),
-        log_level="critical",
-        lifespan="off",
-        ssl_certfile=pair.file,
-        ssl_keyfile=pair.key,
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            threading.Event().wait(0.01)
+    with listen(pair, uds=tmp_path / "it"):
         assert ask(address) is True
-    finally:
-        server.should_exit = True
-        thread.join()
 
 
 def test_a_sound_pair_of_files_is_accepted_without_a_word(tmp_path: Path) -> None:

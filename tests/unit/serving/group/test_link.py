@@ -10,17 +10,17 @@ import pytest
 from slipstream.errors import InvalidInputError
 from slipstream.planning.group import Group, Member
 from slipstream.serving.group import link as link_module
-from slipstream.serving.group.heartbeats import (
+from slipstream.serving.group.link import (
     MOST_BYTES,
+    SILENT_AFTER_SECONDS,
+    GroupLink,
     Heartbeat,
     Order,
     Report,
     read_secret,
     sign,
     verify,
-    write_secret,
 )
-from slipstream.serving.group.link import SILENT_AFTER_SECONDS, GroupLink
 from slipstream.serving.supervision.engine_process import choose_port
 
 SECRET = b"s" * 32
@@ -163,9 +163,10 @@ def test_two_links_hear_each_other_and_one_that_comes_back(
 
 
 def test_only_a_secret_that_nobody_else_can_read_is_taken(tmp_path: Path) -> None:
-    file = tmp_path / "fleet" / "a.key"
-    write_secret(file)
-    assert len(read_secret(file)) == 64
+    file = tmp_path / "a.key"
+    file.write_bytes(SECRET + b"\n")
+    file.chmod(0o600)
+    assert read_secret(file) == SECRET
     file.chmod(0o640)
     with pytest.raises(InvalidInputError, match="others may read") as refused:
         read_secret(file)

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -36,27 +37,21 @@ def make_network(folder: Path, *, of_the_host: bool) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("has_key", [True, False])
-@pytest.mark.parametrize("container", ["none", None])
-def test_outside_a_container_nothing_changes(
-    tmp_path: Path, container: Container | None, has_key: bool
-) -> None:
-    network = make_network(tmp_path, of_the_host=False)
-    assert decide_bind(host_in(container), has_key=has_key, interfaces=network) is None
-
-
-@pytest.mark.parametrize("of_the_host", [True, False])
-@pytest.mark.parametrize("container", ["docker", "podman", "kubernetes", "other"])
-def test_with_a_key_every_address_is_served(
-    tmp_path: Path, container: Container, of_the_host: bool
+@pytest.mark.parametrize(
+    ("container", "has_key", "of_the_host", "bind"),
+    [
+        *(("none", has_key, False, None) for has_key in (True, False)),
+        *((None, has_key, False, None) for has_key in (True, False)),
+        *((kind, True, True, "0.0.0.0") for kind in get_args(Container) if kind != "none"),
+        *((kind, True, False, "0.0.0.0") for kind in get_args(Container) if kind != "none"),
+        ("docker", False, True, None),
+    ],
+)
+def test_with_a_key_every_address_is_served_and_without_one_the_loopback_of_the_host(
+    tmp_path: Path, container: Container | None, has_key: bool, of_the_host: bool, bind: str | None
 ) -> None:
     network = make_network(tmp_path, of_the_host=of_the_host)
-    assert decide_bind(host_in(container), has_key=True, interfaces=network) == "0.0.0.0"
-
-
-def test_without_a_key_the_hosts_network_is_served_on_the_loopback(tmp_path: Path) -> None:
-    network = make_network(tmp_path, of_the_host=True)
-    assert decide_bind(host_in("docker"), has_key=False, interfaces=network) is None
+    assert decide_bind(host_in(container), has_key=has_key, interfaces=network) == bind
 
 
 def test_without_a_key_a_network_of_its_own_is_refused_with_what_to_type(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from slipstream.errors import InvalidInputError
-from slipstream.serving.service.systemd import Service, count_stop_seconds, render_unit
+from slipstream.serving.service.systemd import Service, render_unit
 from slipstream.serving.supervision.engine_process import GRACE_SECONDS
+from tests.snapshots import read_snapshot
 
 SERVICE = Service(
     command=Path("/opt/slipstream/bin/slipstream"),
@@ -20,73 +21,6 @@ SERVICE = Service(
     keys=Path("/etc/slipstream/keys.json"),
     models=Path("/srv/models"),
 )
-TEMPLATE = """\
-[Unit]
-Description=Slipstream serves qwen3-8b
-Wants=network-online.target
-After=network-online.target nvidia-persistenced.service
-StartLimitIntervalSec=900
-StartLimitBurst=3
-
-[Service]
-Type=notify
-User=slipstream
-ExecStart=/opt/slipstream/bin/slipstream serve /etc/slipstream/qwen3-8b.json
-Environment=HOME=%S/slipstream
-Environment=SLIPSTREAM_CACHE=%C/slipstream
-Environment=VLLM_CACHE_ROOT=%C/slipstream/vllm
-Environment=CUDA_CACHE_PATH=%C/slipstream/cuda
-Environment=TRITON_CACHE_DIR=%C/slipstream/triton
-Environment=FLASHINFER_WORKSPACE_BASE=%C/slipstream/flashinfer
-Environment=HF_HUB_CACHE=/srv/models
-Environment=SLIPSTREAM_KEYS=/etc/slipstream/keys.json
-StateDirectory=slipstream
-StateDirectoryMode=0700
-CacheDirectory=slipstream
-CacheDirectoryMode=0700
-KillMode=mixed
-TimeoutStartSec=600
-TimeoutStopSec={stop_seconds}
-WatchdogSec=60
-Restart=on-failure
-RestartSec=5
-RestartPreventExitStatus=1 2 3 4
-OOMPolicy=continue
-LimitNOFILE=65536
-LimitMEMLOCK=infinity
-
-NoNewPrivileges=yes
-CapabilityBoundingSet=
-AmbientCapabilities=
-ProtectSystem=strict
-ProtectHome=tmpfs
-PrivateTmp=yes
-ProtectProc=invisible
-ProtectControlGroups=yes
-ProtectKernelTunables=yes
-ProtectKernelModules=yes
-ProtectKernelLogs=yes
-ProtectHostname=yes
-LockPersonality=yes
-RestrictNamespaces=yes
-RestrictRealtime=yes
-RestrictSUIDSGID=yes
-RemoveIPC=yes
-RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
-SystemCallArchitectures=native
-SystemCallFilter=@system-service
-SystemCallFilter=~@privileged
-SystemCallFilter=pidfd_getfd
-SystemCallErrorNumber=EPERM
-UMask=0077
-LimitCORE=0
-ReadOnlyPaths=-%S/slipstream/.config
-ReadWritePaths=/srv/models
-
-[Install]
-WantedBy=multi-user.target
-"""
-UNIT = TEMPLATE.format(stop_seconds=count_stop_seconds(SERVICE.drain_seconds))
 ODD = replace(
     SERVICE, plan=Path("/etc/a b/100%/$HOME;.json"), models=Path('/srv/the "big" ones\\new')
 )
@@ -102,12 +36,9 @@ def ask_systemd(unit: str, folder: Path, *words: str) -> subprocess.CompletedPro
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def read_settings(unit: str) -> list[str]:
-    return [line for line in unit.splitlines() if not line.startswith("#")]
-
-
 def test_the_unit_file_is_this() -> None:
-    assert read_settings(render_unit(SERVICE)) == UNIT.splitlines()
+    unit = render_unit(SERVICE)
+    assert unit == read_snapshot("slipstream.service", unit)
 
 
 @pytest.mark.parametrize("drain", [0, 30, 600])
@@ -119,7 +50,7 @@ def test_systemd_waits_longer_than_the_drain_and_the_grace(drain: int) -> None:
 
 def test_without_keys_and_models_of_others_it_has_its_own() -> None:
     own = render_unit(replace(SERVICE, keys=None, models=None))
-    left = set(UNIT.splitlines()) - set(own.splitlines())
+    left = set(render_unit(SERVICE).splitlines()) - set(own.splitlines())
     assert left == {
         "Environment=SLIPSTREAM_KEYS=/etc/slipstream/keys.json",
         "Environment=HF_HUB_CACHE=/srv/models",

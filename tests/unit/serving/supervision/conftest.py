@@ -1,16 +1,30 @@
 """What the tests of supervisors share: a machine, and waits that are short."""
 
+from functools import partial
+from pathlib import Path
+
 import pytest
 
 from slipstream.hardware import Host, load_host
 from slipstream.serving.supervision import engine_life, supervisor
 from slipstream.serving.supervision.causes import ladder
+from tests.unit.serving.supervision.fake_engine import MakeStage, Stage
 
 
 @pytest.fixture
 def host() -> Host:
     """Return a machine without unified memory: nothing guards it."""
     return load_host("gb10").model_copy(update={"accelerators": ()})
+
+
+@pytest.fixture
+def make_stage(tmp_path: Path, host: Host) -> MakeStage:
+    return partial(Stage, tmp_path, host)
+
+
+@pytest.fixture
+def stage(make_stage: MakeStage) -> Stage:
+    return make_stage()
 
 
 @pytest.fixture

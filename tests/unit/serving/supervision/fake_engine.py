@@ -23,7 +23,7 @@ from tests.unit.planning.bare_plans import bare_plan
 from tests.unit.serving.test_run import RUN
 
 PROGRAM = '''
-import json, os, signal, ssl, sys, time
+import json, os, signal, ssl, subprocess, sys, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -108,6 +108,10 @@ class Handler(BaseHTTPRequestHandler):
         usage = {"prompt_tokens": 9, "completion_tokens": body["max_tokens"]}
         self.answer(json.dumps({"usage": usage}).encode())
 
+if find("worker"):
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    worker = subprocess.Popen([sys.executable, "-c", stubborn])
+    (folder / "worker").write_text(str(worker.pid))
 if rule := find("start"):
     die(rule)
 if find("deaf"):
@@ -150,6 +154,10 @@ class Peer:
         return None
 
 
+def rule(at: str, words: str = "", needs: list[str] | None = None, **more: Any) -> dict[str, Any]:
+    return {"at": at, "words": words, "with": needs or [], **more}
+
+
 def write_program(folder: Path, *rules: dict[str, Any]) -> Path:
     """Write the program as a package vllm, with its rules, and return where to import it from."""
     package = folder / "vllm" / "entrypoints" / "openai"
@@ -159,6 +167,14 @@ def write_program(folder: Path, *rules: dict[str, Any]) -> Path:
     (package / "api_server.py").write_text(PROGRAM)
     (folder / "rules").write_text(json.dumps(rules))
     return folder
+
+
+async def until(condition: Callable[[], object], said: Callable[[], object] = str) -> None:
+    """Wait until something holds; `said` is what to show if it never does."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, said()
+        await asyncio.sleep(0.01)
 
 
 async def connect(socket: Path, *messages: Record) -> Peer:
@@ -272,6 +288,9 @@ class Stage:
 
     def messages(self) -> str:
         return "\n".join(f"{event.state}: {event.message}" for event in self.events)
+
+
+MakeStage = Callable[..., Stage]
 
 
 def make_plan(port: int, *more: str) -> LaunchPlan:

@@ -3,13 +3,11 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import slipstream
 from slipstream.hardware import Host
 from slipstream.planning.group import Member
 from slipstream.planning.spreading import spread_plan
-from slipstream.serving.group.heartbeats import write_secret
 from slipstream.serving.run import Terms
 from slipstream.serving.served_plan import follow_head
 from slipstream.serving.supervision.engine_process import choose_port
@@ -55,19 +53,14 @@ class ServeSubcommand:
 class GroupStage:
     """A head and a follower, each with its run and its fake engine."""
 
-    def __init__(
-        self,
-        folder: Path,
-        host: Host,
-        head_rules: tuple[dict[str, Any], ...] = (),
-        follower_rules: tuple[dict[str, Any], ...] = (),
-    ) -> None:
+    def __init__(self, folder: Path, host: Host) -> None:
         secret = folder / "a.key"
-        write_secret(secret)
+        secret.write_bytes(b"s" * 32)
+        secret.chmod(0o600)
         for part in ("head", "follower"):
             (folder / part).mkdir()
-        self.head = Stage(folder / "head", host, *head_rules)
-        self.follower = Stage(folder / "follower", host, *follower_rules, terms=Terms(gated=False))
+        self.head = Stage(folder / "head", host)
+        self.follower = Stage(folder / "follower", host, terms=Terms(gated=False))
         for name, text in _MODULES.items():
             file = self.follower.fake / name
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,6 @@ import pytest
 
 from slipstream.cli.main import run
 from slipstream.errors import InvalidInputError
-from slipstream.hardware import Host
 from slipstream.records import read_record
 from slipstream.serving.access.gate_file import GateSettings
 from slipstream.serving.messages import GateCounts, Readiness
@@ -27,7 +26,7 @@ from slipstream.serving.supervision import chronicle, engine_process
 from slipstream.serving.supervision.engine_process import run_group
 from slipstream.serving.supervision.watching import gate_following, watchdog
 from tests.unit.full_disk import fill, unmount_disk
-from tests.unit.serving.supervision.fake_engine import Stage
+from tests.unit.serving.supervision.fake_engine import MakeStage, Stage
 from tests.unit.serving.supervision.test_supervisor import NO_ROOM
 
 
@@ -64,6 +63,13 @@ def remove_it(stage: Stage) -> Callable[[], None]:
     return lambda: None
 
 
+@pytest.fixture
+def small_stage(small_disk: Path, tmp_path: Path, make_stage: MakeStage) -> Stage:
+    """Return a stage whose runs are on a disk that can be filled."""
+    (tmp_path / "runs").symlink_to(small_disk)
+    return make_stage()
+
+
 async def fall_silent(stage: Stage) -> None:
     """Have the engine hang for long enough to be unready, and come back."""
     warmed, ready = stage.count("warming"), stage.count("ready")
@@ -86,9 +92,8 @@ def read_only(disk: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("spoil", [refuse_writing, put_a_file_there, remove_it])
 def test_a_run_that_cannot_be_written_down_goes_on(
-    tmp_path: Path, host: Host, spoil: Callable[[Stage], Callable[[], None]]
+    stage: Stage, spoil: Callable[[Stage], Callable[[], None]]
 ) -> None:
-    stage = Stage(tmp_path, host)
     pids, states = [], []
 
     async def act(stage: Stage) -> None:
@@ -126,8 +131,7 @@ def test_a_run_that_cannot_be_written_down_goes_on(
     assert trouble < again
 
 
-def test_what_is_told_may_fail_too(tmp_path: Path, host: Host) -> None:
-    stage = Stage(tmp_path, host)
+def test_what_is_told_may_fail_too(stage: Stage) -> None:
 
     def refuse(event: object) -> None:
         raise BrokenPipeError
@@ -138,10 +142,9 @@ def test_what_is_told_may_fail_too(tmp_path: Path, host: Host) -> None:
 
 
 def test_unwritten_events_are_kept_up_to_a_number(
-    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chronicle, "KEPT_EVENTS", 3)
-    stage = Stage(tmp_path, host)
     lonely = chronicle.Chronicle(stage.folder, stage.run, stage.events.append)
     undo = put_a_file_there(stage)
     for number in range(9):
@@ -154,10 +157,8 @@ def test_unwritten_events_are_kept_up_to_a_number(
     ]
 
 
-def test_an_engine_that_dies_over_an_unwritable_folder_is_replaced(
-    tmp_path: Path, host: Host
-) -> None:
-    stage = Stage(tmp_path, host, {"at": "say", "with": [], "words": NO_ROOM})
+def test_an_engine_that_dies_over_an_unwritable_folder_is_replaced(make_stage: MakeStage) -> None:
+    stage = make_stage({"at": "say", "with": [], "words": NO_ROOM})
     gates = []
 
     def find_gate() -> Path:
@@ -199,17 +200,15 @@ async def replace_engine(stage: Stage) -> None:
 
 
 def test_status_says_what_is_true_while_the_disk_is_read_only(
+    small_stage: Stage,
     small_disk: Path,
     tmp_path: Path,
-    host: Host,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "state" / "slipstream").mkdir(parents=True)
-    for link in (tmp_path / "runs", tmp_path / "state" / "slipstream" / "runs"):
-        link.symlink_to(small_disk)
-    stage = Stage(tmp_path, host)
+    (tmp_path / "state" / "slipstream" / "runs").symlink_to(small_disk)
 
     async def ask() -> dict[str, Any]:
         """Ask from another thread, as from another terminal: the supervisor has to answer."""
@@ -234,16 +233,16 @@ def test_status_says_what_is_true_while_the_disk_is_read_only(
                 await asyncio.sleep(0.05)
         assert (await ask())["restarts"] == 1
 
-    stage.serve(act)
+    small_stage.serve(act)
 
 
 def test_a_gate_whose_file_could_not_be_written_gets_its_rules_later_and_in_shared_memory(
-    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+    make_stage: MakeStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gate_following, "LOOK_EVERY_SECONDS", 0.02)
     rules = tmp_path / "gate.toml"
     rules.write_text("retry_after_seconds = 1\n")
-    stage = Stage(tmp_path, host, terms=Terms(gate_file=rules))
+    stage = make_stage(terms=Terms(gate_file=rules))
 
     async def follow(seconds: int) -> None:
         wanted = f'"retry_after_seconds": {seconds}'
@@ -273,10 +272,8 @@ def test_a_gate_whose_file_could_not_be_written_gets_its_rules_later_and_in_shar
 
 
 def test_a_full_disk_costs_no_engine_and_the_run_says_how_it_stands(
-    small_disk: Path, tmp_path: Path, host: Host
+    small_stage: Stage, small_disk: Path
 ) -> None:
-    (tmp_path / "runs").symlink_to(small_disk)
-    stage = Stage(tmp_path, host)
     seen = []
 
     async def act(stage: Stage) -> None:
@@ -294,32 +291,29 @@ def test_a_full_disk_costs_no_engine_and_the_run_says_how_it_stands(
         (small_disk / "filler").unlink()
         await asyncio.sleep(0.3)
 
-    stage.serve(act)
+    small_stage.serve(act)
     assert (seen[0].state, seen[0].restarts) == ("ready", 1)
-    assert [event.message for event in stage.folder.read_events()] == [
-        event.message for event in stage.events
+    assert [event.message for event in small_stage.folder.read_events()] == [
+        event.message for event in small_stage.events
     ]
-    assert "disk_full: there is no room left to write" in stage.messages()
+    assert "disk_full: there is no room left to write" in small_stage.messages()
 
 
 def test_a_new_run_on_a_full_disk_is_refused_and_leaves_nothing(
-    small_disk: Path, tmp_path: Path, host: Host
+    small_stage: Stage, small_disk: Path
 ) -> None:
-    (tmp_path / "runs").symlink_to(small_disk)
-    stage = Stage(tmp_path, host)
     fill(small_disk)
     other = RunFolder(small_disk / "two")
     with pytest.raises(InvalidInputError, match=r"^disk_full: ") as caught:
-        other.begin(stage.run)
+        other.begin(small_stage.run)
     assert caught.value.hint == f"df -h {other.path.parent}"
     assert not other.path.exists()
 
 
 def test_a_busy_engine_whose_gate_is_silent_is_not_taken_for_dead(
-    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watchdog, "STUCK_AFTER_SECONDS", 1.2)
-    stage = Stage(tmp_path, host)
 
     async def act(stage: Stage) -> None:
         await stage.reach("ready")

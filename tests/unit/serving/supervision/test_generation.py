@@ -142,24 +142,22 @@ def test_a_connection_that_is_closed_under_a_probe_is_replaced_at_once(ask: str)
     assert asyncio.run(ask_a_server_that_closes(ask)) == [True, True]
 
 
-def test_a_proof_without_drafts_is_one_generation() -> None:
-    engine = Engine()
-    proof = asyncio.run(prove(make_asker(engine), drafts=False))
-    assert len(engine.asked) == 1
+@pytest.mark.parametrize(
+    ("drafts", "accepted", "asked", "proven"),
+    [
+        (False, [], 1, (8, 0, 1.0)),
+        (True, [0, 0, 12], 3, (24, 12, 1.5)),
+        (True, [0] * 9, len(generation.PROOFS), (8 * len(generation.PROOFS), 0, 1.0)),
+    ],
+)
+def test_a_proof_tries_other_texts_until_a_draft_is_accepted(
+    drafts: bool, accepted: list[int], asked: int, proven: tuple[int, int, float]
+) -> None:
+    engine = Engine(accepted=accepted)
+    proof = asyncio.run(prove(make_asker(engine), drafts=drafts))
+    assert (proof.drafts, proof.accepted, proof.tokens_per_step) == proven
+    assert len({body["prompt"] for body in engine.asked}) == len(engine.asked) == asked
     assert proof.generation.tokens == generation.PROOF_TOKENS
-
-
-def test_a_proof_tries_other_texts_until_a_draft_is_accepted() -> None:
-    engine = Engine(accepted=[0, 0, 12])
-    proof = asyncio.run(prove(make_asker(engine), drafts=True))
-    assert (proof.drafts, proof.accepted, proof.tokens_per_step) == (24, 12, 1.5)
-    assert len({body["prompt"] for body in engine.asked}) == 3
-
-
-def test_a_proof_in_vain_ends() -> None:
-    engine = Engine(accepted=[0] * 9)
-    proof = asyncio.run(prove(make_asker(engine), drafts=True))
-    assert (proof.accepted, len(engine.asked)) == (0, len(generation.PROOFS))
 
 
 def test_a_probe_fails_on_an_error_and_a_generation_says_which() -> None:

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from slipstream.errors import EngineError
-from slipstream.hardware import Host, load_host
+from slipstream.hardware import Host
 from slipstream.planning.group import Group
 from slipstream.planning.settings import Choice
 from slipstream.serving.group import link
-from slipstream.serving.group.heartbeats import Heartbeat, Order, read_secret, sign
-from slipstream.serving.group.link import GroupLink
+from slipstream.serving.group.link import GroupLink, Heartbeat, Order, read_secret, sign
 from slipstream.serving.run import read_process
 from slipstream.serving.supervision import follower, peers
 from slipstream.serving.supervision.causes import ladder
@@ -22,6 +21,11 @@ from tests.unit.serving.supervision.group_stage import GroupStage
 from tests.unit.serving.supervision.test_supervisor import ILLEGAL, crash
 
 UNKNOWN_FLAG = "api_server.py: error: unrecognized arguments: --no-such-flag"
+
+
+@pytest.fixture
+def stage(tmp_path: Path, host: Host) -> GroupStage:
+    return GroupStage(tmp_path, host)
 
 
 @pytest.fixture(autouse=True)
@@ -33,10 +37,7 @@ def hurry(hurried: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "BEAT_EVERY_SECONDS", 0.05)
 
 
-def test_the_follower_is_ready_when_the_head_has_proven_a_generation(
-    tmp_path: Path, host: Host
-) -> None:
-    stage = GroupStage(tmp_path, host)
+def test_the_follower_is_ready_when_the_head_has_proven_a_generation(stage: GroupStage) -> None:
 
     async def look(stage: GroupStage) -> None:
         await stage.reach_ready()
@@ -54,8 +55,7 @@ def test_the_follower_is_ready_when_the_head_has_proven_a_generation(
 
 
 @pytest.mark.parametrize("dies", ["head", "follower"])
-def test_when_one_engine_dies_both_start_again(tmp_path: Path, host: Host, dies: str) -> None:
-    stage = GroupStage(tmp_path, host)
+def test_when_one_engine_dies_both_start_again(stage: GroupStage, dies: str) -> None:
     first = []
 
     async def kill(stage: GroupStage) -> None:
@@ -74,10 +74,10 @@ def test_when_one_engine_dies_both_start_again(tmp_path: Path, host: Host, dies:
 
 
 def test_when_the_link_is_cut_both_sides_end_and_start_again_once_it_is_back(
-    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+    stage: GroupStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link, "SILENT_AFTER_SECONDS", 2.0)
-    stage, cut = GroupStage(tmp_path, host), asyncio.Event()
+    cut = asyncio.Event()
     send = GroupLink._send
     monkeypatch.setattr(GroupLink, "_send", lambda *words: None if cut.is_set() else send(*words))
 
@@ -99,11 +99,10 @@ def test_when_the_link_is_cut_both_sides_end_and_start_again_once_it_is_back(
 
 
 def test_the_head_decides_the_ladder_by_what_the_follower_found(
-    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+    stage: GroupStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ladder, "CRASHES_A_PLAN", 1)
-    rules = (crash(ILLEGAL, ["--speculative-config"]),)
-    stage = GroupStage(tmp_path, host, follower_rules=rules)
+    stage.follower.set_rules(crash(ILLEGAL, ["--speculative-config"]))
 
     async def ready(stage: GroupStage) -> None:
         await stage.reach_ready()
@@ -116,8 +115,8 @@ def test_the_head_decides_the_ladder_by_what_the_follower_found(
         assert "--speculative-config" not in " ".join(rank.run.argv)
 
 
-def test_a_setting_that_one_rank_refuses_ends_the_group(tmp_path: Path, host: Host) -> None:
-    stage = GroupStage(tmp_path, host, follower_rules=(crash(UNKNOWN_FLAG),))
+def test_a_setting_that_one_rank_refuses_ends_the_group(stage: GroupStage) -> None:
+    stage.follower.set_rules(crash(UNKNOWN_FLAG))
 
     async def fail(stage: GroupStage) -> None:
         await stage.head.reach("failed")
@@ -129,8 +128,7 @@ def test_a_setting_that_one_rank_refuses_ends_the_group(tmp_path: Path, host: Ho
     assert stage.follower.count_starts() == 1, stage.messages()
 
 
-def test_the_head_waits_for_a_rank_that_left(tmp_path: Path, host: Host) -> None:
-    stage = GroupStage(tmp_path, host)
+def test_the_head_waits_for_a_rank_that_left(stage: GroupStage) -> None:
 
     async def leave_and_come_back(stage: GroupStage) -> None:
         await stage.reach_ready()
@@ -171,13 +169,12 @@ class Orders:
 
 
 def test_a_new_supervisor_waits_for_the_next_generation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stage: GroupStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follower, "LOOK_EVERY_SECONDS", 0.001)
-    stage = GroupStage(tmp_path, load_host("gb10")).follower
-    group = stage.run.plan.group
+    group = stage.follower.run.plan.group
     assert group is not None
-    head = Head(stage.chronicle, group)
+    head = Head(stage.follower.chronicle, group)
     orders = Orders(head, group)
 
     async def starts() -> bool:
@@ -202,16 +199,16 @@ def test_a_new_supervisor_waits_for_the_next_generation(
     assert asyncio.run(follow()) == [False, False, False, True, False, False, False]
 
 
-def test_a_successor_takes_only_the_rungs_that_are_not_behind_it(tmp_path: Path) -> None:
-    stage = GroupStage(tmp_path, load_host("gb10")).follower
-    group = stage.run.plan.group
+def test_a_successor_takes_only_the_rungs_that_are_not_behind_it(stage: GroupStage) -> None:
+    rank = stage.follower
+    group = rank.run.plan.group
     assert group is not None
-    halved = stage.run.plan.change(context=Choice(4096, "measured", "less-memory"))
-    stage.chronicle.update(plan=halved, rungs=("less-memory",))
-    head = Head(stage.chronicle, group)
+    halved = rank.run.plan.change(context=Choice(4096, "measured", "less-memory"))
+    rank.chronicle.update(plan=halved, rungs=("less-memory",))
+    head = Head(rank.chronicle, group)
     head._take_rungs(("less-memory", "eager"))
-    assert stage.run.plan.context == 4096
-    assert "--enforce-eager" in stage.run.plan.argv()
-    assert stage.run.rungs == ("less-memory", "eager")
+    assert rank.run.plan.context == 4096
+    assert "--enforce-eager" in rank.run.plan.argv()
+    assert rank.run.rungs == ("less-memory", "eager")
     with pytest.raises(EngineError, match="has stepped down"):
         head._take_rungs(())

@@ -9,15 +9,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pytest
 
 from slipstream.errors import EngineError
-from slipstream.hardware import Host
 from slipstream.serving.supervision import engine_life, supervisor
-from tests.unit.serving.supervision.fake_engine import Stage
-from tests.unit.serving.supervision.test_supervisor import rule
+from tests.unit.serving.supervision.fake_engine import MakeStage, Stage, rule
 
 pytestmark = pytest.mark.usefixtures("hurried")
 
@@ -72,10 +69,10 @@ def read_keys(stage: Stage) -> list[str]:
 
 
 def test_a_stranger_at_the_port_gets_no_byte_and_ends_the_start(
-    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_life, "STRANGER_SECONDS", 0.5)
-    stage = Stage(tmp_path, host, rule("stay"))
+    stage = make_stage(rule("stay"))
     seen = list[Stranger]()
 
     async def listen(stage: Stage) -> None:
@@ -96,10 +93,9 @@ def test_a_stranger_at_the_port_gets_no_byte_and_ends_the_start(
 
 
 def test_a_stranger_that_takes_the_port_of_a_dead_engine_gets_no_byte(
-    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "ADDRESS_WAIT_SECONDS", 0.1)
-    stage = Stage(tmp_path, host)
     received = list[bytes]()
 
     async def take_over(stage: Stage) -> None:
@@ -118,10 +114,9 @@ def test_a_stranger_that_takes_the_port_of_a_dead_engine_gets_no_byte(
 
 
 def test_a_successor_waits_for_an_address_that_somebody_else_has(
-    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "ADDRESS_WAIT_SECONDS", 0.1)
-    stage = Stage(tmp_path, host)
     stage.chronicle.update(successions=(stage.run.began_at,))
 
     async def until_ready(stage: Stage) -> None:
@@ -136,10 +131,7 @@ def test_a_successor_waits_for_an_address_that_somebody_else_has(
     assert stranger.received == b""
 
 
-def test_every_engine_has_a_key_of_its_own_and_health_is_asked_without_one(
-    tmp_path: Path, host: Host
-) -> None:
-    stage = Stage(tmp_path, host)
+def test_every_engine_has_a_key_of_its_own_and_health_is_asked_without_one(stage: Stage) -> None:
     digests = list[str]()
 
     async def die(stage: Stage) -> None:

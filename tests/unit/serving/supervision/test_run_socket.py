@@ -24,7 +24,7 @@ from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.run_socket import RunSocket
 from slipstream.steering.state import SteeringOrder, SteeringState
 from tests.unit.serving.kept_runs import keep
-from tests.unit.serving.supervision.fake_engine import Peer, connect
+from tests.unit.serving.supervision.fake_engine import Peer, connect, until
 from tests.unit.vllm_plugin.steering.reports import make_state
 
 
@@ -58,12 +58,6 @@ class Listening:
 @pytest.fixture
 def run(tmp_path: Path) -> Listening:
     return Listening(tmp_path)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def test_the_gate_is_told_what_holds_when_it_connects_and_what_changes(run: Listening) -> None:
@@ -203,7 +197,7 @@ def test_a_peer_that_does_not_read_is_hung_up_on(
 
 
 def test_another_user_is_not_heard(run: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_socket, "_find_user", lambda _: 12345)
+    monkeypatch.setattr(run_socket, "read_peer", lambda _: (1, 12345))
 
     async def act() -> None:
         stranger = await run.connect(LiveQuestion())

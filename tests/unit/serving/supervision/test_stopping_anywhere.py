@@ -6,21 +6,18 @@ import signal
 import time
 from collections.abc import Callable, Coroutine
 from itertools import groupby
-from pathlib import Path
 
 import pytest
 
-from slipstream.hardware import Host
 from slipstream.serving.run import Terms, read_process
 from slipstream.serving.supervision import generation, supervisor
 from slipstream.serving.supervision.causes import ladder
-from tests.unit.serving.supervision.fake_engine import Stage
+from tests.unit.serving.supervision.fake_engine import MakeStage, Stage, rule, until
 from tests.unit.serving.supervision.test_own_key import stranger_at
 from tests.unit.serving.supervision.test_supervisor import (
     ILLEGAL,
     crash,
     leave_two,
-    rule,
 )
 
 pytestmark = pytest.mark.usefixtures("hurried")
@@ -29,10 +26,7 @@ Act = Callable[[Stage], Coroutine[None, None, None]]
 
 
 async def until_said(stage: Stage, words: str) -> None:
-    deadline = time.monotonic() + 30
-    while words not in stage.messages():
-        assert time.monotonic() < deadline, stage.messages()
-        await asyncio.sleep(0.005)
+    await until(lambda: words in stage.messages(), stage.messages)
 
 
 async def at_once(stage: Stage) -> None:
@@ -103,8 +97,7 @@ CRASHES = crash(ILLEGAL)
     ],
 )
 def test_a_run_stops_in_every_state(
-    tmp_path: Path,
-    host: Host,
+    make_stage: MakeStage,
     monkeypatch: pytest.MonkeyPatch,
     act: Act,
     rules: tuple[dict[str, object], ...],
@@ -114,7 +107,7 @@ def test_a_run_stops_in_every_state(
     monkeypatch.setattr(ladder, "FIRST_WAIT_SECONDS", first_wait)
     monkeypatch.setattr(ladder, "LONGEST_WAIT_SECONDS", first_wait)
     monkeypatch.setattr(supervisor, "SETTLED_SECONDS", 1.0)
-    stage = Stage(tmp_path, host, *rules, terms=Terms(drain_seconds=20))
+    stage = make_stage(*rules, terms=Terms(drain_seconds=20))
     if act is while_proving:  # Only the proof hangs, and not the warm-up.
         stage.environment["HANG"] = str(generation.PROOF_TOKENS)
     began = time.monotonic()

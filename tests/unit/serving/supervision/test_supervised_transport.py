@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.hardware import Host
 from tests.unit.serving.access.certificates import make_pair
-from tests.unit.serving.supervision.fake_engine import Stage
+from tests.unit.serving.supervision.fake_engine import MakeStage, Stage, until
 from tests.unit.serving.supervision.test_supervisor import until_ready
 
 pytestmark = pytest.mark.usefixtures("hurried")
@@ -44,17 +43,16 @@ KEPT = {
 }
 
 
-def test_an_engine_with_a_certificate_becomes_ready(tmp_path: Path, host: Host) -> None:
+def test_an_engine_with_a_certificate_becomes_ready(make_stage: MakeStage, tmp_path: Path) -> None:
     pair = make_pair(tmp_path / "tls")
-    stage = Stage(tmp_path, host, words=pair.flags)
+    stage = make_stage(words=pair.flags)
     stage.serve(until_ready)
     assert str(stage.run.url).startswith("https://127.0.0.1:")
     assert f"ready at {stage.run.url}" in stage.messages()
     assert stage.run.state == "stopped"
 
 
-def test_an_engine_that_is_offline_has_no_secrets(tmp_path: Path, host: Host) -> None:
-    stage = Stage(tmp_path, host)
+def test_an_engine_that_is_offline_has_no_secrets(stage: Stage) -> None:
     stage.environment |= SECRETS | KEPT
     stage.serve(until_ready)
     given = json.loads((stage.fake / "environment").read_text())
@@ -104,18 +102,14 @@ WATCHED = {"WATCHDOG_USEC": "200000"}
 
 
 async def hears(systemd: Manager, line: str) -> None:
-    deadline = time.monotonic() + 20
-    while not systemd.count(line):
-        assert time.monotonic() < deadline, systemd.heard
-        await asyncio.sleep(0.02)
+    await until(lambda: systemd.count(line), lambda: systemd.heard)
 
 
 def test_systemd_hears_when_it_is_ready_that_it_lives_and_that_it_stops(
-    tmp_path: Path, host: Host, manager: tuple[str, Manager]
+    stage: Stage, manager: tuple[str, Manager]
 ) -> None:
     name, systemd = manager
     systemd.listens.set()
-    stage = Stage(tmp_path, host)
     stage.environment |= {"NOTIFY_SOCKET": name, **WATCHED}
     counted: list[int] = []
 
@@ -142,10 +136,9 @@ def test_systemd_hears_when_it_is_ready_that_it_lives_and_that_it_stops(
 
 
 def test_a_manager_that_was_busy_hears_of_it_later(
-    tmp_path: Path, host: Host, manager: tuple[str, Manager]
+    stage: Stage, manager: tuple[str, Manager]
 ) -> None:
     name, systemd = manager
-    stage = Stage(tmp_path, host)
     stage.environment |= {"NOTIFY_SOCKET": name, **WATCHED}
 
     async def listen(stage: Stage) -> None:
@@ -157,12 +150,9 @@ def test_a_manager_that_was_busy_hears_of_it_later(
     assert systemd.count("READY=1") == 1
 
 
-def test_a_supervisor_that_hangs_is_silent(
-    tmp_path: Path, host: Host, manager: tuple[str, Manager]
-) -> None:
+def test_a_supervisor_that_hangs_is_silent(stage: Stage, manager: tuple[str, Manager]) -> None:
     name, systemd = manager
     systemd.listens.set()
-    stage = Stage(tmp_path, host)
     stage.environment |= {"NOTIFY_SOCKET": name, **WATCHED}
 
     async def hang(stage: Stage) -> None:
@@ -176,9 +166,8 @@ def test_a_supervisor_that_hangs_is_silent(
 
 
 def test_a_manager_that_is_gone_or_meant_for_others_changes_nothing(
-    tmp_path: Path, host: Host
+    stage: Stage, tmp_path: Path
 ) -> None:
-    stage = Stage(tmp_path, host)
     stage.environment |= {
         "NOTIFY_SOCKET": str(tmp_path / "gone"),
         "WATCHDOG_USEC": "1",

@@ -4,13 +4,11 @@ import asyncio
 import os
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from slipstream.errors import EngineError, InvalidInputError
-from slipstream.hardware import Host
 from slipstream.planning.settings import Choice, Speculation
 from slipstream.serving.access.addresses import Address
 from slipstream.serving.messages import GateCounts, Readiness
@@ -19,7 +17,7 @@ from slipstream.serving.service import systemd
 from slipstream.serving.supervision import engine_life, engine_process, supervisor
 from slipstream.serving.supervision.watching import watchdog
 from slipstream.serving.support.examination import diagnose_run
-from tests.unit.serving.supervision.fake_engine import Stage
+from tests.unit.serving.supervision.fake_engine import MakeStage, Stage, rule
 
 ILLEGAL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
 NO_ROOM = (
@@ -31,10 +29,6 @@ SPECULATION = ["--speculative-config"]
 
 
 pytestmark = pytest.mark.usefixtures("hurried")
-
-
-def rule(at: str, words: str = "", needs: list[str] | None = None, **more: Any) -> dict[str, Any]:
-    return {"at": at, "words": words, "with": needs or [], **more}
 
 
 def crash(words: str, needs: list[str] | None = None) -> dict[str, Any]:
@@ -52,9 +46,16 @@ async def leave_two(stage: Stage) -> None:
     assert await gate.hear(Readiness) == Readiness(state="ready")
 
 
-def test_ready_is_said_after_a_generation_with_accepted_drafts(tmp_path: Path, host: Host) -> None:
-    stage = Stage(tmp_path, host)
-    stage.serve(until_ready)
+def test_ready_is_said_after_a_generation_with_accepted_drafts(stage: Stage) -> None:
+    alive = list[bool]()
+
+    async def look(stage: Stage) -> None:
+        await stage.reach("ready")
+        engine = stage.folder.read().engine
+        alive.append(engine is not None and is_alive(engine))
+
+    stage.serve(look)
+    assert (alive, stage.run.engine) == ([True], None)
     states = list(dict.fromkeys(event.state for event in stage.events))
     assert states == ["starting", "warming", "ready", "draining", "stopping", "stopped"]
     told = stage.run.measurements
@@ -66,10 +67,8 @@ def test_ready_is_said_after_a_generation_with_accepted_drafts(tmp_path: Path, h
     assert read_process(stage.pid()) is None
 
 
-def test_the_gate_is_told_every_state_and_its_settings_hold_no_key(
-    tmp_path: Path, host: Host
-) -> None:
-    stage, states = Stage(tmp_path, host), list[str]()
+def test_the_gate_is_told_every_state_and_its_settings_hold_no_key(make_stage: MakeStage) -> None:
+    stage, states = make_stage(), list[str]()
 
     async def listen(stage: Stage) -> None:
         await stage.reach("warming")
@@ -87,8 +86,8 @@ def test_the_gate_is_told_every_state_and_its_settings_hold_no_key(
     assert not stage.folder.socket.exists()
 
 
-def test_a_drafter_that_is_never_accepted_is_left_out(tmp_path: Path, host: Host) -> None:
-    stage = Stage(tmp_path, host, rule("drafts"))
+def test_a_drafter_that_is_never_accepted_is_left_out(make_stage: MakeStage) -> None:
+    stage = make_stage(rule("drafts"))
     stage.serve(until_ready)
     assert stage.run.rungs == ("no-speculation",)
     assert stage.run.plan.drafter is None
@@ -98,17 +97,17 @@ def test_a_drafter_that_is_never_accepted_is_left_out(tmp_path: Path, host: Host
 
 @pytest.mark.parametrize(("steered", "rungs"), [(True, ()), (False, ("no-speculation",))])
 def test_drafts_that_steering_left_out_are_no_fault_of_the_drafter(
-    tmp_path: Path, host: Host, steered: bool, rungs: tuple[str, ...]
+    make_stage: MakeStage, steered: bool, rungs: tuple[str, ...]
 ) -> None:
-    stage = Stage(tmp_path, host, rule("undrafted", "", []), terms=Terms(steered=steered))
+    stage = make_stage(rule("undrafted", "", []), terms=Terms(steered=steered))
     stage.serve(until_ready)
     assert stage.run.rungs == rungs
 
 
 def test_a_restart_waits_for_the_address_of_an_engine_that_never_served(
-    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage, asked = Stage(tmp_path, host, crash(UNKNOWN)), []
+    stage, asked = make_stage(crash(UNKNOWN)), []
     free = Address.require_free
 
     def require_free(address: Address) -> None:
@@ -131,8 +130,8 @@ def test_a_restart_waits_for_the_address_of_an_engine_that_never_served(
     assert stage.run.state == "stopped"
 
 
-def test_text_that_does_not_repeat_is_no_fault_of_ngrams(tmp_path: Path, host: Host) -> None:
-    stage = Stage(tmp_path, host, rule("drafts"))
+def test_text_that_does_not_repeat_is_no_fault_of_ngrams(make_stage: MakeStage) -> None:
+    stage = make_stage(rule("drafts"))
     ngram = Speculation(method=Choice("ngram", "user", "requested"))
     plan = stage.run.plan.change(speculation=ngram)
     stage.chronicle.run = stage.run.model_copy(update={"plan": plan})
@@ -141,23 +140,7 @@ def test_text_that_does_not_repeat_is_no_fault_of_ngrams(tmp_path: Path, host: H
     assert len(stage.starts()) == 1
 
 
-def test_an_engine_that_dies_at_work_is_replaced(tmp_path: Path, host: Host) -> None:
-    stage = Stage(tmp_path, host)
-
-    async def kill(stage: Stage) -> None:
-        await stage.reach("ready")
-        os.kill(stage.pid(), signal.SIGKILL)
-        await stage.reach("ready", times=2)
-
-    stage.serve(kill)
-    assert stage.run.restarts == 1
-    assert stage.run.rungs == ()
-    assert stage.starts()[0] == stage.starts()[1]
-    assert (stage.folder.path / "engine-1.log").exists()
-
-
-def test_a_few_failed_health_checks_do_not_end_an_engine(tmp_path: Path, host: Host) -> None:
-    stage = Stage(tmp_path, host)
+def test_a_few_failed_health_checks_do_not_end_an_engine(stage: Stage) -> None:
 
     async def fail_for_a_moment(stage: Stage) -> None:
         await stage.reach("ready")
@@ -173,10 +156,9 @@ def test_a_few_failed_health_checks_do_not_end_an_engine(tmp_path: Path, host: H
 
 
 def test_an_engine_whose_health_check_keeps_failing_is_replaced(
-    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_life, "HEALTH_FAILING_SECONDS", 0.5)
-    stage = Stage(tmp_path, host)
 
     async def fail_for_good(stage: Stage) -> None:
         await stage.reach("ready")
@@ -190,8 +172,8 @@ def test_an_engine_whose_health_check_keeps_failing_is_replaced(
     assert "the health check failed" in stage.messages()
 
 
-def test_illegal_accesses_lead_down_to_plain_decoding(tmp_path: Path, host: Host) -> None:
-    stage = Stage(tmp_path, host, crash(ILLEGAL, SPECULATION))
+def test_illegal_accesses_lead_down_to_plain_decoding(make_stage: MakeStage) -> None:
+    stage = make_stage(crash(ILLEGAL, SPECULATION))
     stage.serve(until_ready)
     assert stage.run.rungs == ("eager", "short-drafts", "no-speculation")
     plans = [" ".join(start) for start in stage.starts()]
@@ -204,117 +186,72 @@ def test_illegal_accesses_lead_down_to_plain_decoding(tmp_path: Path, host: Host
     )
 
 
-def test_running_out_of_memory_lowers_the_context(tmp_path: Path, host: Host) -> None:
-    stage = Stage(tmp_path, host, crash(NO_ROOM))
-    with pytest.raises(EngineError):
-        stage.serve()
-    assert stage.run.rungs == ("less-memory",)
-    lengths = [start[start.index("--max-model-len") + 1] for start in stage.starts()]
-    assert lengths == ["8192"] * 3 + ["4096"] * 3
-    assert stage.run.state == "failed"
-
-
-def test_a_setting_that_the_engine_refuses_is_not_tried_again(tmp_path: Path, host: Host) -> None:
-    words = "api_server.py: error: unrecognized arguments: --warp-speed"
-    stage = Stage(tmp_path, host, crash(words))
-    with pytest.raises(EngineError) as caught:
-        stage.serve()
-    assert len(stage.starts()) == 1
-    assert stage.run.state == "failed"
-    assert caught.value.details
-
-
-def test_a_silent_death_by_sigkill_counts_as_running_out_of_memory(
-    tmp_path: Path, host: Host
+@pytest.mark.parametrize(
+    ("fault", "starts", "rungs", "finding"),
+    [
+        (crash(NO_ROOM), 6, ("less-memory",), "memory"),
+        (crash("api_server.py: error: unrecognized arguments: --warp-speed"), 1, (), "--warp"),
+        (rule("start", signal=signal.SIGKILL), 6, ("less-memory",), "SIGKILL"),
+        (rule("request", signal=signal.SIGKILL), 6, ("less-memory",), "SIGKILL"),
+        (rule("start", signal=signal.SIGILL), 1, (), "does not know an instruction"),
+        (crash(UNKNOWN), 6, ("no-speculation",), None),
+    ],
+)
+def test_an_engine_that_never_gets_ready_is_given_up_with_its_cause(
+    stage: Stage, fault: dict[str, Any], starts: int, rungs: tuple[str, ...], finding: str | None
 ) -> None:
-    stage = Stage(tmp_path, host, rule("start", signal=signal.SIGKILL))
+    stage.set_rules(fault)
     with pytest.raises(EngineError) as caught:
         stage.serve()
-    assert stage.run.rungs == ("less-memory",)
+    assert (len(stage.starts()), stage.run.rungs, stage.run.state) == (starts, rungs, "failed")
+    if finding is None:
+        assert (caught.value.details, caught.value.hint) == ((), "slipstream logs one")
+    else:
+        assert finding in caught.value.details[0]
+    lengths = [start[start.index("--max-model-len") + 1] for start in stage.starts()]
+    less = ["8192"] * 3 + ["4096"] * 3
+    assert lengths == (less if "less-memory" in rungs else ["8192"] * starts)
+
+
+def test_a_silent_death_by_a_signal_is_told_and_diagnosed(make_stage: MakeStage) -> None:
+    stage = make_stage(rule("start", signal=signal.SIGKILL))
+    with pytest.raises(EngineError) as caught:
+        stage.serve()
     assert "the engine ended by itself with signal 9" in stage.messages()
-    assert "SIGKILL" in caught.value.details[0]
     assert "dmesg" in caught.value.hint
     assert [finding.signature for finding in diagnose_run(stage.folder).findings] == ["killed"]
 
 
-def test_an_api_server_that_dies_by_sigkill_under_a_request_is_diagnosed(
-    tmp_path: Path, host: Host
-) -> None:
-    stage = Stage(tmp_path, host, rule("request", signal=signal.SIGKILL))
-    with pytest.raises(EngineError) as caught:
-        stage.serve()
-    assert stage.run.rungs == ("less-memory",)
-    assert "SIGKILL" in caught.value.details[0]
-
-
-def test_an_instruction_that_the_processor_lacks_is_not_tried_again(
-    tmp_path: Path, host: Host
-) -> None:
-    stage = Stage(tmp_path, host, rule("start", signal=signal.SIGILL))
-    with pytest.raises(EngineError) as caught:
-        stage.serve()
-    assert len(stage.starts()) == 1
-    assert "does not know an instruction" in caught.value.details[0]
-
-
-def test_an_unknown_fault_ends_without_speculation_or_not_at_all(
-    tmp_path: Path, host: Host
-) -> None:
-    stage = Stage(tmp_path, host, crash(UNKNOWN))
-    with pytest.raises(EngineError) as caught:
-        stage.serve()
-    assert len(stage.starts()) == 2 * 3
-    assert stage.run.rungs == ("no-speculation",)
-    assert caught.value.hint == "slipstream logs one"
-
-
-def test_an_engine_that_hangs_is_unready_and_then_replaced(
-    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("stuck_after", [1.2, 60.0])
+def test_an_engine_that_hangs_is_unready_and_replaced_unless_it_recovers(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, stuck_after: float
 ) -> None:
     for name, seconds in (
         ("READY_WITHIN_SECONDS", 0.6),
-        ("STUCK_AFTER_SECONDS", 1.2),
+        ("STUCK_AFTER_SECONDS", stuck_after),
         ("PROBE_EVERY_SECONDS", 0.2),
         ("UNKNOWN_PREFILL_TOKENS_PER_S", 1e9),
     ):
         monkeypatch.setattr(watchdog, name, seconds)
     monkeypatch.setattr("slipstream.serving.supervision.generation.PROBE_SECONDS", 0.1)
-    stage = Stage(tmp_path, host)
+    is_replaced = stuck_after < 60
 
     async def hang(stage: Stage) -> None:
         await stage.reach("ready")
         (stage.fake / "hang").touch()
         await stage.reach("warming", times=2)
-        await stage.reach("starting", times=2)
+        if is_replaced:
+            await stage.reach("starting", times=2)
         (stage.fake / "hang").unlink()
         await stage.reach("ready", times=2)
 
     stage.serve(hang)
-    assert stage.run.restarts == 1
+    assert stage.run.restarts == is_replaced
     assert "failed probes" in stage.messages()
 
 
-def test_an_engine_that_recovers_is_ready_again_without_a_restart(
-    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watchdog, "READY_WITHIN_SECONDS", 0.6)
-    monkeypatch.setattr(watchdog, "PROBE_EVERY_SECONDS", 0.2)
-    monkeypatch.setattr("slipstream.serving.supervision.generation.PROBE_SECONDS", 0.1)
-    stage = Stage(tmp_path, host)
-
-    async def pause(stage: Stage) -> None:
-        await stage.reach("ready")
-        (stage.fake / "hang").touch()
-        await stage.reach("warming", times=2)
-        (stage.fake / "hang").unlink()
-        await stage.reach("ready", times=2)
-
-    stage.serve(pause)
-    assert stage.run.restarts == 0
-
-
-def test_a_second_signal_cuts_the_grace_short(tmp_path: Path, host: Host) -> None:
-    stage = Stage(tmp_path, host, rule("deaf"))
+def test_a_second_signal_cuts_the_grace_short(make_stage: MakeStage) -> None:
+    stage = make_stage(rule("deaf"))
 
     async def stop_twice(stage: Stage) -> None:
         await stage.reach("ready")
@@ -335,17 +272,17 @@ def test_a_second_signal_cuts_the_grace_short(tmp_path: Path, host: Host) -> Non
     ],
 )
 def test_a_part_of_ours_that_was_not_applied_is_told(
-    tmp_path: Path, host: Host, line: str, effect: str
+    make_stage: MakeStage, line: str, effect: str
 ) -> None:
-    stage = Stage(tmp_path, host, rule("say", f"WARNING {line}"))
+    stage = make_stage(rule("say", f"WARNING {line}"))
     stage.serve(until_ready)
     assert f"starting: {line}; {effect}" in stage.messages()
 
 
 def test_a_start_that_is_stopped_leaves_nothing_and_gets_little_grace(
-    tmp_path: Path, host: Host
+    make_stage: MakeStage,
 ) -> None:
-    stage = Stage(tmp_path, host, rule("deaf"), rule("say", "deaf now"), rule("stay"))
+    stage = make_stage(rule("deaf"), rule("say", "deaf now"), rule("stay"))
 
     async def until_deaf(stage: Stage) -> None:
         while not (log := stage.folder.engine_log).exists() or "deaf now" not in log.read_text():
@@ -358,8 +295,8 @@ def test_a_start_that_is_stopped_leaves_nothing_and_gets_little_grace(
     assert read_process(stage.pid()) is None
 
 
-def test_requests_under_way_are_waited_for_and_then_cut_off(tmp_path: Path, host: Host) -> None:
-    stage = Stage(tmp_path, host, terms=Terms(drain_seconds=1))
+def test_requests_under_way_are_waited_for_and_then_cut_off(make_stage: MakeStage) -> None:
+    stage = make_stage(terms=Terms(drain_seconds=1))
     stage.serve(leave_two)
     (drained,) = [event for event in stage.events if event.state == "stopping"]
     assert drained.message.startswith("2 requests were cut off")
@@ -368,27 +305,13 @@ def test_requests_under_way_are_waited_for_and_then_cut_off(tmp_path: Path, host
 
 
 def test_a_deaf_engine_ends_within_the_time_that_systemd_gives(
-    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "GRACE_SECONDS", 1)
     monkeypatch.setattr(systemd, "GRACE_SECONDS", 1)
     monkeypatch.setattr(systemd, "STOP_MARGIN_SECONDS", 5)
-    stage = Stage(tmp_path, host, rule("deaf"), terms=Terms(drain_seconds=1))
+    stage = make_stage(rule("deaf"), terms=Terms(drain_seconds=1))
     stage.serve(leave_two)
     began = next(event.at for event in stage.events if event.state == "draining")
     took = (stage.events[-1].at - began).total_seconds()
     assert 2 <= took <= systemd.count_stop_seconds(1)
-
-
-def test_the_run_names_the_engine_only_while_it_lives(tmp_path: Path, host: Host) -> None:
-    stage = Stage(tmp_path, host)
-    alive = []
-
-    async def look(stage: Stage) -> None:
-        await stage.reach("ready")
-        engine = stage.folder.read().engine
-        alive.append(engine is not None and is_alive(engine))
-
-    stage.serve(look)
-    assert alive == [True]
-    assert stage.folder.read().engine is None

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,10 @@ import os, sys, time
 from pathlib import Path
 from slipstream.serving.supervision.engine_process import start_group
 command, successor = [sys.executable, "-c", sys.argv[1]], sys.argv[3:]
-process = start_group(command, os.environ, Path(sys.argv[2]), successor=successor)
+wait = float(os.environ.get("WAIT", 0))
+process = start_group(
+    command, os.environ, Path(sys.argv[2]), successor=successor, successor_wait_seconds=wait
+)
 print(process.pid, flush=True)
 time.sleep(60)
 """
@@ -75,33 +80,36 @@ def test_a_killed_command_takes_its_children_along(tmp_path: Path) -> None:
     assert [pid for pid in pids if read_process(pid)] == []
 
 
-def test_a_killed_owner_leaves_nothing(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    command = [sys.executable, "-c", OWNER, STAYS, str(log)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as owner:
+@contextmanager
+def owned(folder: Path, successor: str = "", **variables: str) -> Iterator[list[int]]:
+    """Yield the warden and the family of an owner that runs, which is then killed."""
+    log = folder / "log"
+    succeeding = [sys.executable, "-c", successor] if successor else []
+    command = [sys.executable, "-c", OWNER, STAYS, str(log), *succeeding]
+    environment = {**os.environ, **variables}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as owner:
         assert owner.stdout is not None
         warden = int(owner.stdout.readline())
-        pids = [int(word) for word in read_when_written(log, 3)]
-        assert all(read_process(pid) for pid in (warden, *pids))
+        family = [int(word) for word in read_when_written(log, 3)]
+        yield [warden, *family]
         owner.kill()
-        wait_until_gone([warden, *pids])
+
+
+def test_a_killed_owner_leaves_nothing(tmp_path: Path) -> None:
+    with owned(tmp_path) as pids:
+        assert all(read_process(pid) for pid in pids)
+    wait_until_gone(pids)
 
 
 def test_the_warden_becomes_the_successor_of_a_killed_owner(tmp_path: Path) -> None:
-    log, told = tmp_path / "log", tmp_path / "successor"
+    told = tmp_path / "successor"
     program = (
         f"import os; open({str(told)!r}, 'w').write(f'{{os.getpid()}} {{os.environ[\"HERE\"]}}')"
     )
-    successor = [sys.executable, "-c", program]
-    command = [sys.executable, "-c", OWNER, STAYS, str(log), *successor]
-    environment = {**os.environ, "HERE": "yes"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as owner:
-        assert owner.stdout is not None
-        warden = owner.stdout.readline().decode().strip()
-        pids = [int(word) for word in read_when_written(log, 3)]
-        owner.kill()
-        assert read_when_written(told, 2) == [warden, "yes"]
-        assert [pid for pid in pids if read_process(pid)] == []
+    with owned(tmp_path, program, HERE="yes") as (warden, *pids):
+        pass
+    assert read_when_written(told, 2) == [str(warden), "yes"]
+    assert [pid for pid in pids if read_process(pid)] == []
 
 
 def test_a_killed_warden_is_seen_and_its_group_can_be_ended(tmp_path: Path) -> None:
@@ -124,17 +132,10 @@ def test_the_environment_is_in_no_command_line(tmp_path: Path) -> None:
 
 
 def test_a_warden_that_waits_to_succeed_can_be_stopped(tmp_path: Path) -> None:
-    log, told = tmp_path / "log", tmp_path / "successor"
+    told = tmp_path / "successor"
     program = f"open({str(told)!r}, 'w').write('here')"
-    owner_program = OWNER.replace(
-        "successor=successor", "successor=successor, successor_wait_seconds=60"
-    )
-    command = [sys.executable, "-c", owner_program, STAYS, str(log), sys.executable, "-c", program]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as owner:
-        assert owner.stdout is not None
-        warden = int(owner.stdout.readline())
-        pids = [int(word) for word in read_when_written(log, 3)]
-        owner.kill()
+    with owned(tmp_path, program, WAIT="60") as (warden, *pids):
+        pass
     wait_until_gone(pids)
     deadline = time.monotonic() + 10
     while read_process(warden):
@@ -144,19 +145,13 @@ def test_a_warden_that_waits_to_succeed_can_be_stopped(tmp_path: Path) -> None:
     assert not told.exists()
 
 
-@pytest.mark.parametrize(("wait", "least"), [(0.0, SUCCEED_AFTER_SECONDS), (2.0, 2.0)])
+@pytest.mark.parametrize(("wait", "least"), [("0", SUCCEED_AFTER_SECONDS), ("2", 2.0)])
 def test_a_successor_comes_after_the_wait_that_the_owner_set(
-    tmp_path: Path, wait: float, least: float
+    tmp_path: Path, wait: str, least: float
 ) -> None:
-    log, told = tmp_path / "log", tmp_path / "successor"
+    told = tmp_path / "successor"
     program = f"import time; open({str(told)!r}, 'w').write(str(time.monotonic()))"
-    owner_program = OWNER.replace(
-        "successor=successor", f"successor=successor, successor_wait_seconds={wait}"
-    )
-    command = [sys.executable, "-c", owner_program, STAYS, str(log), sys.executable, "-c", program]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as owner:
-        read_when_written(log, 3)
-        owner.kill()
+    with owned(tmp_path, program, WAIT=wait):
         killed = time.monotonic()
-        (began,) = read_when_written(told, 1)
+    (began,) = read_when_written(told, 1)
     assert float(began) - killed >= least

@@ -1,6 +1,5 @@
 """A folder is hashed once, and a changed or broken file is refused before an engine starts."""
 
-import json
 import os
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -10,7 +9,7 @@ import pytest
 
 from slipstream.errors import InvalidInputError
 from slipstream.serving.weights.lock import WeightsLock
-from slipstream.serving.weights.obtaining import LocalModel, obtain, verify
+from slipstream.serving.weights.obtaining import LocalModel, obtain
 from tests.unit.serving.weights.pieces import CONFIG, flip, make_index, make_shard
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
@@ -39,8 +38,7 @@ class Bench:
         return obtain(
             str(self.folder),
             revision=None,
-            cache=self.cache,
-            environment={},
+            environment={"SLIPSTREAM_CACHE": str(self.cache)},
             report=self.lines.append,
             accept_changes=accept_changes,
             with_code=with_code,
@@ -126,7 +124,6 @@ def test_a_flipped_bit_is_refused_with_both_hashes_until_it_is_accepted(bench: B
         assert fault.hint == HINT
     model = bench.obtain(accept_changes=True)
     assert bench.obtain() == model
-    assert verify(model.lock) == ()
 
 
 def test_every_change_is_told_at_once_and_a_file_that_is_gone_is_one(bench: Bench) -> None:
@@ -140,22 +137,6 @@ def test_every_change_is_told_at_once_and_a_file_that_is_gone_is_one(bench: Benc
     assert f"chat_template.jinja of {bench.folder} is missing" in fault.details
     assert bench.obtain(accept_changes=True).files == len(FILES) - 1
     assert bench.obtain().files == len(FILES) - 1
-
-
-def test_a_bit_that_flips_behind_the_file_systems_back_is_found_by_verify(bench: Bench) -> None:
-    lock = bench.obtain().lock
-    assert verify(lock) == ()
-    bench.write(FIRST, flip(FILES[FIRST]), later_ns=0)
-    (bench.folder / "config.json").unlink()
-    bench.lines.clear()
-    wrong = verify(lock, bench.lines.append)
-    assert wrong[0] == f"cannot read {bench.folder / 'config.json'}: No such file or directory"
-    assert wrong[1].startswith(f"{FIRST} of {bench.folder} has changed since ")
-    assert len(wrong) == 2
-
-
-def test_to_verify_what_was_never_hashed_tells_so(tmp_path: Path) -> None:
-    assert verify(tmp_path / "no.json") == (f"there is no {tmp_path / 'no.json'}",)
 
 
 def test_shards_cut_short_or_too_long_are_refused_before_they_are_hashed(bench: Bench) -> None:
@@ -231,28 +212,12 @@ def test_a_cache_that_was_named_from_here_is_named_for_everywhere(
 
 def test_a_folder_has_no_revision(bench: Bench) -> None:
     with pytest.raises(InvalidInputError, match="is a local folder and has no revision main"):
-        obtain(
-            str(bench.folder),
-            revision="main",
-            cache=bench.cache,
-            environment={},
-            report=bench.lines.append,
-        )
+        obtain(str(bench.folder), revision="main", environment={}, report=bench.lines.append)
 
 
 @pytest.mark.parametrize(
     "name", ["nothing", "./a/b", "/no/such", "~/none", "a/b/c", "../b", "a/.."]
 )
-def test_neither_a_folder_nor_a_name_is_refused(tmp_path: Path, name: str) -> None:
+def test_neither_a_folder_nor_a_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidInputError, match="it is not the name of a model on the hub"):
-        obtain(name, revision=None, cache=tmp_path, environment={}, report=lambda _: None)
-
-
-def test_a_lock_of_the_first_schema_still_counts(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    lock = bench.obtain().lock
-    old = json.loads(lock.read_text()) | {"schema_version": 1, "complete": True}
-    lock.write_text(json.dumps(old))
-    assert bench.obtain().files == len(FILES)
-    bench.write(FIRST, flip(FILES[FIRST]))
-    assert "has changed since" in bench.refuse().message
+        obtain(name, revision=None, environment={}, report=lambda _: None)

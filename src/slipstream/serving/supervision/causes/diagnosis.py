@@ -121,8 +121,6 @@ class Signature(Record):
 
 
 class SignatureFile(Record):
-    """The signatures of one subject."""
-
     schema_version: Literal[1]
     signatures: tuple[Signature, ...]
 
@@ -202,7 +200,6 @@ def diagnose_file(
 
 
 def _clean(text: str) -> str:
-    """Return the lines without calm records, quotes of requests and process prefixes."""
     return _PREFIX.sub("", drop_quotes(text).replace("\r", "\n"))
 
 

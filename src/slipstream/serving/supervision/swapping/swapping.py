@@ -10,7 +10,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from slipstream.checkpoints.pairing import Fault
+from slipstream.checkpoints.pairing import Fault, refuse
 from slipstream.errors import EngineError, SlipstreamError
 from slipstream.serving.messages import DrafterOrder, DrafterResult
 from slipstream.serving.plugin_settings import takes_swaps, with_drafter
@@ -168,7 +168,6 @@ class Swapping:
         proofs: tuple[Proof | None, Proof | None] = (None, None),
         result: DrafterResult | None = None,
     ) -> None:
-        """Load the previous drafter again, and report why."""
         self._end_watch()
         previous, left = self._chronicle.run.drafters[-2:]
         order = order or SwapOrder(name=left.name, folder=left.folder)
@@ -220,7 +219,6 @@ class Swapping:
         return result
 
     def _change_drafter(self, name: str, folder: Path) -> None:
-        """Save in the run which drafter serves from now on."""
         run, current = self._chronicle.run, self._current
         known = run.drafters or (current,)
         added = ServedDrafter(name=name, folder=folder, since=datetime.now(UTC))
@@ -271,7 +269,7 @@ class Swapping:
             if not watch.test.can_decide:
                 what = f"{self._current.name} has served too few requests to compare a trial with"
                 hint = "wait for more requests, or leave --trial out"
-                faults = [Fault(code="swap-trial", verdict="refuse", message=what, hint=hint)]
+                faults = [refuse("swap-trial", what, hint)]
         return faults
 
     @property

@@ -56,7 +56,6 @@ class GateFollowing:
         return bool(changes)
 
     def _read_new(self, file: Path) -> GateRules | None:
-        """Return the rules if their file has changed since it was last read."""
         try:
             status = file.stat()
             version = (status.st_mtime_ns, status.st_size, status.st_ino)

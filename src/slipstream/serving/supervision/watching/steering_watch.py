@@ -97,7 +97,6 @@ class SteeringWatch:
         )
 
     async def _is_slowed(self) -> bool:
-        """Return whether an accelerator with work runs at a fraction of its clock."""
         counts = self._socket.counts
         if counts is None or not counts.in_flight:
             return False
@@ -138,6 +137,5 @@ class SteeringWatch:
 
 
 def is_slowed(accelerator: Accelerator) -> bool:
-    """Return whether an accelerator runs at a fraction of its clock, as far as NVML knows."""
     clock, limit = accelerator.clock_mhz, accelerator.clock_limit_mhz
     return clock is not None and limit is not None and clock < LOW_CLOCK_SHARE * limit

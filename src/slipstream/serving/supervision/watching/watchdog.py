@@ -65,19 +65,18 @@ class Health:
 
 
 def judge(seen: Observation) -> Health:
-    """Return whether an engine generates, is slow or is stuck."""
     silent = seen.silent_seconds
     if silent is None:
         return Health(ready=False, stuck=False, reason="nothing generated yet")
     failing = seen.failed_probes >= FAILED_PROBES and silent >= PROBE_EVERY_SECONDS
     if silent <= max(READY_WITHIN_SECONDS, seen.expected_prefill_seconds) and not failing:
         return Health(ready=True, stuck=False, reason=f"last token {silent:.0f} s ago")
-    stuck = failing and silent > _find_patience(seen)
+    patience = max(STUCK_AFTER_SECONDS, STUCK_AFTER_PREFILLS * seen.expected_prefill_seconds)
     reason = (
         f"no token for {silent:.0f} s, {seen.in_flight} in flight, "
         f"{seen.failed_probes} failed probes"
     )
-    return Health(ready=False, stuck=stuck, reason=reason)
+    return Health(ready=False, stuck=failing and silent > patience, reason=reason)
 
 
 def should_probe(seen: Observation, last_probe_at: float | None) -> bool:
@@ -88,18 +87,6 @@ def should_probe(seen: Observation, last_probe_at: float | None) -> bool:
     if silent is not None and seen.in_flight and silent <= seen.expected_prefill_seconds:
         return False
     return last_probe_at is None or seen.now - last_probe_at >= PROBE_EVERY_SECONDS
-
-
-def _find_patience(seen: Observation) -> float:
-    return max(STUCK_AFTER_SECONDS, STUCK_AFTER_PREFILLS * seen.expected_prefill_seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class Alarm:
-    """The reason why the engine must stop now."""
-
-    available_bytes: int
-    reason: str
 
 
 @dataclass(slots=True)
@@ -113,23 +100,21 @@ class MemoryGuard:
     unified: bool
     _last: tuple[float, int] | None = field(default=None, init=False)
 
-    def look(self, meminfo: str, now: float) -> Alarm | None:
-        """Compare the kernel's figures with the limits."""
+    def look(self, meminfo: str, now: float) -> str | None:
+        """Return why the engine must stop now, if it must."""
         available = parse_meminfo(meminfo, limit_bytes=None).available_bytes
         if not self.unified or available is None:
             return None
         fall = self._measure_fall(available, now)
         if available < LEAST_AVAILABLE_BYTES:
-            return Alarm(
-                available,
+            return (
                 f"{show_bytes(available)} of memory are left, "
-                f"under {show_bytes(LEAST_AVAILABLE_BYTES)}",
+                f"under {show_bytes(LEAST_AVAILABLE_BYTES)}"
             )
         if available < WATCHED_BELOW_BYTES and fall is not None and fall > FASTEST_FALL_BYTES_PER_S:
-            return Alarm(
-                available,
+            return (
                 f"{show_bytes(available)} of memory are left, "
-                f"and {show_bytes(int(fall))} go every second",
+                f"and {show_bytes(int(fall))} go every second"
             )
         return None
 

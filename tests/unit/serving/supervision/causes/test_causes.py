@@ -9,14 +9,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from slipstream.hardware import Host
 from slipstream.serving.kept_logs import find_place
 from slipstream.serving.supervision import engine_process
 from slipstream.serving.supervision.causes.diagnosis import diagnose, diagnose_file
 from slipstream.serving.supervision.causes.ladder import classify
 from slipstream.serving.support.examination import diagnose_run
-from tests.unit.serving.supervision.fake_engine import Stage
-from tests.unit.serving.supervision.test_supervisor import ILLEGAL, NO_ROOM, rule
+from tests.unit.serving.supervision.fake_engine import MakeStage, Stage, rule
+from tests.unit.serving.supervision.test_supervisor import ILLEGAL, NO_ROOM
 
 pytestmark = pytest.mark.usefixtures("hurried")
 
@@ -44,16 +43,14 @@ async def die_once(stage: Stage, before: Callable[[], object] = lambda: None) ->
     await stage.reach("ready", times=2)
 
 
-def test_the_name_of_a_model_that_was_asked_for_is_not_why_an_engine_died(
-    tmp_path: Path, host: Host
-) -> None:
-    stage = Stage(tmp_path, host)
+def test_the_name_of_a_model_that_was_asked_for_is_not_why_an_engine_died(stage: Stage) -> None:
     answers = list[int]()
     stage.serve(lambda _: die_once(stage, lambda: answers.extend(ask_for(stage, *MODELS))))
     assert answers == [404] * len(MODELS)
     log = stage.folder.path / "engine-1.log"
     assert all(model in log.read_text() for model in MODELS)
     assert (stage.run.restarts, stage.run.rungs, stage.run.state) == (1, (), "stopped")
+    assert stage.starts()[0] == stage.starts()[1]
     assert "ended from outside with SIGKILL" in stage.messages()
     assert "AVX2" not in stage.messages()
     for codes in (-9, 1, None):
@@ -61,8 +58,7 @@ def test_the_name_of_a_model_that_was_asked_for_is_not_why_an_engine_died(
         assert found <= {"killed"}
 
 
-def test_doctor_tells_the_signal_and_not_a_models_name(tmp_path: Path, host: Host) -> None:
-    stage = Stage(tmp_path, host)
+def test_doctor_tells_the_signal_and_not_a_models_name(stage: Stage) -> None:
 
     async def die_and_stop(stage: Stage) -> None:
         await stage.reach("ready")
@@ -78,32 +74,22 @@ def test_doctor_tells_the_signal_and_not_a_models_name(tmp_path: Path, host: Hos
     assert not any(model in word for model in MODELS for word in diagnosis.last_words)
 
 
-def test_what_was_logged_in_good_health_is_not_why_an_engine_died(
-    tmp_path: Path, host: Host
+@pytest.mark.parametrize(("log_bytes", "part"), [(engine_process.LOG_BYTES, ""), (200, ".1")])
+def test_what_was_logged_in_good_health_is_not_why_an_engine_died_even_after_a_rotation(
+    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch, log_bytes: int, part: str
 ) -> None:
-    stage = Stage(tmp_path, host, rule("say", FINAL))
-    stage.serve(die_once)
-    assert stage.run.restarts == 1
-    assert FINAL in (stage.folder.path / "engine-1.log").read_text()
-    assert "does not know --warp-speed" not in stage.messages()
-
-
-def test_what_was_logged_in_good_health_is_no_cause_after_a_rotation_either(
-    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_process, "LOG_BYTES", 200)
-    stage = Stage(tmp_path, host, rule("say", FINAL))
+    monkeypatch.setattr(engine_process, "LOG_BYTES", log_bytes)
+    stage = make_stage(rule("say", FINAL))
     stage.serve(lambda _: die_once(stage, lambda: ask_for(stage, MODELS[0])))
     assert stage.run.restarts == 1
-    assert FINAL in (stage.folder.path / "engine-1.log.1").read_text()
+    assert FINAL in (stage.folder.path / f"engine-1.log{part}").read_text()
     assert MODELS[0] in (stage.folder.path / "engine-1.log").read_text()
     assert "does not know --warp-speed" not in stage.messages()
 
 
 def test_an_engine_that_served_is_started_again_even_after_what_is_final_at_a_start(
-    tmp_path: Path, host: Host
+    stage: Stage,
 ) -> None:
-    stage = Stage(tmp_path, host)
 
     async def fail_later(stage: Stage) -> None:
         await stage.reach("ready")

@@ -151,15 +151,15 @@ def test_speculation_without_a_length_can_only_be_removed() -> None:
     assert descend(ngram, "hang")[1] == ("no-speculation",)
 
 
-def test_a_context_with_a_suffix_is_halved_like_any_other() -> None:
-    plans, _ = descend(plan_for("h100", "--max-model-len", "32k"), "out-of-memory")
-    assert [value_of(plan, "--max-model-len") for plan in plans] == ["32000", "16000"]
-
-
-def test_a_context_that_the_engine_finds_itself_is_left_to_it() -> None:
-    plans, taken = descend(plan_for("h100", "--max-model-len", "auto"), "out-of-memory")
+@pytest.mark.parametrize(
+    ("given", "lengths"), [("32k", ["32000", "16000"]), ("auto", ["auto", "auto"])]
+)
+def test_a_context_with_a_suffix_is_halved_and_one_that_the_engine_finds_is_left_to_it(
+    given: str, lengths: list[str]
+) -> None:
+    plans, taken = descend(plan_for("h100", "--max-model-len", given), "out-of-memory")
+    assert [value_of(plan, "--max-model-len") for plan in plans] == lengths
     assert taken == ("less-memory",)
-    assert value_of(plans[-1], "--max-model-len") == "auto"
 
 
 @given(plans, some.lists(some.sampled_from(CAUSES), max_size=30))

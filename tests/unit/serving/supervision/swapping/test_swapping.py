@@ -31,17 +31,12 @@ from tests.unit.checkpoints.folders import (
     write_checkpoint,
 )
 from tests.unit.checkpoints.pairs import NATIVE
-from tests.unit.serving.supervision.fake_engine import Peer, Stage
+from tests.unit.serving.supervision.fake_engine import Peer, Stage, until
 from tests.unit.steering.lines import write as write_line
 from tests.unit.vllm_plugin.gate.test_swaps import Client
 
 WORDS = (TRANSFER, f'{{"backend": "{BACKEND}"}}')
 Act = Callable[[Stage], Coroutine[None, None, Any]]
-
-
-@pytest.fixture(autouse=True)
-def hurry(hurried: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(swapping, "LOOK_EVERY_SECONDS", 0.01)
 
 
 class Theatre:
@@ -82,10 +77,7 @@ class Theatre:
         return swap
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 30
-        while not condition():
-            assert time.monotonic() < deadline, self.stage.messages()
-            await asyncio.sleep(0.01)
+        await until(condition, self.stage.messages)
 
     def serve(self, act: Act) -> Any:
         """Serve with a gate that follows the orders of each engine, and return what `act` does."""
@@ -124,8 +116,7 @@ class Noisy(Client):
             self.noise.touch()
 
 
-def test_a_new_drafter_is_loaded_proven_and_kept_in_the_plan(tmp_path: Path, host: Host) -> None:
-    theatre = Theatre(tmp_path, host)
+def test_a_new_drafter_is_loaded_proven_and_kept_in_the_plan(theatre: Theatre) -> None:
     swap = theatre.serve_and_swap()
     assert (swap.outcome, swap.tokens_per_step_before, swap.tokens_per_step_after) == (
         *("swapped", 2.0, 2.0),
@@ -142,8 +133,7 @@ def test_a_new_drafter_is_loaded_proven_and_kept_in_the_plan(tmp_path: Path, hos
     assert "drafts: 2.00 tokens per step, 2.00 before" in event.message
 
 
-def test_a_restart_keeps_the_new_drafter_and_repeats_no_order(tmp_path: Path, host: Host) -> None:
-    theatre = Theatre(tmp_path, host)
+def test_a_restart_keeps_the_new_drafter_and_repeats_no_order(theatre: Theatre) -> None:
 
     async def act(stage: Stage) -> None:
         await theatre.swap(theatre.new)
@@ -157,8 +147,7 @@ def test_a_restart_keeps_the_new_drafter_and_repeats_no_order(tmp_path: Path, ho
     assert str(theatre.old) not in second
 
 
-def test_a_drafter_of_which_nothing_is_accepted_is_swapped_back(tmp_path: Path, host: Host) -> None:
-    theatre = Theatre(tmp_path, host)
+def test_a_drafter_of_which_nothing_is_accepted_is_swapped_back(theatre: Theatre) -> None:
     theatre.client = Noisy(theatre)
     swap = theatre.serve_and_swap()
     assert swap.outcome == "swapped-back"
@@ -170,34 +159,28 @@ def test_a_drafter_of_which_nothing_is_accepted_is_swapped_back(tmp_path: Path, 
     assert theatre.run.measurements["tokens_per_step"] == 2.0
 
 
-def test_a_drafter_before_that_is_gone_cannot_come_back(tmp_path: Path, host: Host) -> None:
-    theatre = Theatre(tmp_path, host)
+def test_a_drafter_before_that_is_gone_cannot_come_back(theatre: Theatre) -> None:
     theatre.client = Noisy(theatre, lambda info: info["folder"].endswith("old"))
     swap = theatre.serve_and_swap()
     assert (swap.outcome, swap.serves) == ("failed", "new")
     assert "new stays in use, although none of 1 drafts was accepted" in swap.message
 
 
-def test_a_drafter_that_the_engine_refuses_changes_nothing(tmp_path: Path, host: Host) -> None:
-    theatre = Theatre(tmp_path, host)
+def test_a_drafter_that_the_engine_refuses_changes_nothing(theatre: Theatre) -> None:
     theatre.client = Client(lambda info: info["folder"].endswith("new"))
     assert theatre.serve_and_swap().outcome == "refused"
     assert theatre.run.plan.drafter == str(theatre.old)
     assert theatre.run.drafters == ()
 
 
-def test_a_drafter_that_could_not_be_loaded_leaves_the_one_before(
-    tmp_path: Path, host: Host
-) -> None:
-    theatre = Theatre(tmp_path, host)
+def test_a_drafter_that_could_not_be_loaded_leaves_the_one_before(theatre: Theatre) -> None:
     theatre.client = Client(lambda info: info["folder"].endswith("new") and not info["check_only"])
     assert theatre.serve_and_swap().outcome == "failed"
     assert theatre.client.loaded == [str(theatre.old)]
     assert theatre.run.plan.drafter == str(theatre.old)
 
 
-def test_an_engine_with_half_a_drafter_is_replaced(tmp_path: Path, host: Host) -> None:
-    theatre = Theatre(tmp_path, host)
+def test_an_engine_with_half_a_drafter_is_replaced(theatre: Theatre) -> None:
     theatre.client = Client(lambda info: not info["check_only"])
 
     async def act(stage: Stage) -> None:
@@ -229,9 +212,8 @@ def log_requests(
     [([3, 0, 0], "swapped back to"), ([29, 20, 12], "the new drafter is as good")],
 )
 def test_the_requests_after_a_swap_decide_whether_it_stays(
-    tmp_path: Path, host: Host, accepted: list[int], expected: str
+    theatre: Theatre, accepted: list[int], expected: str
 ) -> None:
-    theatre = Theatre(tmp_path, host)
 
     async def act(stage: Stage) -> None:
         log_requests(stage, 150, [25, 9, 2], after=theatre.run.began_at.timestamp())
@@ -248,8 +230,9 @@ def test_the_requests_after_a_swap_decide_whether_it_stays(
         assert "0.10 accepted tokens per step, 1.20 before" in theatre.run.last_swap.message
 
 
-def test_a_drafter_that_returned_is_known_by_all_that_it_served(tmp_path: Path, host: Host) -> None:
-    theatre = Theatre(tmp_path, host)
+def test_a_drafter_that_returned_is_known_by_all_that_it_served(
+    theatre: Theatre, tmp_path: Path
+) -> None:
     theatre.client = Noisy(theatre)
     third = theatre.make(tmp_path / "third")
 
@@ -270,8 +253,7 @@ def test_a_drafter_that_returned_is_known_by_all_that_it_served(tmp_path: Path, 
     ]
 
 
-def test_other_bounds_of_the_draft_length_end_the_comparison(tmp_path: Path, host: Host) -> None:
-    theatre = Theatre(tmp_path, host)
+def test_other_bounds_of_the_draft_length_end_the_comparison(theatre: Theatre) -> None:
 
     async def act(stage: Stage) -> None:
         log_requests(stage, 150, [25, 9, 2], after=theatre.run.began_at.timestamp())
@@ -283,8 +265,7 @@ def test_other_bounds_of_the_draft_length_end_the_comparison(tmp_path: Path, hos
     assert theatre.run.plan.drafter == str(theatre.new)
 
 
-def test_without_requests_of_others_before_it_a_drafter_is_kept(tmp_path: Path, host: Host) -> None:
-    theatre = Theatre(tmp_path, host)
+def test_without_requests_of_others_before_it_a_drafter_is_kept(theatre: Theatre) -> None:
 
     async def act(stage: Stage) -> None:
         began = theatre.run.began_at.timestamp()
@@ -297,9 +278,8 @@ def test_without_requests_of_others_before_it_a_drafter_is_kept(tmp_path: Path, 
 
 
 def test_another_part_of_the_supervisor_can_have_the_drafter_before_back(
-    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    theatre = Theatre(tmp_path, host)
     made: list[swapping.Swapping] = []
 
     class Kept(swapping.Swapping):
@@ -321,9 +301,9 @@ def test_another_part_of_the_supervisor_can_have_the_drafter_before_back(
 
 
 def test_a_second_order_waits_a_third_is_refused_and_one_that_was_given_up_is_none(
-    tmp_path: Path, host: Host
+    theatre: Theatre, tmp_path: Path
 ) -> None:
-    theatre, going = Theatre(tmp_path, host), asyncio.Event()
+    going = asyncio.Event()
     third = theatre.make(tmp_path / "third")
 
     async def wait(_: Any) -> None:
@@ -355,9 +335,13 @@ def test_a_second_order_waits_a_third_is_refused_and_one_that_was_given_up_is_no
     [("find_faults", "refused"), ("_prove_again", "failed"), ("SwapWatch", "swapped")],
 )
 def test_no_fault_of_a_swap_ends_an_engine_that_serves(
-    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch, where: str, outcome: str
+    theatre: Theatre,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    outcome: str,
 ) -> None:
-    theatre, found = Theatre(tmp_path, host), list[Swap]()
+    found = list[Swap]()
 
     def fail(*_: Any) -> None:
         raise RecursionError("of a header of deep brackets")
@@ -376,8 +360,7 @@ def test_no_fault_of_a_swap_ends_an_engine_that_serves(
     assert theatre.stage.count_starts() == 1
 
 
-def test_what_does_not_fit_is_refused_with_its_code(tmp_path: Path, host: Host) -> None:
-    theatre = Theatre(tmp_path, host)
+def test_what_does_not_fit_is_refused_with_its_code(theatre: Theatre, tmp_path: Path) -> None:
     run = theatre.run.model_copy(update={"state": "ready"})
 
     def find(folder: Path, changed: Run = run) -> list[str]:

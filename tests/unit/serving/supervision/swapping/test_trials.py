@@ -11,22 +11,15 @@ from typing import Any
 
 import pytest
 
-from slipstream.hardware import Host
 from slipstream.serving.plugin_settings import leave_trial, with_drafter
 from slipstream.serving.run import Run
-from slipstream.serving.supervision.swapping import swapping
 from slipstream.serving.swaps import ServedDrafter, SwapOrder, Trial
 from tests.unit.serving.supervision.fake_engine import Stage
-from tests.unit.serving.supervision.swapping.test_swapping import Noisy, Theatre, log_requests
+from tests.unit.serving.supervision.swapping.test_swapping import Theatre, log_requests
 from tests.unit.vllm_plugin.gate.test_swaps import Client
 
 USUAL, WORSE, BETTER = [25, 9, 2], [3, 0, 0], [29, 20, 12]
 Then = Callable[[Theatre, Stage], Awaitable[None]]
-
-
-@pytest.fixture(autouse=True)
-def hurry(hurried: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(swapping, "LOOK_EVERY_SECONDS", 0.01)
 
 
 async def order(theatre: Theatre, seconds: float) -> None:
@@ -62,9 +55,8 @@ async def end_trial(theatre: Theatre, state: str) -> None:
     [(BETTER, 60, "passed"), (WORSE, 60, "rolled back"), ([], 1, "rolled back")],
 )
 def test_requests_decide_and_without_a_decision_in_time_it_is_rolled_back(
-    accepted: list[int], seconds: float, state: str, tmp_path: Path, host: Host
+    theatre: Theatre, accepted: list[int], seconds: float, state: str
 ) -> None:
-    theatre = Theatre(tmp_path, host)
 
     async def then(theatre: Theatre, stage: Stage) -> None:
         log_requests(stage, 150 if accepted else 0, accepted, after=time.time())
@@ -80,8 +72,7 @@ def test_requests_decide_and_without_a_decision_in_time_it_is_rolled_back(
     assert theatre.stage.folder.read().trial == trial
 
 
-def test_it_is_written_down_before_the_drafter_is_loaded(tmp_path: Path, host: Host) -> None:
-    theatre = Theatre(tmp_path, host)
+def test_it_is_written_down_before_the_drafter_is_loaded(theatre: Theatre) -> None:
     seen: list[tuple[str, str | None]] = []
 
     class Noting(Client):
@@ -99,8 +90,7 @@ def test_it_is_written_down_before_the_drafter_is_loaded(tmp_path: Path, host: H
     assert seen[0] == ("running", str(theatre.old))
 
 
-def test_an_engine_that_dies_takes_the_drafter_on_trial_along(tmp_path: Path, host: Host) -> None:
-    theatre = Theatre(tmp_path, host)
+def test_an_engine_that_dies_takes_the_drafter_on_trial_along(theatre: Theatre) -> None:
 
     async def then(theatre: Theatre, stage: Stage) -> None:
         assert find_trial(theatre.run).state == "running"
@@ -117,9 +107,8 @@ def test_an_engine_that_dies_takes_the_drafter_on_trial_along(tmp_path: Path, ho
 
 
 def test_only_the_drafter_before_can_be_ordered_during_a_trial_and_ends_it(
-    tmp_path: Path, host: Host
+    theatre: Theatre, tmp_path: Path
 ) -> None:
-    theatre = Theatre(tmp_path, host)
     third = theatre.make(tmp_path / "third")
 
     async def then(theatre: Theatre, stage: Stage) -> None:
@@ -138,9 +127,8 @@ def test_only_the_drafter_before_can_be_ordered_during_a_trial_and_ends_it(
 
 
 def test_a_trial_that_goes_on_after_a_refused_order_still_decides(
-    tmp_path: Path, host: Host
+    theatre: Theatre, tmp_path: Path
 ) -> None:
-    theatre = Theatre(tmp_path, host)
 
     async def then(theatre: Theatre, stage: Stage) -> None:
         await theatre.swap(theatre.make(tmp_path / "third"))
@@ -150,8 +138,7 @@ def test_a_trial_that_goes_on_after_a_refused_order_still_decides(
     assert try_drafter(theatre, then).plan.drafter == str(theatre.old)
 
 
-def test_without_requests_to_compare_with_no_trial_begins(tmp_path: Path, host: Host) -> None:
-    theatre = Theatre(tmp_path, host)
+def test_without_requests_to_compare_with_no_trial_begins(theatre: Theatre) -> None:
 
     async def then(theatre: Theatre, stage: Stage) -> None:
         pass
@@ -164,28 +151,7 @@ def test_without_requests_to_compare_with_no_trial_begins(tmp_path: Path, host: 
     assert theatre.client.loaded == []
 
 
-def test_a_drafter_that_returned_is_compared_with_by_all_that_it_served(
-    tmp_path: Path, host: Host
-) -> None:
-    theatre = Theatre(tmp_path, host)
-    theatre.client = noisy = Noisy(theatre)
-
-    async def act(stage: Stage) -> None:
-        log_requests(stage, 150, USUAL, after=theatre.run.began_at.timestamp())
-        await theatre.until(lambda: time.time() > theatre.run.began_at.timestamp() + 1)
-        assert (await theatre.swap(theatre.new)).outcome == "swapped-back"
-        noisy.noisy = "nobody"
-        await order(theatre, 60)
-        await theatre.until(lambda: theatre.run.trial is not None)
-
-    theatre.serve(act)
-    assert [one.folder.name for one in theatre.run.drafters][:3] == ["old", "new", "old"]
-
-
-def test_the_successor_of_a_killed_supervisor_serves_the_drafter_before(
-    tmp_path: Path, host: Host
-) -> None:
-    theatre = Theatre(tmp_path, host)
+def test_the_successor_of_a_killed_supervisor_serves_the_drafter_before(theatre: Theatre) -> None:
     now = datetime.now(UTC)
     run, before = theatre.run, ServedDrafter(name="old", folder=theatre.old, since=now)
     trial = Trial(

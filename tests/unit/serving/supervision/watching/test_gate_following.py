@@ -2,15 +2,12 @@
 
 import asyncio
 import json
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slipstream.hardware import Host
 from slipstream.serving.access.gate_file import GateSettings
 from slipstream.serving.access.keys import make_key
 from slipstream.serving.run import Terms
@@ -18,7 +15,7 @@ from slipstream.serving.served_plan import describe_gate
 from slipstream.serving.supervision.watching import gate_following, watchdog
 from slipstream.vllm_plugin.gate import settings as gate_settings
 from slipstream.vllm_plugin.gate.middleware import Gate
-from tests.unit.serving.supervision.fake_engine import Stage
+from tests.unit.serving.supervision.fake_engine import MakeStage, Stage, until
 from tests.unit.vllm_plugin.gate.pieces import HELLO, Engine, ask_async
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
@@ -30,24 +27,17 @@ def hurry(hurried: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate_settings, "LOOK_EVERY_SECONDS", 0.0)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
-
-
 def read_gate(stage: Stage) -> dict[str, Any]:
     settings: dict[str, Any] = json.loads(stage.folder.gate.read_text())
     return settings
 
 
 def test_a_running_gate_follows_its_file_and_keeps_what_was_good(
-    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+    make_stage: MakeStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "gate.toml"
     file.write_text("[limits]\nn = 2\n")
-    stage = Stage(tmp_path, host, terms=Terms(gate_file=file))
+    stage = make_stage(terms=Terms(gate_file=file))
     statuses: list[int] = []
 
     async def ask(gate: Gate) -> None:
@@ -78,10 +68,12 @@ def test_a_running_gate_follows_its_file_and_keeps_what_was_good(
     assert stage.run.terms.gate_rules.routes == ("GET /v1/models",)
 
 
-def test_keys_that_were_made_while_it_runs_outlive_their_file(tmp_path: Path, host: Host) -> None:
+def test_keys_that_were_made_while_it_runs_outlive_their_file(
+    make_stage: MakeStage, tmp_path: Path
+) -> None:
     """The file goes, the engine too: its next gate is not open."""
     keys = tmp_path / "keys.json"
-    stage = Stage(tmp_path, host, terms=Terms(keys_file=keys))
+    stage = make_stage(terms=Terms(keys_file=keys))
     required = []
 
     async def lose_keys(stage: Stage) -> None:
@@ -98,12 +90,14 @@ def test_keys_that_were_made_while_it_runs_outlive_their_file(tmp_path: Path, ho
     assert gate.keys_required
 
 
-def test_faulty_rules_at_a_later_start_are_those_before(tmp_path: Path, host: Host) -> None:
+def test_faulty_rules_at_a_later_start_are_those_before(
+    make_stage: MakeStage, tmp_path: Path
+) -> None:
     file = tmp_path / "gate.toml"
     file.write_text("routes = [")
     good = GateSettings(retry_after_seconds=77)
     terms = Terms(gate_file=file, gate_rules=good)
-    stage = Stage(tmp_path, host, terms=terms)
+    stage = make_stage(terms=terms)
 
     async def until_ready(stage: Stage) -> None:
         await stage.reach("ready")
@@ -114,13 +108,13 @@ def test_faulty_rules_at_a_later_start_are_those_before(tmp_path: Path, host: Ho
 
 
 def test_without_a_gate_a_busy_engine_is_left_alone_and_a_hung_one_replaced(
-    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+    make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watchdog, "PROBE_EVERY_SECONDS", 0.05)
     monkeypatch.setattr(watchdog, "STUCK_AFTER_SECONDS", 2.0)
     monkeypatch.setattr(watchdog, "READY_WITHIN_SECONDS", 1.0)
     monkeypatch.setattr("slipstream.serving.supervision.generation.PROBE_SECONDS", 0.1)
-    stage = Stage(tmp_path, host, terms=Terms(gated=False))
+    stage = make_stage(terms=Terms(gated=False))
 
     async def work(stage: Stage) -> None:
         await stage.reach("ready")

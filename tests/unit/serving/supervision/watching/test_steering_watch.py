@@ -1,7 +1,7 @@
 """A run's ledger is watched while it serves: drifts are noted, answered and shown."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from slipstream.hardware import Host, load_host
+from slipstream.hardware import load_host
 from slipstream.hardware.host import Accelerator
 from slipstream.serving.messages import GateCounts
 from slipstream.serving.run import Event, Terms
@@ -25,7 +25,7 @@ from slipstream.steering.guardian import (
 )
 from slipstream.steering.state import SteeringOrder
 from tests.unit.serving.kept_runs import AT, keep
-from tests.unit.serving.supervision.fake_engine import Stage
+from tests.unit.serving.supervision.fake_engine import MakeStage, Stage, until
 from tests.unit.steering.lines import write
 from tests.unit.vllm_plugin.steering.reports import make_state
 
@@ -233,14 +233,6 @@ def hurry(hurried: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steering_watch, "LOOK_EVERY_SECONDS", 0.02)
 
 
-async def until(stage: Stage, condition: Callable[[], bool]) -> None:
-    for _ in range(3000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(stage.messages())
-
-
 def grow(stage: Stage, requests: int, accepted: int, **changes: Any) -> None:
     with stage.folder.ledger.open("ab") as file:
         file.writelines(make_lines(requests, accepted, **changes))
@@ -248,17 +240,17 @@ def grow(stage: Stage, requests: int, accepted: int, **changes: Any) -> None:
 
 @pytest.mark.usefixtures("hurry")
 def test_a_supervised_engine_is_watched_and_restarted_if_that_is_allowed(
-    tmp_path: Path, host: Host
+    make_stage: MakeStage,
 ) -> None:
     terms = Terms(guardian=GuardianRules(allowed=("note", "restart")))
-    stage = Stage(tmp_path, host, terms=terms)
+    stage = make_stage(terms=terms)
 
     async def drift(stage: Stage) -> None:
         await stage.reach("ready")
         grow(stage, 400, 14)
         grow(stage, 200, 2)
         await stage.reach("ready", times=2)
-        await until(stage, lambda: stage.count_starts() == 2)
+        await until(lambda: stage.count_starts() == 2)
 
     stage.serve(drift)
     assert "guardian: restarting the engine: code, " in stage.messages()
@@ -267,17 +259,16 @@ def test_a_supervised_engine_is_watched_and_restarted_if_that_is_allowed(
 
 
 @pytest.mark.usefixtures("hurry")
-def test_a_ledger_that_cannot_be_read_ends_no_engine(tmp_path: Path, host: Host) -> None:
-    stage = Stage(tmp_path, host)
+def test_a_ledger_that_cannot_be_read_ends_no_engine(stage: Stage, tmp_path: Path) -> None:
 
     async def look(stage: Stage) -> None:
         stage.folder.ledger.symlink_to(tmp_path / "nowhere")
         await stage.reach("ready")
-        await until(stage, lambda: "the guardian cannot watch: OSError" in stage.messages())
+        await until(lambda: "the guardian cannot watch: OSError" in stage.messages())
         stage.folder.ledger.unlink()
         grow(stage, 400, 14)
         grow(stage, 200, 2)
-        await until(stage, lambda: stage.run.drifts != ())
+        await until(lambda: stage.run.drifts != ())
 
     stage.serve(look)
     assert stage.count_starts() == 1
