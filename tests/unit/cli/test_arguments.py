@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from slipstream.cli.arguments import load_verb, natural_number, positive_number, whole_number
+from slipstream.cli.arguments import load_verb
+from slipstream.cli.options import natural_number, positive_number, whole_number
 
 
 def test_a_verbs_module_is_in_the_package_of_its_group() -> None:

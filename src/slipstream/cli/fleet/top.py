@@ -5,6 +5,7 @@ import shutil
 from datetime import UTC, datetime
 
 from slipstream.cli.fleet import add_fleet, load_fleet
+from slipstream.cli.options import OptionAdder
 from slipstream.cli.screen import Screen
 from slipstream.cli.serving.top import (
     FOOTER,
@@ -33,14 +34,9 @@ slipstream fleet top --once
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `fleet top`."""
-    add_fleet(parser)
-    parser.add_argument(
-        "--once",
-        action="store_true",
-        help="print one snapshot and exit, as is done without a terminal",
-    )
+def add_arguments(add: OptionAdder) -> None:
+    add_fleet(add)
+    add("--once", "print one snapshot and exit, as is done without a terminal")
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -2,9 +2,7 @@
 
 import argparse
 import os
-from pathlib import Path
 
-from slipstream.cli.arguments import positive_number
 from slipstream.cli.measuring.measuring_options import (
     add_reports,
     add_workload,
@@ -16,8 +14,8 @@ from slipstream.cli.measuring.measuring_options import (
     require_writable,
     write_reports,
 )
+from slipstream.cli.options import OptionAdder, add_server, positive_number
 from slipstream.cli.screen import Screen
-from slipstream.cli.serving.run_options import add_server
 from slipstream.errors import ExitCode, UsageError
 from slipstream.measuring.bench import Bench, BenchReport, PrefixCache, ToolChoice, list_cells
 from slipstream.measuring.client.completions import Request
@@ -49,24 +47,17 @@ slipstream bench http://localhost:8000 --workload prompts.jsonl --html bench.htm
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `bench`."""
-    add_server(parser)
-    parser.add_argument(
-        "--key",
-        metavar="FILE",
-        type=Path,
-        help=f"file with the server's API key (default: the variable {KEY_VARIABLE})",
+def add_arguments(add: OptionAdder) -> None:
+    add_server(add)
+    add("--key FILE", f"file with the server's API key (default: the variable {KEY_VARIABLE})")
+    add = add_workload(add, prompts=24)
+    add(
+        "--rate R",
+        "mean requests per second, arriving at random times, instead of --concurrency",
+        positive_number,
     )
-    load = add_workload(parser, prompts=24)
-    load.add_argument(
-        "--rate",
-        type=positive_number,
-        metavar="R",
-        help="mean requests per second, arriving at random times, instead of --concurrency",
-    )
-    add_reports(parser)
-    parser.usage = "slipstream bench [URL|RUN] [options]"
+    add_reports(add)
+    add.parser.usage = "slipstream bench [URL|RUN] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from slipstream.cli.arguments import ENGINE_ARGUMENTS, whole_number
+from slipstream.cli.arguments import ENGINE_ARGUMENTS
 from slipstream.cli.measuring import verify
 from slipstream.cli.measuring.measuring_options import (
     add_reports,
@@ -21,6 +21,7 @@ from slipstream.cli.measuring.measuring_options import (
     write_report,
     write_reports,
 )
+from slipstream.cli.options import OptionAdder, add_accept_changes
 from slipstream.cli.planning.method_plans import plan_methods
 from slipstream.cli.planning.plan import (
     PLAN_HINT,
@@ -30,7 +31,7 @@ from slipstream.cli.planning.plan import (
     take_plan,
 )
 from slipstream.cli.screen import Screen
-from slipstream.cli.weights import Weights, add_accept_changes
+from slipstream.cli.weights import Weights
 from slipstream.engines.vllm import find_versions, require_engine
 from slipstream.engines.vllm_methods import METHOD_NAMES
 from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
@@ -70,48 +71,31 @@ slipstream compare Qwen/Qwen3-8B --rounds 1 --recipe qwen3-8b.toml --by jane
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `compare`."""
-    parser.add_argument("target", metavar="TARGET", help=TARGET_OR_PLAN_HELP)
-    design = parser.add_argument_group("comparison")
-    design.add_argument(
-        "--against",
-        metavar="PLAN",
-        type=Path,
-        nargs="+",
-        help="saved plans to compare with (default: the plan that --no-speculation makes)",
+def add_arguments(add: OptionAdder) -> None:
+    add("TARGET", TARGET_OR_PLAN_HELP)
+    add = add.group("comparison")
+    add(
+        "--against PLAN ...",
+        "saved plans to compare with (default: the plan that --no-speculation makes)",
     )
-    design.add_argument(
-        "--methods",
-        metavar="NAME[=DRAFTER]",
-        nargs="+",
-        help=f"drafting methods to compare, two or more of {', '.join(METHOD_NAMES)}; a drafter "
+    add(
+        "--methods NAME[=DRAFTER] ...",
+        f"drafting methods to compare, two or more of {', '.join(METHOD_NAMES)}; a drafter "
         "after = replaces the one that `plan` would choose",
     )
-    design.add_argument(
-        "--rounds",
-        metavar="N",
-        type=whole_number,
-        default=2,
-        help="rounds of two engine starts per plan, in the order A B B A (default 2)",
+    add("--rounds N", "rounds of two engine starts per plan, in the order A B B A", default=2)
+    add_accept_changes(add)
+    add_workload(add, prompts=8)
+    add_plan_options(add)
+    add_reports(add)
+    add = add.group("recipe for others")
+    add(
+        "--recipe FILE", "verify the text, too, and write a recipe (.toml) with its evidence (.zip)"
     )
-    add_accept_changes(design)
-    add_workload(parser, prompts=8)
-    add_plan_options(parser)
-    add_reports(parser)
-    recipe = parser.add_argument_group("recipe for others")
-    recipe.add_argument(
-        "--recipe",
-        metavar="FILE",
-        type=Path,
-        help="verify the text, too, and write a recipe (.toml) with its evidence (.zip)",
-    )
-    recipe.add_argument("--by", default="anonymous", help="name that the catalogue shows")
+    add("--by BY", "name that the catalogue shows", default="anonymous")
     for name in ("target", "drafter"):
-        recipe.add_argument(
-            f"--{name}-name", metavar="OWNER/NAME", help=f"hub name of a {name} in a local folder"
-        )
-    parser.usage = (
+        add(f"--{name}-name OWNER/NAME", f"hub name of a {name} in a local folder")
+    add.parser.usage = (
         "slipstream compare TARGET [--against PLAN ... | --methods NAME ...] [options] "
         f"{ENGINE_ARGUMENTS}"
     )

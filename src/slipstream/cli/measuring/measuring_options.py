@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from slipstream.cli.arguments import natural_number, whole_number
+from slipstream.cli.options import OptionAdder, natural_number
 from slipstream.cli.screen import Screen
 from slipstream.errors import InvalidInputError
 from slipstream.hardware import Host
@@ -20,85 +20,54 @@ Report = TypeVar("Report")
 WORKLOAD = ("code", "reasoning", "dialogue", "prose")
 
 
-def add_workload(
-    parser: argparse.ArgumentParser, *, prompts: int, loads: bool = True
-) -> argparse._ArgumentGroup:
+def add_workload(add: OptionAdder, *, prompts: int, loads: bool = True) -> OptionAdder:
     """Add the group of options for prompts, and with `loads` the concurrencies to measure at."""
-    group = parser.add_argument_group("prompts and load")
-    group.add_argument(
-        "--workload",
-        metavar="NAME|FILE",
-        nargs="+",
+    add = add.group("prompts and load")
+    add(
+        "--workload NAME|FILE ...",
+        "kinds of prompts, `all`, `agent` (tasks of several turns with tools), a JSONL file, "
+        "a recording, or humaneval:FILE and the like",
         default=WORKLOAD,
-        help="kinds of prompts, `all`, `agent` (tasks of several turns with tools), a JSONL file, "
-        "a recording, or humaneval:FILE and the like "
-        f"(default {' '.join(WORKLOAD)})",
     )
     if loads:
-        group.add_argument(
-            "--concurrency",
-            metavar="N",
-            type=whole_number,
-            nargs="+",
+        add(
+            "--concurrency N ...",
+            "concurrent requests or tasks, one load per number (default 1 4 8, for agent 1)",
             default=(1, 4, 8),
-            help="concurrent requests or tasks, one load per number (default 1 4 8, for agent 1)",
         )
-        group.add_argument(
+        add(
             "--tool-choice",
-            choices=("auto", "named"),
+            "tool_choice in requests of tasks, if the server parses tool calls: auto, or the "
+            "expected tool by name",
             default="auto",
-            help="tool_choice in requests of tasks, if the server parses tool calls: auto, or the "
-            "expected tool by name (default auto)",
+            choices=("auto", "named"),
         )
-    group.add_argument(
-        "--prompts",
-        metavar="N",
-        type=whole_number,
-        default=prompts,
-        help=f"prompts or tasks per kind (default {prompts})",
-    )
-    group.add_argument(
-        "--max-tokens",
-        metavar="TOKENS",
-        type=whole_number,
-        default=128,
-        help="longest answer (default 128)",
-    )
-    add_thinking(group)
-    add_seed(group)
-    return group
+    add("--prompts N", "prompts or tasks per kind", default=prompts)
+    add("--max-tokens TOKENS", "longest answer", default=128)
+    add_thinking(add)
+    add_seed(add)
+    return add
 
 
-def add_thinking(parser: argparse._ActionsContainer) -> None:
+def add_thinking(add: OptionAdder) -> None:
     """Add the option that sets the chat template's switch for thinking."""
-    parser.add_argument(
+    add(
         "--thinking",
+        "whether the model thinks, if its chat template has a switch (default: the template's)",
         choices=("on", "off"),
-        help="whether the model thinks, if its chat template has a switch (default: the "
-        "template's)",
     )
 
 
-def add_seed(parser: argparse._ActionsContainer) -> None:
+def add_seed(add: OptionAdder) -> None:
     """Add the seed of everything that is drawn at random."""
-    parser.add_argument(
-        "--seed",
-        metavar="N",
-        type=natural_number,
-        default=0,
-        help="seed of everything that is random (default 0)",
-    )
+    add("--seed N", "seed of everything that is random", natural_number, 0)
 
 
-def add_reports(parser: argparse.ArgumentParser) -> None:
+def add_reports(add: OptionAdder) -> None:
     """Add the options for report files."""
-    group = parser.add_argument_group("reports")
-    group.add_argument(
-        "--html", metavar="FILE", type=Path, help="write the report as an HTML page with charts"
-    )
-    group.add_argument(
-        "--markdown", metavar="FILE", type=Path, help="write the report's tables as Markdown"
-    )
+    add = add.group("reports")
+    add("--html FILE", "write the report as an HTML page with charts")
+    add("--markdown FILE", "write the report's tables as Markdown")
 
 
 def read_workload(options: argparse.Namespace, context: int | None) -> Workload:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from slipstream.checkpoints import read_checkpoint
-from slipstream.cli.arguments import ENGINE_ARGUMENTS, whole_number
+from slipstream.cli.arguments import ENGINE_ARGUMENTS
 from slipstream.cli.measuring.measuring_options import (
     add_reports,
     add_workload,
@@ -18,6 +18,7 @@ from slipstream.cli.measuring.measuring_options import (
     write_report,
     write_reports,
 )
+from slipstream.cli.options import OptionAdder, add_accept_changes
 from slipstream.cli.planning.method_plans import plan_other_methods, read_methods
 from slipstream.cli.planning.plan import (
     TARGET_OR_PLAN_HELP,
@@ -26,7 +27,7 @@ from slipstream.cli.planning.plan import (
     take_plan,
 )
 from slipstream.cli.screen import Screen
-from slipstream.cli.weights import Weights, add_accept_changes
+from slipstream.cli.weights import Weights
 from slipstream.engines.vllm import find_versions, require_engine
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
@@ -55,44 +56,35 @@ slipstream tune Qwen/Qwen3-8B --methods ngram suffix
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `tune`."""
-    parser.add_argument("target", metavar="TARGET", help=TARGET_OR_PLAN_HELP)
-    tuning = parser.add_argument_group("tuning")
-    tuning.add_argument(
-        "--goal",
+def add_arguments(add: OptionAdder) -> None:
+    add("TARGET", TARGET_OR_PLAN_HELP)
+    add = add.group("tuning")
+    add(
+        "--goal GOAL",
+        "what to optimize: latency, throughput, or the largest load that keeps a limit on "
+        "the time per output token, such as 'tpot<30ms@p95'",
         default="latency",
-        help="what to optimize: latency, throughput, or the largest load that keeps a limit on "
-        "the time per output token, such as 'tpot<30ms@p95' (default latency)",
     )
-    tuning.add_argument(
-        "--concurrency",
-        metavar="N",
-        type=whole_number,
-        help="concurrent requests to tune for (default: 1 for latency, else the plan's --users)",
+    add(
+        "--concurrency N",
+        "concurrent requests to tune for (default: 1 for latency, else the plan's --users)",
     )
-    tuning.add_argument(
-        "--starts",
-        metavar="N",
-        type=whole_number,
-        help=f"engine starts; each one above {LEAST_STARTS} tries another method or setting "
+    add(
+        "--starts N",
+        f"engine starts; each one above {LEAST_STARTS} tries another method or setting "
         f"(default {LEAST_STARTS}, and one for each of --methods)",
     )
-    tuning.add_argument(
-        "--methods",
-        metavar="NAME[=DRAFTER]",
-        nargs="+",
-        help="other drafting methods to try at the chosen load; a drafter after = replaces the "
+    add(
+        "--methods NAME[=DRAFTER] ...",
+        "other drafting methods to try at the chosen load; a drafter after = replaces the "
         "one that `plan` would choose",
     )
-    tuning.add_argument(
-        "--save", metavar="FILE", type=Path, help="write the tuned plan, for `slipstream serve`"
-    )
-    add_accept_changes(tuning)
-    add_workload(parser, prompts=8, loads=False)
-    add_plan_options(parser, goals=False)
-    add_reports(parser)
-    parser.usage = f"slipstream tune TARGET [options] {ENGINE_ARGUMENTS}"
+    add("--save FILE", "write the tuned plan, for `slipstream serve`")
+    add_accept_changes(add)
+    add_workload(add, prompts=8, loads=False)
+    add_plan_options(add, goals=False)
+    add_reports(add)
+    add.parser.usage = f"slipstream tune TARGET [options] {ENGINE_ARGUMENTS}"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -5,7 +5,7 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
-from slipstream.cli.arguments import ENGINE_ARGUMENTS, whole_number
+from slipstream.cli.arguments import ENGINE_ARGUMENTS
 from slipstream.cli.measuring.measuring_options import (
     add_reports,
     add_seed,
@@ -16,9 +16,10 @@ from slipstream.cli.measuring.measuring_options import (
     require_writable,
     write_reports,
 )
+from slipstream.cli.options import OptionAdder, add_accept_changes
 from slipstream.cli.planning.plan import TARGET_OR_PLAN_HELP, add_plan_options, take_plan
 from slipstream.cli.screen import Screen
-from slipstream.cli.weights import Weights, add_accept_changes
+from slipstream.cli.weights import Weights
 from slipstream.engines.vllm import find_versions, require_engine
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
@@ -53,47 +54,27 @@ slipstream verify Qwen/Qwen3-8B --drafter z-lab/Qwen3-8B-DFlash-b16 --prompts 4 
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `verify`."""
-    parser.add_argument(
-        "target",
-        metavar="TARGET",
-        help=f"{TARGET_OR_PLAN_HELP}; or the folder of a run, for a short check of it",
-    )
-    prompts = parser.add_argument_group("prompts")
-    prompts.add_argument(
-        "--workload",
-        metavar="NAME|FILE",
-        nargs="+",
+def add_arguments(add: OptionAdder) -> None:
+    add("TARGET", f"{TARGET_OR_PLAN_HELP}; or the folder of a run, for a short check of it")
+    add = add.group("prompts")
+    add(
+        "--workload NAME|FILE ...",
+        "kinds of prompts, a JSONL file or a recording",
         default=WORKLOAD,
-        help=f"kinds of prompts, a JSONL file or a recording (default {' '.join(WORKLOAD)})",
     )
-    prompts.add_argument(
-        "--prompts",
-        metavar="N",
-        type=whole_number,
-        help=f"prompts per kind (default {PROMPTS}; for a run {RUN_PROMPTS})",
-    )
-    prompts.add_argument(
-        "--max-tokens",
-        metavar="TOKENS",
-        type=whole_number,
-        default=64,
-        help="longest answer (default 64)",
-    )
-    prompts.add_argument(
-        "--samples",
-        metavar="N",
-        type=whole_number,
+    add("--prompts N", f"prompts per kind (default {PROMPTS}; for a run {RUN_PROMPTS})")
+    add("--max-tokens TOKENS", "longest answer", default=64)
+    add(
+        "--samples N",
+        "answers sampled at temperature 1 to compare their distribution",
         default=SAMPLES,
-        help=f"answers sampled at temperature 1 to compare their distribution (default {SAMPLES})",
     )
-    add_thinking(prompts)
-    add_seed(prompts)
-    add_accept_changes(prompts)
-    add_plan_options(parser)
-    add_reports(parser)
-    parser.usage = f"slipstream verify TARGET [options] {ENGINE_ARGUMENTS}"
+    add_thinking(add)
+    add_seed(add)
+    add_accept_changes(add)
+    add_plan_options(add)
+    add_reports(add)
+    add.parser.usage = f"slipstream verify TARGET [options] {ENGINE_ARGUMENTS}"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

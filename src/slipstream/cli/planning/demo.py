@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from slipstream.checkpoints import read_checkpoint
-from slipstream.cli.arguments import ENGINE_ARGUMENTS, whole_number
+from slipstream.cli.arguments import ENGINE_ARGUMENTS
 from slipstream.cli.measuring.measuring_options import (
     describe_conditions,
     require_writable,
     write_report,
 )
+from slipstream.cli.options import OptionAdder
 from slipstream.cli.screen import Screen
 from slipstream.demo.performance import (
     Demo,
@@ -57,24 +58,11 @@ slipstream demo --max-tokens 256 -- --no-enforce-eager
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `demo`."""
-    parser.add_argument(
-        "--max-tokens",
-        metavar="TOKENS",
-        type=whole_number,
-        default=96,
-        help="longest answer (default 96)",
-    )
-    parser.add_argument(
-        "--html",
-        metavar="FILE",
-        type=Path,
-        default=PAGE,
-        help=f"file for the HTML report (default {PAGE})",
-    )
-    parser.set_defaults(seed=0)
-    parser.usage = f"slipstream demo [options] {ENGINE_ARGUMENTS}"
+def add_arguments(add: OptionAdder) -> None:
+    add("--max-tokens TOKENS", "longest answer", default=96)
+    add("--html FILE", "file for the HTML report", default=PAGE)
+    add.parser.set_defaults(seed=0)
+    add.parser.usage = f"slipstream demo [options] {ENGINE_ARGUMENTS}"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from slipstream.cli.arguments import ENGINE_ARGUMENTS
+from slipstream.cli.options import OptionAdder
 from slipstream.cli.planning.plan import (
     PLAN_HINT,
     add_chat_options,
@@ -74,20 +75,16 @@ slipstream serve Qwen/Qwen3-8B --bind 0.0.0.0 --context 65536 -- --max-num-seqs 
 MOST_SUCCESSIONS = 10
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `serve`."""
-    parser.add_argument(
-        "target",
-        metavar="TARGET",
-        nargs="?",
-        help="local folder or hub name of a model, file of a saved plan, or folder of an earlier "
-        "run",
+def add_arguments(add: OptionAdder) -> None:
+    add(
+        "[TARGET]",
+        "local folder or hub name of a model, file of a saved plan, or folder of an earlier run",
     )
-    add_plan_options(parser)
-    add_chat_options(parser)
-    add_access_options(parser)
-    add_running_options(parser)
-    parser.usage = f"slipstream serve TARGET [options] {ENGINE_ARGUMENTS}"
+    add_plan_options(add)
+    add_chat_options(add)
+    add_access_options(add)
+    add_running_options(add)
+    add.parser.usage = f"slipstream serve TARGET [options] {ENGINE_ARGUMENTS}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,100 +1,65 @@
 """The options of `slipstream serve`, and the terms of a run that they ask for."""
 
 import argparse
-from pathlib import Path
 
-from slipstream.cli.arguments import natural_number, whole_number
-from slipstream.cli.weights import add_accept_changes
+from slipstream.cli.options import OptionAdder, add_accept_changes, natural_number
 from slipstream.errors import UsageError
 from slipstream.serving.access.gate_file import GateRecording, read_rules
 from slipstream.serving.run import Terms
 from slipstream.steering.guardian import ACTIONS, GuardianRules
 
 
-def add_access_options(parser: argparse.ArgumentParser) -> None:
+def add_access_options(add: OptionAdder) -> None:
     """Add the options for the address, the gate and recordings."""
-    access = parser.add_argument_group("address and access")
-    access.add_argument(
-        "--bind",
-        metavar="ADDRESS",
-        help="address to listen on; other machines need a key (default 127.0.0.1)",
-    )
-    access.add_argument("--port", metavar="N", type=whole_number, help="TCP port (default 8000)")
-    access.add_argument(
-        "--tls",
-        metavar="FOLDER",
-        type=Path,
-        help="folder of a fleet's machine.pem, its .key and ca.pem; clients need a certificate of "
+    add = add.group("address and access")
+    add("--bind ADDRESS", "address to listen on; other machines need a key (default 127.0.0.1)")
+    add("--port N", "TCP port (default 8000)")
+    add(
+        "--tls FOLDER",
+        "folder of a fleet's machine.pem, its .key and ca.pem; clients need a certificate of "
         "that authority, too (default: no TLS)",
     )
-    access.add_argument(
-        "--gate",
-        metavar="FILE",
-        type=Path,
-        help="TOML file with the gate's routes, limits and key defaults (default: built-in rules)",
+    add(
+        "--gate FILE",
+        "TOML file with the gate's routes, limits and key defaults (default: built-in rules)",
     )
-    access.add_argument(
-        "--no-gate",
-        action="store_true",
-        help="serve bare vLLM without keys and limits, on this machine only",
-    )
-    access.add_argument(
-        "--record",
-        metavar="FOLDER",
-        type=Path,
-        help="record requests in this folder, for `slipstream train` (default: none)",
-    )
-    access.add_argument(
-        "--redact",
-        metavar="PATTERN",
-        nargs="+",
-        help="regular expressions of text to remove from what --record writes",
-    )
+    add("--no-gate", "serve bare vLLM without keys and limits, on this machine only")
+    add("--record FOLDER", "record requests in this folder, for `slipstream train` (default: none)")
+    add("--redact PATTERN ...", "regular expressions of text to remove from what --record writes")
 
 
-def add_running_options(parser: argparse.ArgumentParser) -> None:
+def add_running_options(add: OptionAdder) -> None:
     """Add the options for how the engine is kept running."""
-    running = parser.add_argument_group("running")
-    running.add_argument(
+    add = add.group("running")
+    add(
         "--fixed-length",
-        action="store_true",
-        help="keep the planned draft length (default: adapt it to the measured cost of steps)",
+        "keep the planned draft length (default: adapt it to the measured cost of steps)",
     )
-    running.add_argument(
-        "--guardian",
-        metavar="ACTIONS",
-        type=_read_actions,
-        help="actions allowed when acceptance or speed falls, comma-separated: "
+    add(
+        "--guardian ACTIONS",
+        "actions allowed when acceptance or speed falls, comma-separated: "
         f"{', '.join(ACTIONS)}; or off (default {','.join(GuardianRules().allowed)})",
+        _read_actions,
     )
-    running.add_argument(
-        "--detach",
-        action="store_true",
-        help="return once the server is ready, and leave it running",
-    )
-    running.add_argument(
-        "--drain",
-        type=natural_number,
-        metavar="SECONDS",
-        help="time that open requests have to finish when the run is stopped "
+    add("--detach", "return once the server is ready, and leave it running")
+    add(
+        "--drain SECONDS",
+        "time that open requests have to finish when the run is stopped "
         f"(default {Terms().drain_seconds})",
+        natural_number,
     )
-    running.add_argument(
+    add(
         "--hold",
-        action="store_true",
-        help="stay alive without an engine when starts keep failing, so that a container's "
+        "stay alive without an engine when starts keep failing, so that a container's "
         "restart policy does not try again",
     )
-    running.add_argument(
+    add(
         "--dry-run",
-        action="store_true",
-        help="check keys, address and certificate, print the plan as it would be served, with the "
+        "check keys, address and certificate, print the plan as it would be served, with the "
         "gate's settings, and exit",
     )
-    running.add_argument(
-        "--unit", action="store_true", help="print a systemd unit for a saved plan, and exit"
-    )
-    add_accept_changes(running)
+    add("--unit", "print a systemd unit for a saved plan, and exit")
+    add_accept_changes(add)
 
 
 def read_terms(options: argparse.Namespace, terms: Terms) -> Terms:

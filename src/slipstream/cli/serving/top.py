@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
+from slipstream.cli.options import OptionAdder, add_run
 from slipstream.cli.screen import Screen
-from slipstream.cli.serving.run_options import add_run
 from slipstream.errors import ExitCode, InvalidInputError
 from slipstream.measuring.client.endpoint import KEY_VARIABLE
 from slipstream.reporting.serving.top import Terminal, render_top
@@ -48,15 +48,10 @@ slipstream top Qwen3-8B --json
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `top`."""
-    add_run(parser, default="the newest live run")
-    parser.add_argument(
-        "--once",
-        action="store_true",
-        help="print the current state once and exit, as without a terminal",
-    )
-    parser.usage = "slipstream top [RUN] [options]"
+def add_arguments(add: OptionAdder) -> None:
+    add_run(add, default="the newest live run")
+    add("--once", "print the current state once and exit, as without a terminal")
+    add.parser.usage = "slipstream top [RUN] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
