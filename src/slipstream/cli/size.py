@@ -5,10 +5,10 @@ import os
 from pathlib import Path
 
 from slipstream.cli.options import OptionAdder, natural_number, positive_number
+from slipstream.cli.reports import require_writable, show_report
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.recipes.loading import load_recipes
-from slipstream.reporting.report import render_markdown, render_text
 from slipstream.reporting.tuning.sizing import describe_sizing, render_sizing_html
 from slipstream.sizing.demand import Arrival, Demand, KindDemand
 from slipstream.sizing.engine_speed import EngineSpeed
@@ -112,11 +112,7 @@ def _add_speed(add: OptionAdder) -> None:
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Size the demand; a goal that no number of replicas holds leaves with 4."""
-    if options.html or options.markdown:
-        # What pages need takes longer to import than the arithmetic to compute.
-        from slipstream.cli.measuring.measuring_options import require_writable
-
-        require_writable(options.html, options.markdown)
+    require_writable(options.html, options.markdown)
     if options.day and options.arithmetic:
         raise UsageError("--day is a simulation", hint="leave out --arithmetic")
     goal = parse_goal(options.goal, aims=("throughput",), figures=("ttft", "tpot"))
@@ -133,13 +129,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         say=screen.show_progress,
     )
     sizing = sizer.size(simulate=not options.arithmetic, day=options.day)
-    report = describe_sizing(sizing)
-    screen.show_data(text=render_text(report), document=sizing.to_json())
-    if options.html or options.markdown:
-        from slipstream.cli.measuring.measuring_options import write_reports
-
-        markdown = render_markdown(report)
-        write_reports(options, sizing, render_sizing_html, lambda _: markdown, screen)
+    show_report(sizing, describe_sizing(sizing), render_sizing_html, options, screen)
     held = sizing.best is not None and sizing.best.holds is not False
     return ExitCode.DONE if held else ExitCode.GATE_MISSED
 

@@ -6,11 +6,10 @@ from threading import Event
 
 import pytest
 
-from slipstream.cli import status_line
+from slipstream.cli import screen as status_line
 from slipstream.cli.main import run
 from slipstream.cli.planning import plan
-from slipstream.cli.screen import Screen
-from slipstream.cli.status_line import StatusLine, Work
+from slipstream.cli.screen import Screen, StatusLine, Work
 
 
 class Terminal(io.StringIO):

@@ -1,22 +1,27 @@
-"""Options that the measuring verbs share: prompts, load and report files."""
+"""What the measuring verbs share: options, the machine, the plan and the conditions."""
 
 import argparse
+import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from slipstream.cli.options import OptionAdder, natural_number
+from slipstream.cli.planning.plan import take_plan
 from slipstream.cli.screen import Screen
+from slipstream.engines.vllm import find_versions, require_engine
 from slipstream.errors import InvalidInputError
-from slipstream.hardware import Host
+from slipstream.hardware import Host, read_host, this_machine
 from slipstream.measuring.bench import Bench, Conditions
 from slipstream.measuring.workloads import Workload, load_workload, names_tasks
 from slipstream.planning import LaunchPlan
+from slipstream.reporting.measuring.bench import render_cell_line
+from slipstream.serving.supervision.engine_process import require_accepted
+from slipstream.user_folders import slipstream_cache
 
-Report = TypeVar("Report")
 WORKLOAD = ("code", "reasoning", "dialogue", "prose")
 
 
@@ -92,22 +97,36 @@ def read_thinking(options: argparse.Namespace) -> bool | None:
     return None if options.thinking is None else options.thinking == "on"
 
 
+def make_bench(
+    options: argparse.Namespace, screen: Screen, context: int | None, **more: Any
+) -> Bench:
+    """Return how to measure with the prompts that the options select, with progress on a screen."""
+
+    def tick(kind: str, concurrency: int, done: int, total: int) -> None:
+        screen.count(f"{kind}, concurrency {concurrency}", done, total, "requests")
+
+    return Bench(
+        workload=read_workload(options, context),
+        thinking=read_thinking(options),
+        tell=lambda cell: screen.show_progress(render_cell_line(cell)),
+        tick=tick,
+        **more,
+    )
+
+
 def describe_conditions(
     options: argparse.Namespace,
     bench: Bench,
-    *,
-    model: str,
-    versions: dict[str, str],
     plan: LaunchPlan | None,
     host: Host | None,
-    start_seconds: float | None = None,
+    **more: Any,
 ) -> Conditions:
-    """Return the conditions under which the figures are measured."""
+    """Return the conditions under which the figures are measured, by default here and now."""
+    if plan is not None:
+        more = {"model": plan.target, "versions": find_versions(), **more}
     return Conditions(
         at=datetime.now(UTC),
         command=shlex.join(["slipstream", *sys.argv[1:]]),
-        model=model,
-        versions=versions,
         plan=plan,
         host=host,
         workload=bench.workload.name,
@@ -117,45 +136,30 @@ def describe_conditions(
         max_tokens=options.max_tokens,
         thinking=bench.thinking,
         prefix_cache=bench.prefix_cache,
-        start_seconds=start_seconds,
         arrivals_per_second=bench.arrivals_per_second,
         tool_choice=bench.tool_choice if bench.workload.has_tasks else None,
+        **more,
     )
 
 
-def make_tick(screen: Screen) -> Callable[[str, int, int, int], None]:
-    """Return a callback for `Bench.tick` that counts requests on the screen."""
-
-    def tick(kind: str, concurrency: int, done: int, total: int) -> None:
-        screen.count(f"{kind}, concurrency {concurrency}", done, total, "requests")
-
-    return tick
+def find_engine_host(extra: str = "cpu") -> Host:
+    """Return this machine, which needs an engine to measure with."""
+    host = read_host(this_machine(os.environ, datetime.now(UTC)))
+    require_engine(host, extra=extra)
+    return host
 
 
-def require_writable(*files: Path | None) -> None:
-    """Raise if a report's folder does not exist, before anything is measured."""
-    for file in files:
-        if file is not None and not file.absolute().parent.is_dir():
-            raise InvalidInputError(
-                f"there is no folder {file.absolute().parent}",
-                hint=f"mkdir -p {file.absolute().parent}",
-            )
+def find_log_folder(verb: str) -> Path:
+    """Return where the engines that a verb starts now log to."""
+    return slipstream_cache(os.environ) / verb / f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
-def write_reports(
-    options: argparse.Namespace,
-    report: Report,
-    html: Callable[[Report], str],
-    markdown: Callable[[Report], str],
-    screen: Screen,
-) -> None:
-    """Write a report to the files that --html and --markdown name."""
-    for file, render in ((options.html, html), (options.markdown, markdown)):
-        if file:
-            write_report(file, render(report), screen)
-
-
-def write_report(file: Path, content: str, screen: Screen) -> None:
-    """Write a report and print its path."""
-    file.write_text(content, encoding="utf-8")
-    screen.show_progress(f"written: {file}")
+def take_drafting_plan(options: argparse.Namespace, host: Host, *, to: str) -> LaunchPlan:
+    """Return the plan that the options name or make, which has to draft."""
+    plan = take_plan(options, host)
+    require_accepted(plan)
+    if plan.speculation is None or (to == "tune" and plan.drafter is None):
+        raise InvalidInputError(
+            f"the plan for {plan.target} has no drafts to {to}", hint="name a drafter: --drafter"
+        )
+    return plan

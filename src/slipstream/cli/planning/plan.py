@@ -145,7 +145,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 
 def take_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
     """Return a saved plan unchanged, or make one."""
-    saved = Path(options.target)
+    saved = Path(options.target or "")
     if not saved.is_file():
         return make_plan(options, host)
     require_no_plan_options(options, "a saved plan cannot be changed", PLAN_HINT)

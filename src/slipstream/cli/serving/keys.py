@@ -59,7 +59,7 @@ def _add_terms(add: OptionAdder) -> None:
         choices=get_args(Scope),
     )
     add("--models NAME ...", "served model names that it opens (default: all)")
-    add("--at-once N", "concurrent requests (default 64)")
+    add("--at-once N", "concurrent requests (default 64)", dest="requests_at_once")
     add("--requests-per-minute N", "requests per minute (default: no limit)")
     add("--tokens-per-minute N", "tokens of prompts and answers per minute (default: no limit)")
     add("--max-tokens N", "tokens per answer (default: no limit)")
@@ -82,8 +82,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     _require_fitting(options)
     if options.action == "new":
         expires = None if options.days is None else now + timedelta(days=options.days)
-        name, terms = options.name or "", _read_terms(options)
-        made = make_key(file, name, now=now, expires=expires, terms=terms)
+        terms = KeyTerms(**{name: getattr(options, name) for name in KeyTerms.model_fields})
+        made = make_key(file, options.name or "", now=now, expires=expires, terms=terms)
         _show_secret(made, file, now, screen)
     elif options.action == "rotate":
         overlap = OVERLAP if options.overlap is None else options.overlap
@@ -106,33 +106,15 @@ def _require_fitting(options: argparse.Namespace) -> None:
             "an ID is for `keys rotate` and `keys revoke`, and both need one",
             hint="slipstream keys list",
         )
-    named = {"--name": options.name, "--days": options.days}
-    named |= {f"--{name.replace('_', '-')}": getattr(options, name) for name in _TERMS}
-    given = [flag for flag, value in named.items() if value is not None]
+    new = ("name", "days", *KeyTerms.model_fields)
+    given = [name for name in new if getattr(options, name) is not None]
     if given and options.action != "new":
-        raise UsageError(
-            f"{given[0]} is for `keys new`", hint=f"slipstream keys new {given[0]} ..."
-        )
+        flag = "--" + given[0].replace("requests_at_once", "at_once").replace("_", "-")
+        raise UsageError(f"{flag} is for `keys new`", hint=f"slipstream keys new {flag} ...")
     if options.overlap is not None and options.action != "rotate":
         raise UsageError(
             "--overlap is for `keys rotate`", hint="slipstream keys rotate ID --overlap"
         )
-
-
-_TERMS = {
-    "routes": "routes",
-    "models": "models",
-    "at_once": "requests_at_once",
-    "requests_per_minute": "requests_per_minute",
-    "tokens_per_minute": "tokens_per_minute",
-    "max_tokens": "max_tokens",
-    "weight": "weight",
-    "priority": "priority",
-}
-
-
-def _read_terms(options: argparse.Namespace) -> KeyTerms:
-    return KeyTerms(**{name: getattr(options, option) for option, name in _TERMS.items()})
 
 
 def _days(text: str) -> int:

@@ -254,4 +254,4 @@ def test_a_plan_without_drafts_has_nothing_to_compare_or_tune(
 ) -> None:
     write_pair(here)
     assert run([verb, "target", "--no-speculation"], {}) == 1
-    assert f"has no drafter to {verb}" in capsys.readouterr().err
+    assert f"has no drafts to {verb}" in capsys.readouterr().err

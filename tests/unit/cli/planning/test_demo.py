@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from slipstream.cli.main import run
+from slipstream.cli.measuring import measuring_options
 from slipstream.cli.planning import demo as verb
 from slipstream.demo.performance import Demo
 from slipstream.hardware import load_host
@@ -59,7 +60,7 @@ def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engines:
     monkeypatch.setattr(verb, "make_smollm2", lambda _: tmp_path / "toy")
     monkeypatch.setattr(verb, "SHIPPED_DRAFTER", tmp_path / "drafter")
     monkeypatch.setattr(verb, "load_decoder", lambda _: decode)
-    monkeypatch.setattr(verb, "read_host", lambda _: load_host("cpu-server"))
+    monkeypatch.setattr(measuring_options, "read_host", lambda _: load_host("cpu-server"))
     monkeypatch.setattr(engine_start, "run_engine", ran.run)
     monkeypatch.setattr(verb, "make_watch", lambda _: MachineWatch(proc=tmp_path / "proc"))
     return ran
@@ -158,6 +159,6 @@ def test_without_an_engine_nothing_is_made(
 ) -> None:
     host = load_host("cpu-server")
     bare = host.model_copy(update={"software": host.software.model_copy(update={"engine": None})})
-    monkeypatch.setattr(verb, "read_host", lambda _: bare)
+    monkeypatch.setattr(measuring_options, "read_host", lambda _: bare)
     assert run(["demo"], os.environ) == 1
     assert "hint: pip install 'slipstream[demo]'" in capsys.readouterr().err
