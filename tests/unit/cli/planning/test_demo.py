@@ -1,7 +1,6 @@
 """`demo` as a user types it, with servers that stream letters in the engine's place."""
 
 import io
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,11 +17,10 @@ from slipstream.hardware import load_host
 from slipstream.measuring import engine_start
 from slipstream.measuring.machine_watch import MachineWatch
 from slipstream.planning import LaunchPlan
-from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
+from tests.unit.cli.pairs import write_pair
 from tests.unit.demo.pieces import decode
 from tests.unit.demo.test_performance import EVENTS, give, pace
 from tests.unit.measuring.client.stream_server import ROLE, answer_with, count, run_stream_server
-from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
 
 LETTERS = (ROLE, *map(give, "abcde"), give("f", "length"), count(9, 6))
 
@@ -51,11 +49,7 @@ class Engines:
 def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engines:
     """Put a toy in the place of the model, the drafter and the engines."""
     monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET_CONFIG}
-    for name, content in (("toy", config), ("drafter", drafter_config(config, DrafterShape()))):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(json.dumps(content))
+    write_pair(tmp_path, target="toy")
     ran = Engines()
     monkeypatch.setattr(verb, "make_smollm2", lambda _: tmp_path / "toy")
     monkeypatch.setattr(verb, "SHIPPED_DRAFTER", tmp_path / "drafter")
@@ -152,13 +146,3 @@ def test_a_page_that_cannot_be_written_is_refused_at_once(
     assert run(["demo", "--html", "nowhere/it.html"], os.environ) == 1
     assert "there is no folder" in capsys.readouterr().err
     assert engines.plans == []
-
-
-def test_without_an_engine_nothing_is_made(
-    engines: Engines, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    host = load_host("cpu-server")
-    bare = host.model_copy(update={"software": host.software.model_copy(update={"engine": None})})
-    monkeypatch.setattr(measuring_options, "read_host", lambda _: bare)
-    assert run(["demo"], os.environ) == 1
-    assert "hint: pip install 'slipstream[demo]'" in capsys.readouterr().err

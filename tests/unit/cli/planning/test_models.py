@@ -14,28 +14,17 @@ from slipstream.planning.drafters.resolution import ModelReport
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from tests.snapshots import read_snapshot
 from tests.unit.checkpoints.folders import LLAMA, drafter_tensors, write_checkpoint
-from tests.unit.proving_ground.test_untrained_drafter import TARGET
+from tests.unit.cli.pairs import write_pair
 
 SOURCE = Path(slipstream.__file__).parent
 # What follows the target in a command that a hint or a document gives.
 MODELS_HINT = re.compile(r"slipstream models (?:TARGET|\{[\w.]+\})(?: ([-A-Z{]\S*))?")
 
 
-@pytest.fixture(autouse=True)
-def _offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask no hub, and read no recipe of whoever runs the tests."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[str, str]:
     """Lay a target and a drafter out as folders, named without the machine's own path."""
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET}
-    for name, content in (("target", config), ("drafter", drafter_config(config, DrafterShape()))):
-        write_checkpoint(tmp_path / name, content)
+    write_pair(tmp_path)
     return "./target", "./drafter"
 
 
@@ -159,14 +148,6 @@ def test_a_drafter_is_an_option_in_every_hint(
     hints = [hint for file in files for hint in MODELS_HINT.findall(file.read_text())]
     assert len(hints) > 10
     assert [words for words in hints if words and not words.startswith("--")] == []
-
-
-@pytest.mark.parametrize("verb", ["inspect", "recipes", "drafters"])
-def test_an_earlier_verb_says_what_to_type_now(
-    verb: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run([verb, "Qwen/Qwen3-8B"], {}) == 2
-    assert "hint: slipstream models" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
