@@ -16,6 +16,8 @@ from slipstream.deployment.pod_group import make_rank_plan
 from slipstream.planning import LaunchPlan
 from tests.unit.deployment.plans import QWEN, find_plan
 
+Capture = pytest.CaptureFixture[str]
+
 needs_helm = pytest.mark.skipif(
     shutil.which("helm") is None, reason="no helm: scripts/bootstrap installs it"
 )
@@ -28,7 +30,7 @@ def _offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_target_becomes_values_with_their_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_target_becomes_values_with_their_reasons(capsys: Capture) -> None:
     words = ["deploy", "kubernetes", QWEN, "--host", "gb10", "--replicas", "3", "--fleet", "lab"]
     assert run(words, os.environ) == 0
     shown = capsys.readouterr()
@@ -40,9 +42,7 @@ def test_a_target_becomes_values_with_their_reasons(capsys: pytest.CaptureFixtur
     assert "warning: no commit is pinned" in shown.err
 
 
-def test_a_saved_plan_is_deployed_as_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_saved_plan_is_deployed_as_it_is(tmp_path: Path, capsys: Capture) -> None:
     Path("plan.json").write_text(find_plan("plain").to_json())
     assert run(["deploy", "kubernetes", "plan.json", "--json"], os.environ) == 0
     deployment = Deployment.model_validate_json(capsys.readouterr().out)
@@ -56,7 +56,7 @@ def test_a_saved_plan_is_deployed_as_it_is(
 
 @needs_helm
 def test_raw_manifests_pass_their_own_check_and_an_edit_does_not(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     words = ["deploy", "kubernetes", QWEN, "--host", "gb10", "--raw", "--out", "manifests.yaml"]
     assert run(words, os.environ) == 0
@@ -89,16 +89,14 @@ MALFORMED = (
 @pytest.mark.parametrize(
     "content", ["", "a: [", "- 1", "kind: Pod\n---\n- 1\n", "\x00", *MALFORMED]
 )
-def test_what_is_no_manifest_is_not_called_safe(
-    content: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_manifest_is_not_called_safe(content: str, capsys: Capture) -> None:
     Path("file.yaml").write_text(content)
     assert run(["deploy", "check", "file.yaml"], os.environ) == 1
     assert "hint: " in capsys.readouterr().err
 
 
 def test_without_helm_the_values_come_and_manifests_say_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     words = ["deploy", "kubernetes", QWEN, "--host", "gb10"]
@@ -117,13 +115,13 @@ def test_without_helm_the_values_come_and_manifests_say_what_to_install(
     ],
 )
 def test_wishes_that_cannot_be_met_are_refused(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, capsys: Capture
 ) -> None:
     assert run(["deploy", "kubernetes", QWEN, "--host", "gb10", *words], os.environ) in (1, 2)
     assert message in capsys.readouterr().err
 
 
-def test_a_refused_plan_is_not_deployed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_plan_is_not_deployed(capsys: Capture) -> None:
     plan = find_plan("group")
     refused = plan.model_copy(update={"refusals": plan.warnings[:1]})
     Path("plan.json").write_text(refused.to_json())
@@ -131,14 +129,14 @@ def test_a_refused_plan_is_not_deployed(capsys: pytest.CaptureFixture[str]) -> N
     assert "is refused" in capsys.readouterr().err
 
 
-def test_a_rank_needs_all_that_makes_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rank_needs_all_that_makes_one(capsys: Capture) -> None:
     Path("plan.json").write_text(find_plan("group").to_json())
     assert run(["deploy", "prepare", "plan.json", "--rank", "1"], os.environ) == 2
     assert "--rank, --head, --secret and --out go together" in capsys.readouterr().err
 
 
 def test_a_rank_gets_its_plan_and_its_secret_once_the_weights_are_there(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setattr("slipstream.cli.weights.Weights.localize", lambda _, plan: plan)
     addresses = {"model-0.model": "10.1.0.4", "model-0-1.model": "10.1.0.5"}
@@ -179,7 +177,7 @@ speculation = false
 """
 
 
-def test_a_fleet_becomes_a_release_for_each_group(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fleet_becomes_a_release_for_each_group(capsys: Capture) -> None:
     Path("fleet.toml").write_text(FLEET)
     words = ["deploy", "kubernetes", "fleet.toml", "--host", "gb10-linked-1"]
     assert run(words, os.environ) == 2
@@ -196,9 +194,7 @@ def test_a_fleet_becomes_a_release_for_each_group(capsys: pytest.CaptureFixture[
 
 @needs_helm
 @pytest.mark.parametrize("stack", ["kserve", "llm-d", "production-stack"])
-def test_another_stacks_file_names_what_it_cannot_carry(
-    stack: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_stacks_file_names_what_it_cannot_carry(stack: str, capsys: Capture) -> None:
     assert run(["deploy", "kubernetes", QWEN, "--host", "gb10", "--for", stack], os.environ) == 0
     shown = capsys.readouterr()
     assert f"# The plan of dflash-qwen3-5-27b-uncensored-nvfp4, for {stack}." in shown.out

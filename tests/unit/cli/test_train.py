@@ -18,6 +18,8 @@ from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CO
 from tests.unit.serving.weights.pieces import make_shard
 from tests.unit.training.pieces import DONE, pretend_installed
 
+Capture = pytest.CaptureFixture[str]
+
 TRAIN = ["train", "./target", "--prompts", "prompts.jsonl"]
 
 
@@ -39,13 +41,13 @@ def _workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("prompts.jsonl").write_text("".join(f'"prompt {number}"\n' for number in range(60)))
 
 
-def estimate(capsys: pytest.CaptureFixture[str], *options: str) -> TrainEstimate:
+def estimate(capsys: Capture, *options: str) -> TrainEstimate:
     assert run([*TRAIN, *options, "--dry-run", "--json"], {}) == 0
     return TrainEstimate.model_validate_json(capsys.readouterr().out)
 
 
 def test_a_dry_run_shows_every_stage_and_choice_and_writes_nothing(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: Capture, tmp_path: Path
 ) -> None:
     before = sorted(tmp_path.rglob("*"))
     assert run([*TRAIN, "--run", "runs/one", "--dry-run"], {}) == 0
@@ -68,7 +70,7 @@ def test_a_dry_run_shows_every_stage_and_choice_and_writes_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_without_options_everything_is_decided(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_options_everything_is_decided(capsys: Capture) -> None:
     expected = estimate(capsys)
     settings = expected.settings
     assert (settings.target, settings.prompts) == ("./target", ("prompts.jsonl",))
@@ -80,7 +82,7 @@ def test_without_options_everything_is_decided(capsys: pytest.CaptureFixture[str
     assert {decision.source for decision in expected.decisions} == {"checkpoint", "default"}
 
 
-def test_every_option_reaches_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_option_reaches_the_settings(capsys: Capture) -> None:
     options = {
         "--method": "dflash",
         "--steps": "50",
@@ -113,7 +115,7 @@ def test_every_option_reaches_the_settings(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_run_is_kept_in_the_cache_unless_a_folder_is_named(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: Capture, tmp_path: Path
 ) -> None:
     kept, other = (Path(estimate(capsys, "--steps", steps).folder) for steps in ("10", "20"))
     assert kept.parent == tmp_path / "cache" / "training"
@@ -133,9 +135,7 @@ def test_a_run_is_kept_in_the_cache_unless_a_folder_is_named(
         ([*TRAIN, "--learning-rate", "0"], "--learning-rate"),
     ],
 )
-def test_a_wrong_option_is_a_usage_error(
-    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_option_is_a_usage_error(arguments: list[str], named: str, capsys: Capture) -> None:
     assert run(arguments, {}) == 2
     shown = capsys.readouterr().err
     assert named in shown
@@ -154,7 +154,7 @@ def test_a_wrong_option_is_a_usage_error(
     ],
 )
 def test_what_cannot_be_trained_is_refused_with_every_fault(
-    options: list[str], faults: int, capsys: pytest.CaptureFixture[str]
+    options: list[str], faults: int, capsys: Capture
 ) -> None:
     assert run([*TRAIN, *options, "--dry-run"], {}) == 1
     shown = capsys.readouterr().err
@@ -162,7 +162,7 @@ def test_what_cannot_be_trained_is_refused_with_every_fault(
     assert "\n\nhint: " in shown
 
 
-def test_an_eagle3_head_is_designed_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_eagle3_head_is_designed_on_a_cpu(capsys: Capture) -> None:
     expected = estimate(capsys, "--method", "eagle3")
     design = expected.settings.design
     assert (design.method, design.layers, design.target_layer_ids) == ("eagle3", 1, (2, 15, 27))
@@ -170,7 +170,7 @@ def test_an_eagle3_head_is_designed_on_a_cpu(capsys: pytest.CaptureFixture[str])
     assert {decision.flag: decision.source for decision in expected.decisions}["--method"] == "user"
 
 
-def test_a_token_and_a_seed_may_be_zero_and_thinking_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_token_and_a_seed_may_be_zero_and_thinking_on(capsys: Capture) -> None:
     options = ("--mask-token-id", "0", "--seed", "0", "--thinking", "on")
     settings = estimate(capsys, *options).settings
     assert (settings.design.mask_token_id, settings.schedule.seed) == (0, 0)
@@ -207,12 +207,12 @@ def test_large_pages_are_for_training_and_not_for_the_engine(
     assert engine["SOMETHING_ELSE"] == "kept"
 
 
-def test_a_file_where_the_run_should_be_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_where_the_run_should_be_is_refused(capsys: Capture) -> None:
     assert run([*TRAIN, "--run", "prompts.jsonl"], {}) == 1
     assert capsys.readouterr().err.endswith("hint: name another folder with --run\n")
 
 
-def test_a_target_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_target_that_is_not_there_is_refused(capsys: Capture) -> None:
     assert run(["train", "./nowhere", "--prompts", "prompts.jsonl"], {}) == 1
     assert "there is no folder ./nowhere" in capsys.readouterr().err
 
@@ -226,7 +226,7 @@ def finish(expected: TrainEstimate, folder: TrainFolder) -> TrainRun:
 
 
 def test_a_run_knows_the_command_that_makes_it_again(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("prompts.jsonl").rename("my prompts.jsonl")
     arguments = ["train", "./target", "--prompts", "my prompts.jsonl", "--json"]
@@ -237,7 +237,7 @@ def test_a_run_knows_the_command_that_makes_it_again(
     assert made.command == "slipstream train ./target --prompts 'my prompts.jsonl' --json"
 
 
-def test_a_finished_run_is_shown_and_not_done_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_is_shown_and_not_done_again(capsys: Capture) -> None:
     finished = finish(estimate(capsys), TrainFolder(Path("one")))
     assert run([*TRAIN, "--run", "one", "--json"], {}) == 0
     shown = capsys.readouterr()
@@ -248,7 +248,7 @@ def test_a_finished_run_is_shown_and_not_done_again(capsys: pytest.CaptureFixtur
 
 
 def test_a_run_is_not_taken_up_with_other_settings_or_prompts(
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
     finish(estimate(capsys), TrainFolder(Path("one")))
     assert run([*TRAIN, "--run", "one", "--steps", "50"], {}) == 1
@@ -259,9 +259,7 @@ def test_a_run_is_not_taken_up_with_other_settings_or_prompts(
     assert "\n  - prompts_sha256: " in capsys.readouterr().err
 
 
-def test_a_promoted_pair_is_among_the_recipes(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_promoted_pair_is_among_the_recipes(capsys: Capture, tmp_path: Path) -> None:
     finish(estimate(capsys), TrainFolder(Path("one")))
     overlay = tmp_path / "config" / "slipstream" / "recipes"
     assert run([*TRAIN, "--run", "one"], {}) == 0

@@ -169,8 +169,3 @@ def test_what_cannot_be_published_is_refused_before_anything_starts(
     Path("here.zip").touch()
     assert run([*WORDS, *words], {}) == code
     assert asked == []
-
-
-def test_the_verb_of_an_earlier_version_is_named(capsys: Capture) -> None:
-    assert run(["contribute", TARGET], {}) == 2
-    assert "compare TARGET --rounds 1 --recipe FILE" in capsys.readouterr().err

@@ -22,6 +22,8 @@ from tests.unit.demo.pieces import decode
 from tests.unit.demo.test_performance import EVENTS, give, pace
 from tests.unit.measuring.client.stream_server import ROLE, answer_with, count, run_stream_server
 
+Capture = pytest.CaptureFixture[str]
+
 LETTERS = (ROLE, *map(give, "abcde"), give("f", "length"), count(9, 6))
 
 
@@ -61,7 +63,7 @@ def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engines:
 
 
 def test_a_machine_gets_one_document_and_the_page_and_no_engine_is_left(
-    engines: Engines, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engines: Engines, tmp_path: Path, capsys: Capture
 ) -> None:
     assert run(["demo", "--json", "--max-tokens", "6"], os.environ) == 0
     shown = capsys.readouterr()
@@ -90,7 +92,7 @@ def test_arguments_for_the_engine_take_the_place_of_ours(engines: Engines) -> No
 
 
 def test_a_pipe_gets_the_verdict_and_the_seconds_but_no_cursor_is_moved(
-    engines: Engines, capsys: pytest.CaptureFixture[str]
+    engines: Engines, capsys: Capture
 ) -> None:
     assert run(["demo", "--html", "it.html"], os.environ) == 0
     shown = capsys.readouterr()
@@ -141,7 +143,7 @@ def test_a_dumb_terminal_is_no_stage(engines: Engines, monkeypatch: pytest.Monke
 
 
 def test_a_page_that_cannot_be_written_is_refused_at_once(
-    engines: Engines, capsys: pytest.CaptureFixture[str]
+    engines: Engines, capsys: Capture
 ) -> None:
     assert run(["demo", "--html", "nowhere/it.html"], os.environ) == 1
     assert "there is no folder" in capsys.readouterr().err

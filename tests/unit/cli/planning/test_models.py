@@ -16,6 +16,8 @@ from tests.snapshots import read_snapshot
 from tests.unit.checkpoints.folders import LLAMA, drafter_tensors, write_checkpoint
 from tests.unit.cli.pairs import write_pair
 
+Capture = pytest.CaptureFixture[str]
+
 SOURCE = Path(slipstream.__file__).parent
 # What follows the target in a command that a hint or a document gives.
 MODELS_HINT = re.compile(r"slipstream models (?:TARGET|\{[\w.]+\})(?: ([-A-Z{]\S*))?")
@@ -28,23 +30,23 @@ def pair(tmp_path: Path) -> tuple[str, str]:
     return "./target", "./drafter"
 
 
-def report(target: str, capsys: pytest.CaptureFixture[str], host: str = "gb10") -> ModelReport:
+def report(target: str, capsys: Capture, host: str = "gb10") -> ModelReport:
     assert run(["models", target, "--host", host, "--json"], {}) == 0
     return ModelReport.model_validate_json(capsys.readouterr().out)
 
 
-def test_known_pairs_are_listed_by_target_and_machine(capsys: pytest.CaptureFixture[str]) -> None:
+def test_known_pairs_are_listed_by_target_and_machine(capsys: Capture) -> None:
     assert run(["models", "*gemma-4-31b*", "--host", "gb10"], {}) == 0
     shown = capsys.readouterr().out
     assert shown == read_snapshot("models-gemma-gb10.txt", shown)
 
 
-def test_all_known_pairs_are_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_known_pairs_are_one_document(capsys: Capture) -> None:
     assert run(["models", "--json"], {}) == 0
     assert len(json.loads(capsys.readouterr().out)["recipes"]) >= 40
 
 
-def test_one_pair_is_shown_with_who_measured_what(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_pair_is_shown_with_who_measured_what(capsys: Capture) -> None:
     assert run(["models", "--recipe", "qwen3.5-27b-nvfp4-gb10"], {}) == 0
     shown = capsys.readouterr().out
     assert shown == read_snapshot("models-recipe.txt", shown)
@@ -53,15 +55,13 @@ def test_one_pair_is_shown_with_who_measured_what(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     "words", [["nobody/*"], ["--recipe", "nothing"], ["nobody/nothing"], ["not a name"]]
 )
-def test_what_nobody_knows_is_an_error_with_a_hint(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_nobody_knows_is_an_error_with_a_hint(words: list[str], capsys: Capture) -> None:
     assert run(["models", *words], {}) == 1
     assert "hint: " in capsys.readouterr().err
 
 
 def test_a_target_is_shown_with_its_facts_pairs_and_drafters_by_rank(
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
     assert run(["models", "meta-llama/Llama-3.1-8B-Instruct", "--host", "gb10"], {}) == 0
     shown = capsys.readouterr().out
@@ -72,7 +72,7 @@ def test_a_target_is_shown_with_its_facts_pairs_and_drafters_by_rank(
 
 
 def test_evidence_on_this_kind_of_machine_is_the_first_reason(
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
     here = report("Qwen/Qwen3-Coder-Next", capsys, "gb10").drafters.candidates[0]
     assert here.measured_here == ("qwen3-coder-next-nvfp4-gb10",)
@@ -81,7 +81,7 @@ def test_evidence_on_this_kind_of_machine_is_the_first_reason(
 
 
 def test_every_command_that_is_shown_is_a_plan_with_that_drafter(
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
     target = "meta-llama/Llama-3.3-70B-Instruct"
     listed = report(target, capsys).drafters
@@ -94,9 +94,7 @@ def test_every_command_that_is_shown_is_a_plan_with_that_drafter(
         assert made.drafter == candidate.drafter
 
 
-def test_a_folder_finds_its_drafter_by_its_card(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_finds_its_drafter_by_its_card(tmp_path: Path, capsys: Capture) -> None:
     target = write_checkpoint(tmp_path / "tuned", LLAMA)
     assert report("tuned", capsys).drafters.candidates == ()
     (target / "README.md").write_text("---\nbase_model: Qwen/Qwen3-8B\n---\n# Mine\n")
@@ -112,7 +110,7 @@ def test_a_folder_finds_its_drafter_by_its_card(
 
 
 def test_a_pair_that_fits_is_shown_with_both_checkpoints(
-    pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
+    pair: tuple[str, str], capsys: Capture
 ) -> None:
     assert run(["models", pair[0], "--drafter", pair[1], "--host", "h100"], {}) == 0
     shown = capsys.readouterr().out
@@ -120,7 +118,7 @@ def test_a_pair_that_fits_is_shown_with_both_checkpoints(
 
 
 def test_a_pair_that_does_not_fit_leaves_with_1_and_the_codes(
-    pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
+    pair: tuple[str, str], capsys: Capture
 ) -> None:
     assert run(["models", pair[0], "--drafter", pair[1], "--k", "12", "--json"], {}) == 1
     faults = json.loads(capsys.readouterr().out)["faults"]
@@ -129,7 +127,7 @@ def test_a_pair_that_does_not_fit_leaves_with_1_and_the_codes(
 
 @pytest.mark.parametrize(("host", "code"), [("cpu-server", 1), ("h100", 0)])
 def test_the_machine_decides_which_runner_a_pair_is_checked_for(
-    host: str, code: int, pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
+    host: str, code: int, pair: tuple[str, str], capsys: Capture
 ) -> None:
     config = json.loads(Path(pair[1], "config.json").read_text())
     config["architectures"] = ["DFlash2DraftModel"]
@@ -139,9 +137,7 @@ def test_the_machine_decides_which_runner_a_pair_is_checked_for(
     assert codes == ["runner"] * code
 
 
-def test_a_drafter_is_an_option_in_every_hint(
-    pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_drafter_is_an_option_in_every_hint(pair: tuple[str, str], capsys: Capture) -> None:
     assert run(["models", *pair], {}) == 2
     assert pair[1] in capsys.readouterr().err
     files = [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.toml"), *SOURCE.parents[1].glob("docs/*.md")]
@@ -160,7 +156,7 @@ def test_a_drafter_is_an_option_in_every_hint(
     ],
 )
 def test_a_config_that_describes_no_model_is_an_error_of_the_file(
-    config: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: dict[str, object], tmp_path: Path, capsys: Capture
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert run(["models", str(tmp_path)], {}) == 1

@@ -17,6 +17,8 @@ from tests.unit.checkpoints.folders import (
     write_checkpoint,
 )
 
+Capture = pytest.CaptureFixture[str]
+
 EAGLE3 = {
     **LLAMA,
     "architectures": ["LlamaForCausalLMEagle3"],
@@ -41,7 +43,7 @@ def write_models(folder: Path) -> None:
     write_checkpoint(folder / "small", LLAMA, tensors=LLAMA_TENSORS, tokenizer=TOKENIZER)
 
 
-def plan(capsys: pytest.CaptureFixture[str], *words: str, host: str = "h100") -> LaunchPlan:
+def plan(capsys: Capture, *words: str, host: str = "h100") -> LaunchPlan:
     run(["plan", "target", "--host", host, "--json", *words], {})
     return LaunchPlan.model_validate_json(capsys.readouterr().out)
 
@@ -78,16 +80,16 @@ def find_config(made: LaunchPlan) -> dict[str, Any]:
     ],
 )
 def test_a_method_becomes_the_engines_configuration(
-    words: tuple[str, ...], config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], config: dict[str, Any], capsys: Capture
 ) -> None:
     assert config.items() <= find_config(plan(capsys, *words)).items()
 
 
-def test_on_a_cpu_ngrams_are_proposed_by_the_processor(capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_a_cpu_ngrams_are_proposed_by_the_processor(capsys: Capture) -> None:
     assert find_config(plan(capsys, "--method", "ngram", host="cpu-server"))["method"] == "ngram"
 
 
-def test_plain_is_no_speculation(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_is_no_speculation(capsys: Capture) -> None:
     plain = plan(capsys, "--method", "plain")
     assert plain == plan(capsys, "--no-speculation")
     assert plain == plan(capsys, "--no-speculation", "--drafter", "flash", "--k", "3")
@@ -104,14 +106,14 @@ def test_plain_is_no_speculation(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_what_does_not_go_together_is_refused(
-    words: tuple[str, ...], code: str, hint: str, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], code: str, hint: str, capsys: Capture
 ) -> None:
     found = {fault.code: fault for fault in plan(capsys, *words).refusals}
     assert hint in found[code].hint
 
 
 def test_a_class_without_inner_states_keeps_what_does_not_read_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Capture
 ) -> None:
     write_checkpoint(tmp_path / "target", {**LLAMA, "architectures": ["GPT2LMHeadModel"]})
     assert [one.code for one in plan(capsys, "--drafter", "eagle").refusals] == ["target-class"]
@@ -120,7 +122,7 @@ def test_a_class_without_inner_states_keeps_what_does_not_read_them(
 
 
 def test_a_model_drafts_if_it_has_the_same_tokens_and_is_smaller(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Capture
 ) -> None:
     words = ("--method", "draft_model", "--drafter", "small")
     assert [fault.code for fault in plan(capsys, *words).warnings] == ["draft-model-size"]
@@ -130,7 +132,7 @@ def test_a_model_drafts_if_it_has_the_same_tokens_and_is_smaller(
 
 
 def test_a_drafting_models_weights_and_cache_are_in_the_budget(
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
     alone = plan(capsys, "--method", "ngram").memory
     drafted = plan(capsys, "--method", "draft_model", "--drafter", "small").memory
@@ -140,9 +142,7 @@ def test_a_drafting_models_weights_and_cache_are_in_the_budget(
     assert sizes["drafter weights"] == sizes["target weights"]
 
 
-def test_the_targets_own_heads_keep_a_layers_cache(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_targets_own_heads_keep_a_layers_cache(tmp_path: Path, capsys: Capture) -> None:
     alone = plan(capsys, "--method", "ngram").memory.kv_bytes_per_token
     layers = LLAMA["num_hidden_layers"]
     write_checkpoint(
@@ -157,7 +157,7 @@ def test_the_targets_own_heads_keep_a_layers_cache(
     assert made.memory.kv_bytes_per_token == alone + alone // layers
 
 
-def test_a_target_without_heads_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_target_without_heads_is_told(capsys: Capture) -> None:
     faults = plan(capsys, "--method", "mtp")
     assert [fault.code for fault in (*faults.refusals, *faults.warnings)] == ["mtp-layers"]
 
