@@ -35,21 +35,27 @@ def report(target: str, capsys: Capture, host: str = "gb10") -> ModelReport:
     return ModelReport.model_validate_json(capsys.readouterr().out)
 
 
-def test_known_pairs_are_listed_by_target_and_machine(capsys: Capture) -> None:
-    assert run(["models", "*gemma-4-31b*", "--host", "gb10"], {}) == 0
+@pytest.mark.parametrize(
+    ("words", "snapshot"),
+    [
+        (["*gemma-4-31b*", "--host", "gb10"], "models-gemma-gb10.txt"),
+        (["--recipe", "qwen3.5-27b-nvfp4-gb10"], "models-recipe.txt"),
+        (["meta-llama/Llama-3.1-8B-Instruct", "--host", "gb10"], "models-llama.txt"),
+        (["./target", "--drafter", "./drafter", "--host", "h100"], "models-pair.txt"),
+    ],
+)
+@pytest.mark.usefixtures("pair")
+def test_pairs_a_model_and_a_check_are_shown_as_reviewed(
+    words: list[str], snapshot: str, capsys: Capture
+) -> None:
+    assert run(["models", *words], {}) == 0
     shown = capsys.readouterr().out
-    assert shown == read_snapshot("models-gemma-gb10.txt", shown)
+    assert shown == read_snapshot(snapshot, shown)
 
 
 def test_all_known_pairs_are_one_document(capsys: Capture) -> None:
     assert run(["models", "--json"], {}) == 0
     assert len(json.loads(capsys.readouterr().out)["recipes"]) >= 40
-
-
-def test_one_pair_is_shown_with_who_measured_what(capsys: Capture) -> None:
-    assert run(["models", "--recipe", "qwen3.5-27b-nvfp4-gb10"], {}) == 0
-    shown = capsys.readouterr().out
-    assert shown == read_snapshot("models-recipe.txt", shown)
 
 
 @pytest.mark.parametrize(
@@ -60,12 +66,7 @@ def test_what_nobody_knows_is_an_error_with_a_hint(words: list[str], capsys: Cap
     assert "hint: " in capsys.readouterr().err
 
 
-def test_a_target_is_shown_with_its_facts_pairs_and_drafters_by_rank(
-    capsys: Capture,
-) -> None:
-    assert run(["models", "meta-llama/Llama-3.1-8B-Instruct", "--host", "gb10"], {}) == 0
-    shown = capsys.readouterr().out
-    assert shown == read_snapshot("models-llama.txt", shown)
+def test_a_target_is_known_with_its_facts_and_pairs(capsys: Capture) -> None:
     known = report("Qwen/Qwen3-8B", capsys)
     assert known.target.hidden_size == 4096
     assert {recipe.target for recipe in known.recipes} == {"Qwen/Qwen3-8B"}
@@ -107,14 +108,6 @@ def test_a_folder_finds_its_drafter_by_its_card(tmp_path: Path, capsys: Capture)
     unfit = next(one for one in listed.candidates if one.drafter == "z-lab/Qwen3-8B-DFlash-b16")
     assert unfit.verdict == "does not fit"
     assert "4096" in unfit.because
-
-
-def test_a_pair_that_fits_is_shown_with_both_checkpoints(
-    pair: tuple[str, str], capsys: Capture
-) -> None:
-    assert run(["models", pair[0], "--drafter", pair[1], "--host", "h100"], {}) == 0
-    shown = capsys.readouterr().out
-    assert shown == read_snapshot("models-pair.txt", shown)
 
 
 def test_a_pair_that_does_not_fit_leaves_with_1_and_the_codes(
