@@ -289,8 +289,7 @@ def _find_summary(name: str) -> str:
 def _unknown_verb(name: str, known: Iterable[str]) -> UsageError:
     close = difflib.get_close_matches(name, known, n=1)
     return UsageError(
-        f"unknown verb '{name}'",
-        hint=f"slipstream {close[0]}" if close else "slipstream --help",
+        f"unknown verb '{name}'", hint=f"slipstream {close[0]}" if close else "slipstream --help"
     )
 
 

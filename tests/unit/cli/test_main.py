@@ -104,9 +104,7 @@ def test_an_interrupt_leaves_with_130_even_if_python_wrapped_it(
     assert capsys.readouterr().err == ""
 
 
-def test_an_expected_failure_under_json_is_a_document_on_stderr(
-    capsys: Capture,
-) -> None:
+def test_an_expected_failure_under_json_is_a_document_on_stderr(capsys: Capture) -> None:
     assert run(["probe", "--json", "--host", "nowhere.json"], {}) == 1
     shown = capsys.readouterr()
     assert shown.out == ""

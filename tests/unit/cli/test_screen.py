@@ -200,9 +200,7 @@ def test_after_the_work_nothing_is_left_of_it(line: StatusLine, clock: Clock) ->
     assert read(line).endswith("\r\033[K")
 
 
-def test_a_verb_that_takes_long_says_so_on_a_terminal_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_verb_that_takes_long_says_so_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = Event()
 
     class Screened(Terminal):

@@ -60,9 +60,7 @@ def test_the_same_seed_prints_the_same(capsys: Capture) -> None:
     assert one != read(capsys, *words, "--seed", "5")
 
 
-def test_a_day_has_a_fleet_of_one_size_and_a_scaled_one(
-    capsys: Capture,
-) -> None:
+def test_a_day_has_a_fleet_of_one_size_and_a_scaled_one(capsys: Capture) -> None:
     hours = ["0.1"] * 12 + ["1"] * 12
     words = ("size", "--rate", "code=0.05", *SPARK, "--start-seconds", "120", "--day")
     day = read(capsys, *words, "--hours", *hours).day

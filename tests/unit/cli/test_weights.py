@@ -109,10 +109,7 @@ def test_a_second_command_starts_offline_from_the_cache(
 
 
 def test_a_pod_fetches_once_and_then_only_compares(
-    hub: FakeHub,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Capture,
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     assert run(["plan", *PAIR, "--host", "cpu-server", "--json"], os.environ) == 0
     (tmp_path / "plan.json").write_text(capsys.readouterr().out)

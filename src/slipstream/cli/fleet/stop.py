@@ -3,14 +3,7 @@
 import argparse
 from datetime import UTC, datetime
 
-from slipstream.cli.fleet import (
-    Board,
-    add_fleet,
-    add_force,
-    choose_groups,
-    load_fleet,
-    raise_first,
-)
+from slipstream.cli.fleet import Board, add_fleet, add_force, choose_groups, load_fleet, raise_first
 from slipstream.cli.options import OptionAdder
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode

@@ -17,12 +17,7 @@ from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
 from slipstream.measuring.bench import BenchReport, PrefixCache, ToolChoice, list_cells
 from slipstream.measuring.client.completions import Request
-from slipstream.measuring.client.endpoint import (
-    KEY_VARIABLE,
-    Endpoint,
-    read_key,
-    read_served_model,
-)
+from slipstream.measuring.client.endpoint import KEY_VARIABLE, Endpoint, read_key, read_served_model
 from slipstream.measuring.client.load import run_closed_loop
 from slipstream.measuring.machine_watch import make_watch
 from slipstream.measuring.workloads import Workload, names_tasks
@@ -121,9 +116,8 @@ def _check_rate(options: argparse.Namespace) -> None:
 
 def _find_cache_handling(endpoint: Endpoint) -> PrefixCache:
     """Return whether the server accepts cache salts, which bypass the prefix cache."""
-    request = Request(prompt_ids=(1, 2, 3), max_tokens=1, extra={"cache_salt": "slipstream"})
-    (sample,) = run_closed_loop(endpoint, [request], concurrency=1)
-    return "cold" if sample.error is None else "as it is"
+    salted = Request(prompt_ids=(1, 2, 3), max_tokens=1, extra={"cache_salt": "slipstream"})
+    return "cold" if _accepts(endpoint, salted) else "as it is"
 
 
 def _find_tool_choice(endpoint: Endpoint, workload: Workload, wanted: ToolChoice) -> ToolChoice:
@@ -133,5 +127,9 @@ def _find_tool_choice(endpoint: Endpoint, workload: Workload, wanted: ToolChoice
         return "none"
     extra = {"tools": calling[0].extra["tools"], "tool_choice": "auto"}
     request = Request(messages=({"role": "user", "content": "hi"},), max_tokens=1, extra=extra)
+    return wanted if _accepts(endpoint, request) else "none"
+
+
+def _accepts(endpoint: Endpoint, request: Request) -> bool:
     (sample,) = run_closed_loop(endpoint, [request], concurrency=1)
-    return wanted if sample.error is None else "none"
+    return sample.error is None

@@ -17,11 +17,7 @@ from slipstream.cli.measuring.measuring_options import (
 )
 from slipstream.cli.options import OptionAdder, add_accept_changes
 from slipstream.cli.planning.method_plans import plan_other_methods, read_methods
-from slipstream.cli.planning.plan import (
-    TARGET_OR_PLAN_HELP,
-    add_plan_options,
-    plan_plain,
-)
+from slipstream.cli.planning.plan import TARGET_OR_PLAN_HELP, add_plan_options, plan_plain
 from slipstream.cli.reports import require_writable, show_report, write_report
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights

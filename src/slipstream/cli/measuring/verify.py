@@ -29,10 +29,7 @@ from slipstream.measuring.verifying.certificate import ArmName, Certificate
 from slipstream.measuring.verifying.served_check import check_served
 from slipstream.measuring.verifying.verification import SAMPLES, Verification, start_in_turn
 from slipstream.planning import LaunchPlan
-from slipstream.reporting.measuring.certificate import (
-    describe_certificate,
-    render_certificate_html,
-)
+from slipstream.reporting.measuring.certificate import describe_certificate, render_certificate_html
 from slipstream.reporting.report import render_text
 from slipstream.serving.access.keys import borrow_key
 from slipstream.serving.access.tls import Certificate as ServerCertificate

@@ -18,14 +18,7 @@ from slipstream.cli.measuring.measuring_options import (
 from slipstream.cli.options import OptionAdder
 from slipstream.cli.reports import require_writable, write_report
 from slipstream.cli.screen import Screen
-from slipstream.demo.performance import (
-    Demo,
-    Part,
-    Stage,
-    load_decoder,
-    make_workload,
-    stay_up,
-)
+from slipstream.demo.performance import Demo, Part, Stage, load_decoder, make_workload, stay_up
 from slipstream.errors import ExitCode
 from slipstream.hardware import Host
 from slipstream.measuring.bench import Bench

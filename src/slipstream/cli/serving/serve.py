@@ -18,8 +18,12 @@ from slipstream.cli.planning.plan import (
     take_plan,
 )
 from slipstream.cli.screen import Screen
-from slipstream.cli.serving.serve_options import add_access_options, add_running_options, read_terms
-from slipstream.cli.serving.service_unit import show_unit
+from slipstream.cli.serving.serve_options import (
+    add_access_options,
+    add_running_options,
+    read_terms,
+    show_unit,
+)
 from slipstream.cli.weights import Weights
 from slipstream.engines.vllm import find_versions, require_engine
 from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError

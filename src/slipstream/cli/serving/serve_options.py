@@ -1,12 +1,21 @@
-"""The options of `slipstream serve`, and the terms of a run that they ask for."""
+"""The options of `slipstream serve`: the terms of a run that they ask for, and its unit."""
 
 import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
 
 from slipstream.cli.options import OptionAdder, add_accept_changes, natural_number
-from slipstream.errors import UsageError
+from slipstream.cli.screen import Screen
+from slipstream.errors import ExitCode, InvalidInputError, UsageError
+from slipstream.planning import LaunchPlan
 from slipstream.serving.access.gate_file import GateRecording, read_rules
+from slipstream.serving.access.tls import Certificate
 from slipstream.serving.run import Terms
+from slipstream.serving.service.systemd import USER, Service, is_hidden, render_unit
 from slipstream.steering.guardian import ACTIONS, GuardianRules
+from slipstream.user_folders import model_cache
 
 
 def add_access_options(add: OptionAdder) -> None:
@@ -74,9 +83,7 @@ def read_terms(options: argparse.Namespace, terms: Terms) -> Terms:
                 hint="slipstream serve TARGET --record FOLDER --redact PATTERN",
             )
         recording = GateRecording(
-            folder=recording.folder,
-            limit_bytes=recording.limit_bytes,
-            redact=tuple(options.redact),
+            folder=recording.folder, limit_bytes=recording.limit_bytes, redact=tuple(options.redact)
         )
     gate = _read_gate(options, terms)
     drain = terms.drain_seconds if options.drain is None else options.drain
@@ -112,3 +119,72 @@ def _read_gate(options: argparse.Namespace, terms: Terms) -> dict[str, object]:
         return {"gated": gated}
     file = options.gate.expanduser().resolve()
     return {"gated": True, "gate_file": file, "gate_rules": read_rules(file)}
+
+
+def show_unit(
+    options: argparse.Namespace, plan: LaunchPlan, terms: Terms, screen: Screen
+) -> ExitCode:
+    """Print the unit that runs this command; what it must read is listed in it."""
+    file = Path(options.target or "").resolve()
+    if not file.is_file():
+        raise UsageError("a unit needs a saved plan", hint="slipstream plan TARGET --json > PLAN")
+    if options.detach or options.accept_changes or options.hold:
+        raise UsageError(
+            "--unit excludes --detach, --hold and --accept-changes",
+            hint="slipstream serve PLAN --unit, without --detach, --hold and --accept-changes",
+        )
+    command = Path(shutil.which("slipstream") or sys.argv[0]).absolute()
+    recording = terms.recording
+    tls = options.tls.expanduser().resolve() if options.tls else None
+    given = {
+        "--bind": options.bind,
+        "--port": options.port,
+        "--tls": tls,
+        "--drain": options.drain,
+        "--gate": terms.gate_file,
+        "--guardian": ",".join(options.guardian.allowed) or "off" if options.guardian else None,
+        "--record": recording.folder if recording else None,
+    }
+    words = [word for flag, value in given.items() if value is not None for word in (flag, value)]
+    if recording and recording.redact:
+        words += ["--redact", *recording.redact]
+    words += [] if terms.gated else ["--no-gate"]
+    words += [] if terms.steered else ["--fixed-length"]
+    keys, models = os.environ.get("SLIPSTREAM_KEYS"), model_cache(os.environ)
+    service = Service(
+        command=command,
+        plan=file,
+        drain_seconds=terms.drain_seconds,
+        options=tuple(map(str, words)),
+        keys=Path(keys).expanduser().absolute() if keys else None,
+        models=None if is_hidden(models) else models,
+        recording=recording.folder if recording else None,
+        read=(*_list_programs(command), *_list_files(plan), *([tls] if tls else [])),
+    )
+    screen.output.write(render_unit(service))
+    screen.show_progress(
+        f"the unit runs as user {USER} with its own keys; docs/howto-secure.md has the commands"
+    )
+    return ExitCode.DONE
+
+
+def _list_programs(command: Path) -> tuple[Path, ...]:
+    """Return the folders that hold the command, its packages and its interpreter."""
+    return (command.parent, Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[2])
+
+
+def _list_files(plan: LaunchPlan) -> tuple[Path, ...]:
+    """Return the local models, certificate folders and group secret that a plan reads."""
+    settings, certificate = plan.settings, Certificate.of(plan)
+    drafter = settings.speculation.drafter if settings.speculation else None
+    named = [Path(one.value) for one in (settings.model, drafter) if one is not None]
+    files = [certificate.file, certificate.key, certificate.authority] if certificate else []
+    if relative := [str(file) for file in files if file and not file.is_absolute()]:
+        raise InvalidInputError(
+            f"a service starts in another folder and would not find {', '.join(relative)}",
+            hint="plan again with absolute paths of the certificate and its key",
+        )
+    folders = [file.parent for file in files if file is not None]
+    if plan.group:  # One below ~ is in the service's own home.
+        named.append(Path(plan.group.secret_file))
+    return (*(path for path in named if path.is_absolute()), *folders)

@@ -149,9 +149,7 @@ def test_our_own_server_is_measured_cold_through_its_gate(here: Path, capsys: Ca
     assert [cell["failed"] for cell in report["cells"]] == [0, 0]
 
 
-def test_a_server_that_forbids_salts_is_measured_with_its_cache_as_it_is(
-    capsys: Capture,
-) -> None:
+def test_a_server_that_forbids_salts_is_measured_with_its_cache_as_it_is(capsys: Capture) -> None:
     with run_stream_server(refuse_salt) as server:
         assert run(["bench", server.url, *FEW, "--json"], {}) == 0
     report = json.loads(capsys.readouterr().out)
@@ -184,11 +182,7 @@ def test_a_server_that_forbids_salts_is_measured_with_its_cache_as_it_is(
     ],
 )
 def test_what_cannot_be_measured_is_told(
-    words: tuple[str, ...],
-    code: int,
-    told: str,
-    capsys: Capture,
-    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...], code: int, told: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert run(list(words), {}) == code

@@ -1,6 +1,5 @@
 """`demo` as a user types it, with servers that stream letters in the engine's place."""
 
-import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from slipstream.measuring import engine_start
 from slipstream.measuring.machine_watch import MachineWatch
 from slipstream.planning import LaunchPlan
 from tests.unit.cli.pairs import write_pair
+from tests.unit.cli.test_screen import Terminal
 from tests.unit.demo.pieces import decode
 from tests.unit.demo.test_performance import EVENTS, give, pace
 from tests.unit.measuring.client.stream_server import ROLE, answer_with, count, run_stream_server
@@ -101,11 +101,6 @@ def test_a_pipe_gets_the_verdict_and_the_seconds_but_no_cursor_is_moved(
     assert shown.err.endswith("written: it.html\n")
     assert "\033" not in shown.out + shown.err
     assert engines.up == 0
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize("colour", [True, False])

@@ -72,18 +72,14 @@ def test_a_target_is_known_with_its_facts_and_pairs(capsys: Capture) -> None:
     assert {recipe.target for recipe in known.recipes} == {"Qwen/Qwen3-8B"}
 
 
-def test_evidence_on_this_kind_of_machine_is_the_first_reason(
-    capsys: Capture,
-) -> None:
+def test_evidence_on_this_kind_of_machine_is_the_first_reason(capsys: Capture) -> None:
     here = report("Qwen/Qwen3-Coder-Next", capsys, "gb10").drafters.candidates[0]
     assert here.measured_here == ("qwen3-coder-next-nvfp4-gb10",)
     there = report("Qwen/Qwen3-Coder-Next", capsys, "h100").drafters.candidates[0]
     assert there.measured_elsewhere == ("qwen3-coder-next-nvfp4-gb10",)
 
 
-def test_every_command_that_is_shown_is_a_plan_with_that_drafter(
-    capsys: Capture,
-) -> None:
+def test_every_command_that_is_shown_is_a_plan_with_that_drafter(capsys: Capture) -> None:
     target = "meta-llama/Llama-3.3-70B-Instruct"
     listed = report(target, capsys).drafters
     assert listed.chosen == listed.candidates[0].drafter

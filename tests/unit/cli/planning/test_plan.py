@@ -40,10 +40,7 @@ def save(file: Path, capsys: Capture, machine: str) -> str:
     return str(file)
 
 
-@pytest.mark.parametrize(
-    ("cpus", "bound"),
-    [(range(8, 16), "8-14"), ((4, 5, 6, 8, 9), "4-6,8")],
-)
+@pytest.mark.parametrize(("cpus", "bound"), [(range(8, 16), "8-14"), ((4, 5, 6, 8, 9), "4-6,8")])
 def test_plan_binds_the_cpus_of_a_cpuset(
     cpus: tuple[int, ...], bound: str, pair: list[str], tmp_path: Path, capsys: Capture
 ) -> None:
@@ -250,10 +247,7 @@ def test_what_cannot_be_planned_is_told(
     ("target", "drafter"),
     [
         ("openai/gpt-oss-120b", "z-lab/gpt-oss-120b-DFlash"),
-        (
-            "meta-llama/Llama-3.1-8B-Instruct",
-            "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat",
-        ),
+        ("meta-llama/Llama-3.1-8B-Instruct", "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat"),
         ("Qwen/Qwen3-Coder-Next", "z-lab/Qwen3-Coder-Next-DFlash"),
         ("unsloth/Qwen3-Coder-Next-NVFP4", "z-lab/Qwen3-Coder-Next-DFlash"),
         ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8", "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat"),

@@ -131,9 +131,7 @@ def test_a_model_drafts_if_it_has_the_same_tokens_and_is_smaller(
     assert {fault.code for fault in refused} == {"vocabulary-size", "tokenizer"}
 
 
-def test_a_drafting_models_weights_and_cache_are_in_the_budget(
-    capsys: Capture,
-) -> None:
+def test_a_drafting_models_weights_and_cache_are_in_the_budget(capsys: Capture) -> None:
     alone = plan(capsys, "--method", "ngram").memory
     drafted = plan(capsys, "--method", "draft_model", "--drafter", "small").memory
     assert alone.kv_bytes_per_token is not None

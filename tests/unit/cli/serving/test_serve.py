@@ -232,10 +232,7 @@ def test_the_gate_has_the_users_rules_from_the_start(
 
 @pytest.mark.parametrize("target", ["nowhere", "broken.json", "--from-env"])
 def test_faulty_rules_are_reported_before_anything_is_planned(
-    target: str,
-    tmp_path: Path,
-    capsys: Capture,
-    monkeypatch: pytest.MonkeyPatch,
+    target: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "gate.toml").write_text("[limit]\nn = 2\n")
