@@ -5,18 +5,20 @@ A verb's module is imported only when that verb is run, so `--help` stays fast.
 
 import argparse
 import difflib
-import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from textwrap import indent
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from slipstream import __version__
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from slipstream.cli.options import OptionAdder
 
 VERB_GROUPS = {
     "look before you start": {
@@ -103,7 +105,7 @@ _ENGINE_ARGUMENTS_NOTE = (
 class Verb(Protocol):
     """The interface of a verb's module under `slipstream.cli`; EXAMPLES are for people."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, add: "OptionAdder") -> None:
         """Add the arguments of this verb to its parser."""
 
     def run(self, options: argparse.Namespace, screen: Screen) -> ExitCode:
@@ -266,7 +268,9 @@ def make_verb_parser(name: str, verb: Verb) -> Parser:
 
 def add_verb_arguments(parser: argparse.ArgumentParser, verb: Verb) -> None:
     """Add the arguments of a verb, then those of every verb."""
-    verb.add_arguments(parser)
+    from slipstream.cli.options import OptionAdder
+
+    verb.add_arguments(OptionAdder(parser))
     general = parser.add_argument_group("general options")
     general.add_argument("--json", action="store_true", help="print the result as JSON")
     general.add_argument("--verbose", action="store_true", help="print the traceback of an error")
@@ -277,41 +281,6 @@ def _add_help(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("-h", "--help", action="help", help="print this help and exit")
 
 
-def add_host(parser: argparse._ActionsContainer, what: str) -> None:
-    """Add the option that names a machine."""
-    parser.add_argument(
-        "--host",
-        metavar="NAME|FILE",
-        help=f"{what}, a known name such as gb10 or a file written by `slipstream probe --json` "
-        "(default: this machine)",
-    )
-
-
-def whole_number(text: str) -> int:
-    """Return a count above zero; argparse names the option in its error message."""
-    if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number above zero")
-    return int(text)
-
-
-def natural_number(text: str) -> int:
-    """Return a count from zero on, such as a seed or a token id."""
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from zero on")
-    return int(text)
-
-
-def positive_number(text: str) -> float:
-    """Return a number above zero, such as a rate."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number above zero")
-    return number
-
-
 def _find_summary(name: str) -> str:
     first, _, second = name.partition(" ")
     return (FLEET_VERBS | FAR_VERBS)[second] if second else VERBS[first]
@@ -320,8 +289,7 @@ def _find_summary(name: str) -> str:
 def _unknown_verb(name: str, known: Iterable[str]) -> UsageError:
     close = difflib.get_close_matches(name, known, n=1)
     return UsageError(
-        f"unknown verb '{name}'",
-        hint=f"slipstream {close[0]}" if close else "slipstream --help",
+        f"unknown verb '{name}'", hint=f"slipstream {close[0]}" if close else "slipstream --help"
     )
 
 

@@ -19,6 +19,7 @@ from slipstream.cli.arguments import (
     load_verb,
     make_root_parser,
 )
+from slipstream.cli.options import OptionAdder
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
 from slipstream.user_folders import recipe_overlay
@@ -35,17 +36,14 @@ slipstream completion fish
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `completion`."""
-    parser.add_argument(
+def add_arguments(add: OptionAdder) -> None:
+    add.parser.add_argument(
         "shell",
         choices=("bash", "zsh", "fish"),
         nargs="?",
         help="print the script for this shell; its first lines say where it goes",
     )
-    parser.add_argument(
-        "--list", choices=tuple(_LISTS.values()), help="print the names that complete, one per line"
-    )
+    add("--list", "print the names that complete, one per line", choices=tuple(_LISTS.values()))
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -8,6 +8,7 @@ from typing import Any
 
 from slipstream.cli.arguments import ONE_WORD_VERBS, load_verb, make_verb_parser
 from slipstream.cli.defaults import apply_defaults, find_config_file, list_options, read_config
+from slipstream.cli.options import OptionAdder
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
 from slipstream.reporting.report import align
@@ -30,14 +31,11 @@ slipstream config serve
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `config`."""
-    parser.add_argument(
-        "verb",
-        metavar="VERB",
-        nargs="?",
+def add_arguments(add: OptionAdder) -> None:
+    add(
+        "[VERB]",
+        "show every option of this verb (default: folders, and what was set for any verb)",
         choices=tuple(ONE_WORD_VERBS),
-        help="show every option of this verb (default: folders, and what was set for any verb)",
     )
 
 

@@ -3,13 +3,12 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from slipstream.atomic_files import write_atomically
-from slipstream.cli.arguments import add_host, natural_number, whole_number
+from slipstream.cli.options import OptionAdder, add_host, natural_number
 from slipstream.cli.planning.plan import PLAN_HINT, add_plan_options, find_host, plan_for, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights
@@ -29,36 +28,6 @@ from slipstream.reporting.deployment import render_hazards
 from slipstream.serving.group.link import MOST_BYTES, read_secret
 
 ACTIONS = ("kubernetes", "check", "prepare")
-# An option by its metavariable, its type, its default and its help.
-_Options = dict[str, tuple[str, Callable[[str], object], object, str]]
-_FILES: _Options = {
-    "--out": ("PATH", Path, None, "file to write, for fleet.toml a folder (default: stdout)"),
-    "--name": ("NAME", str, None, "release name (default: from the model)"),
-    "--namespace": ("NAME", str, "default", "namespace of the manifests (default default)"),
-}
-_PODS: _Options = {
-    "--image": (
-        *("IMAGE", str, None),
-        "REPOSITORY:TAG[@sha256:...] (default slipstream:cuda, or slipstream:cpu)",
-    ),
-    "--replicas": ("N", whole_number, 1, "copies of the model (default 1)"),
-    "--max-replicas": (
-        *("N", whole_number, None),
-        "scale up to this many copies with KEDA (default: no scaling)",
-    ),
-    "--drain": (
-        *("SECONDS", natural_number, None),
-        "time that open requests have to finish when a pod is deleted (default 30)",
-    ),
-    "--fleet": ("NAME", str, "default", "label `fleet` of all metrics (default default)"),
-    "--group": ("NAME", str, "default", "label `group` of all metrics (default default)"),
-}
-_RANK: _Options = {
-    "--rank": ("N", natural_number, None, "rank of this machine"),
-    "--head": ("ADDRESS", str, None, "host name of the machine of rank 0"),
-    "--interface": ("NAME", str, None, "network interface to the other machines"),
-    "--secret": ("FILE", Path, None, "file of the secret that all machines share"),
-}
 EXAMPLES = """\
 # write the values of the Helm chart for a saved plan, for two replicas
 slipstream deploy kubernetes plan.json --replicas 2 --out values.yaml
@@ -68,50 +37,49 @@ slipstream deploy check manifests.yaml
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `deploy`."""
-    parser.add_argument(
-        "action",
-        choices=ACTIONS,
-        metavar="ACTION",
-        help="kubernetes: write files for a plan; check: list what is unsafe in manifests; "
+def add_arguments(add: OptionAdder) -> None:
+    add(
+        "ACTION",
+        "kubernetes: write files for a plan; check: list what is unsafe in manifests; "
         "prepare: download and check the weights of a plan, as a pod does before its engine starts",
+        choices=ACTIONS,
     )
-    parser.add_argument(
-        "target",
-        metavar="TARGET",
-        help="file of a saved plan, hub name of a model, or fleet.toml; for check a file of "
+    add(
+        "TARGET",
+        "file of a saved plan, hub name of a model, or fleet.toml; for check a file of "
         "manifests (- is stdin)",
     )
-    add_plan_options(parser)
-    files = _add_group(parser, "kubernetes: files", _FILES)
-    add_host(files, "machine to plan for")
-    files.add_argument(
-        "--for",
-        dest="stack",
-        choices=("helm", *STACKS),
+    add_plan_options(add)
+    add = add.group("kubernetes: files")
+    add("--out PATH", "file to write, for fleet.toml a folder (default: stdout)", Path)
+    add("--name NAME", "release name (default: from the model)")
+    add("--namespace NAME", "namespace of the manifests", default="default")
+    add_host(add, "machine to plan for")
+    add(
+        "--for STACK",
+        f"whose files to write: helm, {', '.join(STACKS)} (default helm: values of our chart)",
         default="helm",
-        metavar="STACK",
-        help=f"whose files to write: helm, {', '.join(STACKS)} (default helm: values of our chart)",
+        choices=("helm", *STACKS),
+        dest="stack",
     )
-    files.add_argument(
-        "--raw",
-        dest="rendered",
-        action="store_true",
-        help="write the chart's manifests, rendered by helm",
+    add("--raw", "write the chart's manifests, rendered by helm", dest="rendered")
+    add = add.group("kubernetes: pods")
+    add("--image IMAGE", "REPOSITORY:TAG[@sha256:...] (default slipstream:cuda, or slipstream:cpu)")
+    add("--replicas N", "copies of the model", default=1)
+    add("--max-replicas N", "scale up to this many copies with KEDA (default: no scaling)")
+    add(
+        "--drain SECONDS",
+        "time that open requests have to finish when a pod is deleted (default 30)",
+        natural_number,
     )
-    _add_group(parser, "kubernetes: pods", _PODS)
-    _add_group(parser, "prepare, for one machine of several", _RANK)
-    parser.usage = "slipstream deploy kubernetes|check|prepare TARGET [options]"
-
-
-def _add_group(
-    parser: argparse.ArgumentParser, title: str, options: _Options
-) -> argparse._ArgumentGroup:
-    group = parser.add_argument_group(title)
-    for flag, (metavar, kind, default, text) in options.items():
-        group.add_argument(flag, metavar=metavar, type=kind, default=default, help=text)
-    return group
+    add("--fleet NAME", "label `fleet` of all metrics", default="default")
+    add("--group NAME", "label `group` of all metrics", default="default")
+    add = add.group("prepare, for one machine of several")
+    add("--rank N", "rank of this machine", natural_number)
+    add("--head ADDRESS", "host name of the machine of rank 0")
+    add("--interface NAME", "network interface to the other machines")
+    add("--secret FILE", "file of the secret that all machines share")
+    add.parser.usage = "slipstream deploy kubernetes|check|prepare TARGET [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

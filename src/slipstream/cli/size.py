@@ -4,11 +4,11 @@ import argparse
 import os
 from pathlib import Path
 
-from slipstream.cli.arguments import natural_number, positive_number, whole_number
+from slipstream.cli.options import OptionAdder, natural_number, positive_number
+from slipstream.cli.reports import require_writable, show_report
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.recipes.loading import load_recipes
-from slipstream.reporting.report import render_markdown, render_text
 from slipstream.reporting.tuning.sizing import describe_sizing, render_sizing_html
 from slipstream.sizing.demand import Arrival, Demand, KindDemand
 from slipstream.sizing.engine_speed import EngineSpeed
@@ -36,131 +36,83 @@ slipstream size --trace ledger.jsonl --profile ledger.jsonl --growth 3
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `size`."""
-    _add_demand(parser)
-    _add_speed(parser)
-    sizing = parser.add_argument_group("sizing")
-    sizing.add_argument(
-        "--goal",
-        metavar="LIMIT",
-        nargs="+",
-        default=("throughput",),
-        help="limits on the time to first token and per output token, such as 'ttft<1s@p95' "
+def add_arguments(add: OptionAdder) -> None:
+    _add_demand(add)
+    _add_speed(add)
+    add = add.group("sizing")
+    add(
+        "--goal LIMIT ...",
+        "limits on the time to first token and per output token, such as 'ttft<1s@p95' "
         "'tpot<30ms@p95', or throughput (default throughput)",
+        default=("throughput",),
     )
-    sizing.add_argument(
-        "--price",
-        metavar="AMOUNT",
-        help="price per hour of a replica's machines, such as 0.5EUR; or of bought ones over years "
+    add(
+        "--price AMOUNT",
+        "price per hour of a replica's machines, such as 0.5EUR; or of bought ones over years "
         "of use, with their power at a price per kilowatt-hour: '4000EUR/3y+240W*0.3'",
     )
-    sizing.add_argument(
+    add(
         "--routing",
-        choices=("random", "power-of-two"),
+        "how the router chooses a replica: at random, as vllm-router does with streams, or "
+        "the one with fewer requests of two",
         default="random",
-        help="how the router chooses a replica: at random, as vllm-router does with streams, or "
-        "the one with fewer requests of two (default random)",
+        choices=("random", "power-of-two"),
     )
-    sizing.add_argument("--arithmetic", action="store_true", help="leave out the simulation")
-    sizing.add_argument(
-        "--day",
-        action="store_true",
-        help="simulate a day with a fixed number of replicas and with autoscaling",
-    )
-    sizing.add_argument(
-        "--seed", metavar="N", type=natural_number, default=0, help="random seed (default 0)"
-    )
-    reports = parser.add_argument_group("reports")
-    for name, text in (
-        ("html", "an HTML page with charts"),
-        ("markdown", "the tables as Markdown"),
-    ):
-        reports.add_argument(f"--{name}", metavar="FILE", type=Path, help=f"write {text}")
+    add("--arithmetic", "leave out the simulation")
+    add("--day", "simulate a day with a fixed number of replicas and with autoscaling")
+    add("--seed N", "random seed", natural_number, 0)
+    add = add.group("reports")
+    add("--html FILE", "write an HTML page with charts")
+    add("--markdown FILE", "write the tables as Markdown")
 
 
-def _add_demand(parser: argparse.ArgumentParser) -> None:
-    demand = parser.add_argument_group("load")
-    demand.add_argument(
-        "--rate",
-        metavar="KIND=N",
-        nargs="+",
+def _add_demand(add: OptionAdder) -> None:
+    add = add.group("load")
+    add(
+        "--rate KIND=N ...",
+        "requests per second of each kind in the busiest hour, such as code=6 prose=4",
         default=(),
-        help="requests per second of each kind in the busiest hour, such as code=6 prose=4",
     )
-    demand.add_argument(
-        "--trace",
-        metavar="[KIND=]FILE",
-        help="recorded requests instead of --rate: ledger.jsonl, access.jsonl, or a CSV in the "
+    add(
+        "--trace [KIND=]FILE",
+        "recorded requests instead of --rate: ledger.jsonl, access.jsonl, or a CSV in the "
         "format of BurstGPT or of Azure's LLM inference traces; the kind is that of a file "
         f"without kinds (default {USUAL_KIND})",
     )
-    for of, usual in (("prompt", USUAL_PROMPT), ("answer", USUAL_ANSWER)):
-        text = f"mean tokens per {of} (default {usual})"
-        demand.add_argument(
-            f"--{of}-tokens", metavar="N", type=whole_number, default=usual, help=text
-        )
-    demand.add_argument(
-        "--cached",
-        metavar="SHARE",
-        type=_share,
-        default=0.0,
-        help="share of the prompt tokens that the prefix cache has (default 0)",
+    add("--prompt-tokens N", "mean tokens per prompt", default=USUAL_PROMPT)
+    add("--answer-tokens N", "mean tokens per answer", default=USUAL_ANSWER)
+    add(
+        "--cached SHARE",
+        "share of the prompt tokens that the prefix cache has (default 0)",
+        _share,
+        0.0,
     )
-    demand.add_argument(
-        "--growth",
-        metavar="FACTOR",
-        type=positive_number,
-        default=1.0,
-        help="multiply the load by this factor (default 1)",
-    )
-    demand.add_argument(
-        "--hours",
-        metavar="SHARE",
-        type=_share,
-        nargs="+",
-        default=(),
-        help="load of each of the 24 hours from midnight on, as a share of the busiest one",
+    add("--growth FACTOR", "multiply the load by this factor (default 1)", positive_number, 1.0)
+    add(
+        "--hours SHARE ...",
+        "load of each of the 24 hours from midnight on, as a share of the busiest one",
+        _share,
+        (),
     )
 
 
-def _add_speed(parser: argparse.ArgumentParser) -> None:
-    speed = parser.add_argument_group("speed of a replica")
-    source = speed.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "--profile",
-        metavar="FILE",
-        type=Path,
-        help="measured speed: the output of tune --json, or the ledger.jsonl of a run",
+def _add_speed(add: OptionAdder) -> None:
+    add = add.group("speed of a replica")
+    source = add.exclusive(required=True)
+    source(
+        "--profile FILE", "measured speed: the output of tune --json, or the ledger.jsonl of a run"
     )
-    source.add_argument(
-        "--recipe",
-        metavar="NAME",
-        help="published speed: the figures of a recipe, with wide intervals",
-    )
-    for name, read, text in (
-        (
-            "--prompt-rate",
-            positive_number,
-            "prompt tokens per second (default: as measured or derived)",
-        ),
-        ("--max-sequences", whole_number, "concurrent sequences (default: as measured)"),
-        (
-            "--start-seconds",
-            positive_number,
-            "seconds until a new one serves (default: as measured)",
-        ),
-    ):
-        speed.add_argument(name, metavar="N", type=read, help=text)
+    source("--recipe NAME", "published speed: the figures of a recipe, with wide intervals")
+    text = "prompt tokens per second (default: as measured or derived)"
+    add("--prompt-rate N", text, positive_number)
+    add("--max-sequences N", "concurrent sequences (default: as measured)")
+    text = "seconds until a new one serves (default: as measured)"
+    add("--start-seconds N", text, positive_number)
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Size the demand; a goal that no number of replicas holds leaves with 4."""
-    if options.html or options.markdown:
-        # What pages need takes longer to import than the arithmetic to compute.
-        from slipstream.cli.measuring.measuring_options import require_writable
-
-        require_writable(options.html, options.markdown)
+    require_writable(options.html, options.markdown)
     if options.day and options.arithmetic:
         raise UsageError("--day is a simulation", hint="leave out --arithmetic")
     goal = parse_goal(options.goal, aims=("throughput",), figures=("ttft", "tpot"))
@@ -177,13 +129,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         say=screen.show_progress,
     )
     sizing = sizer.size(simulate=not options.arithmetic, day=options.day)
-    report = describe_sizing(sizing)
-    screen.show_data(text=render_text(report), document=sizing.to_json())
-    if options.html or options.markdown:
-        from slipstream.cli.measuring.measuring_options import write_reports
-
-        markdown = render_markdown(report)
-        write_reports(options, sizing, render_sizing_html, lambda _: markdown, screen)
+    show_report(sizing, describe_sizing(sizing), render_sizing_html, options, screen)
     held = sizing.best is not None and sizing.best.holds is not False
     return ExitCode.DONE if held else ExitCode.GATE_MISSED
 

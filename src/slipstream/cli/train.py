@@ -5,13 +5,18 @@ import os
 import shlex
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 
 from slipstream.checkpoints import read_checkpoint
-from slipstream.cli.arguments import natural_number, positive_number, whole_number
 from slipstream.cli.measuring.measuring_options import add_seed, add_thinking
+from slipstream.cli.options import (
+    OptionAdder,
+    add_accept_changes,
+    natural_number,
+    positive_number,
+    whole_number,
+)
 from slipstream.cli.screen import Screen
-from slipstream.cli.weights import Weights, add_accept_changes
+from slipstream.cli.weights import Weights
 from slipstream.errors import ExitCode
 from slipstream.hardware import read_host, this_machine
 from slipstream.training.preparation import prepare, require_parts
@@ -30,136 +35,93 @@ slipstream train Qwen/Qwen3-8B --prompts prompts.jsonl --from z-lab/Qwen3-8B-DFl
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `train`."""
-    parser.add_argument(
-        "target", metavar="TARGET", help="local folder or hub name of the model to draft for"
-    )
-    _add_data_options(parser)
-    _add_schedule_options(parser)
-    _add_design_options(parser)
-    _add_run_options(parser)
-    parser.usage = "slipstream train TARGET --prompts FILE [FILE ...] [options]"
+def add_arguments(add: OptionAdder) -> None:
+    add("TARGET", "local folder or hub name of the model to draft for")
+    _add_data_options(add)
+    _add_schedule_options(add)
+    _add_design_options(add)
+    _add_run_options(add)
+    add.parser.usage = "slipstream train TARGET --prompts FILE [FILE ...] [options]"
 
 
-def _add_data_options(parser: argparse.ArgumentParser) -> None:
-    data = parser.add_argument_group("data")
-    data.add_argument(
-        "--prompts",
-        metavar="FILE",
-        nargs="+",
+def _add_data_options(add: OptionAdder) -> None:
+    add = add.group("data")
+    add(
+        "--prompts FILE ...",
+        "JSONL files with prompts, chat logs or recorded requests",
+        str,
         required=True,
-        help="JSONL files with prompts, chat logs or recorded requests",
     )
-    data.add_argument(
-        "--max-tokens",
-        metavar="TOKENS",
-        type=whole_number,
-        default=384,
-        help="longest answer that the target writes for a prompt (default 384)",
-    )
-    add_thinking(data)
-    data.add_argument(
-        "--held-out",
+    add("--max-tokens TOKENS", "longest answer that the target writes for a prompt", default=384)
+    add_thinking(add)
+    add(
+        "--held-out SHARE",
+        "share of the prompts kept out of training to judge the drafter by",
+        float,
+        0.05,
         dest="held_out_share",
-        metavar="SHARE",
-        type=float,
-        default=0.05,
-        help="share of the prompts kept out of training to judge the drafter by (default 0.05)",
     )
-    data.add_argument(
-        "--judged",
-        dest="judged_a_kind",
-        metavar="N",
-        type=whole_number,
+    add(
+        "--judged N",
+        "held-out prompts per kind to judge the drafter by",
         default=24,
-        help="held-out prompts per kind to judge the drafter by (default 24)",
+        dest="judged_a_kind",
     )
 
 
-def _add_schedule_options(parser: argparse.ArgumentParser) -> None:
-    schedule = parser.add_argument_group("schedule")
-    schedule.add_argument(
-        "--from",
+def _add_schedule_options(add: OptionAdder) -> None:
+    add = add.group("schedule")
+    add(
+        "--from DRAFTER",
+        "local folder or hub name of a drafter to continue training from (default: a new drafter)",
         dest="from_drafter",
-        metavar="DRAFTER",
-        help="local folder or hub name of a drafter to continue training from (default: a new "
-        "drafter)",
     )
-    schedule.add_argument(
-        "--steps", metavar="N", type=whole_number, help="optimizer steps (default 8000)"
+    add("--steps N", "optimizer steps (default 8000)")
+    add(
+        "--learning-rate RATE",
+        "peak learning rate (default 1e-3, with --from 3e-4)",
+        positive_number,
     )
-    schedule.add_argument(
-        "--learning-rate",
-        metavar="RATE",
-        type=positive_number,
-        help="peak learning rate (default 1e-3, with --from 3e-4)",
-    )
-    add_seed(schedule)
+    add_seed(add)
 
 
-def _add_design_options(parser: argparse.ArgumentParser) -> None:
-    design = parser.add_argument_group("design of a new drafter")
-    design.add_argument(
+def _add_design_options(add: OptionAdder) -> None:
+    add = add.group("design of a new drafter")
+    add(
         "--method",
+        "drafting method; dflash2 and dspark need a GPU (default dflash)",
         choices=METHODS,
-        help="drafting method; dflash2 and dspark need a GPU (default dflash)",
     )
-    design.add_argument(
-        "--layers",
-        metavar="N",
-        type=whole_number,
-        help="layers (default: by the target's size, for eagle3 1)",
-    )
-    design.add_argument(
-        "--block-size",
-        metavar="TOKENS",
-        type=whole_number,
-        help="block size: the last known token and the draft tokens after it (default: by the "
+    add("--layers N", "layers (default: by the target's size, for eagle3 1)")
+    add(
+        "--block-size TOKENS",
+        "block size: the last known token and the draft tokens after it (default: by the "
         "target's size)",
     )
-    design.add_argument(
-        "--layer-ids",
-        dest="target_layer_ids",
-        metavar="ID",
-        type=whole_number,
-        nargs="+",
-        help="hidden states of the target that the drafter reads; 1 is the output of the first "
+    add(
+        "--layer-ids ID ...",
+        "hidden states of the target that the drafter reads; 1 is the output of the first "
         "layer (default: spread evenly)",
+        whole_number,
+        dest="target_layer_ids",
     )
-    design.add_argument(
-        "--mask-token-id",
-        metavar="ID",
-        type=natural_number,
-        help="id of a token that never occurs in text (default: the first unused one)",
+    add(
+        "--mask-token-id ID",
+        "id of a token that never occurs in text (default: the first unused one)",
+        natural_number,
     )
-    design.add_argument(
-        "--intermediate-size",
-        metavar="N",
-        type=whole_number,
-        help="intermediate size of the MLPs (default: the target's)",
-    )
+    add("--intermediate-size N", "intermediate size of the MLPs (default: the target's)")
 
 
-def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    run = parser.add_argument_group("run")
-    run.add_argument(
-        "--run",
-        metavar="FOLDER",
-        help="folder of the training run; an interrupted run continues there (default: in the "
-        "cache)",
+def _add_run_options(add: OptionAdder) -> None:
+    add = add.group("run")
+    add(
+        "--run FOLDER",
+        "folder of the training run; an interrupted run continues there (default: in the cache)",
     )
-    run.add_argument(
-        "--promote",
-        action="store_true",
-        help="save the pair as a recipe of yours, which `plan` and `serve` then use",
-    )
-    run.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print stages, tokens, disk space and time without training",
-    )
-    add_accept_changes(run)
+    add("--promote", "save the pair as a recipe of yours, which `plan` and `serve` then use")
+    add("--dry-run", "print stages, tokens, disk space and time without training")
+    add_accept_changes(add)
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
@@ -181,7 +143,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     )
     command = shlex.join(["slipstream", *sys.argv[1:]])
     fresh, prompts = prepare(wanted, target, command=command, on_gpu=bool(host.accelerators))
-    folder = TrainFolder(_find_folder(options, name_run(fresh.settings)))
+    usual = slipstream_cache(os.environ) / "training" / name_run(fresh.settings)
+    folder = TrainFolder(options.run or usual)
     if options.dry_run:
         expected = estimate_run(fresh, target, prompts, host, folder.path)
         report = render_text(describe_estimate(expected))
@@ -206,9 +169,3 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         screen.show_progress(f"promoted: {file}")
     screen.show_data(text=render_text(describe_run(done, folder)), document=done.to_json())
     return ExitCode.DONE
-
-
-def _find_folder(options: argparse.Namespace, name: str) -> Path:
-    if options.run is not None:
-        return Path(options.run)
-    return slipstream_cache(os.environ) / "training" / name

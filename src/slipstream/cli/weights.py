@@ -1,6 +1,5 @@
 """Weights that a verb needs, downloaded and checked before an engine starts."""
 
-import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -8,16 +7,6 @@ from slipstream.cli.screen import Screen
 from slipstream.planning import LaunchPlan
 from slipstream.serving.served_plan import localize
 from slipstream.serving.weights.obtaining import LocalModel, obtain
-
-
-def add_accept_changes(parser: argparse._ActionsContainer) -> None:
-    """Add the option that accepts a local model whose files were changed on purpose."""
-    parser.add_argument(
-        "--accept-changes",
-        action="store_true",
-        help="accept files of a local model folder that changed since their first use "
-        "(default: refuse them)",
-    )
 
 
 @dataclass(frozen=True, slots=True)

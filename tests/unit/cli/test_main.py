@@ -13,14 +13,16 @@ from slipstream.cli.main import run
 from slipstream.cli.planning import probe
 from tests.snapshots import read_snapshot
 
+Capture = pytest.CaptureFixture[str]
 
-def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+
+def test_without_a_verb_the_help_is_shown(capsys: Capture) -> None:
     assert run([], {}) == 0
     shown = capsys.readouterr().out
     assert shown == read_snapshot("help.txt", shown)
 
 
-def test_help_and_version_leave_with_0(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_version_leave_with_0(capsys: Capture) -> None:
     for flag in ("--help", "--version"):
         with pytest.raises(SystemExit) as ended:
             run([flag], {})
@@ -42,6 +44,7 @@ HEAVY = {"numpy", "scipy", "shtab", "torch", "vllm"}
         (("plan", "Qwen/Qwen3-8B", "--host", "h100"), HEAVY),
         (("serve", "--help"), HEAVY),
         (("status", "--help"), HEAVY),
+        (("doctor",), {"torch", "transformers", "vllm"}),
     ],
 )
 def test_a_command_imports_nothing_heavy(words: tuple[str, ...], heavy: set[str]) -> None:
@@ -66,9 +69,7 @@ def test_a_command_imports_nothing_heavy(words: tuple[str, ...], heavy: set[str]
         ("unknown-root-flag", ["--colour"]),
     ],
 )
-def test_a_usage_error_says_what_to_type(
-    name: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_usage_error_says_what_to_type(name: str, arguments: list[str], capsys: Capture) -> None:
     assert run(arguments, {}) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -76,7 +77,7 @@ def test_a_usage_error_says_what_to_type(
 
 
 def test_a_bug_leaves_with_70_and_asks_for_a_report(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stumble(*_: object) -> None:
         raise ZeroDivisionError("division by zero")
@@ -89,28 +90,21 @@ def test_a_bug_leaves_with_70_and_asks_for_a_report(
     assert 'raise ZeroDivisionError("division by zero")' in capsys.readouterr().err
 
 
-def test_an_interrupt_leaves_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(probe, "run", interrupt)
-    assert run(["probe"], {}) == 130
-
-
-def test_an_interrupt_that_python_wrapped_is_still_one(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_interrupt_leaves_with_130_even_if_python_wrapped_it(
+    wrapped: bool, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
-        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+        if wrapped:
+            raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(probe, "run", interrupt)
     assert run(["probe"], {}) == 130
     assert capsys.readouterr().err == ""
 
 
-def test_an_expected_failure_under_json_is_a_document_on_stderr(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_expected_failure_under_json_is_a_document_on_stderr(capsys: Capture) -> None:
     assert run(["probe", "--json", "--host", "nowhere.json"], {}) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -119,7 +113,7 @@ def test_an_expected_failure_under_json_is_a_document_on_stderr(
     assert error["hint"] == "slipstream probe --json > FILE, on that machine"
 
 
-def test_an_unsupported_host_is_shown_and_warned_about(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unsupported_host_is_shown_and_warned_about(capsys: Capture) -> None:
     assert run(["probe", "--host", "apple-laptop"], {}) == 0
     shown = capsys.readouterr()
     assert "Apple M4 Max" in shown.out
@@ -172,9 +166,7 @@ def test_a_hangup_that_is_ignored_stays_ignored() -> None:
     assert end_with(signal.SIGHUP, before=ignored, line="go on\n") == (6, "unwound\n", "")
 
 
-def test_a_replaced_verb_says_what_to_type_now(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(REPLACED_VERBS, "recipes", "models")
-    assert run(["recipes"], {}) == 2
-    assert "hint: slipstream models" in capsys.readouterr().err
+@pytest.mark.parametrize("verb", REPLACED_VERBS)
+def test_a_replaced_verb_says_what_to_type_now(verb: str, capsys: Capture) -> None:
+    assert run([*verb.split(), "Qwen/Qwen3-8B"], {}) == 2
+    assert f"hint: slipstream {REPLACED_VERBS[verb]}" in capsys.readouterr().err

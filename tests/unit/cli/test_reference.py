@@ -45,6 +45,12 @@ def test_roff_formats_the_page_without_a_warning(pages: tuple[str, str]) -> None
     assert b"--no-speculation" in done.stdout
 
 
+def test_a_verbs_module_is_in_the_package_of_its_group() -> None:
+    assert vars(load_verb("status"))["__name__"] == "slipstream.cli.serving.status"
+    assert vars(load_verb("fleet status"))["__name__"] == "slipstream.cli.fleet.status"
+    assert vars(load_verb("config"))["__name__"] == "slipstream.cli.config"
+
+
 @pytest.mark.parametrize("name", PEOPLES_VERBS)
 def test_every_verb_shows_two_examples_that_can_be_typed(name: str) -> None:
     verb = load_verb(name)

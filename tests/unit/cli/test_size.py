@@ -10,6 +10,8 @@ from slipstream.sizing.sizing import Sizing
 from tests.unit.steering.lines import write
 from tests.unit.tuning.test_profile import tune
 
+Capture = pytest.CaptureFixture[str]
+
 SPARK = ("--recipe", "qwen3.5-27b-nvfp4-gb10")
 RATES = ("--rate", "code=0.6", "prose=0.4", "--answer-tokens", "200")
 QUICK = ("size", *RATES, *SPARK, "--arithmetic")
@@ -21,12 +23,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def read(capsys: pytest.CaptureFixture[str], *words: str) -> Sizing:
+def read(capsys: Capture, *words: str) -> Sizing:
     assert run([*words, "--json"], {}) == 0
     return Sizing.model_validate_json(capsys.readouterr().out)
 
 
-def test_a_recipe_and_a_rate_are_enough(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_and_a_rate_are_enough(capsys: Capture) -> None:
     small, large = (read(capsys, *QUICK, "--growth", growth) for growth in ("1", "10"))
     assert {option.style for option in small.options} >= {"drafted", "plain"}
     assert small.best is not None
@@ -38,7 +40,7 @@ def test_a_recipe_and_a_rate_are_enough(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_all_is_simulated_and_drawn_unless_the_arithmetic_is_enough(
-    capsys: pytest.CaptureFixture[str], here: Path
+    capsys: Capture, here: Path
 ) -> None:
     words = ("size", *RATES, *SPARK, "--goal", "ttft<3s@p95", "--price", "0.5EUR")
     pages = ("--html", "size.html", "--markdown", "size.md", "--start-seconds", "60")
@@ -51,16 +53,14 @@ def test_all_is_simulated_and_drawn_unless_the_arithmetic_is_enough(
     assert (here / "size.md").read_text().startswith("# fleet size")
 
 
-def test_the_same_seed_prints_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_seed_prints_the_same(capsys: Capture) -> None:
     words = ("size", "--rate", "code=0.1", *SPARK)
     one, again = (read(capsys, *words, "--seed", "4") for _ in range(2))
     assert one == again
     assert one != read(capsys, *words, "--seed", "5")
 
 
-def test_a_day_has_a_fleet_of_one_size_and_a_scaled_one(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_day_has_a_fleet_of_one_size_and_a_scaled_one(capsys: Capture) -> None:
     hours = ["0.1"] * 12 + ["1"] * 12
     words = ("size", "--rate", "code=0.05", *SPARK, "--start-seconds", "120", "--day")
     day = read(capsys, *words, "--hours", *hours).day
@@ -69,9 +69,7 @@ def test_a_day_has_a_fleet_of_one_size_and_a_scaled_one(
     assert day.scaled.machine_hours != day.fixed.machine_hours
 
 
-def test_a_tuning_is_read_and_its_kinds_are_asked_for(
-    capsys: pytest.CaptureFixture[str], here: Path
-) -> None:
+def test_a_tuning_is_read_and_its_kinds_are_asked_for(capsys: Capture, here: Path) -> None:
     (here / "profile.json").write_text(tune().to_json())
     sizing = read(capsys, "size", "--rate", "code=3", "--profile", "profile.json", "--arithmetic")
     assert sizing.speed.source == "profile.json"
@@ -82,9 +80,7 @@ def test_a_tuning_is_read_and_its_kinds_are_asked_for(
     assert again.options == sizing.options
 
 
-def test_a_ledger_is_the_demand_and_the_speed(
-    capsys: pytest.CaptureFixture[str], here: Path
-) -> None:
+def test_a_ledger_is_the_demand_and_the_speed(capsys: Capture, here: Path) -> None:
     lines = [
         write(
             id=str(number),
@@ -106,7 +102,7 @@ def test_a_ledger_is_the_demand_and_the_speed(
     assert sizing.best.simulated.requests > 30
 
 
-def test_a_goal_that_nothing_holds_leaves_with_4(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_goal_that_nothing_holds_leaves_with_4(capsys: Capture) -> None:
     assert run([*QUICK, "--goal", "tpot<1ms@p95"], {}) == 4
     assert "No fleet that was tried holds tpot<1ms@p95" in capsys.readouterr().out
 
@@ -127,25 +123,21 @@ def test_a_goal_that_nothing_holds_leaves_with_4(capsys: pytest.CaptureFixture[s
     ],
 )
 def test_what_cannot_be_sized_is_refused(
-    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
+    capsys: Capture, words: tuple[str, ...], message: str
 ) -> None:
     assert run(["size", *words], {}) == 2
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "[" * 9000, '{"starts": 3}', "\x00"])
-def test_a_file_that_is_no_profile_is_refused(
-    capsys: pytest.CaptureFixture[str], here: Path, content: str
-) -> None:
+def test_a_file_that_is_no_profile_is_refused(capsys: Capture, here: Path, content: str) -> None:
     (here / "odd.json").write_text(content)
     assert run(["size", "--rate", "code=1", "--profile", "odd.json", "--json"], {}) == 1
     error = json.loads(capsys.readouterr().err)["error"]
     assert "tune --json" in error["hint"]
 
 
-def test_a_hostile_kind_cannot_write_into_the_page(
-    capsys: pytest.CaptureFixture[str], here: Path
-) -> None:
+def test_a_hostile_kind_cannot_write_into_the_page(capsys: Capture, here: Path) -> None:
     line = write(kind="<script>alert(1)</script>").decode()
     (here / "trace.jsonl").write_text(line + line.replace("1789000000", "1789000009"))
     words = ("size", "--trace", "trace.jsonl", *SPARK, "--arithmetic", "--html", "size.html")

@@ -14,9 +14,10 @@ from slipstream.recipes import load_recipes
 from slipstream.training.estimate import TrainEstimate
 from slipstream.training.run import STAGES, StageRecord, TrainFolder, TrainRun
 from slipstream.training.workspace import Workspace
-from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
-from tests.unit.serving.weights.pieces import make_shard
+from tests.unit.cli.pairs import write_pair
 from tests.unit.training.pieces import DONE, pretend_installed
+
+Capture = pytest.CaptureFixture[str]
 
 TRAIN = ["train", "./target", "--prompts", "prompts.jsonl"]
 
@@ -32,20 +33,17 @@ def _workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("THP_MEM_ALLOC_ENABLE")
     monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET_CONFIG}
-    Path("target").mkdir()
-    Path("target/config.json").write_text(json.dumps(config))
-    Path("target/model.safetensors").write_bytes(make_shard(1000))
+    write_pair(tmp_path, weights=True)
     Path("prompts.jsonl").write_text("".join(f'"prompt {number}"\n' for number in range(60)))
 
 
-def estimate(capsys: pytest.CaptureFixture[str], *options: str) -> TrainEstimate:
+def estimate(capsys: Capture, *options: str) -> TrainEstimate:
     assert run([*TRAIN, *options, "--dry-run", "--json"], {}) == 0
     return TrainEstimate.model_validate_json(capsys.readouterr().out)
 
 
 def test_a_dry_run_shows_every_stage_and_choice_and_writes_nothing(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: Capture, tmp_path: Path
 ) -> None:
     before = sorted(tmp_path.rglob("*"))
     assert run([*TRAIN, "--run", "runs/one", "--dry-run"], {}) == 0
@@ -68,7 +66,7 @@ def test_a_dry_run_shows_every_stage_and_choice_and_writes_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_without_options_everything_is_decided(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_options_everything_is_decided(capsys: Capture) -> None:
     expected = estimate(capsys)
     settings = expected.settings
     assert (settings.target, settings.prompts) == ("./target", ("prompts.jsonl",))
@@ -80,7 +78,7 @@ def test_without_options_everything_is_decided(capsys: pytest.CaptureFixture[str
     assert {decision.source for decision in expected.decisions} == {"checkpoint", "default"}
 
 
-def test_every_option_reaches_the_settings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_option_reaches_the_settings(capsys: Capture) -> None:
     options = {
         "--method": "dflash",
         "--steps": "50",
@@ -113,7 +111,7 @@ def test_every_option_reaches_the_settings(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_run_is_kept_in_the_cache_unless_a_folder_is_named(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: Capture, tmp_path: Path
 ) -> None:
     kept, other = (Path(estimate(capsys, "--steps", steps).folder) for steps in ("10", "20"))
     assert kept.parent == tmp_path / "cache" / "training"
@@ -123,38 +121,38 @@ def test_a_run_is_kept_in_the_cache_unless_a_folder_is_named(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("arguments", "code", "told"),
     [
-        (["train", "--prompts", "a"], "TARGET"),
-        (["train", "./target"], "--prompts"),
-        ([*TRAIN, "--steps", "0"], "--steps"),
-        ([*TRAIN, "--seed", "-1"], "--seed"),
-        ([*TRAIN, "--mask-token-id", "x"], "--mask-token-id"),
-        ([*TRAIN, "--learning-rate", "0"], "--learning-rate"),
+        (["train", "--prompts", "a"], 2, "TARGET"),
+        (["train", "./target"], 2, "--prompts"),
+        ([*TRAIN, "--steps", "0"], 2, "--steps"),
+        ([*TRAIN, "--seed", "-1"], 2, "--seed"),
+        ([*TRAIN, "--mask-token-id", "x"], 2, "--mask-token-id"),
+        ([*TRAIN, "--learning-rate", "0"], 2, "--learning-rate"),
+        ([*TRAIN, "--run", "prompts.jsonl"], 1, "name another folder with --run\n"),
+        (["train", "./nowhere", *TRAIN[2:]], 1, "there is no folder ./nowhere"),
     ],
 )
-def test_a_wrong_option_is_a_usage_error(
-    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be_begun_is_refused(
+    arguments: list[str], code: int, told: str, capsys: Capture
 ) -> None:
-    assert run(arguments, {}) == 2
-    shown = capsys.readouterr().err
-    assert named in shown
-    assert shown.endswith("\n\nhint: slipstream train --help\n")
+    assert run(arguments, {}) == code
+    assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("options", "faults"),
     [
         (["--layer-ids", "20", "3", "--mask-token-id", "49152", "--block-size", "1"], 3),
-        (["--from", "./drafter", "--layers", "2"], 0),
+        (["--from", "./none", "--layers", "2"], 0),
         (["--method", "dflash2"], 0),
         (["--method", "dspark"], 0),
-        (["--method", "eagle3", "--from", "./drafter"], 0),
+        (["--method", "eagle3", "--from", "./none"], 0),
         (["--method", "eagle3", "--layers", "2", "--mask-token-id", "3"], 2),
     ],
 )
 def test_what_cannot_be_trained_is_refused_with_every_fault(
-    options: list[str], faults: int, capsys: pytest.CaptureFixture[str]
+    options: list[str], faults: int, capsys: Capture
 ) -> None:
     assert run([*TRAIN, *options, "--dry-run"], {}) == 1
     shown = capsys.readouterr().err
@@ -162,7 +160,7 @@ def test_what_cannot_be_trained_is_refused_with_every_fault(
     assert "\n\nhint: " in shown
 
 
-def test_an_eagle3_head_is_designed_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_eagle3_head_is_designed_on_a_cpu(capsys: Capture) -> None:
     expected = estimate(capsys, "--method", "eagle3")
     design = expected.settings.design
     assert (design.method, design.layers, design.target_layer_ids) == ("eagle3", 1, (2, 15, 27))
@@ -170,7 +168,7 @@ def test_an_eagle3_head_is_designed_on_a_cpu(capsys: pytest.CaptureFixture[str])
     assert {decision.flag: decision.source for decision in expected.decisions}["--method"] == "user"
 
 
-def test_a_token_and_a_seed_may_be_zero_and_thinking_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_token_and_a_seed_may_be_zero_and_thinking_on(capsys: Capture) -> None:
     options = ("--mask-token-id", "0", "--seed", "0", "--thinking", "on")
     settings = estimate(capsys, *options).settings
     assert (settings.design.mask_token_id, settings.schedule.seed) == (0, 0)
@@ -207,16 +205,6 @@ def test_large_pages_are_for_training_and_not_for_the_engine(
     assert engine["SOMETHING_ELSE"] == "kept"
 
 
-def test_a_file_where_the_run_should_be_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*TRAIN, "--run", "prompts.jsonl"], {}) == 1
-    assert capsys.readouterr().err.endswith("hint: name another folder with --run\n")
-
-
-def test_a_target_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["train", "./nowhere", "--prompts", "prompts.jsonl"], {}) == 1
-    assert "there is no folder ./nowhere" in capsys.readouterr().err
-
-
 def finish(expected: TrainEstimate, folder: TrainFolder) -> TrainRun:
     """Leave a run as it stands after its last stage."""
     stages = tuple(StageRecord(name=name, seconds=60.0, figures={"done": 1}) for name in STAGES)
@@ -226,7 +214,7 @@ def finish(expected: TrainEstimate, folder: TrainFolder) -> TrainRun:
 
 
 def test_a_run_knows_the_command_that_makes_it_again(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("prompts.jsonl").rename("my prompts.jsonl")
     arguments = ["train", "./target", "--prompts", "my prompts.jsonl", "--json"]
@@ -237,7 +225,7 @@ def test_a_run_knows_the_command_that_makes_it_again(
     assert made.command == "slipstream train ./target --prompts 'my prompts.jsonl' --json"
 
 
-def test_a_finished_run_is_shown_and_not_done_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_is_shown_and_not_done_again(capsys: Capture) -> None:
     finished = finish(estimate(capsys), TrainFolder(Path("one")))
     assert run([*TRAIN, "--run", "one", "--json"], {}) == 0
     shown = capsys.readouterr()
@@ -247,21 +235,14 @@ def test_a_finished_run_is_shown_and_not_done_again(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out.startswith("drafter: one/drafter\n")
 
 
-def test_a_run_is_not_taken_up_with_other_settings_or_prompts(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_run_is_not_taken_up_with_other_settings_or_prompts(capsys: Capture) -> None:
     finish(estimate(capsys), TrainFolder(Path("one")))
     assert run([*TRAIN, "--run", "one", "--steps", "50"], {}) == 1
-    assert "\n  - schedule.steps: 8000 then, 50 now\n" in capsys.readouterr().err
-    with Path("prompts.jsonl").open("a") as file:
-        file.write('"one more"\n')
+    Path("prompts.jsonl").write_text('"one more"\n' * 60)
     assert run([*TRAIN, "--run", "one"], {}) == 1
-    assert "\n  - prompts_sha256: " in capsys.readouterr().err
 
 
-def test_a_promoted_pair_is_among_the_recipes(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_promoted_pair_is_among_the_recipes(capsys: Capture, tmp_path: Path) -> None:
     finish(estimate(capsys), TrainFolder(Path("one")))
     overlay = tmp_path / "config" / "slipstream" / "recipes"
     assert run([*TRAIN, "--run", "one"], {}) == 0

@@ -7,29 +7,20 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from slipstream.cli.options import OptionAdder
 from slipstream.cli.screen import Screen
 from slipstream.errors import InvalidInputError, SlipstreamError, UsageError
 from slipstream.fleet.record import FILE_NAME, FLEET_HINT, Fleet, read_fleet
 
 
-def add_fleet(parser: argparse.ArgumentParser) -> None:
+def add_fleet(add: OptionAdder) -> None:
     """Add the option for the fleet's file."""
-    parser.add_argument(
-        "--fleet",
-        metavar="FILE",
-        type=Path,
-        default=Path(FILE_NAME),
-        help="file of the fleet (default fleet.toml)",
-    )
+    add("--fleet FILE", "file of the fleet (default fleet.toml)", default=Path(FILE_NAME))
 
 
-def add_force(parser: argparse.ArgumentParser) -> None:
+def add_force(add: OptionAdder) -> None:
     """Add the option that takes over the lease."""
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="take the fleet's lease from another machine that holds it",
-    )
+    add("--force", "take the fleet's lease from another machine that holds it")
 
 
 def load_fleet(options: argparse.Namespace) -> Fleet:

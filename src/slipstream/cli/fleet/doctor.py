@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from slipstream.cli.fleet import add_fleet, load_fleet
 from slipstream.cli.fleet.plan import plan_fleet
+from slipstream.cli.options import OptionAdder
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
 from slipstream.fleet.machines.openssh import open_ssh
@@ -21,9 +22,8 @@ slipstream fleet doctor --json
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `fleet doctor`."""
-    add_fleet(parser)
+def add_arguments(add: OptionAdder) -> None:
+    add_fleet(add)
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -6,6 +6,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+from slipstream.cli.options import OptionAdder
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
 from slipstream.fleet.far_side.table import NAMES, Here, answer
@@ -14,9 +15,9 @@ from slipstream.records import Record
 MOST_BYTES = 1 << 20
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(add: OptionAdder) -> None:
     """Add the arguments of `fleet far`; the request is on the standard input."""
-    parser.add_argument("name", metavar="NAME", choices=NAMES, help="kind of the request")
+    add("NAME", "kind of the request", choices=NAMES)
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

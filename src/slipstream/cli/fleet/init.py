@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from slipstream.cli.fleet import add_fleet, add_force, load_fleet
 from slipstream.cli.fleet.keys import show_deliveries
+from slipstream.cli.options import OptionAdder
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
 from slipstream.fleet.machines.lease import holding
@@ -21,35 +22,16 @@ slipstream fleet init
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `fleet init`."""
-    parser.add_argument(
-        "machine",
-        metavar="MACHINE",
-        nargs="*",
-        help="SSH names of the machines, for a new fleet.toml",
-    )
-    add_fleet(parser)
-    parser.add_argument(
-        "--model", help="local folder or hub name of the model, for a new fleet.toml"
-    )
-    parser.add_argument(
-        "--drafter", help="local folder or hub name of the drafter (default: from the recipes)"
-    )
-    parser.add_argument("--name", default="fleet", help="name of the fleet (default fleet)")
-    parser.add_argument(
-        "--together",
-        action="store_true",
-        help="run one engine over all machines (default: one on each)",
-    )
-    parser.add_argument(
-        "--front-name",
-        metavar="HOST",
-        action="append",
-        default=[],
-        help="another host name of the load balancer, for its certificate; may be repeated",
-    )
-    add_force(parser)
+def add_arguments(add: OptionAdder) -> None:
+    add("[MACHINE ...]", "SSH names of the machines, for a new fleet.toml")
+    add_fleet(add)
+    add("--model MODEL", "local folder or hub name of the model, for a new fleet.toml")
+    add("--drafter DRAFTER", "local folder or hub name of the drafter (default: from the recipes)")
+    add("--name NAME", "name of the fleet", default="fleet")
+    add("--together", "run one engine over all machines (default: one on each)")
+    text = "another host name of the load balancer, for its certificate; may be repeated"
+    add("--front-name HOST", text, action="append", default=[])
+    add_force(add)
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Mapping
 
 from slipstream.cli.fleet import add_fleet, add_force, load_fleet, raise_first
+from slipstream.cli.options import OptionAdder
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, SlipstreamError
 from slipstream.fleet.machines.lease import holding
@@ -18,10 +19,9 @@ slipstream fleet keys --fleet lab.toml
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `fleet keys`."""
-    add_fleet(parser)
-    add_force(parser)
+def add_arguments(add: OptionAdder) -> None:
+    add_fleet(add)
+    add_force(add)
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

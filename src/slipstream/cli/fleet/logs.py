@@ -6,6 +6,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 
 from slipstream.cli.fleet import add_fleet, load_fleet
+from slipstream.cli.options import OptionAdder
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.fleet.machines.openssh import open_ssh
@@ -20,23 +21,17 @@ slipstream fleet logs a --events
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `fleet logs`."""
-    parser.add_argument(
-        "name",
-        metavar="MACHINE|GROUP",
-        nargs="*",
-        help="machines or groups to show (default: all machines with a run)",
+def add_arguments(add: OptionAdder) -> None:
+    add(
+        "[MACHINE|GROUP ...]",
+        "machines or groups to show (default: all machines with a run)",
+        dest="name",
     )
-    add_fleet(parser)
-    parser.add_argument(
-        "-f", "--follow", action="store_true", help="keep printing until the runs end"
-    )
-    instead = parser.add_mutually_exclusive_group()
-    instead.add_argument(
-        "--events", action="store_true", help="print the runs' events instead of their logs"
-    )
-    instead.add_argument("--access", action="store_true", help="print the access logs instead")
+    add_fleet(add)
+    add("-f --follow", "keep printing until the runs end")
+    add = add.exclusive()
+    add("--events", "print the runs' events instead of their logs")
+    add("--access", "print the access logs instead")
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

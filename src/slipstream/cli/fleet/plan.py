@@ -1,9 +1,9 @@
 """`slipstream fleet plan`: every rank's plan, the links, the ports, and what does not match."""
 
 import argparse
-from pathlib import Path
 
 from slipstream.cli.fleet import add_fleet, load_fleet
+from slipstream.cli.options import OptionAdder
 from slipstream.cli.planning.plan import plan_for
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
@@ -28,19 +28,15 @@ slipstream fleet plan --probe probe.json --firewall
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `fleet plan`."""
-    add_fleet(parser)
-    add_probing(parser)
-    parser.add_argument(
-        "--probe",
-        metavar="FILE",
-        type=Path,
-        help="plan from what `slipstream fleet probe --json` saved, without a connection",
+def add_arguments(add: OptionAdder) -> None:
+    add_fleet(add)
+    add_probing(add)
+    add(
+        "--probe FILE", "plan from what `slipstream fleet probe --json` saved, without a connection"
     )
-    parser.add_argument("--explain", action="store_true", help="print the reason of every setting")
-    parser.add_argument("--firewall", action="store_true", help="print nftables rules per machine")
-    parser.add_argument("--diff", nargs=2, metavar="PLAN", type=Path, help="compare saved plans")
+    add("--explain", "print the reason of every setting")
+    add("--firewall", "print nftables rules per machine")
+    add("--diff PLAN", "compare saved plans", nargs=2)
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
@@ -63,29 +59,18 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     return ExitCode.EXPECTED_FAILURE if plan.refusals else ExitCode.DONE
 
 
-def add_probing(parser: argparse.ArgumentParser) -> None:
+def add_probing(add: OptionAdder) -> None:
     """Add the options for probing machines."""
-    parser.add_argument(
-        "--install",
-        action="store_true",
-        help="install this version on machines that lack it, from a wheel made here",
-    )
-    parser.add_argument(
-        "--wheels",
-        metavar="FOLDER",
-        type=Path,
-        help="folder of the wheels that slipstream depends on, for machines without internet",
+    add("--install", "install this version on machines that lack it, from a wheel made here")
+    add(
+        "--wheels FOLDER",
+        "folder of the wheels that slipstream depends on, for machines without internet",
     )
 
 
-def add_saved_plan(parser: argparse.ArgumentParser) -> None:
+def add_saved_plan(add: OptionAdder) -> None:
     """Add the option that names a plan."""
-    parser.add_argument(
-        "--plan",
-        metavar="FILE",
-        type=Path,
-        help="plan saved by `slipstream fleet plan --json` (default: plan now)",
-    )
+    add("--plan FILE", "plan saved by `slipstream fleet plan --json` (default: plan now)")
 
 
 def look_at(options: argparse.Namespace, far: Machines, screen: Screen) -> FleetProbe:

@@ -4,6 +4,7 @@ import argparse
 
 from slipstream.cli.fleet import add_fleet, load_fleet
 from slipstream.cli.fleet.plan import add_probing, look_at
+from slipstream.cli.options import OptionAdder
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
 from slipstream.fleet.machines.openssh import open_ssh
@@ -17,10 +18,9 @@ slipstream fleet probe --install --json
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `fleet probe`."""
-    add_fleet(parser)
-    add_probing(parser)
+def add_arguments(add: OptionAdder) -> None:
+    add_fleet(add)
+    add_probing(add)
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

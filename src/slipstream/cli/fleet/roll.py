@@ -4,9 +4,9 @@ import argparse
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from slipstream.cli.arguments import natural_number, positive_number, whole_number
 from slipstream.cli.fleet import Board, add_fleet, add_force, choose_groups, load_fleet
 from slipstream.cli.fleet.plan import add_probing, add_saved_plan, take_fleet_plan
+from slipstream.cli.options import OptionAdder, natural_number, positive_number, whole_number
 from slipstream.cli.screen import Screen
 from slipstream.errors import EngineError, ExitCode, InvalidInputError, UnreachableError, UsageError
 from slipstream.fleet.balancer.deploying import deploy_balancer, require_balancer
@@ -39,51 +39,38 @@ slipstream fleet roll --resume
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `fleet roll`."""
-    parser.add_argument(
-        "group",
-        metavar="GROUP",
-        nargs="*",
-        help="groups to update (default: all, in the file's order)",
+def add_arguments(add: OptionAdder) -> None:
+    add("[GROUP ...]", "groups to update (default: all, in the file's order)")
+    add_fleet(add)
+    add_probing(add)
+    add_saved_plan(add)
+    add(
+        "--drain SECONDS",
+        f"time that a group's requests have to finish (default {DRAIN_SECONDS:.0f})",
+        whole_number,
+        int(DRAIN_SECONDS),
     )
-    add_fleet(parser)
-    add_probing(parser)
-    add_saved_plan(parser)
-    parser.add_argument(
-        "--drain",
-        type=whole_number,
-        metavar="SECONDS",
-        default=int(DRAIN_SECONDS),
-        help=f"time that a group's requests have to finish (default {DRAIN_SECONDS:.0f})",
-    )
-    add_rollout(parser)
+    add_rollout(add)
 
 
-def add_rollout(parser: argparse.ArgumentParser) -> None:
+def add_rollout(add: OptionAdder) -> None:
     """Add the options of every rollout."""
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="continue a rollout that was interrupted, on any machine",
-    )
-    parser.add_argument(
-        "--canary",
-        metavar="GROUPS",
-        type=natural_number,
-        default=0,
-        help="groups that try the change first, until a test on their requests decides "
+    add("--resume", "continue a rollout that was interrupted, on any machine")
+    add(
+        "--canary GROUPS",
+        "groups that try the change first, until a test on their requests decides "
         "(default 0: none)",
+        natural_number,
+        0,
     )
     hours = TRIAL_SECONDS / 3600
-    parser.add_argument(
-        "--hours",
-        metavar="N",
-        type=positive_number,
-        default=hours,
-        help=f"roll back if the canary's requests have not decided by then (default {hours:g})",
+    add(
+        "--hours N",
+        f"roll back if the canary's requests have not decided by then (default {hours:g})",
+        positive_number,
+        hours,
     )
-    add_force(parser)
+    add_force(add)
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

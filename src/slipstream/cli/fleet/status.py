@@ -4,6 +4,7 @@ import argparse
 from datetime import UTC, datetime
 
 from slipstream.cli.fleet import add_fleet, load_fleet
+from slipstream.cli.options import OptionAdder
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
 from slipstream.fleet.machines.openssh import open_ssh
@@ -18,9 +19,8 @@ slipstream fleet status --json
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `fleet status`."""
-    add_fleet(parser)
+def add_arguments(add: OptionAdder) -> None:
+    add_fleet(add)
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -3,14 +3,8 @@
 import argparse
 from datetime import UTC, datetime
 
-from slipstream.cli.fleet import (
-    Board,
-    add_fleet,
-    add_force,
-    choose_groups,
-    load_fleet,
-    raise_first,
-)
+from slipstream.cli.fleet import Board, add_fleet, add_force, choose_groups, load_fleet, raise_first
+from slipstream.cli.options import OptionAdder
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
 from slipstream.fleet.balancer.deploying import ask_balancer, closed_to
@@ -28,12 +22,11 @@ slipstream fleet stop a --now
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `fleet stop`."""
-    parser.add_argument("group", metavar="GROUP", nargs="*", help="groups to stop (default: all)")
-    add_fleet(parser)
-    parser.add_argument("--now", action="store_true", help="do not wait for open requests")
-    add_force(parser)
+def add_arguments(add: OptionAdder) -> None:
+    add("[GROUP ...]", "groups to stop (default: all)")
+    add_fleet(add)
+    add("--now", "do not wait for open requests")
+    add_force(add)
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

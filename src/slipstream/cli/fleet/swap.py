@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from slipstream.cli.fleet import add_fleet, load_fleet
 from slipstream.cli.fleet.roll import add_rollout, begin_now, find_left, finish, require_canary
+from slipstream.cli.options import OptionAdder
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.fleet.machines.commands import Machines
@@ -24,19 +25,11 @@ slipstream fleet swap --resume
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `fleet swap`."""
-    parser.add_argument(
-        "drafter",
-        metavar="DRAFTER",
-        nargs="?",
-        help="local folder, which is sent to the machines, or hub name of the drafter",
-    )
-    add_fleet(parser)
-    parser.add_argument(
-        "--back", action="store_true", help="return all groups to the previous drafter"
-    )
-    add_rollout(parser)
+def add_arguments(add: OptionAdder) -> None:
+    add("[DRAFTER]", "local folder, which is sent to the machines, or hub name of the drafter")
+    add_fleet(add)
+    add("--back", "return all groups to the previous drafter")
+    add_rollout(add)
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

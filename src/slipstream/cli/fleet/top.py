@@ -5,16 +5,9 @@ import shutil
 from datetime import UTC, datetime
 
 from slipstream.cli.fleet import add_fleet, load_fleet
+from slipstream.cli.options import OptionAdder
 from slipstream.cli.screen import Screen
-from slipstream.cli.serving.top import (
-    FOOTER,
-    HOME,
-    REST,
-    REST_OF_LINE,
-    full_screen,
-    is_live,
-    wait_for_quit,
-)
+from slipstream.cli.serving.top import draw, full_screen, is_live, wait_for_quit
 from slipstream.errors import ExitCode
 from slipstream.fleet.machines.commands import Machines
 from slipstream.fleet.machines.openssh import open_ssh
@@ -33,14 +26,9 @@ slipstream fleet top --once
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `fleet top`."""
-    add_fleet(parser)
-    parser.add_argument(
-        "--once",
-        action="store_true",
-        help="print one snapshot and exit, as is done without a terminal",
-    )
+def add_arguments(add: OptionAdder) -> None:
+    add_fleet(add)
+    add("--once", "print one snapshot and exit, as is done without a terminal")
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
@@ -53,18 +41,11 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
             return ExitCode.DONE
         with full_screen(screen):
             while True:
-                _draw(screen, _look(far))
+                size, lines = shutil.get_terminal_size(), render_fleet_view(_look(far))
+                draw(screen, [line[: size.columns - 1] for line in lines[: size.lines - 1]])
                 if wait_for_quit(REDRAW_SECONDS):
                     return ExitCode.DONE
 
 
 def _look(far: Machines) -> FleetView:
     return read_fleet_view(far, read_fleet_status(far, datetime.now(UTC)))
-
-
-def _draw(screen: Screen, view: FleetView) -> None:
-    size = shutil.get_terminal_size()
-    lines = [line[: size.columns - 1] for line in render_fleet_view(view)[: size.lines - 1]]
-    picture = "".join(f"{line}{REST_OF_LINE}\r\n" for line in lines)
-    screen.output.write(f"{HOME}{picture}{FOOTER}{REST_OF_LINE}{REST}")
-    screen.output.flush()

@@ -3,15 +3,9 @@
 import argparse
 from datetime import UTC, datetime
 
-from slipstream.cli.fleet import (
-    Board,
-    add_fleet,
-    add_force,
-    choose_groups,
-    load_fleet,
-    raise_first,
-)
+from slipstream.cli.fleet import Board, add_fleet, add_force, choose_groups, load_fleet, raise_first
 from slipstream.cli.fleet.plan import add_probing, add_saved_plan, take_fleet_plan
+from slipstream.cli.options import OptionAdder
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, SlipstreamError
 from slipstream.fleet.balancer.deploying import deploy_balancer
@@ -35,16 +29,13 @@ slipstream fleet up a --dry-run
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `fleet up`."""
-    parser.add_argument(
-        "group", metavar="GROUP", nargs="*", help="groups to start (default: all that do not run)"
-    )
-    add_fleet(parser)
-    add_probing(parser)
-    add_saved_plan(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and start nothing")
-    add_force(parser)
+def add_arguments(add: OptionAdder) -> None:
+    add("[GROUP ...]", "groups to start (default: all that do not run)")
+    add_fleet(add)
+    add_probing(add)
+    add_saved_plan(add)
+    add("--dry-run", "print the plan and start nothing")
+    add_force(add)
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

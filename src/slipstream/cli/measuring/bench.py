@@ -2,42 +2,28 @@
 
 import argparse
 import os
-from pathlib import Path
+from dataclasses import replace
 
-from slipstream.cli.arguments import positive_number
 from slipstream.cli.measuring.measuring_options import (
     add_reports,
     add_workload,
     describe_conditions,
-    make_tick,
+    make_bench,
     read_concurrencies,
-    read_thinking,
-    read_workload,
-    require_writable,
-    write_reports,
 )
+from slipstream.cli.options import OptionAdder, add_server, positive_number
+from slipstream.cli.reports import require_writable, show_report
 from slipstream.cli.screen import Screen
-from slipstream.cli.serving.run_options import add_server
 from slipstream.errors import ExitCode, UsageError
-from slipstream.measuring.bench import Bench, BenchReport, PrefixCache, ToolChoice, list_cells
+from slipstream.measuring.bench import BenchReport, PrefixCache, ToolChoice, list_cells
 from slipstream.measuring.client.completions import Request
-from slipstream.measuring.client.endpoint import (
-    KEY_VARIABLE,
-    Endpoint,
-    read_key,
-    read_served_model,
-)
+from slipstream.measuring.client.endpoint import KEY_VARIABLE, Endpoint, read_key, read_served_model
 from slipstream.measuring.client.load import run_closed_loop
 from slipstream.measuring.machine_watch import make_watch
 from slipstream.measuring.workloads import Workload, names_tasks
-from slipstream.reporting.measuring.bench import (
-    describe_bench,
-    render_bench_html,
-    render_cell_line,
-)
-from slipstream.reporting.report import render_markdown, render_text
+from slipstream.reporting.measuring.bench import describe_bench, render_bench_html
 from slipstream.serving.access.tls import Certificate
-from slipstream.serving.run import Run, find_runs_root
+from slipstream.serving.run import find_runs_root
 from slipstream.serving.selection import find_server
 from slipstream.serving.supervision.engine_session import measure_session
 
@@ -49,24 +35,17 @@ slipstream bench http://localhost:8000 --workload prompts.jsonl --html bench.htm
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `bench`."""
-    add_server(parser)
-    parser.add_argument(
-        "--key",
-        metavar="FILE",
-        type=Path,
-        help=f"file with the server's API key (default: the variable {KEY_VARIABLE})",
+def add_arguments(add: OptionAdder) -> None:
+    add_server(add)
+    add("--key FILE", f"file with the server's API key (default: the variable {KEY_VARIABLE})")
+    add = add_workload(add, prompts=24)
+    add(
+        "--rate R",
+        "mean requests per second, arriving at random times, instead of --concurrency",
+        positive_number,
     )
-    load = add_workload(parser, prompts=24)
-    load.add_argument(
-        "--rate",
-        type=positive_number,
-        metavar="R",
-        help="mean requests per second, arriving at random times, instead of --concurrency",
-    )
-    add_reports(parser)
-    parser.usage = "slipstream bench [URL|RUN] [options]"
+    add_reports(add)
+    add.parser.usage = "slipstream bench [URL|RUN] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
@@ -78,36 +57,36 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     certificate = Certificate.of(served.plan) if served else None
     endpoint = Endpoint(url, key=read_key(options.key, os.environ), certificate=certificate)
     model, context = read_served_model(endpoint)
-    workload = read_workload(options, context)
-    bench = Bench(
-        workload=workload,
+    engine = served.engine if served else None
+    bench = make_bench(
+        options,
+        screen,
+        context,
         concurrencies=read_concurrencies(options),
-        thinking=read_thinking(options),
         arrivals_per_second=options.rate,
         seed=options.seed,
         prefix_cache=_find_cache_handling(endpoint),
-        tool_choice=_find_tool_choice(endpoint, workload, options.tool_choice),
-        measure_memory=lambda: None if served is None else _measure(served),
-        tell=lambda cell: screen.show_progress(render_cell_line(cell)),
-        tick=make_tick(screen),
+        measure_memory=lambda: None if engine is None else measure_session(engine),
     )
+    workload = bench.workload
+    bench = replace(bench, tool_choice=_find_tool_choice(endpoint, workload, options.tool_choice))
     what = "turns" if workload.has_tasks else "prompts"
     screen.begin("warming up")
     screen.show_progress(f"warming up, then measuring {len(workload.prompts)} {what}")
     warm = bench.warm_up(endpoint)
     watch = make_watch(served.host if served else None)
     # Of a server that somebody else started, it is not known which processes are its own.
-    before = watch.begin() if served and served.engine else None
+    before = watch.begin() if engine else None
     loads, samples = bench.measure(endpoint)
-    machine = watch.end(before, [served.engine.pid] if served and served.engine else [])
+    machine = watch.end(before, [engine.pid] if engine else [])
     screen.rest()
     conditions = describe_conditions(
         options,
         bench,
+        served.plan if served else None,
+        served.host if served else None,
         model=model,
         versions=served.versions if served else {},
-        plan=served.plan if served else None,
-        host=served.host if served else None,
         start_seconds=served.measurements.get("ready_seconds") if served else None,
     )
     report = BenchReport(
@@ -117,9 +96,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         samples=tuple(samples),
         machine=machine,
     )
-    described = describe_bench(report)
-    screen.show_data(text=render_text(described), document=report.to_json())
-    write_reports(options, report, render_bench_html, lambda _: render_markdown(described), screen)
+    show_report(report, describe_bench(report), render_bench_html, options, screen)
     return ExitCode.DONE
 
 
@@ -139,9 +116,8 @@ def _check_rate(options: argparse.Namespace) -> None:
 
 def _find_cache_handling(endpoint: Endpoint) -> PrefixCache:
     """Return whether the server accepts cache salts, which bypass the prefix cache."""
-    request = Request(prompt_ids=(1, 2, 3), max_tokens=1, extra={"cache_salt": "slipstream"})
-    (sample,) = run_closed_loop(endpoint, [request], concurrency=1)
-    return "cold" if sample.error is None else "as it is"
+    salted = Request(prompt_ids=(1, 2, 3), max_tokens=1, extra={"cache_salt": "slipstream"})
+    return "cold" if _accepts(endpoint, salted) else "as it is"
 
 
 def _find_tool_choice(endpoint: Endpoint, workload: Workload, wanted: ToolChoice) -> ToolChoice:
@@ -151,9 +127,9 @@ def _find_tool_choice(endpoint: Endpoint, workload: Workload, wanted: ToolChoice
         return "none"
     extra = {"tools": calling[0].extra["tools"], "tool_choice": "auto"}
     request = Request(messages=({"role": "user", "content": "hi"},), max_tokens=1, extra=extra)
+    return wanted if _accepts(endpoint, request) else "none"
+
+
+def _accepts(endpoint: Endpoint, request: Request) -> bool:
     (sample,) = run_closed_loop(endpoint, [request], concurrency=1)
-    return wanted if sample.error is None else "none"
-
-
-def _measure(served: Run) -> int | None:
-    return None if served.engine is None else measure_session(served.engine)
+    return sample.error is None

@@ -7,20 +7,19 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from slipstream.cli.arguments import ENGINE_ARGUMENTS, whole_number
+from slipstream.cli.arguments import ENGINE_ARGUMENTS
 from slipstream.cli.measuring import verify
 from slipstream.cli.measuring.measuring_options import (
     add_reports,
     add_workload,
     describe_conditions,
-    make_tick,
+    find_engine_host,
+    find_log_folder,
+    make_bench,
     read_concurrencies,
-    read_thinking,
-    read_workload,
-    require_writable,
-    write_report,
-    write_reports,
+    take_drafting_plan,
 )
+from slipstream.cli.options import OptionAdder, add_accept_changes
 from slipstream.cli.planning.method_plans import plan_methods
 from slipstream.cli.planning.plan import (
     PLAN_HINT,
@@ -29,13 +28,12 @@ from slipstream.cli.planning.plan import (
     plan_plain,
     take_plan,
 )
+from slipstream.cli.reports import require_writable, show_report, write_report
 from slipstream.cli.screen import Screen
-from slipstream.cli.weights import Weights, add_accept_changes
-from slipstream.engines.vllm import find_versions, require_engine
+from slipstream.cli.weights import Weights
 from slipstream.engines.vllm_methods import METHOD_NAMES
 from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
-from slipstream.hardware import Host, read_host, this_machine
-from slipstream.measuring.bench import Bench, ToolChoice
+from slipstream.hardware import Host
 from slipstream.measuring.comparing.comparison import ComparedArm, Comparing, Comparison
 from slipstream.measuring.comparing.design import LETTERS
 from slipstream.measuring.comparing.verdict import PLAIN
@@ -51,14 +49,12 @@ from slipstream.measuring.verifying.verification import SAMPLES
 from slipstream.planning import LaunchPlan
 from slipstream.recipes.recipe import HUB_NAME
 from slipstream.records import read_record
-from slipstream.reporting.measuring.bench import render_cell_line
 from slipstream.reporting.measuring.certificate import describe_contribution
 from slipstream.reporting.measuring.comparison import describe_comparison, render_comparison_html
-from slipstream.reporting.report import render_markdown, render_text
+from slipstream.reporting.report import render_text
 from slipstream.reporting.serving.doctor import render_bundle
 from slipstream.serving.run import expected_phases, find_runs_root
 from slipstream.serving.supervision.engine_process import require_accepted
-from slipstream.user_folders import slipstream_cache
 
 EXAMPLES = """\
 # drafted against plain decoding at concurrency 1 and 8, with an HTML report
@@ -70,48 +66,31 @@ slipstream compare Qwen/Qwen3-8B --rounds 1 --recipe qwen3-8b.toml --by jane
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `compare`."""
-    parser.add_argument("target", metavar="TARGET", help=TARGET_OR_PLAN_HELP)
-    design = parser.add_argument_group("comparison")
-    design.add_argument(
-        "--against",
-        metavar="PLAN",
-        type=Path,
-        nargs="+",
-        help="saved plans to compare with (default: the plan that --no-speculation makes)",
+def add_arguments(add: OptionAdder) -> None:
+    add("TARGET", TARGET_OR_PLAN_HELP)
+    add = add.group("comparison")
+    add(
+        "--against PLAN ...",
+        "saved plans to compare with (default: the plan that --no-speculation makes)",
     )
-    design.add_argument(
-        "--methods",
-        metavar="NAME[=DRAFTER]",
-        nargs="+",
-        help=f"drafting methods to compare, two or more of {', '.join(METHOD_NAMES)}; a drafter "
+    add(
+        "--methods NAME[=DRAFTER] ...",
+        f"drafting methods to compare, two or more of {', '.join(METHOD_NAMES)}; a drafter "
         "after = replaces the one that `plan` would choose",
     )
-    design.add_argument(
-        "--rounds",
-        metavar="N",
-        type=whole_number,
-        default=2,
-        help="rounds of two engine starts per plan, in the order A B B A (default 2)",
+    add("--rounds N", "rounds of two engine starts per plan, in the order A B B A", default=2)
+    add_accept_changes(add)
+    add_workload(add, prompts=8)
+    add_plan_options(add)
+    add_reports(add)
+    add = add.group("recipe for others")
+    add(
+        "--recipe FILE", "verify the text, too, and write a recipe (.toml) with its evidence (.zip)"
     )
-    add_accept_changes(design)
-    add_workload(parser, prompts=8)
-    add_plan_options(parser)
-    add_reports(parser)
-    recipe = parser.add_argument_group("recipe for others")
-    recipe.add_argument(
-        "--recipe",
-        metavar="FILE",
-        type=Path,
-        help="verify the text, too, and write a recipe (.toml) with its evidence (.zip)",
-    )
-    recipe.add_argument("--by", default="anonymous", help="name that the catalogue shows")
+    add("--by BY", "name that the catalogue shows", default="anonymous")
     for name in ("target", "drafter"):
-        recipe.add_argument(
-            f"--{name}-name", metavar="OWNER/NAME", help=f"hub name of a {name} in a local folder"
-        )
-    parser.usage = (
+        add(f"--{name}-name OWNER/NAME", f"hub name of a {name} in a local folder")
+    add.parser.usage = (
         "slipstream compare TARGET [--against PLAN ... | --methods NAME ...] [options] "
         f"{ENGINE_ARGUMENTS}"
     )
@@ -120,13 +99,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Measure the plans in turns and print which one to use."""
     require_writable(options.html, options.markdown, options.recipe)
-    host = read_host(this_machine(os.environ, datetime.now(UTC)))
-    require_engine(host)
-    arms = _find_arms(options, host)
-    logs = slipstream_cache(os.environ) / "compare" / f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    host = find_engine_host()
+    arms, logs = _find_arms(options, host), find_log_folder("compare")
     if options.recipe is not None:
         return _run_recipe(options, host, arms, screen, logs)
-    return _show(measure(options, host, arms, screen, logs), options, screen)
+    done = measure(options, host, arms, screen, logs)
+    show_report(done, describe_comparison(done), render_comparison_html, options, screen)
+    return ExitCode.DONE
 
 
 def measure(
@@ -138,17 +117,16 @@ def measure(
 ) -> Comparison:
     """Start each arm in turns and judge what was measured."""
     plans = [arm.plan for arm in arms]
-    bench = Bench(
-        workload=read_workload(options, _find_context(plans)),
+    contexts = [plan.context for plan in plans if plan.context is not None]
+    bench = make_bench(
+        options,
+        screen,
+        min(contexts, default=None),
         concurrencies=read_concurrencies(options),
-        thinking=read_thinking(options),
-        tool_choice=_find_tool_choice(plans, options.tool_choice),
-        tell=lambda cell: screen.show_progress(render_cell_line(cell)),
-        tick=make_tick(screen),
+        # Calls are requested only if all engines parse them.
+        tool_choice=options.tool_choice if all(map(_parses_calls, plans)) else "none",
     )
-    conditions = describe_conditions(
-        options, bench, model=plans[-1].target, versions=find_versions(), plan=plans[-1], host=host
-    )
+    conditions = describe_conditions(options, bench, plans[-1], host)
     weights = Weights(screen, os.environ, options.accept_changes)
     for plan in plans:
         weights.localize(plan)
@@ -165,17 +143,6 @@ def measure(
     )
     with screen.busy("comparing"):
         return comparing.run(conditions)
-
-
-def _show(
-    comparison: Comparison, options: argparse.Namespace, screen: Screen, more: str = ""
-) -> ExitCode:
-    report = describe_comparison(comparison)
-    screen.show_data(text=render_text(report) + more, document=comparison.to_json())
-    write_reports(
-        options, comparison, render_comparison_html, lambda _: render_markdown(report), screen
-    )
-    return ExitCode.DONE
 
 
 def _describe_time(plans: list[LaunchPlan], rounds: int) -> str:
@@ -220,12 +187,15 @@ def _run_recipe(
     bundle = collect_evidence(host, plans, kept, os.environ)
     add_figures(bundle, contribution, comparison, certificate)
     recipe = render_toml(contribution.recipe)
+    report = describe_comparison(comparison)
     parts = (
+        render_text(report),
         render_text(describe_contribution(contribution, certificate)),
         recipe.rstrip(),
         render_bundle(bundle.list_files(None)),
     )
-    _show(comparison, options, screen, "\n\n" + "\n\n".join(parts))
+    text = "\n\n".join(parts)
+    show_report(comparison, report, render_comparison_html, options, screen, text)
     write_report(options.recipe, recipe, screen)
     bundle.write(archive)
     screen.show_progress(f"written: {archive}; docs/maintainers.md says where to send both")
@@ -269,12 +239,7 @@ def _find_arms(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ..
     elif options.against is not None:
         arms = _read_against(options, host)
     else:
-        plan = take_plan(options, host)
-        if plan.speculation is None:
-            raise InvalidInputError(
-                f"the plan for {plan.target} has no drafter to compare",
-                hint="name one with --drafter, or another plan with --against",
-            )
+        plan = take_drafting_plan(options, host, to="compare")
         plain = ComparedArm(name=PLAIN, plan=plan_plain(plan, host))
         arms = (plain, ComparedArm(name="drafted", plan=plan))
     for arm in arms:
@@ -298,16 +263,6 @@ def _read_against(options: argparse.Namespace, host: Host) -> tuple[ComparedArm,
     return tuple(ComparedArm(name=n, plan=plan) for n, plan in zip(names, plans, strict=True))
 
 
-def _find_tool_choice(plans: list[LaunchPlan], wanted: ToolChoice) -> ToolChoice:
-    """Return how to request tool calls; `none` unless all engines parse them."""
-    return wanted if all(map(_parses_calls, plans)) else "none"
-
-
 def _parses_calls(plan: LaunchPlan) -> bool:
     parser, auto = plan.settings.tool_parser, plan.settings.auto_tools
     return parser is not None and auto is not None and auto.value
-
-
-def _find_context(plans: list[LaunchPlan]) -> int | None:
-    """Return the shortest context of the plans."""
-    return min((plan.context for plan in plans if plan.context is not None), default=None)

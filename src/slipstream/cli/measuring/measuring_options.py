@@ -1,104 +1,78 @@
-"""Options that the measuring verbs share: prompts, load and report files."""
+"""What the measuring verbs share: options, the machine, the plan and the conditions."""
 
 import argparse
+import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
-from slipstream.cli.arguments import natural_number, whole_number
+from slipstream.cli.options import OptionAdder, natural_number
+from slipstream.cli.planning.plan import take_plan
 from slipstream.cli.screen import Screen
+from slipstream.engines.vllm import find_versions, require_engine
 from slipstream.errors import InvalidInputError
-from slipstream.hardware import Host
+from slipstream.hardware import Host, read_host, this_machine
 from slipstream.measuring.bench import Bench, Conditions
 from slipstream.measuring.workloads import Workload, load_workload, names_tasks
 from slipstream.planning import LaunchPlan
+from slipstream.reporting.measuring.bench import render_cell_line
+from slipstream.serving.supervision.engine_process import require_accepted
+from slipstream.user_folders import slipstream_cache
 
-Report = TypeVar("Report")
 WORKLOAD = ("code", "reasoning", "dialogue", "prose")
 
 
-def add_workload(
-    parser: argparse.ArgumentParser, *, prompts: int, loads: bool = True
-) -> argparse._ArgumentGroup:
+def add_workload(add: OptionAdder, *, prompts: int, loads: bool = True) -> OptionAdder:
     """Add the group of options for prompts, and with `loads` the concurrencies to measure at."""
-    group = parser.add_argument_group("prompts and load")
-    group.add_argument(
-        "--workload",
-        metavar="NAME|FILE",
-        nargs="+",
+    add = add.group("prompts and load")
+    add(
+        "--workload NAME|FILE ...",
+        "kinds of prompts, `all`, `agent` (tasks of several turns with tools), a JSONL file, "
+        "a recording, or humaneval:FILE and the like",
         default=WORKLOAD,
-        help="kinds of prompts, `all`, `agent` (tasks of several turns with tools), a JSONL file, "
-        "a recording, or humaneval:FILE and the like "
-        f"(default {' '.join(WORKLOAD)})",
     )
     if loads:
-        group.add_argument(
-            "--concurrency",
-            metavar="N",
-            type=whole_number,
-            nargs="+",
+        add(
+            "--concurrency N ...",
+            "concurrent requests or tasks, one load per number (default 1 4 8, for agent 1)",
             default=(1, 4, 8),
-            help="concurrent requests or tasks, one load per number (default 1 4 8, for agent 1)",
         )
-        group.add_argument(
+        add(
             "--tool-choice",
-            choices=("auto", "named"),
+            "tool_choice in requests of tasks, if the server parses tool calls: auto, or the "
+            "expected tool by name",
             default="auto",
-            help="tool_choice in requests of tasks, if the server parses tool calls: auto, or the "
-            "expected tool by name (default auto)",
+            choices=("auto", "named"),
         )
-    group.add_argument(
-        "--prompts",
-        metavar="N",
-        type=whole_number,
-        default=prompts,
-        help=f"prompts or tasks per kind (default {prompts})",
-    )
-    group.add_argument(
-        "--max-tokens",
-        metavar="TOKENS",
-        type=whole_number,
-        default=128,
-        help="longest answer (default 128)",
-    )
-    add_thinking(group)
-    add_seed(group)
-    return group
+    add("--prompts N", "prompts or tasks per kind", default=prompts)
+    add("--max-tokens TOKENS", "longest answer", default=128)
+    add_thinking(add)
+    add_seed(add)
+    return add
 
 
-def add_thinking(parser: argparse._ActionsContainer) -> None:
+def add_thinking(add: OptionAdder) -> None:
     """Add the option that sets the chat template's switch for thinking."""
-    parser.add_argument(
+    add(
         "--thinking",
+        "whether the model thinks, if its chat template has a switch (default: the template's)",
         choices=("on", "off"),
-        help="whether the model thinks, if its chat template has a switch (default: the "
-        "template's)",
     )
 
 
-def add_seed(parser: argparse._ActionsContainer) -> None:
+def add_seed(add: OptionAdder) -> None:
     """Add the seed of everything that is drawn at random."""
-    parser.add_argument(
-        "--seed",
-        metavar="N",
-        type=natural_number,
-        default=0,
-        help="seed of everything that is random (default 0)",
-    )
+    add("--seed N", "seed of everything that is random", natural_number, 0)
 
 
-def add_reports(parser: argparse.ArgumentParser) -> None:
+def add_reports(add: OptionAdder) -> None:
     """Add the options for report files."""
-    group = parser.add_argument_group("reports")
-    group.add_argument(
-        "--html", metavar="FILE", type=Path, help="write the report as an HTML page with charts"
-    )
-    group.add_argument(
-        "--markdown", metavar="FILE", type=Path, help="write the report's tables as Markdown"
-    )
+    add = add.group("reports")
+    add("--html FILE", "write the report as an HTML page with charts")
+    add("--markdown FILE", "write the report's tables as Markdown")
 
 
 def read_workload(options: argparse.Namespace, context: int | None) -> Workload:
@@ -123,22 +97,36 @@ def read_thinking(options: argparse.Namespace) -> bool | None:
     return None if options.thinking is None else options.thinking == "on"
 
 
+def make_bench(
+    options: argparse.Namespace, screen: Screen, context: int | None, **more: Any
+) -> Bench:
+    """Return how to measure with the prompts that the options select, with progress on a screen."""
+
+    def tick(kind: str, concurrency: int, done: int, total: int) -> None:
+        screen.count(f"{kind}, concurrency {concurrency}", done, total, "requests")
+
+    return Bench(
+        workload=read_workload(options, context),
+        thinking=read_thinking(options),
+        tell=lambda cell: screen.show_progress(render_cell_line(cell)),
+        tick=tick,
+        **more,
+    )
+
+
 def describe_conditions(
     options: argparse.Namespace,
     bench: Bench,
-    *,
-    model: str,
-    versions: dict[str, str],
     plan: LaunchPlan | None,
     host: Host | None,
-    start_seconds: float | None = None,
+    **more: Any,
 ) -> Conditions:
-    """Return the conditions under which the figures are measured."""
+    """Return the conditions under which the figures are measured, by default here and now."""
+    if plan is not None:
+        more = {"model": plan.target, "versions": find_versions(), **more}
     return Conditions(
         at=datetime.now(UTC),
         command=shlex.join(["slipstream", *sys.argv[1:]]),
-        model=model,
-        versions=versions,
         plan=plan,
         host=host,
         workload=bench.workload.name,
@@ -148,45 +136,30 @@ def describe_conditions(
         max_tokens=options.max_tokens,
         thinking=bench.thinking,
         prefix_cache=bench.prefix_cache,
-        start_seconds=start_seconds,
         arrivals_per_second=bench.arrivals_per_second,
         tool_choice=bench.tool_choice if bench.workload.has_tasks else None,
+        **more,
     )
 
 
-def make_tick(screen: Screen) -> Callable[[str, int, int, int], None]:
-    """Return a callback for `Bench.tick` that counts requests on the screen."""
-
-    def tick(kind: str, concurrency: int, done: int, total: int) -> None:
-        screen.count(f"{kind}, concurrency {concurrency}", done, total, "requests")
-
-    return tick
+def find_engine_host(extra: str = "cpu") -> Host:
+    """Return this machine, which needs an engine to measure with."""
+    host = read_host(this_machine(os.environ, datetime.now(UTC)))
+    require_engine(host, extra=extra)
+    return host
 
 
-def require_writable(*files: Path | None) -> None:
-    """Raise if a report's folder does not exist, before anything is measured."""
-    for file in files:
-        if file is not None and not file.absolute().parent.is_dir():
-            raise InvalidInputError(
-                f"there is no folder {file.absolute().parent}",
-                hint=f"mkdir -p {file.absolute().parent}",
-            )
+def find_log_folder(verb: str) -> Path:
+    """Return where the engines that a verb starts now log to."""
+    return slipstream_cache(os.environ) / verb / f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
-def write_reports(
-    options: argparse.Namespace,
-    report: Report,
-    html: Callable[[Report], str],
-    markdown: Callable[[Report], str],
-    screen: Screen,
-) -> None:
-    """Write a report to the files that --html and --markdown name."""
-    for file, render in ((options.html, html), (options.markdown, markdown)):
-        if file:
-            write_report(file, render(report), screen)
-
-
-def write_report(file: Path, content: str, screen: Screen) -> None:
-    """Write a report and print its path."""
-    file.write_text(content, encoding="utf-8")
-    screen.show_progress(f"written: {file}")
+def take_drafting_plan(options: argparse.Namespace, host: Host, *, to: str) -> LaunchPlan:
+    """Return the plan that the options name or make, which has to draft."""
+    plan = take_plan(options, host)
+    require_accepted(plan)
+    if plan.speculation is None or (to == "tune" and plan.drafter is None):
+        raise InvalidInputError(
+            f"the plan for {plan.target} has no drafts to {to}", hint="name a drafter: --drafter"
+        )
+    return plan

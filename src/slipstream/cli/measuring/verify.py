@@ -2,42 +2,38 @@
 
 import argparse
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 
-from slipstream.cli.arguments import ENGINE_ARGUMENTS, whole_number
+from slipstream.cli.arguments import ENGINE_ARGUMENTS
 from slipstream.cli.measuring.measuring_options import (
     add_reports,
     add_seed,
     add_thinking,
     describe_conditions,
+    find_engine_host,
+    find_log_folder,
     read_thinking,
     read_workload,
-    require_writable,
-    write_reports,
+    take_drafting_plan,
 )
-from slipstream.cli.planning.plan import TARGET_OR_PLAN_HELP, add_plan_options, take_plan
+from slipstream.cli.options import OptionAdder, add_accept_changes
+from slipstream.cli.planning.plan import TARGET_OR_PLAN_HELP, add_plan_options
+from slipstream.cli.reports import require_writable, show_report
 from slipstream.cli.screen import Screen
-from slipstream.cli.weights import Weights, add_accept_changes
-from slipstream.engines.vllm import find_versions, require_engine
+from slipstream.cli.weights import Weights
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
-from slipstream.hardware import Host, read_host, this_machine
+from slipstream.hardware import Host
 from slipstream.measuring.bench import Bench
 from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.verifying.certificate import ArmName, Certificate
 from slipstream.measuring.verifying.served_check import check_served
 from slipstream.measuring.verifying.verification import SAMPLES, Verification, start_in_turn
 from slipstream.planning import LaunchPlan
-from slipstream.reporting.measuring.certificate import (
-    describe_certificate,
-    render_certificate_html,
-)
-from slipstream.reporting.report import render_markdown, render_text
+from slipstream.reporting.measuring.certificate import describe_certificate, render_certificate_html
+from slipstream.reporting.report import render_text
 from slipstream.serving.access.keys import borrow_key
 from slipstream.serving.access.tls import Certificate as ServerCertificate
 from slipstream.serving.run import RunFolder, is_alive
-from slipstream.serving.supervision.engine_process import require_accepted
-from slipstream.user_folders import slipstream_cache
 
 WORKLOAD = ("code", "reasoning", "dialogue", "prose", "translation", "tools", "json")
 USUAL_CONCURRENCY = 8
@@ -53,47 +49,27 @@ slipstream verify Qwen/Qwen3-8B --drafter z-lab/Qwen3-8B-DFlash-b16 --prompts 4 
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `verify`."""
-    parser.add_argument(
-        "target",
-        metavar="TARGET",
-        help=f"{TARGET_OR_PLAN_HELP}; or the folder of a run, for a short check of it",
-    )
-    prompts = parser.add_argument_group("prompts")
-    prompts.add_argument(
-        "--workload",
-        metavar="NAME|FILE",
-        nargs="+",
+def add_arguments(add: OptionAdder) -> None:
+    add("TARGET", f"{TARGET_OR_PLAN_HELP}; or the folder of a run, for a short check of it")
+    add = add.group("prompts")
+    add(
+        "--workload NAME|FILE ...",
+        "kinds of prompts, a JSONL file or a recording",
         default=WORKLOAD,
-        help=f"kinds of prompts, a JSONL file or a recording (default {' '.join(WORKLOAD)})",
     )
-    prompts.add_argument(
-        "--prompts",
-        metavar="N",
-        type=whole_number,
-        help=f"prompts per kind (default {PROMPTS}; for a run {RUN_PROMPTS})",
-    )
-    prompts.add_argument(
-        "--max-tokens",
-        metavar="TOKENS",
-        type=whole_number,
-        default=64,
-        help="longest answer (default 64)",
-    )
-    prompts.add_argument(
-        "--samples",
-        metavar="N",
-        type=whole_number,
+    add("--prompts N", f"prompts per kind (default {PROMPTS}; for a run {RUN_PROMPTS})")
+    add("--max-tokens TOKENS", "longest answer", default=64)
+    add(
+        "--samples N",
+        "answers sampled at temperature 1 to compare their distribution",
         default=SAMPLES,
-        help=f"answers sampled at temperature 1 to compare their distribution (default {SAMPLES})",
     )
-    add_thinking(prompts)
-    add_seed(prompts)
-    add_accept_changes(prompts)
-    add_plan_options(parser)
-    add_reports(parser)
-    parser.usage = f"slipstream verify TARGET [options] {ENGINE_ARGUMENTS}"
+    add_thinking(add)
+    add_seed(add)
+    add_accept_changes(add)
+    add_plan_options(add)
+    add_reports(add)
+    add.parser.usage = f"slipstream verify TARGET [options] {ENGINE_ARGUMENTS}"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
@@ -103,10 +79,12 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     if folder.record.is_file():
         return _check_run(folder, options, screen)
     options.prompts = options.prompts or PROMPTS
-    host = read_host(this_machine(os.environ, datetime.now(UTC)))
-    require_engine(host)
-    certificate = examine(options, host, _take_drafting_plan(options, host), screen)
-    return _show(certificate, options, screen)
+    host = find_engine_host()
+    certificate = examine(options, host, take_drafting_plan(options, host, to="verify"), screen)
+    report = describe_certificate(certificate)
+    text = f"{certificate.outcome.upper()}: {render_text(report)}"
+    show_report(certificate, report, render_certificate_html, options, screen, text)
+    return ExitCode.DONE if certificate.passed else ExitCode.GATE_MISSED
 
 
 def examine(
@@ -130,17 +108,10 @@ def examine(
         samples=options.samples,
         say=screen.show_progress,
     )
-    conditions = describe_conditions(
-        options,
-        Bench(
-            workload, (verification.concurrency,), verification.thinking, prefix_cache="as it is"
-        ),
-        model=plan.target,
-        versions=find_versions(),
-        plan=plan,
-        host=host,
-    )
-    logs = logs or slipstream_cache(os.environ) / "verify" / f"{conditions.at:%Y%m%d-%H%M%S}"
+    concurrencies = (verification.concurrency,)
+    bench = Bench(workload, concurrencies, verification.thinking, prefix_cache="as it is")
+    conditions = describe_conditions(options, bench, plan, host)
+    logs = logs or find_log_folder("verify")
     with screen.busy("verifying"):
         findings = verification.run(
             start_in_turn(plans, logs=logs, environment=os.environ, say=verification.say)
@@ -170,24 +141,3 @@ def _check_run(folder: RunFolder, options: argparse.Namespace, screen: Screen) -
         )
     screen.show_data(text=check.sentence, document=check.to_json())
     return ExitCode.DONE if check.passed else ExitCode.GATE_MISSED
-
-
-def _show(certificate: Certificate, options: argparse.Namespace, screen: Screen) -> ExitCode:
-    report = describe_certificate(certificate)
-    text = f"{certificate.outcome.upper()}: {render_text(report)}"
-    screen.show_data(text=text, document=certificate.to_json())
-    write_reports(
-        options, certificate, render_certificate_html, lambda _: render_markdown(report), screen
-    )
-    return ExitCode.DONE if certificate.passed else ExitCode.GATE_MISSED
-
-
-def _take_drafting_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
-    plan = take_plan(options, host)
-    require_accepted(plan)
-    if plan.speculation is None:
-        raise InvalidInputError(
-            f"the plan for {plan.target} has no drafts to verify",
-            hint="name a drafter with --drafter, or --method ngram",
-        )
-    return plan

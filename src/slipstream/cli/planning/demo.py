@@ -5,29 +5,22 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
 from slipstream.checkpoints import read_checkpoint
-from slipstream.cli.arguments import ENGINE_ARGUMENTS, whole_number
+from slipstream.cli.arguments import ENGINE_ARGUMENTS
 from slipstream.cli.measuring.measuring_options import (
     describe_conditions,
-    require_writable,
-    write_report,
+    find_engine_host,
+    find_log_folder,
 )
+from slipstream.cli.options import OptionAdder
+from slipstream.cli.reports import require_writable, write_report
 from slipstream.cli.screen import Screen
-from slipstream.demo.performance import (
-    Demo,
-    Part,
-    Stage,
-    load_decoder,
-    make_workload,
-    stay_up,
-)
-from slipstream.engines.vllm import find_versions, require_engine
+from slipstream.demo.performance import Demo, Part, Stage, load_decoder, make_workload, stay_up
 from slipstream.errors import ExitCode
-from slipstream.hardware import Host, read_host, this_machine
+from slipstream.hardware import Host
 from slipstream.measuring.bench import Bench
 from slipstream.measuring.comparing.comparison import ComparedArm
 from slipstream.measuring.comparing.verdict import PLAIN
@@ -57,34 +50,18 @@ slipstream demo --max-tokens 256 -- --no-enforce-eager
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `demo`."""
-    parser.add_argument(
-        "--max-tokens",
-        metavar="TOKENS",
-        type=whole_number,
-        default=96,
-        help="longest answer (default 96)",
-    )
-    parser.add_argument(
-        "--html",
-        metavar="FILE",
-        type=Path,
-        default=PAGE,
-        help=f"file for the HTML report (default {PAGE})",
-    )
-    parser.set_defaults(seed=0)
-    parser.usage = f"slipstream demo [options] {ENGINE_ARGUMENTS}"
+def add_arguments(add: OptionAdder) -> None:
+    add("--max-tokens TOKENS", "longest answer", default=96)
+    add("--html FILE", "file for the HTML report", default=PAGE)
+    add.parser.set_defaults(seed=0)
+    add.parser.usage = f"slipstream demo [options] {ENGINE_ARGUMENTS}"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Run both engines in turn, replay their answers, and keep the drafted one serving."""
     require_writable(options.html)
     display = _Display(screen)
-    now = datetime.now(UTC)
-    host = read_host(this_machine(os.environ, now))
-    require_engine(host, extra="demo")
-    cache = slipstream_cache(os.environ)
+    host, cache = find_engine_host("demo"), slipstream_cache(os.environ)
     target = display.time(f"{CHECKPOINT} is prepared", lambda: make_smollm2(cache))
     plain, drafted = display.time(
         "both plans are made",
@@ -96,20 +73,13 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     stage = Stage(
         bench=Bench(make_workload(options.max_tokens), (1,), prefix_cache="as it is"),
         decode=load_decoder(target),
-        logs=cache / "demo" / f"{now:%Y%m%d-%H%M%S}",
+        logs=find_log_folder("demo"),
         environment=os.environ,
         tick=display.tick,
         note=display.note,
         watch=make_watch(host),
     )
-    conditions = describe_conditions(
-        options,
-        stage.bench,
-        model=target.name,
-        versions=find_versions(),
-        plan=drafted.plan,
-        host=host,
-    )
+    conditions = describe_conditions(options, stage.bench, drafted.plan, host, model=target.name)
     with stage.perform("A", plain) as (_, first, before):
         pass
     with stage.perform("B", drafted) as (url, second, after):
@@ -120,12 +90,12 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
             takes=(tuple(before), tuple(after)),
             parts=(),
         )
-        if display.live:
+        if screen.live:
             display.replay(demo)
         demo = demo.model_copy(update={"parts": tuple(display.parts)})
         screen.show_data(text=render_text(describe_demo(demo)), document=demo.to_json())
         write_report(options.html, render_demo_html(demo), screen)
-        if not display.live:
+        if not screen.live:
             return ExitCode.DONE
         screen.show_progress(_describe_server(url, target.name))
         try:
@@ -157,24 +127,23 @@ def _describe_server(url: str, model: str) -> str:
 
 
 class _Display:
-    """The parts of the demo with their times, redrawn where the terminal can (`live`)."""
+    """The parts of the demo with their times, redrawn on a live screen."""
 
     def __init__(self, screen: Screen) -> None:
         self.parts: list[Part] = []
         self._screen = screen
-        moves = screen.messages.isatty() and os.environ.get("TERM") != "dumb"
-        self.live = moves and not screen.json
 
     def tick(self, name: str, seconds: float) -> None:
         """Redraw the line of the part that is under way, with its time so far."""
-        if self.live:
-            self._write(f"\r{_describe_part(name, seconds)}\033[K")
+        if self._screen.live:
+            self._screen.draw(_describe_part(name, seconds))
 
     def note(self, part: Part) -> None:
         """Keep a part that is done, and print its time."""
         self.parts.append(part)
         self.tick(part.name, part.seconds)
-        self._screen.show_progress("" if self.live else _describe_part(part.name, part.seconds))
+        line = "" if self._screen.live else _describe_part(part.name, part.seconds)
+        self._screen.show_progress(line)
 
     def time(self, name: str, make: Callable[[], Made]) -> Made:
         """Run a part, note its time and return its result."""

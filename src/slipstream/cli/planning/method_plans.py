@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from copy import copy
 from itertools import combinations
 from pathlib import Path
 
@@ -27,7 +26,7 @@ def plan_methods(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, 
             f"--methods takes 2 to {len(LETTERS)} methods, not {len(drafters)}", hint=HINT
         )
     arms = [
-        ComparedArm(name=name, plan=take_plan(_with_method(options, name, drafter), host))
+        ComparedArm(name=name, plan=_take_plan(options, name, drafter, host))
         for name, drafter in drafters.items()
         if name != PLAIN
     ]
@@ -51,10 +50,7 @@ def plan_other_methods(
         raise UsageError(
             f"{min(repeated)} is measured anyway", hint=f"leave {min(repeated)} out of --methods"
         )
-    return {
-        name: take_plan(_with_method(options, name, drafter), host)
-        for name, drafter in drafters.items()
-    }
+    return {name: _take_plan(options, name, drafter, host) for name, drafter in drafters.items()}
 
 
 def _require_no_other_choice(options: argparse.Namespace) -> None:
@@ -87,9 +83,8 @@ def read_methods(words: Sequence[str]) -> dict[str, str | None]:
     return drafters
 
 
-def _with_method(
-    options: argparse.Namespace, method: str, drafter: str | None
-) -> argparse.Namespace:
-    changed = copy(options)
-    changed.method, changed.drafter = method, drafter
-    return changed
+def _take_plan(
+    options: argparse.Namespace, method: str, drafter: str | None, host: Host
+) -> LaunchPlan:
+    changed = {**vars(options), "method": method, "drafter": drafter}
+    return take_plan(argparse.Namespace(**changed), host)

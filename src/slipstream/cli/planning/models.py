@@ -5,7 +5,7 @@ import os
 
 from slipstream.checkpoints import Checkpoint, read_checkpoint
 from slipstream.checkpoints.pairing import pair
-from slipstream.cli.arguments import add_host, whole_number
+from slipstream.cli.options import OptionAdder, add_host
 from slipstream.cli.planning.plan import TARGET_HELP, find_folder, find_host, load_library
 from slipstream.cli.screen import Screen
 from slipstream.engines.vllm import find_engine_faults
@@ -32,36 +32,22 @@ slipstream models Qwen/Qwen3-8B --drafter z-lab/Qwen3-8B-DFlash-b16
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `models`."""
-    parser.add_argument(
-        "target",
-        metavar="TARGET",
-        nargs="?",
-        help=f"{TARGET_HELP}, or a pattern such as 'qwen/*' for known pairs (default: all of them)",
+def add_arguments(add: OptionAdder) -> None:
+    add(
+        "[TARGET]",
+        f"{TARGET_HELP}, or a pattern such as 'qwen/*' for known pairs (default: all of them)",
     )
-    parser.add_argument(
-        "--recipe", metavar="RECIPE", help="print one known pair with its settings and evidence"
+    add("--recipe RECIPE", "print one known pair with its settings and evidence")
+    add_host(add, "machine to list pairs, rank drafters and check a pair for")
+    add(
+        "--revision REVISION",
+        "branch, tag or commit of the target on the hub (default: the main branch)",
     )
-    add_host(parser, "machine to list pairs, rank drafters and check a pair for")
-    parser.add_argument(
-        "--revision",
-        metavar="REVISION",
-        help="branch, tag or commit of the target on the hub (default: the main branch)",
-    )
-    check = parser.add_argument_group("pair check")
-    check.add_argument(
-        "--drafter",
-        metavar="DRAFTER",
-        help="local folder or hub name of a drafter to check against the target",
-    )
-    for name, what in (
-        ("--k", "draft length, in tokens per step,"),
-        ("--context", "context length"),
-    ):
-        text = f"{what} to check the pair for"
-        check.add_argument(name, metavar="TOKENS", type=whole_number, help=text)
-    parser.usage = "slipstream models [TARGET] [options]"
+    add = add.group("pair check")
+    add("--drafter DRAFTER", "local folder or hub name of a drafter to check against the target")
+    add("--k TOKENS", "draft length, in tokens per step, to check the pair for")
+    add("--context TOKENS", "context length to check the pair for")
+    add.parser.usage = "slipstream models [TARGET] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

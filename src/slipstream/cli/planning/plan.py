@@ -9,7 +9,8 @@ from pathlib import Path
 
 from slipstream.checkpoints import read_checkpoint
 from slipstream.checkpoints.hub import search_drafters
-from slipstream.cli.arguments import ENGINE_ARGUMENTS, add_host, whole_number
+from slipstream.cli.arguments import ENGINE_ARGUMENTS
+from slipstream.cli.options import OptionAdder, add_host
 from slipstream.cli.screen import Screen
 from slipstream.engines import sglang
 from slipstream.engines.vllm_methods import METHOD_NAMES
@@ -38,113 +39,74 @@ slipstream plan AEON-7/DFlash-Qwen3.5-27B-Uncensored-NVFP4 --host gb10 --json > 
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `plan`."""
-    parser.add_argument("target", metavar="TARGET", nargs="?", help=TARGET_HELP)
-    add_plan_options(parser)
-    add_chat_options(parser)
-    output = parser.add_argument_group("machine and output")
-    add_host(output, "machine to plan for")
-    output.add_argument(
-        "--explain", action="store_true", help="print the source and reason of every setting"
-    )
-    output.add_argument(
-        "--sglang", action="store_true", help="print the plan as a command for SGLang"
-    )
-    output.add_argument(
-        "--diff",
-        nargs=2,
-        metavar="PLAN",
-        type=Path,
-        help="print the differences between two saved plans instead of planning",
-    )
-    parser.usage = f"slipstream plan TARGET [options] {ENGINE_ARGUMENTS}"
+def add_arguments(add: OptionAdder) -> None:
+    add("[TARGET]", TARGET_HELP)
+    add_plan_options(add)
+    add_chat_options(add)
+    add = add.group("machine and output")
+    add_host(add, "machine to plan for")
+    add("--explain", "print the source and reason of every setting")
+    add("--sglang", "print the plan as a command for SGLang")
+    add("--diff PLAN", "print the differences between two saved plans instead of planning", nargs=2)
+    add.parser.usage = f"slipstream plan TARGET [options] {ENGINE_ARGUMENTS}"
 
 
-def add_plan_options(parser: argparse.ArgumentParser, *, goals: bool = True) -> None:
+def add_plan_options(add: OptionAdder, *, goals: bool = True) -> None:
     """Add the options that a plan is made from."""
-    speculation = parser.add_argument_group("speculation")
-    speculation.add_argument(
-        "--drafter",
-        metavar="DRAFTER",
-        help="local folder or hub name of the drafter (default: the recipe's, else the best one "
+    add = add.group("speculation")
+    add(
+        "--drafter DRAFTER",
+        "local folder or hub name of the drafter (default: the recipe's, else the best one "
         "that fits)",
     )
-    method = speculation.add_mutually_exclusive_group()
-    method.add_argument(
-        "--method",
-        choices=("auto", *METHOD_NAMES),
-        default="auto",
-        metavar="METHOD",
-        help=f"drafting method: auto, {', '.join(METHOD_NAMES)} (default auto: the best one known "
+    method = add.exclusive()
+    method(
+        "--method METHOD",
+        f"drafting method: auto, {', '.join(METHOD_NAMES)} (default auto: the best one known "
         "for the target)",
+        default="auto",
+        choices=("auto", *METHOD_NAMES),
     )
-    speculation.add_argument(
-        "--k",
-        metavar="TOKENS",
-        type=whole_number,
-        help="draft length, in tokens per step (default: by recipe, drafter and --users)",
-    )
-    method.add_argument(
-        "--no-speculation",
-        dest="method",
-        action="store_const",
-        const="plain",
-        help="plan plain decoding, without drafts; the same as --method plain",
-    )
-    capacity = parser.add_argument_group("capacity")
-    capacity.add_argument(
-        "--context",
-        metavar="TOKENS",
-        type=whole_number,
-        help="longest sequence, prompt and answer together (default: the recipe's, else "
+    add("--k TOKENS", "draft length, in tokens per step (default: by recipe, drafter and --users)")
+    text = "plan plain decoding, without drafts; the same as --method plain"
+    method("--no-speculation", text, dest="method", action="store_const", const="plain")
+    add = add.group("capacity")
+    add(
+        "--context TOKENS",
+        "longest sequence, prompt and answer together (default: the recipe's, else "
         f"{DEFAULT_CONTEXT}, on a CPU {CPU_CONTEXT}, for agents {AGENT_CONTEXT})",
     )
-    capacity.add_argument(
-        "--users",
-        metavar="N",
-        type=whole_number,
-        help="maximum concurrent sequences (default: the recipe's, else by --goal)",
-    )
+    add("--users N", "maximum concurrent sequences (default: the recipe's, else by --goal)")
     if goals:
-        capacity.add_argument(
-            "--goal",
-            choices=("latency", "throughput", "capacity", "agent"),
+        add(
+            "--goal GOAL",
+            "what to optimize: latency, throughput, capacity, or agent (long context, prefix "
+            "cache, tool calls)",
             default="latency",
-            metavar="GOAL",
-            help="what to optimize: latency, throughput, capacity, or agent (long context, prefix "
-            "cache, tool calls) (default latency)",
+            choices=("latency", "throughput", "capacity", "agent"),
         )
-    capacity.add_argument(
-        "--from-env",
-        action="store_true",
-        help="read the environment variables of AEON-7's containers, such as MODEL_PATH",
-    )
-    parser.set_defaults(default_thinking=None, pictures=False)
+    add("--from-env", "read the environment variables of AEON-7's containers, such as MODEL_PATH")
+    add.parser.set_defaults(default_thinking=None, pictures=False)
 
 
-def add_chat_options(parser: argparse.ArgumentParser) -> None:
+def add_chat_options(add: OptionAdder) -> None:
     """Add the options for how a server holds conversations."""
-    chat = parser.add_argument_group("conversations")
-    chat.add_argument(
+    add = add.group("conversations")
+    add(
         "--thinking",
-        dest="default_thinking",
+        "whether the model thinks when a request does not say (default: its chat template's)",
         choices=("on", "off"),
-        help="whether the model thinks when a request does not say (default: its chat template's)",
+        dest="default_thinking",
     )
-    chat.add_argument(
-        "--pictures",
-        action="store_true",
-        help="accept pictures if the model does (default: text only)",
-    )
+    add("--pictures", "accept pictures if the model does (default: text only)")
 
 
 def list_plan_options() -> dict[str, object]:
     """Return every option that a plan is made from, by its name in a namespace, and its default."""
-    parser = argparse.ArgumentParser(add_help=False)
-    add_plan_options(parser)
-    add_chat_options(parser)
-    return vars(parser.parse_args([]))
+    add = OptionAdder(argparse.ArgumentParser(add_help=False))
+    add_plan_options(add)
+    add_chat_options(add)
+    return vars(add.parser.parse_args([]))
 
 
 def require_no_plan_options(options: argparse.Namespace, why: str, hint: str) -> None:
@@ -183,7 +145,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 
 def take_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
     """Return a saved plan unchanged, or make one."""
-    saved = Path(options.target)
+    saved = Path(options.target or "")
     if not saved.is_file():
         return make_plan(options, host)
     require_no_plan_options(options, "a saved plan cannot be changed", PLAN_HINT)

@@ -4,7 +4,7 @@ import argparse
 import os
 from datetime import UTC, datetime
 
-from slipstream.cli.arguments import add_host
+from slipstream.cli.options import OptionAdder, add_host
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
 from slipstream.hardware import find_obstacle, load_host, read_host, this_machine
@@ -18,10 +18,9 @@ slipstream probe --json > machine.json
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `probe`."""
-    add_host(parser, "machine to describe")
-    parser.usage = "slipstream probe [options]"
+def add_arguments(add: OptionAdder) -> None:
+    add_host(add, "machine to describe")
+    add.parser.usage = "slipstream probe [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -5,10 +5,9 @@ import asyncio
 import os
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
 
+from slipstream.cli.options import OptionAdder, add_server
 from slipstream.cli.screen import Screen
-from slipstream.cli.serving.run_options import add_server
 from slipstream.clients.catalogue import CLIENTS
 from slipstream.clients.config_files import Written, plan_change, write_change
 from slipstream.clients.connection import (
@@ -42,41 +41,29 @@ slipstream connect codex http://spark:8000 --key ~/.spark-key --launch
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `connect`."""
-    parser.add_argument(
-        "client",
-        metavar="CLIENT",
-        nargs="?",
+def add_arguments(add: OptionAdder) -> None:
+    add(
+        "[CLIENT]",
+        f"client to configure: {', '.join(CLIENTS)} (default: list them)",
         choices=tuple(CLIENTS),
-        help=f"client to configure: {', '.join(CLIENTS)} (default: list them)",
     )
-    add_server(parser)
-    parser.add_argument(
-        "--key",
-        metavar="FILE",
-        type=Path,
-        help="file with the client's API key; the client's settings refer to it and do not hold "
+    add_server(add)
+    add(
+        "--key FILE",
+        "file with the client's API key; the client's settings refer to it and do not hold "
         f"the key (default: the variable {KEY_VARIABLE})",
     )
-    action = parser.add_mutually_exclusive_group()
-    action.add_argument(
-        "--write",
-        action="store_true",
-        help="merge the settings into the client's configuration file (default: print them)",
+    action = add.exclusive()
+    action(
+        "--write", "merge the settings into the client's configuration file (default: print them)"
     )
-    action.add_argument(
-        "--launch",
-        action="store_true",
-        help="start the client with these settings and the arguments after --",
-    )
-    parser.add_argument(
+    action("--launch", "start the client with these settings and the arguments after --")
+    add(
         "--test",
-        action="store_true",
-        help="send the server requests as the client does: streamed, with a tool call, with a "
+        "send the server requests as the client does: streamed, with a tool call, with a "
         "full context",
     )
-    parser.usage = "slipstream connect [CLIENT] [URL|RUN] [options] [-- CLIENT ARGUMENTS]"
+    add.parser.usage = "slipstream connect [CLIENT] [URL|RUN] [options] [-- CLIENT ARGUMENTS]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

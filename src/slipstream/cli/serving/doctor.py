@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from slipstream.cli.options import OptionAdder
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
 from slipstream.hardware import read_host, this_machine
@@ -28,31 +29,16 @@ slipstream doctor vllm.log
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `doctor`."""
-    parser.add_argument(
-        "subject",
-        metavar="RUN|LOGFILE",
-        nargs="?",
-        help="run or log file of vLLM to diagnose (default: check this machine and its newest run)",
+def add_arguments(add: OptionAdder) -> None:
+    add(
+        "[RUN|LOGFILE]",
+        "run or log file of vLLM to diagnose (default: check this machine and its newest run)",
+        dest="subject",
     )
-    parser.add_argument(
-        "--advisories",
-        action="store_true",
-        help="look up security advisories for every installed package on osv.dev",
-    )
-    parser.add_argument(
-        "--bundle",
-        metavar="FILE",
-        type=Path,
-        help="write a ZIP archive for a bug report, without keys, prompts or names",
-    )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="with --bundle: print what the archive would hold, and write nothing",
-    )
-    parser.usage = "slipstream doctor [RUN|LOGFILE] [options]"
+    add("--advisories", "look up security advisories for every installed package on osv.dev")
+    add("--bundle FILE", "write a ZIP archive for a bug report, without keys, prompts or names")
+    add("--dry-run", "with --bundle: print what the archive would hold, and write nothing")
+    add.parser.usage = "slipstream doctor [RUN|LOGFILE] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import get_args
 
-from slipstream.cli.arguments import positive_number, whole_number
+from slipstream.cli.options import OptionAdder, positive_number, whole_number
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
 from slipstream.reporting.serving.run import describe_end, render_keys
@@ -36,80 +36,43 @@ slipstream keys new --name bot --routes chat models --at-once 4
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `keys`."""
-    parser.add_argument(
-        "action",
-        metavar="ACTION",
-        choices=("new", "list", "rotate", "revoke"),
-        help="new, list, rotate or revoke",
-    )
-    parser.add_argument("id", metavar="ID", nargs="?", help="id of the key to rotate or revoke")
-    parser.add_argument("--name", metavar="NAME", help="user of the new key, shown in logs")
-    parser.add_argument(
-        "--days",
-        metavar="DAYS",
-        type=_days,
-        help="days until the new key expires (default: it does not)",
-    )
-    parser.add_argument(
-        "--overlap",
-        type=_span,
-        metavar="TIME",
-        help="how long the old secret of a rotated key stays valid, such as 30m, 24h or 7d "
+def add_arguments(add: OptionAdder) -> None:
+    add("ACTION", "new, list, rotate or revoke", choices=("new", "list", "rotate", "revoke"))
+    add("[ID]", "id of the key to rotate or revoke")
+    add("--name NAME", "user of the new key, shown in logs")
+    add("--days DAYS", "days until the new key expires (default: it does not)", _days)
+    add(
+        "--overlap TIME",
+        "how long the old secret of a rotated key stays valid, such as 30m, 24h or 7d "
         "(default 24h)",
+        _span,
     )
-    _add_terms(parser)
-    parser.usage = "slipstream keys ACTION [ID] [options]"
+    _add_terms(add)
+    add.parser.usage = "slipstream keys ACTION [ID] [options]"
 
 
-def _add_terms(parser: argparse.ArgumentParser) -> None:
-    terms = parser.add_argument_group(
-        "limits of a new key", "A limit that is not set here comes from gate.toml."
-    )
-    terms.add_argument(
-        "--routes",
-        nargs="+",
+def _add_terms(add: OptionAdder) -> None:
+    add = add.group("limits of a new key", "A limit that is not set here comes from gate.toml.")
+    add(
+        "--routes ROUTE ...",
+        f"routes that it opens: {', '.join(get_args(Scope))} (default: all but metrics)",
         choices=get_args(Scope),
-        metavar="ROUTE",
-        help=f"routes that it opens: {', '.join(get_args(Scope))} (default: all but metrics)",
     )
-    terms.add_argument(
-        "--models",
-        nargs="+",
-        metavar="NAME",
-        help="served model names that it opens (default: all)",
+    add("--models NAME ...", "served model names that it opens (default: all)")
+    add("--at-once N", "concurrent requests (default 64)", dest="requests_at_once")
+    add("--requests-per-minute N", "requests per minute (default: no limit)")
+    add("--tokens-per-minute N", "tokens of prompts and answers per minute (default: no limit)")
+    add("--max-tokens N", "tokens per answer (default: no limit)")
+    add(
+        "--weight W",
+        "share of the batch relative to other keys when the server is full (default 1)",
+        positive_number,
     )
-    terms.add_argument(
-        "--at-once", type=whole_number, metavar="N", help="concurrent requests (default 64)"
-    )
-    terms.add_argument(
-        "--requests-per-minute",
-        type=whole_number,
-        metavar="N",
-        help="requests per minute (default: no limit)",
-    )
-    terms.add_argument(
-        "--tokens-per-minute",
-        type=whole_number,
-        metavar="N",
-        help="tokens of prompts and answers per minute (default: no limit)",
-    )
-    terms.add_argument(
-        "--max-tokens", type=whole_number, metavar="N", help="tokens per answer (default: no limit)"
-    )
-    terms.add_argument(
-        "--weight",
-        type=positive_number,
-        metavar="W",
-        help="share of the batch relative to other keys when the server is full (default 1)",
-    )
-    terms.add_argument(
-        "--priority",
-        type=int,
-        metavar="P",
-        help="priority in the engine, lower numbers first; needs `serve ... -- "
+    add(
+        "--priority P",
+        "priority in the engine, lower numbers first; needs `serve ... -- "
         "--scheduling-policy priority` (default 0)",
+        int,
     )
 
 
@@ -119,8 +82,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     _require_fitting(options)
     if options.action == "new":
         expires = None if options.days is None else now + timedelta(days=options.days)
-        name, terms = options.name or "", _read_terms(options)
-        made = make_key(file, name, now=now, expires=expires, terms=terms)
+        terms = KeyTerms(**{name: getattr(options, name) for name in KeyTerms.model_fields})
+        made = make_key(file, options.name or "", now=now, expires=expires, terms=terms)
         _show_secret(made, file, now, screen)
     elif options.action == "rotate":
         overlap = OVERLAP if options.overlap is None else options.overlap
@@ -143,33 +106,15 @@ def _require_fitting(options: argparse.Namespace) -> None:
             "an ID is for `keys rotate` and `keys revoke`, and both need one",
             hint="slipstream keys list",
         )
-    named = {"--name": options.name, "--days": options.days}
-    named |= {f"--{name.replace('_', '-')}": getattr(options, name) for name in _TERMS}
-    given = [flag for flag, value in named.items() if value is not None]
+    new = ("name", "days", *KeyTerms.model_fields)
+    given = [name for name in new if getattr(options, name) is not None]
     if given and options.action != "new":
-        raise UsageError(
-            f"{given[0]} is for `keys new`", hint=f"slipstream keys new {given[0]} ..."
-        )
+        flag = "--" + given[0].replace("requests_at_once", "at_once").replace("_", "-")
+        raise UsageError(f"{flag} is for `keys new`", hint=f"slipstream keys new {flag} ...")
     if options.overlap is not None and options.action != "rotate":
         raise UsageError(
             "--overlap is for `keys rotate`", hint="slipstream keys rotate ID --overlap"
         )
-
-
-_TERMS = {
-    "routes": "routes",
-    "models": "models",
-    "at_once": "requests_at_once",
-    "requests_per_minute": "requests_per_minute",
-    "tokens_per_minute": "tokens_per_minute",
-    "max_tokens": "max_tokens",
-    "weight": "weight",
-    "priority": "priority",
-}
-
-
-def _read_terms(options: argparse.Namespace) -> KeyTerms:
-    return KeyTerms(**{name: getattr(options, option) for option, name in _TERMS.items()})
 
 
 def _days(text: str) -> int:

@@ -6,8 +6,8 @@ import os
 import time
 from collections.abc import Callable
 
+from slipstream.cli.options import OptionAdder, add_run
 from slipstream.cli.screen import Screen
-from slipstream.cli.serving.run_options import add_run
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.reporting.serving.run import render_access, render_event
 from slipstream.serving.following import follow_accesses, follow_events, follow_file
@@ -22,24 +22,19 @@ slipstream logs Qwen3-8B --events --json
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `logs`."""
-    add_run(parser, default="the newest")
-    parser.add_argument(
-        "-f", "--follow", action="store_true", help="keep printing new lines until the run ends"
-    )
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument(
+def add_arguments(add: OptionAdder) -> None:
+    add_run(add, default="the newest")
+    add("-f --follow", "keep printing new lines until the run ends")
+    add = add.exclusive()
+    add(
         "--events",
-        action="store_true",
-        help="print the events of the run instead of the engine log: starts, failures, actions",
+        "print the events of the run instead of the engine log: starts, failures, actions",
     )
-    source.add_argument(
+    add(
         "--access",
-        action="store_true",
-        help="print the requests instead of the engine log, one per line and without their text",
+        "print the requests instead of the engine log, one per line and without their text",
     )
-    parser.usage = "slipstream logs [RUN] [options]"
+    add.parser.usage = "slipstream logs [RUN] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -10,17 +10,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from slipstream.cli.arguments import ENGINE_ARGUMENTS
+from slipstream.cli.options import OptionAdder
 from slipstream.cli.planning.plan import (
-    PLAN_HINT,
     add_chat_options,
     add_plan_options,
-    make_plan,
     require_no_plan_options,
     take_plan,
 )
 from slipstream.cli.screen import Screen
-from slipstream.cli.serving.serve_options import add_access_options, add_running_options, read_terms
-from slipstream.cli.serving.service_unit import show_unit
+from slipstream.cli.serving.serve_options import (
+    add_access_options,
+    add_running_options,
+    read_terms,
+    show_unit,
+)
 from slipstream.cli.weights import Weights
 from slipstream.engines.vllm import find_versions, require_engine
 from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
@@ -58,7 +61,6 @@ from slipstream.serving.service.container import (
 )
 from slipstream.serving.service.detaching import detach, follow_to_ready, stopping_early
 from slipstream.serving.service.pruning import prune_runs
-from slipstream.serving.supervision.causes.ladder import Rung
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.serving.supervision.follower import Follower
@@ -74,20 +76,16 @@ slipstream serve Qwen/Qwen3-8B --bind 0.0.0.0 --context 65536 -- --max-num-seqs 
 MOST_SUCCESSIONS = 10
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `serve`."""
-    parser.add_argument(
-        "target",
-        metavar="TARGET",
-        nargs="?",
-        help="local folder or hub name of a model, file of a saved plan, or folder of an earlier "
-        "run",
+def add_arguments(add: OptionAdder) -> None:
+    add(
+        "[TARGET]",
+        "local folder or hub name of a model, file of a saved plan, or folder of an earlier run",
     )
-    add_plan_options(parser)
-    add_chat_options(parser)
-    add_access_options(parser)
-    add_running_options(parser)
-    parser.usage = f"slipstream serve TARGET [options] {ENGINE_ARGUMENTS}"
+    add_plan_options(add)
+    add_chat_options(add)
+    add_access_options(add)
+    add_running_options(add)
+    add.parser.usage = f"slipstream serve TARGET [options] {ENGINE_ARGUMENTS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +123,10 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Serve until a signal or `slipstream stop` ends it."""
     environment, now = os.environ, datetime.now(UTC)
     host = read_host(this_machine(environment, now))
+    before = RunFolder(Path(options.target or "").absolute())
+    earlier = before.read() if options.target and before.record.is_file() else None
     with screen.busy("reading checkpoints and planning"):
-        plan, terms = _find_plan(options, host)
+        plan, terms = _find_plan(options, earlier, host)
     if plan.group is not None and plan.group.is_follower:
         terms = terms.model_copy(update={"gated": False})
     if options.unit:
@@ -135,30 +135,29 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         screen.show_progress(render_plan(plan, explain=False))
     require_engine(host)
     require_accepted(plan)
-    serving = _decide(options, plan, terms, host, now)
+    serving = _decide(options, plan, terms, host, now, earlier)
     folder = RunFolder(find_runs_root(environment) / name_run(plan, now, os.getpid()))
-    earlier = RunFolder(Path(options.target).absolute()) if options.target else None
     begun = serving.describe(folder)
-    if plan.group is not None:  # Every rank has to know how far the plan has come down.
-        begun = begun.model_copy(update={"rungs": _list_rungs(options)})
-    if earlier is not None and earlier.record.is_file():
-        begun = begun.model_copy(update={"trial": leave_trial(earlier.read())[1]})
+    if earlier is not None:
+        # Every rank has to know how far the plan has come down.
+        rungs = earlier.rungs if plan.group is not None else ()
+        begun = begun.model_copy(update={"rungs": rungs, "trial": leave_trial(earlier)[1]})
     warnings = list(_check_address(serving, Address.of(begun.plan), now))
     if options.dry_run:
         for warning in warnings:
             screen.show_progress(warning)
         screen.show_data(text=render_plan(begun.plan, explain=True), document=begun.plan.to_json())
         return ExitCode.DONE
-    pruned = prune_runs(folder.path.parent, now=now, spared=earlier.path if earlier else None)
+    pruned = prune_runs(folder.path.parent, now=now, spared=before.path)
     warnings += [str(pruned)] if pruned.names else []
     chronicle = Chronicle(folder, begun, lambda event: _show_event(event, screen))
     with stopping_early(chronicle):
         try:
             folder.begin(begun)
         except InvalidInputError:
-            if earlier is None or not serving.successions:
+            if not serving.successions:
                 raise
-            folder = earlier  # A full disk leaves no room for another folder: this one has some.
+            folder = before  # A full disk leaves no room for another folder: this one has some.
             chronicle.go_on_in(folder, serving.describe(folder))
         if serving.handed is not None:
             write_key(folder.path / "keys.json", serving.handed)
@@ -176,7 +175,12 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 
 
 def _decide(
-    options: argparse.Namespace, plan: LaunchPlan, terms: Terms, host: Host, now: datetime
+    options: argparse.Namespace,
+    plan: LaunchPlan,
+    terms: Terms,
+    host: Host,
+    now: datetime,
+    earlier: Run | None,
 ) -> _Serving:
     """Decide where to listen, with which keys, and whose successor this supervisor is."""
     keys = read_keys(terms.keys_file) if terms.keys_file else ()
@@ -188,7 +192,10 @@ def _decide(
     plan = listen_at(plan, bind, options.port)
     if options.tls is not None:
         plan = ask_for_certificates(plan, options.tls.expanduser().resolve())
-    return _Serving(plan, terms, host, keys, handed, _list_successions(options, now))
+    successions: tuple[datetime, ...] = ()
+    if earlier is not None and find_standing(earlier) == "supervisor gone":
+        successions = (*earlier.successions, now)[-MOST_SUCCESSIONS:]
+    return _Serving(plan, terms, host, keys, handed, successions)
 
 
 def _check_address(serving: _Serving, address: Address, now: datetime) -> tuple[str, ...]:
@@ -200,26 +207,23 @@ def _check_address(serving: _Serving, address: Address, now: datetime) -> tuple[
     return address.certificate.check(now) if address.certificate else ()
 
 
-def _find_plan(options: argparse.Namespace, host: Host) -> tuple[LaunchPlan, Terms]:
+def _find_plan(
+    options: argparse.Namespace, earlier: Run | None, host: Host
+) -> tuple[LaunchPlan, Terms]:
     """Return the plan of a run or file, or a new one; terms are checked before planning."""
+    if earlier is not None:
+        require_no_plan_options(
+            options, "a run is served again with its own plan", "slipstream serve TARGET"
+        )
+        return leave_trial(earlier)[0], read_terms(options, earlier.terms)
     terms = Terms(keys_file=find_key_file(os.environ))
     if options.target is None:
         if not (options.from_env and os.environ.get("MODEL_PATH")):
             hint = "slipstream serve TARGET; with --from-env MODEL_PATH names it"
             raise UsageError("TARGET is missing", hint=hint)
         require_readable(os.environ)
-        terms = read_terms(options, terms)
-        return make_plan(options, host), terms
-    target = Path(options.target)
-    if (target / "run.json").is_file():
-        require_no_plan_options(
-            options, "a run is served again with its own plan", "slipstream serve TARGET"
-        )
-        earlier = RunFolder(target).read()
-        return leave_trial(earlier)[0], read_terms(options, earlier.terms)
-    if target.is_file():
-        require_no_plan_options(options, "a saved plan cannot be changed", PLAN_HINT)
-        terms = terms.model_copy(update={"plan_file": target.resolve()})
+    elif Path(options.target).is_file():
+        terms = terms.model_copy(update={"plan_file": Path(options.target).resolve()})
     terms = read_terms(options, terms)
     return take_plan(options, host), terms
 
@@ -231,23 +235,6 @@ def _set_gate(plan: LaunchPlan, terms: Terms, folder: RunFolder) -> LaunchPlan:
     if not terms.gated:
         return leave_without_gate(plan)
     return put_behind_gate(plan, folder, terms.gate_rules, steered=terms.steered)
-
-
-def _list_successions(options: argparse.Namespace, now: datetime) -> tuple[datetime, ...]:
-    """Return when supervisors of this run were killed and succeeded, up to now."""
-    earlier = Path(options.target or "") / "run.json"
-    if not (options.target and earlier.is_file()):
-        return ()
-    run = RunFolder(earlier.parent).read()
-    if find_standing(run) != "supervisor gone":
-        return ()
-    return (*run.successions, now)[-MOST_SUCCESSIONS:]
-
-
-def _list_rungs(options: argparse.Namespace) -> tuple[Rung, ...]:
-    """Return the rungs that a run which is served again had stepped down."""
-    folder = RunFolder(Path(options.target or ""))
-    return folder.read().rungs if folder.record.is_file() else ()
 
 
 def _find_bind(

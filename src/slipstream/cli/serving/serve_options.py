@@ -1,100 +1,74 @@
-"""The options of `slipstream serve`, and the terms of a run that they ask for."""
+"""The options of `slipstream serve`: the terms of a run that they ask for, and its unit."""
 
 import argparse
+import os
+import shutil
+import sys
 from pathlib import Path
 
-from slipstream.cli.arguments import natural_number, whole_number
-from slipstream.cli.weights import add_accept_changes
-from slipstream.errors import UsageError
+from slipstream.cli.options import OptionAdder, add_accept_changes, natural_number
+from slipstream.cli.screen import Screen
+from slipstream.errors import ExitCode, InvalidInputError, UsageError
+from slipstream.planning import LaunchPlan
 from slipstream.serving.access.gate_file import GateRecording, read_rules
+from slipstream.serving.access.tls import Certificate
 from slipstream.serving.run import Terms
+from slipstream.serving.service.systemd import USER, Service, is_hidden, render_unit
 from slipstream.steering.guardian import ACTIONS, GuardianRules
+from slipstream.user_folders import model_cache
 
 
-def add_access_options(parser: argparse.ArgumentParser) -> None:
+def add_access_options(add: OptionAdder) -> None:
     """Add the options for the address, the gate and recordings."""
-    access = parser.add_argument_group("address and access")
-    access.add_argument(
-        "--bind",
-        metavar="ADDRESS",
-        help="address to listen on; other machines need a key (default 127.0.0.1)",
-    )
-    access.add_argument("--port", metavar="N", type=whole_number, help="TCP port (default 8000)")
-    access.add_argument(
-        "--tls",
-        metavar="FOLDER",
-        type=Path,
-        help="folder of a fleet's machine.pem, its .key and ca.pem; clients need a certificate of "
+    add = add.group("address and access")
+    add("--bind ADDRESS", "address to listen on; other machines need a key (default 127.0.0.1)")
+    add("--port N", "TCP port (default 8000)")
+    add(
+        "--tls FOLDER",
+        "folder of a fleet's machine.pem, its .key and ca.pem; clients need a certificate of "
         "that authority, too (default: no TLS)",
     )
-    access.add_argument(
-        "--gate",
-        metavar="FILE",
-        type=Path,
-        help="TOML file with the gate's routes, limits and key defaults (default: built-in rules)",
+    add(
+        "--gate FILE",
+        "TOML file with the gate's routes, limits and key defaults (default: built-in rules)",
     )
-    access.add_argument(
-        "--no-gate",
-        action="store_true",
-        help="serve bare vLLM without keys and limits, on this machine only",
-    )
-    access.add_argument(
-        "--record",
-        metavar="FOLDER",
-        type=Path,
-        help="record requests in this folder, for `slipstream train` (default: none)",
-    )
-    access.add_argument(
-        "--redact",
-        metavar="PATTERN",
-        nargs="+",
-        help="regular expressions of text to remove from what --record writes",
-    )
+    add("--no-gate", "serve bare vLLM without keys and limits, on this machine only")
+    add("--record FOLDER", "record requests in this folder, for `slipstream train` (default: none)")
+    add("--redact PATTERN ...", "regular expressions of text to remove from what --record writes")
 
 
-def add_running_options(parser: argparse.ArgumentParser) -> None:
+def add_running_options(add: OptionAdder) -> None:
     """Add the options for how the engine is kept running."""
-    running = parser.add_argument_group("running")
-    running.add_argument(
+    add = add.group("running")
+    add(
         "--fixed-length",
-        action="store_true",
-        help="keep the planned draft length (default: adapt it to the measured cost of steps)",
+        "keep the planned draft length (default: adapt it to the measured cost of steps)",
     )
-    running.add_argument(
-        "--guardian",
-        metavar="ACTIONS",
-        type=_read_actions,
-        help="actions allowed when acceptance or speed falls, comma-separated: "
+    add(
+        "--guardian ACTIONS",
+        "actions allowed when acceptance or speed falls, comma-separated: "
         f"{', '.join(ACTIONS)}; or off (default {','.join(GuardianRules().allowed)})",
+        _read_actions,
     )
-    running.add_argument(
-        "--detach",
-        action="store_true",
-        help="return once the server is ready, and leave it running",
-    )
-    running.add_argument(
-        "--drain",
-        type=natural_number,
-        metavar="SECONDS",
-        help="time that open requests have to finish when the run is stopped "
+    add("--detach", "return once the server is ready, and leave it running")
+    add(
+        "--drain SECONDS",
+        "time that open requests have to finish when the run is stopped "
         f"(default {Terms().drain_seconds})",
+        natural_number,
     )
-    running.add_argument(
+    add(
         "--hold",
-        action="store_true",
-        help="stay alive without an engine when starts keep failing, so that a container's "
+        "stay alive without an engine when starts keep failing, so that a container's "
         "restart policy does not try again",
     )
-    running.add_argument(
+    add(
         "--dry-run",
-        action="store_true",
-        help="check keys, address and certificate, print the plan as it would be served, with the "
+        "check keys, address and certificate, print the plan as it would be served, with the "
         "gate's settings, and exit",
     )
-    running.add_argument(
-        "--unit", action="store_true", help="print a systemd unit for a saved plan, and exit"
-    )
-    add_accept_changes(running)
+    add("--unit", "print a systemd unit for a saved plan, and exit")
+    add_accept_changes(add)
 
 
 def read_terms(options: argparse.Namespace, terms: Terms) -> Terms:
@@ -109,9 +83,7 @@ def read_terms(options: argparse.Namespace, terms: Terms) -> Terms:
                 hint="slipstream serve TARGET --record FOLDER --redact PATTERN",
             )
         recording = GateRecording(
-            folder=recording.folder,
-            limit_bytes=recording.limit_bytes,
-            redact=tuple(options.redact),
+            folder=recording.folder, limit_bytes=recording.limit_bytes, redact=tuple(options.redact)
         )
     gate = _read_gate(options, terms)
     drain = terms.drain_seconds if options.drain is None else options.drain
@@ -147,3 +119,72 @@ def _read_gate(options: argparse.Namespace, terms: Terms) -> dict[str, object]:
         return {"gated": gated}
     file = options.gate.expanduser().resolve()
     return {"gated": True, "gate_file": file, "gate_rules": read_rules(file)}
+
+
+def show_unit(
+    options: argparse.Namespace, plan: LaunchPlan, terms: Terms, screen: Screen
+) -> ExitCode:
+    """Print the unit that runs this command; what it must read is listed in it."""
+    file = Path(options.target or "").resolve()
+    if not file.is_file():
+        raise UsageError("a unit needs a saved plan", hint="slipstream plan TARGET --json > PLAN")
+    if options.detach or options.accept_changes or options.hold:
+        raise UsageError(
+            "--unit excludes --detach, --hold and --accept-changes",
+            hint="slipstream serve PLAN --unit, without --detach, --hold and --accept-changes",
+        )
+    command = Path(shutil.which("slipstream") or sys.argv[0]).absolute()
+    recording = terms.recording
+    tls = options.tls.expanduser().resolve() if options.tls else None
+    given = {
+        "--bind": options.bind,
+        "--port": options.port,
+        "--tls": tls,
+        "--drain": options.drain,
+        "--gate": terms.gate_file,
+        "--guardian": ",".join(options.guardian.allowed) or "off" if options.guardian else None,
+        "--record": recording.folder if recording else None,
+    }
+    words = [word for flag, value in given.items() if value is not None for word in (flag, value)]
+    if recording and recording.redact:
+        words += ["--redact", *recording.redact]
+    words += [] if terms.gated else ["--no-gate"]
+    words += [] if terms.steered else ["--fixed-length"]
+    keys, models = os.environ.get("SLIPSTREAM_KEYS"), model_cache(os.environ)
+    service = Service(
+        command=command,
+        plan=file,
+        drain_seconds=terms.drain_seconds,
+        options=tuple(map(str, words)),
+        keys=Path(keys).expanduser().absolute() if keys else None,
+        models=None if is_hidden(models) else models,
+        recording=recording.folder if recording else None,
+        read=(*_list_programs(command), *_list_files(plan), *([tls] if tls else [])),
+    )
+    screen.output.write(render_unit(service))
+    screen.show_progress(
+        f"the unit runs as user {USER} with its own keys; docs/secure.md has the commands"
+    )
+    return ExitCode.DONE
+
+
+def _list_programs(command: Path) -> tuple[Path, ...]:
+    """Return the folders that hold the command, its packages and its interpreter."""
+    return (command.parent, Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[2])
+
+
+def _list_files(plan: LaunchPlan) -> tuple[Path, ...]:
+    """Return the local models, certificate folders and group secret that a plan reads."""
+    settings, certificate = plan.settings, Certificate.of(plan)
+    drafter = settings.speculation.drafter if settings.speculation else None
+    named = [Path(one.value) for one in (settings.model, drafter) if one is not None]
+    files = [certificate.file, certificate.key, certificate.authority] if certificate else []
+    if relative := [str(file) for file in files if file and not file.is_absolute()]:
+        raise InvalidInputError(
+            f"a service starts in another folder and would not find {', '.join(relative)}",
+            hint="plan again with absolute paths of the certificate and its key",
+        )
+    folders = [file.parent for file in files if file is not None]
+    if plan.group:  # One below ~ is in the service's own home.
+        named.append(Path(plan.group.secret_file))
+    return (*(path for path in named if path.is_absolute()), *folders)

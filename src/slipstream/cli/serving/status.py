@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args
 
+from slipstream.cli.options import OptionAdder, add_run
 from slipstream.cli.screen import Screen
-from slipstream.cli.serving.run_options import add_run
 from slipstream.errors import ExitCode, InvalidInputError
 from slipstream.reporting.serving.run import render_ledger, render_status, render_statuses
 from slipstream.serving.run import find_runs_root
@@ -26,16 +26,15 @@ slipstream status Qwen3-8B --by kind
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `status`."""
-    add_run(parser, default="list all runs; with --by the newest")
-    parser.add_argument(
+def add_arguments(add: OptionAdder) -> None:
+    add_run(add, default="list all runs; with --by the newest")
+    add(
         "--by",
-        choices=get_args(Grouping),
-        help="sum up drafted and accepted tokens and times of a run's requests instead: by kind of "
+        "sum up drafted and accepted tokens and times of a run's requests instead: by kind of "
         "content, API key, route or context length",
+        choices=get_args(Grouping),
     )
-    parser.usage = "slipstream status [RUN] [options]"
+    add.parser.usage = "slipstream status [RUN] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

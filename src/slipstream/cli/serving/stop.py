@@ -4,8 +4,8 @@ import argparse
 import os
 import time
 
+from slipstream.cli.options import OptionAdder, add_run
 from slipstream.cli.screen import Screen
-from slipstream.cli.serving.run_options import add_run
 from slipstream.errors import ExitCode
 from slipstream.reporting.serving.run import render_event
 from slipstream.serving.run import Event, find_runs_root
@@ -22,13 +22,10 @@ slipstream stop Qwen3-8B --now
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `stop`."""
-    add_run(parser, default="the only live run")
-    parser.add_argument(
-        "--now", action="store_true", help="end open requests instead of waiting for them"
-    )
-    parser.usage = "slipstream stop [RUN] [options]"
+def add_arguments(add: OptionAdder) -> None:
+    add_run(add, default="the only live run")
+    add("--now", "end open requests instead of waiting for them")
+    add.parser.usage = "slipstream stop [RUN] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

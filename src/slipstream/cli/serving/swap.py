@@ -4,10 +4,9 @@ import argparse
 import os
 import re
 
-from slipstream.cli.arguments import positive_number
+from slipstream.cli.options import RUN_HELP, OptionAdder, add_accept_changes, positive_number
 from slipstream.cli.screen import Screen
-from slipstream.cli.serving.run_options import RUN_HELP
-from slipstream.cli.weights import Weights, add_accept_changes
+from slipstream.cli.weights import Weights
 from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
 from slipstream.reporting.serving.run import render_event
 from slipstream.serving.messages import ask
@@ -32,38 +31,30 @@ slipstream swap Qwen3-8B --k 3
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `swap`."""
-    parser.add_argument("run", metavar="RUN", help=RUN_HELP)
-    parser.add_argument(
-        "drafter", metavar="DRAFTER", nargs="?", help="local folder or hub name of the new drafter"
+def add_arguments(add: OptionAdder) -> None:
+    add("RUN", RUN_HELP)
+    add("[DRAFTER]", "local folder or hub name of the new drafter")
+    add(
+        "--revision REVISION",
+        "branch, tag or commit of the drafter on the hub (default: the main branch)",
     )
-    parser.add_argument(
-        "--revision",
-        metavar="REVISION",
-        help="branch, tag or commit of the drafter on the hub (default: the main branch)",
-    )
-    parser.add_argument(
-        "--back", action="store_true", help="return to the previous drafter instead"
-    )
-    parser.add_argument(
-        "--trial",
-        metavar="HOURS",
-        type=positive_number,
-        help="return to the previous drafter unless requests show within this time that the new "
+    add("--back", "return to the previous drafter instead")
+    add(
+        "--trial HOURS",
+        "return to the previous drafter unless requests show within this time that the new "
         "one is as good (default: only if they show that it is worse)",
+        positive_number,
     )
     # Names the order, for whoever asks later what became of it.
-    parser.add_argument("--order", default=None, help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--k",
-        metavar="BOUNDS",
-        type=_read_bounds,
-        help="bound the draft length instead, until the run ends: 3 for at most 3 tokens, 1-3 for "
+    add("--order ORDER", argparse.SUPPRESS, default=None)
+    add(
+        "--k BOUNDS",
+        "bound the draft length instead, until the run ends: 3 for at most 3 tokens, 1-3 for "
         "1 to 3, any for no bounds",
+        _read_bounds,
     )
-    add_accept_changes(parser)
-    parser.usage = "slipstream swap RUN [DRAFTER] [options]"
+    add_accept_changes(add)
+    add.parser.usage = "slipstream swap RUN [DRAFTER] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
+from slipstream.cli.options import OptionAdder, add_run
 from slipstream.cli.screen import Screen
-from slipstream.cli.serving.run_options import add_run
 from slipstream.errors import ExitCode, InvalidInputError
 from slipstream.measuring.client.endpoint import KEY_VARIABLE
 from slipstream.reporting.serving.top import Terminal, render_top
@@ -36,8 +36,7 @@ SLOW_SECONDS = 5.0
 RECENT_VIEWS = 60
 HISTORY = 600
 _ENTER, _LEAVE = "\033[?1049h\033[?25l", "\033[?25h\033[?1049l"
-HOME, REST_OF_LINE, REST = "\033[H", "\033[K", "\033[J"
-FOOTER = "q quits"
+_HOME, _REST_OF_LINE, _REST = "\033[H", "\033[K", "\033[J"
 
 
 EXAMPLES = """\
@@ -48,15 +47,10 @@ slipstream top Qwen3-8B --json
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `top`."""
-    add_run(parser, default="the newest live run")
-    parser.add_argument(
-        "--once",
-        action="store_true",
-        help="print the current state once and exit, as without a terminal",
-    )
-    parser.usage = "slipstream top [RUN] [options]"
+def add_arguments(add: OptionAdder) -> None:
+    add_run(add, default="the newest live run")
+    add("--once", "print the current state once and exit, as without a terminal")
+    add.parser.usage = "slipstream top [RUN] [options]"
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
@@ -71,7 +65,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         return ExitCode.DONE
     with full_screen(screen):
         while not is_over(watch.run):
-            _draw(screen, watch)
+            draw(screen, watch.draw(screen, max(1, shutil.get_terminal_size().lines - 1)))
             if wait_for_quit(REDRAW_SECONDS):
                 return ExitCode.DONE
     screen.show_data(text="\n".join(watch.draw(screen, rows=None)), document="")
@@ -94,14 +88,13 @@ class _Watch:
         self._read_run()
         now, monotonic = datetime.now(UTC), time.monotonic()
         last = self._views[-1] if self._views else None
-        if last is None or self._is_outdated(last, monotonic):
-            self._looked = monotonic
-            engine = self._ask()
-            view = read_live_view(self.folder, self.run, engine, now=now, monotonic=monotonic)
+        if fresh := last if last and not self._is_outdated(last, monotonic) else None:
+            engine = fresh.engine
         else:
-            view = read_live_view(
-                self.folder, self.run, last.engine, now=now, monotonic=monotonic, last=last
-            )
+            self._looked, engine = monotonic, self._ask()
+        view = read_live_view(
+            self.folder, self.run, engine, now=now, monotonic=monotonic, last=fresh
+        )
         self._throughput.append(view.measure_throughput(last))
         self._views.append(view)
         return view
@@ -150,13 +143,10 @@ def _describe_terminal(screen: Screen, width: int, rows: int | None) -> Terminal
     return Terminal(width=width, rows=rows, colour=colour, unicode=encoding == "utf8")
 
 
-def _draw(screen: Screen, watch: _Watch) -> None:
+def draw(screen: Screen, lines: list[str]) -> None:
     """Draw over the previous picture, so that nothing flickers."""
-    rows = max(1, shutil.get_terminal_size().lines - 1)
-    lines = watch.draw(screen, rows)
-    picture = "".join(f"{line}{REST_OF_LINE}\r\n" for line in lines)
-    screen.output.write(f"{HOME}{picture}{FOOTER}{REST_OF_LINE}{REST}")
-    screen.output.flush()
+    picture = "".join(f"{line}{_REST_OF_LINE}\r\n" for line in lines)
+    _write(screen, f"{_HOME}{picture}q quits{_REST_OF_LINE}{_REST}")
 
 
 @contextmanager

@@ -17,10 +17,10 @@ from slipstream.measuring.client.engine_metrics import EngineCounts
 from slipstream.measuring.verifying.certificate import Regret
 from slipstream.measuring.verifying.served_check import ServedCheck
 from slipstream.planning import LaunchPlan
-from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from slipstream.serving.access.keys import make_key
 from slipstream.serving.run_status import RunStatus
 from slipstream.serving.swaps import ServedDrafter, Swap, Trial
+from tests.unit.cli.pairs import write_pair
 from tests.unit.fleet.far_machines import (
     NOW,
     FarMachines,
@@ -31,7 +31,6 @@ from tests.unit.fleet.far_machines import (
     say,
     view,
 )
-from tests.unit.proving_ground.test_untrained_drafter import TARGET
 
 NUMBERS = {"one": 1, "two": 2, "three": 3}
 HASH = "ab" * 32
@@ -219,10 +218,7 @@ class Site:
 
 def write_models(folder: Path) -> None:
     """Write a target, a drafter and a key, as much of them as a plan reads."""
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET}
-    for name, content in (("target", config), ("drafter", drafter_config(config, DrafterShape()))):
-        (folder / name).mkdir()
-        (folder / name / "config.json").write_text(json.dumps(content))
+    write_pair(folder)
     make_key(folder / "keys.json", "alice", now=NOW, expires=None)
 
 

@@ -139,17 +139,8 @@ def test_keys_go_to_every_gate_and_the_load_balancer(
     bring_up(site, capsys)
     make_key(tmp_path / "keys.json", "bob", now=NOW, expires=None)
     assert run(["fleet", "keys"], {}) == 0
-    assert capsys.readouterr().out.split() == [
-        "one",
-        "2",
-        "keys",
-        "two",
-        "2",
-        "keys",
-        "three",
-        "2",
-        "keys",
-    ]
+    told = capsys.readouterr().out
+    assert told.split() == ["one", "2", "keys", "two", "2", "keys", "three", "2", "keys"]
     assert {site.read(machine, "keys.json") for machine in NUMBERS} == {
         (tmp_path / "keys.json").read_bytes()
     }

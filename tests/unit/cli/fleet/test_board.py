@@ -6,11 +6,7 @@ import pytest
 
 from slipstream.cli.fleet import Board
 from slipstream.cli.screen import Screen
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+from tests.unit.cli.test_screen import Terminal
 
 
 def test_a_log_gets_a_line_for_every_change_and_none_for_the_same_again() -> None:

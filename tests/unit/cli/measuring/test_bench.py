@@ -14,8 +14,8 @@ from slipstream.errors import InvalidInputError
 from slipstream.measuring.bench import BenchReport, Conditions
 from slipstream.measuring.client.load import draw_arrivals
 from slipstream.measuring.comparing.comparison import Comparing
-from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from slipstream.vllm_plugin.gate.answers import Receive, Scope, Send
+from tests.unit.cli.pairs import write_pair
 from tests.unit.measuring.client.stream_server import (
     ROLE,
     STOP,
@@ -26,9 +26,10 @@ from tests.unit.measuring.client.stream_server import (
     say,
     write_events,
 )
-from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
 from tests.unit.vllm_plugin.gate.pieces import make_gate, read_all
 from tests.unit.vllm_plugin.gate.test_sockets import serve
+
+Capture = pytest.CaptureFixture[str]
 
 FEW = ("--workload", "code", "--prompts", "2", "--concurrency", "1", "2", "--max-tokens", "8")
 
@@ -54,9 +55,7 @@ def refuse_salt(body: dict[str, Any]) -> Iterable[bytes | None]:
     return refuse("400 Bad Request", b"no salt") if "cache_salt" in body else answer(body)
 
 
-def test_a_server_is_measured_and_the_report_loads_back(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_is_measured_and_the_report_loads_back(here: Path, capsys: Capture) -> None:
     with run_stream_server(answer) as server:
         pages = ("--html", "it.html", "--markdown", "it.md")
         assert run(["bench", server.url, *FEW, *pages, "--json"], {}) == 0
@@ -71,7 +70,7 @@ def test_a_server_is_measured_and_the_report_loads_back(
 
 
 def test_tasks_are_measured_one_after_the_other_with_tools_if_the_server_parses_calls(
-    here: Path, capsys: pytest.CaptureFixture[str]
+    here: Path, capsys: Capture
 ) -> None:
     def refuse_tools(body: dict[str, Any]) -> Iterable[bytes | None]:
         asked = body.get("tool_choice", "none") != "none"
@@ -94,7 +93,7 @@ def test_tasks_are_measured_one_after_the_other_with_tools_if_the_server_parses_
     assert "first token by turn" in (here / "it.html").read_text()
 
 
-def test_requests_can_arrive_at_a_rate(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_requests_can_arrive_at_a_rate(here: Path, capsys: Capture) -> None:
     words = ("--workload", "code", "prose", "--prompts", "6", "--max-tokens", "8", "--rate", "40")
     with run_stream_server(answer) as server:
         assert run(["bench", server.url, *words, "--html", "it.html", "--json"], {}) == 0
@@ -120,7 +119,7 @@ def test_requests_can_arrive_at_a_rate(here: Path, capsys: pytest.CaptureFixture
     assert "<svg" in (here / "it.html").read_text()
 
 
-def test_people_see_every_cell_as_it_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+def test_people_see_every_cell_as_it_is_done(capsys: Capture) -> None:
     with run_stream_server(answer) as server:
         assert run(["bench", server.url, *FEW], {}) == 0
     shown = capsys.readouterr()
@@ -142,9 +141,7 @@ async def stream_behind_gate(scope: Scope, receive: Receive, send: Send) -> None
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def test_our_own_server_is_measured_cold_through_its_gate(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_our_own_server_is_measured_cold_through_its_gate(here: Path, capsys: Capture) -> None:
     with serve(make_gate(here, stream_behind_gate)) as port:
         assert run(["bench", f"http://127.0.0.1:{port}", *FEW, "--json"], {}) == 0
     report = json.loads(capsys.readouterr().out)
@@ -152,9 +149,7 @@ def test_our_own_server_is_measured_cold_through_its_gate(
     assert [cell["failed"] for cell in report["cells"]] == [0, 0]
 
 
-def test_a_server_that_forbids_salts_is_measured_with_its_cache_as_it_is(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_server_that_forbids_salts_is_measured_with_its_cache_as_it_is(capsys: Capture) -> None:
     with run_stream_server(refuse_salt) as server:
         assert run(["bench", server.url, *FEW, "--json"], {}) == 0
     report = json.loads(capsys.readouterr().out)
@@ -187,25 +182,13 @@ def test_a_server_that_forbids_salts_is_measured_with_its_cache_as_it_is(
     ],
 )
 def test_what_cannot_be_measured_is_told(
-    words: tuple[str, ...],
-    code: int,
-    told: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...], code: int, told: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert run(list(words), {}) == code
     shown = capsys.readouterr().err
     assert told in shown
     assert "hint:" in shown
-
-
-def write_pair(folder: Path) -> None:
-    """Write the configurations of a target and its drafter."""
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET_CONFIG}
-    for name, content in (("target", config), ("drafter", drafter_config(config, DrafterShape()))):
-        (folder / name).mkdir()
-        (folder / name / "config.json").write_text(json.dumps(content))
 
 
 PARSER = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
@@ -234,10 +217,9 @@ def test_compare_asks_one_task_at_a_time_and_for_calls_that_both_engines_parse(
         runs.append(comparing)
         raise InvalidInputError("enough", hint="none")
 
-    write_pair(here)
     monkeypatch.setattr(Comparing, "run", stop)
     monkeypatch.setattr("slipstream.cli.measuring.compare.Weights.localize", lambda _, plan: plan)
-    wishes = ("target", "--drafter", "drafter", "--context", "2048", "--workload", "agent")
+    wishes = (*write_pair(here), "--context", "2048", "--workload", "agent")
     assert run(["compare", *wishes, *words], {}) == 1
     (comparing,) = runs
     assert comparing.bench.workload.kinds == ("agent-2k",)
@@ -250,8 +232,8 @@ def test_compare_asks_one_task_at_a_time_and_for_calls_that_both_engines_parse(
 
 @pytest.mark.parametrize("verb", ["compare", "tune"])
 def test_a_plan_without_drafts_has_nothing_to_compare_or_tune(
-    verb: str, here: Path, capsys: pytest.CaptureFixture[str]
+    verb: str, here: Path, capsys: Capture
 ) -> None:
     write_pair(here)
     assert run([verb, "target", "--no-speculation"], {}) == 1
-    assert f"has no drafter to {verb}" in capsys.readouterr().err
+    assert f"has no drafts to {verb}" in capsys.readouterr().err

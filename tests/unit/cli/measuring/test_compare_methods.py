@@ -21,6 +21,8 @@ from tests.unit.measuring.comparing.simulated_server import Server, measure
 from tests.unit.planning.pieces import TARGET
 from tests.unit.reporting.page_reading import parse
 
+Capture = pytest.CaptureFixture[str]
+
 Asked = list[tuple[str, str | None]]
 
 SPEEDS = {"dflash": 1.5, "ngram": 2.2, "eagle3": 1.2}
@@ -67,9 +69,7 @@ def start(plan: LaunchPlan, _: Bench, **rest: object) -> StartFigures:
     return StartFigures(1.0, warm, loads, block.samples)
 
 
-def test_each_method_is_planned_and_the_fastest_is_named(
-    asked: Asked, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_method_is_planned_and_the_fastest_is_named(asked: Asked, capsys: Capture) -> None:
     words = ["compare", "it", "--methods", "dflash=mine", "ngram", "plain", "eagle3", *FEW]
     assert run([*words, "--json", "--html", "it.html", "--markdown", "it.md"], {}) == 0
     assert asked == [("dflash", "mine"), ("ngram", None), ("eagle3", None)]
@@ -83,9 +83,7 @@ def test_each_method_is_planned_and_the_fastest_is_named(
     assert capsys.readouterr().out.startswith("At concurrency 1 ngram is fastest (2.")
 
 
-def test_two_methods_are_an_ordinary_comparison(
-    asked: Asked, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_methods_are_an_ordinary_comparison(asked: Asked, capsys: Capture) -> None:
     assert run(["compare", "it", "--methods", "ngram", "plain", *FEW, "--json"], {}) == 0
     assert asked == [("ngram", None)]
     done = Comparison.model_validate_json(capsys.readouterr().out)
@@ -95,7 +93,7 @@ def test_two_methods_are_an_ordinary_comparison(
 
 
 @pytest.mark.usefixtures("asked")
-def test_saved_plans_are_held_against_the_first_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_saved_plans_are_held_against_the_first_of_them(capsys: Capture) -> None:
     for method in ("plain", "dflash", "ngram"):
         Path(f"{method}.json").write_text(plan_method(method).to_json())
     words = ["compare", "ngram.json", "--against", "plain.json", "dflash.json", *FEW]
@@ -128,7 +126,7 @@ def test_saved_plans_are_held_against_the_first_of_them(capsys: pytest.CaptureFi
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_is_planned(
-    words: list[str], told: str, asked: Asked, capsys: pytest.CaptureFixture[str]
+    words: list[str], told: str, asked: Asked, capsys: Capture
 ) -> None:
     assert run(["compare", "it", "--methods", *words], {}) == 2
     shown = capsys.readouterr().err
@@ -139,7 +137,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_planned(
 
 @pytest.mark.usefixtures("asked")
 def test_the_planner_plans_each_method_with_its_own_drafter(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for planned in (take_plan, plan_plain):
         monkeypatch.setattr(f"slipstream.cli.planning.method_plans.{planned.__name__}", planned)
@@ -161,7 +159,7 @@ def test_the_planner_plans_each_method_with_its_own_drafter(
 
 @pytest.mark.usefixtures("asked")
 def test_methods_whose_plans_are_the_same_are_refused(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "slipstream.cli.planning.method_plans.take_plan", lambda *_: plan_method("ngram")
@@ -172,7 +170,7 @@ def test_methods_whose_plans_are_the_same_are_refused(
 
 @pytest.mark.usefixtures("asked")
 def test_a_method_that_the_planner_refuses_stops_before_any_start(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault = Fault(code="x", verdict="refuse", message="mtp needs heads", hint="leave it out")
     monkeypatch.setattr(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slipstream.cli.main import run
-from slipstream.cli.measuring import compare, verify
+from slipstream.cli.measuring import compare, measuring_options, verify
 from slipstream.errors import EngineError
 from slipstream.hardware import load_host
 from slipstream.hardware.host import Engine
@@ -52,7 +52,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[argparse.Name
         update={"engine": Engine(distribution="vllm", version="0.32.0")}
     )
     host = host.model_copy(update={"software": software})
-    monkeypatch.setattr(compare, "read_host", lambda _: host)
+    monkeypatch.setattr(measuring_options, "read_host", lambda _: host)
 
     def measure(options: argparse.Namespace, *rest: Any) -> Comparison:
         asked.append(options)
@@ -169,8 +169,3 @@ def test_what_cannot_be_published_is_refused_before_anything_starts(
     Path("here.zip").touch()
     assert run([*WORDS, *words], {}) == code
     assert asked == []
-
-
-def test_the_verb_of_an_earlier_version_is_named(capsys: Capture) -> None:
-    assert run(["contribute", TARGET], {}) == 2
-    assert "compare TARGET --rounds 1 --recipe FILE" in capsys.readouterr().err

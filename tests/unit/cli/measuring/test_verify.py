@@ -1,16 +1,22 @@
-"""`verify` as a user types it, with a toy of two dozen tokens under vLLM's name."""
+"""`verify` of a pair and of a run, with a toy of two dozen tokens under vLLM's name."""
 
-import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from slipstream.cli.main import run
+from slipstream.hardware import load_host
 from slipstream.measuring.verifying.certificate import Certificate
-from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
-from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
-from tests.unit.serving.weights.pieces import make_shard
+from slipstream.measuring.verifying.served_check import ServedCheck
+from slipstream.planning import LaunchPlan
+from slipstream.serving.access.keys import make_key, read_keys
+from slipstream.serving.run import Run, RunFolder, Terms, read_process
+from tests.unit.cli.pairs import write_pair
+from tests.unit.measuring.verifying.toy_engine import ToyEngine, run_toy, spoil
+
+Capture = pytest.CaptureFixture[str]
 
 REPOSITORY = Path(__file__).parents[4]
 PROGRAM = """
@@ -18,6 +24,7 @@ import os, sys
 from tests.unit.measuring.verifying.toy_engine import run_as_program
 run_as_program(sys.argv[1:], os.environ["TOY_FAULT"])
 """
+NOW = datetime(2026, 11, 16, tzinfo=UTC)
 FEW = ("--prompts", "1", "--max-tokens", "8", "--samples", "60", "--context", "512")
 
 
@@ -34,16 +41,11 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'fake'}:{REPOSITORY}")
     monkeypatch.setenv("TOY_FAULT", "none")
     monkeypatch.chdir(tmp_path)
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET_CONFIG}
-    for name, content in (("target", config), ("drafter", drafter_config(config, DrafterShape()))):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(json.dumps(content))
-        (tmp_path / name / "model.safetensors").write_bytes(make_shard(1000, seed=1))
-    return ["target", "--drafter", "drafter"]
+    return write_pair(tmp_path, weights=True)
 
 
 def test_a_sound_pair_passes_and_says_under_which_conditions(
-    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pair: list[str], tmp_path: Path, capsys: Capture
 ) -> None:
     page, tables = tmp_path / "page.html", tmp_path / "tables.md"
     words = ["verify", *pair, *FEW, "--json", "--html", str(page), "--markdown", str(tables)]
@@ -72,7 +74,7 @@ def test_a_sound_pair_passes_and_says_under_which_conditions(
 
 
 def test_a_drafter_that_changes_the_text_leaves_with_4_and_a_short_prompt(
-    pair: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pair: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setenv("TOY_FAULT", "spoil")
     assert run(["verify", *pair, *FEW, "--workload", "prose"], os.environ) == 4
@@ -85,7 +87,7 @@ def test_a_drafter_that_changes_the_text_leaves_with_4_and_a_short_prompt(
 
 
 def test_a_saved_plan_is_verified_as_it_is(
-    pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pair: list[str], tmp_path: Path, capsys: Capture
 ) -> None:
     assert run(["plan", *pair, "--users", "2", "--json"], os.environ) == 0
     saved = tmp_path / "plan.json"
@@ -97,7 +99,7 @@ def test_a_saved_plan_is_verified_as_it_is(
 
 
 def test_calls_that_lose_their_arguments_leave_with_4_and_are_shown_from_both_sides(
-    pair: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pair: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setenv("TOY_FAULT", "empty arguments")
     assert run(["verify", *pair, *FEW, "--workload", "prose"], os.environ) == 4
@@ -109,15 +111,83 @@ def test_calls_that_lose_their_arguments_leave_with_4_and_are_shown_from_both_si
     assert "plain, tools: 30 of 30" in shown.err
 
 
-def test_without_drafts_there_is_nothing_to_verify(
-    pair: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_drafts_there_is_nothing_to_verify(pair: list[str], capsys: Capture) -> None:
     assert run(["verify", *pair, "--no-speculation"], os.environ) == 1
     assert "has no drafts to verify" in capsys.readouterr().err
-
-
-def test_a_report_that_cannot_be_written_is_refused_at_once(
-    pair: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
     assert run(["verify", *pair, "--html", "nowhere/page.html"], os.environ) == 1
     assert "there is no folder" in capsys.readouterr().err
+
+
+class CountingToy(ToyEngine):
+    """Drafts with every answer, and has some accepted."""
+
+    def read(self, path: str) -> str:
+        if path != "/metrics":
+            return super().read(path)
+        names = ("drafts", "accepted_tokens")
+        count = len(self.bodies)
+        return "".join(f"vllm:spec_decode_num_{name}_total{{}} {count}.0\n" for name in names)
+
+
+def check(
+    folder: Path, engine: ToyEngine, pair: list[str], capsys: Capture
+) -> tuple[int, ServedCheck]:
+    """Have a run in a folder, served by the toy, check itself."""
+    assert run(["plan", *pair, "--context", "512", "--json"], os.environ) == 0
+    plan = LaunchPlan.model_validate_json(capsys.readouterr().out)
+    keys = folder / "keys.json"
+    make_key(keys, "alice", now=NOW, expires=None)
+    here = read_process(os.getpid())
+    assert here is not None
+    with run_toy(engine) as url:
+        served = Run(
+            id="toy-1",
+            began_at=NOW,
+            plan=plan,
+            host=load_host("cpu-server"),
+            versions={},
+            terms=Terms(keys_file=keys, keys_required=True),
+            argv=(),
+            supervisor=here,
+            url=url,
+            state="ready",
+        )
+        RunFolder(folder / "run").begin(served)
+        words = ["verify", str(folder / "run"), "--json", "--max-tokens", "12"]
+        code = run(words, {})
+    assert [key.name for key in read_keys(keys)] == ["alice"]
+    shown = capsys.readouterr()
+    assert shown.out, shown.err
+    return code, ServedCheck.model_validate_json(shown.out)
+
+
+def test_a_sound_server_passes(pair: list[str], tmp_path: Path, capsys: Capture) -> None:
+    engine = CountingToy()
+    code, told = check(tmp_path, engine, pair, capsys)
+    assert code == 0
+    assert told.passed
+    assert told.regret.faults == 0
+    assert told.counts.accepted
+    assert told.sentence.startswith(f"Each of {told.regret.tokens} tokens is the target's own")
+    judged = [body for body in engine.bodies if "prompt_logprobs" in body]
+    assert len(judged) == told.regret.answers
+
+
+def test_a_server_whose_drafts_change_the_text_fails(
+    pair: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    code, told = check(tmp_path, CountingToy(choose=spoil), pair, capsys)
+    assert code == 4
+    assert not told.passed
+    assert "tokens are not the target's own" in told.sentence
+
+
+def test_a_run_that_does_not_serve_is_named(
+    pair: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    check(tmp_path, CountingToy(), pair, capsys)
+    folder = RunFolder(tmp_path / "run")
+    folder.write(folder.read().model_copy(update={"url": None}))
+    assert run(["verify", str(folder.path)], {}) == 1
+    assert "toy-1 does not serve" in capsys.readouterr().err
+    assert run(["verify", str(folder.path), "--html", "page.html"], {}) == 2

@@ -1,7 +1,5 @@
 """`demo` as a user types it, with servers that stream letters in the engine's place."""
 
-import io
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,17 +9,20 @@ from typing import Any
 import pytest
 
 from slipstream.cli.main import run
+from slipstream.cli.measuring import measuring_options
 from slipstream.cli.planning import demo as verb
 from slipstream.demo.performance import Demo
 from slipstream.hardware import load_host
 from slipstream.measuring import engine_start
 from slipstream.measuring.machine_watch import MachineWatch
 from slipstream.planning import LaunchPlan
-from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
+from tests.unit.cli.pairs import write_pair
+from tests.unit.cli.test_screen import Terminal
 from tests.unit.demo.pieces import decode
 from tests.unit.demo.test_performance import EVENTS, give, pace
 from tests.unit.measuring.client.stream_server import ROLE, answer_with, count, run_stream_server
-from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
+
+Capture = pytest.CaptureFixture[str]
 
 LETTERS = (ROLE, *map(give, "abcde"), give("f", "length"), count(9, 6))
 
@@ -50,23 +51,19 @@ class Engines:
 def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engines:
     """Put a toy in the place of the model, the drafter and the engines."""
     monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET_CONFIG}
-    for name, content in (("toy", config), ("drafter", drafter_config(config, DrafterShape()))):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(json.dumps(content))
+    write_pair(tmp_path, target="toy")
     ran = Engines()
     monkeypatch.setattr(verb, "make_smollm2", lambda _: tmp_path / "toy")
     monkeypatch.setattr(verb, "SHIPPED_DRAFTER", tmp_path / "drafter")
     monkeypatch.setattr(verb, "load_decoder", lambda _: decode)
-    monkeypatch.setattr(verb, "read_host", lambda _: load_host("cpu-server"))
+    monkeypatch.setattr(measuring_options, "read_host", lambda _: load_host("cpu-server"))
     monkeypatch.setattr(engine_start, "run_engine", ran.run)
     monkeypatch.setattr(verb, "make_watch", lambda _: MachineWatch(proc=tmp_path / "proc"))
     return ran
 
 
 def test_a_machine_gets_one_document_and_the_page_and_no_engine_is_left(
-    engines: Engines, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engines: Engines, tmp_path: Path, capsys: Capture
 ) -> None:
     assert run(["demo", "--json", "--max-tokens", "6"], os.environ) == 0
     shown = capsys.readouterr()
@@ -95,7 +92,7 @@ def test_arguments_for_the_engine_take_the_place_of_ours(engines: Engines) -> No
 
 
 def test_a_pipe_gets_the_verdict_and_the_seconds_but_no_cursor_is_moved(
-    engines: Engines, capsys: pytest.CaptureFixture[str]
+    engines: Engines, capsys: Capture
 ) -> None:
     assert run(["demo", "--html", "it.html"], os.environ) == 0
     shown = capsys.readouterr()
@@ -104,11 +101,6 @@ def test_a_pipe_gets_the_verdict_and_the_seconds_but_no_cursor_is_moved(
     assert shown.err.endswith("written: it.html\n")
     assert "\033" not in shown.out + shown.err
     assert engines.up == 0
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize("colour", [True, False])
@@ -146,18 +138,8 @@ def test_a_dumb_terminal_is_no_stage(engines: Engines, monkeypatch: pytest.Monke
 
 
 def test_a_page_that_cannot_be_written_is_refused_at_once(
-    engines: Engines, capsys: pytest.CaptureFixture[str]
+    engines: Engines, capsys: Capture
 ) -> None:
     assert run(["demo", "--html", "nowhere/it.html"], os.environ) == 1
     assert "there is no folder" in capsys.readouterr().err
     assert engines.plans == []
-
-
-def test_without_an_engine_nothing_is_made(
-    engines: Engines, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    host = load_host("cpu-server")
-    bare = host.model_copy(update={"software": host.software.model_copy(update={"engine": None})})
-    monkeypatch.setattr(verb, "read_host", lambda _: bare)
-    assert run(["demo"], os.environ) == 1
-    assert "hint: pip install 'slipstream[demo]'" in capsys.readouterr().err

@@ -14,86 +14,72 @@ from slipstream.planning.drafters.resolution import ModelReport
 from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from tests.snapshots import read_snapshot
 from tests.unit.checkpoints.folders import LLAMA, drafter_tensors, write_checkpoint
-from tests.unit.proving_ground.test_untrained_drafter import TARGET
+from tests.unit.cli.pairs import write_pair
+
+Capture = pytest.CaptureFixture[str]
 
 SOURCE = Path(slipstream.__file__).parent
 # What follows the target in a command that a hint or a document gives.
 MODELS_HINT = re.compile(r"slipstream models (?:TARGET|\{[\w.]+\})(?: ([-A-Z{]\S*))?")
 
 
-@pytest.fixture(autouse=True)
-def _offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask no hub, and read no recipe of whoever runs the tests."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[str, str]:
     """Lay a target and a drafter out as folders, named without the machine's own path."""
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET}
-    for name, content in (("target", config), ("drafter", drafter_config(config, DrafterShape()))):
-        write_checkpoint(tmp_path / name, content)
+    write_pair(tmp_path)
     return "./target", "./drafter"
 
 
-def report(target: str, capsys: pytest.CaptureFixture[str], host: str = "gb10") -> ModelReport:
+def report(target: str, capsys: Capture, host: str = "gb10") -> ModelReport:
     assert run(["models", target, "--host", host, "--json"], {}) == 0
     return ModelReport.model_validate_json(capsys.readouterr().out)
 
 
-def test_known_pairs_are_listed_by_target_and_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["models", "*gemma-4-31b*", "--host", "gb10"], {}) == 0
+@pytest.mark.parametrize(
+    ("words", "snapshot"),
+    [
+        (["*gemma-4-31b*", "--host", "gb10"], "models-gemma-gb10.txt"),
+        (["--recipe", "qwen3.5-27b-nvfp4-gb10"], "models-recipe.txt"),
+        (["meta-llama/Llama-3.1-8B-Instruct", "--host", "gb10"], "models-llama.txt"),
+        (["./target", "--drafter", "./drafter", "--host", "h100"], "models-pair.txt"),
+    ],
+)
+@pytest.mark.usefixtures("pair")
+def test_pairs_a_model_and_a_check_are_shown_as_reviewed(
+    words: list[str], snapshot: str, capsys: Capture
+) -> None:
+    assert run(["models", *words], {}) == 0
     shown = capsys.readouterr().out
-    assert shown == read_snapshot("models-gemma-gb10.txt", shown)
+    assert shown == read_snapshot(snapshot, shown)
 
 
-def test_all_known_pairs_are_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_known_pairs_are_one_document(capsys: Capture) -> None:
     assert run(["models", "--json"], {}) == 0
     assert len(json.loads(capsys.readouterr().out)["recipes"]) >= 40
-
-
-def test_one_pair_is_shown_with_who_measured_what(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["models", "--recipe", "qwen3.5-27b-nvfp4-gb10"], {}) == 0
-    shown = capsys.readouterr().out
-    assert shown == read_snapshot("models-recipe.txt", shown)
 
 
 @pytest.mark.parametrize(
     "words", [["nobody/*"], ["--recipe", "nothing"], ["nobody/nothing"], ["not a name"]]
 )
-def test_what_nobody_knows_is_an_error_with_a_hint(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_nobody_knows_is_an_error_with_a_hint(words: list[str], capsys: Capture) -> None:
     assert run(["models", *words], {}) == 1
     assert "hint: " in capsys.readouterr().err
 
 
-def test_a_target_is_shown_with_its_facts_pairs_and_drafters_by_rank(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert run(["models", "meta-llama/Llama-3.1-8B-Instruct", "--host", "gb10"], {}) == 0
-    shown = capsys.readouterr().out
-    assert shown == read_snapshot("models-llama.txt", shown)
+def test_a_target_is_known_with_its_facts_and_pairs(capsys: Capture) -> None:
     known = report("Qwen/Qwen3-8B", capsys)
     assert known.target.hidden_size == 4096
     assert {recipe.target for recipe in known.recipes} == {"Qwen/Qwen3-8B"}
 
 
-def test_evidence_on_this_kind_of_machine_is_the_first_reason(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_evidence_on_this_kind_of_machine_is_the_first_reason(capsys: Capture) -> None:
     here = report("Qwen/Qwen3-Coder-Next", capsys, "gb10").drafters.candidates[0]
     assert here.measured_here == ("qwen3-coder-next-nvfp4-gb10",)
     there = report("Qwen/Qwen3-Coder-Next", capsys, "h100").drafters.candidates[0]
     assert there.measured_elsewhere == ("qwen3-coder-next-nvfp4-gb10",)
 
 
-def test_every_command_that_is_shown_is_a_plan_with_that_drafter(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_every_command_that_is_shown_is_a_plan_with_that_drafter(capsys: Capture) -> None:
     target = "meta-llama/Llama-3.3-70B-Instruct"
     listed = report(target, capsys).drafters
     assert listed.chosen == listed.candidates[0].drafter
@@ -105,9 +91,7 @@ def test_every_command_that_is_shown_is_a_plan_with_that_drafter(
         assert made.drafter == candidate.drafter
 
 
-def test_a_folder_finds_its_drafter_by_its_card(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_finds_its_drafter_by_its_card(tmp_path: Path, capsys: Capture) -> None:
     target = write_checkpoint(tmp_path / "tuned", LLAMA)
     assert report("tuned", capsys).drafters.candidates == ()
     (target / "README.md").write_text("---\nbase_model: Qwen/Qwen3-8B\n---\n# Mine\n")
@@ -122,16 +106,8 @@ def test_a_folder_finds_its_drafter_by_its_card(
     assert "4096" in unfit.because
 
 
-def test_a_pair_that_fits_is_shown_with_both_checkpoints(
-    pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["models", pair[0], "--drafter", pair[1], "--host", "h100"], {}) == 0
-    shown = capsys.readouterr().out
-    assert shown == read_snapshot("models-pair.txt", shown)
-
-
 def test_a_pair_that_does_not_fit_leaves_with_1_and_the_codes(
-    pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
+    pair: tuple[str, str], capsys: Capture
 ) -> None:
     assert run(["models", pair[0], "--drafter", pair[1], "--k", "12", "--json"], {}) == 1
     faults = json.loads(capsys.readouterr().out)["faults"]
@@ -140,7 +116,7 @@ def test_a_pair_that_does_not_fit_leaves_with_1_and_the_codes(
 
 @pytest.mark.parametrize(("host", "code"), [("cpu-server", 1), ("h100", 0)])
 def test_the_machine_decides_which_runner_a_pair_is_checked_for(
-    host: str, code: int, pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
+    host: str, code: int, pair: tuple[str, str], capsys: Capture
 ) -> None:
     config = json.loads(Path(pair[1], "config.json").read_text())
     config["architectures"] = ["DFlash2DraftModel"]
@@ -150,23 +126,13 @@ def test_the_machine_decides_which_runner_a_pair_is_checked_for(
     assert codes == ["runner"] * code
 
 
-def test_a_drafter_is_an_option_in_every_hint(
-    pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_drafter_is_an_option_in_every_hint(pair: tuple[str, str], capsys: Capture) -> None:
     assert run(["models", *pair], {}) == 2
     assert pair[1] in capsys.readouterr().err
     files = [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.toml"), *SOURCE.parents[1].glob("docs/*.md")]
     hints = [hint for file in files for hint in MODELS_HINT.findall(file.read_text())]
     assert len(hints) > 10
     assert [words for words in hints if words and not words.startswith("--")] == []
-
-
-@pytest.mark.parametrize("verb", ["inspect", "recipes", "drafters"])
-def test_an_earlier_verb_says_what_to_type_now(
-    verb: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run([verb, "Qwen/Qwen3-8B"], {}) == 2
-    assert "hint: slipstream models" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -179,7 +145,7 @@ def test_an_earlier_verb_says_what_to_type_now(
     ],
 )
 def test_a_config_that_describes_no_model_is_an_error_of_the_file(
-    config: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: dict[str, object], tmp_path: Path, capsys: Capture
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert run(["models", str(tmp_path)], {}) == 1

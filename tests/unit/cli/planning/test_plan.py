@@ -12,60 +12,50 @@ from slipstream.cli.main import run
 from slipstream.cli.planning.plan import list_plan_options, plan_plain
 from slipstream.hardware import load_host
 from slipstream.planning import LaunchPlan
-from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from slipstream.recipes.recipe import Recipe, Settings
 from slipstream.user_folders import recipe_overlay
 from tests.snapshots import read_snapshot
+from tests.unit.cli.pairs import write_pair
 from tests.unit.hardware.fake_nvml import H100, FakeNvml
-from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
 
 QWEN = "AEON-7/DFlash-Qwen3.5-27B-Uncensored-NVFP4"
 
 
-@pytest.fixture(autouse=True)
-def _offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask no hub, and read no recipe of whoever runs the tests."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+Capture = pytest.CaptureFixture[str]
+SPEC = "--speculative-config"
 
 
 @pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
-    """Lay a target and a drafter out as folders, named without the machine's own path."""
-    monkeypatch.chdir(tmp_path)
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET_CONFIG}
-    for name, content in (("target", config), ("drafter", drafter_config(config, DrafterShape()))):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(json.dumps(content))
-    return "./target", "./drafter"
+def pair(tmp_path: Path) -> list[str]:
+    return write_pair(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("cpus", "bound"),
-    [(range(8, 16), "8-14"), ((4, 5, 6, 8, 9), "4-6,8")],
-)
+def plan(capsys: Capture, *words: str, code: int = 0) -> LaunchPlan:
+    assert run(["plan", *words, "--json"], os.environ) == code
+    return LaunchPlan.model_validate_json(capsys.readouterr().out)
+
+
+def save(file: Path, capsys: Capture, machine: str) -> str:
+    file.write_text(plan(capsys, QWEN, "--host", machine).to_json())
+    return str(file)
+
+
+@pytest.mark.parametrize(("cpus", "bound"), [(range(8, 16), "8-14"), ((4, 5, 6, 8, 9), "4-6,8")])
 def test_plan_binds_the_cpus_of_a_cpuset(
-    cpus: tuple[int, ...],
-    bound: str,
-    pair: tuple[str, str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    cpus: tuple[int, ...], bound: str, pair: list[str], tmp_path: Path, capsys: Capture
 ) -> None:
     host = load_host("cpu-server")
     changes = {"usable_threads": len(cpus), "usable_cpus": tuple(cpus)}
     processor = host.processor.model_copy(update=changes)
     machine = tmp_path / "machine.json"
     machine.write_text(host.model_copy(update={"processor": processor}).to_json())
-    words = ["plan", pair[0], "--drafter", pair[1], "--host", str(machine), "--json"]
-    assert run(words, {}) == 0
-    plan = LaunchPlan.model_validate_json(capsys.readouterr().out)
-    binding = plan.find("VLLM_CPU_OMP_THREADS_BIND")
+    binding = plan(capsys, *pair, "--host", str(machine)).find("VLLM_CPU_OMP_THREADS_BIND")
     assert binding is not None
     assert binding.value == bound
 
 
 def test_plan_sizes_from_the_accelerator_that_cuda_shows(
-    pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    pair: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     sizes = (80 << 30, 24 << 30)
     devices = [H100 | {"MemoryInfo": SimpleNamespace(total=size, free=size)} for size in sizes]
@@ -73,30 +63,34 @@ def test_plan_sizes_from_the_accelerator_that_cuda_shows(
     seen = []
     for value in ("0", "1", "-1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
-        run(["plan", pair[0], "--drafter", pair[1], "--json"], os.environ)
-        plan = LaunchPlan.model_validate_json(capsys.readouterr().out)
-        seen.append(plan.memory.device_bytes)
+        run(["plan", *pair, "--json"], os.environ)
+        made = LaunchPlan.model_validate_json(capsys.readouterr().out)
+        seen.append(made.memory.device_bytes)
     assert seen[:2] == list(sizes)
     assert seen[2] not in sizes
 
 
-def test_a_plan_is_a_command_to_copy(
-    pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["plan", pair[0], "--drafter", pair[1], "--host", "h100"]
-    assert run(arguments, {}) == 0
+def test_a_plan_is_a_command_to_copy(pair: list[str], capsys: Capture) -> None:
+    assert run(["plan", *pair, "--host", "h100"], {}) == 0
     shown = capsys.readouterr().out.replace(f"{Path.cwd()}/", "./")
     assert shown == read_snapshot("plan-pair-h100.txt", shown)
 
 
-def test_a_plan_for_this_machine_takes_raw_arguments(
-    pair: tuple[str, str], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "setting", "value"),
+    [
+        (("-tp", "2"), "tensor_parallel", 2),
+        (("--max_model_len", "32K"), "context", 32768),
+        (("--served-model-name", "a", "b"), "served_names", ["a", "b"]),
+        (("--compilation-config.cudagraph_mode=NONE",), "compilation", {"cudagraph_mode": "NONE"}),
+    ],
+)
+def test_what_follows_the_dashes_is_a_typed_setting_of_the_user(
+    words: tuple[str, ...], setting: str, value: object, capsys: Capture
 ) -> None:
-    arguments = ["plan", pair[0], "--drafter", pair[1], "--json", "--", "--port", "9000"]
-    assert run(arguments, {}) == 0
-    plan = LaunchPlan.model_validate_json(capsys.readouterr().out)
-    assert plan.find("--port") is not None
-    assert "--explain" not in plan.argv()
+    run(["plan", QWEN, "--host", "gb10", "--json", "--", *words], {})
+    told = {"value": value, "source": "user", "because": "given after --"}
+    assert json.loads(capsys.readouterr().out)["settings"][setting] == told
 
 
 def promote(target: Path, drafter: str) -> None:
@@ -118,65 +112,58 @@ def promote(target: Path, drafter: str) -> None:
 
 @pytest.mark.parametrize("target", ["target", "./target", "./target/"])
 def test_a_folder_named_from_here_finds_its_recipe(
-    pair: tuple[str, str], target: str, capsys: pytest.CaptureFixture[str]
+    pair: list[str], target: str, capsys: Capture
 ) -> None:
-    promote(Path("target"), pair[1])
+    promote(Path("target"), pair[-1])
     for name in (target, str(Path("target").absolute())):
-        assert run(["plan", name, "--host", "cpu-server", "--json"], {}) == 0
-        plan = LaunchPlan.model_validate_json(capsys.readouterr().out)
-        assert (plan.recipe, plan.drafter) == ("target-trained", str(Path("drafter").absolute()))
+        made = plan(capsys, name, "--host", "cpu-server")
+        assert (made.recipe, made.drafter) == ("target-trained", str(Path("drafter").absolute()))
 
 
 def test_a_saved_plan_of_folders_named_from_here_works_from_anywhere(
-    pair: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    pair: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(Path.cwd()))
-    promote(Path("target-2"), pair[1])
-    words = ["plan", "~/target", "--drafter", "~/drafter", "--host", "h100", "--json"]
-    assert run(words, {}) == 0
-    plan = LaunchPlan.model_validate_json(capsys.readouterr().out)
-    assert (plan.target, plan.recipe) == (str(Path("target").absolute()), None)
-    assert plan.settings.model.value == plan.target
-    assert plan.drafter == str(Path("drafter").absolute())
+    promote(Path("target-2"), pair[-1])
+    made = plan(capsys, "~/target", "--drafter", "~/drafter", "--host", "h100")
+    assert (made.target, made.recipe) == (str(Path("target").absolute()), None)
+    assert made.settings.model.value == made.target
+    assert made.drafter == str(Path("drafter").absolute())
     monkeypatch.chdir("/")
-    assert plan_plain(plan, load_host("h100")).target == plan.target
+    assert plan_plain(made, load_host("h100")).target == made.target
 
 
-def test_a_refused_plan_leaves_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_plan_leaves_with_1(capsys: Capture) -> None:
     assert run(["plan", QWEN, "--host", "rtx-3090"], {}) == 1
     assert "refused (memory)" in capsys.readouterr().out
 
 
 def test_a_plan_from_the_containers_variables_needs_no_argument(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MODEL_PATH", QWEN)
-    monkeypatch.setenv("DFLASH_NUM_SPEC_TOKENS", "15")
-    monkeypatch.setenv("MAX_NUM_SEQS", "16")
-    monkeypatch.setenv("TQ_RING_CAPACITY", "128")
-    assert run(["plan", "--from-env", "--host", "gb10", "--users", "4", "--json"], {}) == 0
-    plan = LaunchPlan.model_validate_json(capsys.readouterr().out)
-    sequences, drafted = (
-        plan.find("--max-num-seqs"),
-        plan.find("--speculative-config.num_speculative_tokens"),
-    )
-    assert sequences is not None
-    assert drafted is not None
-    assert (sequences.value, sequences.source) == ("4", "user")
-    assert (drafted.value, drafted.source) == ("15", "environment")
-    assert any("TQ_RING_CAPACITY" in note for note in plan.notes)
+    variables = {"MODEL_PATH": QWEN, "DFLASH_NUM_SPEC_TOKENS": "15", "MAX_NUM_SEQS": "16"}
+    for name, value in {**variables, "TQ_RING_CAPACITY": "128"}.items():
+        monkeypatch.setenv(name, value)
+    made = plan(capsys, "--from-env", "--host", "gb10", "--users", "4")
+    decisions = [
+        made.find(flag)
+        for flag in ("--max-num-seqs", "--speculative-config.num_speculative_tokens")
+    ]
+    assert [(one.value, one.source) for one in decisions if one] == [
+        ("4", "user"),
+        ("15", "environment"),
+    ]
+    assert any("TQ_RING_CAPACITY" in note for note in made.notes)
 
 
 def test_a_drafter_that_a_variable_switches_off_is_not_planned(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MODEL_PATH", QWEN)
     monkeypatch.setenv("DFLASH_DRAFTER", "off")
-    assert run(["plan", "--from-env", "--host", "gb10", "--json"], {}) == 0
-    assert LaunchPlan.model_validate_json(capsys.readouterr().out).speculation is None
-    words = ["plan", "--from-env", "--host", "gb10", "--method", "ngram", "--json"]
-    assert run(words, {}) == 0
-    assert LaunchPlan.model_validate_json(capsys.readouterr().out).speculation is not None
+    words = ("--from-env", "--host", "gb10")
+    assert plan(capsys, *words).speculation is None
+    assert plan(capsys, *words, "--method", "ngram").speculation is not None
 
 
 @pytest.mark.parametrize(
@@ -192,13 +179,11 @@ def test_a_drafter_that_a_variable_switches_off_is_not_planned(
     ],
 )
 def test_no_option_that_makes_a_plan_changes_a_saved_one(
-    verb: str, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    verb: str, words: tuple[str, ...], tmp_path: Path, capsys: Capture
 ) -> None:
-    run(["plan", QWEN, "--host", "gb10", "--json"], {})
-    saved = tmp_path / "saved.json"
-    saved.write_text(capsys.readouterr().out)
-    assert run([*verb.split(), str(saved), *words], {}) == 2
-    assert f"a saved plan cannot be changed, without {words[0]}" in capsys.readouterr().err
+    saved = save(tmp_path / "saved.json", capsys, "gb10")
+    assert run([*verb.split(), saved, *words], {}) == 2
+    assert f", without {words[0]}" in capsys.readouterr().err
 
 
 def test_every_option_of_a_plan_is_known_with_its_default() -> None:
@@ -210,26 +195,22 @@ def test_every_option_of_a_plan_is_known_with_its_default() -> None:
     }
 
 
-def test_two_saved_plans_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = []
-    for machine in ("gb10", "b300"):
-        run(["plan", QWEN, "--host", machine, "--json"], {})
-        files.append(tmp_path / f"{machine}.json")
-        files[-1].write_text(capsys.readouterr().out)
-    assert run(["plan", "--diff", *map(str, files)], {}) == 0
+def test_two_saved_plans_are_compared(tmp_path: Path, capsys: Capture) -> None:
+    files = [save(tmp_path / machine, capsys, machine) for machine in ("gb10", "b300")]
+    assert run(["plan", "--diff", *files], {}) == 0
     shown = capsys.readouterr().out
     assert shown == read_snapshot("plan-diff.txt", shown)
-    assert run(["plan", "--diff", str(files[0]), str(files[0])], {}) == 0
+    assert run(["plan", "--diff", files[0], files[0]], {}) == 0
     assert capsys.readouterr().out == "the plans are the same\n"
 
 
-def test_the_same_plan_is_shown_as_sglangs_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_plan_is_shown_as_sglangs_command(capsys: Capture) -> None:
     assert run(["plan", "google/gemma-4-31B-it", "--host", "b300", "--sglang"], {}) == 0
     shown = capsys.readouterr().out
     assert shown == read_snapshot("plan-sglang.txt", shown)
 
 
-def test_sglangs_dflash_is_refused_for_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sglangs_dflash_is_refused_for_a_cpu(capsys: Capture) -> None:
     assert run(["plan", "Qwen/Qwen3-4B", "--host", "cpu-server", "--sglang"], {}) == 1
     assert "has dflash on GPUs only, and this plan is for a CPU" in capsys.readouterr().err
     plain = ["plan", "Qwen/Qwen3-4B", "--host", "cpu-server", "--sglang", "--no-speculation"]
@@ -238,43 +219,44 @@ def test_sglangs_dflash_is_refused_for_a_cpu(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--k", "0"], ["--users", "-4"], ["--context", "0"], ["--users", "many"]]
+    ("words", "code", "told"),
+    [
+        ([], 2, "hint: slipstream plan TARGET\n"),
+        (["nobody/nothing", "--no-speculation"], 1, "HF_HUB_OFFLINE"),
+        ([QWEN, "--k", "0"], 2, "argument --k: '0'"),
+        ([QWEN, "--users", "-4"], 2, "argument --users: '-4'"),
+        ([QWEN, "--context", "0"], 2, "argument --context: '0'"),
+        ([QWEN, "--users", "many"], 2, "argument --users: 'many'"),
+        ([QWEN, "--no-speculation", "--method", "ngram"], 2, "--method: not allowed with"),
+        ([QWEN, "--", "--max-model-length", "9"], 2, "hint: --max-model-len"),
+        ([QWEN, "--", "--model", "another/model"], 2, "hint: slipstream plan another/model"),
+        ([QWEN, "--", "--gpu-memory-utilization", "1.5"], 2, "--gpu-memory-utilization"),
+        ([QWEN, "--", "--spec-tokens=3", f"{SPEC}.num_speculative_tokens=4"], 2, "exclude"),
+        ([QWEN, "--", "stray"], 2, "'stray' is no value"),
+        ([QWEN, "--host", "gb10", "--", "--spec-model", "me/mine"], 1, "me/mine"),
+    ],
 )
-def test_a_number_that_is_none_is_a_usage_error(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be_planned_is_told(
+    words: list[str], code: int, told: str, capsys: Capture
 ) -> None:
-    assert run(["plan", QWEN, "--host", "gb10", *arguments], {}) == 2
-    assert f"argument {arguments[0]}: '{arguments[1]}'" in capsys.readouterr().err
-
-
-def test_a_plan_without_a_target_says_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["plan"], {}) == 2
-    assert capsys.readouterr().err.endswith("hint: slipstream plan TARGET\n")
-
-
-def test_a_target_that_nobody_knows_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["plan", "nobody/nothing", "--no-speculation"], {}) == 1
-    assert "HF_HUB_OFFLINE" in capsys.readouterr().err
+    assert run(["plan", *words], {}) == code
+    assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("target", "drafter"),
     [
         ("openai/gpt-oss-120b", "z-lab/gpt-oss-120b-DFlash"),
-        (
-            "meta-llama/Llama-3.1-8B-Instruct",
-            "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat",
-        ),
+        ("meta-llama/Llama-3.1-8B-Instruct", "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat"),
         ("Qwen/Qwen3-Coder-Next", "z-lab/Qwen3-Coder-Next-DFlash"),
         ("unsloth/Qwen3-Coder-Next-NVFP4", "z-lab/Qwen3-Coder-Next-DFlash"),
         ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8", "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat"),
     ],
 )
 def test_plan_finds_a_drafter_where_no_recipe_names_one(
-    target: str, drafter: str, capsys: pytest.CaptureFixture[str]
+    target: str, drafter: str, capsys: Capture
 ) -> None:
-    assert run(["plan", target, "--host", "b200", "--json"], {}) == 0
-    made = LaunchPlan.model_validate_json(capsys.readouterr().out)
+    made = plan(capsys, target, "--host", "b200")
     assert made.recipe is None
     assert made.drafter == drafter
     decision = made.find("--speculative-config.model")
@@ -315,7 +297,7 @@ WELL_KNOWN = (
 )
 
 
-def test_well_known_targets_without_a_hub(capsys: pytest.CaptureFixture[str]) -> None:
+def test_well_known_targets_without_a_hub(capsys: Capture) -> None:
     rows = []
     for target in WELL_KNOWN:
         for host in HOSTS:

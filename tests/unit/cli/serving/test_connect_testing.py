@@ -10,12 +10,12 @@ import pytest
 from slipstream.clients.catalogue import CLIENTS
 from slipstream.planning.settings import Choice
 from slipstream.serving.run import Process, Terms, read_process
-from tests.unit.cli.serving.connected import (
+from tests.unit.cli.serving.test_connect import (
     SECRET,
     TOOLS,
     Capture,
     connect,
-    make_home,
+    home,
     make_keys,
     read_connection,
     serve,
@@ -23,10 +23,7 @@ from tests.unit.cli.serving.connected import (
 from tests.unit.clients.api_server import CONTEXT, MODEL
 from tests.unit.clients.stand_in import run_stand_in
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return make_home(tmp_path, monkeypatch)
+__all__ = ["home"]
 
 
 @pytest.mark.parametrize("client", CLIENTS)

@@ -8,6 +8,8 @@ import pytest
 from slipstream.cli.main import run
 from slipstream.serving.access.keys import KeyList, NewKey, read_keys
 
+Capture = pytest.CaptureFixture[str]
+
 
 @pytest.fixture(autouse=True)
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -15,16 +17,14 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "keys.json"
 
 
-def new(capsys: pytest.CaptureFixture[str], *options: str) -> NewKey:
+def new(capsys: Capture, *options: str) -> NewKey:
     assert run(["keys", "new", "--json", *options], {}) == 0
     shown = capsys.readouterr()
     assert shown.err == ""
     return NewKey.model_validate_json(shown.out)
 
 
-def test_a_script_gets_the_key_and_a_person_the_rest(
-    capsys: pytest.CaptureFixture[str], file: Path
-) -> None:
+def test_a_script_gets_the_key_and_a_person_the_rest(capsys: Capture, file: Path) -> None:
     assert run(["keys", "new", "--name", "ann"], {}) == 0
     shown = capsys.readouterr()
     (key,) = read_keys(file)
@@ -35,14 +35,14 @@ def test_a_script_gets_the_key_and_a_person_the_rest(
     assert key.name == "ann"
 
 
-def test_under_json_a_key_is_one_document(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+def test_under_json_a_key_is_one_document(capsys: Capture, file: Path) -> None:
     made = new(capsys, "--name", "bob", "--days", "3")
     assert made.key == read_keys(file)[0]
     assert made.key.expires is not None
     assert (made.key.expires - made.key.created).days == 3
 
 
-def test_keys_are_listed_without_themselves(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+def test_keys_are_listed_without_themselves(capsys: Capture, file: Path) -> None:
     made = [new(capsys, "--name", "ann"), new(capsys, "--days", "2")]
     expired = json.loads(made[0].key.model_dump_json()) | {"expires": "2020-01-02T00:00:00Z"}
     file.write_text(file.read_text() + json.dumps(expired | {"id": "old"}) + "\n")
@@ -59,13 +59,13 @@ def test_keys_are_listed_without_themselves(capsys: pytest.CaptureFixture[str], 
     assert not [one for one in made if one.secret in document]
 
 
-def test_without_keys_the_list_says_so(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+def test_without_keys_the_list_says_so(capsys: Capture, file: Path) -> None:
     assert run(["keys", "list"], {}) == 0
     assert capsys.readouterr().out == f"no keys in {file}\n"
     assert not file.exists()
 
 
-def test_a_key_is_revoked(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+def test_a_key_is_revoked(capsys: Capture, file: Path) -> None:
     made = new(capsys)
     assert run(["keys", "revoke", made.key.id], {}) == 0
     assert capsys.readouterr().out == f"revoked {made.key.id}\n"
@@ -92,16 +92,14 @@ def test_a_key_is_revoked(capsys: pytest.CaptureFixture[str], file: Path) -> Non
     ],
 )
 def test_a_misuse_is_a_usage_error(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], file: Path
+    arguments: list[str], message: str, capsys: Capture, file: Path
 ) -> None:
     assert run(["keys", *arguments], {}) == 2
     assert capsys.readouterr().err.startswith(f"error: {message}")
     assert not file.exists()
 
 
-def test_a_key_has_terms_that_are_kept_and_listed(
-    capsys: pytest.CaptureFixture[str], file: Path
-) -> None:
+def test_a_key_has_terms_that_are_kept_and_listed(capsys: Capture, file: Path) -> None:
     words = ("--routes", "chat", "metrics", "--models", "m", "--at-once", "4", "--weight", "2.5")
     made = new(capsys, *words, "--tokens-per-minute", "9000", "--priority", "-1")
     (kept,) = read_keys(file)
@@ -113,9 +111,7 @@ def test_a_key_has_terms_that_are_kept_and_listed(
     assert f"{terms},priority=-1" in capsys.readouterr().out
 
 
-def test_a_key_is_rotated_and_the_old_one_ends_by_itself(
-    capsys: pytest.CaptureFixture[str], file: Path
-) -> None:
+def test_a_key_is_rotated_and_the_old_one_ends_by_itself(capsys: Capture, file: Path) -> None:
     made = new(capsys, "--name", "ann", "--days", "30", "--routes", "chat")
     assert run(["keys", "rotate", made.key.id, "--overlap", "2h", "--json"], {}) == 0
     again = NewKey.model_validate_json(capsys.readouterr().out)

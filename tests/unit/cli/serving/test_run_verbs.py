@@ -267,14 +267,6 @@ def test_doctor_tells_what_the_core_did_last(root: Path, capsys: Capture) -> Non
     assert "1,970 MiB" in shown
 
 
-def test_doctor_imports_neither_torch_nor_the_engine() -> None:
-    command = [sys.executable, "-X", "importtime", "-m", "slipstream", "doctor"]
-    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
-    imported = {line.rpartition("|")[2].strip() for line in outcome.stderr.splitlines()}
-    assert "slipstream.serving.support.examination" in imported
-    assert imported.isdisjoint(("torch", "transformers", "vllm"))
-
-
 def test_the_ledger_of_a_run_is_added_up_across_its_files(root: Path, capsys: Capture) -> None:
     folder, _ = keep(root, "over", engine=None)
     assert run(["status", "over", "--by", "kind"], {}) == 1

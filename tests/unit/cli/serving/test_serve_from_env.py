@@ -23,6 +23,8 @@ from tests.unit.cli.serving.test_serve import (
 from tests.unit.planning.settings.test_container_variables import CONTAINER
 from tests.unit.serving.supervision.fake_engine import PROGRAM
 
+Capture = pytest.CaptureFixture[str]
+
 SECRET = "5e" * 32
 TELL_KEY = """
 import os, pathlib
@@ -69,7 +71,7 @@ def flags_of(served: Run) -> dict[str, str | None]:
 
 
 def test_the_published_line_is_served_with_every_variable(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setenv("VLLM_API_KEY", SECRET)
     flags = flags_of(serve())
@@ -84,7 +86,7 @@ def test_the_published_line_is_served_with_every_variable(
 
 
 def test_the_variables_key_opens_the_server_and_is_kept_nowhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setenv("VLLM_API_KEY", SECRET)
     file = serve().terms.keys_file
@@ -98,7 +100,7 @@ def test_the_variables_key_opens_the_server_and_is_kept_nowhere(
 
 
 def test_without_a_key_it_says_what_to_type_and_starts_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Capture
 ) -> None:
     assert run(["serve", "--from-env"], os.environ) == 1
     assert capsys.readouterr().err.endswith(
@@ -139,15 +141,9 @@ def test_a_run_is_served_again_with_the_key_that_it_was_handed(
     assert find_runs()[0].terms == first.terms
 
 
-def test_drafts_can_be_switched_off(monkeypatch: pytest.MonkeyPatch, network: Path) -> None:
-    (network / "eth0" / "device").mkdir()
-    monkeypatch.setenv("DFLASH_DRAFTER", "off")
-    assert serve().plan.drafter is None
-
-
 @pytest.mark.parametrize("words", [[], ["--from-env"]])
 def test_without_a_target_it_says_how_to_name_one(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.delenv("MODEL_PATH")
     assert run(["serve", *words], os.environ) == 2
@@ -156,6 +152,6 @@ def test_without_a_target_it_says_how_to_name_one(
     assert "MODEL_PATH" in told
 
 
-def test_a_unit_is_not_made_of_variables(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_unit_is_not_made_of_variables(capsys: Capture) -> None:
     assert run(["serve", "--from-env", "--unit"], os.environ) == 2
     assert "a unit needs a saved plan" in capsys.readouterr().err

@@ -21,6 +21,8 @@ from tests.unit.cli.serving.test_serve import (
 )
 from tests.unit.full_disk import FILLER, fill
 
+Capture = pytest.CaptureFixture[str]
+
 __all__ = ["pair"]
 
 
@@ -36,7 +38,7 @@ def served(pair: list[str], small_disk: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_successor_on_a_full_disk_goes_on_in_the_folder_that_is_there(
-    served: RunFolder, small_disk: Path, capsys: pytest.CaptureFixture[str]
+    served: RunFolder, small_disk: Path, capsys: Capture
 ) -> None:
     fill(small_disk)
     here = read_process(os.getpid())
@@ -56,7 +58,7 @@ def test_a_successor_on_a_full_disk_goes_on_in_the_folder_that_is_there(
 
 
 def test_a_new_run_on_a_full_disk_is_refused_before_an_engine_starts(
-    served: RunFolder, pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    served: RunFolder, pair: list[str], tmp_path: Path, capsys: Capture
 ) -> None:
     fill(tmp_path / "disk")
     started = len(list((tmp_path / "fake").glob("start-*")))

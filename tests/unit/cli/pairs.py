@@ -1,0 +1,20 @@
+"""A target and a drafter that fits it, as folders with the smallest files that are read."""
+
+import json
+from pathlib import Path
+
+from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
+from tests.unit.proving_ground.test_untrained_drafter import TARGET
+from tests.unit.serving.weights.pieces import make_shard
+
+CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET}
+
+
+def write_pair(folder: Path, *, target: str = "target", weights: bool = False) -> list[str]:
+    """Write both, and return the arguments that name them from that folder."""
+    for name, config in ((target, CONFIG), ("drafter", drafter_config(CONFIG, DrafterShape()))):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(config))
+        if weights:
+            (folder / name / "model.safetensors").write_bytes(make_shard(1000, seed=1))
+    return [target, "--drafter", "drafter"]
