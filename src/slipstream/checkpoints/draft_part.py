@@ -38,11 +38,19 @@ _MARKS: tuple[tuple[str, Family], ...] = (
 
 def parse_draft_part(config: dict[str, Any], tensors: frozenset[str] | None) -> DraftPart | None:
     """Read the drafter's side of a config; None for a model that is no drafter."""
-    if kind := config.get("speculators_model_type"):
-        family = _BY_SPECULATORS_TYPE.get(str(kind))
-        return None if family is None else _from_speculators(config, family, tensors)
-    family = _find_family(config)
-    return None if family is None else _from_native(config, family, tensors)
+    kind = config.get("speculators_model_type")
+    family = _BY_SPECULATORS_TYPE.get(str(kind)) if kind else _find_family(config)
+    if family is None:
+        return None
+    head = None if tensors is None else "lm_head.weight" in tensors
+    return DraftPart(
+        family=family,
+        target_hidden_size=config.get("target_hidden_size"),
+        own_head=bool(config["has_own_lm_head"]) if "has_own_lm_head" in config else head,
+        draft_vocabulary=config.get("draft_vocab_size"),
+        has_vocabulary_map=None if tensors is None else "d2t" in tensors,
+        **(_read_speculators if kind else _read_native)(config, family),
+    )
 
 
 def guess_family(name: str) -> Family:
@@ -73,54 +81,35 @@ def _find_family(config: dict[str, Any]) -> Family | None:
     return named or ("dflash" if config.get("dflash_config") else None)
 
 
-def _from_native(
-    config: dict[str, Any], family: Family, tensors: frozenset[str] | None
-) -> DraftPart:
+def _read_native(config: dict[str, Any], family: Family) -> dict[str, Any]:
     own = config.get("dflash_config") or {}
     ids = own.get("target_layer_ids") or config.get("target_layer_ids")
-    aux = config.get("eagle_aux_hidden_state_layer_ids")
     stated = {"is_causal": config.get("is_causal"), "dflash_config.causal": own.get("causal")}
-    return DraftPart(
-        family=family,
-        layout="native",
-        block_size=config.get("block_size") or own.get("block_size"),
-        target_layer_ids=ids,
-        layer_id_convention=None if ids is None else "layer-output",
-        auxiliary_ids=aux,
-        target_layers=config.get("num_target_layers"),
-        mask_token_id=own.get("mask_token_id", config.get("mask_token_id")),
-        drafts_from_anchor=bool(own.get("sample_from_anchor", family == "dspark")),
-        causal_statements={key: bool(one) for key, one in stated.items() if one is not None},
-        forced_sliding=bool(own.get("use_swa", False)),
-        **_list_shared(config, tensors),
-    )
+    return {
+        "layout": "native",
+        "block_size": config.get("block_size") or own.get("block_size"),
+        "target_layer_ids": ids,
+        "layer_id_convention": None if ids is None else "layer-output",
+        "auxiliary_ids": config.get("eagle_aux_hidden_state_layer_ids"),
+        "target_layers": config.get("num_target_layers"),
+        "mask_token_id": own.get("mask_token_id", config.get("mask_token_id")),
+        "drafts_from_anchor": bool(own.get("sample_from_anchor", family == "dspark")),
+        "causal_statements": {key: bool(one) for key, one in stated.items() if one is not None},
+        "forced_sliding": bool(own.get("use_swa", False)),
+    }
 
 
-def _from_speculators(
-    config: dict[str, Any], family: Family, tensors: frozenset[str] | None
-) -> DraftPart:
+def _read_speculators(config: dict[str, Any], family: Family) -> dict[str, Any]:
     ids = config.get("aux_hidden_state_layer_ids") or config.get("eagle_aux_hidden_state_layer_ids")
     key = "sliding_window_non_causal"
     verifier = (config.get("speculators_config") or {}).get("verifier") or {}
-    return DraftPart(
-        family=family,
-        layout="speculators",
-        block_size=config.get("block_size"),
-        target_layer_ids=ids,
-        layer_id_convention=None if ids is None else "hidden-state",
-        mask_token_id=config.get("mask_token_id"),
-        drafts_from_anchor=bool(config.get("sample_from_anchor", family == "dspark")),
-        causal_statements={} if config.get(key) is None else {key: not config[key]},
-        verifier=verifier.get("name_or_path"),
-        **_list_shared(config, tensors),
-    )
-
-
-def _list_shared(config: dict[str, Any], tensors: frozenset[str] | None) -> dict[str, Any]:
-    head = None if tensors is None else "lm_head.weight" in tensors
     return {
-        "target_hidden_size": config.get("target_hidden_size"),
-        "own_head": bool(config["has_own_lm_head"]) if "has_own_lm_head" in config else head,
-        "draft_vocabulary": config.get("draft_vocab_size"),
-        "has_vocabulary_map": None if tensors is None else "d2t" in tensors,
+        "layout": "speculators",
+        "block_size": config.get("block_size"),
+        "target_layer_ids": ids,
+        "layer_id_convention": None if ids is None else "hidden-state",
+        "mask_token_id": config.get("mask_token_id"),
+        "drafts_from_anchor": bool(config.get("sample_from_anchor", family == "dspark")),
+        "causal_statements": {} if config.get(key) is None else {key: not config[key]},
+        "verifier": verifier.get("name_or_path"),
     }

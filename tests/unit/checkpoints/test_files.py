@@ -9,6 +9,7 @@ from slipstream.checkpoints.files import HubFiles, LocalFiles, Tensor, open_file
 from slipstream.errors import InvalidInputError
 from tests.unit.checkpoints.folders import LLAMA, write_checkpoint, write_safetensors
 
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 TENSORS = {"embed.weight": ("BF16", (6, 4)), "packed.weight": ("F4", (3, 8))}
 
 
@@ -32,10 +33,7 @@ def test_a_header_names_every_tensor_with_its_bytes(tmp_path: Path) -> None:
         Tensor(name="embed.weight", dtype="BF16", shape=(6, 4), size_bytes=48),
         Tensor(name="packed.weight", dtype="F4", shape=(3, 8), size_bytes=12),
     )
-
-
-def test_a_file_without_tensors_is_whole(tmp_path: Path) -> None:
-    assert read_header(write_safetensors(tmp_path / "model.safetensors", {})) == ()
+    assert read_header(write_safetensors(tmp_path / "empty.safetensors", {})) == ()
 
 
 @pytest.mark.parametrize("change", [-1, 1])
@@ -76,9 +74,10 @@ def test_a_file_without_a_header_of_tensors_is_refused(tmp_path: Path, content: 
 
 def test_a_folder_gives_its_small_files_and_the_tensors_of_every_shard(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, LLAMA)
-    write_safetensors(folder / "model-00002-of-00002.safetensors", {"b": ("BF16", (1,))})
-    write_safetensors(folder / "model-00001-of-00002.safetensors", {"a": ("BF16", (1,))})
     files = open_files(str(folder))
+    assert files.read_tensors() is None
+    write_safetensors(folder / SHARDS[1], {"b": ("BF16", (1,))})
+    write_safetensors(folder / SHARDS[0], {"a": ("BF16", (1,))})
     assert isinstance(files, LocalFiles)
     assert (files.origin, files.revision, files.gated) == ("folder", None, False)
     assert json.loads(files.read("config.json") or b"") == LLAMA
@@ -86,27 +85,16 @@ def test_a_folder_gives_its_small_files_and_the_tensors_of_every_shard(tmp_path:
     assert [tensor.name for tensor in files.read_tensors() or ()] == ["a", "b"]
 
 
-def test_a_folder_without_safetensors_has_unknown_tensors(tmp_path: Path) -> None:
-    assert open_files(str(write_checkpoint(tmp_path, LLAMA))).read_tensors() is None
-
-
-def test_where_there_is_an_index_only_the_shards_that_it_names_count(tmp_path: Path) -> None:
-    write_index(tmp_path, {"a": "model-00001-of-00001.safetensors"})
-    for file in ("model-00001-of-00001.safetensors", "consolidated.safetensors"):
+def test_where_there_is_an_index_its_shards_count_and_are_missed(tmp_path: Path) -> None:
+    write_index(tmp_path, {"a": SHARDS[0]})
+    for file in (SHARDS[0], "consolidated.safetensors"):
         write_safetensors(tmp_path / file, {"a": ("BF16", (1,))})
-    tensors = open_files(str(tmp_path)).read_tensors()
-    assert [tensor.name for tensor in tensors or ()] == ["a"]
-
-
-def test_a_shard_that_the_index_names_and_that_is_not_there_is_missed(tmp_path: Path) -> None:
-    files = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
-    write_index(tmp_path, {"a": files[0], "b": files[1]})
-    write_safetensors(tmp_path / files[0], {"a": ("BF16", (1,))})
-    with pytest.raises(InvalidInputError) as caught:
-        open_files(str(tmp_path)).read_tensors()
-    assert caught.value.message == f"{tmp_path} lacks 1 of its 2 shards"
-    assert caught.value.details == (files[1],)
-    assert caught.value.hint == f"fetch {files[1]}"
+    files = open_files(str(tmp_path))
+    assert [tensor.name for tensor in files.read_tensors() or ()] == ["a"]
+    write_index(tmp_path, {"a": SHARDS[0], "b": SHARDS[1]})
+    with pytest.raises(InvalidInputError, match="lacks 1 of its 2 shards") as caught:
+        files.read_tensors()
+    assert (caught.value.details, caught.value.hint) == (SHARDS[1:], f"fetch {SHARDS[1]}")
 
 
 @pytest.mark.parametrize("name", ["nothing", "./a/b", "/no/such/folder", "~/no-such", "a/b/c"])

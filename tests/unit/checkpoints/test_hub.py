@@ -30,17 +30,6 @@ from tests.unit.checkpoints.hub_server import FakeHub, Repository, run_hub
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 BIG = {"model.embed_tokens.weight": ("BF16", (300, 1 << 16)), "lm_head.weight": ("F4", (2, 8))}
-NAMES = (
-    "maker/target",
-    "maker/sharded",
-    "maker/drafter",
-    "maker/gated",
-    "maker/odd-shards",
-    "maker/odd-dtype",
-    "maker/nothing",
-    "maker/not a name",
-)
-
 READER = """
 import json, sys
 from slipstream.checkpoints import read_checkpoint
@@ -119,7 +108,8 @@ def visit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visit]:
     repositories = lay_out(tmp_path_factory.mktemp("hub"))
     with run_hub(repositories) as hub:
         home = tmp_path_factory.mktemp("home")
-        yield Visit(hub, read_in_a_process(home, hub.endpoint, *NAMES))
+        names = (*repositories, "maker/nothing", "maker/not a name")
+        yield Visit(hub, read_in_a_process(home, hub.endpoint, *names))
 
 
 @pytest.mark.parametrize(

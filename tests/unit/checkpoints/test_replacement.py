@@ -21,12 +21,9 @@ def find(
     return [(fault.code, fault.message.partition(": ")[2]) for fault in faults]
 
 
-def test_another_drafter_of_the_same_shape_takes_its_place(tmp_path: Path) -> None:
+def test_a_drafter_of_the_same_shape_in_either_layout_takes_its_place(tmp_path: Path) -> None:
     told = {"dtype": "float32", "max_position_embeddings": 99, "transformers_version": "9"}
     assert find(tmp_path, NATIVE | told) == []
-
-
-def test_the_layout_of_a_config_is_no_difference(tmp_path: Path) -> None:
     own = with_own(target_layer_ids=[1, 3, 5, 7, 9])
     assert find(tmp_path, SPECULATORS, loaded=own) == []
 

@@ -52,36 +52,22 @@ def test_what_sglang_does_by_itself_needs_no_words() -> None:
     assert render(enforce_eager=False, trust_remote_code=False) == []
 
 
+TOKENS = ["--speculative-num-draft-tokens", "8"]
+CHAIN = [*TOKENS, "--speculative-ngram-max-bfs-breadth", "1"]
+STEPS = ["--speculative-num-steps", "7", "--speculative-eagle-topk", "1", *TOKENS]
+
+
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        ("dflash", ["DFLASH", "--speculative-num-draft-tokens", "8"]),
+        ("dflash", ["DFLASH", *TOKENS]),
         ("dspark", ["DSPARK", "--speculative-dspark-block-size", "7"]),
-        *(
-            (
-                method,
-                [
-                    *("NGRAM", "--speculative-num-draft-tokens", "8"),
-                    *("--speculative-ngram-max-bfs-breadth", "1"),
-                ],
-            )
-            for method in ("ngram", "ngram_gpu")
-        ),
-        *(
-            (
-                method,
-                [
-                    *(algorithm, "--speculative-num-steps", "7", "--speculative-eagle-topk", "1"),
-                    *("--speculative-num-draft-tokens", "8"),
-                ],
-            )
-            for method, algorithm in (
-                ("eagle", "EAGLE"),
-                ("eagle3", "EAGLE3"),
-                ("mtp", "NEXTN"),
-                ("draft_model", "STANDALONE"),
-            )
-        ),
+        ("ngram", ["NGRAM", *CHAIN]),
+        ("ngram_gpu", ["NGRAM", *CHAIN]),
+        ("eagle", ["EAGLE", *STEPS]),
+        ("eagle3", ["EAGLE3", *STEPS]),
+        ("mtp", ["NEXTN", *STEPS]),
+        ("draft_model", ["STANDALONE", *STEPS]),
     ],
 )
 def test_a_method_is_an_algorithm_with_its_own_length(method: str, words: list[str]) -> None:

@@ -70,21 +70,17 @@ def test_a_limit_of_the_older_cgroup_is_found_too(tmp_path: Path) -> None:
     assert read_host(surface).memory.limit_bytes == 1 << 30
 
 
-def test_an_accelerator_that_is_not_read_is_remarked_on(tmp_path: Path) -> None:
+def test_an_unread_accelerator_is_remarked_on_and_intels_openmp_found(tmp_path: Path) -> None:
     surface = replace(make_spark(tmp_path), nvml=FakeNvml([]))
-    assert read_host(surface).remarks == ()
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev" / "kfd").touch()
-    assert "AMD accelerator" in read_host(surface).remarks[0]
-
-
-def test_intels_openmp_is_found_where_the_wheel_puts_it(tmp_path: Path) -> None:
-    surface = make_spark(tmp_path)
-    assert read_host(surface).software.openmp_library is None
+    host = read_host(surface)
+    assert (host.remarks, host.software.openmp_library) == ((), None)
     library = surface.prefix / "lib" / "libiomp5.so"
-    library.parent.mkdir(parents=True)
-    library.touch()
-    assert read_host(surface).software.openmp_library == str(library)
+    for file in (tmp_path / "dev" / "kfd", library):
+        file.parent.mkdir(parents=True)
+        file.touch()
+    host = read_host(surface)
+    assert "AMD accelerator" in host.remarks[0]
+    assert host.software.openmp_library == str(library)
 
 
 @pytest.mark.parametrize(("system", "name"), [("darwin", "darwin"), ("plan9", "other")])

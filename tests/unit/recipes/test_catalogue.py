@@ -9,7 +9,6 @@ from slipstream.checkpoints.checkpoint import Family
 from slipstream.hardware import list_machines, load_host, name_kind
 from slipstream.recipes import KnownBad, Recipe, load_known_bad, load_recipes
 from slipstream.recipes.loading import SHIPPED
-from slipstream.recipes.recipe import Evidence
 
 RECIPES = load_recipes()
 KNOWN_BAD = load_known_bad()
@@ -25,18 +24,6 @@ def is_older(version: str) -> bool:
     return bool(named) and max(named) < ENGINE
 
 
-def has_figure(evidence: Evidence) -> bool:
-    return any(
-        figure is not None
-        for figure in (
-            evidence.tokens_per_s,
-            evidence.speedup,
-            evidence.acceptance_length,
-            evidence.acceptance_rate,
-        )
-    )
-
-
 def test_every_file_is_loaded_and_named_as_its_entry() -> None:
     assert {recipe.name for recipe in RECIPES} == {path.stem for path in SHIPPED.glob("*.toml")}
     assert {entry.name for entry in KNOWN_BAD} == {
@@ -45,20 +32,16 @@ def test_every_file_is_loaded_and_named_as_its_entry() -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
-def test_a_recipe_names_models_of_the_hub_and_machines_that_are_known(recipe: Recipe) -> None:
+def test_a_recipe_names_a_hub_model_known_machines_what_is_obsolete_and_figures_or_notes(
+    recipe: Recipe,
+) -> None:
     assert recipe.target.count("/") == 1
     assert set(recipe.machines) <= KINDS
-
-
-def test_every_piece_of_evidence_has_a_figure_or_a_note() -> None:
-    evidence = [one for recipe in RECIPES for one in recipe.evidence]
-    assert [one for one in evidence if not (has_figure(one) or one.note)] == []
-
-
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
-def test_a_recipe_of_an_older_engine_says_what_of_it_is_obsolete(recipe: Recipe) -> None:
     older = recipe.engine == "vllm" and is_older(recipe.engine_version)
     assert recipe.obsolete or not older
+    figures = ("tokens_per_s", "speedup", "acceptance_length", "acceptance_rate")
+    for one in recipe.evidence:
+        assert one.note or any(getattr(one, name) is not None for name in figures)
 
 
 def test_versions_are_told_apart() -> None:

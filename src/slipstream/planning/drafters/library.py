@@ -78,13 +78,9 @@ def complete_facts(facts: Checkpoint, known: Checkpoint | None) -> Checkpoint:
     if known.layers is not None and not _has_sizes(facts):
         filled["layers"] = known.layers
     if facts.draft is not None and known.draft is not None:
-        filled["draft"] = _complete_draft(facts.draft, known.draft)
+        stated = facts.draft.model_dump(exclude_none=True)
+        filled["draft"] = DraftPart(**known.draft.model_dump(exclude_none=True) | stated)
     return facts.model_copy(update=filled)
-
-
-def _complete_draft(draft: DraftPart, known: DraftPart) -> DraftPart:
-    stated = draft.model_dump(exclude_none=True)
-    return DraftPart.model_validate(known.model_dump(exclude_none=True) | stated)
 
 
 def _disagree(ours: object, theirs: object, fields: tuple[str, ...]) -> bool:

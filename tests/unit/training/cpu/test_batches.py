@@ -147,18 +147,14 @@ def test_of_many_candidates_others_are_drawn_each_time_and_again_with_the_same_s
 
 def test_the_last_sequence_of_a_row_is_cut_but_its_targets_are_not() -> None:
     samples = make_samples([(2, 18)])
-    geometry = Geometry(rows=1, context=10, anchors=20, block=4, mask_token=MASK)
-    batch = pack(samples, geometry)
-    anchors = batch.blocks[0, ::4]
+    batch = pack(samples, Geometry(rows=1, context=10, anchors=20, block=4, mask_token=MASK))
     last = max(slot for _, slot in blocks_of(batch, 4))
     # The last anchor has its next token in the row, and the two after that beyond its end.
-    assert anchors[last] == samples[0].tokens[8]
+    assert batch.blocks[0, ::4][last] == samples[0].tokens[8]
     assert batch.targets[0, last].tolist() == [-1, *samples[0].tokens[9:12]]
-
-
-def test_a_prompt_longer_than_a_row_gives_a_row_without_anchors() -> None:
-    samples = make_samples([(30, 5)])
-    batch = pack(samples, Geometry(rows=1, context=20, anchors=3, block=4, mask_token=MASK))
+    # A prompt longer than a row gives a row without anchors.
+    geometry = Geometry(rows=1, context=20, anchors=3, block=4, mask_token=MASK)
+    batch = pack(make_samples([(30, 5)]), geometry)
     assert (batch.targets == -1).all()
     assert (batch.blocks == MASK).all()
     assert not batch.visible.any()
@@ -221,13 +217,9 @@ def test_what_was_written_is_read_back_sample_by_sample(tmp_path: Path) -> None:
     opened = open_states(path, samples, width=2)
     for sample in samples:
         assert np.array_equal(opened.read(sample.number), telling.read(sample.number))
-    assert opened.rows.shape == (10, 2)
-
-
-def test_a_file_that_is_too_short_is_not_opened(tmp_path: Path) -> None:
-    (tmp_path / "states.bin").write_bytes(bytes(4 * 9))
+    path.write_bytes(bytes(4 * 9))
     with pytest.raises(ValueError, match="greater than file size"):
-        open_states(tmp_path / "states.bin", make([3, 5, 2]), width=2)
+        open_states(path, samples, width=2)
 
 
 @given(LENGTHS)
