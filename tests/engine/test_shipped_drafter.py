@@ -15,6 +15,7 @@ from slipstream.measuring.client.completions import Answer, Request, ask, ask_al
 from slipstream.planning import make_options, make_plan
 from slipstream.proving_ground import SHIPPED_DRAFTER
 from slipstream.serving.supervision.engine_process import run_engine
+from slipstream.steering.drafts import Drafts
 from tests.engine.prompts import CHAT_PROMPTS
 
 pytestmark = [pytest.mark.engine, pytest.mark.beside]
@@ -69,7 +70,6 @@ def test_it_is_small_fits_its_target_and_names_no_folder_of_ours(target: Path) -
 
 def test_its_drafts_are_accepted_by_the_real_engine(target: Path, tmp_path: Path) -> None:
     for kind, answers in answer(target, SHIPPED_DRAFTER, tmp_path / "drafted.log").items():
-        steps = sum(one.drafts for one in answers)
-        tokens = 1 + sum(one.accepted for one in answers) / steps
+        tokens = Drafts.total(one.drafts for one in answers).tokens_per_step or 0
         sys.stdout.write(f"\n{kind}: {tokens:.2f} tokens per step")
         assert tokens > 1.3, kind
