@@ -5,7 +5,6 @@ from itertools import count
 
 import pytest
 
-from slipstream.steering.percentiles import Percentiles
 from slipstream.sizing.arithmetic import PoolLoad
 from slipstream.sizing.demand import HOUR, Arrival, draw_requests
 from slipstream.sizing.engine_speed import EngineSpeed
@@ -18,6 +17,7 @@ from slipstream.sizing.simulation import (
     Simulation,
 )
 from slipstream.sizing.sizing import Routing
+from slipstream.steering.percentiles import Percentiles
 from slipstream.steering.step_time import StepCost
 from slipstream.tuning.goal import Figure
 from tests.unit.sizing.pieces import make_demand, make_goal, make_speed

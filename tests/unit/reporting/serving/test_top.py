@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from slipstream.steering.percentiles import Percentiles
 from slipstream.reporting.serving.top import SHOWN_KEYS, Terminal, render_top
 from slipstream.serving.live_view import EngineFigures, LiveView, ProcessMemory, Traffic
 from slipstream.serving.messages import CallerCounts, GateCounts
 from slipstream.serving.run import Event
 from slipstream.serving.run_status import RunStatus
 from slipstream.steering.guardian import Drift
+from slipstream.steering.percentiles import Percentiles
 from tests.snapshots import read_snapshot
 from tests.unit.serving.kept_runs import AT
 from tests.unit.steering.states import make_state
