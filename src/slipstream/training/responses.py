@@ -86,7 +86,7 @@ def measure_served(
     for kind, group in groupby(by_kind, key=lambda conversation: conversation.kind):
         requests = _make_requests(list(group), settings)
         ask_all(url, requests, ask, concurrency=1, on_answer=keep)
-        measured[kind] = Drafts.total(map(_count_drafts, answers[-len(requests) :]))
+        measured[kind] = Drafts.total(one.drafts for one in answers[-len(requests) :])
         if not measured[kind].drafts:
             raise EngineError(
                 f"the server reported no drafts for {len(requests)} prompts of kind {kind}",
@@ -107,12 +107,6 @@ def make_request(conversation: Conversation, *, max_tokens: int, thinking: bool 
 def _make_requests(rows: Sequence[Conversation], settings: TrainSettings) -> list[Request]:
     most, thinking = settings.max_tokens, settings.thinking
     return [make_request(row, max_tokens=most, thinking=thinking) for row in rows]
-
-
-def _count_drafts(answer: Answer) -> Drafts:
-    return Drafts(
-        drafts=answer.drafts, drafted=answer.drafted, accepted=answer.accepted_by_position
-    )
 
 
 def _resume(path: Path) -> tuple[Response, ...]:

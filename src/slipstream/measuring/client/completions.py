@@ -5,7 +5,6 @@ vLLM reports the drafts of each request if it was started with
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -21,6 +20,7 @@ from slipstream.measuring.client.endpoint import (
     open_client,
     read_model,
 )
+from slipstream.steering.drafts import Drafts
 
 Item = TypeVar("Item")
 Got = TypeVar("Got")
@@ -66,16 +66,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An answer in tokens, with its drafts accepted by position."""
+    """An answer in tokens, with its drafts."""
 
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
-    finish_reason: str
-    seconds: float
-    drafts: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    accepted_by_position: tuple[int, ...] = ()
+    finish_reason: str = ""
+    drafts: Drafts = field(default_factory=Drafts)
 
 
 def ask_all(
@@ -128,12 +124,10 @@ async def work_off(
 
 
 async def ask(client: httpx.AsyncClient, request: Request, model: str) -> Answer:
-    started = time.monotonic()
     document = await call(client, "POST", request.path, request.make_body(model))
-    seconds = time.monotonic() - started
     try:
-        return _read_answer(document, seconds)
-    except (KeyError, IndexError, TypeError, AttributeError) as fault:
+        return _read_answer(document)
+    except (LookupError, TypeError, AttributeError, ValueError) as fault:
         raise EngineError(
             f"{client.base_url} answered without token ids",
             details=(str(document)[:BODY_CHARACTERS],),
@@ -160,16 +154,17 @@ async def work_together(
         raise faults.exceptions[0] from faults.exceptions[0].__cause__
 
 
-def _read_answer(document: dict[str, Any], seconds: float) -> Answer:
+def _read_answer(document: dict[str, Any]) -> Answer:
     """Read an answer; a chat has its prompt beside the choice, a completion within it."""
     choice = document["choices"][0]
     prompt_ids = document.get("prompt_token_ids") or choice["prompt_token_ids"]
+    counts = list_drafts(document)
+    accepted = counts["accepted_by_position"]
     return Answer(
         prompt_ids=tuple(prompt_ids),
         token_ids=tuple(choice["token_ids"]),
         finish_reason=choice["finish_reason"],
-        seconds=seconds,
-        **list_drafts(document),
+        drafts=Drafts(drafts=counts["drafts"], drafted=counts["drafted"], accepted=accepted),
     )
 
 

@@ -41,7 +41,7 @@ Answers = dict[str, Answer]
 """By the id of the prompt."""
 Given = dict[Condition, Answers]
 
-FAILED = Answer(prompt_ids=(), token_ids=(), finish_reason="failed", seconds=0)
+FAILED = Answer(prompt_ids=(), token_ids=(), finish_reason="failed")
 """In the place of an answer that only the engine with drafts failed to give."""
 
 

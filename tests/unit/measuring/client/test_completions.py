@@ -11,6 +11,7 @@ import pytest
 
 from slipstream.errors import EngineError
 from slipstream.measuring.client.completions import Answer, Request, ask, ask_all
+from slipstream.steering.drafts import Drafts
 from tests.unit.measuring.client.stream_server import StreamServer, refuse, run_stream_server
 
 FakeServer = StreamServer
@@ -72,7 +73,7 @@ def test_a_chat_is_asked_for_its_tokens_under_the_servers_own_model_name() -> No
         }
     ]
     assert (answer.prompt_ids, answer.token_ids, answer.finish_reason) == ((1, 2), (5, 6), "stop")
-    assert (answer.drafts, answer.accepted, answer.accepted_by_position) == (0, 0, ())
+    assert answer.drafts == Drafts()
 
 
 def test_a_completion_tells_its_prompt_within_the_choice() -> None:
@@ -88,9 +89,7 @@ def test_drafts_are_counted_by_the_position_that_was_accepted() -> None:
     # Four drafts held nothing, two one token, one all three.
     with run_server(lambda _: (200, chat([5], [4, 2, 0, 1]))) as server:
         (answer,) = collect(server.url, Request(messages=say("hi"), max_tokens=1)).values()
-    assert (answer.drafts, answer.drafted, answer.accepted) == (7, 21, 5)
-    assert answer.accepted_by_position == (3, 1, 1)
-    assert sum(answer.accepted_by_position) == answer.accepted
+    assert answer.drafts == Drafts(drafts=7, drafted=21, accepted=(3, 1, 1))
 
 
 def test_answers_are_given_as_they_come() -> None:
@@ -172,7 +171,7 @@ def test_a_failure_may_have_a_stand_in_and_answers_are_listed_in_order() -> None
     def fail_one(body: dict[str, Any]) -> tuple[int, Any]:
         return (500, {}) if body["max_tokens"] == 1 else (200, chat([body["max_tokens"]]))
 
-    stand_in = Answer(prompt_ids=(), token_ids=(), finish_reason="failed", seconds=0)
+    stand_in = Answer(prompt_ids=(), token_ids=(), finish_reason="failed")
     requests = [Request(messages=say("hi"), max_tokens=number) for number in range(3)]
     with run_server(fail_one) as server:
         answers = ask_all(server.url, requests, ask, concurrency=2, on_failure=lambda _: stand_in)

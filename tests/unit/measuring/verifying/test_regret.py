@@ -14,7 +14,7 @@ def profile(*regrets: float) -> Profile:
 
 
 def answer(prompt: tuple[int, ...], tokens: tuple[int, ...]) -> Answer:
-    return Answer(prompt_ids=prompt, token_ids=tokens, finish_reason="length", seconds=0.1)
+    return Answer(prompt_ids=prompt, token_ids=tokens)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def draw(count: int, seed: int, *, shift: float = 0.0) -> list[Tokens]:
 
 
 def answer(prompt: Tokens, tokens: Tokens) -> Answer:
-    return Answer(prompt_ids=prompt, token_ids=tokens, finish_reason="length", seconds=0.1)
+    return Answer(prompt_ids=prompt, token_ids=tokens)
 
 
 def chances(share: float, ways: int) -> dict[int, float]:

@@ -156,6 +156,4 @@ def _read_tokens(document: dict[str, Any]) -> Answer | None:
 def _make_answer(prompt_ids: Sequence[int], token_ids: Sequence[int]) -> Answer | None:
     if not prompt_ids:
         return None
-    return Answer(
-        prompt_ids=tuple(prompt_ids), token_ids=tuple(token_ids), finish_reason="", seconds=0
-    )
+    return Answer(prompt_ids=tuple(prompt_ids), token_ids=tuple(token_ids))
