@@ -47,11 +47,9 @@ vllm:kv_cache_usage_perc{engine="1"} 0.5
 """
 
 
-@pytest.fixture
-def proc(tmp_path: Path) -> FakeProc:
-    proc = FakeProc(tmp_path / "proc")
+@pytest.fixture(autouse=True)
+def supervise(proc: FakeProc) -> None:
     proc.add(SUPERVISOR)
-    return proc
 
 
 def look(folder: RunFolder, proc: FakeProc, engine: EngineFigures | None = None) -> LiveView:

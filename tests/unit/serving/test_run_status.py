@@ -36,11 +36,6 @@ from tests.unit.serving.kept_runs import (
 from tests.unit.steering.states import make_state
 
 
-@pytest.fixture
-def proc(tmp_path: Path) -> FakeProc:
-    return FakeProc(tmp_path / "proc")
-
-
 def look(folder: RunFolder, proc: FakeProc, monotonic: float = 100) -> RunStatus:
     return read_status(folder, folder.read(), monotonic, proc.path)
 

@@ -24,11 +24,6 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.fixture
-def proc(tmp_path: Path) -> FakeProc:
-    return FakeProc(tmp_path / "proc")
-
-
 @pytest.mark.parametrize(
     ("name", "chosen"),
     [

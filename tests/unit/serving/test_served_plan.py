@@ -115,6 +115,7 @@ def test_the_gate_is_in_the_plan_with_its_reason() -> None:
     assert value(plan, "--middleware") == GATE_CLASS
     assert value(plan, "SLIPSTREAM_GATE") == "/runs/one/gate.json"
     assert value(plan, "--port") == "8000"
+    assert value(plan, "VLLM_ENABLE_RESPONSES_API_STORE") == "0"
     assert all(decision.because for decision in plan.decisions)
 
 
@@ -133,10 +134,6 @@ def test_pictures_pass_only_where_the_user_lets_them_in() -> None:
 
 
 PICTURES = ("--limit-mm-per-prompt", '{"image": 4}')
-
-
-def test_the_engine_stores_no_responses() -> None:
-    assert value(put_behind_gate(bare_plan(), FOLDER), "VLLM_ENABLE_RESPONSES_API_STORE") == "0"
 
 
 def test_the_engine_fetches_pictures_from_the_listed_hosts_only_and_goes_nowhere_else() -> None:
@@ -185,22 +182,9 @@ def test_the_gate_learns_the_address_the_drafts_and_the_terms() -> None:
     terms = Terms(keys_file=Path("/keys"))
     gate = describe_gate(bare_plan("--host", "::1", drafter="d"), terms, FOLDER, "a" * 64)
     assert (gate.host, gate.speculation, gate.keys_file) == ("::1", True, Path("/keys"))
-    assert gate.socket == FOLDER.socket
+    assert (gate.socket, gate.access_log) == (FOLDER.socket, FOLDER.path / "access.jsonl")
     plain = describe_gate(bare_plan("--uds", "/run/it"), terms, FOLDER, "a" * 64)
     assert (plain.host, plain.speculation) == ("/run/it", False)
-
-
-def test_traces_go_where_the_user_says() -> None:
-    plan = put_behind_gate(
-        bare_plan("--model", "m", "--otlp-traces-endpoint", "grpc://localhost:4317"), FOLDER
-    )
-    argv = plan.argv()
-    assert argv[argv.index("--otlp-traces-endpoint") + 1] == "grpc://localhost:4317"
-
-
-def test_the_gate_logs_into_the_runs_folder() -> None:
-    gate = describe_gate(bare_plan(), Terms(), FOLDER, "a" * 64)
-    assert gate.access_log == FOLDER.path / "access.jsonl"
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,6 @@ def make_group(rank: int, port: int = 1) -> Group:
 
 
 class Clock:
-    """A time that the test moves."""
-
     now = 0.0
 
     def __call__(self) -> float:

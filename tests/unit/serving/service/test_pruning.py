@@ -18,11 +18,6 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-@pytest.fixture
-def proc(tmp_path: Path) -> FakeProc:
-    return FakeProc(tmp_path / "proc")
-
-
 def names(root: Path) -> set[str]:
     return {path.name for path in root.iterdir()}
 

@@ -109,10 +109,8 @@ class GroupStage:
         self._serving.append(asyncio.create_task(one.serve()))
 
     async def reach_ready(self, times: int = 1) -> None:
-        """Wait until both ranks are ready so many times."""
         await self.head.reach("ready", times)
         await self.follower.reach("ready", times)
 
     def messages(self) -> str:
-        """Return what both were told."""
         return f"{self.head.messages()}\n---\n{self.follower.messages()}"

@@ -58,7 +58,6 @@ def put_a_file_there(stage: Stage) -> Callable[[], None]:
 
 
 def remove_it(stage: Stage) -> Callable[[], None]:
-    """Remove the folder."""
     shutil.rmtree(stage.folder.path)
     return lambda: None
 
@@ -190,7 +189,6 @@ def test_an_engine_that_dies_over_an_unwritable_folder_is_replaced(make_stage: M
 
 
 async def replace_engine(stage: Stage) -> None:
-    """Kill the engine and wait until the next one is ready."""
     started = stage.count_starts()
     os.kill(stage.pid(), signal.SIGKILL)
     while stage.count_starts() == started:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -31,11 +30,6 @@ os.fork()
 os.write(1, b"up\n")
 signal.pause()
 """
-
-
-@pytest.fixture
-def proc(tmp_path: Path) -> FakeProc:
-    return FakeProc(tmp_path)
 
 
 def test_a_session_is_found_leader_first_and_without_strangers(proc: FakeProc) -> None:

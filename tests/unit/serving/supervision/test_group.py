@@ -30,7 +30,6 @@ def stage(tmp_path: Path, host: Host) -> GroupStage:
 
 @pytest.fixture(autouse=True)
 def hurry(hurried: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have followers and links wait for nothing, too."""
     monkeypatch.setattr(follower, "WATCH_EVERY_SECONDS", 0.05)
     monkeypatch.setattr(peers, "LOOK_EVERY_SECONDS", 0.02)
     monkeypatch.setattr(follower, "LOOK_EVERY_SECONDS", 0.02)

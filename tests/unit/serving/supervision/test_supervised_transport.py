@@ -90,15 +90,14 @@ class Manager:
 
 
 @pytest.fixture(params=["path", "abstract"])
-def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Manager]]:
+def systemd(request: pytest.FixtureRequest, tmp_path: Path, stage: Stage) -> Iterator[Manager]:
+    """Have the stage's supervisor started by systemd, with a timeout of 0.2 s."""
     name = str(tmp_path / "notify")
     at = name if request.param == "path" else f"\0{name}"
+    stage.environment |= {"NOTIFY_SOCKET": at.replace("\0", "@"), "WATCHDOG_USEC": "200000"}
     manager = Manager(at)
-    yield at.replace("\0", "@"), manager
+    yield manager
     manager.close()
-
-
-WATCHED = {"WATCHDOG_USEC": "200000"}
 
 
 async def hears(systemd: Manager, line: str) -> None:
@@ -106,11 +105,9 @@ async def hears(systemd: Manager, line: str) -> None:
 
 
 def test_systemd_hears_when_it_is_ready_that_it_lives_and_that_it_stops(
-    stage: Stage, manager: tuple[str, Manager]
+    stage: Stage, systemd: Manager
 ) -> None:
-    name, systemd = manager
     systemd.listens.set()
-    stage.environment |= {"NOTIFY_SOCKET": name, **WATCHED}
     counted: list[int] = []
 
     async def watch(stage: Stage) -> None:
@@ -135,11 +132,7 @@ def test_systemd_hears_when_it_is_ready_that_it_lives_and_that_it_stops(
     assert given.keys().isdisjoint({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
 
 
-def test_a_manager_that_was_busy_hears_of_it_later(
-    stage: Stage, manager: tuple[str, Manager]
-) -> None:
-    name, systemd = manager
-    stage.environment |= {"NOTIFY_SOCKET": name, **WATCHED}
+def test_a_manager_that_was_busy_hears_of_it_later(stage: Stage, systemd: Manager) -> None:
 
     async def listen(stage: Stage) -> None:
         await stage.reach("ready")
@@ -150,10 +143,8 @@ def test_a_manager_that_was_busy_hears_of_it_later(
     assert systemd.count("READY=1") == 1
 
 
-def test_a_supervisor_that_hangs_is_silent(stage: Stage, manager: tuple[str, Manager]) -> None:
-    name, systemd = manager
+def test_a_supervisor_that_hangs_is_silent(stage: Stage, systemd: Manager) -> None:
     systemd.listens.set()
-    stage.environment |= {"NOTIFY_SOCKET": name, **WATCHED}
 
     async def hang(stage: Stage) -> None:
         await stage.reach("ready")

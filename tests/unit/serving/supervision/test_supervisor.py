@@ -40,7 +40,6 @@ async def until_ready(stage: Stage) -> None:
 
 
 async def leave_two(stage: Stage) -> None:
-    """Leave two requests in flight that never end."""
     await stage.reach("ready")
     gate = await stage.say(GateCounts(pid=1, in_flight=2, total=2))
     assert await gate.hear(Readiness) == Readiness(state="ready")

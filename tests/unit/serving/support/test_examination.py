@@ -38,11 +38,6 @@ SOUND = change(load_host("gb10"), "software", engine=VLLM)
 
 
 @pytest.fixture
-def proc(tmp_path: Path) -> FakeProc:
-    return FakeProc(tmp_path / "proc")
-
-
-@pytest.fixture
 def site(tmp_path: Path, proc: FakeProc, monkeypatch: pytest.MonkeyPatch) -> Site:
     usage = SimpleNamespace(total=900 * GIB, free=300 * GIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)

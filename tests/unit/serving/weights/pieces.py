@@ -14,12 +14,10 @@ def make_shard(size: int, *, seed: int = 1) -> bytes:
 
 
 def make_index(*shards: str) -> bytes:
-    """Make the index of these shards."""
     return json.dumps({"weight_map": {f"tensor {shard}": shard for shard in shards}}).encode()
 
 
 def flip(content: bytes, at: int = -1) -> bytes:
-    """Change one bit of one byte."""
     changed = bytearray(content)
     changed[at] ^= 1
     return bytes(changed)

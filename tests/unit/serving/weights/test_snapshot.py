@@ -63,7 +63,6 @@ class HubBench:
         )
 
     def refuse(self, kind: type[SlipstreamError], revision: str | None = None) -> SlipstreamError:
-        """Obtain in vain."""
         with pytest.raises(kind) as caught:
             self.obtain(revision)
         return caught.value

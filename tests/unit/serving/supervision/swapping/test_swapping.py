@@ -95,7 +95,6 @@ class Theatre:
         return self.stage.serve(play)
 
     def serve_and_swap(self) -> Swap:
-        """Serve, order the new drafter, and return what became of it."""
         swap: Swap = self.serve(lambda _: self.swap(self.new))
         return swap
 

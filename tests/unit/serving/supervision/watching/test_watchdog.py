@@ -80,13 +80,6 @@ def test_an_engine_is_judged_by_what_it_generates(
     assert (health.ready, health.stuck) == (ready, stuck)
 
 
-def test_a_judgement_says_why() -> None:
-    assert judge(see()).reason == "nothing generated yet"
-    assert judge(see(token=4)).reason == "last token 4 s ago"
-    stuck = judge(see(token=61, in_flight=3, failed=2))
-    assert stuck.reason == "no token for 61 s, 3 in flight, 2 failed probes"
-
-
 @pytest.mark.parametrize(
     ("seen", "last_probe", "probe"),
     [
