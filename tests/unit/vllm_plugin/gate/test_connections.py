@@ -75,15 +75,22 @@ ENDLESS = [
     b"GET /v1/models HTTP/1.1\r\nHost: e\r\n" + b"X-A: a\r\n" * 9000,
     b"GET /" + b"a" * 9000,
 ]
+LONG_HEADER = b"GET /livez HTTP/1.1\r\na: " + b"b" * 5000 + b"\r\n\r\n"
+WHOLE = [
+    b"GET /livez HTTP/1.1\r\n" + b"a: b\r\n" * 101 + b"\r\n",
+    LONG_HEADER,
+    b"GET /livez?" + b"a" * 5000 + b" HTTP/1.1\r\n\r\n",
+]
 
 
-@pytest.mark.parametrize("head", ENDLESS, ids=["one header", "many headers", "path"])
-def test_an_endless_head_ends_its_connection(tmp_path: Path, head: bytes) -> None:
+@pytest.mark.parametrize("head", [*ENDLESS, *WHOLE], ids=lambda head: str(head[-30:]))
+def test_a_large_or_endless_head_ends_its_connection(tmp_path: Path, head: bytes) -> None:
     engine = Living()
     with serve_as_vllm(make_living_gate(tmp_path, engine)) as port:
+        assert status_of(send_raw(port, head)) == 431
         with connect(port) as connection:
-            connection.sendall(head[:3000])
-            connection.sendall(head[3000:])
+            connection.sendall(head[:500])
+            connection.sendall(head[500:])
             assert status_of(read_to_end(connection)) == 431
         assert status_of(send_raw(port, request("/v1/models"))) == 200
     assert engine.paths == ["/v1/models"]
@@ -134,7 +141,7 @@ def test_the_second_request_of_a_connection_is_held_to_it_too(tmp_path: Path) ->
         connection.sendall(b"GET /livez HTTP/1.1\r\nHost: e\r\n\r\n")
         assert status_of(connection.recv(65536)) == 200
         connection.sendall(b"GET /livez HT")
-        assert status_of(read_to_end(connection)) == 408
+        assert b"HTTP/1.1 408" in read_to_end(connection)
 
 
 def test_a_slow_answer_and_a_large_body_are_no_head(tmp_path: Path) -> None:
@@ -146,19 +153,6 @@ def test_a_slow_answer_and_a_large_body_are_no_head(tmp_path: Path) -> None:
         time.sleep(0.5)
         connection.sendall(body[-1:])
         assert status_of(read_to_end(connection)) == 200
-
-
-WHOLE = {
-    "headers": b"GET /livez HTTP/1.1\r\n" + b"a: b\r\n" * 101 + b"\r\n",
-    "a header": b"GET /livez HTTP/1.1\r\na: " + b"b" * 5000 + b"\r\n\r\n",
-    "a target": b"GET /livez?" + b"a" * 5000 + b" HTTP/1.1\r\n\r\n",
-}
-
-
-@pytest.mark.parametrize("what", WHOLE)
-def test_a_large_head_is_refused_also_if_it_comes_at_once(tmp_path: Path, what: str) -> None:
-    with serve_as_vllm(make_living_gate(tmp_path, Living())) as port:
-        assert status_of(send_raw(port, WHOLE[what])) == 431
 
 
 ALIVE = b"GET /livez HTTP/1.1\r\nHost: e\r\n"
@@ -198,7 +192,7 @@ def test_two_requests_at_once_are_answered_and_a_third_is_not(tmp_path: Path) ->
     assert len(engine.paths) == 4
 
 
-@pytest.mark.parametrize("junk", [b"\x00\x01\r\n\r\n", WHOLE["a header"]])
+@pytest.mark.parametrize("junk", [b"\x00\x01\r\n\r\n", LONG_HEADER])
 def test_what_comes_behind_a_request_does_not_get_into_its_answer(
     tmp_path: Path, junk: bytes
 ) -> None:

@@ -29,7 +29,9 @@ OTHER_ROUTES = {
         *("/invocations", "/inference/v1/generate", "/v1/chat/completions/batch", "/tokenize"),
         *("/v1/completions/render", "/v1/load_lora_adapter", "/generative_scoring", "/v1/models"),
         *("/scale_elastic_ep", "/collective_rpc", "/v1/embeddings", "/v1/responses/render"),
-        *("/v1/responses/resp_1", "/v1/responses/resp_1/cancel/"),
+        *("/v1/responses/resp_1", "/v1/responses/resp_1/cancel/", "/update_weights"),
+        *("/init_weight_transfer_engine", "/start_weight_update", "/start_draft_weight_update"),
+        *("/finish_weight_update", "/pause", "/resume"),
     ),
     "GET": (
         *("/v1/responses", "/v1/responses/1", "/v1/responses/resp_", "/v1/responses/resp_%2e"),

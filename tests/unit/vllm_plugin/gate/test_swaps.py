@@ -5,11 +5,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from slipstream.serving.messages import DrafterOrder, DrafterResult
 from slipstream.vllm_plugin.gate.run_link import carry_out
-from tests.unit.vllm_plugin.gate.pieces import Engine, ask, make_gate
 
 ORDER = DrafterOrder(folder=Path("/new"), previous=Path("/old"), is_return=False)
 
@@ -71,17 +68,3 @@ def test_two_drafters_that_cannot_be_loaded_are_told() -> None:
     result = carry(Client(lambda info: not info["check_only"]))
     assert result.outcome == "broken"
     assert result.error == "no /new; nor could the drafter before be loaded: no /old"
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        *("/init_weight_transfer_engine", "/start_weight_update", "/start_draft_weight_update"),
-        *("/update_weights", "/finish_weight_update", "/pause", "/resume", "/collective_rpc"),
-    ],
-)
-def test_no_client_reaches_a_route_of_weight_transfer(tmp_path: Path, path: str) -> None:
-    engine = Engine()
-    gate = make_gate(tmp_path, engine)
-    assert ask(gate, path, json={"update_info": {"folder": "/tmp"}}).status_code == 404
-    assert engine.scopes == []

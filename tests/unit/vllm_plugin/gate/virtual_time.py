@@ -9,6 +9,15 @@ Result = TypeVar("Result")
 P = ParamSpec("P")
 
 
+class Clock:
+    """A time that passes when told."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """Never sleeps."""
 

@@ -96,31 +96,26 @@ def test_checking_changes_nothing(make: Make, tmp_path: Path, calls: list[str]) 
     assert calls == []
 
 
+@pytest.mark.parametrize(
+    ("fails", "fault", "left"),
+    [
+        ([True, False], RuntimeError, 10.0),
+        ([False, True, False], RuntimeError, 20.0),
+        ([True, True], OSError, None),
+    ],
+    ids=["the first", "one after a swap", "the one before, too"],
+)
 def test_a_drafter_that_cannot_be_loaded_leaves_the_one_before(
-    make: Make, tmp_path: Path, calls: list[str]
+    make: Make, tmp_path: Path, fails: list[bool], fault: type[Exception], left: float | None
 ) -> None:
-    engine = make(fails=[True, False])
-    with pytest.raises(RuntimeError, match="was not loaded: a read error"):
+    engine = make(fails=[*fails])
+    if not fails[0]:
         engine.update_weights({"folder": str(tmp_path / "new")})
-    assert calls == ["initialize", "load", "finalize"] * 2
-    assert torch.equal(engine.model.model._fused_kv_weight, expect(10.0))
-
-
-def test_after_a_swap_the_one_before_is_the_one_that_was_swapped_in(
-    make: Make, tmp_path: Path
-) -> None:
-    engine = make(fails=[False, True, False])
-    engine.update_weights({"folder": str(tmp_path / "new")})
     save(tmp_path / "third", 30.0)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(fault, match="a read error"):
         engine.update_weights({"folder": str(tmp_path / "third")})
-    assert torch.equal(engine.model.model._fused_kv_weight, expect(20.0))
-
-
-def test_a_failure_of_both_is_told(make: Make, tmp_path: Path) -> None:
-    engine = make(fails=[True, True])
-    with pytest.raises(OSError, match="a read error"):
-        engine.update_weights({"folder": str(tmp_path / "new")})
+    assert engine.model.calls == ["initialize", "load", "finalize"] * len(fails)
+    assert left is None or torch.equal(engine.model.model._fused_kv_weight, expect(left))
 
 
 @pytest.mark.parametrize(
@@ -137,6 +132,10 @@ def test_tensors_that_have_no_place_are_refused_before_anything_changes(
     save(tmp_path / "other", 1.0, **more)
     with pytest.raises(ValueError, match=message):
         make().update_weights({"folder": str(tmp_path / "other")})
+    for where in ("other", "old"):
+        (tmp_path / where / "mask_embedding.pt").touch()
+        with pytest.raises(ValueError, match=f"{where} has a mask_embedding"):
+            make().update_weights({"folder": str(tmp_path / "other")})
     assert calls == []
 
 
@@ -151,13 +150,6 @@ def test_a_folder_without_whole_safetensors_is_refused(
         with pytest.raises((ValueError, SafetensorError), match=r"safetensors|header"):
             engine.update_weights({"folder": str(tmp_path / "empty")})
     assert calls == []
-
-
-@pytest.mark.parametrize("where", ["old", "new"])
-def test_a_mask_embedding_of_its_own_is_refused(make: Make, tmp_path: Path, where: str) -> None:
-    (tmp_path / where / "mask_embedding.pt").touch()
-    with pytest.raises(ValueError, match="mask_embedding"):
-        make().update_weights({"folder": str(tmp_path / "new")})
 
 
 def test_a_drafter_of_an_unknown_class_is_refused(make: Make, tmp_path: Path) -> None:

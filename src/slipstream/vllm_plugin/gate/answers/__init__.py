@@ -86,9 +86,14 @@ async def send_refusal(send: Send, refusal: Refusal, *, method: str, path: str) 
 async def send_json(
     send: Send, status: int, document: object, headers: tuple[tuple[bytes, bytes], ...] = ()
 ) -> None:
-    body = json.dumps(document).encode()
+    await send_body(send, status, b"application/json", json.dumps(document).encode(), headers)
+
+
+async def send_body(
+    send: Send, status: int, kind: bytes, body: bytes, headers: tuple[tuple[bytes, bytes], ...]
+) -> None:
     length = (b"content-length", str(len(body)).encode())
-    own = [(b"content-type", b"application/json"), length, *headers]
+    own = [(b"content-type", kind), length, *headers]
     await send({"type": "http.response.start", "status": status, "headers": own})
     await send({"type": "http.response.body", "body": body, "more_body": False})
 

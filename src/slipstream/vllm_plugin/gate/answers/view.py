@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from slipstream.serving.access.gate_file import is_loopback
-from slipstream.vllm_plugin.gate.answers import Scope, Send
+from slipstream.vllm_plugin.gate.answers import Scope, Send, send_body
 from slipstream.vllm_plugin.gate.answers.metrics import open_metrics
 from slipstream.vllm_plugin.gate.run_link import RunLink
 
@@ -81,10 +81,12 @@ class View:
 
     async def answer(self, route: str, send: Send) -> None:
         if route == PAGE:
-            await _send(send, b"text/html; charset=utf-8", self._page.encode(), self._policy)
+            kind, body, policy = b"text/html; charset=utf-8", self._page, self._policy
         else:
-            document = json.dumps(self._describe(), allow_nan=False).encode()
-            await _send(send, b"application/json", document, _CLOSED)
+            body = json.dumps(self._describe(), allow_nan=False)
+            kind, policy = b"application/json", _CLOSED
+        headers = ((b"content-security-policy", policy.encode()), *_HEADERS)
+        await send_body(send, 200, kind, body.encode(), headers)
 
     def _describe(self) -> dict[str, object]:
         steering = self._run.steering
@@ -121,14 +123,3 @@ def _make_policy(page: str) -> str:
 def _hash(contents: list[str]) -> str:
     digests = (b64encode(sha256(one.encode()).digest()).decode() for one in contents)
     return " ".join(f"'sha256-{digest}'" for digest in digests)
-
-
-async def _send(send: Send, kind: bytes, body: bytes, policy: str) -> None:
-    headers = [
-        (b"content-type", kind),
-        (b"content-length", str(len(body)).encode()),
-        (b"content-security-policy", policy.encode()),
-        *_HEADERS,
-    ]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})

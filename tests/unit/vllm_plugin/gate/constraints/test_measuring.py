@@ -38,20 +38,12 @@ from tests.unit.vllm_plugin.gate.pieces import (
     make_scope,
     read_error,
 )
+from tests.unit.vllm_plugin.gate.virtual_time import Clock, virtually
 
 FITS = Verdict("fits", 20)
 COSTLY = Verdict("costly", 3000, why="it takes too long")
 FAULTY = Verdict("faulty", 9, why="maxLength must be an integer")
 NAMES = ("a", "b", "c", "d")
-
-
-class Clock:
-    """A time that passes when told."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Slow(Measured):
@@ -245,49 +237,42 @@ def test_the_probes_form_is_the_supervisors() -> None:
     assert key_ring.PROBE_SCHEMA == PROBE_SCHEMA
 
 
-def test_keys_take_turns_one_constraint_each(tmp_path: Path) -> None:
-    async def run() -> tuple[Slow, list[httpx.Response]]:
-        gate._constraints.worker = worker = Slow()
-        several = [(keys[0], n) for n in range(5)] + [(keys[1], 10), (keys[2], 11)]
-        asking = ask_each(gate, several)
-        await asyncio.sleep(0.05)
-        assert worker.running == CHILDREN
-        worker.go_on.set()
-        return worker, await asyncio.gather(*asking)
-
+@virtually
+async def test_keys_take_turns_one_constraint_each(tmp_path: Path) -> None:
     gate, keys, _ = keyed_gate(tmp_path, Engine())
-    worker, answers = asyncio.run(run())
-    assert {answer.status_code for answer in answers} == {200}
+    gate._constraints.worker = worker = Slow()
+    several = [(keys[0], n) for n in range(5)] + [(keys[1], 10), (keys[2], 11)]
+    asking = ask_each(gate, several)
+    await asyncio.sleep(0.05)
+    assert worker.running == CHILDREN
+    worker.go_on.set()
+    assert {answer.status_code for answer in await asyncio.gather(*asking)} == {200}
     asked = [int(forms[0].text.split('"p')[2].split('"')[0]) for forms in worker.asked]
     assert asked.index(11) < asked.index(2)
     assert worker.most_running == CHILDREN
 
 
-def test_the_same_new_one_from_several_is_measured_once_per_key_at_most(tmp_path: Path) -> None:
-    async def run() -> int:
-        gate._constraints.worker = worker = Slow()
-        asking = ask_each(gate, [(keys[0], 0)] * 5)
-        await asyncio.sleep(0.05)
-        worker.go_on.set()
-        assert {one.status_code for one in await asyncio.gather(*asking)} == {200}
-        return len(worker.asked)
-
+@virtually
+async def test_the_same_new_one_from_several_is_measured_once(tmp_path: Path) -> None:
     gate, keys, _ = keyed_gate(tmp_path, Engine())
-    assert asyncio.run(run()) == 1
+    gate._constraints.worker = worker = Slow()
+    asking = ask_each(gate, [(keys[0], 0)] * 5)
+    await asyncio.sleep(0.05)
+    worker.go_on.set()
+    assert {one.status_code for one in await asyncio.gather(*asking)} == {200}
+    assert len(worker.asked) == 1
 
 
-def test_a_queue_has_an_end(tmp_path: Path) -> None:
-    async def run() -> list[int]:
-        gate._constraints.worker = worker = Slow()
-        asking = ask_each(gate, [(keys[0], number) for number in range(MOST_WAITING + 1)])
-        early, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
-        worker.go_on.set()
-        await asyncio.gather(*asking)
-        return [task.result().status_code for task in early]
-
+@virtually
+async def test_a_queue_has_an_end(tmp_path: Path) -> None:
     own = {"keys": {"requests_at_once": 1000}, "new_schemas_per_minute": 1000}
     gate, keys, _ = keyed_gate(tmp_path, Engine(), **own)
-    assert asyncio.run(run()) == [429]
+    gate._constraints.worker = worker = Slow()
+    asking = ask_each(gate, [(keys[0], number) for number in range(MOST_WAITING + 1)])
+    early, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+    worker.go_on.set()
+    await asyncio.gather(*asking)
+    assert [task.result().status_code for task in early] == [429]
 
 
 def test_a_client_that_leaves_ends_its_measurement_and_has_had_the_time(tmp_path: Path) -> None:
@@ -310,16 +295,14 @@ def test_a_client_that_leaves_ends_its_measurement_and_has_had_the_time(tmp_path
     assert ask(gate, key=one, json=HELLO | hold_to(9)).status_code == 429
 
 
-def test_whoever_leaves_the_queue_holds_up_nobody(tmp_path: Path) -> None:
-    async def run() -> list[int]:
-        gate._constraints.worker = worker = Slow()
-        asking = ask_each(gate, [(keys[number % 3], number) for number in range(9)])
-        await asyncio.sleep(0.05)
-        worker.go_on.set()
-        for task in asking[3:6]:
-            task.cancel()
-        done = await asyncio.gather(*asking, return_exceptions=True)
-        return [one.status_code for one in done if isinstance(one, httpx.Response)]
-
+@virtually
+async def test_whoever_leaves_the_queue_holds_up_nobody(tmp_path: Path) -> None:
     gate, keys, _ = keyed_gate(tmp_path, Engine())
-    assert asyncio.run(asyncio.wait_for(run(), 30)) == [200] * 6
+    gate._constraints.worker = worker = Slow()
+    asking = ask_each(gate, [(keys[number % 3], number) for number in range(9)])
+    await asyncio.sleep(0.05)
+    worker.go_on.set()
+    for task in asking[3:6]:
+        task.cancel()
+    done = await asyncio.wait_for(asyncio.gather(*asking, return_exceptions=True), 30)
+    assert [one.status_code for one in done if isinstance(one, httpx.Response)] == [200] * 6

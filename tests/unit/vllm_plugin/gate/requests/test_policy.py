@@ -346,7 +346,8 @@ def test_odd_tools_are_the_engines_to_refuse(tools: Any) -> None:
 
 def test_a_response_has_the_id_that_is_logged(tmp_path: Path, engine: Engine) -> None:
     gate, (key, _) = keyed_gate(tmp_path, engine, {}, {})
-    answer = ask(gate, RESPONSES, key=key, json={**RESPONSE, "request_id": None})
+    stored = dict.fromkeys(("background", "previous_response_id", "conversation", "request_id"))
+    answer = ask(gate, RESPONSES, key=key, json={**RESPONSE, **stored, "store": True})
     assert engine.document["request_id"] == f"resp_{answer.headers['x-request-id']}"
     assert len(engine.document["cache_salt"]) == 64
     assert int(engine.headers[b"content-length"]) == len(engine.bodies[0])

@@ -35,16 +35,9 @@ from tests.unit.vllm_plugin.gate.pieces import (
     wait_until,
 )
 from tests.unit.vllm_plugin.gate.test_sockets import connect, serve, status_of
+from tests.unit.vllm_plugin.gate.virtual_time import Clock
 
 HALF = 2**19
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def enter(limits: CallerLimits, caller: Caller) -> None:
