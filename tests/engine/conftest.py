@@ -16,7 +16,7 @@ from tests.engine.prompts import CHAT_PROMPTS, ECHOED_WORD, REPETITIONS
 from tests.engine.server import Server, run_server
 
 RunArm = Callable[[str, str], Arm]
-LONGEST = "test_verify.py"
+LONGEST = ("test_verify.py", "test_tune.py")
 
 # A shell's background job ignores interrupts, which some tests send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -40,8 +40,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest file: begun last, it runs beside a worker with nothing to do."""
-    items.sort(key=lambda item: item.path.name != LONGEST)
+    """Begin with the longest files: begun last, one runs beside a worker with nothing to do."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -172,3 +172,13 @@ def count_alive(pids: Sequence[int]) -> int:
 
 def read_lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
+
+
+def find_secret(key: str, service: Service) -> list[str]:
+    """Name every file of the run and every process of it in which a key is written."""
+    folder, run = service.newest
+    pids = [run.supervisor.pid, *service.find_processes().values()]
+    files = [path for path in folder.path.rglob("*") if path.is_file()]
+    files += [Path(f"/proc/{pid}/{name}") for pid in pids for name in ("cmdline", "environ")]
+    assert len(files) > 10
+    return [str(file) for file in files if key.encode() in file.read_bytes()]

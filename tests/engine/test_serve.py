@@ -24,6 +24,7 @@ from tests.engine.service import (
     Service,
     ask_in_crowd,
     count_alive,
+    find_secret,
     read_lines,
 )
 
@@ -170,6 +171,7 @@ def test_a_stop_lets_open_streams_end_and_no_new_request_in(service: Service) ->
     assert service.newest[1].state == "stopped"
 
 
+@pytest.mark.weekly
 def test_an_engine_that_crashes_with_drafts_ends_up_serving_plain(
     target: Path, tmp_path: Path
 ) -> None:
@@ -198,16 +200,6 @@ def test_an_engine_that_crashes_with_drafts_ends_up_serving_plain(
         assert find_secret(key, service) == []
     finally:
         service.end()
-
-
-def find_secret(key: str, service: Service) -> list[str]:
-    """Name every file of the run and every process of it in which a key is written."""
-    folder, run = service.newest
-    pids = [run.supervisor.pid, *service.find_processes().values()]
-    files = [path for path in folder.path.rglob("*") if path.is_file()]
-    files += [Path(f"/proc/{pid}/{name}") for pid in pids for name in ("cmdline", "environ")]
-    assert len(files) > 10
-    return [str(file) for file in files if key.encode() in file.read_bytes()]
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "oversized"])

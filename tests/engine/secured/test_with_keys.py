@@ -13,6 +13,7 @@ from tests.engine.secured.clients import (
     connect,
 )
 from tests.engine.secured.conftest import Secured
+from tests.engine.service import find_secret
 
 pytestmark = pytest.mark.engine
 
@@ -51,3 +52,7 @@ def test_the_client_of_anthropic_is_let_in_by_its_key_alone(
             with pytest.raises(anthropic.AuthenticationError) as refused:
                 call_by_messages(asking, model)
             assert refused.value.body["type"] == "error"
+
+
+def test_the_key_is_in_no_file_and_no_process_of_the_run(secured: Secured, key: str) -> None:
+    assert find_secret(key, secured.service) == []

@@ -24,7 +24,6 @@ from typing import Any
 
 from slipstream.vllm_plugin.gate.constraints.patterns import is_plain
 
-NICE = 10
 PR_SET_PDEATHSIG = 1
 MEMORY_BYTES = 256 * 2**20
 # Parts of what a job may take: vLLM reads a constraint on the API server's event loop, and fills
@@ -270,7 +269,9 @@ def _read_lines(file: int) -> Iterator[list[Line]]:
 
 
 def main() -> None:
-    os.nice(NICE)
+    # It takes what the engine leaves of the cores: a measurement may wait, a token may not.
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     # Where memory runs out, the system ends this process and its children before the engine.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
