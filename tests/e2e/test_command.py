@@ -79,8 +79,8 @@ def test_a_plan_of_a_local_pair_is_ready_to_run_here(pair: tuple[str, str]) -> N
     assert plan.find("--kv-cache-memory-bytes") is not None
 
 
-def test_inspecting_a_wrong_pair_leaves_with_1_and_names_the_fault(pair: tuple[str, str]) -> None:
-    outcome = slipstream("inspect", pair[1], "--drafter", pair[0])
+def test_a_wrong_pair_leaves_with_1_and_names_the_fault(pair: tuple[str, str]) -> None:
+    outcome = slipstream("models", pair[1], "--drafter", pair[0])
     assert outcome.returncode == 1
     assert "refused (not-a-drafter)" in outcome.stdout
 

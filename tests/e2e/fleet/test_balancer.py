@@ -281,6 +281,7 @@ def test_the_group_with_the_fewest_requests_gets_the_next_one(site: Site) -> Non
             await asyncio.gather(*busy)
         return [*found, least]
 
+    wait_until(site.are_all_open)
     *found, least = asyncio.run(ask())
     assert set(found) == {least}
 
