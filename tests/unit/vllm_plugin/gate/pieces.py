@@ -173,7 +173,7 @@ def make_scope(raw_path: bytes, **parts: Any) -> Scope:
 
 def wait_until(condition: Callable[[], bool]) -> None:
     """Wait for what another thread or process does soon."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass"
         time.sleep(0.01)

@@ -197,6 +197,10 @@ class Worker:
 
 def _run_child(compiler: Compiler, line: Line, writing: int) -> None:
     """Measure the forms of a job within its limits, and never return."""
+    # It takes what the engine leaves of the cores: a measurement may wait, a token may not. The
+    # worker itself does not: nobody unprivileged comes back from there, and it must end in time.
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     try:
         _limit(line["most_milliseconds"])
         random.seed()
@@ -269,9 +273,7 @@ def _read_lines(file: int) -> Iterator[list[Line]]:
 
 
 def main() -> None:
-    # It takes what the engine leaves of the cores: a measurement may wait, a token may not.
-    with suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    os.nice(10)
     # Where memory runs out, the system ends this process and its children before the engine.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
