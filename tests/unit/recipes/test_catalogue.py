@@ -13,7 +13,7 @@ from slipstream.recipes.loading import SHIPPED
 RECIPES = load_recipes()
 KNOWN_BAD = load_known_bad()
 # Kinds that no portrait ships for, and the two whose makers have no NVML to be probed through.
-UNPORTRAYED = {"rtx-4090", "rtx-pro-6000", "arc-b70", "mi300"}
+UNPORTRAYED = {"rtx-4090", "rtx-pro-6000", "h200", "arc-b70", "mi300"}
 KINDS = {name_kind(load_host(machine)) for machine in list_machines()} | UNPORTRAYED
 ENGINE = (0, 32)
 
@@ -26,6 +26,7 @@ def is_older(version: str) -> bool:
 
 def test_every_file_is_loaded_and_named_as_its_entry() -> None:
     assert {recipe.name for recipe in RECIPES} == {path.stem for path in SHIPPED.glob("*.toml")}
+    assert len(RECIPES) >= 45
     assert {entry.name for entry in KNOWN_BAD} == {
         path.stem for path in SHIPPED.glob("known-bad/*.toml")
     }
