@@ -12,7 +12,10 @@ from slipstream.recipes.recipe import KnownModel, PublishedDrafter, Recipe
 # What two descriptions of the same files cannot disagree about.
 _IDENTITY = ("hidden_size", "layer_count")
 _DRAFT_IDENTITY = ("family", "block_size", "target_layer_ids")
-_COMPLETED = ("hidden_size", "attention_heads", "vocabulary_size", "context", "dtype", "weights")
+_COMPLETED = (
+    *("hidden_size", "attention_heads", "vocabulary_size", "context", "dtype", "weights"),
+    *("conversation", "predicting_layers", "gated"),
+)
 
 
 SearchHub = Callable[[tuple[str, ...]], tuple[HubDrafter, ...]]
@@ -40,11 +43,14 @@ class Library:
         for entry in self.load_drafters():
             if (entry.drafter or "").lower() == name.lower():
                 return entry.facts or _describe_bare(entry)
-        by_stem = (
-            model for model in self.load_models() if name_stem(model.facts.name) == name_stem(name)
-        )
-        known = next(by_stem, None)
+        known = self.find_model(name)
         return None if known is None else known.describe(name)
+
+    def find_model(self, name: str) -> KnownModel | None:
+        """Return the known model that a name is of, or is a build of."""
+        stem = name_stem(name)
+        models = (model for model in self.load_models() if name_stem(model.facts.name) == stem)
+        return next(models, None)
 
     def knows(self, name: str) -> bool:
         """Return whether a name is that of a published drafter, or of what one was made for."""
@@ -53,6 +59,18 @@ class Library:
             (entry.drafter or "").lower() == lower or name_stem(entry.target) == stem
             for entry in self.load_drafters()
         )
+
+
+def find_smaller_builds(target: str, library: Library) -> tuple[tuple[str, str, int], ...]:
+    """Return the name, scheme and bytes of a model's smaller published builds, largest first."""
+    model = library.find_model(target)
+    own = model.describe(target).weights if model else None
+    smaller = [
+        (build.name, build.scheme, build.total_bytes)
+        for build in (model.builds if model else ())
+        if own is None or build.total_bytes < own.total_bytes
+    ]
+    return tuple(sorted(smaller, key=lambda build: -build[2]))
 
 
 def _describe_bare(entry: PublishedDrafter) -> Checkpoint | None:
