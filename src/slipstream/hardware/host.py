@@ -1,23 +1,21 @@
 """`Host`: the description of one machine that every later stage plans from.
 
 None always means 'could not tell', never zero and never 'no'. What stood in for an answer
-that could not be had is said in `remarks`. Some machines ship with the package (`machines/`, as
-`slipstream probe --json` writes them), so that a plan can be made for one from anywhere.
+that could not be had is said in `remarks`.
 """
 
 from datetime import datetime
-from pathlib import Path
 from typing import Literal
 
-from slipstream.errors import InvalidInputError, UnsupportedHostError
-from slipstream.records import Record, read_record
+from slipstream.errors import UnsupportedHostError
+from slipstream.records import Record
 
 Platform = Literal["linux", "darwin", "windows", "other"]
 Container = Literal["none", "docker", "podman", "kubernetes", "other"]
 MemoryKind = Literal["unified", "discrete"]
+Link = Literal["nvlink", "pcie"]
 # Without one of these, oneDNN converts every bfloat16 operand to float32 first.
 BFLOAT16_FEATURES = frozenset({"amx_bf16", "avx512_bf16", "bf16", "svebf16"})
-MACHINES = Path(__file__).parent / "machines"
 # Kinds of machine, as recipes and plans name them, by a part of the accelerator's name.
 _KINDS = {
     "GB10": "gb10",
@@ -34,8 +32,19 @@ _KINDS = {
 _CPU_ARCHITECTURES = {"x86_64": "avx2", "aarch64": "asimd"}
 
 
+class MemoryUser(Record):
+    """A process that uses an accelerator's memory; one of another container has no name here."""
+
+    pid: int
+    name: str | None
+    size_bytes: int | None
+
+
 class Accelerator(Record):
-    """One GPU, as its driver describes it."""
+    """One GPU, as its driver describes it.
+
+    `link` is how it reaches the other GPUs of the machine, None for a single one or if unknown.
+    """
 
     index: int
     name: str
@@ -48,10 +57,15 @@ class Accelerator(Record):
     power_limit_watts: float | None
     clock_mhz: int | None
     clock_limit_mhz: int | None
+    link: Link | None = None
+    users: tuple[MemoryUser, ...] = ()
 
 
 class Processor(Record):
-    """The CPU: its name, the usable part of it and its features."""
+    """The CPU: its name, the usable part of it and its features.
+
+    `quota_cpus` is the CPU time that a container may use, in CPUs; None is no limit.
+    """
 
     model: str | None
     architecture: str
@@ -60,6 +74,7 @@ class Processor(Record):
     numa_nodes: int | None
     features: tuple[str, ...]
     usable_cpus: tuple[int, ...] | None = None
+    quota_cpus: float | None = None
 
     @property
     def cpus(self) -> tuple[int, ...] | None:
@@ -130,7 +145,7 @@ class Software(Record):
 
 
 class Host(Record):
-    """One machine at one moment."""
+    """One machine at one moment, or `machines` equal ones that are linked."""
 
     schema_version: Literal[1] = 1
     origin: str
@@ -145,6 +160,7 @@ class Host(Record):
     fabric: tuple[FabricPort, ...]
     software: Software
     remarks: tuple[str, ...]
+    machines: int = 1
 
 
 def name_kind(host: Host) -> str | None:
@@ -153,24 +169,6 @@ def name_kind(host: Host) -> str | None:
         return "cpu"
     name = host.accelerators[0].name
     return next((kind for part, kind in _KINDS.items() if part in name), None)
-
-
-def list_machines() -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in MACHINES.glob("*.json")))
-
-
-def load_host(name_or_file: str) -> Host:
-    """Return a machine by its name, or from a file that `slipstream probe --json` wrote."""
-    if name_or_file in list_machines():
-        return read_record(MACHINES / f"{name_or_file}.json", Host, hint="install slipstream again")
-    path = Path(name_or_file).expanduser()
-    if not path.exists():
-        raise InvalidInputError(
-            f"there is no file {name_or_file}, and no known machine of that name",
-            details=(f"known: {', '.join(list_machines())}",),
-            hint="slipstream probe --json > FILE, on that machine",
-        )
-    return read_record(path, Host, hint="slipstream probe --json > FILE")
 
 
 def find_obstacle(host: Host) -> UnsupportedHostError | None:

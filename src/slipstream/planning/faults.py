@@ -57,7 +57,7 @@ def _find_layout_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterato
             f"the model needs {settings.shards} accelerators, and this machine has {seen}",
             f"slipstream models {inputs.target.name}",
         )
-    if nodes > 1:
+    if nodes > inputs.host.machines:
         linked = any(port.active for port in inputs.host.fabric)
         state = "has an active link; the others were not found" if linked else "has no active link"
         message = f"the model needs {nodes} machines: this one {state}"

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from slipstream.hardware import find_obstacle, list_machines, load_host
-from slipstream.hardware.host import MACHINES
+from slipstream.errors import InvalidInputError
+from slipstream.hardware import Host, find_obstacle, list_machines, load_host
 
 CAPABILITIES = {
     "b200": "10.0",
@@ -25,9 +25,8 @@ def test_every_kind_of_machine_is_there() -> None:
 
 
 @pytest.mark.parametrize("name", list_machines())
-def test_a_machine_is_its_own_json_says_its_source_and_can_serve_unless_a_mac(name: str) -> None:
+def test_a_machine_says_its_source_and_can_serve_unless_a_mac(name: str) -> None:
     host = load_host(name)
-    assert (MACHINES / f"{name}.json").read_text() == host.to_json() + "\n"
     assert host.origin.startswith(("captured by", "reconstructed: "))
     assert (find_obstacle(host) is None) is (name != "apple-laptop")
 
@@ -64,3 +63,53 @@ def test_a_cpu_that_vllm_cannot_use_is_refused(changes: dict[str, Any], lack: st
     obstacle = find_obstacle(host.model_copy(update={"processor": processor}))
     assert obstacle is not None
     assert lack in obstacle.message
+
+
+@pytest.mark.parametrize(
+    ("name", "machines", "accelerators", "link"),
+    [
+        ("h100", 1, 1, None),
+        ("h100x1", 1, 1, None),
+        ("h100x8", 1, 8, "nvlink"),
+        ("rtx-5090x2", 1, 2, "pcie"),
+        ("1x-h100x2", 1, 2, "nvlink"),
+        ("2x-gb10", 2, 1, None),
+        ("4x-h100x8", 4, 8, "nvlink"),
+    ],
+)
+def test_a_name_says_how_many(name: str, machines: int, accelerators: int, link: str) -> None:
+    host = load_host(name)
+    assert (host.machines, len(host.accelerators)) == (machines, accelerators)
+    assert [one.index for one in host.accelerators] == list(range(accelerators))
+    assert {one.link for one in host.accelerators} == {link}
+    assert any(port.active for port in host.fabric) is (machines > 1)
+    assert Host.model_validate_json(host.to_json()) == host
+
+
+def test_linked_sparks_have_the_rate_of_their_ports() -> None:
+    ports = load_host("2x-gb10").fabric
+    assert [port.rate_gbit_per_s for port in ports if port.active] == [200, 200]
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("gb10x2", "--host 2x-gb10"),
+        ("cpu-serverx2", "--host 2x-cpu-server"),
+        ("h200x", "probe --json"),
+        ("0x-h100", "probe --json"),
+        ("h100x0", "probe --json"),
+        ("h100x100", "probe --json"),
+    ],
+)
+def test_a_name_that_is_no_machine_is_refused_with_what_to_type(name: str, part: str) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        load_host(name)
+    assert part in refused.value.hint
+
+
+def test_the_names_and_how_to_count_are_in_the_refusal() -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        load_host("h1000")
+    assert "h100" in refused.value.details[0]
+    assert "Nx-NAME" in refused.value.details[1]
