@@ -142,6 +142,7 @@ class Software(Record):
     cuda_driver: str | None
     docker: Docker | None
     openmp_library: str | None = None
+    packages: tuple[str, ...] = ()
 
 
 class Host(Record):

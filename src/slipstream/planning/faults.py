@@ -108,7 +108,8 @@ def _find_method_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterato
         lack = "has no MTP layers" if known else "may have no MTP layers: its files are not here"
         hint = f"slipstream plan {target.name} --method ngram"
         yield (refuse if known else warn)("mtp-layers", f"{target.name} {lack}", hint)
-    if method.package is not None:
+    package = (method.package or "").partition("==")[0]
+    if package and package not in inputs.host.software.packages:
         message = f"{method.name} needs {method.package} where the engine is installed"
         yield warn("package", message, f"pip install {method.package}")
     stages = settings.pipeline_parallel

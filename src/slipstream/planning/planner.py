@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from slipstream.checkpoints.checkpoint import Checkpoint
+from slipstream.engines.arguments import render_arguments
 from slipstream.errors import UsageError
 from slipstream.hardware import Host
 from slipstream.planning.faults import find_faults
@@ -66,7 +67,7 @@ def make_plan(
         notes=(
             *notes,
             *(() if settings.is_eager else (placement.note_compilation(inputs),)),
-            *_note_obsolete(recipe),
+            *_note_unused(inputs, settings),
             *((f"{drafter.name} is not used: {dropped.because}",) if drafter and dropped else ()),
             *conversation.list_conversation_notes(inputs, settings),
         ),
@@ -228,7 +229,15 @@ def _name_drafter(inputs: PlanInputs, drafter: Checkpoint) -> Choice[str]:
     return advised or found or Choice(drafter.name, "user", "requested")
 
 
-def _note_obsolete(recipe: Recipe | None) -> tuple[str, ...]:
-    if recipe is None:
+def _note_unused(inputs: PlanInputs, settings: EngineSettings) -> tuple[str, ...]:
+    """Name what of this machine's recipe is obsolete, unless the user asked for it again."""
+    if (recipe := inputs.recipe) is None or not inputs.recipe_fits_machine:
         return ()
-    return tuple(f"not used from {recipe.name}: {old.what}: {old.why}" for old in recipe.obsolete)
+    command = " ".join(render_arguments(settings.list_arguments())).lower()
+    unused = [
+        old.what
+        for old in recipe.obsolete
+        if old.argument is None or old.argument.lower() not in command
+    ]
+    why = f"slipstream models --recipe {recipe.name} says why"
+    return (f"not used from its recipe: {'; '.join(unused)} ({why})",) if unused else ()

@@ -148,11 +148,15 @@ def test_what_does_not_apply_is_not_set(machine: str, inputs: dict[str, Any], fl
     assert [word for word in plan(machine, **inputs).argv() if word.startswith(flag)] == []
 
 
-def test_what_is_obsolete_in_a_recipe_is_said() -> None:
-    recipe = make_recipe(obsolete=(Obsolete(what="a patch", why="upstream"),))
-    made = plan("gb10", recipe=recipe)
-    assert made.recipe == "test-recipe"
-    assert made.notes == ("not used from test-recipe: a patch: upstream",)
+def test_what_is_obsolete_in_this_machines_recipe_is_said_unless_it_is_used() -> None:
+    flash = Obsolete(what="flash", why="split", argument="--attention-backend flash_attn")
+    recipe = make_recipe(obsolete=(Obsolete(what="a patch", why="upstream"), flash))
+    (note,) = plan("gb10", recipe=recipe).notes
+    assert "a patch; flash" in note
+    asked = ("--attention-backend", "FLASH_ATTN")
+    (note,) = plan("gb10", recipe=recipe, engine=asked).notes
+    assert "flash" not in note
+    assert not any("recipe" in note for note in plan("h100", recipe=recipe).notes)
 
 
 def test_the_budget_adds_up() -> None:

@@ -38,7 +38,20 @@ def decide_utilization(inputs: PlanInputs) -> Choice[float] | None:
         headroom = DISCRETE_HEADROOM_BYTES
         why = f"{available / GIB:.1f} of {total / GIB:.1f} GiB are free, 2 GiB are left free"
     share = floor(100 * min((available - headroom) / total, MOST_UTILIZATION)) / 100
-    return Choice(max(share, 0.05), "hardware", why)
+    ours = Choice(max(share, 0.05), "hardware", why)
+    theirs = _find_most_advised(inputs)
+    return theirs if theirs is not None and theirs.value < ours.value else ours
+
+
+def _find_most_advised(inputs: PlanInputs) -> Choice[float] | None:
+    """Return a recipe's share where more of it crashed, or was never tried on unified memory."""
+    recipe, advice = inputs.recipe, inputs.local_advice
+    if recipe is None or recipe.engine != "vllm" or advice.memory_utilization is None:
+        return None
+    if advice.crashed_above is None and not inputs.is_unified:
+        return None
+    why = advice.crashed_above or "nobody ran it with more, and too much freezes the machine"
+    return Choice(advice.memory_utilization, "recipe", f"recipe {recipe.name}: {why}")
 
 
 def decide_executor(inputs: PlanInputs) -> Choice[str] | None:
@@ -103,9 +116,14 @@ def decide_dtype(inputs: PlanInputs) -> Choice[str] | None:
 
 
 def decide_loader(inputs: PlanInputs) -> Choice[str]:
-    """Load safetensors and nothing that could run code; a recipe may name a faster loader."""
+    """Load safetensors, nothing that could run code; by a recipe's loader if it is installed."""
+    advised = inputs.from_recipe(inputs.local_advice.loader)
     why = "the engine would fall back to pickled weights"
-    return inputs.from_recipe(inputs.local_advice.loader) or Choice("safetensors", "default", why)
+    if advised is None:
+        return Choice("safetensors", "default", why)
+    if advised.value in inputs.host.software.packages:
+        return advised
+    return Choice("safetensors", "default", f"{why}; its recipe's {advised.value} is not installed")
 
 
 def takes_pictures(inputs: PlanInputs) -> bool:

@@ -42,9 +42,31 @@ def test_the_share_leaves_a_fifth_of_unified_memory_or_two_gibibytes(
     assert pick(decide_utilization(replace(inputs, host=host))) == chosen
 
 
-def test_a_recipes_utilization_is_never_copied_and_a_cpu_has_neither_share_nor_worker() -> None:
-    recipe = make_recipe(memory_utilization=0.85)
-    assert pick(decide_utilization(make_inputs("gb10", recipe=recipe))) == (0.72, "hardware")
+CRASHED = {"memory_utilization": 0.5, "crashed_above": "it crashed at 0.85 (a forum)"}
+
+
+@pytest.mark.parametrize(
+    ("machine", "recipe", "chosen"),
+    [
+        ("gb10", {"memory_utilization": 0.85}, (0.72, "hardware")),
+        ("gb10", {"memory_utilization": 0.7}, (0.7, "recipe")),
+        ("gb10", {"memory_utilization": 0.5, "engine": "sglang"}, (0.72, "hardware")),
+        ("gb10", {"memory_utilization": 0.5, "machines": ("h100",)}, (0.72, "hardware")),
+        ("gb10", CRASHED, (0.5, "recipe")),
+        ("h100", CRASHED | {"machines": ("h100",)}, (0.5, "recipe")),
+        ("h100", {"memory_utilization": 0.5, "machines": ("h100",)}, (0.92, "hardware")),
+    ],
+)
+def test_a_recipes_share_is_a_limit_where_more_crashed_or_was_never_tried(
+    machine: str, recipe: dict[str, Any], chosen: tuple[float, str]
+) -> None:
+    choice = decide_utilization(make_inputs(machine, recipe=make_recipe(**recipe)))
+    assert pick(choice) == chosen
+    assert choice is not None
+    assert ("0.85" in choice.because) == ("crashed_above" in recipe)
+
+
+def test_a_cpu_has_neither_share_nor_worker() -> None:
     assert pick(decide_executor(make_inputs())) == ("mp", "default")
     assert decide_utilization(make_inputs("cpu-server")) is None
     assert decide_executor(make_inputs("cpu-server")) is None
@@ -90,11 +112,22 @@ def test_a_recipe_spreads_on_its_machine_unless_sizes_are_given(
     assert {flag: choice.value for flag, choice in chosen} == sizes
 
 
-def test_only_safetensors_are_loaded_unless_the_recipe_has_a_faster_loader() -> None:
-    assert decide_loader(make_inputs()).value == "safetensors"
-    recipe = make_recipe(loader="instanttensor")
-    assert decide_loader(make_inputs("gb10", recipe=recipe)).value == "instanttensor"
-    assert decide_loader(make_inputs("h100", recipe=recipe)).value == "safetensors"
+@pytest.mark.parametrize(
+    ("machine", "packages", "loader"),
+    [
+        ("gb10", ("instanttensor",), "instanttensor"),
+        ("gb10", ("fastsafetensors",), "safetensors"),
+        ("gb10", (), "safetensors"),
+        ("h100", ("instanttensor",), "safetensors"),
+    ],
+)
+def test_only_safetensors_are_loaded_unless_the_recipes_faster_loader_is_installed(
+    machine: str, packages: tuple[str, ...], loader: str
+) -> None:
+    inputs = make_inputs(machine, recipe=make_recipe(loader="instanttensor"))
+    software = inputs.host.software.model_copy(update={"packages": packages})
+    host = inputs.host.model_copy(update={"software": software})
+    assert decide_loader(replace(inputs, host=host)).value == loader
 
 
 @pytest.mark.parametrize(
