@@ -38,7 +38,7 @@ def find_faults(
         *_find_pair_faults(inputs, settings),
         *_find_method_faults(inputs, settings),
         *_find_headroom_fault(inputs),
-        *_find_memory_faults(settings, memory),
+        *_find_memory_faults(inputs, settings, memory),
         *_find_turboquant_fault(inputs, settings),
         *_find_agent_fault(inputs),
         *_find_pictures_fault(inputs),
@@ -138,34 +138,35 @@ def _find_headroom_fault(inputs: PlanInputs) -> Iterator[Fault]:
         )
 
 
-def _find_memory_faults(settings: EngineSettings, memory: MemoryBudget) -> Iterator[Fault]:
-    """Refuse what does not fit, and warn about what fits in part or is unknown."""
+def _find_memory_faults(
+    inputs: PlanInputs, settings: EngineSettings, memory: MemoryBudget
+) -> Iterator[Fault]:
+    """Refuse what does not fit, and warn about what is requested and fits in part, or unknown.
+
+    Hints of what does not fit are replaced by commands that were tried (`alternatives.py`).
+    """
+    left, usable = memory.kv_pool_bytes, show_bytes(memory.usable_bytes)
+    if memory.overflows:
+        taken = f"weights and buffers take {show_bytes(memory.least_fixed_bytes)}"
+        yield refuse("memory", f"{taken}, and {usable} are usable here", "--host NAME")
+        return
     if memory.items[0].size_bytes is None:
         message = "the size of the weights is unknown, and so is whether they fit"
         yield warn("memory-unknown", message, "run this again with access to the hub")
         return
-    weights = [item.size_bytes for item in memory.items if item.name.endswith("weights")]
-    known = sum(size for size in weights if size is not None)
-    if memory.usable_bytes is not None and known > memory.usable_bytes:
-        yield refuse(
-            "memory",
-            f"the weights take {show_bytes(known)}, "
-            f"and {show_bytes(memory.usable_bytes)} are usable here",
-            "a smaller quantization, or a machine with more memory",
-        )
+    if memory.sequences_that_fit == 0:
+        sure = all(item.least_bytes is None for item in memory.items)
+        tokens = f"a sequence of {settings.context.value if settings.context else 0} tokens"
+        message = f"{tokens} takes {show_bytes(memory.bytes_per_sequence)}, and {show_bytes(left)} "
+        message += "are left for it" + ("" if sure else " by estimated sizes of the weights")
+        yield (refuse if sure else warn)("cache", message, "--context TOKENS")
         return
-    fit, wanted = memory.sequences_that_fit, settings.sequences.value if settings.sequences else 1
-    if fit is not None and fit < wanted:
-        message = f"{fit} sequences of full length fit into memory, not {wanted}"
-        yield (warn if fit else refuse)("cache", message, _suggest_context(memory))
-
-
-def _suggest_context(memory: MemoryBudget) -> str:
-    if memory.kv_pool_bytes and memory.kv_bytes_per_token and memory.sequences_that_fit == 0:
-        tokens = memory.kv_pool_bytes // memory.kv_bytes_per_token // 1024 * 1024
-        if tokens:
-            return f"--context {tokens}"
-    return "a shorter --context, fewer --users, or --goal capacity"
+    asked, context = inputs.given.sequences, inputs.given.context
+    held = memory.sequences_that_fit if context else memory.usual_sequences_that_fit
+    if asked is not None and held is not None and held < asked.value:
+        length = context.value if context else memory.usual_tokens
+        message = f"the cache holds {held} of the {asked.value} sequences at {length} tokens each"
+        yield warn("cache", message, f"--users {max(1, held)}, or --goal capacity")
 
 
 def _find_turboquant_fault(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
