@@ -4,6 +4,7 @@ None always means 'could not tell', never zero and never 'no'. What stood in for
 that could not be had is said in `remarks`.
 """
 
+import re
 from datetime import datetime
 from typing import Literal
 
@@ -16,18 +17,29 @@ MemoryKind = Literal["unified", "discrete"]
 Link = Literal["nvlink", "pcie"]
 # Without one of these, oneDNN converts every bfloat16 operand to float32 first.
 BFLOAT16_FEATURES = frozenset({"amx_bf16", "avx512_bf16", "bf16", "svebf16"})
-# Kinds of machine, as recipes and plans name them, by a part of the accelerator's name.
+# Kinds of machine, as recipes and plans name them, by a pattern in the accelerator's name.
 _KINDS = {
-    "GB10": "gb10",
-    "Thor": "jetson-thor",
-    "RTX 5090": "rtx-5090",
-    "RTX 4090": "rtx-4090",
-    "RTX 3090": "rtx-3090",
-    "RTX PRO 6000": "rtx-pro-6000",
-    "H100": "h100",
-    "B200": "b200",
-    "B300": "b300",
+    r"GB10\b": "gb10",
+    r"Thor\b": "jetson-thor",
+    r"RTX 5090\b": "rtx-5090",
+    r"RTX 4090\b": "rtx-4090",
+    r"RTX 4080 SUPER": "rtx-4080-super",
+    r"RTX 3090\b": "rtx-3090",
+    r"RTX PRO 6000\b": "rtx-pro-6000",
+    r"\bL40S\b": "l40s",
+    r"\bL4\b": "l4",
+    r"\bA100.*40GB": "a100-40",
+    r"\bA100.*80GB": "a100-80",
+    r"\bGH200\b": "gh200",
+    r"\bH200\b": "h200",
+    r"\bH100\b": "h100",
+    r"B200\b": "b200",
+    r"B300\b": "b300",
+    r"\bMI300X\b": "mi300x",
+    r"\bRadeon 8060S\b": "strix-halo",
 }
+# A laptop's GPU has less memory than the card of that name, and a MIG slice is a part of one.
+_UNLIKE = re.compile(r"\b(Laptop|MIG)\b")
 # The least of the kernel libraries that vLLM 0.32 picks from (platforms/cpu.py).
 _CPU_ARCHITECTURES = {"x86_64": "avx2", "aarch64": "asimd"}
 
@@ -59,6 +71,7 @@ class Accelerator(Record):
     clock_limit_mhz: int | None
     link: Link | None = None
     users: tuple[MemoryUser, ...] = ()
+    vendor: Literal["nvidia", "amd"] = "nvidia"
 
 
 class Processor(Record):
@@ -163,13 +176,19 @@ class Host(Record):
     remarks: tuple[str, ...]
     machines: int = 1
 
+    @property
+    def on_rocm(self) -> bool:
+        return any(one.vendor == "amd" for one in self.accelerators)
+
 
 def name_kind(host: Host) -> str | None:
     """Return the kind of a machine; one without an accelerator is a `cpu`."""
     if not host.accelerators:
         return "cpu"
     name = host.accelerators[0].name
-    return next((kind for part, kind in _KINDS.items() if part in name), None)
+    if _UNLIKE.search(name):
+        return None
+    return next((kind for part, kind in _KINDS.items() if re.search(part, name)), None)
 
 
 def find_obstacle(host: Host) -> UnsupportedHostError | None:

@@ -35,6 +35,7 @@ def find_faults(
         return [refuse("host", obstacle.message, obstacle.hint)]
     return [
         *_find_layout_faults(inputs, settings),
+        *_find_rocm_fault(inputs),
         *_find_pair_faults(inputs, settings),
         *_find_method_faults(inputs, settings),
         *_find_headroom_fault(inputs),
@@ -62,6 +63,18 @@ def _find_layout_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterato
         state = "has an active link; the others were not found" if linked else "has no active link"
         message = f"the model needs {nodes} machines: this one {state}"
         yield (warn if linked else refuse)("nodes", message, "slipstream probe, on each of them")
+
+
+def _find_rocm_fault(inputs: PlanInputs) -> Iterator[Fault]:
+    """Warn on an AMD GPU: vLLM drafts there, and no plan has been tried on one."""
+    if inputs.host.on_rocm:
+        yield warn(
+            "rocm",
+            "vLLM's ROCm build drafts on ROCM_ATTN, TRITON_ATTN and, on Instinct with AITER, "
+            "ROCM_AITER_FA; no plan of slipstream was tried on an AMD GPU, and drafts on ROCM_ATTN "
+            "were slower than plain decoding on MI300X (vllm-project/recipes#601)",
+            f"slipstream compare {inputs.target.name}, on that machine",
+        )
 
 
 def _find_pair_faults(inputs: PlanInputs, settings: EngineSettings) -> list[Fault]:

@@ -57,7 +57,11 @@ def weigh(size: int | None) -> dict[str, Any]:
         ("gb10", {"engine": ("-tp", "2", "--nnodes", "2")}, ["nodes!"]),
         ("2x-gb10", {"engine": ("-tp", "2", "--nnodes", "2")}, []),
         ("gb10-linked-1", {"recipe": make_recipe(nodes=2)}, ["nodes"]),
+        ("2x-gb10", {"recipe": make_recipe(nodes=2)}, []),
+        ("2x-gb10", {"recipe": make_recipe(nodes=3)}, ["nodes"]),
         ("h100", {"recipe": make_recipe(nodes=2)}, []),
+        ("mi300x", {}, ["rocm"]),
+        ("strix-halo", {"method": "plain"}, ["rocm"]),
         ("cpu-server", {"target": SMALL, "recipe": CPU}, []),
         ("h100", {"pictures": True}, ["pictures!"]),
         ("h100", {"target": {"modalities": ("vision",)}, "pictures": True}, []),
@@ -70,6 +74,13 @@ def test_each_fault_has_its_code(machine: str, inputs: dict[str, Any], codes: li
     refused = [f"{fault.code}!" for fault in made.refusals]
     assert refused + [fault.code for fault in made.warnings] == codes
     assert all(fault.hint for fault in (*made.refusals, *made.warnings))
+
+
+def test_drafts_on_an_amd_gpu_run_on_a_backend_that_its_build_has() -> None:
+    speculation = plan("mi300x").settings.speculation
+    assert speculation is not None
+    assert speculation.attention_backend is not None
+    assert speculation.attention_backend.value == "TRITON_ATTN"
 
 
 def test_an_unknown_size_leaves_the_cache_unknown() -> None:
@@ -111,7 +122,7 @@ def facts(machine: str = "h100", **inputs: Any) -> dict[str, Any]:
         ("sequences_over", 15, 16, {}),
         ("draft_length_under_block", True, False, {}),
         ("memory_under_bytes", 1 << 50, 1, {}),
-        ("drivers", ("570.*",), ("590.*",), {}),
+        ("drivers", ("580.*",), ("590.*",), {}),
         ("nodes_over", 1, 2, {}),
         ("engine", "vllm", "sglang", {}),
         ("engine_below", "0.33.0", "0.32.0", {}),
