@@ -235,7 +235,7 @@ def list_facts(inputs: PlanInputs, settings: EngineSettings) -> dict[str, Any]:
     speculation, caching = settings.speculation, settings.prefix_caching
     backend = speculation.attention_backend if speculation else None
     longest = draft.longest_draft if draft else None
-    accelerator, recipe = inputs.accelerator, inputs.recipe
+    accelerator, software = inputs.accelerator, inputs.host.software
     return {
         "targets": target.name,
         "drafters": drafter.name if drafter and draft else None,
@@ -251,11 +251,12 @@ def list_facts(inputs: PlanInputs, settings: EngineSettings) -> dict[str, Any]:
         "sequences_over": settings.sequences.value if settings.sequences else None,
         "draft_length_under_block": None if longest is None else settings.draft_length < longest,
         "memory_under_bytes": accelerator.memory_total_bytes if accelerator else None,
-        "drivers": inputs.host.software.nvidia_driver,
-        "nodes_over": settings.nodes.value if settings.nodes else recipe.nodes if recipe else 1,
-        "engine": "vllm",
-        "engine_below": vllm.VERSION,
-        "environment": [f"{name}={value}" for name, value in inputs.advice.environment.items()],
+        "drivers": software.nvidia_driver,
+        "nodes_over": settings.nodes.value if settings.nodes else 1,
+        "engine_below": software.engine.version if software.engine else vllm.VERSION,
+        "environment": [
+            f"{name}={value}" for name, value in inputs.local_advice.environment.items()
+        ],
     }
 
 
@@ -274,6 +275,6 @@ def _holds(field: str, wanted: Any, fact: Any) -> bool:
     if isinstance(wanted, tuple):
         texts = fact if isinstance(fact, list) else [fact]
         return any(fnmatchcase(text.lower(), one.lower()) for text in texts for one in wanted)
-    if isinstance(wanted, bool | str):
+    if isinstance(wanted, bool):
         return bool(fact == wanted)
     return bool(fact > wanted if field.endswith("_over") else fact < wanted)

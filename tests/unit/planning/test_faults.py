@@ -98,7 +98,7 @@ SETTINGS = bare_plan(
     *("--speculative-config.attention_backend", "FLASH_ATTN"),
 ).settings
 HYBRID = {"target": {"layers": HYBRID_LAYERS}}
-VARIABLE = {"recipe": make_recipe(environment={"A": "1"})}
+VARIABLE = {"recipe": make_recipe(environment={"A": "1"}, machines=("h100",))}
 
 
 def facts(machine: str = "h100", **inputs: Any) -> dict[str, Any]:
@@ -124,7 +124,6 @@ def facts(machine: str = "h100", **inputs: Any) -> dict[str, Any]:
         ("memory_under_bytes", 1 << 50, 1, {}),
         ("drivers", ("580.*",), ("590.*",), {}),
         ("nodes_over", 1, 2, {}),
-        ("engine", "vllm", "sglang", {}),
         ("engine_below", "0.33.0", "0.32.0", {}),
         ("environment", ("A=1",), ("A=2",), VARIABLE),
     ],
