@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
+from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.checkpoints.pairing import Fault, pair, refuse, warn
 from slipstream.engines import vllm
 from slipstream.engines.vllm_methods import METHODS
@@ -15,13 +16,21 @@ from slipstream.hardware import find_obstacle
 from slipstream.planning.inputs import PlanInputs
 from slipstream.planning.memory.cache import TURBOQUANT_BITS
 from slipstream.planning.plan import MemoryBudget
-from slipstream.planning.settings import EngineSettings
+from slipstream.planning.settings import FLAGS, EngineSettings
 from slipstream.planning.settings.attention import drafts_without_cache, find_turboquant_obstacle
 from slipstream.planning.settings.conversation import find_conversation_faults
+from slipstream.planning.settings.options import AFTER_DASHES
 from slipstream.planning.settings.patches import DRAFTER_POSITIONS, drafts_past_its_context
-from slipstream.planning.settings.placement import decide_utilization, takes_pictures
+from slipstream.planning.settings.placement import (
+    decide_utilization,
+    find_undivided,
+    takes_pictures,
+)
 from slipstream.recipes.recipe import Condition, KnownBad
 from slipstream.units import show_bytes, version_tuple
+
+# Keys of config.json by which more positions are possible than it states.
+SCALING_KEYS = {"rope_parameters", "rope_scaling", "model_max_length"}
 
 
 def find_faults(
@@ -36,6 +45,7 @@ def find_faults(
     return [
         *_find_layout_faults(inputs, settings),
         *_find_rocm_fault(inputs),
+        *_find_context_fault(inputs, settings),
         *_find_pair_faults(inputs, settings),
         *_find_method_faults(inputs, settings),
         *_find_headroom_fault(inputs),
@@ -51,18 +61,57 @@ def find_faults(
 def _find_layout_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
     """Compare the accelerators and machines that a model needs with those that exist."""
     nodes = settings.nodes.value if settings.nodes else 1
-    seen = len(inputs.host.accelerators)
-    if nodes == 1 and settings.shards > max(1, seen):
+    seen, needed = len(inputs.host.accelerators), settings.local_accelerators
+    name = inputs.target.name
+    if nodes == 1 and needed > max(1, seen):
+        copies = seen // settings.shards
+        hint = f"slipstream plan {name} -- {FLAGS['data_parallel']} {copies}"
         yield refuse(
             "accelerators",
-            f"the model needs {settings.shards} accelerators, and this machine has {seen}",
-            f"slipstream models {inputs.target.name}",
+            f"the plan needs {needed} accelerators, and this machine has {seen}",
+            hint if copies else f"slipstream plan {name}, without parallel sizes after --",
         )
     if nodes > inputs.host.machines:
         linked = any(port.active for port in inputs.host.fabric)
         state = "has an active link; the others were not found" if linked else "has no active link"
         message = f"the model needs {nodes} machines: this one {state}"
         yield (warn if linked else refuse)("nodes", message, "slipstream probe, on each of them")
+    ranks = settings.tensor_parallel.value if settings.tensor_parallel else 1
+    if (undivided := find_undivided(inputs, ranks)) is not None:
+        fitting = max(size for size in range(1, ranks) if find_undivided(inputs, size) is None)
+        yield refuse(
+            "heads",
+            f"{undivided}, which {ranks} ranks cannot share",
+            f"slipstream plan {name} -- {FLAGS['tensor_parallel']} {min(fitting, max(1, seen))}",
+        )
+
+
+def _find_context_fault(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
+    """Refuse a context beyond the target's positions, as vLLM does (config/model.py)."""
+    context, positions = settings.context, _find_positions(inputs.target, settings)
+    if context is None or positions is None or context.value <= positions:
+        return
+    flag = f"-- {FLAGS['context']}" if context.because == AFTER_DASHES else "--context"
+    yield refuse(
+        "context",
+        f"a context of {context.value} tokens is longer than the {positions} positions of "
+        f"{inputs.target.name}",
+        f"slipstream plan {inputs.target.name} {flag} {positions}",
+    )
+
+
+def _find_positions(target: Checkpoint, settings: EngineSettings) -> int | None:
+    """Return the target's positions, None if they are unknown or --hf-overrides scales them."""
+    overrides = settings.rest.get("--hf-overrides")
+    if overrides is None:
+        return target.context
+    changed = overrides.value if isinstance(overrides.value, dict) else {}
+    inner = changed.get("text_config")
+    changed = {**changed, **(inner if isinstance(inner, dict) else {})}
+    if not changed or SCALING_KEYS & changed.keys():
+        return None
+    stated = changed.get("max_position_embeddings", target.context)
+    return stated if isinstance(stated, int) else None
 
 
 def _find_rocm_fault(inputs: PlanInputs) -> Iterator[Fault]:

@@ -22,6 +22,9 @@ PACKED = ("--kv-cache-dtype", "turboquant_k8v4")
 SHARE = "--gpu-memory-utilization"
 CPU = make_recipe(machines=("cpu",))
 SMALL = {"weights": Weights(total_bytes=GIB)}
+LONG: dict[str, Any] = {"method": "plain", "context": 65536, "users": 1}
+LONGER = ["context!"]
+OVERRIDES = "--hf-overrides"
 
 
 def weigh(size: int | None) -> dict[str, Any]:
@@ -48,7 +51,19 @@ def weigh(size: int | None) -> dict[str, Any]:
         ("h100", {"drafter": OTHER}, ["hidden-size!"]),
         ("h100", {"drafter": OTHER, "method": "plain"}, []),
         ("h100", {"draft_length": 16}, ["draft-length!"]),
-        ("h100", {"context": 65536, "users": 1}, ["drafter-context!"]),
+        ("h100", {"context": 65536, "users": 1}, ["context!", "drafter-context!"]),
+        ("h100", {"context": 40960, "users": 1}, []),
+        ("h100", {"method": "plain", "engine": ("--max-model-len", "40961")}, ["context!"]),
+        ("h100", {"method": "plain", "engine": ("--max-model-len", "auto")}, []),
+        ("h100", {**LONG, "engine": (OVERRIDES, '{"max_position_embeddings": 65536}')}, []),
+        ("h100", {**LONG, "engine": (OVERRIDES, '{"max_position_embeddings": 65535}')}, LONGER),
+        ("h100", {**LONG, "engine": (OVERRIDES, '{"rope_parameters": {"factor": 4.0}}')}, []),
+        ("h100", {**LONG, "engine": (OVERRIDES, '{"text_config": {"rope_scaling": {}}}')}, []),
+        ("h100", {**LONG, "engine": (OVERRIDES, '{"architectures": ["A"]}')}, LONGER),
+        ("h100", {"engine": ("-dp", "8")}, ["accelerators!"]),
+        ("h100", {"engine": ("-dp", "8", "-dpl", "1")}, []),
+        ("h100", {"engine": ("-dp", "8", "-dpn", "3")}, []),
+        ("h100", {"engine": ("-tp", "3")}, ["accelerators!", "heads!"]),
         ("h100", {"target": {"architecture": "Gemma3ForCausalLM"}}, ["target-class!"]),
         ("cpu-server", {"target": NVFP4}, ["target-quantization!"]),
         ("h100", {"target": NVFP4}, ["emulated"]),
@@ -58,7 +73,7 @@ def weigh(size: int | None) -> dict[str, Any]:
         ("2x-gb10", {"engine": ("-tp", "2", "--nnodes", "2")}, []),
         ("gb10-linked-1", {"recipe": make_recipe(nodes=2)}, ["nodes"]),
         ("2x-gb10", {"recipe": make_recipe(nodes=2)}, []),
-        ("2x-gb10", {"recipe": make_recipe(nodes=3)}, ["nodes"]),
+        ("2x-gb10", {"recipe": make_recipe(nodes=4)}, ["nodes"]),
         ("h100", {"recipe": make_recipe(nodes=2)}, []),
         ("mi300x", {}, ["rocm"]),
         ("strix-halo", {"method": "plain"}, ["rocm"]),
