@@ -1,7 +1,8 @@
 """The sources of facts, and what is known without the files: published drafters, base models."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Protocol, get_args
 
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart, Family
@@ -34,6 +35,16 @@ class Library:
     load_drafters: Callable[[], tuple[PublishedDrafter, ...]] = tuple
     load_models: Callable[[], tuple[KnownModel, ...]] = tuple
     search: SearchHub | None = None
+
+    def remember(self) -> "Library":
+        """Return the same sources, each asked once for the same thing."""
+        return replace(
+            self,
+            read=cache(self.read),
+            find_recipes=cache(self.find_recipes),
+            load_drafters=cache(self.load_drafters),
+            load_models=cache(self.load_models),
+        )
 
     def describe(self, name: str) -> Checkpoint | None:
         """Return what is known of a target or drafter by its name, None if that is nothing."""

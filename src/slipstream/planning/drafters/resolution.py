@@ -1,7 +1,6 @@
 """From a target's name to its plan: the recipe, the drafter and the sources of their facts."""
 
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field
 from typing import Literal
 
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
@@ -55,13 +54,13 @@ def plan_target(
     notes: tuple[str, ...] = (),
 ) -> LaunchPlan:
     """Find the recipe and drafter for a target on a machine, and return the plan."""
-    remembered = replace(library, read=cache(library.read))
+    remembered = library.remember()
 
     def plan_once(there: Host, name: str, changed: PlanOptions) -> LaunchPlan:
         return _plan_once(there, name, changed, remembered, known_bad, notes)
 
     plan = plan_once(host, target, options)
-    return name_alternatives(plan, host, plan_once, library.list_builds(target))
+    return name_alternatives(plan, host, plan_once, remembered.list_builds(target))
 
 
 def _plan_once(
