@@ -19,7 +19,11 @@ from slipstream.planning.settings import EngineSettings
 from slipstream.planning.settings.attention import drafts_without_cache, find_turboquant_obstacle
 from slipstream.planning.settings.conversation import find_conversation_faults
 from slipstream.planning.settings.patches import DRAFTER_POSITIONS, drafts_past_its_context
-from slipstream.planning.settings.placement import decide_utilization, takes_pictures
+from slipstream.planning.settings.placement import (
+    decide_utilization,
+    describe_users,
+    takes_pictures,
+)
 from slipstream.recipes.recipe import Condition, KnownBad
 from slipstream.units import show_bytes, version_tuple
 
@@ -39,6 +43,7 @@ def find_faults(
         *_find_pair_faults(inputs, settings),
         *_find_method_faults(inputs, settings),
         *_find_headroom_fault(inputs),
+        *_find_users_fault(inputs),
         *_find_memory_faults(settings, memory),
         *_find_turboquant_fault(inputs, settings),
         *_find_agent_fault(inputs),
@@ -149,6 +154,17 @@ def _find_headroom_fault(inputs: PlanInputs) -> Iterator[Fault]:
             "system what it needs, and Sparks froze at 0.85",
             f"--gpu-memory-utilization {ours.value:g} after --",
         )
+
+
+def _find_users_fault(inputs: PlanInputs) -> Iterator[Fault]:
+    """Warn about processes that use much of an accelerator's memory, which is not planned with."""
+    for accelerator in inputs.accelerators:
+        if (users := describe_users(accelerator)) is not None:
+            yield warn(
+                "memory-in-use",
+                f"accelerator {accelerator.index} is in use: {users}",
+                "end what is not needed, and run this again",
+            )
 
 
 def _find_memory_faults(settings: EngineSettings, memory: MemoryBudget) -> Iterator[Fault]:

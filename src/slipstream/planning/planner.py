@@ -66,6 +66,7 @@ def make_plan(
         memory=memory,
         notes=(
             *notes,
+            *placement.list_accelerator_remarks(inputs),
             *(() if settings.is_eager else (placement.note_compilation(inputs),)),
             *_note_unused(inputs, settings),
             *((f"{drafter.name} is not used: {dropped.because}",) if drafter and dropped else ()),
