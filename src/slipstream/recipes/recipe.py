@@ -123,7 +123,6 @@ class Condition(Record):
     memory_under_bytes: int | None = None
     drivers: tuple[str, ...] = ()
     nodes_over: int | None = None
-    engine: str | None = None
     engine_below: str | None = None
     environment: tuple[str, ...] = ()
 
