@@ -5,12 +5,14 @@ that could not be had is said in `remarks`. Some machines ship with the package 
 `slipstream probe --json` writes them), so that a plan can be made for one from anywhere.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
 from slipstream.errors import InvalidInputError, UnsupportedHostError
 from slipstream.records import Record, read_record
+from slipstream.units import version_tuple
 
 Platform = Literal["linux", "darwin", "windows", "other"]
 Container = Literal["none", "docker", "podman", "kubernetes", "other"]
@@ -153,6 +155,12 @@ def name_kind(host: Host) -> str | None:
         return "cpu"
     name = host.accelerators[0].name
     return next((kind for part, kind in _KINDS.items() if part in name), None)
+
+
+def find_capability(accelerators: Sequence[Accelerator]) -> str | None:
+    """Return the lowest compute capability, such as 12.1."""
+    known = [one.compute_capability for one in accelerators if one.compute_capability]
+    return min(known, key=version_tuple, default=None)
 
 
 def list_machines() -> tuple[str, ...]:
