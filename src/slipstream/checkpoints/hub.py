@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -70,6 +71,7 @@ def require_hub_name(name: str) -> None:
         )
 
 
+@cache
 def name_stem(name: str) -> str:
     """Return a model's name without its owner and without the words that name a build of it."""
     stem = name.rstrip("/").rpartition("/")[2].lower()

@@ -58,7 +58,7 @@ def test_a_good_pair_is_planned_without_a_fault() -> None:
         "--reasoning-parser": "qwen3",
         "--host": "127.0.0.1",
         "--max-model-len": "32768",
-        "--max-num-seqs": "8",
+        "--max-num-seqs": "32",
         "--max-num-batched-tokens": "8192",
         "--gpu-memory-utilization": "0.92",
         "--distributed-executor-backend": "mp",
@@ -99,7 +99,7 @@ ADVISED = make_recipe(draft_length=7, sequences=16, kv_dtype="fp8", quantization
         ("h100", {"engine": ("--port=9000",)}, {"--port": "9000"}),
         ("h100", {"engine": ("--enable-log-requests",)}, {"--enable-log-requests": None}),
         ("h100", {"engine": ("--max-model-len", "auto")}, {"--max-model-len": "auto"}),
-        ("h100", {"engine": ("--max-num-seqs", "3000")}, {"--max-num-batched-tokens": "12000"}),
+        ("h100", {"engine": ("--max-num-seqs", "3000")}, {"--max-num-batched-tokens": "48000"}),
         (
             "h100",
             {"engine": (f"{SPECULATION}.attention_backend", "TRITON_ATTN")},

@@ -109,19 +109,6 @@ def list_plan_options() -> dict[str, object]:
     return vars(add.parser.parse_args([]))
 
 
-def require_no_plan_options(options: argparse.Namespace, why: str, hint: str) -> None:
-    """Raise if an option would change a plan that is already made."""
-    changed = [
-        f"--{name.removeprefix('default_').replace('_', '-')}"
-        for name, default in list_plan_options().items()
-        if getattr(options, name, default) != default
-    ]
-    if options.raw:
-        changed.append("--")
-    if changed:
-        raise UsageError(f"{why}, without {', '.join(changed)}", hint=f"{hint} [options]")
-
-
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Make a plan and print it; the exit code is 1 if it is refused."""
     if options.diff is not None:
@@ -141,15 +128,6 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     text = render_sglang(plan) if options.sglang else render_plan(plan, explain=options.explain)
     screen.show_data(text=text, document=plan.to_json())
     return ExitCode.EXPECTED_FAILURE if plan.refusals else ExitCode.DONE
-
-
-def take_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
-    """Return a saved plan unchanged, or make one."""
-    saved = Path(options.target or "")
-    if not saved.is_file():
-        return make_plan(options, host)
-    require_no_plan_options(options, "a saved plan cannot be changed", PLAN_HINT)
-    return read_record(saved, LaunchPlan, hint=PLAN_HINT)
 
 
 def make_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:

@@ -21,7 +21,7 @@ from pydantic import (
     model_serializer,
 )
 
-from slipstream.engines.arguments import read_table
+from slipstream.engines.arguments import read_table, require_in_range
 from slipstream.records import Record
 
 Source = Literal[
@@ -106,12 +106,12 @@ class SpeculationOptions(_Choices):
             raise ValueError(f"{', '.join(wrong)}: not a further key of the speculative config")
         return rest
 
+    def to_config(self) -> dict[str, JsonValue]:
+        return {key: choice.value for key, choice in self.list_choices()}
+
 
 class Speculation(SpeculationOptions):
     method: Choice[str] = Field(json_schema_extra={"name": "method"})
-
-    def to_config(self) -> dict[str, JsonValue]:
-        return {key: choice.value for key, choice in self.list_choices()}
 
 
 class EngineOptions(_Choices):
@@ -160,10 +160,12 @@ class EngineOptions(_Choices):
     @field_validator("rest")
     @classmethod
     def _require_other_flags(cls, rest: dict[str, Choice[Any]]) -> dict[str, Choice[Any]]:
-        """Refuse a flag that vLLM does not have, or that would override a typed setting."""
+        """Refuse a flag that vLLM lacks or that is typed, and a value that vLLM would refuse."""
         typed = {*FLAGS.values(), SPECULATION}
         if wrong := [flag for flag in rest if flag in typed or flag not in read_table()]:
             raise ValueError(f"{', '.join(wrong)}: not a further engine argument")
+        for flag, choice in rest.items():
+            require_in_range(flag, choice.value)
         return rest
 
     @property
@@ -173,9 +175,23 @@ class EngineOptions(_Choices):
         return prod(size.value for size in sizes if size is not None)
 
     @property
+    def local_accelerators(self) -> int:
+        """Return how many accelerators this machine needs for all copies that it runs."""
+        if "--data-parallel-rank" in self.rest:
+            return self.shards
+        local = self.rest.get("--data-parallel-size-local") or self.data_parallel
+        return self.shards * (int(str(local.value)) if local else 1)
+
+    @property
     def drafting(self) -> SpeculationOptions:
         """Return the parts of the speculation that are set."""
         return self.speculation or SpeculationOptions()
+
+    def list_arguments(self) -> dict[str, Any]:
+        arguments = {flag: choice.value for flag, choice in self.list_choices()}
+        if self.speculation is not None:
+            arguments[SPECULATION] = self.speculation.to_config()
+        return arguments
 
     def override(self, other: "EngineOptions") -> "EngineOptions":
         """Return these settings with those that the other sets."""
@@ -223,12 +239,6 @@ class EngineSettings(EngineOptions):
         """Return the type of the drafter's cache, which inherits the target's."""
         own = self.speculation.kv_dtype if self.speculation else None
         return own.value if own else self.cache_dtype
-
-    def list_arguments(self) -> dict[str, Any]:
-        arguments = {flag: choice.value for flag, choice in self.list_choices()}
-        if self.speculation is not None:
-            arguments[SPECULATION] = self.speculation.to_config()
-        return arguments
 
     def list_served_names(self) -> tuple[str, ...]:
         return self.served_names.value if self.served_names else (self.model.value,)

@@ -49,6 +49,8 @@ def decide_drafter_backend(inputs: PlanInputs) -> Choice[str] | None:
     if asserts:
         why = "FlashAttention 2 fails a device assert in non-causal drafts on sm_121 (vllm#50707)"
         return Choice("TRITON_ATTN", "hardware", why)
+    if inputs.host.on_rocm:
+        return Choice("TRITON_ATTN", "hardware", "every ROCm build of vLLM drafts on it")
     why = "the engine's first choice for non-causal drafts"
     if inputs.capability_major == 10:
         why = "FlashInfer's non-causal path is known to be faulty on sm_100 (platforms/cuda.py)"

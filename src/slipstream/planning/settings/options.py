@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import ValidationError
 
-from slipstream.engines.arguments import parse_arguments
+from slipstream.engines.arguments import parse_arguments, render_arguments
 from slipstream.engines.vllm_methods import METHODS, MethodName
 from slipstream.errors import UsageError
 from slipstream.planning.settings import (
@@ -26,6 +26,7 @@ from slipstream.records import Record
 
 Goal = Literal["latency", "throughput", "capacity", "agent"]
 PLAIN = "plain"
+AFTER_DASHES = "given after --"
 _FIELDS = {flag: name for name, flag in FLAGS.items()}
 _PARTS = {key: name for name, key in SPECULATION_KEYS.items()}
 _SHORT_FORMS = {
@@ -69,6 +70,18 @@ class PlanOptions(Record):
         engine = self.engine.change(speculation=None, draft_metrics=None)
         return self.model_copy(update={"method": method, "engine": engine})
 
+    def list_words(self) -> list[str]:
+        """Return the words of `slipstream plan TARGET` that these options are read from."""
+        flags = {
+            "--goal": None if self.goal == "latency" else self.goal,
+            "--method": self.method.value if self.method else None,
+            "--thinking": self.thinking,
+        }
+        words = [word for flag, value in flags.items() if value for word in (flag, value)]
+        words += ["--pictures"] if self.pictures else []
+        engine = render_arguments(self.engine.list_arguments())
+        return [*words, "--", *engine] if engine else words
+
 
 def make_options(
     *,
@@ -85,7 +98,7 @@ def make_options(
     variables: PlanOptions | None = None,
 ) -> PlanOptions:
     """Return the options of flags, over those of variables; words for the engine win over both."""
-    words = read_engine_arguments(engine, "user", "given after --")
+    words = read_engine_arguments(engine, "user", AFTER_DASHES)
     _require_one_method(method, drafter, words)
     flags = make_engine_options(
         "user",
@@ -187,11 +200,15 @@ def make_engine_options(
             {**choose(settings), "rest": choose(rest), "speculation": drafting}
         )
     except ValidationError as fault:
-        first, *others = (
-            f"{_name_field(entry['loc'], names)}: {entry['msg']}, not {entry['input']}"
-            for entry in fault.errors()
-        )
+        first, *others = (_describe_fault(entry, names) for entry in fault.errors())
         raise UsageError(first, details=tuple(others), hint="vllm serve --help=all") from fault
+
+
+def _describe_fault(entry: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    message = str(entry["msg"]).removeprefix("Value error, ")
+    if entry["loc"] == ("rest",):
+        return message
+    return f"{_name_field(entry['loc'], names)}: {message}, not {entry['input']}"
 
 
 def _name_field(path: tuple[int | str, ...], names: Mapping[str, str]) -> str:

@@ -64,8 +64,8 @@ def render_faults(faults: tuple[Fault, ...]) -> list[str]:
 
 
 def _describe_part(part: Layers) -> str:
-    if part.kind in ("recurrent", "shared"):
-        return f"{part.count} {part.kind}"
+    if part.kind in ("recurrent", "shared", "none"):
+        return f"{part.count} {'without attention' if part.kind == 'none' else part.kind}"
     heads, size = show_number(part.key_value_heads), show_number(part.head_size)
     window = f" in a window of {part.window}" if part.window else ""
     return f"{part.count} {part.kind} ({heads} KV heads of {size}{window})"
