@@ -50,7 +50,9 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "llama4_text": {"attention_chunk_size": 8192, "head_dim": 128},
     "mistral": {"sliding_window": 4096},
 }
-_FOREIGN = re.compile("mamba|ssm|linear_|pattern|conv|rwkv|recurrent|hybrid|swa_|compress|other_set")
+_FOREIGN = re.compile(
+    "mamba|ssm|linear_|pattern|conv|rwkv|recurrent|hybrid|swa_|compress|other_set"
+)
 
 
 def parse_layers(config: Mapping[str, Any], *, drafter: bool = False) -> tuple[Layers, ...] | None:
