@@ -205,6 +205,9 @@ class KnownModel(Record):
             "name": name,
             "source": f"shape of {self.facts.name}, of which it is a build: {self.facts.source}",
             "licence": None,
+            "gated": None,
+            # A build may have left them out.
+            "predicting_layers": None,
             "quantized": None,
             "quantization": None,
             "weights": None,
