@@ -60,7 +60,7 @@ def plan_target(
         return _plan_once(there, name, changed, remembered, known_bad, notes)
 
     plan = plan_once(host, target, options)
-    return name_alternatives(plan, host, plan_once, remembered.list_builds(target))
+    return name_alternatives(plan, host, plan_once, remembered.list_smaller_builds(target))
 
 
 def _plan_once(
