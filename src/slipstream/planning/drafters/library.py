@@ -110,6 +110,7 @@ def _disagree(ours: object, theirs: object, fields: tuple[str, ...]) -> bool:
 def _has_sizes(facts: Checkpoint) -> bool:
     """Return whether the cache size of every attention layer is known."""
     return facts.layers is not None and all(
-        part.kind in ("recurrent", "shared", "none") or None not in (part.key_value_heads, part.head_size)
+        part.kind in ("recurrent", "shared", "none")
+        or None not in (part.key_value_heads, part.head_size)
         for part in facts.layers
     )
