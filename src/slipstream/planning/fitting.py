@@ -68,7 +68,8 @@ class Fitted:
         return self.memory.model_copy(update=held)
 
     def change(self, **fields: Any) -> "Fitted":
-        return replace(self, settings=self.settings.change(**fields))
+        """Return the same with other settings, which are rules' own and need no check."""
+        return replace(self, settings=self.settings.model_copy(update=fields))
 
     def adjust(self, what: str) -> "Fitted":
         return replace(self, adjusted=(*self.adjusted, what))

@@ -81,7 +81,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     _check(options, starts)
     goal = parse_goal([options.goal])
     host, wishes = find_engine_host(), _read_wishes(options, goal)
-    plan = take_drafting_plan(wishes, host, to="tune")
+    plan = take_drafting_plan(wishes, host, screen, to="tune")
     others = plan_other_methods(wishes, methods, host, plan)
     for other in others.values():
         require_accepted(other)

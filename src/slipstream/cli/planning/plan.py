@@ -21,7 +21,12 @@ from slipstream.planning.drafters.library import Library, ReadCheckpoint
 from slipstream.planning.drafters.resolution import plan_target
 from slipstream.planning.plan import DifferenceList, diff_plans
 from slipstream.planning.settings.container_variables import read_container_variables
-from slipstream.planning.settings.scheduling import AGENT_CONTEXT, CPU_CONTEXT, DEFAULT_CONTEXT
+from slipstream.planning.settings.scheduling import (
+    AGENT_CONTEXT,
+    CPU_CONTEXT,
+    DEFAULT_CONTEXT,
+    USUAL_LENGTH,
+)
 from slipstream.recipes import load_drafters, load_known_bad, load_models, load_recipes_for
 from slipstream.records import read_record
 from slipstream.reporting.text.plan import render_difference, render_plan, render_sglang
@@ -67,16 +72,24 @@ def add_plan_options(add: OptionAdder, *, goals: bool = True) -> None:
         default="auto",
         choices=("auto", *METHOD_NAMES),
     )
-    add("--k TOKENS", "draft length, in tokens per step (default: by recipe, drafter and --users)")
+    add(
+        "--k TOKENS",
+        "draft length, in tokens per step (default: the longest that the drafter makes)",
+    )
     text = "plan plain decoding, without drafts; the same as --method plain"
     method("--no-speculation", text, dest="method", action="store_const", const="plain")
     add = add.group("capacity")
     add(
         "--context TOKENS",
         "longest sequence, prompt and answer together (default: the recipe's, else "
-        f"{DEFAULT_CONTEXT}, on a CPU {CPU_CONTEXT}, for agents {AGENT_CONTEXT})",
+        f"{DEFAULT_CONTEXT}, on a CPU {CPU_CONTEXT}, for agents {AGENT_CONTEXT}; less if it does "
+        "not fit)",
     )
-    add("--users N", "maximum concurrent sequences (default: the recipe's, else by --goal)")
+    add(
+        "--users N",
+        "maximum concurrent sequences (default: the recipe's, else as many of "
+        f"{USUAL_LENGTH} tokens as the cache holds)",
+    )
     if goals:
         add(
             "--goal GOAL",
@@ -109,19 +122,6 @@ def list_plan_options() -> dict[str, object]:
     return vars(add.parser.parse_args([]))
 
 
-def require_no_plan_options(options: argparse.Namespace, why: str, hint: str) -> None:
-    """Raise if an option would change a plan that is already made."""
-    changed = [
-        f"--{name.removeprefix('default_').replace('_', '-')}"
-        for name, default in list_plan_options().items()
-        if getattr(options, name, default) != default
-    ]
-    if options.raw:
-        changed.append("--")
-    if changed:
-        raise UsageError(f"{why}, without {', '.join(changed)}", hint=f"{hint} [options]")
-
-
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Make a plan and print it; the exit code is 1 if it is refused."""
     if options.diff is not None:
@@ -141,15 +141,6 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     text = render_sglang(plan) if options.sglang else render_plan(plan, explain=options.explain)
     screen.show_data(text=text, document=plan.to_json())
     return ExitCode.EXPECTED_FAILURE if plan.refusals else ExitCode.DONE
-
-
-def take_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
-    """Return a saved plan unchanged, or make one."""
-    saved = Path(options.target or "")
-    if not saved.is_file():
-        return make_plan(options, host)
-    require_no_plan_options(options, "a saved plan cannot be changed", PLAN_HINT)
-    return read_record(saved, LaunchPlan, hint=PLAN_HINT)
 
 
 def make_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:

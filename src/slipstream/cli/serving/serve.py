@@ -11,12 +11,8 @@ from pathlib import Path
 
 from slipstream.cli.arguments import ENGINE_ARGUMENTS
 from slipstream.cli.options import OptionAdder
-from slipstream.cli.planning.plan import (
-    add_chat_options,
-    add_plan_options,
-    require_no_plan_options,
-    take_plan,
-)
+from slipstream.cli.planning.plan import add_chat_options, add_plan_options
+from slipstream.cli.planning.saved_plans import require_no_plan_options, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.serving.serve_options import (
     add_access_options,
@@ -126,7 +122,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     before = RunFolder(Path(options.target or "").absolute())
     earlier = before.read() if options.target and before.record.is_file() else None
     with screen.busy("reading checkpoints and planning"):
-        plan, terms = _find_plan(options, earlier, host)
+        plan, terms = _find_plan(options, earlier, host, screen)
     if plan.group is not None and plan.group.is_follower:
         terms = terms.model_copy(update={"gated": False})
     if options.unit:
@@ -208,12 +204,12 @@ def _check_address(serving: _Serving, address: Address, now: datetime) -> tuple[
 
 
 def _find_plan(
-    options: argparse.Namespace, earlier: Run | None, host: Host
+    options: argparse.Namespace, earlier: Run | None, host: Host, screen: Screen
 ) -> tuple[LaunchPlan, Terms]:
     """Return the plan of a run or file, or a new one; terms are checked before planning."""
     if earlier is not None:
         require_no_plan_options(
-            options, "a run is served again with its own plan", "slipstream serve TARGET"
+            options, "a run is served again with its own plan", "slipstream serve TARGET [options]"
         )
         return leave_trial(earlier)[0], read_terms(options, earlier.terms)
     terms = Terms(keys_file=find_key_file(os.environ))
@@ -225,7 +221,7 @@ def _find_plan(
     elif Path(options.target).is_file():
         terms = terms.model_copy(update={"plan_file": Path(options.target).resolve()})
     terms = read_terms(options, terms)
-    return take_plan(options, host), terms
+    return take_plan(options, host, screen), terms
 
 
 def _set_gate(plan: LaunchPlan, terms: Terms, folder: RunFolder) -> LaunchPlan:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import ValidationError
 
-from slipstream.engines.arguments import parse_arguments
+from slipstream.engines.arguments import parse_arguments, render_arguments
 from slipstream.engines.vllm_methods import METHODS, MethodName
 from slipstream.errors import UsageError
 from slipstream.planning.settings import (
@@ -69,6 +69,18 @@ class PlanOptions(Record):
         method = Choice(PLAIN, "user", "requested") if self.speculates else self.method
         engine = self.engine.change(speculation=None, draft_metrics=None)
         return self.model_copy(update={"method": method, "engine": engine})
+
+    def list_words(self) -> list[str]:
+        """Return the words of `slipstream plan TARGET` that these options are read from."""
+        flags = {
+            "--goal": None if self.goal == "latency" else self.goal,
+            "--method": self.method.value if self.method else None,
+            "--thinking": self.thinking,
+        }
+        words = [word for flag, value in flags.items() if value for word in (flag, value)]
+        words += ["--pictures"] if self.pictures else []
+        engine = render_arguments(self.engine.list_arguments())
+        return [*words, "--", *engine] if engine else words
 
 
 def make_options(
