@@ -78,6 +78,7 @@ def parse_checkpoint(files: CheckpointFiles, *, tokenizer: bool = True) -> Check
     tensors = files.read_tensors()
     names = None if tensors is None else frozenset(tensor.name for tensor in tensors)
     quantization = parse_quantization(config, _read_json(files, "hf_quant_config.json") or {})
+    draft = parse_draft_part(config, names)
     return Checkpoint(
         name=files.name,
         revision=files.revision,
@@ -87,7 +88,7 @@ def parse_checkpoint(files: CheckpointFiles, *, tokenizer: bool = True) -> Check
         model_type=config.get("model_type"),
         hidden_size=text.get("hidden_size"),
         attention_heads=text.get("num_attention_heads"),
-        layers=parse_layers(text),
+        layers=parse_layers(text, drafter=draft is not None),
         experts=_parse_experts(text),
         vocabulary_size=text.get("vocab_size") or config.get("vocab_size"),
         context=_find_context(text),
@@ -106,7 +107,7 @@ def parse_checkpoint(files: CheckpointFiles, *, tokenizer: bool = True) -> Check
         base_models=files.read_base_models(),
         licence=files.licence,
         gated=files.gated,
-        draft=parse_draft_part(config, names),
+        draft=draft,
     )
 
 

@@ -21,7 +21,12 @@ from slipstream.planning.drafters.library import Library, ReadCheckpoint
 from slipstream.planning.drafters.resolution import plan_target
 from slipstream.planning.plan import DifferenceList, diff_plans
 from slipstream.planning.settings.container_variables import read_container_variables
-from slipstream.planning.settings.scheduling import AGENT_CONTEXT, CPU_CONTEXT, DEFAULT_CONTEXT
+from slipstream.planning.settings.scheduling import (
+    AGENT_CONTEXT,
+    CPU_CONTEXT,
+    DEFAULT_CONTEXT,
+    USUAL_LENGTH,
+)
 from slipstream.recipes import load_drafters, load_known_bad, load_models, load_recipes_for
 from slipstream.records import read_record
 from slipstream.reporting.text.plan import render_difference, render_plan, render_sglang
@@ -67,16 +72,24 @@ def add_plan_options(add: OptionAdder, *, goals: bool = True) -> None:
         default="auto",
         choices=("auto", *METHOD_NAMES),
     )
-    add("--k TOKENS", "draft length, in tokens per step (default: by recipe, drafter and --users)")
+    add(
+        "--k TOKENS",
+        "draft length, in tokens per step (default: the longest that the drafter makes)",
+    )
     text = "plan plain decoding, without drafts; the same as --method plain"
     method("--no-speculation", text, dest="method", action="store_const", const="plain")
     add = add.group("capacity")
     add(
         "--context TOKENS",
         "longest sequence, prompt and answer together (default: the recipe's, else "
-        f"{DEFAULT_CONTEXT}, on a CPU {CPU_CONTEXT}, for agents {AGENT_CONTEXT})",
+        f"{DEFAULT_CONTEXT}, on a CPU {CPU_CONTEXT}, for agents {AGENT_CONTEXT}; less if it does "
+        "not fit)",
     )
-    add("--users N", "maximum concurrent sequences (default: the recipe's, else by --goal)")
+    add(
+        "--users N",
+        "maximum concurrent sequences (default: the recipe's, else as many of "
+        f"{USUAL_LENGTH} tokens as the cache holds)",
+    )
     if goals:
         add(
             "--goal GOAL",
