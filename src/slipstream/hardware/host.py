@@ -20,7 +20,7 @@ Link = Literal["nvlink", "pcie"]
 # Without one of these, oneDNN converts every bfloat16 operand to float32 first.
 BFLOAT16_FEATURES = frozenset({"amx_bf16", "avx512_bf16", "bf16", "svebf16"})
 # Kinds of machine, as recipes and plans name them, by a pattern in the accelerator's name.
-_KINDS = {
+KINDS = {
     r"GB10\b": "gb10",
     r"Thor\b": "jetson-thor",
     r"RTX 5090\b": "rtx-5090",
@@ -198,7 +198,7 @@ def name_kind(host: Host) -> str | None:
     name = host.accelerators[0].name
     if _UNLIKE.search(name):
         return None
-    return next((kind for part, kind in _KINDS.items() if re.search(part, name)), None)
+    return next((kind for part, kind in KINDS.items() if re.search(part, name)), None)
 
 
 def find_capability(accelerators: Sequence[Accelerator]) -> str | None:
