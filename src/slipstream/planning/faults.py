@@ -219,8 +219,9 @@ def _find_memory_faults(
         message = "the size of the weights is unknown, and so is whether they fit"
         yield warn("memory-unknown", message, "run this again with access to the hub")
         return
-    if memory.sequences_that_fit == 0:
-        sure = all(item.least_bytes is None for item in memory.items)
+    if memory.sequences_that_fit == 0 or memory.lacks_sequence:
+        exact = all(item.least_bytes is None for item in memory.items)
+        sure = exact or memory.lacks_sequence
         tokens = f"a sequence of {settings.context.value if settings.context else 0} tokens"
         message = f"{tokens} takes {show_bytes(memory.bytes_per_sequence)}, and {show_bytes(left)} "
         message += "are left for it" + ("" if sure else " by estimated sizes of the weights")

@@ -44,7 +44,7 @@ class Fitted:
         """Return whether the cache surely lacks room for what must fit."""
         full, asked = self.memory.sequences_that_fit, self.inputs.given.sequences
         if full is None:
-            return self.memory.overflows
+            return self.memory.overflows or self.memory.lacks_sequence
         usual = self.count_usual() if asked else None
         few = usual is not None and asked is not None and usual < asked.value
         return full < self.count_needed() or few
