@@ -169,7 +169,10 @@ class Software(Record):
 
 
 class Host(Record):
-    """One machine at one moment, or `machines` equal ones that are linked."""
+    """One machine at one moment, or `machines` equal ones that are linked.
+
+    `unread_gpu`: there is a GPU that the probe cannot read, one of AMD's.
+    """
 
     schema_version: Literal[1] = 1
     origin: str
@@ -185,6 +188,7 @@ class Host(Record):
     software: Software
     remarks: tuple[str, ...]
     machines: int = 1
+    unread_gpu: bool = False
 
     @property
     def on_rocm(self) -> bool:
