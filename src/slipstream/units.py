@@ -1,5 +1,7 @@
 """Figures as people read them; a figure that is not known is called unknown."""
 
+import re
+
 UNKNOWN = "unknown"
 
 
@@ -20,6 +22,8 @@ def show_number(value: float | None, unit: str = "") -> str:
     return UNKNOWN if value is None else f"{value:.0f} {unit}".rstrip()
 
 
-def version_tuple(text: str) -> tuple[int, ...]:
+def version_tuple(text: str) -> tuple[int, int, int]:
     """Return a version or a compute capability as numbers that compare; suffixes are left out."""
-    return tuple(int(part) for part in text.split(".") if part.isdigit())
+    numbers = re.match(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?", text)
+    major, minor, patch = numbers.groups() if numbers else (0, 0, 0)
+    return int(major or 0), int(minor or 0), int(patch or 0)

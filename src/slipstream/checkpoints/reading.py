@@ -25,6 +25,9 @@ from slipstream.errors import InvalidInputError
 from slipstream.records import describe_faults
 
 _PREDICTING_LAYERS = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+# The positions of these are stated as they are after scaling (vLLM's config/model.py).
+_SCALED_IN_CONFIG = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
 # vLLM takes these of generation_config.json for requests that do not name them.
 _SAMPLING = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"]
 _SAMPLING += ["presence_penalty", "frequency_penalty", "max_new_tokens"]
@@ -87,7 +90,7 @@ def parse_checkpoint(files: CheckpointFiles, *, tokenizer: bool = True) -> Check
         layers=parse_layers(text),
         experts=_parse_experts(text),
         vocabulary_size=text.get("vocab_size") or config.get("vocab_size"),
-        context=text.get("max_position_embeddings"),
+        context=_find_context(text),
         rope=_parse_rope(text),
         attention_sinks=text.get("model_type") == "gpt_oss",
         quantization=quantization,
@@ -152,6 +155,21 @@ def _parse_rope(config: dict[str, Any]) -> Rope:
         scaling=kind,
         factor=stated.get("factor") or older.get("factor"),
     )
+
+
+def _find_context(text: dict[str, Any]) -> int | None:
+    """Return the positions as vLLM derives them: scaled, unless the config states them scaled."""
+    stated = text.get("model_max_length") or min(
+        (text[key] for key in _POSITIONS if text.get(key)), default=None
+    )
+    rope = _parse_rope(text)
+    if (
+        stated is None
+        or rope.scaling in _SCALED_IN_CONFIG
+        or "gemma3" in str(text.get("model_type"))
+    ):
+        return stated
+    return int(stated * (rope.factor or 1))
 
 
 def _add_up(tensors: tuple[Tensor, ...] | None) -> Weights | None:

@@ -65,8 +65,8 @@ def add_host(add: OptionAdder, what: str) -> None:
     """Add the option that names a machine."""
     add(
         "--host NAME|FILE",
-        f"{what}, a known name such as gb10 or a file written by `slipstream probe --json` "
-        "(default: this machine)",
+        f"{what}: a known name such as gb10, h100x8 or 2x-gb10, or a file written by "
+        "`slipstream probe --json` (default: this machine)",
     )
 
 

@@ -9,6 +9,7 @@ reads from another file (`--config`) is refused, too: what a plan cannot see it 
 import argparse
 import difflib
 import json
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -25,6 +26,8 @@ _SUFFIXES |= {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
 _SIZE_WITHIN_JSON = re.compile(r'("(?:[^"\\]|\\.)*")|\b\d+(?:\.\d+)?[kKmMgGtT]\b')
 _FILE_OF_ARGUMENTS = "--config"
+_BOUNDS = {"ge": (operator.ge, "at least"), "gt": (operator.gt, "above")}
+_BOUNDS |= {"le": (operator.le, "at most"), "lt": (operator.lt, "below")}
 
 
 @cache
@@ -50,6 +53,14 @@ def parse_arguments(words: Sequence[str]) -> dict[str, Value]:
             hint="write its settings after --",
         )
     return dict(vars(parsed))
+
+
+def require_in_range(flag: str, value: Value) -> None:
+    """Raise ValueError unless vLLM's own records would take the number."""
+    for bound, limit in read_table()[flag].get("range", {}).items():
+        holds, words = _BOUNDS[bound]
+        if not isinstance(value, int | float) or not holds(value, limit):
+            raise ValueError(f"{flag} should be {words} {limit}, not {value}")
 
 
 def render_arguments(values: Mapping[str, Value]) -> list[str]:

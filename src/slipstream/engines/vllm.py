@@ -49,14 +49,27 @@ def find_versions() -> dict[str, str]:
     return {"slipstream": __version__, **{part: told for part, told in found.items() if told}}
 
 
-def require_engine(host: Host, *, extra: str = "cpu") -> None:
-    """Refuse to begin without an engine; `extra` installs one where there is no accelerator."""
-    engine = host.software.engine
+def write_install(host: Host, extra: str = "cpu") -> str:
+    """Return the command that installs the engine; `extra` has one for a CPU."""
+    return f"pip install 'slipstream[{'vllm' if host.accelerators else extra}]'"
+
+
+def find_engine_obstacle(host: Host, extra: str = "cpu") -> MissingPartError | None:
+    """Return why no engine can be started here: there is none, or an older one."""
+    engine, install = host.software.engine, write_install(host, extra)
     if engine is None or not engine.distribution.startswith("vllm"):
-        raise MissingPartError(
-            f"vLLM {VERSION} is not installed",
-            hint=f"pip install 'slipstream[{'vllm' if host.accelerators else extra}]'",
-        )
+        return MissingPartError(f"vLLM {VERSION} is not installed", hint=install)
+    if version_tuple(engine.version)[:2] < version_tuple(VERSION)[:2]:
+        name = f"{engine.distribution} {engine.version}"
+        what = f"{name} is older than {VERSION}, and has published vulnerabilities"
+        return MissingPartError(what, hint=install)
+    return None
+
+
+def require_engine(host: Host, *, extra: str = "cpu") -> None:
+    """Refuse to begin without an engine that plans are made for."""
+    if (obstacle := find_engine_obstacle(host, extra)) is not None:
+        raise obstacle
 
 
 @cache

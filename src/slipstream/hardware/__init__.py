@@ -1,6 +1,7 @@
 """The machine: `read_host` probes it, `Host` is what later stages plan from."""
 
-from slipstream.hardware.host import Host, find_obstacle, list_machines, load_host, name_kind
+from slipstream.hardware.host import Host, find_obstacle, name_kind
+from slipstream.hardware.known_machines import list_machines, load_host
 from slipstream.hardware.probe import Surface, read_host, this_machine
 from slipstream.hardware.surroundings import read_text
 

@@ -1,41 +1,62 @@
 """`Host`: the description of one machine that every later stage plans from.
 
 None always means 'could not tell', never zero and never 'no'. What stood in for an answer
-that could not be had is said in `remarks`. Some machines ship with the package (`machines/`, as
-`slipstream probe --json` writes them), so that a plan can be made for one from anywhere.
+that could not be had is said in `remarks`.
 """
 
+import re
 from datetime import datetime
-from pathlib import Path
 from typing import Literal
 
-from slipstream.errors import InvalidInputError, UnsupportedHostError
-from slipstream.records import Record, read_record
+from slipstream.errors import UnsupportedHostError
+from slipstream.records import Record
 
 Platform = Literal["linux", "darwin", "windows", "other"]
 Container = Literal["none", "docker", "podman", "kubernetes", "other"]
 MemoryKind = Literal["unified", "discrete"]
+Link = Literal["nvlink", "pcie"]
 # Without one of these, oneDNN converts every bfloat16 operand to float32 first.
 BFLOAT16_FEATURES = frozenset({"amx_bf16", "avx512_bf16", "bf16", "svebf16"})
-MACHINES = Path(__file__).parent / "machines"
-# Kinds of machine, as recipes and plans name them, by a part of the accelerator's name.
+# Kinds of machine, as recipes and plans name them, by a pattern in the accelerator's name.
 _KINDS = {
-    "GB10": "gb10",
-    "Thor": "jetson-thor",
-    "RTX 5090": "rtx-5090",
-    "RTX 4090": "rtx-4090",
-    "RTX 3090": "rtx-3090",
-    "RTX PRO 6000": "rtx-pro-6000",
-    "H100": "h100",
-    "B200": "b200",
-    "B300": "b300",
+    r"GB10\b": "gb10",
+    r"Thor\b": "jetson-thor",
+    r"RTX 5090\b": "rtx-5090",
+    r"RTX 4090\b": "rtx-4090",
+    r"RTX 4080 SUPER": "rtx-4080-super",
+    r"RTX 3090\b": "rtx-3090",
+    r"RTX PRO 6000\b": "rtx-pro-6000",
+    r"\bL40S\b": "l40s",
+    r"\bL4\b": "l4",
+    r"\bA100.*40GB": "a100-40",
+    r"\bA100.*80GB": "a100-80",
+    r"\bGH200\b": "gh200",
+    r"\bH200\b": "h200",
+    r"\bH100\b": "h100",
+    r"B200\b": "b200",
+    r"B300\b": "b300",
+    r"\bMI300X\b": "mi300x",
+    r"\bRadeon 8060S\b": "strix-halo",
 }
+# A laptop's GPU has less memory than the card of that name, and a MIG slice is a part of one.
+_UNLIKE = re.compile(r"\b(Laptop|MIG)\b")
 # The least of the kernel libraries that vLLM 0.32 picks from (platforms/cpu.py).
 _CPU_ARCHITECTURES = {"x86_64": "avx2", "aarch64": "asimd"}
 
 
+class MemoryUser(Record):
+    """A process that uses an accelerator's memory; one of another container has no name here."""
+
+    pid: int
+    name: str | None
+    size_bytes: int | None
+
+
 class Accelerator(Record):
-    """One GPU, as its driver describes it."""
+    """One GPU, as its driver describes it.
+
+    `link` is how it reaches the other GPUs of the machine, None for a single one or if unknown.
+    """
 
     index: int
     name: str
@@ -48,10 +69,16 @@ class Accelerator(Record):
     power_limit_watts: float | None
     clock_mhz: int | None
     clock_limit_mhz: int | None
+    link: Link | None = None
+    users: tuple[MemoryUser, ...] = ()
+    vendor: Literal["nvidia", "amd"] = "nvidia"
 
 
 class Processor(Record):
-    """The CPU: its name, the usable part of it and its features."""
+    """The CPU: its name, the usable part of it and its features.
+
+    `quota_cpus` is the CPU time that a container may use, in CPUs; None is no limit.
+    """
 
     model: str | None
     architecture: str
@@ -60,6 +87,7 @@ class Processor(Record):
     numa_nodes: int | None
     features: tuple[str, ...]
     usable_cpus: tuple[int, ...] | None = None
+    quota_cpus: float | None = None
 
     @property
     def cpus(self) -> tuple[int, ...] | None:
@@ -127,10 +155,11 @@ class Software(Record):
     cuda_driver: str | None
     docker: Docker | None
     openmp_library: str | None = None
+    packages: tuple[str, ...] = ()
 
 
 class Host(Record):
-    """One machine at one moment."""
+    """One machine at one moment, or `machines` equal ones that are linked."""
 
     schema_version: Literal[1] = 1
     origin: str
@@ -145,6 +174,11 @@ class Host(Record):
     fabric: tuple[FabricPort, ...]
     software: Software
     remarks: tuple[str, ...]
+    machines: int = 1
+
+    @property
+    def on_rocm(self) -> bool:
+        return any(one.vendor == "amd" for one in self.accelerators)
 
 
 def name_kind(host: Host) -> str | None:
@@ -152,25 +186,9 @@ def name_kind(host: Host) -> str | None:
     if not host.accelerators:
         return "cpu"
     name = host.accelerators[0].name
-    return next((kind for part, kind in _KINDS.items() if part in name), None)
-
-
-def list_machines() -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in MACHINES.glob("*.json")))
-
-
-def load_host(name_or_file: str) -> Host:
-    """Return a machine by its name, or from a file that `slipstream probe --json` wrote."""
-    if name_or_file in list_machines():
-        return read_record(MACHINES / f"{name_or_file}.json", Host, hint="install slipstream again")
-    path = Path(name_or_file).expanduser()
-    if not path.exists():
-        raise InvalidInputError(
-            f"there is no file {name_or_file}, and no known machine of that name",
-            details=(f"known: {', '.join(list_machines())}",),
-            hint="slipstream probe --json > FILE, on that machine",
-        )
-    return read_record(path, Host, hint="slipstream probe --json > FILE")
+    if _UNLIKE.search(name):
+        return None
+    return next((kind for part, kind in _KINDS.items() if re.search(part, name)), None)
 
 
 def find_obstacle(host: Host) -> UnsupportedHostError | None:

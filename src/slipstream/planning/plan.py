@@ -41,11 +41,12 @@ class DifferenceList(Record):
 
 
 class MemoryItem(Record):
-    """One consumer of memory; None is an unknown size."""
+    """One consumer of memory; None is an unknown size, and an estimate has a lower bound."""
 
     name: str
     size_bytes: int | None
     because: str
+    least_bytes: int | None = None
 
 
 class MemoryBudget(Record):
@@ -58,7 +59,23 @@ class MemoryBudget(Record):
     bytes_per_sequence: int | None
     kv_pool_bytes: int | None
     sequences_that_fit: int | None
+    # How many fit of the length that is taken for a request's.
+    usual_tokens: int | None = None
+    usual_sequences_that_fit: int | None = None
     unknown: tuple[str, ...]
+
+    @property
+    def least_fixed_bytes(self) -> int:
+        """Return what all but the cache takes at least; an unknown part counts as nothing."""
+        return sum(
+            item.size_bytes or 0 if item.least_bytes is None else item.least_bytes
+            for item in self.items
+        )
+
+    @property
+    def overflows(self) -> bool:
+        """Return whether there is surely no room for a cache."""
+        return self.usable_bytes is not None and self.least_fixed_bytes >= self.usable_bytes
 
 
 class LaunchPlan(Record):

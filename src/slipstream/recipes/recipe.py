@@ -41,13 +41,17 @@ class Evidence(Record):
 
 
 class Settings(Record):
-    """The settings of a recipe's author; None was left to the engine."""
+    """The settings of a recipe's author; None was left to the engine.
+
+    `crashed_above` is the evidence that more memory than `memory_utilization` crashed.
+    """
 
     draft_length: Count | None = None
     context: Count | None = None
     sequences: Count | None = None
     batched_tokens: Count | None = None
     memory_utilization: Annotated[float, Field(gt=0, lt=1)] | None = None
+    crashed_above: Text | None = None
     tensor_parallel: Count | None = None
     target_backend: str | None = None
     drafter_backend: str | None = None
@@ -63,10 +67,14 @@ class Settings(Record):
 
 
 class Obsolete(Record):
-    """Something that a recipe needed once and that today's engine does not."""
+    """Something that a recipe needed once and that today's engine does not.
+
+    `argument` is how it would stand in a command, if it would.
+    """
 
     what: Text
     why: Text
+    argument: Text | None = None
 
 
 class Recipe(Record):
@@ -115,7 +123,6 @@ class Condition(Record):
     memory_under_bytes: int | None = None
     drivers: tuple[str, ...] = ()
     nodes_over: int | None = None
-    engine: str | None = None
     engine_below: str | None = None
     environment: tuple[str, ...] = ()
 

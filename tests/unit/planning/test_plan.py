@@ -52,10 +52,10 @@ def test_no_stage_can_change_a_setting_to_what_the_engine_refuses() -> None:
 
 def test_each_changed_setting_is_listed_with_the_second_plans_reason() -> None:
     assert diff_plans(plan(), plan()) == ()
-    found = {entry.flag: entry for entry in diff_plans(plan(), plan(users=4))}
+    found = {entry.flag: entry for entry in diff_plans(plan(), plan(users=4, draft_length=7))}
     assert set(found) == {"--max-num-seqs", "--speculative-config.num_speculative_tokens"}
     sequences = found["--max-num-seqs"]
-    assert (sequences.left, sequences.right, sequences.because) == ("8", "4", "requested")
+    assert (sequences.left, sequences.right, sequences.because) == ("32", "4", "requested")
     eager = {one.flag: one for one in diff_plans(plan("gb10"), plan("h100"))}["--enforce-eager"]
     assert (eager.left, eager.right) == ("set", None)
 

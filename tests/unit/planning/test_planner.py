@@ -58,7 +58,7 @@ def test_a_good_pair_is_planned_without_a_fault() -> None:
         "--reasoning-parser": "qwen3",
         "--host": "127.0.0.1",
         "--max-model-len": "32768",
-        "--max-num-seqs": "8",
+        "--max-num-seqs": "32",
         "--max-num-batched-tokens": "8192",
         "--gpu-memory-utilization": "0.92",
         "--distributed-executor-backend": "mp",
@@ -99,7 +99,7 @@ ADVISED = make_recipe(draft_length=7, sequences=16, kv_dtype="fp8", quantization
         ("h100", {"engine": ("--port=9000",)}, {"--port": "9000"}),
         ("h100", {"engine": ("--enable-log-requests",)}, {"--enable-log-requests": None}),
         ("h100", {"engine": ("--max-model-len", "auto")}, {"--max-model-len": "auto"}),
-        ("h100", {"engine": ("--max-num-seqs", "3000")}, {"--max-num-batched-tokens": "12000"}),
+        ("h100", {"engine": ("--max-num-seqs", "3000")}, {"--max-num-batched-tokens": "48000"}),
         (
             "h100",
             {"engine": (f"{SPECULATION}.attention_backend", "TRITON_ATTN")},
@@ -148,11 +148,15 @@ def test_what_does_not_apply_is_not_set(machine: str, inputs: dict[str, Any], fl
     assert [word for word in plan(machine, **inputs).argv() if word.startswith(flag)] == []
 
 
-def test_what_is_obsolete_in_a_recipe_is_said() -> None:
-    recipe = make_recipe(obsolete=(Obsolete(what="a patch", why="upstream"),))
-    made = plan("gb10", recipe=recipe)
-    assert made.recipe == "test-recipe"
-    assert made.notes == ("not used from test-recipe: a patch: upstream",)
+def test_what_is_obsolete_in_this_machines_recipe_is_said_unless_it_is_used() -> None:
+    flash = Obsolete(what="flash", why="split", argument="--attention-backend flash_attn")
+    recipe = make_recipe(obsolete=(Obsolete(what="a patch", why="upstream"), flash))
+    (note,) = plan("gb10", recipe=recipe).notes
+    assert "a patch; flash" in note
+    asked = ("--attention-backend", "FLASH_ATTN")
+    (note,) = plan("gb10", recipe=recipe, engine=asked).notes
+    assert "flash" not in note
+    assert not any("recipe" in note for note in plan("h100", recipe=recipe).notes)
 
 
 def test_the_budget_adds_up() -> None:

@@ -40,11 +40,20 @@ class Library:
         for entry in self.load_drafters():
             if (entry.drafter or "").lower() == name.lower():
                 return entry.facts or _describe_bare(entry)
-        by_stem = (
-            model for model in self.load_models() if name_stem(model.facts.name) == name_stem(name)
-        )
-        known = next(by_stem, None)
+        known = self._find_model(name)
         return None if known is None else known.describe(name)
+
+    def list_builds(self, name: str) -> tuple[str, ...]:
+        """Return the published builds of the same model, the largest first."""
+        known = self._find_model(name)
+        builds = sorted(known.builds, key=lambda build: -build.total_bytes) if known else []
+        return tuple(build.name for build in builds if build.name.lower() != name.lower())
+
+    def _find_model(self, name: str) -> KnownModel | None:
+        stem = name_stem(name)
+        return next(
+            (model for model in self.load_models() if name_stem(model.facts.name) == stem), None
+        )
 
     def knows(self, name: str) -> bool:
         """Return whether a name is that of a published drafter, or of what one was made for."""

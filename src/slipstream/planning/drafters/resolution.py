@@ -1,6 +1,7 @@
 """From a target's name to its plan: the recipe, the drafter and the sources of their facts."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Literal
 
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
@@ -8,6 +9,7 @@ from slipstream.checkpoints.draft_part import guess_family
 from slipstream.engines.vllm_methods import METHODS
 from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.hardware import Host, name_kind
+from slipstream.planning.alternatives import name_alternatives
 from slipstream.planning.drafters.candidates import DrafterList, list_candidates
 from slipstream.planning.drafters.library import Library, complete_facts
 from slipstream.planning.inputs import CHECKED_METHODS, FoundDrafter
@@ -53,6 +55,23 @@ def plan_target(
     notes: tuple[str, ...] = (),
 ) -> LaunchPlan:
     """Find the recipe and drafter for a target on a machine, and return the plan."""
+    remembered = replace(library, read=cache(library.read))
+
+    def plan_once(there: Host, name: str, changed: PlanOptions) -> LaunchPlan:
+        return _plan_once(there, name, changed, remembered, known_bad, notes)
+
+    plan = plan_once(host, target, options)
+    return name_alternatives(plan, host, plan_once, library.list_builds(target))
+
+
+def _plan_once(
+    host: Host,
+    target: str,
+    options: PlanOptions,
+    library: Library,
+    known_bad: tuple[KnownBad, ...],
+    notes: tuple[str, ...],
+) -> LaunchPlan:
     resolved = resolve(target, options, name_kind(host), library)
     method = resolved.method
     if method is not None and method != options.method:

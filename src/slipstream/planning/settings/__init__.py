@@ -21,7 +21,7 @@ from pydantic import (
     model_serializer,
 )
 
-from slipstream.engines.arguments import read_table
+from slipstream.engines.arguments import read_table, require_in_range
 from slipstream.records import Record
 
 Source = Literal[
@@ -160,10 +160,12 @@ class EngineOptions(_Choices):
     @field_validator("rest")
     @classmethod
     def _require_other_flags(cls, rest: dict[str, Choice[Any]]) -> dict[str, Choice[Any]]:
-        """Refuse a flag that vLLM does not have, or that would override a typed setting."""
+        """Refuse a flag that vLLM lacks or that is typed, and a value that vLLM would refuse."""
         typed = {*FLAGS.values(), SPECULATION}
         if wrong := [flag for flag in rest if flag in typed or flag not in read_table()]:
             raise ValueError(f"{', '.join(wrong)}: not a further engine argument")
+        for flag, choice in rest.items():
+            require_in_range(flag, choice.value)
         return rest
 
     @property
@@ -171,6 +173,14 @@ class EngineOptions(_Choices):
         """Return how many accelerators share one copy of the model."""
         sizes = (self.tensor_parallel, self.pipeline_parallel)
         return prod(size.value for size in sizes if size is not None)
+
+    @property
+    def local_accelerators(self) -> int:
+        """Return how many accelerators this machine needs for all copies that it runs."""
+        if "--data-parallel-rank" in self.rest:
+            return self.shards
+        local = self.rest.get("--data-parallel-size-local") or self.data_parallel
+        return self.shards * (int(str(local.value)) if local else 1)
 
     @property
     def drafting(self) -> SpeculationOptions:

@@ -42,11 +42,15 @@ def decide_drafter_backend(inputs: PlanInputs) -> Choice[str] | None:
     """Choose the drafter's backend: it must support non-causal attention and is not inherited."""
     if not _drafts_in_one_pass(inputs) or inputs.on_cpu:
         return None
-    if (advised := inputs.from_recipe(inputs.local_advice.drafter_backend)) is not None:
+    advised = inputs.from_recipe(inputs.local_advice.drafter_backend)
+    asserts = inputs.capability == "12.1"
+    if advised is not None and not (asserts and advised.value == "FLASH_ATTN"):
         return advised
-    if inputs.capability == "12.1":
+    if asserts:
         why = "FlashAttention 2 fails a device assert in non-causal drafts on sm_121 (vllm#50707)"
         return Choice("TRITON_ATTN", "hardware", why)
+    if inputs.host.on_rocm:
+        return Choice("TRITON_ATTN", "hardware", "every ROCm build of vLLM drafts on it")
     why = "the engine's first choice for non-causal drafts"
     if inputs.capability_major == 10:
         why = "FlashInfer's non-causal path is known to be faulty on sm_100 (platforms/cuda.py)"

@@ -26,6 +26,7 @@ from slipstream.records import Record
 
 Goal = Literal["latency", "throughput", "capacity", "agent"]
 PLAIN = "plain"
+AFTER_DASHES = "given after --"
 _FIELDS = {flag: name for name, flag in FLAGS.items()}
 _PARTS = {key: name for name, key in SPECULATION_KEYS.items()}
 _SHORT_FORMS = {
@@ -85,7 +86,7 @@ def make_options(
     variables: PlanOptions | None = None,
 ) -> PlanOptions:
     """Return the options of flags, over those of variables; words for the engine win over both."""
-    words = read_engine_arguments(engine, "user", "given after --")
+    words = read_engine_arguments(engine, "user", AFTER_DASHES)
     _require_one_method(method, drafter, words)
     flags = make_engine_options(
         "user",
@@ -187,11 +188,15 @@ def make_engine_options(
             {**choose(settings), "rest": choose(rest), "speculation": drafting}
         )
     except ValidationError as fault:
-        first, *others = (
-            f"{_name_field(entry['loc'], names)}: {entry['msg']}, not {entry['input']}"
-            for entry in fault.errors()
-        )
+        first, *others = (_describe_fault(entry, names) for entry in fault.errors())
         raise UsageError(first, details=tuple(others), hint="vllm serve --help=all") from fault
+
+
+def _describe_fault(entry: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    message = str(entry["msg"]).removeprefix("Value error, ")
+    if entry["loc"] == ("rest",):
+        return message
+    return f"{_name_field(entry['loc'], names)}: {message}, not {entry['input']}"
 
 
 def _name_field(path: tuple[int | str, ...], names: Mapping[str, str]) -> str:

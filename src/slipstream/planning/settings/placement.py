@@ -38,7 +38,20 @@ def decide_utilization(inputs: PlanInputs) -> Choice[float] | None:
         headroom = DISCRETE_HEADROOM_BYTES
         why = f"{available / GIB:.1f} of {total / GIB:.1f} GiB are free, 2 GiB are left free"
     share = floor(100 * min((available - headroom) / total, MOST_UTILIZATION)) / 100
-    return Choice(max(share, 0.05), "hardware", why)
+    ours = Choice(max(share, 0.05), "hardware", why)
+    theirs = _find_most_advised(inputs)
+    return theirs if theirs is not None and theirs.value < ours.value else ours
+
+
+def _find_most_advised(inputs: PlanInputs) -> Choice[float] | None:
+    """Return a recipe's share where more of it crashed, or was never tried on unified memory."""
+    recipe, advice = inputs.recipe, inputs.local_advice
+    if recipe is None or recipe.engine != "vllm" or advice.memory_utilization is None:
+        return None
+    if advice.crashed_above is None and not inputs.is_unified:
+        return None
+    why = advice.crashed_above or "nobody ran it with more, and too much freezes the machine"
+    return Choice(advice.memory_utilization, "recipe", f"recipe {recipe.name}: {why}")
 
 
 def decide_executor(inputs: PlanInputs) -> Choice[str] | None:
@@ -65,22 +78,95 @@ def note_compilation(inputs: PlanInputs) -> str:
     return f"the engine compiles at its first start{told}; --enforce-eager after -- skips it"
 
 
-def decide_parallel(inputs: PlanInputs) -> EngineOptions:
-    """Choose the parallel sizes as the recipe does on its kind of machine, if none is given."""
-    given, recipe = inputs.given, inputs.recipe
+def list_tensor_parallel(inputs: PlanInputs) -> tuple[int, ...]:
+    """Return over how many accelerators the target may be spread, the fewest first.
+
+    Only equal ones share a model, as many as divide its heads; those of other machines come last.
+    """
+    if _is_laid_out(inputs) or _follow_recipe(inputs) is not None or inputs.on_cpu:
+        return (1,)
+    accelerators = inputs.host.accelerators
+    equal = sum(one.name == accelerators[0].name for one in accelerators)
+    sizes = [1 << power for power in range(equal.bit_length())]
+    if inputs.host.machines > 1:
+        sizes.append(sizes[-1] * inputs.host.machines)
+    return tuple(size for size in sizes if find_undivided(inputs, size) is None)
+
+
+def find_undivided(inputs: PlanInputs, size: int) -> str | None:
+    """Return whose heads a tensor-parallel size does not divide, None if it divides all."""
+    for model in filter(None, (inputs.target, inputs.draft_model)):
+        if model.attention_heads is not None and model.attention_heads % size:
+            return f"{model.name} has {model.attention_heads} attention heads"
+        for part in model.layers or ():
+            # Fewer heads than ranks are kept by several of them.
+            heads = part.key_value_heads if part.kind in ("full", "sliding") else None
+            if heads is not None and max(heads, size) % min(heads, size):
+                return f"{model.name} has {heads} key-value heads"
+    return None
+
+
+def _is_laid_out(inputs: PlanInputs) -> bool:
+    given = inputs.given
     sizes = (given.tensor_parallel, given.pipeline_parallel, given.data_parallel)
-    if any((*sizes, given.nodes, given.node_rank)) or not inputs.recipe_fits_machine or not recipe:
+    return any((*sizes, given.nodes, given.node_rank))
+
+
+def decide_parallel(inputs: PlanInputs, size: int, shortage: str) -> EngineOptions:
+    """Choose the parallel sizes for so many accelerators; `shortage` says why not fewer."""
+    if _is_laid_out(inputs):
         return EngineOptions()
-    if (nodes := recipe.nodes) > 1:
-        return EngineOptions(
-            tensor_parallel=inputs.from_recipe(nodes),
-            nodes=Choice(nodes, "recipe", f"one copy of the model on {nodes} machines"),
-            node_rank=Choice(
-                0, "default", "this machine is the head node; the others are 1 and up"
-            ),
-        )
-    wanted = inputs.advice.tensor_parallel or 1
-    return EngineOptions(tensor_parallel=inputs.from_recipe(wanted) if wanted > 1 else None)
+    if size == 1:
+        return _follow_recipe(inputs) or EngineOptions()
+    here = len(inputs.host.accelerators)
+    link = inputs.host.accelerators[0].link
+    over = {"nvlink": ", joined by NVLink", "pcie": ", joined by PCIe: slower than NVLink"}
+    why = f"{shortage}{over.get(link or '', '')}"
+    spread = EngineOptions(tensor_parallel=Choice(size, "hardware", why))
+    return spread if size <= here else spread.override(_join_machines(inputs.host.machines))
+
+
+def _join_machines(count: int) -> EngineOptions:
+    return EngineOptions(
+        nodes=Choice(count, "hardware", f"one copy of the model on {count} machines"),
+        node_rank=Choice(0, "default", "this machine is the head node; the others are 1 and up"),
+    )
+
+
+def _follow_recipe(inputs: PlanInputs) -> EngineOptions | None:
+    """Return the sizes of a recipe for this kind of machine, if that many accelerators are here."""
+    recipe, host = inputs.recipe, inputs.host
+    if recipe is None or not inputs.recipe_fits_machine:
+        return None
+    linked = host.machines > 1 or any(port.active for port in host.fabric)
+    if recipe.nodes > 1:
+        size = inputs.from_recipe(recipe.nodes)
+        joined = _join_machines(recipe.nodes)
+        return EngineOptions(tensor_parallel=size).override(joined) if linked else None
+    size = inputs.from_recipe(recipe.settings.tensor_parallel)
+    if size is None or not 1 < size.value <= len(host.accelerators):
+        return None
+    return EngineOptions(tensor_parallel=size)
+
+
+def note_idle(inputs: PlanInputs) -> tuple[str, ...]:
+    """Say what to do with accelerators that the plan leaves free."""
+    given, here = inputs.given, len(inputs.host.accelerators)
+    copies = given.data_parallel.value if given.data_parallel else 1
+    used = given.shards * copies
+    spare = here - used
+    if inputs.on_cpu or spare <= 0 or copies > 1:
+        return ()
+    more = here // given.shards
+    how = f"-- --data-parallel-size {more} serves {more} copies behind one address"
+    return (f"{spare} of {here} accelerators stay free" + (f": {how}" if more > 1 else ""),)
+
+
+def decide_quantization(inputs: PlanInputs) -> Choice[str] | None:
+    """Quantize weights as they are loaded where a recipe for this kind of machine does."""
+    if inputs.target.quantized or inputs.on_cpu:
+        return None
+    return inputs.from_recipe(inputs.local_advice.quantization)
 
 
 def decide_dtype(inputs: PlanInputs) -> Choice[str] | None:
@@ -103,9 +189,14 @@ def decide_dtype(inputs: PlanInputs) -> Choice[str] | None:
 
 
 def decide_loader(inputs: PlanInputs) -> Choice[str]:
-    """Load safetensors and nothing that could run code; a recipe may name a faster loader."""
+    """Load safetensors, nothing that could run code; by a recipe's loader if it is installed."""
+    advised = inputs.from_recipe(inputs.local_advice.loader)
     why = "the engine would fall back to pickled weights"
-    return inputs.from_recipe(inputs.local_advice.loader) or Choice("safetensors", "default", why)
+    if advised is None:
+        return Choice("safetensors", "default", why)
+    if advised.value in inputs.host.software.packages:
+        return advised
+    return Choice("safetensors", "default", f"{why}; its recipe's {advised.value} is not installed")
 
 
 def takes_pictures(inputs: PlanInputs) -> bool:

@@ -3,46 +3,59 @@
 from slipstream.checkpoints.pairing import is_stretched
 from slipstream.engines.vllm_methods import Method
 from slipstream.planning.inputs import PlanInputs
-from slipstream.planning.settings import Choice
+from slipstream.planning.settings import Choice, EngineSettings
+from slipstream.units import show_bytes
 
 DEFAULT_CONTEXT = 32768
 CPU_CONTEXT = 4096
 AGENT_CONTEXT = 131072
 MANY_CONVERSATIONS = 2
-# (up to this many users, draft at most this many): the best draft lengths for prose and code
-# in the cost model fitted to the eight rates that AEON-7/vllm-dflash publishes.
-DRAFT_BY_USERS = ((2, 15), (4, 8), (8, 6), (16, 4))
 LEAST_DRAFT = 3
-SEQUENCES_BY_GOAL = {"latency": 8, "throughput": 64, "capacity": 32, "agent": 4}
+# What is taken for the length of a request, prompt and answer, where nothing is recorded.
+USUAL_LENGTH = 4096
+USUAL_CONVERSATION = 32768
+# vLLM captures graphs of steps of up to so many tokens (config/vllm.py, _set_cudagraph_sizes).
+GRAPH_TOKENS = 512
+BLACKWELL_GRAPH_TOKENS = 1024
+MOST_SEQUENCES = 256  # vLLM's own default
+MANY_SEQUENCES = 32
+CACHE_UNKNOWN: Choice[int] = Choice(8, "default", "how many the cache holds is unknown")
 CPU_SEQUENCES = 4
 GPU_BATCHED_TOKENS = 8192
 CPU_BATCHED_TOKENS = 2048
 
 
 def decide_draft_length(inputs: PlanInputs) -> Choice[int] | None:
-    """Choose how many tokens to draft: the recipe's length, or by block and load."""
+    """Choose the longest useful draft; how much of it pays at a load is left to steering."""
     draft, method = inputs.draft, inputs.method
     if method is None:
         return None
     published = inputs.found.length if inputs.found else None
     if draft is None or not method.in_one_pass:
         return _decide_length_of_passes(inputs, method, published)
-    longest = draft.longest_draft or published
-    advised = inputs.advice.draft_length
-    limits = [most for most in (advised, longest) if most is not None]
-    if limits and (by_load := _limit_by_load(inputs, min(limits))) is not None:
-        return by_load
-    if advised is not None and (longest is None or advised <= longest):
-        return inputs.from_recipe(advised)
-    if longest is None:
-        why = "the drafter's block size is unknown; this fits every drafter"
-        return Choice(LEAST_DRAFT, "default", why)
-    if advised is not None:
-        why = f"the recipe's {advised} is longer than the drafter's block"
+    longest, measured = draft.longest_draft, inputs.local_advice.draft_length
+    if measured is not None and (longest is None or measured <= longest):
+        return inputs.from_recipe(measured)
+    if longest is not None:
+        why = f"a block of {draft.block_size} drafts this many{_describe_step(inputs)}"
         return Choice(longest, "checkpoint", why)
-    if draft.block_size is None:
-        return Choice(longest, "index", "the published length; its block size is unknown")
-    return Choice(longest, "checkpoint", f"a block of {draft.block_size} drafts this many")
+    elsewhere = inputs.advice.draft_length
+    if (length := published or elsewhere) is not None:
+        return Choice(length, "index", "the published length; its block size is unknown")
+    why = "the drafter's block size is unknown; this fits every drafter"
+    return Choice(LEAST_DRAFT, "default", why)
+
+
+def _describe_step(inputs: PlanInputs) -> str:
+    """Say what a step costs on this machine whatever the length of its drafts."""
+    one, weights = inputs.accelerator, inputs.target.weights
+    if one is None or weights is None or not one.memory_bandwidth_bytes_per_s:
+        return ""
+    read = weights.total_bytes / inputs.given.shards
+    if inputs.target.experts is not None:
+        return ""
+    milliseconds = 1000 * read / one.memory_bandwidth_bytes_per_s
+    return f"; every step reads {show_bytes(int(read))}, {milliseconds:.1f} ms here, drafts or not"
 
 
 def _decide_length_of_passes(
@@ -54,17 +67,7 @@ def _decide_length_of_passes(
     layers = inputs.target.predicting_layers if method.needs == "heads" else None
     if layers and method.length % layers:
         return Choice(layers, "checkpoint", "vLLM needs a multiple of the number of MTP layers")
-    by_load = _limit_by_load(inputs, method.length)
-    return by_load or Choice(method.length, "default", method.length_because)
-
-
-def _limit_by_load(inputs: PlanInputs, most: int) -> Choice[int] | None:
-    """Return a shorter length where the requested users share a step."""
-    if (users := inputs.given.sequences) is None:
-        return None
-    limit = next((most for up_to, most in DRAFT_BY_USERS if users.value <= up_to), LEAST_DRAFT)
-    why = f"{users.value} users share a step: longer drafts would cost more than they gain"
-    return Choice(limit, "default", why) if limit < most else None
+    return Choice(method.length, "default", method.length_because)
 
 
 def decide_context(inputs: PlanInputs) -> Choice[int]:
@@ -74,7 +77,7 @@ def decide_context(inputs: PlanInputs) -> Choice[int]:
     least = 0
     if inputs.options.goal == "agent":
         least = DEFAULT_CONTEXT if inputs.on_cpu else AGENT_CONTEXT
-    advised = inputs.from_recipe(inputs.advice.context)
+    advised = inputs.from_recipe(inputs.local_advice.context)
     if advised is not None and advised.value > least:
         choice = advised
     elif least:
@@ -91,12 +94,32 @@ def decide_context(inputs: PlanInputs) -> Choice[int]:
 
 
 def decide_sequences(inputs: PlanInputs) -> Choice[int]:
-    if (advised := inputs.from_recipe(inputs.advice.sequences)) is not None:
+    """Choose the concurrent sequences, one where that is left to the size of the cache."""
+    if (advised := inputs.from_recipe(inputs.local_advice.sequences)) is not None:
         return advised
     if inputs.on_cpu:
         return Choice(CPU_SEQUENCES, "hardware", "on a CPU more sequences would only wait")
-    goal = inputs.options.goal
-    return Choice(SEQUENCES_BY_GOAL[goal], "default", f"the goal is {goal}")
+    return Choice(1, "default", "the cache holds no more")
+
+
+def find_most_sequences(inputs: PlanInputs, settings: EngineSettings) -> Choice[int]:
+    """Return how many sequences one step verifies whole: within graphs, or for many at all."""
+    drafted, batched = settings.draft_length + 1, settings.batched_tokens
+    tokens = BLACKWELL_GRAPH_TOKENS if inputs.capability_major == 10 else GRAPH_TOKENS
+    kept = "steps are kept to" if settings.is_eager else "graphs cover steps of"
+    why = f"{kept} {tokens} tokens, {drafted} of each sequence"
+    if inputs.options.goal in ("throughput", "capacity"):
+        tokens = batched.value if batched else GPU_BATCHED_TOKENS
+        why = f"a step takes {tokens} tokens, {drafted} of each sequence"
+    if tokens // drafted > MOST_SEQUENCES:
+        return Choice(MOST_SEQUENCES, "hardware", "vLLM's own limit, and the cache holds them")
+    return Choice(max(1, tokens // drafted), "hardware", why)
+
+
+def find_usual_length(inputs: PlanInputs, context: int) -> int:
+    """Return the length that is taken for a request's; it may be all of the context."""
+    usual = USUAL_CONVERSATION if inputs.options.goal == "agent" else USUAL_LENGTH
+    return min(usual, context) if context > 0 else usual
 
 
 def decide_batched_tokens(inputs: PlanInputs, sequences: int, draft_length: int) -> Choice[int]:
@@ -107,7 +130,7 @@ def decide_batched_tokens(inputs: PlanInputs, sequences: int, draft_length: int)
     usual: Choice[int] = Choice(GPU_BATCHED_TOKENS, "default", "long prompts prefill in few steps")
     if inputs.on_cpu:
         usual = Choice(CPU_BATCHED_TOKENS, "hardware", "keeps a prefill step short on a CPU")
-    advised = inputs.from_recipe(inputs.advice.batched_tokens)
+    advised = inputs.from_recipe(inputs.local_advice.batched_tokens)
     choice = inputs.given.batched_tokens or advised or usual
     least = sequences * (draft_length + 1)
     if choice.value >= least:

@@ -57,6 +57,8 @@ def render_memory(memory: MemoryBudget) -> list[str]:
         f"{show_bytes(memory.bytes_per_sequence)}: "
         f"{show_number(memory.sequences_that_fit)} of them fit"
     )
+    if memory.usual_sequences_that_fit is not None:
+        lines[-1] += f", or {memory.usual_sequences_that_fit} of {memory.usual_tokens} tokens"
     if memory.unknown:
         lines.append(f"  unknown: {', '.join(memory.unknown)}")
     return lines

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from slipstream.records import Record
+from slipstream.units import version_tuple
 
 if TYPE_CHECKING:
     import httpx
@@ -69,18 +70,12 @@ def load_advisories() -> AdvisoryFile:
 
 
 def find_advisories(version: str) -> tuple[Advisory, ...]:
-    found = parse_version(version)
+    found = version_tuple(version)
     return tuple(
         advisory
         for advisory in load_advisories().advisories
-        if parse_version(advisory.since) <= found < parse_version(advisory.fixed)
+        if version_tuple(advisory.since) <= found < version_tuple(advisory.fixed)
     )
-
-
-def parse_version(text: str) -> tuple[int, int, int]:
-    numbers = re.match(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?", text)
-    major, minor, patch = numbers.groups() if numbers else (0, 0, 0)
-    return int(major or 0), int(minor or 0), int(patch or 0)
 
 
 def list_installed() -> dict[str, str]:

@@ -28,7 +28,6 @@ from slipstream.serving.support.advisories import (
     OLD_AFTER,
     find_advisories,
     load_advisories,
-    parse_version,
 )
 from slipstream.serving.support.checks import (
     Check,
@@ -42,7 +41,7 @@ from slipstream.serving.support.checks import (
     warn,
 )
 from slipstream.steering.flight import Flight, read_flight
-from slipstream.units import show_bytes
+from slipstream.units import show_bytes, version_tuple
 from slipstream.user_folders import slipstream_cache
 
 SCARCE_DISK_BYTES = 20 << 30
@@ -145,19 +144,15 @@ def _check_machine(host: Host) -> Check:
 
 def _check_engine(host: Host) -> Check:
     """Compare the installed engine with the version that plans are made for."""
-    install = f"pip install 'slipstream[{'vllm' if host.accelerators else 'cpu'}]'"
     engine = host.software.engine
-    if engine is None or not engine.distribution.startswith("vllm"):
-        return fault("engine", f"vLLM {vllm.VERSION} is not installed", install)
-    name = f"{engine.distribution} {engine.version}"
-    found, needed = parse_version(engine.version)[:2], parse_version(vllm.VERSION)[:2]
-    if found < needed:
-        known = tuple(f"{one.id}: {one.danger}" for one in find_advisories(engine.version))
-        message = f"{name} is older than {vllm.VERSION}, and has published vulnerabilities"
-        return fault("engine", message, install, known)
-    if found > needed:
+    version = engine.version if engine else vllm.VERSION
+    name = f"{engine.distribution} {version}" if engine else "vLLM"
+    if (obstacle := vllm.find_engine_obstacle(host)) is not None:
+        known = tuple(f"{one.id}: {one.danger}" for one in find_advisories(version))
+        return fault("engine", obstacle.message, obstacle.hint, known)
+    if version_tuple(version)[:2] > version_tuple(vllm.VERSION)[:2]:
         message = f"{name} is newer than {vllm.VERSION}, which plans are made for"
-        return warn("engine", message, install)
+        return warn("engine", message, vllm.write_install(host))
     return fine("engine", f"{name}, no advisory in the list of {load_advisories().compiled}")
 
 

@@ -31,7 +31,7 @@ def pair(tmp_path: Path) -> list[str]:
 
 
 def plan(capsys: Capture, *words: str, code: int = 0) -> LaunchPlan:
-    assert run(["plan", *words, "--json"], os.environ) == code
+    assert run(["plan", "--json", *words], os.environ) == code
     return LaunchPlan.model_validate_json(capsys.readouterr().out)
 
 
@@ -136,6 +136,23 @@ def test_a_saved_plan_of_folders_named_from_here_works_from_anywhere(
 def test_a_refused_plan_leaves_with_1(capsys: Capture) -> None:
     assert run(["plan", QWEN, "--host", "rtx-3090"], {}) == 1
     assert "refused (memory)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "hint"),
+    [
+        (("--context", "131072"), "context", "--context 40960"),
+        (("--", "--max-model-len", "131072"), "context", "-- --max-model-len 40960"),
+        (("--", "-dp", "8"), "accelerators", "-- --data-parallel-size 1"),
+    ],
+)
+def test_a_refusal_names_the_command_that_is_not_refused(
+    words: tuple[str, ...], code: str, hint: str, capsys: Capture
+) -> None:
+    base = ("Qwen/Qwen3-8B", "--host", "h100", "--no-speculation")
+    (refusal,) = plan(capsys, *base, *words, code=1).refusals
+    assert (refusal.code, refusal.hint) == (code, f"slipstream plan Qwen/Qwen3-8B {hint}")
+    assert plan(capsys, *base, *hint.split()).refusals == ()
 
 
 def test_a_plan_from_the_containers_variables_needs_no_argument(

@@ -48,7 +48,9 @@ FLASH = make_recipe(drafter_backend="FLASH_ATTN")
         ("b200", {}, ("FLASH_ATTN", "hardware")),
         ("h100", {}, ("FLASH_ATTN", "hardware")),
         ("rtx-3090", {}, ("FLASH_ATTN", "hardware")),
-        ("gb10", {"recipe": FLASH}, ("FLASH_ATTN", "recipe")),
+        # vllm#50707: the rule is of a newer engine than the recipe.
+        ("gb10", {"recipe": FLASH}, ("TRITON_ATTN", "hardware")),
+        ("gb10", {"recipe": make_recipe(drafter_backend="FLEX")}, ("FLEX", "recipe")),
         ("gb10", {"recipe": make_recipe(machines=("h100",))}, ("TRITON_ATTN", "hardware")),
         ("cpu-server", {}, None),
         ("h100", {"method": "plain"}, None),

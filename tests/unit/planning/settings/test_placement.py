@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from slipstream.checkpoints.checkpoint import Layers
 from slipstream.planning.inputs import PlanInputs
 from slipstream.planning.settings.placement import (
     decide_dtype,
@@ -15,6 +16,8 @@ from slipstream.planning.settings.placement import (
     decide_modalities,
     decide_parallel,
     decide_utilization,
+    list_tensor_parallel,
+    note_idle,
 )
 from slipstream.recipes.recipe import Obsolete
 from tests.unit.planning.pieces import make_inputs, make_recipe, pick
@@ -42,9 +45,31 @@ def test_the_share_leaves_a_fifth_of_unified_memory_or_two_gibibytes(
     assert pick(decide_utilization(replace(inputs, host=host))) == chosen
 
 
-def test_a_recipes_utilization_is_never_copied_and_a_cpu_has_neither_share_nor_worker() -> None:
-    recipe = make_recipe(memory_utilization=0.85)
-    assert pick(decide_utilization(make_inputs("gb10", recipe=recipe))) == (0.72, "hardware")
+CRASHED = {"memory_utilization": 0.5, "crashed_above": "it crashed at 0.85 (a forum)"}
+
+
+@pytest.mark.parametrize(
+    ("machine", "recipe", "chosen"),
+    [
+        ("gb10", {"memory_utilization": 0.85}, (0.72, "hardware")),
+        ("gb10", {"memory_utilization": 0.7}, (0.7, "recipe")),
+        ("gb10", {"memory_utilization": 0.5, "engine": "sglang"}, (0.72, "hardware")),
+        ("gb10", {"memory_utilization": 0.5, "machines": ("h100",)}, (0.72, "hardware")),
+        ("gb10", CRASHED, (0.5, "recipe")),
+        ("h100", CRASHED | {"machines": ("h100",)}, (0.5, "recipe")),
+        ("h100", {"memory_utilization": 0.5, "machines": ("h100",)}, (0.92, "hardware")),
+    ],
+)
+def test_a_recipes_share_is_a_limit_where_more_crashed_or_was_never_tried(
+    machine: str, recipe: dict[str, Any], chosen: tuple[float, str]
+) -> None:
+    choice = decide_utilization(make_inputs(machine, recipe=make_recipe(**recipe)))
+    assert pick(choice) == chosen
+    assert choice is not None
+    assert ("0.85" in choice.because) == ("crashed_above" in recipe)
+
+
+def test_a_cpu_has_neither_share_nor_worker() -> None:
     assert pick(decide_executor(make_inputs())) == ("mp", "default")
     assert decide_utilization(make_inputs("cpu-server")) is None
     assert decide_executor(make_inputs("cpu-server")) is None
@@ -67,34 +92,82 @@ def test_a_spark_starts_eager_for_latency_and_where_its_recipe_does(
     assert pick(decide_eager(make_inputs(machine, **inputs))) == chosen
 
 
+TEN_HEADS = Layers(kind="full", count=36, key_value_heads=10, head_size=128)
+TWO_HEADS = Layers(kind="full", count=36, key_value_heads=2, head_size=128)
+FOUR_H100 = make_recipe(tensor_parallel=4, machines=("h100",))
+TWO_MACHINES = {"--tensor-parallel-size": 2, "--nnodes": 2, "--node-rank": 0}
+
+
 @pytest.mark.parametrize(
     ("machine", "inputs", "sizes"),
     [
-        (
-            "gb10",
-            {"recipe": make_recipe(nodes=2)},
-            {"--tensor-parallel-size": 2, "--nnodes": 2, "--node-rank": 0},
-        ),
+        ("gb10-linked-1", {"recipe": make_recipe(nodes=2)}, TWO_MACHINES),
+        ("2x-gb10", {"recipe": make_recipe(nodes=2)}, TWO_MACHINES),
+        ("gb10", {"recipe": make_recipe(nodes=2)}, {}),
         ("h100", {"recipe": make_recipe(nodes=2)}, {}),
-        ("gb10", {"recipe": make_recipe(tensor_parallel=4)}, {"--tensor-parallel-size": 4}),
-        ("h100", {"recipe": make_recipe(tensor_parallel=4)}, {}),
-        ("gb10", {"recipe": make_recipe(tensor_parallel=4), "engine": ("-pp", "2")}, {}),
+        ("h100x4", {"recipe": FOUR_H100}, {"--tensor-parallel-size": 4}),
+        ("h100x2", {"recipe": FOUR_H100}, {}),
+        ("gb10", {"recipe": make_recipe(tensor_parallel=4)}, {}),
+        ("h100x4", {"recipe": make_recipe(tensor_parallel=4)}, {}),
+        ("h100x4", {"recipe": FOUR_H100, "engine": ("-pp", "2")}, {}),
         ("gb10", {"recipe": make_recipe()}, {}),
         ("h100", {}, {}),
     ],
 )
-def test_a_recipe_spreads_on_its_machine_unless_sizes_are_given(
+def test_a_recipe_spreads_on_its_machine_if_it_has_so_many_and_no_size_is_given(
     machine: str, inputs: dict[str, Any], sizes: dict[str, int]
 ) -> None:
-    chosen = decide_parallel(make_inputs(machine, **inputs)).list_choices()
+    chosen = decide_parallel(make_inputs(machine, **inputs), 1, "").list_choices()
     assert {flag: choice.value for flag, choice in chosen} == sizes
 
 
-def test_only_safetensors_are_loaded_unless_the_recipe_has_a_faster_loader() -> None:
-    assert decide_loader(make_inputs()).value == "safetensors"
-    recipe = make_recipe(loader="instanttensor")
-    assert decide_loader(make_inputs("gb10", recipe=recipe)).value == "instanttensor"
-    assert decide_loader(make_inputs("h100", recipe=recipe)).value == "safetensors"
+@pytest.mark.parametrize(
+    ("machine", "inputs", "sizes"),
+    [
+        ("h100", {}, (1,)),
+        ("cpu-server", {}, (1,)),
+        ("h100x8", {}, (1, 2, 4, 8)),
+        ("h100x6", {}, (1, 2, 4)),
+        ("h100x8", {"engine": ("-tp", "2")}, (1,)),
+        ("h100x8", {"target": {"attention_heads": 12, "layers": None}, "plain": True}, (1, 2, 4)),
+        ("h100x8", {"drafter": {"attention_heads": 6}}, (1, 2)),
+        # Ten key-value heads are divided by two, and by nothing larger; two are kept by several.
+        ("h100x8", {"target": {"layers": (TEN_HEADS,)}, "plain": True}, (1, 2)),
+        ("h100x8", {"target": {"layers": (TWO_HEADS,)}, "plain": True}, (1, 2, 4, 8)),
+        ("2x-gb10", {}, (1, 2)),
+        ("2x-h100x8", {}, (1, 2, 4, 8, 16)),
+    ],
+)
+def test_equal_accelerators_that_divide_all_heads_may_share_a_model(
+    machine: str, inputs: dict[str, Any], sizes: tuple[int, ...]
+) -> None:
+    assert list_tensor_parallel(make_inputs(machine, **inputs)) == sizes
+
+
+@pytest.mark.parametrize(
+    ("machine", "words", "count"),
+    [("h100", (), 0), ("h100x8", (), 1), ("h100x8", ("-tp", "8"), 0), ("h100x8", ("-dp", "4"), 0)],
+)
+def test_idle_accelerators_are_named(machine: str, words: tuple[str, ...], count: int) -> None:
+    assert len(note_idle(make_inputs(machine, engine=words))) == count
+
+
+@pytest.mark.parametrize(
+    ("machine", "packages", "loader"),
+    [
+        ("gb10", ("instanttensor",), "instanttensor"),
+        ("gb10", ("fastsafetensors",), "safetensors"),
+        ("gb10", (), "safetensors"),
+        ("h100", ("instanttensor",), "safetensors"),
+    ],
+)
+def test_only_safetensors_are_loaded_unless_the_recipes_faster_loader_is_installed(
+    machine: str, packages: tuple[str, ...], loader: str
+) -> None:
+    inputs = make_inputs(machine, recipe=make_recipe(loader="instanttensor"))
+    software = inputs.host.software.model_copy(update={"packages": packages})
+    host = inputs.host.model_copy(update={"software": software})
+    assert decide_loader(replace(inputs, host=host)).value == loader
 
 
 @pytest.mark.parametrize(

@@ -23,46 +23,36 @@ def draft_part(**changes: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("inputs", "chosen"),
     [
-        ({"recipe": make_recipe(draft_length=7)}, (7, "recipe")),
-        ({"recipe": make_recipe(draft_length=16)}, (15, "checkpoint")),
-        ({"recipe": make_recipe(draft_length=15), "users": 16}, (4, "default")),
-        ({"recipe": make_recipe(draft_length=15), "users": 1}, (15, "recipe")),
-        ({"recipe": make_recipe(draft_length=3), "users": 16}, (3, "recipe")),
-        ({"drafter": draft_part(drafts_from_anchor=True), "users": 1}, (15, "default")),
+        ({"recipe": make_recipe(draft_length=7, machines=("h100",))}, (7, "recipe")),
+        ({"recipe": make_recipe(draft_length=16, machines=("h100",))}, (15, "checkpoint")),
+        ({"recipe": make_recipe(draft_length=7)}, (15, "checkpoint")),
+        ({"users": 64}, (15, "checkpoint")),
+        ({"drafter": draft_part(drafts_from_anchor=True)}, (16, "checkpoint")),
         ({"drafter": draft_part(drafts_from_anchor=True, block_size=8)}, (8, "checkpoint")),
         ({"drafter": draft_part(block_size=None)}, (3, "default")),
+        (
+            {"drafter": draft_part(block_size=None), "recipe": make_recipe(draft_length=7)},
+            (7, "index"),
+        ),
         ({"method": "plain"}, None),
         ({"plain": True}, None),
     ],
 )
-def test_the_draft_length_is_the_recipes_within_block_and_load(
+def test_the_draft_length_is_this_machines_recipes_or_the_longest(
     inputs: dict[str, Any], chosen: tuple[int, str] | None
 ) -> None:
     assert pick(decide_draft_length(make_inputs(**inputs))) == chosen
 
 
-def test_more_users_draft_less() -> None:
-    lengths = {1: 15, 2: 15, 3: 8, 4: 8, 5: 6, 8: 6, 9: 4, 16: 4, 17: 3, 9999: 3}
-    chosen = {users: decide_draft_length(make_inputs(users=users)) for users in lengths}
-    assert {users: choice and choice.value for users, choice in chosen.items()} == lengths
-
-
 @pytest.mark.parametrize(
-    ("method", "layers", "users", "length"),
-    [
-        ("mtp", 1, None, 3),
-        ("mtp", 2, None, 2),
-        ("mtp", 3, None, 3),
-        ("mtp", 4, None, 4),
-        ("ngram", None, None, 5),
-        ("ngram", None, 16, 4),
-    ],
+    ("method", "layers", "length"),
+    [("mtp", 1, 3), ("mtp", 2, 2), ("mtp", 3, 3), ("mtp", 4, 4), ("ngram", None, 5)],
 )
 def test_without_a_block_the_method_has_its_usual_length(
-    method: str, layers: int | None, users: int | None, length: int
+    method: str, layers: int | None, length: int
 ) -> None:
     target = {"predicting_layers": layers}
-    choice = decide_draft_length(make_inputs(target=target, plain=True, method=method, users=users))
+    choice = decide_draft_length(make_inputs(target=target, plain=True, method=method, users=16))
     assert choice is not None
     assert choice.value == length
 
@@ -71,12 +61,13 @@ def test_without_a_block_the_method_has_its_usual_length(
     ("machine", "inputs", "chosen"),
     [
         (
-            "h100",
+            "gb10",
             {"recipe": make_recipe(context=40000), "drafter": {"context": 16384}},
             (16384, "checkpoint"),
         ),
-        ("h100", {"recipe": make_recipe(context=65536)}, (40960, "checkpoint")),
-        ("h100", {"recipe": make_recipe(context=16384)}, (16384, "recipe")),
+        ("gb10", {"recipe": make_recipe(context=65536)}, (40960, "checkpoint")),
+        ("gb10", {"recipe": make_recipe(context=16384)}, (16384, "recipe")),
+        ("h100", {"recipe": make_recipe(context=16384)}, (32768, "default")),
         ("h100", {"drafter": {"context": 1024}, "method": "plain"}, (32768, "default")),
         ("h100", {}, (32768, "default")),
         ("cpu-server", {}, (4096, "default")),
@@ -97,14 +88,13 @@ def test_the_context_is_what_target_and_drafter_know_at_most(
 @pytest.mark.parametrize(
     ("machine", "inputs", "sequences"),
     [
-        ("h100", {"goal": "latency"}, 8),
-        ("h100", {"goal": "throughput"}, 64),
-        ("h100", {"goal": "capacity"}, 32),
-        ("h100", {"recipe": make_recipe(sequences=16), "goal": "throughput"}, 16),
+        ("h100", {}, 1),
+        ("h100", {"recipe": make_recipe(sequences=16)}, 1),
+        ("gb10", {"recipe": make_recipe(sequences=16), "goal": "throughput"}, 16),
         ("cpu-server", {}, 4),
     ],
 )
-def test_the_recipe_or_the_goal_sets_the_sequences(
+def test_the_machines_recipe_sets_the_sequences_or_later_the_cache(
     machine: str, inputs: dict[str, Any], sequences: int
 ) -> None:
     assert decide_sequences(make_inputs(machine, **inputs)).value == sequences
@@ -114,7 +104,8 @@ def test_a_step_holds_a_block_of_every_sequence() -> None:
     few = make_inputs(engine=("--max-num-batched-tokens", "100"))
     assert pick(decide_batched_tokens(few, sequences=16, draft_length=15)) == (256, "user")
     recipe = make_recipe(batched_tokens=32768)
-    assert decide_batched_tokens(make_inputs(recipe=recipe), 16, 15).value == 32768
+    assert decide_batched_tokens(make_inputs("gb10", recipe=recipe), 16, 15).value == 32768
+    assert decide_batched_tokens(make_inputs(recipe=recipe), 16, 15).value == 8192
     assert decide_batched_tokens(make_inputs(), 8, 15).value == 8192
     assert decide_batched_tokens(make_inputs("cpu-server"), 4, 7).value == 2048
 

@@ -1,0 +1,95 @@
+"""What to type instead of a plan that does not fit: commands that were tried and that work."""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from slipstream.hardware import Host, list_machines, load_host
+from slipstream.planning.plan import LaunchPlan
+from slipstream.planning.settings.options import PlanOptions, read_engine_arguments
+from slipstream.units import version_tuple
+
+Replan = Callable[[Host, str, PlanOptions], LaunchPlan]
+CODES = ("memory", "cache")
+MOST_BUILDS = 3
+COUNTS = (1, 2, 4, 8)
+DEMO = "slipstream demo shows drafting on this machine"
+# vLLM quantizes weights to fp8 as it loads them from here on (Marlin below sm_89).
+FP8_AT_LOAD = (8, 0)
+
+
+def name_alternatives(
+    plan: LaunchPlan, host: Host, replan: Replan, builds: tuple[str, ...]
+) -> LaunchPlan:
+    """Return a refused plan whose faults of memory name what works, here and elsewhere."""
+    if not any(fault.code in CODES for fault in plan.refusals):
+        return plan
+    here = next(_list_here(plan, host, replan, builds), None)
+    elsewhere = next(_list_machines(plan, host, replan), None)
+    hint = ", or ".join(filter(None, (here, elsewhere))) or "a smaller model: slipstream models"
+    return plan.model_copy(
+        update={
+            "refusals": tuple(
+                fault.model_copy(update={"hint": hint}) if fault.code in CODES else fault
+                for fault in plan.refusals
+            )
+        }
+    )
+
+
+def _list_here(
+    plan: LaunchPlan, host: Host, replan: Replan, builds: tuple[str, ...]
+) -> Iterator[str]:
+    """Yield what fits on the same machine, what changes least first."""
+    options, target = plan.options, plan.target
+    engine = options.engine
+
+    def works(changed: PlanOptions, name: str = target) -> LaunchPlan | None:
+        made = replan(host, name, changed)
+        return None if made.refusals else made
+
+    if not host.accelerators:
+        yield DEMO
+    if engine.context is not None:
+        free = options.model_copy(update={"engine": engine.change(context=None)})
+        if (made := works(free)) is not None:
+            yield f"--context {made.context}"
+    for size in COUNTS[1:] if engine.tensor_parallel is not None else ():
+        if size > engine.shards and works(_add(options, "--tensor-parallel-size", str(size))):
+            yield f"-- --tensor-parallel-size {size}"
+    for name in islice(builds, MOST_BUILDS):
+        if works(options, name):
+            yield f"slipstream plan {name}"
+    capable = host.accelerators and version_tuple(plan.capability or "0.0") >= FP8_AT_LOAD
+    quantized = _add(options, "--quantization", "fp8")
+    if capable and engine.quantization is None and works(quantized):
+        yield "-- --quantization fp8"
+    if plan.speculation is not None and works(options.without_speculation()):
+        yield "--no-speculation"
+
+
+def _add(options: PlanOptions, *words: str) -> PlanOptions:
+    return options.specify(read_engine_arguments(words, "user", "given after --"))
+
+
+def _list_machines(plan: LaunchPlan, host: Host, replan: Replan) -> Iterator[str]:
+    """Yield known machines that hold the model: more of this kind, then the smallest."""
+    known = sorted((size, name) for name, size in _list_sizes())
+    kind = plan.machine or "none"
+    own = [name for _, name in known if name.startswith(f"{kind}x") or name.endswith(f"x-{kind}")]
+    taken = plan.memory.least_fixed_bytes * plan.settings.shards
+    for name in dict.fromkeys([*own, *(name for size, name in known if size > taken)]):
+        there = load_host(name)
+        more = len(there.accelerators) * there.machines > len(host.accelerators)
+        if more and not replan(there, plan.target, plan.options).refusals:
+            yield f"--host {name}"
+
+
+def _list_sizes() -> Iterator[tuple[str, int]]:
+    """Yield the machines with NVIDIA accelerators and their memory; unified ones are linked."""
+    for kind in list_machines():
+        one = next(iter(load_host(kind).accelerators), None)
+        if one is None or one.compute_capability is None or "linked" in kind:
+            continue
+        for count in COUNTS if one.memory_kind == "discrete" else COUNTS[:2]:
+            several = f"{kind}x{count}" if one.memory_kind == "discrete" else f"{count}x-{kind}"
+            yield kind if count == 1 else several, count * (one.memory_total_bytes or 0)
