@@ -73,6 +73,11 @@ class Accelerator(Record):
     users: tuple[MemoryUser, ...] = ()
     vendor: Literal["nvidia", "amd"] = "nvidia"
 
+    @property
+    def is_slice(self) -> bool:
+        """Return whether this is a MIG slice, which its name says."""
+        return re.search(r"\bMIG\b", self.name) is not None
+
 
 class Processor(Record):
     """The CPU: its name, the usable part of it and its features.
@@ -91,10 +96,13 @@ class Processor(Record):
 
     @property
     def cpus(self) -> tuple[int, ...] | None:
-        """Return the CPUs to compute on; where only their number is known, from 0 on."""
-        if self.usable_cpus or self.usable_threads is None:
-            return self.usable_cpus
-        return tuple(range(self.usable_threads))
+        """Return the CPUs to compute on, no more than the quota; from 0 on if only counted."""
+        cpus = self.usable_cpus
+        if not cpus and self.usable_threads is not None:
+            cpus = tuple(range(self.usable_threads))
+        if not cpus or self.quota_cpus is None:
+            return cpus
+        return cpus[: max(1, int(self.quota_cpus))]
 
     @property
     def has_bfloat16(self) -> bool | None:

@@ -3,25 +3,21 @@
 The one surprise: on unified memory (GB10, Jetson Thor) NVML answers 'not supported' to the
 memory query, and some drivers answer with a number that means nothing, so there the
 figures come from the system's memory. https://github.com/XuehaiPan/nvitop/pull/208
-
-`CUDA_VISIBLE_DEVICES` is read as CUDA reads it: entries are indices, UUIDs or beginnings of one;
-CUDA stops at the first entry that it cannot find, and shows nothing if one is repeated.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slipstream.hardware.host import Accelerator, Memory, MemoryKind
+from slipstream.hardware.host import Accelerator, Link, Memory, MemoryKind, MemoryUser
+from slipstream.hardware.visible_devices import Device, Slice, Visible, select_visible
 
-VARIABLE = "CUDA_VISIBLE_DEVICES"
-ORDER_VARIABLE = "CUDA_DEVICE_ORDER"
-_HIDDEN = "-1"
 UNIFIED_MEMORY_BANDWIDTH_BYTES_PER_S = {
     # NVML is silent on these: NVIDIA's data sheets of DGX Spark and Jetson T5000.
     "NVIDIA GB10": 273_000_000_000,
     "NVIDIA Thor": 273_000_000_000,
 }
+_UNNAMED = "unnamed NVIDIA accelerator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,78 +30,113 @@ class NvidiaPart:
     remarks: tuple[str, ...] = ()
 
 
-def read_nvidia(nvml: Any, memory: Memory, environment: Mapping[str, str]) -> NvidiaPart:
-    """Ask NVML (the pynvml module, or what answers like it) about every visible accelerator.
-
-    NVML itself takes no notice of CUDA's variables in the environment.
-    """
+def read_nvidia(
+    nvml: Any,
+    memory: Memory,
+    environment: Mapping[str, str],
+    name_process: Callable[[int], str | None] = lambda _: None,
+) -> NvidiaPart:
+    """Ask NVML (the pynvml module, or what answers like it) about every visible accelerator."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as fault:
         return NvidiaPart(remarks=(f"no NVIDIA accelerator seen: NVML says '{fault}'",))
     try:
-        count = _ask(nvml, "DeviceGetCount") or 0
-        devices = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-        uuids = [_ask(nvml, "DeviceGetUUID", device) for device in devices]
-        names = [_ask(nvml, "DeviceGetName", device) for device in devices]
-        visible = _select_visible(environment.get(VARIABLE), uuids)
-        readings = [_read_accelerator(nvml, index, memory) for index in visible.indices]
-        if visible.is_slice:
-            readings = [(_forget_size(accelerator), []) for accelerator, _ in readings]
+        devices = [_read_device(nvml, at) for at in range(_ask(nvml, "DeviceGetCount") or 0)]
+        visible = select_visible(environment, devices)
+        readings = [_read_accelerator(nvml, one, visible, memory) for one in visible.devices]
+        users = [_read_users(nvml, _handle(one, visible), name_process) for one in visible.devices]
+        links = _read_links(nvml, visible)
         cuda = _ask(nvml, "SystemGetCudaDriverVersion_v2")
         return NvidiaPart(
-            accelerators=tuple(accelerator for accelerator, _ in readings),
+            accelerators=tuple(
+                one.model_copy(update={"users": used, "link": link})
+                for (one, _), used, link in zip(readings, users, links, strict=True)
+            ),
             driver=_ask(nvml, "SystemGetDriverVersion"),
             cuda_driver=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
-            remarks=(
-                *visible.remarks,
-                *_remark_on_order(environment, names),
-                *(remark for _, remarks in readings for remark in remarks),
-            ),
+            remarks=(*visible.remarks, *(remark for _, told in readings for remark in told)),
         )
     finally:
         nvml.nvmlShutdown()
 
 
-def _forget_size(accelerator: Accelerator) -> Accelerator:
-    """Return the accelerator without figures of the whole device, for a MIG slice."""
-    kinds = ("total_bytes", "available_bytes", "bandwidth_bytes_per_s")
-    return accelerator.model_copy(update=dict.fromkeys(f"memory_{kind}" for kind in kinds))
-
-
-def _read_accelerator(nvml: Any, index: int, memory: Memory) -> tuple[Accelerator, list[str]]:
-    device = nvml.nvmlDeviceGetHandleByIndex(index)
-    name = _ask(nvml, "DeviceGetName", device) or "unnamed NVIDIA accelerator"
-    kind, total, available, remarks = _read_memory(nvml, device, index, name, memory)
-    capability = _ask(nvml, "DeviceGetCudaComputeCapability", device)
-    power = _ask(nvml, "DeviceGetPowerUsage", device)
-    power_limit = _ask(nvml, "DeviceGetEnforcedPowerLimit", device)
-    accelerator = Accelerator(
+def _read_device(nvml: Any, index: int) -> Device:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    mode = _ask(nvml, "DeviceGetMigMode", handle)
+    return Device(
         index=index,
+        handle=handle,
+        uuid=_ask(nvml, "DeviceGetUUID", handle),
+        name=_ask(nvml, "DeviceGetName", handle),
+        slices=_read_slices(nvml, handle) if mode and mode[0] else None,
+    )
+
+
+def _read_slices(nvml: Any, handle: Any) -> tuple[Slice, ...]:
+    most = _ask(nvml, "DeviceGetMaxMigDeviceCount", handle) or 0
+    parts = [_ask(nvml, "DeviceGetMigDeviceHandleByIndex", handle, at) for at in range(most)]
+    return tuple(
+        Slice(part, _ask(nvml, "DeviceGetUUID", part)) for part in parts if part is not None
+    )
+
+
+def _handle(device: Device, visible: Visible) -> Any:
+    return visible.slice.handle if visible.slice else device.handle
+
+
+def _read_accelerator(
+    nvml: Any, device: Device, visible: Visible, memory: Memory
+) -> tuple[Accelerator, list[str]]:
+    """Read a GPU; of a MIG slice only what is its own, not what is of the whole GPU."""
+    handle, name = device.handle, device.name or _UNNAMED
+    capability = _ask(nvml, "DeviceGetCudaComputeCapability", handle)
+    if visible.is_slice:
+        kind, total, free, remarks = _read_slice_memory(nvml, visible.slice)
+        name = (visible.slice and _ask(nvml, "DeviceGetName", visible.slice.handle)) or name
+        name = name if "MIG" in name else f"{name} MIG"
+    else:
+        kind, total, free, remarks = _read_memory(nvml, device, name, memory)
+    power = None if visible.is_slice else _ask(nvml, "DeviceGetPowerUsage", handle)
+    limit = None if visible.is_slice else _ask(nvml, "DeviceGetEnforcedPowerLimit", handle)
+    accelerator = Accelerator(
+        index=device.index,
         name=name,
         compute_capability=None if capability is None else f"{capability[0]}.{capability[1]}",
         memory_kind=kind,
         memory_total_bytes=total,
-        memory_available_bytes=available,
-        memory_bandwidth_bytes_per_s=_read_bandwidth(nvml, device, name),
+        memory_available_bytes=free,
+        memory_bandwidth_bytes_per_s=None
+        if visible.is_slice
+        else _read_bandwidth(nvml, handle, name),
         power_watts=None if power is None else power / 1000,
-        power_limit_watts=None if power_limit is None else power_limit / 1000,
-        clock_mhz=_ask(nvml, "DeviceGetClockInfo", device, nvml.NVML_CLOCK_SM),
-        clock_limit_mhz=_ask(nvml, "DeviceGetMaxClockInfo", device, nvml.NVML_CLOCK_SM),
+        power_limit_watts=None if limit is None else limit / 1000,
+        clock_mhz=_ask(nvml, "DeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM),
+        clock_limit_mhz=_ask(nvml, "DeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM),
     )
     return accelerator, remarks
 
 
+def _read_slice_memory(
+    nvml: Any, part: Slice | None
+) -> tuple[MemoryKind | None, int | None, int | None, list[str]]:
+    info = part and _ask(nvml, "DeviceGetMemoryInfo", part.handle)
+    if not info:
+        return None, None, None, ["the memory of the MIG slice is unknown"]
+    return "discrete", info.total, info.free, []
+
+
 def _read_memory(
-    nvml: Any, device: Any, index: int, name: str, memory: Memory
+    nvml: Any, device: Device, name: str, memory: Memory
 ) -> tuple[MemoryKind | None, int | None, int | None, list[str]]:
     """Return kind, total and available bytes, and what stood in for NVML's answer."""
+    index = device.index
     unified: tuple[MemoryKind, int | None, int | None]
     unified = ("unified", memory.total_bytes, memory.available_bytes)
     if name in UNIFIED_MEMORY_BANDWIDTH_BYTES_PER_S:
         return *unified, [f"accelerator {index}: {name} shares the system's memory"]
     try:
-        info = nvml.nvmlDeviceGetMemoryInfo(device)
+        info = nvml.nvmlDeviceGetMemoryInfo(device.handle)
     except nvml.NVMLError_NotSupported:
         remark = f"accelerator {index}: NVML does not support the memory query, treated as unified"
         return *unified, [remark]
@@ -114,15 +145,42 @@ def _read_memory(
     return "discrete", info.total, info.free, []
 
 
-def _read_bandwidth(nvml: Any, device: Any, name: str) -> int | None:
+def _read_bandwidth(nvml: Any, handle: Any, name: str) -> int | None:
     """Return the bandwidth: bus width times the highest memory clock, two transfers per clock."""
     if (published := UNIFIED_MEMORY_BANDWIDTH_BYTES_PER_S.get(name)) is not None:
         return published
-    bus_bits = _ask(nvml, "DeviceGetMemoryBusWidth", device)
-    clock_mhz = _ask(nvml, "DeviceGetMaxClockInfo", device, nvml.NVML_CLOCK_MEM)
+    bus_bits = _ask(nvml, "DeviceGetMemoryBusWidth", handle)
+    clock_mhz = _ask(nvml, "DeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_MEM)
     if not bus_bits or not clock_mhz:
         return None
     return int(bus_bits) // 8 * int(clock_mhz) * 1_000_000 * 2
+
+
+def _read_users(
+    nvml: Any, handle: Any, name_process: Callable[[int], str | None]
+) -> tuple[MemoryUser, ...]:
+    """List the processes that use an accelerator's memory, the largest first."""
+    kinds = ("DeviceGetComputeRunningProcesses", "DeviceGetGraphicsRunningProcesses")
+    found = {one.pid: one.usedGpuMemory for kind in kinds for one in _ask(nvml, kind, handle) or ()}
+    users = [
+        MemoryUser(pid=pid, name=name_process(pid), size_bytes=size) for pid, size in found.items()
+    ]
+    return tuple(sorted(users, key=lambda one: -(one.size_bytes or 0)))
+
+
+def _read_links(nvml: Any, visible: Visible) -> list[Link | None]:
+    """Return how each GPU reaches all others, by what vLLM asks for (platforms/cuda.py)."""
+    handles = [_handle(device, visible) for device in visible.devices]
+    return [_read_link(nvml, at, handles) for at in range(len(handles))]
+
+
+def _read_link(nvml: Any, at: int, handles: Sequence[Any]) -> Link | None:
+    kind = nvml.NVML_P2P_CAPS_INDEX_NVLINK
+    others = [handle for index, handle in enumerate(handles) if index != at]
+    answers = [_ask(nvml, "DeviceGetP2PStatus", handles[at], other, kind) for other in others]
+    if not answers or None in answers:
+        return None
+    return "nvlink" if set(answers) == {nvml.NVML_P2P_STATUS_OK} else "pcie"
 
 
 def _ask(nvml: Any, question: str, *about: Any) -> Any:
@@ -131,67 +189,3 @@ def _ask(nvml: Any, question: str, *about: Any) -> Any:
         return getattr(nvml, f"nvml{question}")(*about)
     except nvml.NVMLError:
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Visible:
-    """The visible devices by NVML's index, in CUDA's order, with remarks.
-
-    `is_slice`: a MIG instance is selected, and its parent GPU is unknown.
-    """
-
-    indices: tuple[int, ...]
-    remarks: tuple[str, ...] = ()
-    is_slice: bool = False
-
-
-def _select_visible(value: str | None, uuids: Sequence[str | None]) -> _Visible:
-    """Choose among the devices, in NVML's order with their UUIDs; None for the value shows all."""
-    every = tuple(range(len(uuids)))
-    if value is None or not every:
-        return _Visible(every)
-    entries = [entry.strip() for entry in value.split(",")]
-    if entries[0].startswith("MIG-"):
-        remark = f"{VARIABLE} names the MIG device {entries[0]}: its memory could not be read"
-        return _Visible(every[:1], (remark,), is_slice=True)
-    found: list[int] = []
-    remarks: list[str] = []
-    for entry in entries:
-        index = _find_device(entry, uuids)
-        if index is None:
-            if entry not in ("", _HIDDEN):
-                remarks.append(f"{VARIABLE} names {entry}, which is not here: CUDA stops there")
-            break
-        if index in found:
-            remarks.append(f"{VARIABLE} names {entry} twice: CUDA shows nothing then")
-            found = []
-            break
-        found.append(index)
-    remarks.append(_describe_visible(found, len(every)))
-    return _Visible(tuple(found), tuple(remarks))
-
-
-def _remark_on_order(environment: Mapping[str, str], names: Collection[str | None]) -> list[str]:
-    """Warn that CUDA may number unequal devices differently than NVML does."""
-    if len(set(names)) < 2 or environment.get(ORDER_VARIABLE) == "PCI_BUS_ID":
-        return []
-    return [
-        "the accelerators differ, and CUDA counts the fastest first: "
-        f"{ORDER_VARIABLE}=PCI_BUS_ID makes it count as here"
-    ]
-
-
-def _find_device(entry: str, uuids: Sequence[str | None]) -> int | None:
-    if entry.isdecimal():
-        return int(entry) if int(entry) < len(uuids) else None
-    if not entry.startswith("GPU-"):
-        return None
-    matches = [at for at, uuid in enumerate(uuids) if uuid is not None and uuid.startswith(entry)]
-    return matches[0] if len(matches) == 1 else None
-
-
-def _describe_visible(found: list[int], count: int) -> str:
-    if not found:
-        return f"{VARIABLE} hides every accelerator ({count} here)"
-    shown = ", ".join(map(str, found))
-    return f"{VARIABLE} shows {len(found)} of {count} accelerators: {shown}"

@@ -11,18 +11,15 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from slipstream import __version__
-from slipstream.hardware.host import Host, Memory, Platform, Processor, Software
+from slipstream.hardware.cgroup import read_cgroup
+from slipstream.hardware.host import Container, Host, Memory, Platform, Processor, Software
 from slipstream.hardware.nvml import read_nvidia
-from slipstream.hardware.processor import (
-    parse_cgroup_limit,
-    parse_cpu_list,
-    parse_cpuinfo,
-    parse_meminfo,
-)
+from slipstream.hardware.processor import parse_cpu_list, parse_cpuinfo, parse_meminfo
 from slipstream.hardware.surroundings import (
     OPTIONAL_PACKAGES,
     RunProgram,
@@ -92,13 +89,16 @@ def this_machine(environment: Mapping[str, str], now: datetime) -> Surface:
 
 def read_host(surface: Surface) -> Host:
     processor, memory = _read_kernel(surface)
-    nvidia = read_nvidia(surface.nvml, memory, surface.environment)
+    container = read_container(surface.root, surface.environment)
+    nvidia = read_nvidia(
+        surface.nvml, memory, surface.environment, partial(_name_process, surface, container)
+    )
     return Host(
         origin=f"probed by slipstream {__version__}",
         taken_at=surface.now,
         platform=_PLATFORMS.get(surface.system, "other"),
         product=read_product(surface.root),
-        container=read_container(surface.root, surface.environment),
+        container=container,
         accelerators=nvidia.accelerators,
         processor=processor,
         memory=memory,
@@ -121,6 +121,7 @@ def read_host(surface: Surface) -> Host:
 
 
 def _read_kernel(surface: Surface) -> tuple[Processor, Memory]:
+    limits = read_cgroup(surface.root)
     nodes = parse_cpu_list(read_text(surface.root / "sys/devices/system/node/online") or "")
     processor = parse_cpuinfo(
         read_text(surface.root / "proc/cpuinfo") or "",
@@ -128,9 +129,16 @@ def _read_kernel(surface: Surface) -> tuple[Processor, Memory]:
         usable_threads=surface.usable_threads,
         numa_nodes=None if nodes is None else len(nodes),
         usable_cpus=surface.usable_cpus,
-    )
-    limit = read_text(surface.root / "sys/fs/cgroup/memory.max") or read_text(
-        surface.root / "sys/fs/cgroup/memory/memory.limit_in_bytes"
+        quota_cpus=limits.cpus,
     )
     meminfo = read_text(surface.root / "proc/meminfo") or ""
-    return processor, parse_meminfo(meminfo, limit_bytes=parse_cgroup_limit(limit))
+    return processor, parse_meminfo(
+        meminfo, limit_bytes=limits.memory_bytes, left_bytes=limits.memory_left_bytes
+    )
+
+
+def _name_process(surface: Surface, container: Container | None, pid: int) -> str | None:
+    """Return a process's name; in a container NVML's ids may be those of another namespace."""
+    if container != "none":
+        return None
+    return (read_text(surface.root / f"proc/{pid}/comm") or "").strip() or None

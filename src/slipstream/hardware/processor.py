@@ -1,4 +1,4 @@
-"""The CPU from /proc/cpuinfo, system memory from /proc/meminfo, and a container's limit of it.
+"""The CPU from /proc/cpuinfo and system memory from /proc/meminfo.
 
 Lists of CPUs are in the kernel's notation, such as `0-3,8`.
 """
@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from slipstream.hardware.host import Memory, Processor
 
 _CPU_LIST = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
-# A cgroup of version 1 without a limit reports one just below 2**63.
-_NO_LIMIT_BYTES = 1 << 60
 
 INTERESTING_X86 = {"avx2", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16"}
 INTERESTING_X86 |= {"avx512_fp16", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8"}
@@ -33,6 +31,7 @@ def parse_cpuinfo(
     usable_threads: int | None,
     numa_nodes: int | None,
     usable_cpus: tuple[int, ...] | None = None,
+    quota_cpus: float | None = None,
 ) -> Processor:
     """Read what the kernel says of the processors; ARM names only implementer and part."""
     blocks = [dict(_pairs(block)) for block in text.strip().split("\n\n") if block.strip()]
@@ -47,6 +46,7 @@ def parse_cpuinfo(
         numa_nodes=numa_nodes,
         features=tuple(sorted(features & (INTERESTING_X86 | INTERESTING_ARM))),
         usable_cpus=usable_cpus,
+        quota_cpus=quota_cpus,
     )
 
 
@@ -93,21 +93,17 @@ def show_cpu_list(cpus: Iterable[int]) -> str:
     return ",".join("-".join(map(str, ends)) for ends in ranges)
 
 
-def parse_meminfo(text: str, *, limit_bytes: int | None) -> Memory:
-    """Read the kernel's figures, which it gives in KiB and calls kB."""
+def parse_meminfo(text: str, *, limit_bytes: int | None, left_bytes: int | None = None) -> Memory:
+    """Read the kernel's figures, which it gives in KiB and calls kB.
+
+    `left_bytes` is what a container has left of its limit.
+    """
     found = re.findall(r"^(\w+):\s+(\d+) kB$", text, re.MULTILINE)
     sizes = {key: int(kilobytes) * 1024 for key, kilobytes in found}
+    available = [size for size in (sizes.get("MemAvailable"), left_bytes) if size is not None]
     return Memory(
         total_bytes=sizes.get("MemTotal"),
-        available_bytes=sizes.get("MemAvailable"),
+        available_bytes=min(available, default=None),
         swap_bytes=sizes.get("SwapTotal"),
         limit_bytes=limit_bytes,
     )
-
-
-def parse_cgroup_limit(text: str | None) -> int | None:
-    """Read memory.max (version 2) or memory.limit_in_bytes (version 1); None is no limit."""
-    if text is None or not text.strip().isdigit():
-        return None
-    limit = int(text)
-    return None if limit >= _NO_LIMIT_BYTES else limit

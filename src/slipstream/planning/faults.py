@@ -23,6 +23,7 @@ from slipstream.planning.settings.options import AFTER_DASHES
 from slipstream.planning.settings.patches import DRAFTER_POSITIONS, drafts_past_its_context
 from slipstream.planning.settings.placement import (
     decide_utilization,
+    describe_users,
     find_undivided,
     takes_pictures,
 )
@@ -210,7 +211,8 @@ def _find_memory_faults(
     left, usable = memory.kv_pool_bytes, show_bytes(memory.usable_bytes)
     if memory.overflows:
         taken = f"weights and buffers take {show_bytes(memory.least_fixed_bytes)}"
-        yield refuse("memory", f"{taken}, and {usable} are usable here", "--host NAME")
+        message = f"{taken}, and {usable} are usable here{describe_users(inputs)}"
+        yield refuse("memory", message, "--host NAME")
         return
     if memory.items[0].size_bytes is None:
         message = "the size of the weights is unknown, and so is whether they fit"
@@ -221,6 +223,7 @@ def _find_memory_faults(
         tokens = f"a sequence of {settings.context.value if settings.context else 0} tokens"
         message = f"{tokens} takes {show_bytes(memory.bytes_per_sequence)}, and {show_bytes(left)} "
         message += "are left for it" + ("" if sure else " by estimated sizes of the weights")
+        message += describe_users(inputs)
         yield (refuse if sure else warn)("cache", message, "--context TOKENS")
         return
     asked, context = inputs.given.sequences, inputs.given.context

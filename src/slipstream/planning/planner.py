@@ -62,6 +62,7 @@ def make_plan(
         memory=memory,
         notes=(
             *notes,
+            *placement.list_accelerator_remarks(inputs),
             *(f"adjusted: {line}" for line in fitted.adjusted),
             *placement.note_idle(inputs),
             *(() if settings.is_eager else (placement.note_compilation(inputs),)),

@@ -27,6 +27,8 @@ class FakeNvml:
     NVMLError_NotSupported: type[Exception] = field(default=FakeNotSupported)
     NVML_CLOCK_SM: str = "sm"
     NVML_CLOCK_MEM: str = "memory"
+    NVML_P2P_CAPS_INDEX_NVLINK: int = 4
+    NVML_P2P_STATUS_OK: int = 0
 
     def nvmlInit(self) -> None:
         if self.failure:
@@ -49,8 +51,8 @@ class FakeNvml:
         return self.devices[index]
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        def answer(device: dict[str, Any], clock: str = "") -> Any:
-            key = name.removeprefix("nvmlDeviceGet") + (f"-{clock}" if clock else "")
+        def answer(device: dict[str, Any], *about: Any) -> Any:
+            key = "-".join([name.removeprefix("nvmlDeviceGet"), *map(str, about)])
             found = device.get(key, FakeNotSupported("Not Supported"))
             if isinstance(found, Exception):
                 raise found

@@ -1,13 +1,12 @@
 """Accelerators are read through NVML, and what it will not say stays unknown."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from slipstream.hardware import load_host
 from slipstream.hardware.host import Memory
-from slipstream.hardware.nvml import NvidiaPart, read_nvidia
+from slipstream.hardware.nvml import read_nvidia
 from tests.unit.hardware.fake_nvml import GB10, H100, FakeError, FakeNvml
 
 SYSTEM = Memory(
@@ -70,62 +69,3 @@ def test_nvml_is_closed_again() -> None:
     nvml = FakeNvml([GB10, H100])
     assert len(read_nvidia(nvml, SYSTEM, {}).accelerators) == 2
     assert nvml.open_sessions == 0
-
-
-UUIDS = ("GPU-aaaa1111", "GPU-aabb2222", "GPU-cccc3333")
-
-
-def make_device(number: int) -> dict[str, Any]:
-    size = (number + 1) << 30
-    return H100 | {"UUID": UUIDS[number], "MemoryInfo": SimpleNamespace(total=size, free=size)}
-
-
-def see(value: str | None, *devices: dict[str, Any], **environment: str) -> NvidiaPart:
-    nvml = FakeNvml(list(devices) or [make_device(number) for number in range(3)])
-    named = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
-    return read_nvidia(nvml, SYSTEM, named | environment)
-
-
-@pytest.mark.parametrize(
-    ("value", "indices", "remark"),
-    [
-        (None, [0, 1, 2], None),
-        # Indices and UUIDs, in their order.
-        ("1", [1], "shows 1 of 3 accelerators: 1"),
-        ("2,0", [2, 0], "shows 2 of 3 accelerators: 2, 0"),
-        (" 2 , 1 ", [2, 1], "shows 2 of 3 accelerators: 2, 1"),
-        ("GPU-cccc3333", [2], "shows 1 of 3 accelerators: 2"),
-        ("GPU-cc,GPU-aaaa", [2, 0], "shows 2 of 3 accelerators: 2, 0"),
-        ("", [], "hides every accelerator (3 here)"),
-        ("-1", [], "hides every accelerator (3 here)"),
-        ("none", [], "names none, which is not here"),
-        # A wrong entry ends the list.
-        ("1,7,0", [1], "names 7, which is not here"),
-        ("1,-1,0", [1], "shows 1 of 3"),
-        ("0,GPU-dd", [0], "names GPU-dd, which is not here"),
-        ("GPU-aa", [], "names GPU-aa, which is not here"),
-        ("1,1", [], "names 1 twice"),
-    ],
-)
-def test_cuda_visible_devices_is_read_as_cuda_reads_it(
-    value: str | None, indices: list[int], remark: str | None
-) -> None:
-    seen = see(value)
-    assert [accelerator.index for accelerator in seen.accelerators] == indices
-    assert bool(seen.remarks) is (remark is not None)
-    assert remark is None or seen.remarks[0].startswith(f"CUDA_VISIBLE_DEVICES {remark}")
-    assert indices or seen.remarks[-1].endswith("hides every accelerator (3 here)")
-
-
-def test_the_memory_of_a_mig_slice_is_unknown() -> None:
-    seen = see("MIG-83df3f50")
-    (accelerator,) = seen.accelerators
-    assert accelerator.memory_total_bytes is None
-    assert accelerator.memory_available_bytes is None
-    assert "MIG-83df3f50: its memory could not be read" in seen.remarks[0]
-
-
-def test_unlike_accelerators_may_be_numbered_otherwise_by_cuda() -> None:
-    devices = (make_device(0), make_device(1) | {"Name": "NVIDIA L4"})
-    assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in see(None, *devices).remarks[0]
-    assert see(None, *devices, CUDA_DEVICE_ORDER="PCI_BUS_ID").remarks == ()

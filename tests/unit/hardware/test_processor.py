@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from slipstream.hardware.processor import (
-    parse_cgroup_limit,
     parse_cpu_list,
     parse_cpuinfo,
     parse_meminfo,
@@ -72,16 +71,3 @@ def test_memory_is_read_in_the_kernels_units_and_unknown_where_it_says_nothing(
     memory = parse_meminfo(text, limit_bytes=7)
     assert (memory.total_bytes, memory.swap_bytes) == (kilobytes * 1024, 16777212 * 1024)
     assert (memory.available_bytes, memory.limit_bytes) == (None, 7)
-
-
-@pytest.mark.parametrize(
-    ("text", "limit"),
-    [
-        ("4294967296\n", 4294967296),
-        ("max\n", None),
-        ("9223372036854771712\n", None),
-        (None, None),
-    ],
-)
-def test_a_limit_is_read_from_both_kinds_of_cgroup(text: str | None, limit: int | None) -> None:
-    assert parse_cgroup_limit(text) == limit

@@ -59,6 +59,7 @@ def make_budget(inputs: PlanInputs, settings: EngineSettings) -> MemoryBudget:
         unknown=tuple(
             [item.name for item in items if item.size_bytes is None]
             + (["cache of a token"] if per_token is None else [])
+            + (["memory of the accelerator"] if usable is None and not inputs.on_cpu else [])
         ),
     )
 

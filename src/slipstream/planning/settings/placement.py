@@ -21,6 +21,8 @@ CPU_CACHE_SHARE = 0.5
 # From so many sequences in a step on, float32 is faster where bfloat16 is emulated.
 EMULATED_ROWS = 3
 MOST_PICTURES = 16
+# A desktop takes less of a GPU.
+MUCH_MEMORY_BYTES = GIB
 
 
 def decide_utilization(inputs: PlanInputs) -> Choice[float] | None:
@@ -37,6 +39,7 @@ def decide_utilization(inputs: PlanInputs) -> Choice[float] | None:
     else:
         headroom = DISCRETE_HEADROOM_BYTES
         why = f"{available / GIB:.1f} of {total / GIB:.1f} GiB are free, 2 GiB are left free"
+    why += describe_users(inputs)
     share = floor(100 * min((available - headroom) / total, MOST_UTILIZATION)) / 100
     ours = Choice(max(share, 0.05), "hardware", why)
     theirs = _find_most_advised(inputs)
@@ -52,6 +55,23 @@ def _find_most_advised(inputs: PlanInputs) -> Choice[float] | None:
         return None
     why = advice.crashed_above or "nobody ran it with more, and too much freezes the machine"
     return Choice(advice.memory_utilization, "recipe", f"recipe {recipe.name}: {why}")
+
+
+def list_accelerator_remarks(inputs: PlanInputs) -> tuple[str, ...]:
+    """Return what the probe remarked where it makes less of an accelerator than its name says."""
+    lesser = any(one.is_slice or one.memory_total_bytes is None for one in inputs.accelerators)
+    return inputs.host.remarks if lesser else ()
+
+
+def describe_users(inputs: PlanInputs) -> str:
+    """Name the processes that use much of the accelerators' memory, as the end of a sentence."""
+    users = [user for one in inputs.accelerators for user in one.users]
+    large = [
+        f"{user.size_bytes / GIB:.1f} GiB by {user.name or 'a process'} (pid {user.pid})"
+        for user in users
+        if user.size_bytes is not None and user.size_bytes >= MUCH_MEMORY_BYTES
+    ]
+    return f"; in use: {', '.join(large)}" if large else ""
 
 
 def decide_executor(inputs: PlanInputs) -> Choice[str] | None:
@@ -244,14 +264,16 @@ def _decide_cpu_environment(inputs: PlanInputs) -> dict[str, Choice[str]]:
         variables["LD_PRELOAD"] = Choice(library, "hardware", f"{why}threads the same")
     if not cpus:
         return variables
+    limit = inputs.host.processor.quota_cpus
+    quota = "" if limit is None else f"; the container may use {limit:g} CPUs"
     if shares_one_process(inputs):
         why = "the model runs in the engine's own process, so no core spins for a queue: a step "
         why += "takes 0.6 to 0.75 of the time on two threads (experiments/measure-cpu-settings)"
         variables["VLLM_ENABLE_V1_MULTIPROCESSING"] = Choice("0", "hardware", why)
-        why = "every thread computes while the scheduler waits"
+        why = f"every thread computes while the scheduler waits{quota}"
         variables["OMP_NUM_THREADS"] = Choice(str(len(cpus)), "hardware", why)
         return variables
-    why = f"{len(cpus)} threads: the last is left to the scheduler, which keeps it busy"
+    why = f"{len(cpus)} threads: the last is left to the scheduler, which keeps it busy{quota}"
     bound = show_cpu_list(cpus[:-1] or cpus)
     return {**variables, "VLLM_CPU_OMP_THREADS_BIND": Choice(bound, "hardware", why)}
 
@@ -262,6 +284,6 @@ def shares_one_process(inputs: PlanInputs) -> bool:
     On a small machine the queue of a worker process would keep a core busy.
     """
     processor = inputs.host.processor
-    few = processor.usable_threads is not None and processor.usable_threads <= FEW_THREADS
+    few = processor.cpus is not None and len(processor.cpus) <= FEW_THREADS
     alone = inputs.given.nodes is None or inputs.given.nodes.value == 1
     return inputs.on_cpu and few and alone and (processor.numa_nodes or 1) == 1

@@ -1,10 +1,11 @@
 """A `Host` as text: one fact per line, unknown facts named as such."""
 
-from slipstream.hardware.host import Accelerator, Docker, FabricPort, Host
+from slipstream.hardware.host import Accelerator, Docker, FabricPort, Host, MemoryUser
 from slipstream.reporting.report import align
 from slipstream.units import UNKNOWN, show_bandwidth, show_bytes, show_number
 
 _STATES = {True: "active", False: "down", None: UNKNOWN}
+_LINKS = {"nvlink": "NVLink", "pcie": "PCIe"}
 _RUNTIMES = {True: "with", False: "without", None: "unknown about"}
 
 
@@ -13,15 +14,18 @@ def render_host(host: Host) -> str:
     system = f"{software.system or host.platform}, kernel {software.kernel or UNKNOWN}"
     limit = memory.limit_bytes
     limited = "" if limit is None else f", limited to {show_bytes(limit)}"
+    quota = processor.quota_cpus
+    quota_text = "" if quota is None else f" within a quota of {quota:g} CPUs"
+    several = f"{host.machines} x " if host.machines > 1 else ""
     rows = [
-        ("machine", host.product or UNKNOWN),
+        ("machine", f"{several}{host.product or UNKNOWN}"),
         ("system", f"{system}, {processor.architecture}"),
         *(row for one in host.accelerators for row in _describe_accelerator(one)),
         *(() if host.accelerators else (("accelerator", "none found"),)),
         (
             "processor",
             f"{processor.model or UNKNOWN}, cores {show_number(processor.cores)}, "
-            f"usable threads {show_number(processor.usable_threads)}, "
+            f"usable threads {show_number(processor.usable_threads)}{quota_text}, "
             f"NUMA nodes {show_number(processor.numa_nodes)}",
         ),
         ("", " ".join(processor.features) or "no vector features reported"),
@@ -45,6 +49,7 @@ def render_host(host: Host) -> str:
 def _describe_accelerator(one: Accelerator) -> list[tuple[str, str]]:
     sizes = [show_bytes(one.memory_total_bytes), show_bytes(one.memory_available_bytes)]
     power = [show_number(watts, "W") for watts in (one.power_watts, one.power_limit_watts)]
+    link = f", linked by {_LINKS[one.link]}" if one.link else ""
     clock = [show_number(mhz, "MHz") for mhz in (one.clock_mhz, one.clock_limit_mhz)]
     return [
         (
@@ -56,8 +61,13 @@ def _describe_accelerator(one: Accelerator) -> list[tuple[str, str]]:
             f"{sizes[0]} {one.memory_kind or UNKNOWN} memory, {sizes[1]} available, "
             f"{show_bandwidth(one.memory_bandwidth_bytes_per_s)}",
         ),
-        ("", f"power {power[0]} of {power[1]}, clock {clock[0]} of {clock[1]}"),
+        ("", f"power {power[0]} of {power[1]}, clock {clock[0]} of {clock[1]}{link}"),
+        *(("", _describe_user(user)) for user in one.users),
     ]
+
+
+def _describe_user(user: MemoryUser) -> str:
+    return f"{show_bytes(user.size_bytes)} in use by {user.name or UNKNOWN}, pid {user.pid}"
 
 
 def _describe_port(port: FabricPort) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from slipstream.checkpoints.checkpoint import Layers
+from slipstream.hardware.host import MemoryUser
 from slipstream.planning.inputs import PlanInputs
 from slipstream.planning.settings.placement import (
     decide_dtype,
@@ -206,6 +207,9 @@ def test_a_drafter_on_an_accelerator_gets_the_v2_runner_and_its_recipes_variable
     assert "A" not in environment_of(make_inputs("h100", recipe=recipe))
 
 
+BIND, WORKER = "VLLM_CPU_OMP_THREADS_BIND", "VLLM_ENABLE_V1_MULTIPROCESSING"
+
+
 def change_processor(library: str | None = None, **changes: Any) -> PlanInputs:
     inputs = make_inputs("cpu-server")
     host = inputs.host.model_copy(
@@ -217,7 +221,37 @@ def change_processor(library: str | None = None, **changes: Any) -> PlanInputs:
     return replace(inputs, host=host)
 
 
-BIND, WORKER = "VLLM_CPU_OMP_THREADS_BIND", "VLLM_ENABLE_V1_MULTIPROCESSING"
+@pytest.mark.parametrize(
+    ("quota", "variables"),
+    [
+        (None, {BIND: "0-62"}),
+        (100.0, {BIND: "0-62"}),
+        (8.5, {BIND: "0-6"}),
+        (2.0, {WORKER: "0", "OMP_NUM_THREADS": "2"}),
+        (0.5, {WORKER: "0", "OMP_NUM_THREADS": "1"}),
+    ],
+)
+def test_there_are_no_more_threads_than_a_containers_quota(
+    quota: float | None, variables: dict[str, str]
+) -> None:
+    inputs = change_processor(usable_threads=64, usable_cpus=None, quota_cpus=quota)
+    assert environment_of(inputs) == variables
+
+
+def test_the_share_says_who_uses_much_of_the_memory() -> None:
+    inputs = make_inputs("rtx-5090")
+    users = tuple(
+        MemoryUser(pid=pid, name=name, size_bytes=size)
+        for pid, name, size in ((4711, "python", 29 << 30), (7, "Xorg", 300 << 20), (8, None, None))
+    )
+    one = inputs.host.accelerators[0].model_copy(update={"users": users})
+    used = replace(inputs, host=inputs.host.model_copy(update={"accelerators": (one,)}))
+    choice = decide_utilization(used)
+    assert choice is not None
+    assert "29.0 GiB by python (pid 4711)" in choice.because
+    assert "Xorg" not in choice.because
+
+
 OPENMP = "/venv/lib/libiomp5.so"
 
 
