@@ -102,26 +102,34 @@ def judge(argv: list[str], warned: Warnings) -> dict[str, Any]:
 def choose_for_target(config: Any) -> dict[str, str]:
     """Return the backend of every kind of attention layer, by width and window."""
     model = config.model_config
+    return {
+        f"{width}{' window' if window else ''}": choose(
+            config,
+            head_size=width,
+            dtype=model.dtype,
+            kv_cache_dtype=config.cache_config.cache_dtype,
+            use_mla=model.use_mla,
+            has_sink=model.architecture == "GptOssForCausalLM",
+            use_mm_prefix=bool(model.is_mm_prefix_lm),
+            num_heads=model.get_num_attention_heads(config.parallel_config),
+            has_sliding_window=window,
+        )
+        for width, window in sorted(list_layer_kinds(model))
+    }
+
+
+def list_layer_kinds(model: Any) -> set[tuple[int, bool]]:
+    """Return the widths of heads, each with whether these layers have a window."""
     text = model.hf_text_config
-    widths = {model.get_head_size()}
-    if wide := getattr(text, "global_head_dim", None):
-        widths |= {wide, text.head_dim}
-    windows = (False, True) if getattr(text, "sliding_window", None) else (False,)
-    chosen = {}
-    for width in sorted(widths):
-        for window in windows:
-            chosen[f"{width}{' window' if window else ''}"] = choose(
-                config,
-                head_size=width,
-                dtype=model.dtype,
-                kv_cache_dtype=config.cache_config.cache_dtype,
-                use_mla=model.use_mla,
-                has_sink=model.architecture == "GptOssForCausalLM",
-                use_mm_prefix=bool(getattr(model, "is_mm_prefix_lm", False)),
-                num_heads=model.get_num_attention_heads(config.parallel_config),
-                has_sliding_window=window,
-            )
-    return chosen
+    kinds = getattr(text, "layer_types", None) or []
+    if not kinds:
+        return {(model.get_head_size(), bool(getattr(text, "sliding_window", None)))}
+    architecture = model.model_arch_config
+    return {
+        (architecture[at].head_size, "sliding" in kind)
+        for at, kind in enumerate(kinds[: architecture.total_num_hidden_layers])
+        if "attention" in kind and "linear" not in kind
+    }
 
 
 def choose_for_drafter(config: Any) -> dict[str, Any] | None:
@@ -175,9 +183,19 @@ def judge_machine(machine: str, plans: list[dict[str, Any]], out: Path) -> None:
             lines.flush()
 
 
+def warm_up(plans: list[dict[str, Any]]) -> None:
+    """Judge one plan of every model, so that what they import is there for all machines."""
+    first = {plan["argv"][1]: plan for plan in reversed(plans)}
+    for plan in first.values():
+        with variables(plan["environment"]):
+            judge(plan["argv"], Warnings())
+
+
 def main() -> None:
     registry._run_in_subprocess = lambda inspect: inspect()
-    for machine, plans in json.load(sys.stdin).items():
+    job = json.load(sys.stdin)
+    warm_up([plan for plans in job.values() for plan in plans])
+    for machine, plans in job.items():
         if (child := os.fork()) == 0:
             judge_machine(machine, plans, Path(sys.argv[1]))
             os._exit(0)
