@@ -11,8 +11,9 @@ from pydantic import Field, model_validator
 from slipstream.records import Record
 
 THINKING = "<think>"
-# A shared layer reads the cache of an earlier one and keeps none of its own.
-LayerKind = Literal["full", "sliding", "latent", "recurrent", "shared"]
+# A shared layer reads the cache of an earlier one and keeps none of its own; `none` has no
+# attention at all.
+LayerKind = Literal["full", "sliding", "latent", "recurrent", "shared", "none"]
 Family = Literal["dflash", "dflash2", "dspark", "eagle3", "eagle", "mtp"]
 Scheme = Literal["nvfp4", "mxfp4", "fp8", "int4", "int8", "other"]
 # What an id in a drafter's list of target layers counts: the output of layer i (z-lab,
@@ -28,11 +29,18 @@ class Layers(Record):
     key_value_heads: int | None = None
     head_size: int | None = None
     window: int | None = None
+    # The key by which sparse attention over a latent cache finds its tokens.
+    index_size: int | None = None
     # Recurrent layers keep a state a request instead of keys and values a token.
     convolution_channels: int | None = None
     convolution_width: int | None = None
+    # Of the channels, so many belong to each of the groups, which ranks may have to replicate.
+    groups: int | None = None
+    group_channels: int | None = None
     state_elements: int | None = None
     state_element_bytes: int | None = None
+    # The second half of layers that are counted elsewhere: a state beside attention.
+    beside: bool = False
 
 
 class Experts(Record):
@@ -105,13 +113,20 @@ class DraftPart(Record):
 class Conversation(Record):
     """How messages become a prompt, and how an answer becomes messages again."""
 
-    # None: there is no template.
+    # None: there is no template, or it could not be read.
     template: str | None = None
+    # Texts that are known to be in a template that could not be read.
+    marks: tuple[str, ...] = ()
     # Fields of the tokenizer's response_template, by which vLLM's `hf` parsers read an answer.
     response_fields: tuple[str, ...] = ()
     # Whether `<think>` is one token; None if the tokenizer's configuration lists no tokens.
     has_thinking_token: bool | None = None
     sampling: dict[str, float] = Field(default_factory=dict)
+
+    @property
+    def known_text(self) -> str | None:
+        """Return the template, or what is known of it."""
+        return self.template or "\n".join(self.marks) or None
 
 
 class Checkpoint(Record):
@@ -137,6 +152,8 @@ class Checkpoint(Record):
     quantized: bool | None = None
     dtype: str | None = None
     weights: Weights | None = None
+    # By its shape, where the size of the weights could not be read.
+    parameters: int | None = None
     modalities: tuple[str, ...] | None = None
     # Layers of the checkpoint's own that predict further tokens (MTP).
     predicting_layers: int | None = None
@@ -156,7 +173,9 @@ class Checkpoint(Record):
 
     @property
     def layer_count(self) -> int | None:
-        return None if self.layers is None else sum(part.count for part in self.layers)
+        if self.layers is None:
+            return None
+        return sum(part.count for part in self.layers if not part.beside)
 
     @property
     def is_hybrid(self) -> bool:

@@ -11,13 +11,19 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
 from slipstream.checkpoints.draft_part import guess_method
-from slipstream.errors import InvalidInputError, MissingPartError, SlipstreamError
+from slipstream.errors import (
+    GatedModelError,
+    InvalidInputError,
+    MissingPartError,
+    SlipstreamError,
+)
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
@@ -65,6 +71,7 @@ def require_hub_name(name: str) -> None:
         )
 
 
+@cache
 def name_stem(name: str) -> str:
     """Return a model's name without its owner and without the words that name a build of it."""
     stem = name.rstrip("/").rpartition("/")[2].lower()
@@ -183,7 +190,7 @@ def _explain_status(status: int, code: str, name: str, revision: str | None) -> 
             f"{name} has no revision {revision}", hint="name a branch, a tag or a commit of it"
         )
     if code == "GatedRepo" or status == 403:
-        return MissingPartError(
+        return GatedModelError(
             f"{name} is gated, and this user has no access: {answered}",
             hint=f"accept the terms on the hub's page of {name}, then set HF_TOKEN",
         )

@@ -5,11 +5,13 @@ that could not be had is said in `remarks`.
 """
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
 from slipstream.errors import UnsupportedHostError
 from slipstream.records import Record
+from slipstream.units import version_tuple
 
 Platform = Literal["linux", "darwin", "windows", "other"]
 Container = Literal["none", "docker", "podman", "kubernetes", "other"]
@@ -197,6 +199,12 @@ def name_kind(host: Host) -> str | None:
     if _UNLIKE.search(name):
         return None
     return next((kind for part, kind in _KINDS.items() if re.search(part, name)), None)
+
+
+def find_capability(accelerators: Sequence[Accelerator]) -> str | None:
+    """Return the lowest compute capability, such as 12.1."""
+    known = [one.compute_capability for one in accelerators if one.compute_capability]
+    return min(known, key=version_tuple, default=None)
 
 
 def find_obstacle(host: Host) -> UnsupportedHostError | None:

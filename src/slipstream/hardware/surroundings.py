@@ -56,7 +56,9 @@ def read_container(root: Path, environment: Mapping[str, str]) -> Container | No
 def list_unread_accelerators(root: Path) -> tuple[str, ...]:
     """Return accelerators that the probe cannot read, so that none found does not mean none."""
     if (root / "dev/kfd").exists():
-        return ("/dev/kfd is there: an AMD accelerator, which slipstream does not read yet",)
+        return (
+            "/dev/kfd is there: an AMD accelerator, which is not read; --host mi300x plans for one",
+        )
     return ()
 
 

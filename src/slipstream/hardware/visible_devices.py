@@ -51,7 +51,8 @@ def select_visible(environment: Mapping[str, str], devices: Sequence[Device]) ->
     value = environment.get(VARIABLE)
     if value is not None and devices and value.strip().startswith(_SLICE):
         return _select_slice(value.split(",")[0].strip(), devices)
-    chosen, remarks = list(devices), []
+    chosen: list[Device] = list(devices)
+    remarks: list[str] = []
     if value is not None and devices:
         chosen, remarks = _select_devices(value, devices)
     return _look_into(chosen, [*remarks, *_remark_on_order(environment, devices)])

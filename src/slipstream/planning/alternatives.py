@@ -1,6 +1,7 @@
 """What to type instead of a plan that does not fit: commands that were tried and that work."""
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import islice
 
 from slipstream.hardware import Host, list_machines, load_host
@@ -12,6 +13,8 @@ Replan = Callable[[Host, str, PlanOptions], LaunchPlan]
 CODES = ("memory", "cache")
 MOST_BUILDS = 3
 COUNTS = (1, 2, 4, 8)
+MOST_CONSUMER_CARDS = 4
+SMALLER = "slipstream models NAME, of a smaller model"
 DEMO = "slipstream demo shows drafting on this machine"
 # vLLM quantizes weights to fp8 as it loads them from here on (Marlin below sm_89).
 FP8_AT_LOAD = (8, 0)
@@ -25,7 +28,10 @@ def name_alternatives(
         return plan
     here = next(_list_here(plan, host, replan, builds), None)
     elsewhere = next(_list_machines(plan, host, replan), None)
-    hint = ", or ".join(filter(None, (here, elsewhere))) or "a smaller model: slipstream models"
+    hint = (
+        ", or ".join(filter(None, (here, elsewhere)))
+        or "slipstream models NAME, of a smaller model"
+    )
     return plan.model_copy(
         update={
             "refusals": tuple(
@@ -77,19 +83,29 @@ def _list_machines(plan: LaunchPlan, host: Host, replan: Replan) -> Iterator[str
     kind = plan.machine or "none"
     own = [name for _, name in known if name.startswith(f"{kind}x") or name.endswith(f"x-{kind}")]
     taken = plan.memory.least_fixed_bytes * plan.settings.shards
-    for name in dict.fromkeys([*own, *(name for size, name in known if size > taken)]):
-        there = load_host(name)
-        more = len(there.accelerators) * there.machines > len(host.accelerators)
-        if more and not replan(there, plan.target, plan.options).refusals:
+    larger = [name for size, name in known if size > max(taken, _count_bytes(host))]
+    for name in dict.fromkeys([*(name for name in own if name in larger), *larger]):
+        if not replan(load_host(name), plan.target, plan.options).refusals:
             yield f"--host {name}"
 
 
-def _list_sizes() -> Iterator[tuple[str, int]]:
-    """Yield the machines with NVIDIA accelerators and their memory; unified ones are linked."""
+@cache
+def _list_sizes() -> tuple[tuple[str, int], ...]:
+    """Return the machines with NVIDIA accelerators, alone or as they are sold, and their memory."""
+    sizes = {}
     for kind in list_machines():
-        one = next(iter(load_host(kind).accelerators), None)
-        if one is None or one.compute_capability is None or "linked" in kind:
+        host = load_host(kind)
+        if not host.accelerators or host.on_rocm or any(port.active for port in host.fabric):
             continue
-        for count in COUNTS if one.memory_kind == "discrete" else COUNTS[:2]:
-            several = f"{kind}x{count}" if one.memory_kind == "discrete" else f"{count}x-{kind}"
-            yield kind if count == 1 else several, count * (one.memory_total_bytes or 0)
+        sizes[kind] = _count_bytes(host)
+        if host.accelerators[0].memory_kind == "unified":
+            sizes[f"2x-{kind}"] = 2 * sizes[kind]
+        elif host.processor.architecture == "x86_64":
+            most = MOST_CONSUMER_CARDS if kind.startswith("rtx") else COUNTS[-1]
+            counts = (count for count in COUNTS[1:] if count <= most)
+            sizes |= {f"{kind}x{count}": count * sizes[kind] for count in counts}
+    return tuple(sizes.items())
+
+
+def _count_bytes(host: Host) -> int:
+    return host.machines * sum(one.memory_total_bytes or 0 for one in host.accelerators)

@@ -54,6 +54,7 @@ def find_faults(
         *_find_turboquant_fault(inputs, settings),
         *_find_agent_fault(inputs),
         *_find_pictures_fault(inputs),
+        *_find_gated_faults(inputs),
         *find_conversation_faults(inputs, settings),
         *_find_known_bad(known_bad, inputs, settings),
     ]
@@ -218,8 +219,9 @@ def _find_memory_faults(
         message = "the size of the weights is unknown, and so is whether they fit"
         yield warn("memory-unknown", message, "run this again with access to the hub")
         return
-    if memory.sequences_that_fit == 0:
-        sure = all(item.least_bytes is None for item in memory.items)
+    if memory.sequences_that_fit == 0 or memory.lacks_sequence:
+        exact = all(item.least_bytes is None for item in memory.items)
+        sure = exact or memory.lacks_sequence
         tokens = f"a sequence of {settings.context.value if settings.context else 0} tokens"
         message = f"{tokens} takes {show_bytes(memory.bytes_per_sequence)}, and {show_bytes(left)} "
         message += "are left for it" + ("" if sure else " by estimated sizes of the weights")
@@ -265,6 +267,17 @@ def _find_pictures_fault(inputs: PlanInputs) -> Iterator[Fault]:
             f"{target.architecture or 'its class is unknown, and'} has no vision part",
             f"slipstream plan {target.name}, without --pictures",
         )
+
+
+def _find_gated_faults(inputs: PlanInputs) -> Iterator[Fault]:
+    """Warn about a model whose files were not read and that the hub gives only to some."""
+    for model in (inputs.target, inputs.draft_model):
+        if model is not None and model.gated and not model.complete:
+            yield warn(
+                "gated",
+                f"{model.name} is gated: the hub gives it only to users with access",
+                f"accept the terms on the hub's page of {model.name}, then set HF_TOKEN",
+            )
 
 
 def _find_known_bad(

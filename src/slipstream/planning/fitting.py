@@ -44,7 +44,7 @@ class Fitted:
         """Return whether the cache surely lacks room for what must fit."""
         full, asked = self.memory.sequences_that_fit, self.inputs.given.sequences
         if full is None:
-            return self.memory.overflows
+            return self.memory.overflows or self.memory.lacks_sequence
         usual = self.count_usual() if asked else None
         few = usual is not None and asked is not None and usual < asked.value
         return full < self.count_needed() or few
@@ -68,7 +68,8 @@ class Fitted:
         return self.memory.model_copy(update=held)
 
     def change(self, **fields: Any) -> "Fitted":
-        return replace(self, settings=self.settings.change(**fields))
+        """Return the same with other settings, which are rules' own and need no check."""
+        return replace(self, settings=self.settings.model_copy(update=fields))
 
     def adjust(self, what: str) -> "Fitted":
         return replace(self, adjusted=(*self.adjusted, what))

@@ -106,9 +106,12 @@ def _parse(path: Path, kind: type[AnyFile]) -> AnyFile:
 
 
 def _complete(table: dict[str, Any]) -> None:
-    """Fill in names that entries leave out, and drafters' makers from their file."""
+    """Fill in what entries leave out: names, drafters' makers, what several measurements share."""
     for part in ("target", "drafter"):
         _name(table.get(f"{part}_facts"), table.get(part))
+    for group in _list_tables(table.pop("measured", None)):
+        rows = _list_tables(group.pop("rows", None))
+        table.setdefault("evidence", []).extend({**group, **row} for row in rows)
     maker = table.pop("maker", None) if "drafters" in table else None
     for drafter in _list_tables(table.get("drafters")):
         drafter.setdefault("maker", maker)

@@ -1,9 +1,9 @@
 """The records of the catalogue: recipes, known-bad combinations, published drafters and models.
 
-A recipe is one TOML file. Its settings are what its author used, on the engine of that day; the
-planner takes from them what still holds and says why not the rest. A published drafter only says
-that it exists, for what, and where that is written; a known model, which shape and size a target
-has while its own files cannot be read.
+A recipe is one TOML file, in which `[[measured]]` holds evidence with shared fields. Its settings
+are what its author used, on the engine of that day; the planner takes from them what still holds
+and says why not the rest. A published drafter only says that it exists, for what, and where that is
+written; a known model, which shape and size a target has while its own files cannot be read.
 """
 
 from typing import Annotated, Any, Literal
@@ -22,7 +22,10 @@ HUB_NAME = r"^\w[\w.-]*/\w[\w.-]*$"
 
 
 class Evidence(Record):
-    """One measurement with its conditions and who made it."""
+    """One measurement with its conditions and who made it.
+
+    Latencies are medians: to the first token, and between tokens of one request.
+    """
 
     by: Text
     source: Text
@@ -37,6 +40,8 @@ class Evidence(Record):
     speedup: float | None = None
     acceptance_length: float | None = None
     acceptance_rate: float | None = None
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
     note: str = ""
 
 
@@ -91,6 +96,7 @@ class Recipe(Record):
     engine_version: str
     settings: Settings = Field(default_factory=Settings)
     obsolete: tuple[Obsolete, ...] = ()
+    notes: tuple[Text, ...] = ()
     evidence: tuple[Evidence, ...] = ()
     target_facts: Checkpoint | None = None
     drafter_facts: Checkpoint | None = None
@@ -199,6 +205,9 @@ class KnownModel(Record):
             "name": name,
             "source": f"shape of {self.facts.name}, of which it is a build: {self.facts.source}",
             "licence": None,
+            "gated": None,
+            # A build may have left them out.
+            "predicting_layers": None,
             "quantized": None,
             "quantization": None,
             "weights": None,

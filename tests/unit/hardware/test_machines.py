@@ -137,6 +137,9 @@ def test_linked_sparks_have_the_rate_of_their_ports() -> None:
         ("0x-h100", "probe --json"),
         ("h100x0", "probe --json"),
         ("h100x100", "probe --json"),
+        ("~no-such-user", "probe --json"),
+        ("h" * 300, "probe --json"),
+        ("h100\0", "probe --json"),
     ],
 )
 def test_a_name_that_is_no_machine_is_refused_with_what_to_type(name: str, part: str) -> None:

@@ -27,6 +27,7 @@ def is_older(version: str) -> bool:
 
 def test_every_file_is_loaded_and_named_as_its_entry() -> None:
     assert {recipe.name for recipe in RECIPES} == {path.stem for path in SHIPPED.glob("*.toml")}
+    assert len(RECIPES) >= 45
     assert {entry.name for entry in KNOWN_BAD} == {
         path.stem for path in SHIPPED.glob("known-bad/*.toml")
     }
@@ -40,9 +41,33 @@ def test_a_recipe_names_a_hub_model_known_machines_what_is_obsolete_and_figures_
     assert set(recipe.machines) <= KINDS
     older = recipe.engine == "vllm" and is_older(recipe.engine_version)
     assert recipe.obsolete or not older
-    figures = ("tokens_per_s", "speedup", "acceptance_length", "acceptance_rate")
+    figures = ("tokens_per_s", "speedup", "acceptance_length", "acceptance_rate", "ttft_ms")
     for one in recipe.evidence:
         assert one.note or any(getattr(one, name) is not None for name in figures)
+
+
+def test_every_row_of_the_best_measured_pair_is_there_with_its_latencies() -> None:
+    (recipe,) = (one for one in RECIPES if one.name == "qwen3.5-27b-nvfp4-gb10")
+    rows = [one for one in recipe.evidence if one.settings == "k 15, temperature 0"]
+    code, prose = (
+        [
+            (one.concurrency, one.tokens_per_s, one.ttft_ms, one.tpot_ms)
+            for one in rows
+            if one.workload == kind and one.concurrency
+        ]
+        for kind in ("code", "prose")
+    )
+    assert code[-1] == (16, 327.9, 884, 47.1)
+    assert prose == [
+        (1, 29.5, 225, 33.6),
+        (4, 83.5, 432, 46.8),
+        (8, 122.4, 557, 64.4),
+        (16, 151.8, 860, 104),
+    ]
+    by_context = [one.tokens_per_s for one in recipe.evidence if "of context" in one.workload]
+    assert by_context == [31.81, 23.92, 19.43, 33.35, 24.2, 17.22]
+    compressed = [one for one in recipe.evidence if "TurboQuant" in one.settings]
+    assert len([one for one in compressed if "of context" not in one.workload]) == 2 * 8
 
 
 def test_versions_are_told_apart() -> None:

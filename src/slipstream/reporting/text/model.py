@@ -1,5 +1,7 @@
 """What is known of a model as text: checkpoint, recipes with their evidence, drafters, a pair."""
 
+from itertools import groupby
+
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart, Layers, Rope, Weights
 from slipstream.checkpoints.pairing import Fault, Pairing
 from slipstream.planning.drafters.candidates import Candidate, DrafterList
@@ -62,8 +64,8 @@ def render_faults(faults: tuple[Fault, ...]) -> list[str]:
 
 
 def _describe_part(part: Layers) -> str:
-    if part.kind in ("recurrent", "shared"):
-        return f"{part.count} {part.kind}"
+    if part.kind in ("recurrent", "shared", "none"):
+        return f"{part.count} {'without attention' if part.kind == 'none' else part.kind}"
     heads, size = show_number(part.key_value_heads), show_number(part.head_size)
     window = f" in a window of {part.window}" if part.window else ""
     return f"{part.count} {part.kind} ({heads} KV heads of {size}{window})"
@@ -134,7 +136,7 @@ def _explain_candidate(name: str, candidate: Candidate) -> list[str]:
 
 
 def render_recipes(recipes: tuple[Recipe, ...]) -> str:
-    """List recipes, one a line, with the best of their evidence."""
+    """List recipes, one a line, with the best of their evidence for one user, if there is any."""
     rows = [("RECIPE", "MACHINES", "ENGINE", "DRAFTER", "BEST FIGURE")]
     for recipe in recipes:
         engine = f"{recipe.engine} {recipe.engine_version}"[:24]
@@ -153,36 +155,58 @@ def render_recipe(recipe: Recipe) -> str:
         ("engine", f"{recipe.engine} {recipe.engine_version}"),
         *(("setting", f"{key} = {value}") for key, value in settings.items()),
         *(("obsolete", f"{old.what}: {old.why}") for old in recipe.obsolete),
+        *(("note", note) for note in recipe.notes),
     ]
     title = "evidence:" if recipe.evidence else f"evidence: {NOT_MEASURED}"
-    return "\n".join([*align(rows), "", title, *map(_describe_evidence, recipe.evidence)])
+    groups = groupby(recipe.evidence, key=_describe_conditions)
+    shown = (_tabulate_evidence(conditions, tuple(rows)) for conditions, rows in groups)
+    return "\n".join([*align(rows), "", title, *(line for lines in shown for line in lines)])
 
 
-def _describe_evidence(evidence: Evidence) -> str:
-    """Write a figure with who measured it, on what, with what."""
-    figures = [
-        f"{value:g} {unit}"
-        for value, unit in (
-            (evidence.tokens_per_s, "tok/s"),
-            (evidence.plain_tokens_per_s, "tok/s without"),
-            (evidence.speedup, "times as fast"),
-            (evidence.acceptance_length, "tokens per step"),
-        )
-        if value is not None
-    ]
-    if evidence.acceptance_rate is not None:
-        figures.append(f"{100 * evidence.acceptance_rate:.0f} % accepted")
-    measured = ", ".join(figures) or evidence.note or "no figure"
-    note = f"; {evidence.note}" if figures and evidence.note else ""
+_FIGURES = {
+    "tokens_per_s": "TOK/S",
+    "plain_tokens_per_s": "WITHOUT",
+    "speedup": "SPEEDUP",
+    "ttft_ms": "TTFT MS",
+    "tpot_ms": "TPOT MS",
+    "acceptance_length": "TOKENS/STEP",
+    "acceptance_rate": "ACCEPTED",
+}
+
+
+def _describe_conditions(evidence: Evidence) -> str:
+    """Return who measured, on what, with what, and where that is written."""
     where = [evidence.hardware, evidence.engine_version, evidence.settings, evidence.date]
-    return (
-        f"  {_describe_load(evidence)}: {measured}{note} "
-        f"[{evidence.by}, {', '.join(part for part in where if part)}; {evidence.source}]"
-    )
+    conditions = ", ".join(part for part in where if part)
+    return f"{evidence.by}, {conditions} [{evidence.source}]"
+
+
+def _tabulate_evidence(conditions: str, evidence: tuple[Evidence, ...]) -> list[str]:
+    """Return the figures of measurements under the same conditions, one a line."""
+    known = [name for name in _FIGURES if any(getattr(one, name) is not None for one in evidence)]
+    rows = [("WORKLOAD", "USERS", *(_FIGURES[name] for name in known), "NOTE")]
+    rows += [
+        (
+            one.workload,
+            "" if one.concurrency is None else str(one.concurrency),
+            *(_show_figure(one, name) for name in known),
+            one.note,
+        )
+        for one in evidence
+    ]
+    return [f"  {conditions}", *align(rows, indent="    ")]
+
+
+def _show_figure(evidence: Evidence, name: str) -> str:
+    value = getattr(evidence, name)
+    if value is None:
+        return ""
+    return f"{100 * value:.0f} %" if name == "acceptance_rate" else f"{value:g}"
 
 
 def _describe_load(evidence: Evidence) -> str:
-    load = f" at {evidence.concurrency} users" if evidence.concurrency else ""
+    users = "1 user" if evidence.concurrency == 1 else f"{evidence.concurrency} users"
+    load = f" at {users}" if evidence.concurrency else ""
     return f"{evidence.workload}{load}"
 
 
@@ -193,7 +217,8 @@ def _describe_machines(recipe: Recipe) -> str:
 
 def _describe_best(recipe: Recipe) -> str:
     rates = [one for one in recipe.evidence if one.tokens_per_s is not None]
-    best = max(rates, key=lambda one: one.tokens_per_s or 0, default=None)
+    alone = [one for one in rates if one.concurrency == 1]
+    best = max(alone or rates, key=lambda one: one.tokens_per_s or 0, default=None)
     if best is None:
         return "see --recipe" if recipe.evidence else NOT_MEASURED
     return f"{best.tokens_per_s:g} tok/s, {_describe_load(best)} ({best.by})"
