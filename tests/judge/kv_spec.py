@@ -6,10 +6,11 @@ nothing of ours. A job comes on stdin as JSON, `{"cases": {name: {"folder": ...,
 the job names as `outcome`. Of the folder only config.json is read.
 
 The model's real class is built on the meta device, and every layer is asked for its
-`get_kv_cache_spec`, as the engine does. Two things differ from a start: the parallel groups are
-stand-ins of the asked size, so a rank of eight needs no other seven, and what the weights are
-quantized to is left out of the config, since the cache does not depend on it and a build may lack
-the kernels.
+`get_kv_cache_spec`, as the engine does; the engine's own grouping of these specs gives what it
+would reserve for a sequence. Three things differ from a start: the parallel groups are stand-ins of
+the asked size, so a rank of eight needs no other seven; streams and buffers of a GPU are stand-ins,
+too; and what the weights are quantized to is left out of the config, since the cache does not
+depend on it and a build may lack the kernels.
 """
 
 import contextlib
@@ -30,11 +31,17 @@ from vllm.distributed import parallel_state
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.model_executor.models import ModelRegistry, registry
+from vllm.platforms import current_platform
 from vllm.utils.torch_utils import set_default_torch_dtype
+from vllm.v1.core.kv_cache_utils import (
+    _max_memory_usage_bytes_from_groups,
+    get_kv_cache_configs,
+)
 from vllm.v1.kv_cache_interface import MambaSpec
 from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
 
 CONTEXT = 4096
+POOL_BYTES = 1 << 40
 QUANTIZED = ("quantization_config", "compression_config")
 GROUPS = ("_WORLD", "_TP", "_ETP", "_DCP", "_PP", "_DP", "_EP", "_EPLB", "_PCP")
 
@@ -69,6 +76,34 @@ def make_group(size: int) -> SimpleNamespace:
     )
 
 
+class StandIn:
+    """A stream or an event of a GPU that is not there."""
+
+    def __init__(self, *_arguments: Any, **_options: Any) -> None: ...
+
+
+@contextlib.contextmanager
+def stand_in_device() -> Iterator[None]:
+    """Let model classes create streams and buffers where there is no GPU, and read numbers."""
+    read, kind = torch.Tensor.item, current_platform.device_type
+    changes = {
+        "Stream": StandIn,
+        "Event": StandIn,
+        "current_device": lambda: torch.device("meta"),
+    }
+    before = {name: getattr(torch.cuda, name) for name in changes}
+    for name, change in changes.items():
+        setattr(torch.cuda, name, change)
+    torch.Tensor.item = lambda tensor: 0.0 if tensor.is_meta else read(tensor)
+    current_platform.device_type = "meta"
+    try:
+        yield
+    finally:
+        for name, own in before.items():
+            setattr(torch.cuda, name, own)
+        torch.Tensor.item, current_platform.device_type = read, kind
+
+
 def copy_config(folder: Path, copy: Path) -> None:
     """Copy the config without its quantization and, where vLLM has a class for it, as text only.
 
@@ -85,8 +120,8 @@ def copy_config(folder: Path, copy: Path) -> None:
     (copy / "config.json").write_text(json.dumps(config))
 
 
-def make_specs(folder: Path, case: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Build the model without memory; return its engine config and each layer's spec."""
+def build(folder: Path, case: dict[str, Any]) -> tuple[Any, dict[str, Any], int]:
+    """Build the model without memory; return config, each layer's spec and a sequence's bytes."""
     engine = EngineArgs(
         model=str(folder),
         dtype="bfloat16",
@@ -100,21 +135,26 @@ def make_specs(folder: Path, case: dict[str, Any]) -> tuple[Any, dict[str, Any]]
     )
     config = engine.create_engine_config()
     config.parallel_config.tensor_parallel_size = case["tensor_parallel"]
-    with (
-        stand_in_groups(case["tensor_parallel"]),
-        set_current_vllm_config(config),
-        set_default_torch_dtype(torch.bfloat16),
-        torch.device("meta"),
-    ):
-        initialize_model(config)
-        return config, get_kv_cache_spec(config)
+    with stand_in_groups(case["tensor_parallel"]), set_current_vllm_config(config):
+        with stand_in_device(), set_default_torch_dtype(torch.bfloat16), torch.device("meta"):
+            initialize_model(config)
+        specs = get_kv_cache_spec(config)
+        return config, specs, count_sequence_bytes(config)
+
+
+def count_sequence_bytes(config: Any) -> int:
+    """Count what the engine reserves for a sequence of full length, with its padding."""
+    current_platform.update_block_size_for_backend(config)
+    config.cache_config.kv_cache_layout = "LBNHC"
+    (pool,) = get_kv_cache_configs(config, [get_kv_cache_spec(config)], [POOL_BYTES])
+    return int(_max_memory_usage_bytes_from_groups(config, pool.kv_cache_groups))
 
 
 def describe(case: dict[str, Any]) -> dict[str, Any]:
     """Add up what one rank keeps of a token in all attention layers, and of a sequence's states."""
     with tempfile.TemporaryDirectory() as copy:
         copy_config(Path(case["folder"]), Path(copy))
-        _, specs = make_specs(Path(copy), case)
+        config, specs, sequence = build(Path(copy), case)
     states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
     attention = [spec for spec in specs.values() if not isinstance(spec, MambaSpec)]
     kinds: dict[str, int] = {}
@@ -128,6 +168,9 @@ def describe(case: dict[str, Any]) -> dict[str, Any]:
         "windows": sorted({find_window(spec) or 0 for spec in attention}),
         "state_bytes": sum(count_state_bytes(spec) for spec in states),
         "layers": kinds,
+        "sequence_bytes": sequence,
+        "block_tokens": config.cache_config.block_size,
+        "in_flight_tokens": config.max_in_flight_tokens,
     }
 
 

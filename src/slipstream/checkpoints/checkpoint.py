@@ -152,6 +152,8 @@ class Checkpoint(Record):
     quantized: bool | None = None
     dtype: str | None = None
     weights: Weights | None = None
+    # By its shape, where the size of the weights could not be read.
+    parameters: int | None = None
     modalities: tuple[str, ...] | None = None
     # Layers of the checkpoint's own that predict further tokens (MTP).
     predicting_layers: int | None = None

@@ -124,7 +124,8 @@ def _find_rocm_fault(inputs: PlanInputs) -> Iterator[Fault]:
             "vLLM's ROCm build drafts on ROCM_ATTN, TRITON_ATTN and, on Instinct with AITER, "
             "ROCM_AITER_FA; no plan of slipstream was tried on an AMD GPU, and drafts on ROCM_ATTN "
             "were slower than plain decoding on MI300X (vllm-project/recipes#601)",
-            f"slipstream compare {inputs.target.name}, on that machine",
+            f"slipstream plan {inputs.target.name} --host {inputs.machine} --json > plan.json, and "
+            "on that machine slipstream compare plan.json",
         )
 
 
@@ -219,8 +220,9 @@ def _find_memory_faults(
         message = "the size of the weights is unknown, and so is whether they fit"
         yield warn("memory-unknown", message, "run this again with access to the hub")
         return
-    if memory.sequences_that_fit == 0:
-        sure = all(item.least_bytes is None for item in memory.items)
+    if memory.sequences_that_fit == 0 or memory.lacks_sequence:
+        exact = all(item.least_bytes is None for item in memory.items)
+        sure = exact or memory.lacks_sequence
         tokens = f"a sequence of {settings.context.value if settings.context else 0} tokens"
         message = f"{tokens} takes {show_bytes(memory.bytes_per_sequence)}, and {show_bytes(left)} "
         message += "are left for it" + ("" if sure else " by estimated sizes of the weights")

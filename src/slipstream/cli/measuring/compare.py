@@ -49,6 +49,7 @@ from slipstream.reporting.report import render_text
 from slipstream.reporting.serving.doctor import render_bundle
 from slipstream.serving.run import expected_phases, find_runs_root
 from slipstream.serving.supervision.engine_process import require_accepted
+from slipstream.user_folders import find_local
 
 EXAMPLES = """\
 # drafted against plain decoding at concurrency 1 and 8, with an HTML report
@@ -226,7 +227,7 @@ def _require_publishable(options: argparse.Namespace, arms: tuple[ComparedArm, .
 
 def _find_arms(options: argparse.Namespace, host: Host, screen: Screen) -> tuple[ComparedArm, ...]:
     """Return the arms, the baseline first."""
-    if options.users is None and not Path(options.target).is_file():
+    if options.users is None and not find_local(options.target).is_file():
         options.users = max(read_concurrencies(options))
     if options.methods is not None:
         arms = plan_methods(options, host)
@@ -245,7 +246,7 @@ def _read_against(
     options: argparse.Namespace, host: Host, screen: Screen
 ) -> tuple[ComparedArm, ...]:
     """Return the saved plans and then the target's own as arms."""
-    files = [*options.against, Path(options.target)]
+    files = [*options.against, find_local(options.target)]
     names = [file.stem for file in files]
     if len(set(names)) < len(names):
         names = [str(file.with_suffix("")) for file in files]

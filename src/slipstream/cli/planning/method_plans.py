@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from pathlib import Path
 
 from slipstream.cli.planning.plan import make_plan, plan_plain
 from slipstream.engines.vllm_methods import METHOD_NAMES, METHODS
@@ -13,6 +12,7 @@ from slipstream.measuring.comparing.comparison import ComparedArm
 from slipstream.measuring.comparing.design import LETTERS
 from slipstream.measuring.comparing.verdict import PLAIN
 from slipstream.planning import LaunchPlan
+from slipstream.user_folders import find_local
 
 HINT = "slipstream compare TARGET --methods dflash=DRAFTER ngram plain"
 
@@ -45,7 +45,7 @@ def plan_other_methods(
     options: argparse.Namespace, drafters: Mapping[str, str | None], host: Host, chosen: LaunchPlan
 ) -> dict[str, LaunchPlan]:
     """Plan the target of a plan with each other method; plain is none of them."""
-    if drafters and Path(options.target).is_file():
+    if drafters and find_local(options.target).is_file():
         raise UsageError(
             "--methods and a saved plan exclude each other",
             hint=f"slipstream tune {chosen.target} --methods {min(drafters)}",
@@ -63,7 +63,7 @@ def _require_no_other_choice(options: argparse.Namespace) -> None:
         "--against": options.against,
         "--method": options.method != "auto",
         "--drafter": options.drafter,
-        "a saved plan": Path(options.target).is_file(),
+        "a saved plan": find_local(options.target).is_file(),
     }
     if excluded := [name for name, value in others.items() if value]:
         raise UsageError(f"--methods and {excluded[0]} exclude each other", hint=HINT)

@@ -5,12 +5,12 @@ import os
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
 from slipstream.checkpoints import read_checkpoint
 from slipstream.checkpoints.hub import search_drafters
 from slipstream.cli.arguments import ENGINE_ARGUMENTS
 from slipstream.cli.options import OptionAdder, add_host
+from slipstream.cli.planning.targets import find_target, with_whole_paths
 from slipstream.cli.screen import Screen
 from slipstream.engines import sglang
 from slipstream.engines.vllm_methods import METHOD_NAMES
@@ -173,20 +173,25 @@ def plan_for(
     host: Host, target: str, options: PlanOptions, *, notes: tuple[str, ...] = ()
 ) -> LaunchPlan:
     """Plan a target on a machine, with recipes and checkpoints as every verb finds them."""
-    return plan_target(
+    plan = plan_target(
         host,
-        find_folder(target),
-        options.rename_drafter(find_folder),
+        find_target(target),
+        with_whole_paths(options),
         load_library(),
         known_bad=load_known_bad(),
         notes=notes,
     )
+    return _suggest_demo(plan) if plan.machine == "cpu" else plan
 
 
-def find_folder(name: str) -> str:
-    """Return a local folder by its absolute path, so that a saved plan works from any folder."""
-    folder = Path(name).expanduser()
-    return str(folder.resolve()) if folder.is_dir() else name
+def _suggest_demo(plan: LaunchPlan) -> LaunchPlan:
+    """Name what a machine without an accelerator can do instead of a model too big for it."""
+    hint = f"slipstream demo, or for another machine: slipstream plan {plan.target} --host gb10"
+    refusals = tuple(
+        fault.model_copy(update={"hint": hint}) if fault.code == "memory" else fault
+        for fault in plan.refusals
+    )
+    return plan.model_copy(update={"refusals": refusals})
 
 
 def load_library(read: ReadCheckpoint = read_checkpoint) -> Library:

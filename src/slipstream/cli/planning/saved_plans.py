@@ -5,29 +5,34 @@ import shlex
 from pathlib import Path
 
 from slipstream.cli.planning.plan import PLAN_HINT, list_plan_options, make_plan, plan_for
+from slipstream.cli.planning.targets import find_target
 from slipstream.cli.screen import Screen
 from slipstream.errors import InvalidInputError, UsageError
 from slipstream.hardware import Host
 from slipstream.planning import LaunchPlan
 from slipstream.records import read_record
+from slipstream.user_folders import find_local
 
 
 def take_plan(options: argparse.Namespace, host: Host, screen: Screen) -> LaunchPlan:
     """Return a saved plan as it is for this machine, or make one."""
-    if not Path(options.target or "").is_file():
+    if not find_local(options.target or "").is_file():
         return make_plan(options, host)
-    return adapt_plan(Path(options.target), read_saved_plan(options), host, screen)
+    return adapt_plan(find_local(options.target), read_saved_plan(options), host, screen)
 
 
 def read_saved_plan(options: argparse.Namespace) -> LaunchPlan:
     """Return the plan of a file, which no option may change."""
-    plan = read_plan(Path(options.target))
+    plan = read_plan(find_local(options.target))
     words = shlex.join([plan.target, *plan.options.list_words()])
     require_no_plan_options(options, "a saved plan cannot be changed", f"slipstream plan {words}")
     return plan
 
 
 def read_plan(file: Path) -> LaunchPlan:
+    """Read a saved plan; a file of weights in its place is refused as such."""
+    if file.suffix == ".gguf":
+        find_target(str(file))
     return read_record(file, LaunchPlan, hint=PLAN_HINT)
 
 

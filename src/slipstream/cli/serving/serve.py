@@ -7,7 +7,6 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from slipstream.cli.arguments import ENGINE_ARGUMENTS
 from slipstream.cli.options import OptionAdder
@@ -61,6 +60,7 @@ from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.serving.supervision.follower import Follower
 from slipstream.serving.supervision.supervisor import SIGNALS, Supervisor
+from slipstream.user_folders import find_local
 
 EXAMPLES = """\
 # serve a model on this machine, in the background
@@ -119,7 +119,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Serve until a signal or `slipstream stop` ends it."""
     environment, now = os.environ, datetime.now(UTC)
     host = read_host(this_machine(environment, now))
-    before = RunFolder(Path(options.target or "").absolute())
+    before = RunFolder(find_local(options.target or "").absolute())
     earlier = before.read() if options.target and before.record.is_file() else None
     with screen.busy("reading checkpoints and planning"):
         plan, terms = _find_plan(options, earlier, host, screen)
@@ -218,8 +218,8 @@ def _find_plan(
             hint = "slipstream serve TARGET; with --from-env MODEL_PATH names it"
             raise UsageError("TARGET is missing", hint=hint)
         require_readable(os.environ)
-    elif Path(options.target).is_file():
-        terms = terms.model_copy(update={"plan_file": Path(options.target).resolve()})
+    elif find_local(options.target).is_file():
+        terms = terms.model_copy(update={"plan_file": find_local(options.target).resolve()})
     terms = read_terms(options, terms)
     return take_plan(options, host, screen), terms
 

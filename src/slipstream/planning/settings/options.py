@@ -27,6 +27,17 @@ from slipstream.records import Record
 Goal = Literal["latency", "throughput", "capacity", "agent"]
 PLAIN = "plain"
 AFTER_DASHES = "given after --"
+# Arguments whose value is, or may be, a file or folder.
+PATHS = tuple(
+    f"--{name}"
+    for name in (
+        *("tokenizer", "chat-template", "hf-config-path", "download-dir", "log-config-file"),
+        *("ssl-certfile", "ssl-keyfile", "ssl-ca-certs", "allowed-local-media-path"),
+        *("tool-parser-plugin", "reasoning-parser-plugin", "io-processor-plugin"),
+        *("mm-encoder-fp8-scale-path", "mm-encoder-fp8-scale-save-path"),
+    )
+)
+_PATH_FIELDS = ("model", "generation_config", "uds")
 _FIELDS = {flag: name for name, flag in FLAGS.items()}
 _PARTS = {key: name for name, key in SPECULATION_KEYS.items()}
 _SHORT_FORMS = {
@@ -56,13 +67,23 @@ class PlanOptions(Record):
         """Return the options with further engine settings, which win over those here."""
         return self.model_copy(update={"engine": self.engine.override(engine)})
 
-    def rename_drafter(self, rename: Callable[[str], str]) -> Self:
-        """Return the options with the drafter, if one is named, under another name."""
-        if (named := self.engine.drafting.drafter) is None:
-            return self
-        drafter = replace(named, value=rename(named.value))
-        parts = self.engine.drafting.change(drafter=drafter)
-        return self.model_copy(update={"engine": self.engine.change(speculation=parts)})
+    def rename_paths(self, rename: Callable[[str], str]) -> Self:
+        """Return the options with every value that may be a path under another name."""
+
+        def change(choices: Mapping[str, Choice[Any] | None]) -> dict[str, Choice[Any]]:
+            return {
+                name: replace(choice, value=rename(choice.value))
+                for name, choice in choices.items()
+                if choice is not None and isinstance(choice.value, str) and choice.value
+            }
+
+        engine = self.engine
+        changed: dict[str, Any] = change({name: getattr(engine, name) for name in _PATH_FIELDS})
+        changed["rest"] = {**engine.rest, **change({flag: engine.rest.get(flag) for flag in PATHS})}
+        if engine.speculation is not None:
+            drafter = change({"drafter": engine.speculation.drafter})
+            changed["speculation"] = engine.speculation.change(**drafter)
+        return self.model_copy(update={"engine": engine.change(**changed)})
 
     def without_speculation(self) -> Self:
         """Return the options for plain decoding; what only drafts need is left out."""
