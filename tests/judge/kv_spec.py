@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 import vllm
@@ -46,18 +47,11 @@ QUANTIZED = ("quantization_config", "compression_config")
 GROUPS = ("_WORLD", "_TP", "_ETP", "_DCP", "_PP", "_DP", "_EP", "_EPLB", "_PCP")
 
 
-@contextlib.contextmanager
-def stand_in_groups(tensor_parallel: int) -> Iterator[None]:
+def stand_in_groups(tensor_parallel: int) -> Any:
     """Let vLLM believe that it is the first of so many ranks."""
     sizes = {"_WORLD": tensor_parallel, "_TP": tensor_parallel, "_EP": tensor_parallel}
-    before = {name: getattr(parallel_state, name, None) for name in GROUPS}
-    for name in GROUPS:
-        setattr(parallel_state, name, make_group(sizes.get(name, 1)))
-    try:
-        yield
-    finally:
-        for name, group in before.items():
-            setattr(parallel_state, name, group)
+    groups = {name: make_group(sizes.get(name, 1)) for name in GROUPS}
+    return mock.patch.multiple(parallel_state, create=True, **groups)
 
 
 def make_group(size: int) -> SimpleNamespace:
@@ -85,23 +79,20 @@ class StandIn:
 @contextlib.contextmanager
 def stand_in_device() -> Iterator[None]:
     """Let model classes create streams and buffers where there is no GPU, and read numbers."""
-    read, kind = torch.Tensor.item, current_platform.device_type
-    changes = {
-        "Stream": StandIn,
-        "Event": StandIn,
-        "current_device": lambda: torch.device("meta"),
-    }
-    before = {name: getattr(torch.cuda, name) for name in changes}
-    for name, change in changes.items():
-        setattr(torch.cuda, name, change)
-    torch.Tensor.item = lambda tensor: 0.0 if tensor.is_meta else read(tensor)
-    current_platform.device_type = "meta"
-    try:
+    read, meta = torch.Tensor.item, torch.device("meta")
+    with contextlib.ExitStack() as stack:
+        for name in ("Stream", "Event"):
+            stack.enter_context(mock.patch.object(torch.cuda, name, StandIn))
+        stack.enter_context(mock.patch.object(torch.cuda, "current_device", return_value=meta))
+        stack.enter_context(
+            mock.patch.object(torch.Tensor, "item", lambda one: 0.0 if one.is_meta else read(one))
+        )
+        stack.enter_context(
+            mock.patch.multiple(
+                current_platform, create=True, device_type="meta", current_device=lambda: meta
+            )
+        )
         yield
-    finally:
-        for name, own in before.items():
-            setattr(torch.cuda, name, own)
-        torch.Tensor.item, current_platform.device_type = read, kind
 
 
 def copy_config(folder: Path, copy: Path) -> None:
@@ -120,8 +111,8 @@ def copy_config(folder: Path, copy: Path) -> None:
     (copy / "config.json").write_text(json.dumps(config))
 
 
-def build(folder: Path, case: dict[str, Any]) -> tuple[Any, dict[str, Any], int]:
-    """Build the model without memory; return config, each layer's spec and a sequence's bytes."""
+def build(folder: Path, case: dict[str, Any]) -> tuple[Any, dict[str, Any], int, int]:
+    """Build the model without memory; return config, specs, block and bytes of a sequence."""
     engine = EngineArgs(
         model=str(folder),
         dtype="bfloat16",
@@ -138,8 +129,8 @@ def build(folder: Path, case: dict[str, Any]) -> tuple[Any, dict[str, Any], int]
     with stand_in_groups(case["tensor_parallel"]), set_current_vllm_config(config):
         with stand_in_device(), set_default_torch_dtype(torch.bfloat16), torch.device("meta"):
             initialize_model(config)
-        specs = get_kv_cache_spec(config)
-        return config, specs, count_sequence_bytes(config)
+        specs, asked = get_kv_cache_spec(config), config.cache_config.block_size
+        return config, specs, asked, count_sequence_bytes(config)
 
 
 def count_sequence_bytes(config: Any) -> int:
@@ -154,7 +145,7 @@ def describe(case: dict[str, Any]) -> dict[str, Any]:
     """Add up what one rank keeps of a token in all attention layers, and of a sequence's states."""
     with tempfile.TemporaryDirectory() as copy:
         copy_config(Path(case["folder"]), Path(copy))
-        config, specs, sequence = build(Path(copy), case)
+        config, specs, asked, sequence = build(Path(copy), case)
     states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
     attention = [spec for spec in specs.values() if not isinstance(spec, MambaSpec)]
     kinds: dict[str, int] = {}
@@ -169,6 +160,7 @@ def describe(case: dict[str, Any]) -> dict[str, Any]:
         "state_bytes": sum(count_state_bytes(spec) for spec in states),
         "layers": kinds,
         "sequence_bytes": sequence,
+        "asked_block_tokens": asked,
         "block_tokens": config.cache_config.block_size,
         "in_flight_tokens": config.max_in_flight_tokens,
     }
