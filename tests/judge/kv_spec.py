@@ -34,10 +34,7 @@ from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.model_executor.models import ModelRegistry, registry
 from vllm.platforms import current_platform
 from vllm.utils.torch_utils import set_default_torch_dtype
-from vllm.v1.core.kv_cache_utils import (
-    _max_memory_usage_bytes_from_groups,
-    get_kv_cache_configs,
-)
+from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import MambaSpec
 from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
 
@@ -101,10 +98,13 @@ def copy_config(folder: Path, copy: Path) -> None:
     Towers for images and sound keep no cache, and need packages that not every build has.
     """
     config = json.loads((folder / "config.json").read_text())
-    text, names = config.get("text_config"), config.get("architectures") or [""]
+    text, names = config.get("text_config") or {}, config.get("architectures") or [""]
+    family = str(text.get("model_type")).removesuffix("_text").title()
     plain = names[0].replace("ForConditionalGeneration", "ForCausalLM")
-    if text and plain in ModelRegistry.get_supported_archs():
-        config = {"dtype": "bfloat16", **text, "architectures": [plain]}
+    known = ModelRegistry.get_supported_archs()
+    found = [name for name in (plain, f"{family}ForCausalLM") if name in known]
+    if text and found:
+        config = {"dtype": "bfloat16", **text, "architectures": found[:1]}
     for key in QUANTIZED:
         config.pop(key, None)
         (config.get("text_config") or {}).pop(key, None)
@@ -137,8 +137,16 @@ def count_sequence_bytes(config: Any) -> int:
     """Count what the engine reserves for a sequence of full length, with its padding."""
     current_platform.update_block_size_for_backend(config)
     config.cache_config.kv_cache_layout = "LBNHC"
-    (pool,) = get_kv_cache_configs(config, [get_kv_cache_spec(config)], [POOL_BYTES])
-    return int(_max_memory_usage_bytes_from_groups(config, pool.kv_cache_groups))
+    specs = [get_kv_cache_spec(config)]
+    if hasattr(kv_cache_utils, "get_kv_cache_configs"):
+        (pool,) = kv_cache_utils.get_kv_cache_configs(config, specs, [POOL_BYTES])
+    else:
+        from vllm.v1.core import kv_cache_planning as planning  # from 0.33.0 on
+
+        groups = planning.get_global_kv_cache_groups(config, specs)
+        (pool,) = planning.get_kv_cache_configs(config, specs, [POOL_BYTES], groups)
+    fit = kv_cache_utils.get_max_concurrency_for_kv_cache_config(config, pool)
+    return round(POOL_BYTES / fit)
 
 
 def describe(case: dict[str, Any]) -> dict[str, Any]:
