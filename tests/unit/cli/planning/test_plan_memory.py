@@ -65,7 +65,7 @@ def test_a_drafter_of_unknown_size_leaves_the_check_of_memory_on(
 
 def test_a_context_that_cannot_fit_by_the_lower_bound_is_refused(capsys: Capture) -> None:
     words = ("Qwen/Qwen3-32B", "--host", "h100", "--method", "eagle3", "--context", "40960")
-    made = plan(capsys, *words, code=1)
+    made = plan(capsys, *words, "--", "--kv-cache-dtype", "bfloat16", code=1)
     assert [fault.code for fault in made.refusals] == ["cache"]
     assert made.memory.least_sequence_bytes == 40960 * 64 * 8 * 512
     assert made.memory.lacks_sequence
