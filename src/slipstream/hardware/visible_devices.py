@@ -2,7 +2,7 @@
 
 Entries are indices, UUIDs or beginnings of one; CUDA stops at the first entry that it cannot find,
 and shows nothing if one is repeated. Of GPUs in MIG mode it shows one slice, and no other GPU
-beside it (NVIDIA's MIG user guide, "Device Enumeration").
+beside it (NVIDIA's MIG user guide, "CUDA Device Enumeration").
 """
 
 from collections.abc import Collection, Mapping, Sequence

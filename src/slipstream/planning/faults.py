@@ -124,7 +124,8 @@ def _find_rocm_fault(inputs: PlanInputs) -> Iterator[Fault]:
             "vLLM's ROCm build drafts on ROCM_ATTN, TRITON_ATTN and, on Instinct with AITER, "
             "ROCM_AITER_FA; no plan of slipstream was tried on an AMD GPU, and drafts on ROCM_ATTN "
             "were slower than plain decoding on MI300X (vllm-project/recipes#601)",
-            f"slipstream compare {inputs.target.name}, on that machine",
+            f"slipstream plan {inputs.target.name} --host {inputs.machine} --json > plan.json, and "
+            "on that machine slipstream compare plan.json",
         )
 
 

@@ -171,6 +171,8 @@ class LaunchPlan(Record):
 
     def find_mismatch(self, host: Host) -> str | None:
         """Return in which way a machine is not of the kind that this is planned for."""
+        if host.unread_gpu and self.capability is None and self.machine != "cpu":
+            return None  # made for a GPU of AMD, which the probe does not see
         nodes = self.settings.nodes.value if self.settings.nodes else 1
         needed = max(1, self.settings.local_accelerators // nodes)
         used = host.accelerators[:needed]

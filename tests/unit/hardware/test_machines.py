@@ -6,6 +6,7 @@ import pytest
 
 from slipstream.errors import InvalidInputError
 from slipstream.hardware import Host, find_obstacle, list_machines, load_host, name_kind
+from slipstream.hardware.host import KINDS
 
 CAPABILITIES = {
     "a100-40": "8.0",
@@ -33,6 +34,7 @@ UNIFIED = ("gb10", "gb10-linked-1", "jetson-thor", "strix-halo")
 
 def test_every_kind_of_machine_is_there() -> None:
     assert set(list_machines()) == {*CAPABILITIES, "apple-laptop", "cpu-server"}
+    assert set(KINDS.values()) == set(CAPABILITIES) - {"gb10-linked-1"}
 
 
 @pytest.mark.parametrize("name", list_machines())
