@@ -158,19 +158,15 @@ def choose(config: Any, **shape: Any) -> str:
         return shorten(f"{type(fault).__name__}: {fault}")
 
 
-def forget_machine() -> None:
-    """Clear every cache that may hold an answer of the machine before."""
-    torch.cuda._cached_device_count = None
-    for kept in gc.get_objects():
-        if isinstance(kept, functools._lru_cache_wrapper):
-            module = getattr(kept, "__module__", None) or ""
-            if module.startswith(("vllm.", "flashinfer.", "torch.cuda")):
-                kept.cache_clear()
+def list_caches() -> list[Any]:
+    """Return every cache that may hold an answer of the first machine."""
+    caches = [one for one in gc.get_objects() if type(one) is functools._lru_cache_wrapper]
+    modules = ("vllm.", "flashinfer.", "torch.cuda")
+    return [one for one in caches if str(getattr(one, "__module__", "")).startswith(modules)]
 
 
 def judge_machine(machine: str, plans: list[dict[str, Any]], out: Path) -> None:
     os.environ["FAKE_GPU"] = machine
-    forget_machine()
     warned = Warnings()
     logging.getLogger("vllm").addHandler(warned)
     with out.open("a") as lines:
@@ -195,8 +191,13 @@ def main() -> None:
     registry._run_in_subprocess = lambda inspect: inspect()
     job = json.load(sys.stdin)
     warm_up([plan for plans in job.values() for plan in plans])
+    caches = list_caches()
+    gc.freeze()
     for machine, plans in job.items():
         if (child := os.fork()) == 0:
+            torch.cuda._cached_device_count = None
+            for cache in caches:
+                cache.cache_clear()
             judge_machine(machine, plans, Path(sys.argv[1]))
             os._exit(0)
         os.waitpid(child, 0)
